@@ -1,0 +1,154 @@
+//! Verbs that measure.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+use isobath_lab::bench::Mix;
+
+use super::Size;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  isobath quickstart --from ~/Documents --store /mnt/nvme/try.iso --keep")]
+pub(crate) struct QuickstartArgs {
+    /// Directory whose files are stored
+    #[arg(long, value_name = "DIR", default_value = "/usr/share", value_hint = ValueHint::DirPath)]
+    pub(crate) from: PathBuf,
+    /// Where the store is made; put it on the drive that you want to see
+    #[arg(long, value_name = "PATH", default_value = "isobath-quickstart.iso", value_hint = ValueHint::FilePath)]
+    pub(crate) store: PathBuf,
+    /// Keep the store instead of removing it at the end
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Store at most this many bytes of files
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub(crate) cap: Size,
+    /// Buffer pool; the lookups run over ten times as much data
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub(crate) pool: Size,
+    /// How long the lookups run
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(crate) duration: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) verb: BenchVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchVerb {
+    /// Random lookups, scans, updates, inserts and sorted loads of small records
+    Lookup(LookupArgs),
+}
+
+/// Which engine is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineName {
+    /// This engine
+    Isobath,
+    /// The distribution's RocksDB; needs a build with --features rocksdb
+    Rocksdb,
+}
+
+/// Who calls the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CallFrom {
+    /// Tasks on the store's workers
+    Tasks,
+    /// Ordinary threads
+    Threads,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The drive's own limit is measured on the same files before and after, at the \
+same depth; only ratios within one run mean much.
+
+A drive's host may cache: the files are read once in full before.
+
+--op takes weights: `get`, `get-many`, `scan`, `update`, `insert`; for instance \
+`--op get` or `--op get:50,update:50`.
+
+Examples:
+  isobath bench lookup --path /mnt/nvme/bench.iso
+  isobath bench lookup --path /mnt/nvme/rocks --engine rocksdb --threads 128
+  isobath bench lookup --path /mnt/nvme/bench.iso --rate 60000     # latency, open loop
+  isobath bench lookup --memory-device --bytes 1GiB                # the CPU's limit
+  isobath bench lookup --in-pool --op get-many --bytes 1GiB        # no I/O at all
+  isobath bench lookup --path /mnt/nvme/bench.iso --op scan --scan-records 100")]
+pub(crate) struct LookupArgs {
+    /// The engine
+    #[arg(long, value_enum, default_value = "isobath")]
+    pub(crate) engine: EngineName,
+    /// File of the store (a directory for rocksdb), made and removed again [default: isobath-bench.iso or isobath-bench.rocksdb]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) path: Option<PathBuf>,
+    /// Keep the data, and use it where it is there already
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Records loaded [default: as many as --bytes holds]
+    #[arg(long, value_name = "N", conflicts_with = "bytes")]
+    pub(crate) records: Option<u64>,
+    /// Data loaded, keys and values
+    #[arg(long, value_name = "SIZE", default_value = "4GiB")]
+    pub(crate) bytes: Size,
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 120)]
+    pub(crate) value_bytes: usize,
+    /// Buffer pool or block cache [default: a tenth of the data]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) pool: Option<Size>,
+    /// The pool holds everything, and everything is read into it before
+    #[arg(long, conflicts_with = "pool")]
+    pub(crate) in_pool: bool,
+    /// Keep the store on a memory device: no drive, the CPU's own limit
+    #[arg(long, conflicts_with = "path")]
+    pub(crate) memory_device: bool,
+    /// How long to measure
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(crate) duration: Duration,
+    /// How long to run before measuring
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    pub(crate) warm_up: Duration,
+    /// Operations and their weights
+    #[arg(long, value_name = "OP[:WEIGHT],...", default_value = "get")]
+    pub(crate) op: Mix,
+    /// Keys per get-many
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) batch: usize,
+    /// Records per scan
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) scan_records: usize,
+    /// Workers of Isobath [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<std::num::NonZeroUsize>,
+    /// Tasks per worker
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) tasks: usize,
+    /// I/Os in flight per worker
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) depth: u32,
+    /// Threads that call a rival engine, or Isobath with --from threads
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) threads: usize,
+    /// Who calls Isobath
+    #[arg(long, value_enum, default_value = "tasks")]
+    pub(crate) from: CallFrom,
+    /// Operations per second offered, at exponential distances, instead of as many as possible
+    #[arg(long, value_name = "PER_SECOND")]
+    pub(crate) rate: Option<f64>,
+    /// Measure how long the sorted load takes and stop there
+    #[arg(long)]
+    pub(crate) load_only: bool,
+    /// Do not measure the drive's own limit
+    #[arg(long)]
+    pub(crate) no_drive: bool,
+    /// Seed of keys and arrivals
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+}

@@ -1,0 +1,143 @@
+//! What the command line may say.
+
+mod bench;
+mod data;
+mod drive;
+mod raw;
+mod values;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use std::path::PathBuf;
+
+pub(crate) use bench::{BenchArgs, BenchVerb, CallFrom, EngineName, LookupArgs, QuickstartArgs};
+pub(crate) use data::{
+    CheckArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, LoadArgs, LoadFrom, PutArgs,
+    RecordFile, ScanArgs, StatsArgs, TreesArgs, TreesVerb,
+};
+pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
+pub(crate) use raw::{BackendName, ModelName, RawArgs};
+pub(crate) use values::Size;
+
+const LONG_ABOUT: &str = "\
+Isobath is an embedded, ordered key-value engine for NVMe SSDs. This command \
+creates and fills stores, looks into them, verifies them, and measures them \
+beside the drive's own limit.
+
+Start with `isobath quickstart`: it stores your own files, verifies them, and \
+shows how fast your drive answers random lookups.";
+
+const AFTER_HELP: &str = "\
+Keys and values are bytes. On the command line they are UTF-8, or hexadecimal \
+with --hex; printed, control bytes appear as \\n, \\t and \\xNN.
+
+A store is one file, or several that data is striped over; name them in the \
+order of their creation: -s a.iso -s b.iso. ISOBATH_STORE names a store of one \
+file for all verbs.
+
+Exit codes: 0 done; 1 problems were found, or the key is absent; 2 the command \
+line is wrong; 3 the engine, the system or an input failed; 130 interrupted.
+
+Examples:
+  isobath quickstart
+  isobath load -s my.iso --create directory ./photos
+  isobath scan -s my.iso --prefix 2024/ --keys-only
+  isobath get  -s my.iso 2024/beach.jpg --output beach.jpg
+  isobath check -s my.iso";
+
+/// An embedded key-value engine for NVMe SSDs: store, look up, verify, measure
+#[derive(Debug, Parser)]
+#[command(name = "isobath", version, long_about = LONG_ABOUT, after_help = AFTER_HELP)]
+#[command(max_term_width = 100, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GlobalArgs {
+    /// Print JSON, one document per line, instead of tables
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Show no progress bars and no remarks
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Store your own files, verify them, and measure lookups beside your drive's limit
+    Quickstart(QuickstartArgs),
+    /// Load a directory, CSV, TSV, NDJSON, or lines of `key<TAB>value`
+    Load(LoadArgs),
+    /// Print the value of a key
+    Get(GetArgs),
+    /// Store a value under a key
+    Put(PutArgs),
+    /// Remove a key
+    Delete(DeleteArgs),
+    /// List records in key order
+    Scan(ScanArgs),
+    /// List, create or drop the trees of a store
+    Trees(TreesArgs),
+    /// Show a store's counters and sizes
+    Stats(StatsArgs),
+    /// Read and verify everything in a store
+    Check(CheckArgs),
+    /// Write trees to a file that any version can import
+    Export(ExportArgs),
+    /// Read an export file into a store
+    Import(ImportArgs),
+    /// Measure the I/O layer and the drive alone
+    Raw(RawArgs),
+    /// Measure engines: Isobath and its rivals, beside the drive's own limit
+    Bench(BenchArgs),
+    /// Measure a drive: a profile for `model` and `advise`
+    Probe(ProbeArgs),
+    /// Fit cost models to a drive's profile, and say how good they are
+    Model(ModelArgs),
+    /// Settings for a workload on a profiled drive: Isobath's, RocksDB's, and which fits better
+    Advise(AdviseArgs),
+    /// Print completions for a shell
+    #[command(
+        after_help = "Example:\n  isobath completions bash > ~/.local/share/bash-completion/completions/isobath"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Which store, and how it is opened.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// A file (or block device) of the store; repeat in the order of creation
+    #[arg(short, long = "store", value_name = "PATH", required = true, env = "ISOBATH_STORE", value_hint = ValueHint::FilePath)]
+    pub(crate) store: Vec<PathBuf>,
+    /// Memory for the buffer pool, such as 64MiB or 4GiB [default: 64MiB for one key, 256MiB otherwise]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) pool: Option<Size>,
+    /// Worker threads [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<std::num::NonZeroUsize>,
+}
+
+/// Which tree of a store.
+#[derive(Debug, Args)]
+pub(crate) struct TreeArgs {
+    /// The tree
+    #[arg(short, long, value_name = "NAME", default_value = "main")]
+    pub(crate) tree: String,
+}
+
+/// Whether a missing store may be made.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// Create the store where it does not exist yet
+    #[arg(long)]
+    pub(crate) create: bool,
+    /// Most bytes that a new store may grow to, such as 10GiB [default: no limit]
+    #[arg(long, value_name = "SIZE", requires = "create")]
+    pub(crate) limit: Option<Size>,
+}

@@ -1,0 +1,180 @@
+//! get, put, delete.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use isobath::Tree;
+use isobath_lab::{LabError, escape, hex};
+use serde_json::{Map, Value};
+
+use super::store::{self, SMALL_POOL};
+use crate::args::{DeleteArgs, GetArgs, PutArgs};
+use crate::failure::Failure;
+use crate::output::{Output, put_bytes, size};
+
+/// Bytes moved at a time between a file and a value.
+const PIECE: usize = 1 << 20;
+
+fn absent(key: &[u8]) -> Failure {
+    Failure::NotFound(format!("there is no key `{}`", escape(key)))
+}
+
+pub(crate) fn get(args: &GetArgs, out: &mut Output) -> Result<(), Failure> {
+    let key = store::key(&args.key, args.hex)?;
+    let store = store::read(&args.store, SMALL_POOL)?;
+    let tree = store::tree(&store, &args.tree)?;
+    if let Some(path) = &args.output {
+        let bytes = save(&tree, &key, path)?;
+        if out.json() {
+            let mut object = Map::new();
+            put_bytes(&mut object, "key", &key);
+            object.insert("value_bytes".into(), bytes.into());
+            object.insert("output".into(), path.display().to_string().into());
+            out.document(&Value::Object(object))?;
+        }
+    } else if args.raw {
+        let Some(mut reader) = tree.reader(&key)? else {
+            return Err(absent(&key));
+        };
+        let mut piece = vec![0; PIECE];
+        loop {
+            let read = reader.read(&mut piece).map_err(engine_read)?;
+            if read == 0 {
+                break;
+            }
+            out.raw(&piece[..read])?;
+        }
+    } else {
+        let Some(value) = tree.get(&key)? else {
+            return Err(absent(&key));
+        };
+        if out.json() {
+            let mut object = Map::new();
+            put_bytes(&mut object, "key", &key);
+            put_bytes(&mut object, "value", &value);
+            out.document(&Value::Object(object))?;
+        } else if args.hex {
+            out.line(&hex(&value))?;
+        } else {
+            out.line(&escape(&value))?;
+        }
+    }
+    store.close()?;
+    Ok(())
+}
+
+fn engine_read(error: io::Error) -> Failure {
+    LabError::streamed("read a value of", "the store".as_ref(), error).into()
+}
+
+/// Writes a value to a file; answers its length. The file appears only when it
+/// is complete.
+fn save(tree: &Tree, key: &[u8], path: &Path) -> Result<u64, Failure> {
+    let Some(mut reader) = tree.reader(key)? else {
+        return Err(absent(key));
+    };
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    let mut file = File::create(partial).map_err(LabError::io("create", partial))?;
+    let copied = copy(&mut reader, &mut file, partial).inspect_err(|_| {
+        let _ = std::fs::remove_file(partial);
+    })?;
+    std::fs::rename(partial, path)
+        .map_err(LabError::io("create", path))
+        .inspect_err(|_| {
+            let _ = std::fs::remove_file(partial);
+        })?;
+    Ok(copied)
+}
+
+fn copy(reader: &mut impl Read, file: &mut File, path: &Path) -> Result<u64, Failure> {
+    let mut piece = vec![0; PIECE];
+    let mut total = 0;
+    loop {
+        let read = reader.read(&mut piece).map_err(engine_read)?;
+        if read == 0 {
+            return Ok(total);
+        }
+        file.write_all(&piece[..read])
+            .map_err(LabError::io("write", path))?;
+        total += read as u64;
+    }
+}
+
+pub(crate) fn put(args: &PutArgs, out: &mut Output) -> Result<(), Failure> {
+    let key = store::key(&args.key, args.hex)?;
+    let given = match &args.value {
+        Some(text) => Some(store::bytes(text, args.hex)?),
+        None => None,
+    };
+    // The input is opened before the store, so that a wrong name changes nothing.
+    let input: Option<(Box<dyn Read>, &Path)> = match &args.file {
+        None => None,
+        Some(path) if path.as_os_str() == "-" => Some((Box::new(io::stdin().lock()), path)),
+        Some(path) => {
+            isobath_lab::load::must_be(path, false)?;
+            let file = File::open(path).map_err(LabError::io("open", path))?;
+            Some((Box::new(file), path))
+        }
+    };
+    let store = store::write_or_create(&args.store, &args.create, SMALL_POOL)?;
+    let tree = store::tree_or_new(&store, &args.tree)?;
+    let bytes = match (given, input) {
+        (Some(value), _) => {
+            tree.insert(&key, &value)?;
+            value.len() as u64
+        }
+        (None, Some((mut input, path))) => stream(&tree, &key, &mut input, path)?,
+        (None, None) => return Err(Failure::Usage("give a value, or --file".into())),
+    };
+    store.close()?;
+    if out.json() {
+        let mut object = Map::new();
+        put_bytes(&mut object, "key", &key);
+        object.insert("value_bytes".into(), bytes.into());
+        out.document(&Value::Object(object))
+    } else {
+        out.line(&format!("stored {} under `{}`", size(bytes), escape(&key)))
+    }
+}
+
+fn stream(tree: &Tree, key: &[u8], input: &mut dyn Read, path: &Path) -> Result<u64, Failure> {
+    let mut writer = tree.writer(key)?;
+    let mut piece = vec![0; PIECE];
+    let mut total = 0;
+    loop {
+        let read = match input.read(&mut piece) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(LabError::io("read", path)(e).into()),
+        };
+        writer
+            .write_all(&piece[..read])
+            .map_err(|e| LabError::streamed("store", path, e))?;
+        total += read as u64;
+    }
+    writer.finish()?;
+    Ok(total)
+}
+
+pub(crate) fn delete(args: &DeleteArgs, out: &mut Output) -> Result<(), Failure> {
+    let key = store::key(&args.key, args.hex)?;
+    let store = store::write(&args.store, SMALL_POOL)?;
+    let tree = store::tree(&store, &args.tree)?;
+    let removed = tree.remove(&key)?;
+    store.close()?;
+    if !removed {
+        return Err(absent(&key));
+    }
+    if out.json() {
+        let mut object = Map::new();
+        put_bytes(&mut object, "key", &key);
+        object.insert("removed".into(), true.into());
+        out.document(&Value::Object(object))
+    } else {
+        out.line(&format!("removed `{}`", escape(&key)))
+    }
+}

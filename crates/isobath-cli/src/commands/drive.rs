@@ -1,0 +1,191 @@
+//! model and advise.
+
+use isobath_lab::drive_model::{self, Evaluation};
+use isobath_lab::{advice_report, model_report};
+use serde_json::json;
+
+use crate::args::{AdviseArgs, ModelArgs};
+use crate::failure::Failure;
+use crate::output::Output;
+
+pub(crate) fn model(args: &ModelArgs, out: &mut Output) -> Result<(), Failure> {
+    if let Some(test) = &args.evaluate {
+        let evaluation = drive_model::evaluate(&args.profile, test)?;
+        return match out.json() {
+            true => out.document(&evaluation),
+            false => print_evaluation(&evaluation, out),
+        };
+    }
+    let profile = drive_model::read_profile(&args.profile)?;
+    let report = drive_model::fit(&args.profile, &profile)?;
+    if let Some(html) = &args.html {
+        drive_model::write_whole(html, &model_report::render(&report, &profile))?;
+    }
+    if out.json() {
+        return out.document(&json!({
+            "profile": args.profile,
+            "points_fitted": report.samples.len(),
+            "points_measured": profile.points.len(),
+            "repeat_noise": profile.repeat_noise,
+            "models": report.rows,
+            "residuals": report.residuals,
+        }));
+    }
+    let header = ["model", "R2", "held out, median", "held out, p90"];
+    let rows: Vec<Vec<String>> = report
+        .rows
+        .iter()
+        .filter(|row| row.failure.is_none())
+        .map(|row| {
+            vec![
+                starred(&row.kind.to_string(), row.chosen),
+                row.r_squared.map_or_else(dash, |r| format!("{r:.3}")),
+                percent(row.held_out.map(|e| e.median)),
+                percent(row.held_out.map(|e| e.p90)),
+            ]
+        })
+        .collect();
+    out.table(&header, &rows, true)?;
+    for failure in report.rows.iter().filter_map(|row| row.failure.as_ref()) {
+        out.line(&format!("not fitted: {failure}"))?;
+    }
+    let noise = &profile.repeat_noise;
+    out.line(&format!(
+        "{} of {} points fitted; repeats differ by {} (reads), {} (writes)",
+        report.samples.len(),
+        profile.points.len(),
+        percent(noise.read),
+        percent(noise.write)
+    ))?;
+    if let Some(chosen) = report.rows.iter().find(|row| row.chosen) {
+        let rows: Vec<Vec<String>> = chosen
+            .coefficients
+            .iter()
+            .map(|c| {
+                let operation = c.operation.map_or_else(dash, |o| o.to_string());
+                vec![
+                    c.name.to_string(),
+                    format!("{:.4}", c.value),
+                    c.unit.to_string(),
+                    operation,
+                ]
+            })
+            .collect();
+        out.line(&format!("\nthe {} model:", chosen.kind))?;
+        out.table(&["coefficient", "value", "unit", "for"], &rows, true)?;
+    }
+    match &args.html {
+        Some(html) => out.line(&format!("report: {}", html.display())),
+        None => Ok(()),
+    }
+}
+
+fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Failure> {
+    let header = [
+        "model",
+        "held out, median",
+        "unseen, median",
+        "unseen, p90",
+        "reads, median",
+        "writes, median",
+    ];
+    let rows: Vec<Vec<String>> = evaluation
+        .models
+        .iter()
+        .filter(|m| m.failure.is_none())
+        .map(|m| {
+            vec![
+                starred(&m.kind.to_string(), m.chosen),
+                percent(m.held_out.map(|e| e.median)),
+                percent(m.unseen.map(|e| e.median)),
+                percent(m.unseen.map(|e| e.p90)),
+                percent(m.unseen_reads.map(|e| e.median)),
+                percent(m.unseen_writes.map(|e| e.median)),
+            ]
+        })
+        .collect();
+    out.table(&header, &rows, true)?;
+    for failure in evaluation.models.iter().filter_map(|m| m.failure.as_ref()) {
+        out.line(&format!("not fitted: {failure}"))?;
+    }
+    out.line(&format!(
+        "trained on {} points, judged on {} of another run; repeats within it differ by {} (reads), {} (writes)",
+        evaluation.train_points,
+        evaluation.test_points,
+        percent(evaluation.repeat_noise_read),
+        percent(evaluation.repeat_noise_write)
+    ))?;
+    if let Some(between) = evaluation.between_runs {
+        out.line(&format!(
+            "{} points that both runs measured differ by {} at the median, {} at the 90th percentile",
+            between.point_count,
+            percent(Some(between.median)),
+            percent(Some(between.p90))
+        ))?;
+    }
+    for warning in &evaluation.warnings {
+        out.line(warning)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn advise(args: &AdviseArgs, out: &mut Output) -> Result<(), Failure> {
+    let (workload, advice) = drive_model::advise(&args.profile, &args.workload)?;
+    if let Some(path) = &args.options_file {
+        drive_model::write_whole(path, &advice.rocksdb_options_file())?;
+    }
+    if let Some(path) = &args.html {
+        let name = args.workload.display().to_string();
+        drive_model::write_whole(path, &advice_report::render(&advice, &name))?;
+    }
+    if out.json() {
+        return out.document(&json!({ "workload": workload, "advice": advice }));
+    }
+    out.line(&format!(
+        "{} fits better: {}",
+        advice_report::verdict(&advice),
+        advice.structure_because
+    ))?;
+    let ours = advice_report::predicted(&advice.isobath.predicted);
+    let theirs = advice_report::predicted(&advice.rocksdb.predicted);
+    let rows: Vec<Vec<String>> = ours
+        .into_iter()
+        .zip(theirs)
+        .map(|((name, ours), (_, theirs))| vec![name.to_owned(), ours, theirs])
+        .collect();
+    out.table(&["predicted", "Isobath", "RocksDB"], &rows, true)?;
+    for (engine, reasons) in [
+        ("Isobath", &advice.isobath.reasons),
+        ("RocksDB", &advice.rocksdb.reasons),
+    ] {
+        let rows: Vec<Vec<String>> = reasons
+            .iter()
+            .map(|r| vec![r.setting.to_owned(), r.value.clone()])
+            .collect();
+        out.line("")?;
+        out.table(&[engine, "value"], &rows, false)?;
+        // Sentences beside a table: as a column they would make it wider than any terminal.
+        for reason in reasons {
+            out.line(&format!("{}: {}", reason.setting, reason.because))?;
+        }
+    }
+    for warning in &advice.warnings {
+        out.line(&format!("note: {warning}"))?;
+    }
+    if let Some(path) = &args.options_file {
+        out.line(&format!("RocksDB OPTIONS: {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn starred(name: &str, star: bool) -> String {
+    format!("{name}{}", if star { " *" } else { "" })
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+pub(super) fn percent(share: Option<f64>) -> String {
+    share.map_or_else(dash, |s| format!("{:.1}%", 100.0 * s))
+}

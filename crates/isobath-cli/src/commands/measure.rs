@@ -1,0 +1,377 @@
+//! quickstart and bench.
+
+use std::path::Path;
+use std::time::Duration;
+
+use isobath_lab::bench::{LoadRow, LookupPlan, LookupReport, Row};
+use isobath_lab::quickstart::{self, Needs, Plan, Report};
+use isobath_lab::{Callers, DriveLimit, EngineConfig, EngineKind, Monitor};
+
+use super::load::skipped;
+use crate::args::{CallFrom, EngineName, GlobalArgs, LookupArgs, QuickstartArgs};
+use crate::failure::Failure;
+use crate::output::{Output, count, size};
+use crate::progress::Progress;
+
+/// Room for what a pool needs beside the records when it shall hold all.
+const IN_POOL_SLACK: f64 = 1.6;
+
+pub(crate) fn quickstart(
+    args: &QuickstartArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    // Only a store that this run makes may be removed by a second Ctrl-C.
+    let ours = if args.keep || args.store.exists() {
+        Vec::new()
+    } else {
+        vec![args.store.clone()]
+    };
+    let progress = Progress::start(global.quiet, ours)?;
+    let plan = Plan {
+        from: args.from.clone(),
+        store: args.store.clone(),
+        keep: args.keep,
+        cap_bytes: args.cap.0,
+        pool_bytes: args.pool.0,
+        duration: args.duration,
+    };
+    let prepared = quickstart::prepare(plan, &progress)?;
+    announce(args, prepared.needs(), &progress);
+    let report = quickstart::start(prepared, &progress)?;
+    progress.clear();
+    if out.json() {
+        return out.document(&report);
+    }
+    print_report(args, &report, out)?;
+    next_steps(args, out)
+}
+
+fn announce(args: &QuickstartArgs, needs: &Needs, progress: &Progress) {
+    progress.say(&format!(
+        "Storing {} files ({}) of {} and {} small records ({}) in {}.",
+        count(needs.files),
+        size(needs.file_bytes),
+        args.from.display(),
+        count(needs.records),
+        size(needs.record_bytes),
+        args.store.display()
+    ));
+    progress.say(&format!(
+        "This needs up to {} of disk space ({} are free) and about {} s. Ctrl-C stops it{}.",
+        size(needs.disk_bytes),
+        size(needs.free_bytes),
+        needs.seconds,
+        if args.keep { "" } else { " and cleans up" }
+    ));
+}
+
+fn print_report(args: &QuickstartArgs, report: &Report, out: &mut Output) -> Result<(), Failure> {
+    let row = |name: &str, value: String, note: String| vec![name.to_owned(), value, note];
+    let seconds = |s: f64| format!("{s:.1} s");
+    let mut rows = vec![
+        row(
+            "files stored",
+            count(report.loaded.records),
+            format!(
+                "{} in {}",
+                size(report.loaded.value_bytes),
+                seconds(report.load_s)
+            ),
+        ),
+        row(
+            "files verified",
+            count(report.verified.files),
+            format!(
+                "every byte of {}, after reopening, in {}",
+                size(report.verified.bytes),
+                seconds(report.verify_s)
+            ),
+        ),
+        row(
+            "prefix scanned",
+            count(report.prefix_records),
+            format!(
+                "keys below `{}` in {}",
+                report.prefix,
+                seconds(report.prefix_s)
+            ),
+        ),
+    ];
+    let mut left_out = report.loaded.skipped.clone();
+    left_out.unreadable = left_out.unreadable.max(report.verified.unreadable);
+    if let Some(text) = skipped(&left_out) {
+        rows.push(row("files left out", count(left_out.total()), text));
+    }
+    if report.verified.changed > 0 {
+        rows.push(row(
+            "files changed",
+            count(report.verified.changed),
+            "on disk while this ran; not compared".into(),
+        ));
+    }
+    if let Some(load) = &report.lookups.load {
+        rows.push(row(
+            "records loaded",
+            count(load.records),
+            format!(
+                "{} in {}, ten times the pool of {}",
+                size(load.bytes),
+                seconds(load.seconds),
+                args.pool
+            ),
+        ));
+    }
+    if let Some(lookups) = report.lookups.rows.first() {
+        lookup_lines(lookups, &mut rows);
+    }
+    out.table(&[], &rows, false)
+}
+
+/// The lines that compare lookups with the drive.
+fn lookup_lines(row: &Row, rows: &mut Vec<Vec<String>>) {
+    let mut push = |name: &str, value: String, note: String| {
+        rows.push(vec![name.to_owned(), value, note]);
+    };
+    push(
+        "random lookups",
+        format!("{}/s", rate(row.operations_per_s)),
+        format!(
+            "over {:.0} s, {} at a time, half within {:.0} us, 99% within {:.0} us",
+            row.setting.duration_s, row.setting.clients, row.latency_us_p50, row.latency_us_p99
+        ),
+    );
+    push(
+        "  reads of the drive",
+        format!("{}/s", rate(row.device_reads_per_s)),
+        format!("{:.2} per lookup", row.device_reads_per_operation),
+    );
+    if let (Some(before), Some(after), Some(ratio)) = (
+        row.drive_reads_per_s_before,
+        row.drive_reads_per_s_after,
+        row.operations_per_drive_read,
+    ) {
+        push(
+            "the drive's own limit",
+            format!("{}/s", rate((before + after) / 2.0)),
+            format!(
+                "random 4 KiB reads of the same file: {}/s before, {}/s after",
+                rate(before),
+                rate(after)
+            ),
+        );
+        push(
+            "lookups / limit",
+            format!("{ratio:.2}"),
+            if ratio > 1.0 {
+                "above 1 because the pool answers some".into()
+            } else {
+                String::new()
+            },
+        );
+    }
+    push(
+        "CPU per lookup",
+        format!("{:.1} us", row.cpu_us_per_operation),
+        row.drive_cpu_us_per_read.map_or_else(String::new, |us| {
+            format!("of which the drive's reads alone cost {us:.1} us each")
+        }),
+    );
+}
+
+/// A rate without false precision.
+fn rate(per_second: f64) -> String {
+    count(per_second.round().max(0.0) as u64)
+}
+
+fn next_steps(args: &QuickstartArgs, out: &mut Output) -> Result<(), Failure> {
+    let me = std::env::args()
+        .next()
+        .unwrap_or_else(|| "isobath".to_owned());
+    out.line("\nTry next:")?;
+    if args.keep {
+        let store = args.store.display();
+        out.line(&format!(
+            "  {me} scan -s {store} -t files --keys-only --limit 10"
+        ))?;
+        out.line(&format!("  {me} check -s {store}"))?;
+    } else {
+        out.line(&format!(
+            "  {me} load -s my.iso --create directory {}",
+            args.from.display()
+        ))?;
+        out.line(&format!("  {me} scan -s my.iso --keys-only --limit 10"))?;
+    }
+    out.line(&format!("  {me} bench lookup --help"))
+}
+
+pub(crate) fn lookup(
+    args: &LookupArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let plan = plan(args)?;
+    let ours = match &plan.engine.path {
+        Some(path) if !plan.keep && !path.exists() => vec![path.clone()],
+        _ => Vec::new(),
+    };
+    let progress = Progress::start(global.quiet, ours)?;
+    let report = isobath_lab::bench::lookup(&plan, &progress)?;
+    progress.clear();
+    if out.json() {
+        if let Some(load) = &report.load {
+            out.document(load)?;
+        }
+        return report.rows.iter().try_for_each(|row| out.document(row));
+    }
+    print_lookup(&report, out)
+}
+
+fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
+    let record_bytes = 8 + args.value_bytes as u64;
+    let records = args.records.unwrap_or(args.bytes.0 / record_bytes);
+    let data = records.saturating_mul(record_bytes);
+    let pool_bytes = match (&args.pool, args.in_pool) {
+        (Some(size), _) => size.0,
+        (None, true) => (data as f64 * IN_POOL_SLACK) as u64 + (64 << 20),
+        (None, false) => (data / 10).max(8 << 20),
+    };
+    let kind = match args.engine {
+        EngineName::Isobath => EngineKind::Isobath,
+        EngineName::Rocksdb => EngineKind::RocksDb,
+    };
+    let callers = match (args.engine, args.from) {
+        (EngineName::Isobath, CallFrom::Tasks) => Callers::Tasks,
+        _ => Callers::Threads,
+    };
+    let workers = args.workers.map(std::num::NonZeroUsize::get);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let depth = match callers {
+        Callers::Tasks => args
+            .depth
+            .saturating_mul(u32::try_from(workers.unwrap_or(cores)).unwrap_or(1)),
+        Callers::Threads => u32::try_from(args.threads).unwrap_or(u32::MAX),
+    };
+    if args.tasks == 0 || args.threads == 0 || args.depth == 0 {
+        return Err(Failure::Usage(
+            "--tasks, --threads and --depth must be at least 1".into(),
+        ));
+    }
+    Ok(LookupPlan {
+        engine: EngineConfig {
+            kind,
+            path: (!args.memory_device).then(|| path_for(args)),
+            pool_bytes,
+            workers,
+            tasks_per_worker: args.tasks,
+            depth_per_worker: args.depth,
+            threads: args.threads,
+            callers,
+        },
+        in_pool: args.in_pool,
+        records,
+        value_bytes: args.value_bytes,
+        mix: args.op.clone(),
+        batch: args.batch,
+        scan_records: args.scan_records,
+        rate_per_s: args.rate,
+        warm_up: args.warm_up,
+        duration: args.duration,
+        load_only: args.load_only,
+        keep: args.keep,
+        drive_depth: (!args.no_drive && !args.in_pool).then_some(depth),
+        drive_duration: Duration::from_secs(5).min(args.duration),
+        seed: args.seed,
+    })
+}
+
+fn path_for(args: &LookupArgs) -> std::path::PathBuf {
+    match &args.path {
+        Some(path) => path.clone(),
+        None => Path::new(match args.engine {
+            EngineName::Isobath => "isobath-bench.iso",
+            EngineName::Rocksdb => "isobath-bench.rocksdb",
+        })
+        .to_path_buf(),
+    }
+}
+
+fn print_lookup(report: &LookupReport, out: &mut Output) -> Result<(), Failure> {
+    if let Some(load) = &report.load {
+        print_load(load, out)?;
+    }
+    let Some(first) = report.rows.first() else {
+        return Ok(());
+    };
+    out.line(&format!(
+        "{}: {} records of {} + {} bytes, pool {}, {} {} on {}",
+        first.setting.engine,
+        count(first.setting.records),
+        first.setting.key_bytes,
+        first.setting.value_bytes,
+        size(first.setting.pool_bytes),
+        first.setting.clients,
+        first.setting.callers,
+        first.setting.medium
+    ))?;
+    let header = [
+        "operation",
+        "per second",
+        "p50 us",
+        "p99 us",
+        "p99.9 us",
+        "CPU us/op",
+        "reads/op",
+        "device reads/s",
+    ];
+    let rows: Vec<Vec<String>> = report
+        .rows
+        .iter()
+        .map(|row| {
+            vec![
+                row.operation.to_owned(),
+                rate(row.operations_per_s),
+                format!("{:.0}", row.latency_us_p50),
+                format!("{:.0}", row.latency_us_p99),
+                format!("{:.0}", row.latency_us_p999),
+                format!("{:.2}", row.cpu_us_per_operation),
+                format!("{:.2}", row.device_reads_per_operation),
+                rate(row.device_reads_per_s),
+            ]
+        })
+        .collect();
+    out.table(&header, &rows, true)?;
+    for (when, drive) in [
+        ("before", &report.drive_before),
+        ("after", &report.drive_after),
+    ] {
+        if let Some(drive) = drive {
+            print_drive(when, drive, out)?;
+        }
+    }
+    if let Some(ratio) = first.operations_per_drive_read {
+        out.line(&format!("operations / drive's limit: {ratio:.2}"))?;
+    }
+    out.line(&format!("state: {}, {}", first.steady, first.drive_state))
+}
+
+fn print_load(load: &LoadRow, out: &mut Output) -> Result<(), Failure> {
+    out.line(&format!(
+        "loaded {} records ({}) in {:.1} s: {:.0} MB/s, {:.2} CPU us per record, {} on disk",
+        count(load.records),
+        size(load.bytes),
+        load.seconds,
+        load.megabytes_per_s,
+        load.cpu_us_per_record,
+        size(load.space_bytes)
+    ))
+}
+
+fn print_drive(when: &str, drive: &DriveLimit, out: &mut Output) -> Result<(), Failure> {
+    out.line(&format!(
+        "the drive alone {when}: {} random 4 KiB reads/s at depth {}, {:.2} CPU us each",
+        rate(drive.reads_per_s),
+        drive.depth,
+        drive.cpu_us_per_read
+    ))
+}

@@ -1,0 +1,62 @@
+//! One function per verb.
+
+mod data;
+mod drive;
+mod load;
+mod measure;
+mod probe;
+mod raw;
+mod scan;
+mod store;
+mod whole;
+
+use clap::CommandFactory;
+
+use crate::args::{BenchVerb, Cli, GlobalArgs, Verb};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Obeys the command line.
+pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
+    let global = &cli.global;
+    let mut out = Output::new(global.json);
+    match cli.verb {
+        Verb::Quickstart(args) => measure::quickstart(&args, global, &mut out)?,
+        Verb::Load(args) => load::load(&args, global, &mut out)?,
+        Verb::Get(args) => data::get(&args, &mut out)?,
+        Verb::Put(args) => data::put(&args, &mut out)?,
+        Verb::Delete(args) => data::delete(&args, &mut out)?,
+        Verb::Scan(args) => scan::scan(&args, &mut out)?,
+        Verb::Trees(args) => whole::trees(&args, &mut out)?,
+        Verb::Stats(args) => whole::stats(&args, &mut out)?,
+        Verb::Check(args) => {
+            let sound = whole::check(&args, global, &mut out)?;
+            out.finish()?;
+            return if sound {
+                Ok(())
+            } else {
+                Err(Failure::Reported)
+            };
+        }
+        Verb::Export(args) => whole::export(&args, global, &mut out)?,
+        Verb::Import(args) => whole::import(&args, global, &mut out)?,
+        Verb::Raw(args) => raw::raw(&args, global, &mut out)?,
+        Verb::Bench(args) => match args.verb {
+            BenchVerb::Lookup(args) => measure::lookup(&args, global, &mut out)?,
+        },
+        Verb::Probe(args) => probe::probe(&args, global, &mut out)?,
+        Verb::Model(args) => drive::model(&args, &mut out)?,
+        Verb::Advise(args) => drive::advise(&args, &mut out)?,
+        Verb::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "isobath", &mut script);
+            out.raw(&script)?;
+        }
+    }
+    out.finish()
+}
+
+/// A monitor for verbs without files to remove.
+fn progress(global: &GlobalArgs) -> Result<crate::progress::Progress, Failure> {
+    crate::progress::Progress::start(global.quiet, Vec::new())
+}

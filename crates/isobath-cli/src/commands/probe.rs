@@ -1,0 +1,160 @@
+//! probe.
+
+use isobath_lab::Monitor;
+use isobath_lab::drive_model::{DeviceProfile, HostCacheVerdict};
+use isobath_lab::probe::{self, Estimate, Grid, ProbePlan};
+
+use super::drive::percent;
+use crate::args::{GlobalArgs, ProbeArgs};
+use crate::failure::Failure;
+use crate::output::{Output, count, size};
+use crate::progress::Progress;
+
+pub(crate) fn probe(
+    args: &ProbeArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let prepared = probe::prepare(plan(args))?;
+    let estimate = prepared.estimate();
+    if args.estimate {
+        if out.json() {
+            return out.document(&estimate);
+        }
+        return announcement(&estimate).iter().try_for_each(|l| out.line(l));
+    }
+    // The test file has no name once it is open, so there is nothing to remove.
+    let progress = Progress::start(global.quiet, Vec::new())?;
+    for line in announcement(&estimate) {
+        progress.say(&line);
+    }
+    let outcome = prepared.run(&progress);
+    progress.clear();
+    let profile = match outcome {
+        Ok(profile) => profile,
+        Err(error) => {
+            if args.output.exists() {
+                progress.say(&format!(
+                    "What was measured is in {}; add --resume to go on.",
+                    args.output.display()
+                ));
+            }
+            return Err(error.into());
+        }
+    };
+    if out.json() {
+        return out.document(&profile);
+    }
+    print(args, &profile, out)
+}
+
+fn plan(args: &ProbeArgs) -> ProbePlan {
+    let grid = match (args.quick, args.paper, args.seeded) {
+        (true, _, _) => Grid::Quick,
+        (_, true, _) => Grid::Paper,
+        (_, _, Some(points)) => Grid::Seeded(points),
+        _ => Grid::Default,
+    };
+    let mut plan = ProbePlan::new(&args.path, &args.output, grid);
+    plan.bytes = args.size.map_or(plan.bytes, |s| s.0);
+    plan.concurrency_max = args.max_depth;
+    plan.confidence = args.confidence.map_or(plan.confidence, |c| c / 100.0);
+    plan.slice = args.slice.unwrap_or(plan.slice);
+    if let Some(repeats) = args.repeats {
+        plan.repeats_max = repeats.max(1);
+        plan.repeats_min = plan.repeats_min.min(plan.repeats_max);
+    }
+    plan.seed = args.seed;
+    plan.precondition = args.precondition;
+    plan.destroy = args.destroy;
+    plan.resume = args.resume;
+    plan
+}
+
+fn announcement(estimate: &Estimate) -> Vec<String> {
+    let mut lines = vec![format!(
+        "This {} ({}, {} points, {:.0} to {:.0} s).",
+        estimate.action,
+        size(estimate.bytes),
+        estimate.points,
+        estimate.seconds_min,
+        estimate.seconds_max
+    )];
+    if estimate.prepare_writes_bytes > 0 {
+        lines.push(format!(
+            "It writes {} to prepare, then for {:.0} s or more as fast as the drive can.",
+            size(estimate.prepare_writes_bytes),
+            estimate.measuring_writes_s
+        ));
+    }
+    lines
+}
+
+fn print(args: &ProbeArgs, profile: &DeviceProfile, out: &mut Output) -> Result<(), Failure> {
+    let header = [
+        "in flight",
+        "random",
+        "pages",
+        "reads",
+        "4 KiB pages/s",
+        "spread",
+        "repeats",
+        "reruns",
+        "CPU us/IO",
+        "p99 us",
+    ];
+    let rows: Vec<Vec<String>> = profile
+        .points
+        .iter()
+        .filter(|p| profile.regimes[p.regime].usable)
+        .map(|p| {
+            vec![
+                (p.threads * p.queue_depth).to_string(),
+                format!("{:.0}%", 100.0 * p.random_share),
+                format!("{:.0}", p.io_pages),
+                format!("{:.0}%", 100.0 * p.read_share),
+                count(p.throughput_pages_per_s as u64),
+                percent(Some(p.throughput_spread)),
+                p.repeats.to_string(),
+                p.reruns.to_string(),
+                p.cpu_us_per_io
+                    .map_or_else(String::new, |c| format!("{c:.1}")),
+                p.latency_us
+                    .map_or_else(String::new, |l| format!("{:.0}", l.p99)),
+            ]
+        })
+        .collect();
+    out.table(&header, &rows, true)?;
+    for (index, regime) in profile
+        .regimes
+        .iter()
+        .enumerate()
+        .filter(|(_, r)| !r.usable)
+    {
+        let points = profile.points.iter().filter(|p| p.regime == index).count();
+        out.line(&format!(
+            "set aside, {}: {points} points, {:.0} to {:.0} s",
+            regime.name, regime.began_s, regime.ended_s
+        ))?;
+    }
+    let verdict = match profile.host_cache.verdict {
+        HostCacheVerdict::Suspected => "suspected",
+        HostCacheVerdict::NoneSeen => "none seen",
+        HostCacheVerdict::NotTested => "not tested",
+    };
+    let rate = |r: Option<f64>| r.map_or_else(|| "?".to_owned(), |r| count(r as u64));
+    out.line(&format!(
+        "host cache: {verdict} (first pass {} reads/s, repeat {})",
+        rate(profile.host_cache.first_pass_reads_per_s),
+        rate(profile.host_cache.repeat_reads_per_s)
+    ))?;
+    out.line(&format!(
+        "repeats differ by {} (reads), {} (writes); {} measurements thrown away; stolen CPU {}",
+        percent(profile.repeat_noise.read),
+        percent(profile.repeat_noise.write),
+        profile.points.iter().map(|p| p.reruns).sum::<u32>(),
+        percent(profile.steal_share)
+    ))?;
+    let file = args.output.display();
+    out.line(&format!("profile: {file}; next: isobath model {file}"))
+}

@@ -1,0 +1,208 @@
+//! raw.
+
+use std::time::Duration;
+
+use isobath_lab::Machine;
+use isobath_lab::raw::{IoModel, RawBackend, RawPlan, RawResult, RawTarget};
+
+use crate::args::{BackendName, GlobalArgs, ModelName, RawArgs, Size};
+use crate::failure::Failure;
+use crate::output::{Output, count, size};
+use crate::progress::Progress;
+
+/// Rows of one call at most; more is a slip of the keyboard.
+const MOST_ROWS: usize = 10_000;
+
+pub(crate) fn raw(args: &RawArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
+    let plans = plans(args)?;
+    let ours = match plans.first().map(|plan| &plan.target) {
+        Some(RawTarget::Scratch(paths)) => paths.iter().filter(|p| !p.exists()).cloned().collect(),
+        _ => Vec::new(),
+    };
+    let progress = Progress::start(global.quiet, ours)?;
+    let machine = Machine::here(match plans.first().map(|plan| &plan.target) {
+        Some(RawTarget::Scratch(paths) | RawTarget::Files(paths)) => {
+            paths.first().map_or("/".as_ref(), |p| p)
+        }
+        _ => "/".as_ref(),
+    });
+    let mut rows = Vec::new();
+    let mut notes = Vec::new();
+    isobath_lab::sweep(&plans, &progress, |plan, result| -> Result<(), Failure> {
+        if out.json() {
+            return out.document(&document(plan, result, &machine));
+        }
+        for note in &result.notes {
+            if !notes.contains(note) {
+                notes.push(note.clone());
+            }
+        }
+        rows.push(row(plan, result));
+        Ok(())
+    })?;
+    progress.clear();
+    if out.json() {
+        return Ok(());
+    }
+    out.table(HEADER, &rows, true)?;
+    notes
+        .iter()
+        .try_for_each(|note| out.line(&format!("note: {note}")))
+}
+
+const HEADER: &[&str] = &[
+    "backend",
+    "model",
+    "threads",
+    "depth",
+    "page",
+    "read %",
+    "random %",
+    "I/Os per s",
+    "MB/s",
+    "p50 us",
+    "p99 us",
+    "CPU us/IO",
+    "in flight",
+];
+
+fn row(plan: &RawPlan, result: &RawResult) -> Vec<String> {
+    // The slower direction tells more; a pure run has one.
+    let latency = if plan.read_percent > 0 {
+        &result.read_latency
+    } else {
+        &result.write_latency
+    };
+    vec![
+        format!(
+            "{}{}",
+            result.backend,
+            if result.direct { "" } else { " (buffered)" }
+        ),
+        match plan.model {
+            IoModel::AllToAll => "all-to-all".to_owned(),
+            IoModel::DedicatedThreads { io_threads } => format!("dedicated:{io_threads}"),
+            IoModel::Assigned => "assigned".to_owned(),
+        },
+        plan.threads.to_string(),
+        plan.depth.to_string(),
+        size(u64::from(plan.page_bytes)),
+        plan.read_percent.to_string(),
+        plan.random_percent.to_string(),
+        count(result.ios_per_s.round() as u64),
+        format!("{:.0}", result.mb_per_s),
+        format!("{:.0}", latency.p50_us),
+        format!("{:.0}", latency.p99_us),
+        format!("{:.2}", result.cpu_us_per_io),
+        format!("{:.0}", result.in_flight_mean),
+    ]
+}
+
+/// Plan, machine and result as one flat document.
+fn document(plan: &RawPlan, result: &RawResult, machine: &Machine) -> serde_json::Value {
+    let mut document = serde_json::json!({"isobath_version": env!("CARGO_PKG_VERSION")});
+    for part in [
+        serde_json::to_value(plan),
+        serde_json::to_value(machine),
+        serde_json::to_value(result),
+    ] {
+        if let (Ok(serde_json::Value::Object(part)), Some(all)) = (part, document.as_object_mut()) {
+            all.extend(part);
+        }
+    }
+    document
+}
+
+fn plans(args: &RawArgs) -> Result<Vec<RawPlan>, Failure> {
+    let target = match (args.memory, args.file.is_empty(), args.scratch.is_empty()) {
+        (true, _, _) => RawTarget::Memory,
+        (_, false, _) => RawTarget::Files(args.file.clone()),
+        (_, _, false) => RawTarget::Scratch(args.scratch.clone()),
+        _ => RawTarget::Scratch(vec!["isobath-raw.scratch".into()]),
+    };
+    let base = RawPlan {
+        target,
+        bytes: args.bytes.map(|size| size.0),
+        stripe_unit_bytes: small(args.stripe_unit, "--stripe-unit")?,
+        durable: args.durable,
+        wait_min: args.wait_min,
+        direct: !args.buffered,
+        register_buffers: !args.unregistered,
+        prepare: !args.no_prepare,
+        warmup_ms: millis(args.warm_up),
+        duration_ms: millis(args.duration),
+        seed: args.seed,
+        ..RawPlan::default()
+    };
+    let mut plans = vec![base];
+    each(&mut plans, &args.model, |plan, model| {
+        plan.model = match model {
+            ModelName::AllToAll => IoModel::AllToAll,
+            ModelName::Dedicated => IoModel::DedicatedThreads {
+                io_threads: args.io_threads,
+            },
+            ModelName::Assigned => IoModel::Assigned,
+        };
+    })?;
+    each(&mut plans, &args.backend, |plan, name| {
+        plan.backend = backend(*name);
+    })?;
+    let mut pages = Vec::new();
+    for page in &args.page {
+        pages.push(small(*page, "--page")?);
+    }
+    each(&mut plans, &pages, |plan, page| plan.page_bytes = *page)?;
+    each(&mut plans, &args.read, |plan, read| {
+        plan.read_percent = *read
+    })?;
+    each(&mut plans, &args.random, |plan, random| {
+        plan.random_percent = *random
+    })?;
+    each(&mut plans, &args.threads, |plan, threads| {
+        plan.threads = *threads
+    })?;
+    each(&mut plans, &args.depth, |plan, depth| plan.depth = *depth)?;
+    Ok(plans)
+}
+
+/// Every plan so far with every value.
+fn each<T>(
+    plans: &mut Vec<RawPlan>,
+    values: &[T],
+    set: impl Fn(&mut RawPlan, &T),
+) -> Result<(), Failure> {
+    if plans.len().saturating_mul(values.len()) > MOST_ROWS {
+        return Err(Failure::Usage(format!(
+            "the lists make more than {MOST_ROWS} combinations; shorten them"
+        )));
+    }
+    let before = std::mem::take(plans);
+    for plan in before {
+        for value in values {
+            let mut plan = plan.clone();
+            set(&mut plan, value);
+            plans.push(plan);
+        }
+    }
+    Ok(())
+}
+
+fn backend(name: BackendName) -> RawBackend {
+    match name {
+        BackendName::Auto => RawBackend::Auto,
+        BackendName::IoUring => RawBackend::IoUring,
+        BackendName::Iopoll => RawBackend::IoUringIopoll,
+        BackendName::Sqpoll => RawBackend::IoUringSqpoll,
+        BackendName::IopollSqpoll => RawBackend::IoUringIopollSqpoll,
+        BackendName::Libaio => RawBackend::Libaio,
+        BackendName::Pread => RawBackend::Pread,
+    }
+}
+
+fn small(size: Size, option: &str) -> Result<u32, Failure> {
+    u32::try_from(size.0).map_err(|_| Failure::Usage(format!("{option} {size} is too large")))
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,270 @@
+//! Verbs over a whole store: trees, stats, check, export, import.
+
+use std::path::Path;
+use std::time::Instant;
+
+use isobath::Stats;
+use isobath_lab::export::{ExportPlan, ImportFile, Transferred};
+use isobath_lab::{Monitor, Stage, Unit, escape};
+use serde_json::{Map, Value, json};
+
+use super::store::{self, LARGE_POOL, SMALL_POOL};
+use crate::args::{CheckArgs, ExportArgs, GlobalArgs, ImportArgs, StatsArgs, TreesArgs, TreesVerb};
+use crate::failure::Failure;
+use crate::output::{Output, count, size};
+
+pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
+    match &args.verb {
+        TreesVerb::List => {
+            let store = store::read(&args.store, SMALL_POOL)?;
+            let trees = store.trees()?;
+            store.close()?;
+            if out.json() {
+                for tree in &trees {
+                    out.document(&json!({"name": tree.name, "id": tree.id}))?;
+                }
+                return Ok(());
+            }
+            for tree in &trees {
+                out.line(&escape(tree.name.as_bytes()))?;
+            }
+            Ok(())
+        }
+        TreesVerb::Create { name, create } => {
+            let store = store::write_or_create(&args.store, create, SMALL_POOL)?;
+            store.create_tree(name)?;
+            store.close()?;
+            changed("created", name, out)
+        }
+        TreesVerb::Drop { name } => {
+            let store = store::write(&args.store, SMALL_POOL)?;
+            store.drop_tree(name)?;
+            store.close()?;
+            changed("dropped", name, out)
+        }
+    }
+}
+
+fn changed(what: &str, name: &str, out: &mut Output) -> Result<(), Failure> {
+    if out.json() {
+        out.document(&json!({ what: name }))
+    } else {
+        out.line(&format!("{what} tree `{}`", escape(name.as_bytes())))
+    }
+}
+
+pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
+    let store = store::read(&args.store, SMALL_POOL)?;
+    let stats = store.stats();
+    let trees = store.trees()?.len() as u64;
+    store.close()?;
+    if out.json() {
+        let mut object = Map::new();
+        object.insert("trees".into(), trees.into());
+        for (name, value, _) in numbers(&stats) {
+            object.insert(name.into(), value.into());
+        }
+        object.insert("backend".into(), stats.backend.into());
+        return out.document(&Value::Object(object));
+    }
+    let mut rows = vec![vec!["trees".to_owned(), count(trees), String::new()]];
+    for (name, value, meaning) in numbers(&stats) {
+        let shown = if name.contains("bytes") {
+            size(value)
+        } else {
+            count(value)
+        };
+        rows.push(vec![name.to_owned(), shown, meaning.to_owned()]);
+    }
+    rows.push(vec!["backend".into(), stats.backend, String::new()]);
+    out.table(&[], &rows, false)
+}
+
+/// Name, value and meaning of every number in the statistics.
+fn numbers(s: &Stats) -> [(&'static str, u64, &'static str); 22] {
+    [
+        ("volume_bytes", s.volume_bytes, "size of the store's files"),
+        (
+            "live_bytes",
+            s.live_bytes,
+            "current pages and value chunks on the volume",
+        ),
+        (
+            "allocated_bytes",
+            s.allocated_bytes,
+            "all that exist, written yet or not",
+        ),
+        (
+            "capacity_bytes",
+            s.capacity_bytes,
+            "what they may take before the volume grows",
+        ),
+        ("segments", s.segments, "units of allocation and cleaning"),
+        ("free_segments", s.free_segments, "of these, empty"),
+        ("segment_bytes", s.segment_bytes, "size of one"),
+        (
+            "page_ids",
+            s.page_ids,
+            "in use or free; 8 bytes of memory each",
+        ),
+        (
+            "damaged_pages",
+            s.damaged_pages,
+            "that the cleaner came upon",
+        ),
+        (
+            "pool_frames",
+            s.pool_frames,
+            "4 KiB frames of the buffer pool",
+        ),
+        ("pool_free_frames", s.pool_free_frames, "of these, unused"),
+        ("dirty_pages", s.dirty_pages, "changed and not yet written"),
+        ("workers", s.workers, "worker threads"),
+        ("page_reads", s.page_reads, "since it was opened"),
+        ("page_writes", s.page_writes, "since it was opened"),
+        ("bytes_read", s.bytes_read, "since it was opened"),
+        ("bytes_written", s.bytes_written, "since it was opened"),
+        (
+            "user_bytes_written",
+            s.user_bytes_written,
+            "keys and values, since it was opened",
+        ),
+        (
+            "cleaning_bytes_written",
+            s.cleaning_bytes_written,
+            "moved by the cleaner",
+        ),
+        (
+            "relocations",
+            s.relocations,
+            "pages and chunks that it moved",
+        ),
+        ("segments_cleaned", s.segments_cleaned, "that it emptied"),
+        ("evictions", s.evictions, "pages that left the pool"),
+    ]
+}
+
+/// Answers whether the store is sound.
+pub(crate) fn check(
+    args: &CheckArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<bool, Failure> {
+    let store = store::read(&args.store, LARGE_POOL)?;
+    let progress = super::progress(global)?;
+    let began = Instant::now();
+    let mut shown = None;
+    let report = store.check(&mut |done, total| {
+        let before = *shown.get_or_insert_with(|| {
+            progress.begin(Stage {
+                name: "checking",
+                total: Some(total),
+                unit: Unit::Bytes,
+            });
+            0
+        });
+        progress.advance(done.saturating_sub(before));
+        shown = Some(done.max(before));
+    })?;
+    progress.clear();
+    store.close()?;
+    if out.json() {
+        out.document(&json!({
+            "trees": report.trees,
+            "pages": report.pages,
+            "records": report.records,
+            "value_chunks": report.value_chunks,
+            "bytes_verified": report.bytes_verified,
+            "seconds": began.elapsed().as_secs_f64(),
+            "problems": report.problems,
+        }))?;
+        return Ok(report.problems.is_empty());
+    }
+    for problem in &report.problems {
+        out.line(&format!("problem: {}", escape(problem.as_bytes())))?;
+    }
+    out.line(&format!(
+        "{}: {} trees, {} records, {} pages, {} value chunks, {} verified in {:.1} s",
+        match report.problems.len() {
+            0 => "sound".to_owned(),
+            1 => "1 problem".to_owned(),
+            n => format!("{n} problems"),
+        },
+        count(report.trees),
+        count(report.records),
+        count(report.pages),
+        count(report.value_chunks),
+        size(report.bytes_verified),
+        began.elapsed().as_secs_f64()
+    ))?;
+    Ok(report.problems.is_empty())
+}
+
+pub(crate) fn export(
+    args: &ExportArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let to_stdout = args.file.as_os_str() == "-";
+    let store = store::read(&args.store, LARGE_POOL)?;
+    let progress = super::progress(global)?;
+    let began = Instant::now();
+    let plan = ExportPlan {
+        to: (!to_stdout).then(|| args.file.clone()),
+        trees: args.trees.clone(),
+        overwrite: args.force,
+    };
+    let done = isobath_lab::export::export(&store, &plan, &progress);
+    progress.clear();
+    let closed = store.close();
+    let done = done?;
+    closed?;
+    if to_stdout {
+        return Ok(());
+    }
+    transferred("exported", &done, &args.file, began, out)
+}
+
+pub(crate) fn import(
+    args: &ImportArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let from = (args.file.as_os_str() != "-").then(|| args.file.clone());
+    // The file is looked at before the store, so that a wrong one leaves no
+    // new, empty store behind.
+    let file = ImportFile::open(from.as_deref())?;
+    let store = store::write_or_create(&args.store, &args.create, LARGE_POOL)?;
+    let progress = super::progress(global)?;
+    let began = Instant::now();
+    let done = file.import(&store, args.merge, &progress);
+    progress.clear();
+    // What was imported before an error stays; closing makes it last.
+    let closed = store.close();
+    let done = done?;
+    closed?;
+    transferred("imported", &done, &args.file, began, out)
+}
+
+fn transferred(
+    what: &str,
+    done: &Transferred,
+    file: &Path,
+    began: Instant,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let seconds = began.elapsed().as_secs_f64();
+    if out.json() {
+        let mut document = serde_json::to_value(done).unwrap_or_default();
+        document["seconds"] = seconds.into();
+        return out.document(&document);
+    }
+    out.line(&format!(
+        "{what} {} trees, {} records, {} of values in {seconds:.1} s ({}: {})",
+        count(done.trees),
+        count(done.records),
+        size(done.value_bytes),
+        file.display(),
+        size(done.file_bytes)
+    ))
+}

@@ -1,0 +1,53 @@
+//! The `isobath` command: parses arguments, calls `isobath-lab`, prints.
+
+mod args;
+mod commands;
+mod failure;
+mod output;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::Cli;
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come as "errors" that exit with 0.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() {
+                failure::USAGE
+            } else {
+                0
+            });
+        }
+    };
+    let json = cli.global.json;
+    match commands::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => report(&failure, json),
+    }
+}
+
+/// Prints why the command failed and answers its exit code.
+fn report(failure: &Failure, json: bool) -> ExitCode {
+    let code = failure.exit_code();
+    match failure {
+        // Whoever read our output has enough: no failure.
+        Failure::OutputClosed => return ExitCode::SUCCESS,
+        Failure::Reported => {}
+        other if json => {
+            let line = serde_json::json!({ "error": other.to_string(), "exit_code": code });
+            eprintln!("{line}");
+        }
+        other => eprintln!(
+            "isobath: {}",
+            isobath_lab::escape(other.to_string().as_bytes())
+        ),
+    }
+    ExitCode::from(code)
+}

@@ -1,0 +1,134 @@
+//! Printing: tables for people, JSON for programs.
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::failure::Failure;
+
+/// Columns without borders, a rule above, below and under the header.
+const RULED: TableStyle = TableStyle::new()
+    .top_border(LineStyle::none().fill('─').junction('─'))
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .bottom_border(LineStyle::none().fill('─').junction('─'));
+
+/// Standard output, buffered; a closed pipe is not an error.
+pub(crate) struct Output {
+    out: BufWriter<StdoutLock<'static>>,
+    json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Output {
+        Output {
+            out: BufWriter::new(io::stdout().lock()),
+            json,
+        }
+    }
+
+    /// Whether JSON was asked for.
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
+    /// One line for a person.
+    pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.write_all(b"\n")?;
+        Ok(())
+    }
+
+    /// One JSON document on one line.
+    pub(crate) fn document(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        serde_json::to_writer(&mut self.out, value).map_err(io::Error::from)?;
+        self.out.write_all(b"\n")?;
+        Ok(())
+    }
+
+    /// Bytes as they are.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.out.write_all(bytes)?;
+        Ok(())
+    }
+
+    /// A table; columns after the first are aligned to the right where
+    /// `numbers` says so.
+    pub(crate) fn table(
+        &mut self,
+        header: &[&str],
+        rows: &[Vec<String>],
+        numbers: bool,
+    ) -> Result<(), Failure> {
+        let mut table = Table::new();
+        table.load_style(RULED);
+        if !header.is_empty() {
+            table.set_header(header);
+        }
+        table.add_rows(rows);
+        if numbers {
+            for column in table.column_iter_mut().skip(1) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        self.line(&table.trim_fmt())
+    }
+
+    /// What was printed reaches the terminal now.
+    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+        self.out.flush()?;
+        Ok(())
+    }
+}
+
+/// Puts bytes into a JSON object: as text in `name` where they are UTF-8, in
+/// hexadecimal in `name_hex` otherwise.
+pub(crate) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match isobath_lab::text_or_hex(bytes) {
+        Ok(text) => object.insert(name.to_owned(), text.into()),
+        Err(hex) => object.insert(format!("{name}_hex"), hex.into()),
+    };
+}
+
+/// A number with a thin separator between thousands.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes with a binary unit: "1.2 GiB".
+pub(crate) fn size(bytes: u64) -> String {
+    bytesize::ByteSize(bytes).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_separated() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1000), "1,000");
+        assert_eq!(count(1_234_567), "1,234,567");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_go_to_json_in_hex() {
+        let mut object = Map::new();
+        put_bytes(&mut object, "key", b"a");
+        put_bytes(&mut object, "value", b"\xff");
+        assert_eq!(
+            Value::Object(object).to_string(),
+            r#"{"key":"a","value_hex":"ff"}"#
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! Progress bars on standard error, and Ctrl-C.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use isobath_lab::{Monitor, Stage, Unit};
+
+use crate::failure::{Failure, INTERRUPTED};
+
+/// Shows stages as bars on a terminal; elsewhere nothing moves, and only what
+/// is said is printed.
+pub(crate) struct Progress {
+    bar: Mutex<ProgressBar>,
+    quiet: bool,
+    stop: Arc<AtomicBool>,
+}
+
+impl Progress {
+    /// Installs the Ctrl-C handler. The first Ctrl-C (or SIGTERM) asks the work
+    /// to stop and clean up; the second removes `remove` and ends at once.
+    pub(crate) fn start(quiet: bool, remove: Vec<PathBuf>) -> Result<Progress, Failure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        ctrlc::set_handler(move || {
+            if seen.swap(true, Ordering::Relaxed) {
+                for path in &remove {
+                    let _ = std::fs::remove_file(path);
+                }
+                std::process::exit(i32::from(INTERRUPTED));
+            }
+        })
+        .map_err(|e| Failure::Usage(format!("cannot listen for Ctrl-C: {e}")))?;
+        Ok(Progress {
+            bar: Mutex::new(ProgressBar::hidden()),
+            quiet,
+            stop,
+        })
+    }
+
+    fn bar(&self) -> MutexGuard<'_, ProgressBar> {
+        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the last bar off the screen.
+    pub(crate) fn clear(&self) {
+        self.bar().finish_and_clear();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl Monitor for Progress {
+    fn begin(&self, stage: Stage) {
+        let mut slot = self.bar();
+        slot.finish_and_clear();
+        if self.quiet {
+            return;
+        }
+        let template = match (stage.total, stage.unit) {
+            (Some(_), Unit::Bytes) => {
+                "{msg:18} {wide_bar} {bytes:>11} / {total_bytes:11} {binary_bytes_per_sec:>12} {eta:>4}"
+            }
+            (Some(_), Unit::Items) => {
+                "{msg:18} {wide_bar} {human_pos:>11} / {human_len:11} {per_sec:>14} {eta:>4}"
+            }
+            (Some(_), Unit::Milliseconds) => "{msg:18} {wide_bar} {elapsed:>4}",
+            (None, Unit::Bytes) => "{msg:18} {spinner} {bytes} {binary_bytes_per_sec}",
+            (None, _) => "{msg:18} {spinner} {human_pos} {elapsed}",
+        };
+        let style =
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::with_draw_target(stage.total, ProgressDrawTarget::stderr());
+        bar.set_style(style);
+        bar.set_message(stage.name);
+        bar.enable_steady_tick(Duration::from_millis(120));
+        *slot = bar;
+    }
+
+    fn advance(&self, amount: u64) {
+        self.bar().inc(amount);
+    }
+
+    fn say(&self, line: &str) {
+        if self.quiet {
+            return;
+        }
+        let bar = self.bar();
+        let line = isobath_lab::escape(line.as_bytes());
+        bar.suspend(|| eprintln!("{line}"));
+    }
+
+    fn cancelled(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,320 @@
+//! Imports point downwards: between the crates of the workspace, and between
+//! the modules of the engine. A change of these tables is a change of the
+//! architecture and belongs into ARCHITECTURE.md too.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each crate and the crates of ours that it may depend on.
+const CRATES: &[(&str, &[&str])] = &[
+    ("isobath-io", &[]),
+    ("isobath-flash", &[]),
+    ("isobath-model", &["isobath-flash"]),
+    ("isobath", &["isobath-io", "isobath-flash", "isobath-model"]),
+    (
+        "isobath-lab",
+        &["isobath", "isobath-io", "isobath-flash", "isobath-model"],
+    ),
+    ("isobath-cli", &["isobath", "isobath-lab"]),
+];
+
+/// The engine's layers from the lowest to the highest. A module may import
+/// modules of its own layer and of lower ones.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("words of the trade", &["page", "sync", "error"]),
+    ("room on the volume, tasks", &["pagestore", "sched"]),
+    ("pages in memory", &["buffer"]),
+    ("the gate of every change", &["log"]),
+    ("what a tree may ask for", &["context"]),
+    ("the B+-tree", &["btree"]),
+    ("what joins the parts", &["engine", "extent"]),
+    (
+        "the API",
+        &[
+            "bulk", "catalog", "check", "many", "options", "range", "runtime", "sim", "stats",
+            "store", "task", "tree", "value",
+        ],
+    ),
+];
+
+/// Imports that point upwards for a reason.
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    (
+        "pagestore/ids.rs",
+        "buffer",
+        "free page ids are chained through the words of the mapping table",
+    ),
+    (
+        "sched/task.rs",
+        "sim",
+        "where a thread would park, a simulation in the same thread takes a step instead",
+    ),
+];
+
+/// Items that `lib.rs` itself defines; they depend on nothing.
+const ROOT_ITEMS: &[&str] = &["MAX_KEY_BYTES", "MAX_VALUE_BYTES"];
+
+fn crates_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Names of our crates in the `[dependencies]` of a manifest (tests may depend
+/// on anything).
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut inside = false;
+    let mut found = BTreeSet::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            inside = line == "[dependencies]"
+                || (line.starts_with("[target.") && line.ends_with(".dependencies]"));
+        } else if inside && line.starts_with("isobath") {
+            let end = line
+                .find(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))
+                .unwrap_or(line.len());
+            found.insert(line[..end].to_owned());
+        }
+    }
+    found
+}
+
+/// Names after `crate::` in code that is not a test, with the line's number.
+fn imports(source: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut test_follows = false;
+    for (number, line) in source.lines().enumerate() {
+        let code = line.trim();
+        if code.starts_with("//") {
+            continue;
+        }
+        // Test modules end a file here; nothing below counts.
+        if test_follows && code.starts_with("mod ") && code.ends_with('{') {
+            break;
+        }
+        test_follows = code.starts_with("#[cfg(") && code.contains("test");
+        for (at, _) in code.match_indices("crate::") {
+            if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '$' || c == '_') {
+                continue;
+            }
+            let rest = &code[at + "crate::".len()..];
+            if let Some(list) = rest.strip_prefix('{') {
+                let list = list.split('}').next().unwrap_or(list);
+                found.extend(list.split(',').map(|n| (number + 1, name(n.trim()))));
+            } else {
+                found.push((number + 1, name(rest)));
+            }
+        }
+    }
+    found.retain(|(_, name)| !name.is_empty());
+    found
+}
+
+fn name(text: &str) -> String {
+    text.chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect()
+}
+
+/// Maps each item that `lib.rs` re-exports to the module that it comes from.
+fn reexports(lib: &str) -> BTreeMap<String, String> {
+    let mut map = BTreeMap::new();
+    let text = lib.replace('\n', " ");
+    for part in text.split("pub use ").skip(1) {
+        let part = part.split(';').next().unwrap_or(part);
+        let Some((module, items)) = part.split_once("::") else {
+            continue;
+        };
+        for item in items.trim_matches(['{', '}']).split(',') {
+            map.insert(name(item.trim()), module.trim().to_owned());
+        }
+    }
+    map
+}
+
+fn layer_of(module: &str) -> Option<usize> {
+    LAYERS
+        .iter()
+        .position(|(_, modules)| modules.contains(&module))
+}
+
+/// What is wrong with the imports of one file of the engine.
+fn violations(
+    file: &str,
+    module: &str,
+    source: &str,
+    reexports: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let Some(own) = layer_of(module) else {
+        return vec![format!(
+            "{file}: module `{module}` has no layer; add it to LAYERS"
+        )];
+    };
+    let mut wrong = Vec::new();
+    for (line, item) in imports(source) {
+        if ROOT_ITEMS.contains(&item.as_str()) {
+            continue;
+        }
+        let target = reexports.get(&item).unwrap_or(&item);
+        if target.starts_with("isobath_") {
+            continue;
+        }
+        match layer_of(target) {
+            None => wrong.push(format!(
+                "{file}:{line}: `crate::{item}` is in no layer; add it to LAYERS"
+            )),
+            Some(layer)
+                if layer > own && !EXCEPTIONS.iter().any(|(f, t, _)| file == *f && target == t) =>
+            {
+                wrong.push(format!(
+                    "{file}:{line}: `{module}` ({}) imports `{item}` from above ({})",
+                    LAYERS[own].0, LAYERS[layer].0
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    wrong
+}
+
+fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            // Test support may import anything.
+            if name != "testing" && name != "tests" {
+                rust_files(&path, into);
+            }
+        } else if name.ends_with(".rs") && !name.contains("test") && !name.contains("loom") {
+            into.push(path);
+        }
+    }
+}
+
+#[test]
+fn crates_depend_downwards() {
+    let mut seen = BTreeSet::new();
+    for entry in fs::read_dir(crates_dir()).unwrap() {
+        let dir = entry.unwrap().path();
+        let name = dir.file_name().unwrap().to_string_lossy().into_owned();
+        let Ok(manifest) = fs::read_to_string(dir.join("Cargo.toml")) else {
+            continue;
+        };
+        let (_, allowed) = CRATES
+            .iter()
+            .find(|(n, _)| *n == name)
+            .unwrap_or_else(|| panic!("crate `{name}` is in no layer; add it to CRATES"));
+        for dependency in dependencies(&manifest) {
+            assert!(
+                allowed.contains(&dependency.as_str()),
+                "{name} depends on {dependency}, which is not below it"
+            );
+        }
+        seen.insert(name);
+    }
+    assert_eq!(
+        seen.len(),
+        CRATES.len(),
+        "CRATES names crates that are gone"
+    );
+}
+
+#[test]
+fn modules_of_the_engine_import_downwards() {
+    let root = crates_dir().join("isobath/src");
+    let reexports = reexports(&fs::read_to_string(root.join("lib.rs")).unwrap());
+    let mut files = Vec::new();
+    rust_files(&root, &mut files);
+    assert!(files.len() > 20, "the engine's sources were not found");
+    let mut wrong = Vec::new();
+    for path in files {
+        let file = path
+            .strip_prefix(&root)
+            .unwrap()
+            .to_string_lossy()
+            .into_owned();
+        if file == "lib.rs" {
+            continue;
+        }
+        let module = file
+            .split('/')
+            .next()
+            .unwrap_or(&file)
+            .trim_end_matches(".rs");
+        wrong.extend(violations(
+            &file,
+            module,
+            &fs::read_to_string(&path).unwrap(),
+            &reexports,
+        ));
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_engine_reaches_the_system_only_through_its_io_layer() {
+    let root = crates_dir().join("isobath/src");
+    let mut files = Vec::new();
+    rust_files(&root, &mut files);
+    for path in files {
+        let source = fs::read_to_string(&path).unwrap();
+        for word in ["io_uring", "OpenOptions", "libc::pread", "libc::pwrite"] {
+            assert!(
+                !source.contains(word),
+                "{} uses {word}; I/O belongs to isobath-io",
+                path.display()
+            );
+        }
+    }
+}
+
+/// The checks above must be able to fail.
+mod the_check_itself {
+    use super::*;
+
+    fn found(file: &str, source: &str) -> Vec<String> {
+        let module = file.split('/').next().unwrap().trim_end_matches(".rs");
+        let lib =
+            "pub use tree::Tree;\npub use error::Error;\npub use page::{PAGE_SIZE, PageFault};";
+        violations(file, module, source, &reexports(lib))
+    }
+
+    #[test]
+    fn finds_an_import_from_above() {
+        assert_eq!(found("buffer/mod.rs", "use crate::btree::Node;\n").len(), 1);
+        assert_eq!(found("btree/ops.rs", "fn f(t: &crate::Tree) {}\n").len(), 1);
+        assert_eq!(found("page.rs", "use crate::{Error, log::Log};\n").len(), 1);
+        assert_eq!(
+            found("pagestore/mod.rs", "use crate::buffer::Frame;").len(),
+            1
+        );
+    }
+
+    #[test]
+    fn accepts_what_points_down_and_ignores_comments_and_tests() {
+        for source in [
+            "use crate::buffer::Frame;\nuse crate::{Error, PAGE_SIZE};",
+            "// crate::store is above\n/// See [`crate::store`].\n",
+            "#[cfg(test)]\nmod tests {\n    use crate::store::Store;\n}\n",
+            "use crate::MAX_KEY_BYTES;",
+        ] {
+            assert_eq!(found("btree/ops.rs", source), Vec::<String>::new());
+        }
+        assert_eq!(found("pagestore/ids.rs", "use crate::buffer::X;").len(), 0);
+    }
+
+    #[test]
+    fn wants_every_module_in_a_layer() {
+        assert!(found("novel.rs", "")[0].contains("has no layer"));
+        assert!(found("btree/x.rs", "use crate::novel::X;")[0].contains("no layer"));
+    }
+
+    #[test]
+    fn reads_manifests() {
+        let manifest = "[dependencies]\nisobath-io.workspace = true\nlibc = \"1\"\nisobath = { path = \"..\" }\n[dev-dependencies]\nisobath-lab.workspace = true\n";
+        let names: Vec<_> = dependencies(manifest).into_iter().collect();
+        assert_eq!(names, ["isobath", "isobath-io"]);
+    }
+}

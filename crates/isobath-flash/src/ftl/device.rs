@@ -1,0 +1,544 @@
+//! The drive itself: mapping, write cache, cleaning, wear.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::config::{FlashConfig, FlashError};
+use super::data::PageData;
+use super::timing::{Clock, Nanos};
+use crate::policy::{
+    Cause, CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, SegmentTable, StreamId, Tick,
+};
+use crate::rng::Rng;
+use crate::space::{BUFFERED, Space};
+
+/// The drive's counters, as SMART would report them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Smart {
+    /// Bytes that the host read.
+    pub host_read_bytes: u64,
+    /// Bytes that the host wrote.
+    pub host_written_bytes: u64,
+    /// Bytes that the host trimmed.
+    pub host_trimmed_bytes: u64,
+    /// Flushes that the host asked for.
+    pub host_flushes: u64,
+    /// Bytes programmed into flash, for the host and by cleaning.
+    pub flash_written_bytes: u64,
+    /// Bytes that cleaning moved; part of `flash_written_bytes`.
+    pub flash_relocated_bytes: u64,
+    /// Bytes read from flash, for the host and by cleaning.
+    pub flash_read_bytes: u64,
+    /// Superblocks erased.
+    pub erases: u64,
+    /// Power cuts survived.
+    pub power_cuts: u64,
+    /// Host writes that a power cut took out of the write cache.
+    pub lost_pages: u64,
+}
+
+impl Smart {
+    /// WA-D of paper 002: bytes programmed into flash per byte that the host wrote.
+    pub fn wa_d(&self) -> f64 {
+        self.flash_written_bytes as f64 / (self.host_written_bytes as f64).max(1.0)
+    }
+
+    /// The counts since `earlier`.
+    pub fn since(&self, earlier: &Smart) -> Smart {
+        Smart {
+            host_read_bytes: self.host_read_bytes - earlier.host_read_bytes,
+            host_written_bytes: self.host_written_bytes - earlier.host_written_bytes,
+            host_trimmed_bytes: self.host_trimmed_bytes - earlier.host_trimmed_bytes,
+            host_flushes: self.host_flushes - earlier.host_flushes,
+            flash_written_bytes: self.flash_written_bytes - earlier.flash_written_bytes,
+            flash_relocated_bytes: self.flash_relocated_bytes - earlier.flash_relocated_bytes,
+            flash_read_bytes: self.flash_read_bytes - earlier.flash_read_bytes,
+            erases: self.erases - earlier.erases,
+            power_cuts: self.power_cuts - earlier.power_cuts,
+            lost_pages: self.lost_pages - earlier.lost_pages,
+        }
+    }
+}
+
+/// What the write cache holds for a page that is not on flash yet.
+#[derive(Debug, Clone)]
+enum Cached {
+    /// New contents; `None` if the drive keeps none.
+    Written(Option<Box<[u8]>>),
+    /// A trim.
+    Trimmed,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct OpenBlock {
+    block: u32,
+    used: u32,
+}
+
+/// A page-mapped SSD.
+///
+/// Operations are on logical pages and atomic. What was written or trimmed is durable after the next
+/// [`flush`](Self::flush) (at once without a write cache); a [`power_cut`](Self::power_cut) loses what the cache still
+/// holds. Reads of pages never written, or trimmed, give zeros.
+pub struct FlashDevice<D> {
+    config: FlashConfig,
+    policy: Box<dyn CleaningPolicy>,
+    data: D,
+    space: Space,
+    table: SegmentTable,
+    histories: Vec<u32>,
+    free: VecDeque<u32>,
+    open: Vec<Option<OpenBlock>>,
+    cache: BTreeMap<u32, Cached>,
+    wear: Vec<u32>,
+    clock: Option<Clock>,
+    smart: Smart,
+    now: Tick,
+    pages: u32,
+    pages_per_block: u32,
+    /// Superblocks that may be open at a time.
+    open_limit: usize,
+}
+
+impl<D: PageData> FlashDevice<D> {
+    /// A fresh drive, all trimmed.
+    ///
+    /// # Errors
+    /// If the configuration's numbers do not fit each other.
+    pub fn new(config: FlashConfig, data: D) -> Result<Self, FlashError> {
+        config.check()?;
+        // check() bounds both by 2³¹.
+        let (pages, blocks) = (config.pages() as u32, config.blocks() as u32);
+        let policy = config.policy.build(u64::from(pages));
+        let pages_per_block = config.block_bytes / config.page_bytes;
+        let history_pages = match policy.history_kind() {
+            HistoryKind::Page { .. } => pages as usize,
+            _ => 0,
+        };
+        Ok(Self {
+            space: Space::new(pages, blocks, pages_per_block),
+            table: SegmentTable::new(blocks, config.block_bytes),
+            histories: vec![u32::MAX; history_pages],
+            free: (0..blocks).collect(),
+            open: vec![None; usize::from(policy.streams())],
+            cache: BTreeMap::new(),
+            wear: vec![0; blocks as usize],
+            clock: config.timing.map(Clock::new),
+            smart: Smart::default(),
+            now: 0,
+            pages,
+            pages_per_block,
+            open_limit: (config.spare_blocks() as usize / 3).max(2),
+            policy,
+            data,
+            config,
+        })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &FlashConfig {
+        &self.config
+    }
+
+    /// Number of logical pages.
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// The counters.
+    pub fn smart(&self) -> Smart {
+        self.smart
+    }
+
+    /// Erases of each superblock.
+    pub fn wear(&self) -> &[u32] {
+        &self.wear
+    }
+
+    /// Reads a page at `at` and returns when it is there.
+    ///
+    /// # Errors
+    /// A page beyond the end, or a buffer that is not one page long.
+    pub fn read(&mut self, page: u32, out: &mut [u8], at: Nanos) -> Result<Nanos, FlashError> {
+        self.check_page(page)?;
+        self.check_buffer(out.len())?;
+        self.smart.host_read_bytes += out.len() as u64;
+        let slot = self.space.get(page);
+        match self.cache.get(&page) {
+            Some(Cached::Written(Some(contents))) => out.copy_from_slice(contents),
+            Some(_) => out.fill(0),
+            None if slot < BUFFERED => {
+                self.data.read(slot, out);
+                self.smart.flash_read_bytes += out.len() as u64;
+                return Ok(self.clock.as_mut().map_or(at, |clock| clock.read(slot, at)));
+            }
+            None => out.fill(0),
+        }
+        Ok(self.cache_time(at))
+    }
+
+    /// Writes a page at `at` and returns when the drive reports it written (with a write cache: cached).
+    ///
+    /// # Errors
+    /// A page beyond the end, or a buffer that is not one page long.
+    pub fn write(&mut self, page: u32, contents: &[u8], at: Nanos) -> Result<Nanos, FlashError> {
+        self.check_buffer(contents.len())?;
+        let kept = self.data.keeps_contents().then(|| contents.into());
+        self.write_kept(page, kept, at)
+    }
+
+    fn write_kept(
+        &mut self,
+        page: u32,
+        contents: Option<Box<[u8]>>,
+        at: Nanos,
+    ) -> Result<Nanos, FlashError> {
+        self.check_page(page)?;
+        self.smart.host_written_bytes += u64::from(self.config.page_bytes);
+        if self.config.cache_pages == 0 {
+            let done = self.program_batch(vec![(page, Cached::Written(contents))], at)?;
+            return Ok(done.max(self.cache_time(at)));
+        }
+        let capacity = self.config.cache_pages as usize;
+        let cached = self.cache.len();
+        let start = self
+            .clock
+            .as_mut()
+            .map_or(at, |clock| clock.room(at, capacity, cached));
+        self.cache.insert(page, Cached::Written(contents));
+        if self.cache.len() >= capacity {
+            self.destage(start)?;
+        }
+        Ok(self.cache_time(start))
+    }
+
+    /// Declares `count` pages from `first` unneeded. Takes effect, as a write does, in the cache first.
+    ///
+    /// # Errors
+    /// A range that ends beyond the drive.
+    pub fn trim(&mut self, first: u32, count: u32, at: Nanos) -> Result<Nanos, FlashError> {
+        let end = u64::from(first) + u64::from(count);
+        if end > u64::from(self.pages) {
+            return Err(self.out_of_range(u64::from(self.pages.max(first))));
+        }
+        self.smart.host_trimmed_bytes += u64::from(count) * u64::from(self.config.page_bytes);
+        for page in first..first + count {
+            if self.config.cache_pages == 0 {
+                self.forget(page);
+                continue;
+            }
+            self.cache.insert(page, Cached::Trimmed);
+            if self.cache.len() >= self.config.cache_pages as usize {
+                self.destage(at)?;
+            }
+        }
+        Ok(self.cache_time(at))
+    }
+
+    /// Makes everything written and trimmed so far durable and returns when it is.
+    ///
+    /// # Errors
+    /// If cleaning finds no space.
+    pub fn flush(&mut self, at: Nanos) -> Result<Nanos, FlashError> {
+        self.smart.host_flushes += 1;
+        self.destage(at)?;
+        Ok(self.clock.as_ref().map_or(at, |clock| clock.idle().max(at)))
+    }
+
+    /// Power fails: the write cache is lost, flash stays as it is.
+    pub fn power_cut(&mut self) {
+        self.smart.power_cuts += 1;
+        let lost = self
+            .cache
+            .values()
+            .filter(|cached| matches!(cached, Cached::Written(_)))
+            .count();
+        self.smart.lost_pages += lost as u64;
+        self.cache.clear();
+    }
+
+    /// Paper 002's first state: everything trimmed, durably.
+    ///
+    /// # Errors
+    /// If cleaning finds no space.
+    pub fn trim_all(&mut self) -> Result<(), FlashError> {
+        self.trim(0, self.pages, 0)?;
+        self.flush(0).map(drop)
+    }
+
+    /// Paper 002's second state: all pages written in order, then random pages, `times` × capacity (the paper: 2). The
+    /// contents become zeros. Counters go on counting; take [`Smart::since`] a copy made afterwards.
+    ///
+    /// # Errors
+    /// If cleaning finds no space.
+    pub fn precondition(&mut self, times: f64, seed: u64) -> Result<(), FlashError> {
+        let zeros = self
+            .data
+            .keeps_contents()
+            .then(|| vec![0; self.config.page_bytes as usize].into_boxed_slice());
+        for page in 0..self.pages {
+            self.write_kept(page, zeros.clone(), 0)?;
+        }
+        let mut rng = Rng::new(seed);
+        for _ in 0..(f64::from(self.pages) * times) as u64 {
+            let page = rng.below(self.pages);
+            self.write_kept(page, zeros.clone(), 0)?;
+        }
+        self.flush(0)?;
+        self.clock = self.config.timing.map(Clock::new);
+        Ok(())
+    }
+
+    fn check_page(&self, page: u32) -> Result<(), FlashError> {
+        if page < self.pages {
+            Ok(())
+        } else {
+            Err(self.out_of_range(u64::from(page)))
+        }
+    }
+
+    fn out_of_range(&self, page: u64) -> FlashError {
+        FlashError::OutOfRange {
+            page,
+            pages: u64::from(self.pages),
+        }
+    }
+
+    fn check_buffer(&self, buffer_bytes: usize) -> Result<(), FlashError> {
+        let page_bytes = self.config.page_bytes;
+        if buffer_bytes == page_bytes as usize {
+            Ok(())
+        } else {
+            Err(FlashError::BufferSize {
+                page_bytes,
+                buffer_bytes,
+            })
+        }
+    }
+
+    fn cache_time(&self, at: Nanos) -> Nanos {
+        self.clock.as_ref().map_or(at, |clock| clock.cache(at))
+    }
+
+    /// Moves the whole write cache to flash.
+    fn destage(&mut self, at: Nanos) -> Result<(), FlashError> {
+        let batch: Vec<_> = std::mem::take(&mut self.cache).into_iter().collect();
+        self.program_batch(batch, at).map(drop)
+    }
+
+    /// Applies cached writes and trims to flash and returns when the last program is done.
+    fn program_batch(&mut self, batch: Vec<(u32, Cached)>, at: Nanos) -> Result<Nanos, FlashError> {
+        let mut writes = Vec::with_capacity(batch.len());
+        for (index, (page, cached)) in batch.iter().enumerate() {
+            self.now += 1;
+            let old = self.history_of(*page);
+            self.forget(*page);
+            if matches!(cached, Cached::Written(_)) {
+                let history = self.policy.updated(old, self.now);
+                writes.push(self.page_write(index as u64, Cause::User, history));
+            }
+        }
+        self.policy.order(&mut writes, self.now);
+        let mut done = at;
+        for write in &writes {
+            let (page, cached) = &batch[write.token as usize];
+            self.make_room(at)?;
+            let slot = self.append(*page, write)?;
+            if let Cached::Written(Some(contents)) = cached {
+                self.data.write(slot, contents);
+            }
+            if let Some(clock) = &mut self.clock {
+                let programmed = clock.program(slot, at);
+                clock.drain(programmed);
+                done = done.max(programmed);
+            }
+        }
+        Ok(done)
+    }
+
+    fn page_write(&self, token: u64, cause: Cause, history: History) -> PageWrite {
+        PageWrite {
+            token,
+            bytes: self.config.page_bytes,
+            cause,
+            history,
+            rate: 0.0,
+        }
+    }
+
+    fn history_of(&self, page: u32) -> History {
+        let slot = self.space.get(page);
+        match self.policy.history_kind() {
+            HistoryKind::Segment if slot < BUFFERED => {
+                self.table.history(SegmentId(self.space.segment_of(slot)))
+            }
+            HistoryKind::Page { .. } if self.histories[page as usize] != u32::MAX => {
+                History(u64::from(self.histories[page as usize]))
+            }
+            _ => History::UNKNOWN,
+        }
+    }
+
+    /// The version of `page` on flash, if any, is dead.
+    fn forget(&mut self, page: u32) {
+        let slot = self.space.get(page);
+        if slot < BUFFERED {
+            let segment = SegmentId(self.space.segment_of(slot));
+            self.space.invalidate(slot);
+            self.space.set(page, crate::space::NOWHERE);
+            self.table.kill(segment, self.config.page_bytes);
+            self.policy.died(&self.table, segment, 0.0, self.now);
+        }
+    }
+
+    /// Takes the next slot of the page's stream, maps the page there and returns the slot.
+    fn append(&mut self, page: u32, write: &PageWrite) -> Result<u32, FlashError> {
+        let wanted = self.policy.place(write, self.now);
+        let stream = self.stream_with_room(wanted)?;
+        let Some(open) = &mut self.open[stream.index()] else {
+            return Err(FlashError::NoSpace {
+                free_blocks: self.free.len(),
+            });
+        };
+        let (block, used) = (open.block, open.used);
+        open.used += 1;
+        let slot = self.space.first_slot(block) + used;
+        let segment = SegmentId(block);
+        self.space.put(slot, page);
+        self.table.append(segment, write.bytes, write.history);
+        self.policy.appended(segment, write);
+        if let Some(history) = self.histories.get_mut(page as usize) {
+            *history = write.history.0 as u32;
+        }
+        self.smart.flash_written_bytes += u64::from(write.bytes);
+        if used + 1 == self.pages_per_block {
+            self.open[stream.index()] = None;
+            self.table.seal(segment, self.now);
+            self.policy.sealed(&self.table, segment);
+        }
+        Ok(slot)
+    }
+
+    /// `wanted` with an open superblock, or the nearest stream that has one: when opening another would take the last
+    /// free superblock, which cleaning needs to finish, or leave too much of the spare flash lying open.
+    fn stream_with_room(&mut self, wanted: StreamId) -> Result<StreamId, FlashError> {
+        if self.open[wanted.index()].is_some() {
+            return Ok(wanted);
+        }
+        let opened = self
+            .open
+            .iter()
+            .enumerate()
+            .filter(|(_, open)| open.is_some())
+            .map(|(i, _)| i);
+        if self.free.len() <= 1 || opened.clone().count() >= self.open_limit {
+            let nearest = opened.min_by_key(|&i| i.abs_diff(wanted.index()));
+            if let Some(nearest) = nearest {
+                return Ok(StreamId(nearest as u16));
+            }
+        }
+        let block = self
+            .free
+            .pop_front()
+            .ok_or(FlashError::NoSpace { free_blocks: 0 })?;
+        self.table.open(SegmentId(block), wanted);
+        self.open[wanted.index()] = Some(OpenBlock { block, used: 0 });
+        Ok(wanted)
+    }
+
+    /// Cleans until enough superblocks are free.
+    fn make_room(&mut self, at: Nanos) -> Result<(), FlashError> {
+        // Every cycle gains at least a page; a drive that needs more cycles than this is as good as full.
+        let cycles_max = 8 * self.wear.len();
+        for _ in 0..cycles_max {
+            if self.free.len() >= self.config.clean_below as usize {
+                return Ok(());
+            }
+            self.clean(at)?;
+        }
+        Err(FlashError::NoSpace {
+            free_blocks: self.free.len(),
+        })
+    }
+
+    /// Seals the open superblock with the most dead and unused space, so that it can be cleaned.
+    fn close_emptiest(&mut self) -> Result<(), FlashError> {
+        let live = |open: &OpenBlock| self.table.live_bytes(SegmentId(open.block));
+        let opened = self
+            .open
+            .iter()
+            .enumerate()
+            .filter_map(|(i, open)| open.as_ref().map(|open| (live(open), i)));
+        let (_, stream) = opened.min().ok_or(FlashError::NoSpace {
+            free_blocks: self.free.len(),
+        })?;
+        if let Some(open) = self.open[stream].take() {
+            self.table.seal(SegmentId(open.block), self.now);
+            self.policy.sealed(&self.table, SegmentId(open.block));
+        }
+        Ok(())
+    }
+
+    /// Cleans one batch of superblocks: copies their live pages elsewhere and erases them.
+    fn clean(&mut self, at: Nanos) -> Result<(), FlashError> {
+        let mut victims = Vec::new();
+        self.policy.select_victims(
+            &self.table,
+            self.now,
+            self.config.clean_batch as usize,
+            &mut victims,
+        );
+        if victims.is_empty() {
+            return self.close_emptiest();
+        }
+        for victim in victims {
+            self.table.begin_cleaning(victim);
+            self.relocate(victim, at)?;
+            self.erase(victim, at);
+        }
+        Ok(())
+    }
+
+    fn relocate(&mut self, victim: SegmentId, at: Nanos) -> Result<(), FlashError> {
+        let mut slots = Vec::new();
+        self.space.valid_slots(victim.0, &mut slots);
+        let mut writes = Vec::with_capacity(slots.len());
+        for &slot in &slots {
+            let old = self.history_of(self.space.page_at(slot));
+            let history = self.policy.survived(old, self.now);
+            writes.push(self.page_write(u64::from(slot), Cause::Relocated, history));
+        }
+        self.policy.order(&mut writes, self.now);
+        for write in &writes {
+            let from = write.token as u32;
+            let page = self.space.page_at(from);
+            self.space.invalidate(from);
+            self.table.kill(victim, write.bytes);
+            let to = self.append(page, write)?;
+            self.data.copy(from, to);
+            self.smart.flash_read_bytes += u64::from(write.bytes);
+            self.smart.flash_relocated_bytes += u64::from(write.bytes);
+            if let Some(clock) = &mut self.clock {
+                let read = clock.read(from, at);
+                clock.program(to, read);
+            }
+        }
+        Ok(())
+    }
+
+    fn erase(&mut self, victim: SegmentId, at: Nanos) {
+        let first = self.space.first_slot(victim.0);
+        self.data.erase(first..first + self.pages_per_block);
+        self.table.free(victim);
+        self.policy.freed(victim);
+        self.free.push_back(victim.0);
+        self.wear[victim.index()] += 1;
+        self.smart.erases += 1;
+        if let Some(clock) = &mut self.clock {
+            clock.erase(at);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

@@ -1,0 +1,246 @@
+//! The cleaning-policy interface and the policies of paper 003.
+//!
+//! An *owner* (simulator, FTL, page store) keeps a [`SegmentTable`] and drives one [`CleaningPolicy`]:
+//!
+//! 1. A user write of a page makes its old version dead: [`SegmentTable::kill`], then [`CleaningPolicy::died`]. The
+//!    page's new [`History`] is what [`CleaningPolicy::updated`] returns.
+//! 2. Pages to be written are gathered in a batch; [`CleaningPolicy::order`] puts it in writing order, and
+//!    [`CleaningPolicy::place`] names the stream of each page. Every stream has at most one open segment.
+//! 3. Each page appended to a segment is told to the table ([`SegmentTable::append`]) and the policy
+//!    ([`CleaningPolicy::appended`]); a full segment is sealed ([`SegmentTable::seal`], [`CleaningPolicy::sealed`]).
+//! 4. When free segments run low, [`CleaningPolicy::select_victims`] names sealed segments. Their live pages go through
+//!    [`CleaningPolicy::survived`], `order`, `place`; then [`SegmentTable::free`] and [`CleaningPolicy::freed`].
+//!
+//! Time is the update clock of section 4.2: one [`Tick`] per user page write, never wall-clock time.
+
+mod age;
+mod cost_benefit;
+mod greedy;
+mod kind;
+mod life_table;
+mod mdc;
+mod multi_log;
+mod segments;
+mod select;
+
+pub use age::Age;
+pub use cost_benefit::CostBenefit;
+pub use greedy::Greedy;
+pub use kind::{PolicyKind, PolicyUser, UnknownPolicy};
+pub use life_table::LifeTable;
+pub use mdc::{Mdc, MdcOpt};
+pub use multi_log::MultiLog;
+pub use segments::{SegmentId, SegmentRecord, SegmentState, SegmentTable, StreamId};
+pub use select::{Selector, float_score};
+
+/// The update clock (section 4.2): the number of user page writes so far.
+pub type Tick = u64;
+
+/// What a page carries from one write to the next, in the policy's own encoding.
+///
+/// For the MDC family it is the page's u_p2 (section 5.2.2), the estimated [`Tick`] of its last update but one. A
+/// policy whose [`CleaningPolicy::history_kind`] is [`HistoryKind::Segment`] needs nothing stored per page: a page on
+/// disk then has the mean history of its segment, [`SegmentTable::history`]. An owner may still carry a history with a
+/// page that is in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct History(pub u64);
+
+impl History {
+    /// A page that was never written before, or whose history is lost. [`CleaningPolicy::order`] replaces it by the
+    /// oldest history of the batch ("First Write", section 5.2.2).
+    pub const UNKNOWN: History = History(u64::MAX);
+
+    /// True unless the history is [`History::UNKNOWN`].
+    pub fn is_known(self) -> bool {
+        self != Self::UNKNOWN
+    }
+}
+
+/// Where a policy needs the history of pages to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HistoryKind {
+    /// The policy reads no history: [`CleaningPolicy::updated`] may be called with anything.
+    None,
+    /// One mean per segment, kept by [`SegmentTable`]; nothing per page.
+    Segment,
+    /// This many low bytes of [`History`] per page (in a page's header, or beside the mapping entry).
+    /// [`History::UNKNOWN`] is then represented by all ones in these bytes.
+    Page {
+        /// Bytes per page, 1 to 8.
+        bytes: u8,
+    },
+}
+
+/// Why a page is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The user (for the engine: eviction or checkpoint) wrote new contents.
+    User,
+    /// The cleaner moves a live page out of a victim.
+    Relocated,
+}
+
+/// One page (or chunk of a large value) that is about to be written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PageWrite {
+    /// The owner's own handle: page id, frame, or index of its buffer. No policy reads it.
+    pub token: u64,
+    /// Bytes that the page takes in its segment.
+    pub bytes: u32,
+    /// User write or relocation.
+    pub cause: Cause,
+    /// From [`CleaningPolicy::updated`] or [`CleaningPolicy::survived`].
+    pub history: History,
+    /// Exact update rate of the page in updates per tick, for the `-opt` policies; 0 when nobody knows it.
+    pub rate: f32,
+}
+
+/// A policy for cleaning segments.
+///
+/// Implementations are deterministic: the same calls give the same answers. Methods called once per page are cheap
+/// (a few arithmetic operations); `select_victims` is bounded by [`Selector`]'s work limit however many segments exist.
+pub trait CleaningPolicy: Send {
+    /// The policy's name as users write it, e.g. `cost-benefit`.
+    fn name(&self) -> &'static str;
+
+    /// Number of streams: [`place`](Self::place) returns ids below it. The owner keeps that many open segments at most.
+    fn streams(&self) -> u16;
+
+    /// Where the owner keeps page histories for this policy.
+    fn history_kind(&self) -> HistoryKind {
+        HistoryKind::None
+    }
+
+    /// True if the policy is an oracle: it reads [`PageWrite::rate`], which only a simulator knows.
+    fn needs_rates(&self) -> bool {
+        false
+    }
+
+    /// True if [`order`](Self::order) does something to batches of this cause, so that an owner may gain from a larger
+    /// batch (section 6.2.1, Fig. 4).
+    fn orders(&self, cause: Cause) -> bool {
+        let _ = cause;
+        false
+    }
+
+    /// Victims to clean in one cycle if the owner has no reason to choose another number (section 6.1.1: 64; multi-log
+    /// cleans one at a time).
+    fn preferred_batch(&self) -> usize {
+        64
+    }
+
+    /// The new history of a page that the user overwrites at `now`. `old` is the history of the version that dies
+    /// ([`History::UNKNOWN`] on a first write).
+    fn updated(&mut self, old: History, now: Tick) -> History {
+        let _ = now;
+        old
+    }
+
+    /// The history of a live page that the cleaner relocates at `now`.
+    fn survived(&mut self, old: History, now: Tick) -> History {
+        let _ = now;
+        old
+    }
+
+    /// Puts a batch of pages, all of one cause, in the order in which they are to be written, and fills in unknown
+    /// histories (section 5.3).
+    fn order(&mut self, batch: &mut [PageWrite], now: Tick) {
+        let _ = (batch, now);
+    }
+
+    /// The stream whose open segment receives the page.
+    fn place(&mut self, page: &PageWrite, now: Tick) -> StreamId;
+
+    /// A page was appended to open segment `segment`.
+    fn appended(&mut self, segment: SegmentId, page: &PageWrite) {
+        let _ = (segment, page);
+    }
+
+    /// `segment` is full (or closed early) and can be cleaned from now on.
+    fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
+        let _ = (table, segment);
+    }
+
+    /// A page in `segment` (open or sealed) was overwritten or trimmed at `now`; `rate` as in [`PageWrite::rate`].
+    /// The table already counts it as dead.
+    fn died(&mut self, table: &SegmentTable, segment: SegmentId, rate: f32, now: Tick) {
+        let _ = (table, segment, rate, now);
+    }
+
+    /// `segment` was cleaned and is free.
+    fn freed(&mut self, segment: SegmentId) {
+        let _ = segment;
+    }
+
+    /// Appends up to `n` sealed segments to `out`, the best to clean first. Segments without any dead space are never
+    /// named; fewer than `n` answers mean that no more are worth cleaning.
+    fn select_victims(
+        &mut self,
+        table: &SegmentTable,
+        now: Tick,
+        n: usize,
+        out: &mut Vec<SegmentId>,
+    );
+}
+
+impl<P: CleaningPolicy + ?Sized> CleaningPolicy for Box<P> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+    fn streams(&self) -> u16 {
+        (**self).streams()
+    }
+    fn history_kind(&self) -> HistoryKind {
+        (**self).history_kind()
+    }
+    fn needs_rates(&self) -> bool {
+        (**self).needs_rates()
+    }
+    fn orders(&self, cause: Cause) -> bool {
+        (**self).orders(cause)
+    }
+    fn preferred_batch(&self) -> usize {
+        (**self).preferred_batch()
+    }
+    fn updated(&mut self, old: History, now: Tick) -> History {
+        (**self).updated(old, now)
+    }
+    fn survived(&mut self, old: History, now: Tick) -> History {
+        (**self).survived(old, now)
+    }
+    fn order(&mut self, batch: &mut [PageWrite], now: Tick) {
+        (**self).order(batch, now);
+    }
+    fn place(&mut self, page: &PageWrite, now: Tick) -> StreamId {
+        (**self).place(page, now)
+    }
+    fn appended(&mut self, segment: SegmentId, page: &PageWrite) {
+        (**self).appended(segment, page);
+    }
+    fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
+        (**self).sealed(table, segment);
+    }
+    fn died(&mut self, table: &SegmentTable, segment: SegmentId, rate: f32, now: Tick) {
+        (**self).died(table, segment, rate, now);
+    }
+    fn freed(&mut self, segment: SegmentId) {
+        (**self).freed(segment);
+    }
+    fn select_victims(
+        &mut self,
+        table: &SegmentTable,
+        now: Tick,
+        n: usize,
+        out: &mut Vec<SegmentId>,
+    ) {
+        (**self).select_victims(table, now, n, out);
+    }
+}
+
+/// Streams of the policies that only keep user pages and relocated pages apart.
+pub(crate) fn stream_by_cause(cause: Cause) -> StreamId {
+    match cause {
+        Cause::User => StreamId(0),
+        Cause::Relocated => StreamId(1),
+    }
+}

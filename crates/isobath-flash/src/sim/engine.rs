@@ -1,0 +1,649 @@
+//! The simulator proper: user writes, the sort buffer, cleaning cycles.
+
+use std::collections::VecDeque;
+
+use super::config::{Duplicates, SimConfig, SimError};
+use super::report::{SimReport, Window};
+use crate::policy::{
+    Cause, CleaningPolicy, History, HistoryKind, PageWrite, PolicyKind, PolicyUser, SegmentId,
+    SegmentState, SegmentTable, StreamId, Tick,
+};
+use crate::space::{BUFFERED, NOWHERE, Space};
+use crate::workload::{Op, Synthetic, Workload, WorkloadKind};
+
+/// Operations taken from the workload at a time: enough to overlap their cache misses, few enough to stay in cache.
+const CHUNK: usize = 256;
+/// Cleaning cycles that may follow each other without a user write.
+const CYCLES_MAX: u32 = 10_000;
+/// Parts of [`SimReport::series`].
+const SERIES: u64 = 100;
+
+/// How long to run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RunLength {
+    /// This many updates.
+    Updates(u64),
+    /// This many bytes of updates per byte of the device (paper: 100).
+    DeviceWrites(f64),
+    /// Until the workload, a trace, ends; nothing for one that does not.
+    ToEnd,
+}
+
+impl RunLength {
+    fn updates(self, config: &SimConfig, left: Option<u64>) -> u64 {
+        match self {
+            Self::Updates(n) => n,
+            Self::DeviceWrites(times) => {
+                let pages = f64::from(config.segments) * f64::from(config.segment_bytes)
+                    / config.mean_page_bytes();
+                (pages * times) as u64
+            }
+            Self::ToEnd => left.unwrap_or(0),
+        }
+    }
+}
+
+/// Runs a synthetic workload under a policy chosen by name, specialised to it.
+///
+/// # Errors
+/// See [`SimError`].
+pub fn simulate(
+    policy: PolicyKind,
+    config: &SimConfig,
+    kind: WorkloadKind,
+    length: RunLength,
+) -> Result<SimReport, SimError> {
+    config.check()?;
+    let workload = Synthetic::new(kind, config.user_pages(), config.seed)?;
+    simulate_workload(policy, config, workload, length)
+}
+
+/// As [`simulate`], for any workload.
+///
+/// # Errors
+/// See [`SimError`].
+pub fn simulate_workload<W: Workload>(
+    policy: PolicyKind,
+    config: &SimConfig,
+    workload: W,
+    length: RunLength,
+) -> Result<SimReport, SimError> {
+    struct Run<'a, W>(&'a SimConfig, W, RunLength);
+    impl<W: Workload> PolicyUser for Run<'_, W> {
+        type Output = Result<SimReport, SimError>;
+        fn run<P: CleaningPolicy + 'static>(self, policy: P) -> Self::Output {
+            Simulator::new(self.0.clone(), policy, self.1)?.run(self.2)
+        }
+    }
+    policy.with(
+        u64::from(config.user_pages()),
+        Run(config, workload, length),
+    )
+}
+
+#[derive(Debug, Clone, Copy)]
+struct OpenSegment {
+    segment: u32,
+    next_slot: u32,
+    used_bytes: u32,
+}
+
+const CLOSED: OpenSegment = OpenSegment {
+    segment: u32::MAX,
+    next_slot: 0,
+    used_bytes: 0,
+};
+
+/// A log-structured space under one policy and one workload.
+#[derive(Debug)]
+pub struct Simulator<P, W> {
+    config: SimConfig,
+    policy: P,
+    workload: W,
+    space: Space,
+    table: SegmentTable,
+    free: VecDeque<u32>,
+    open: Vec<OpenSegment>,
+    /// Per page, its history, if the policy wants that.
+    histories: Vec<u32>,
+    history_kind: HistoryKind,
+    /// Per page, its exact update rate, for oracle policies.
+    rates: Vec<f32>,
+    /// Per page, its size, if sizes vary.
+    sizes: Option<Vec<u32>>,
+    /// Sort buffer. A token is the page in the low half and the entry's first position in the high half.
+    buffer: Vec<PageWrite>,
+    buffer_bytes: u64,
+    victims: Vec<SegmentId>,
+    moving: Vec<u32>,
+    moves: Vec<PageWrite>,
+    now: Tick,
+    batch: usize,
+    sorts_user: bool,
+    totals: Window,
+    histogram: Vec<u64>,
+    record_histogram: bool,
+}
+
+impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
+    /// Checks the configuration and builds an empty space.
+    ///
+    /// # Errors
+    /// If the numbers do not fit each other, the workload or the policy.
+    pub fn new(config: SimConfig, policy: P, workload: W) -> Result<Self, SimError> {
+        config.check()?;
+        let pages = workload.pages();
+        let capacity = config.user_pages();
+        if pages > capacity {
+            let (segments, fill) = (config.segments, config.fill);
+            return Err(SimError::TooManyPages {
+                pages,
+                capacity,
+                segments,
+                fill,
+            });
+        }
+        let rates = if policy.needs_rates() {
+            workload.rates().ok_or(SimError::NoRates {
+                policy: policy.name(),
+            })?
+        } else {
+            Vec::new()
+        };
+        let segments = config.segments + config.spare_segments;
+        let history_kind = policy.history_kind();
+        let histories = match history_kind {
+            HistoryKind::Page { .. } => vec![u32::MAX; pages as usize],
+            _ => Vec::new(),
+        };
+        Ok(Self {
+            space: Space::new(
+                pages,
+                segments,
+                config.segment_bytes / config.smallest_page_bytes(),
+            ),
+            table: SegmentTable::new(segments, config.segment_bytes),
+            free: (0..segments).collect(),
+            open: vec![CLOSED; usize::from(policy.streams())],
+            histories,
+            history_kind,
+            rates,
+            sizes: config.sizes(pages),
+            buffer: Vec::new(),
+            buffer_bytes: 0,
+            victims: Vec::new(),
+            moving: Vec::new(),
+            moves: Vec::new(),
+            now: 0,
+            batch: config
+                .clean_batch
+                .map_or(policy.preferred_batch(), |batch| batch as usize),
+            sorts_user: policy.orders(Cause::User) && config.sort_buffer_segments > 0,
+            totals: Window::default(),
+            histogram: vec![0; 101],
+            record_histogram: false,
+            config,
+            policy,
+            workload,
+        })
+    }
+
+    /// Loads every page once (unless the workload is a trace), then runs for `length` and reports.
+    ///
+    /// # Errors
+    /// If the policy runs out of free segments.
+    pub fn run(mut self, length: RunLength) -> Result<SimReport, SimError> {
+        if self.workload.preload() {
+            self.preload()?;
+        }
+        let updates = length.updates(&self.config, self.workload.length());
+        let part = (updates / SERIES).max(1);
+        let start = self.totals;
+        let mut series = Vec::new();
+        let mut half = start;
+        let mut last = start;
+        let mut done = 0u64;
+        while done < updates {
+            if series.len() as u64 == SERIES / 2 {
+                half = self.totals;
+                self.record_histogram = true;
+            }
+            let n = self.updates(part.min(updates - done))?;
+            done += n;
+            series.push(self.totals.since(&last));
+            last = self.totals;
+            if n == 0 {
+                break;
+            }
+        }
+        let history_bytes = match self.history_kind {
+            HistoryKind::Page { bytes } => bytes,
+            _ => 0,
+        };
+        Ok(SimReport {
+            policy: self.policy.name(),
+            whole: self.totals.since(&start),
+            steady: self.totals.since(&half),
+            emptiness_histogram: self.histogram,
+            series,
+            streams_used: self
+                .open
+                .iter()
+                .filter(|open| open.segment != CLOSED.segment)
+                .count() as u32,
+            pages: self.workload.pages(),
+            history_bytes,
+        })
+    }
+
+    /// Writes every page once, in an order that has nothing to do with page numbers.
+    fn preload(&mut self) -> Result<(), SimError> {
+        let pages = u64::from(self.workload.pages());
+        // A step near the golden ratio that shares no factor with the number of pages visits each page once.
+        let mut step = (pages as f64 * 0.618_034) as u64 | 1;
+        while gcd(step, pages) != 1 {
+            step += 2;
+        }
+        let mut page = 0;
+        for _ in 0..pages {
+            self.user_write(page as u32)?;
+            page = (page + step) % pages;
+        }
+        Ok(())
+    }
+
+    /// Runs up to `n` operations of the workload and returns how many there were.
+    ///
+    /// # Errors
+    /// If the policy runs out of free segments.
+    pub fn updates(&mut self, n: u64) -> Result<u64, SimError> {
+        let mut ops = [Op::write(0); CHUNK];
+        let mut left = n;
+        while left > 0 {
+            let want = left.min(CHUNK as u64) as usize;
+            let got = self.workload.fill(&mut ops[..want]);
+            if got == 0 {
+                break;
+            }
+            self.space.touch(ops[..got].iter().map(|op| op.page()));
+            for op in &ops[..got] {
+                if op.is_trim() {
+                    self.trim(op.page());
+                } else {
+                    self.user_write(op.page())?;
+                }
+            }
+            left -= got as u64;
+        }
+        Ok(n - left)
+    }
+
+    /// The counts since the simulator was made, with the initial load.
+    pub fn totals(&self) -> &Window {
+        &self.totals
+    }
+
+    #[inline]
+    fn size(&self, page: u32) -> u32 {
+        match &self.sizes {
+            None => self.config.page_bytes,
+            Some(sizes) => sizes[page as usize],
+        }
+    }
+
+    #[inline]
+    fn rate(&self, page: u32) -> f32 {
+        if self.policy.needs_rates() {
+            self.rates[page as usize]
+        } else {
+            0.0
+        }
+    }
+
+    /// History of a page stored in `segment`.
+    #[inline]
+    fn history(&self, page: u32, segment: u32) -> History {
+        match self.history_kind {
+            HistoryKind::None => History::UNKNOWN,
+            HistoryKind::Segment => self.table.history(SegmentId(segment)),
+            HistoryKind::Page { .. } => unpack(self.histories[page as usize]),
+        }
+    }
+
+    /// The version of `page` in `slot` is dead.
+    #[inline]
+    fn kill(&mut self, page: u32, slot: u32, segment: u32) {
+        self.space.invalidate(slot);
+        let segment = SegmentId(segment);
+        self.table.kill(segment, self.size(page));
+        let rate = self.rate(page);
+        self.policy.died(&self.table, segment, rate, self.now);
+    }
+
+    #[inline]
+    fn user_write(&mut self, page: u32) -> Result<(), SimError> {
+        self.now += 1;
+        self.totals.updates += 1;
+        let place = self.space.get(page);
+        let mut old = History::UNKNOWN;
+        if place < BUFFERED {
+            let segment = self.space.segment_of(place);
+            old = self.history(page, segment);
+            self.kill(page, place, segment);
+        } else if place != NOWHERE {
+            let entry = &mut self.buffer[(place ^ BUFFERED) as usize];
+            old = entry.history;
+            if self.config.duplicates == Duplicates::Absorbed {
+                entry.history = self.policy.updated(old, self.now);
+                return Ok(());
+            }
+        } else if matches!(self.history_kind, HistoryKind::Page { .. }) {
+            old = unpack(self.histories[page as usize]);
+        }
+        let write = PageWrite {
+            token: u64::from(page),
+            bytes: self.size(page),
+            cause: Cause::User,
+            history: self.policy.updated(old, self.now),
+            rate: self.rate(page),
+        };
+        if self.sorts_user {
+            return self.buffer_write(write, page);
+        }
+        self.totals.user_pages += 1;
+        self.totals.user_bytes += u64::from(write.bytes);
+        self.append(&write, page, true)
+    }
+
+    fn trim(&mut self, page: u32) {
+        let place = self.space.get(page);
+        if place < BUFFERED {
+            let segment = self.space.segment_of(place);
+            self.kill(page, place, segment);
+        }
+        self.space.set(page, NOWHERE);
+        if matches!(self.history_kind, HistoryKind::Page { .. }) {
+            self.histories[page as usize] = u32::MAX;
+        }
+    }
+
+    #[inline]
+    fn buffer_write(&mut self, mut write: PageWrite, page: u32) -> Result<(), SimError> {
+        let index = self.buffer.len() as u32;
+        self.space.set(page, BUFFERED | index);
+        write.token |= u64::from(index) << 32;
+        self.buffer_bytes += u64::from(write.bytes);
+        self.buffer.push(write);
+        let capacity =
+            u64::from(self.config.sort_buffer_segments) * u64::from(self.config.segment_bytes);
+        if self.buffer_bytes >= capacity {
+            self.flush_buffer()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Writes the sort buffer in the policy's order. Entries whose page was written again are dead on arrival.
+    fn flush_buffer(&mut self) -> Result<(), SimError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        self.policy.order(&mut buffer, self.now);
+        for write in &buffer {
+            let page = write.token as u32;
+            let current = self.space.get(page) == BUFFERED | (write.token >> 32) as u32;
+            self.totals.user_pages += 1;
+            self.totals.user_bytes += u64::from(write.bytes);
+            self.append(write, page, current)?;
+        }
+        buffer.clear();
+        self.buffer = buffer;
+        self.buffer_bytes = 0;
+        Ok(())
+    }
+
+    /// Appends a page to the segment of its stream; `current` is false for a version that is dead on arrival.
+    #[inline]
+    fn append(&mut self, write: &PageWrite, page: u32, current: bool) -> Result<(), SimError> {
+        let stream = self.policy.place(write, self.now);
+        let mut open = self.open[stream.index()];
+        if u64::from(open.used_bytes) + u64::from(write.bytes)
+            > u64::from(self.config.segment_bytes)
+            || open.segment == CLOSED.segment
+        {
+            open = self.next_segment(stream, write.cause)?;
+        }
+        let segment = SegmentId(open.segment);
+        if current {
+            self.space.put(open.next_slot, page);
+            self.table.append(segment, write.bytes, write.history);
+            if matches!(self.history_kind, HistoryKind::Page { .. }) {
+                self.histories[page as usize] = pack(write.history);
+            }
+            self.policy.appended(segment, write);
+        } else {
+            self.table.note_history(segment, write.history);
+        }
+        self.open[stream.index()] = OpenSegment {
+            segment: open.segment,
+            next_slot: open.next_slot + 1,
+            used_bytes: open.used_bytes + write.bytes,
+        };
+        Ok(())
+    }
+
+    /// Seals the stream's open segment and opens a new one. User writes clean first when free segments run low.
+    #[cold]
+    fn next_segment(&mut self, stream: StreamId, cause: Cause) -> Result<OpenSegment, SimError> {
+        let full = self.open[stream.index()];
+        if full.segment != CLOSED.segment {
+            let segment = SegmentId(full.segment);
+            self.table.seal(segment, self.now);
+            self.policy.sealed(&self.table, segment);
+            self.open[stream.index()] = CLOSED;
+        }
+        if cause == Cause::User {
+            let mut cycles = 0;
+            while self.free.len() < self.config.clean_below as usize {
+                self.clean()?;
+                cycles += 1;
+                if cycles > CYCLES_MAX {
+                    return Err(self.out_of_space());
+                }
+            }
+            // Cleaning may have opened a segment of this very stream.
+            let opened = self.open[stream.index()];
+            if opened.segment != CLOSED.segment {
+                // A segment that cleaning filled to the brim is sealed by the next append.
+                if opened.used_bytes + self.config.page_bytes <= self.config.segment_bytes {
+                    return Ok(opened);
+                }
+                return self.next_segment_after_cleaning(stream);
+            }
+        }
+        self.open_segment(stream)
+    }
+
+    fn next_segment_after_cleaning(&mut self, stream: StreamId) -> Result<OpenSegment, SimError> {
+        let segment = SegmentId(self.open[stream.index()].segment);
+        self.table.seal(segment, self.now);
+        self.policy.sealed(&self.table, segment);
+        self.open_segment(stream)
+    }
+
+    fn open_segment(&mut self, stream: StreamId) -> Result<OpenSegment, SimError> {
+        let Some(segment) = self.free.pop_front() else {
+            return Err(self.out_of_space());
+        };
+        self.table.open(SegmentId(segment), stream);
+        let open = OpenSegment {
+            segment,
+            next_slot: self.space.first_slot(segment),
+            used_bytes: 0,
+        };
+        self.open[stream.index()] = open;
+        Ok(open)
+    }
+
+    /// One cleaning cycle: selects victims, gathers their live pages, frees them, writes the pages.
+    fn clean(&mut self) -> Result<(), SimError> {
+        let mut victims = std::mem::take(&mut self.victims);
+        victims.clear();
+        self.policy
+            .select_victims(&self.table, self.now, self.batch, &mut victims);
+        if victims.is_empty() {
+            return Err(self.out_of_space());
+        }
+        self.count_victims(&victims);
+        let mut moving = std::mem::take(&mut self.moving);
+        let mut moves = std::mem::take(&mut self.moves);
+        moving.clear();
+        moves.clear();
+        if matches!(self.history_kind, HistoryKind::Page { .. }) {
+            self.gather_pages(&victims, &mut moving, &mut moves);
+            self.policy.order(&mut moves, self.now);
+        } else {
+            self.gather_segments(&victims, &mut moving, &mut moves);
+        }
+        let result = self.relocate(&moves, &moving);
+        (self.victims, self.moving, self.moves) = (victims, moving, moves);
+        result
+    }
+
+    fn count_victims(&mut self, victims: &[SegmentId]) {
+        for &victim in victims {
+            let emptiness = f64::from(self.table.emptiness(victim));
+            self.totals.cleaned_segments += 1;
+            self.totals.emptiness_sum += emptiness;
+            if self.record_histogram {
+                self.histogram[(emptiness * 100.0) as usize] += 1;
+            }
+        }
+    }
+
+    /// All live pages of the victims, each with its own history.
+    fn gather_pages(
+        &mut self,
+        victims: &[SegmentId],
+        moving: &mut Vec<u32>,
+        moves: &mut Vec<PageWrite>,
+    ) {
+        for &victim in victims {
+            self.drain(victim, moving);
+        }
+        self.space.touch(moving.iter().copied());
+        for &page in moving.iter() {
+            let old = unpack(self.histories[page as usize]);
+            let history = self.policy.survived(old, self.now);
+            moves.push(PageWrite {
+                token: u64::from(page),
+                bytes: self.size(page),
+                cause: Cause::Relocated,
+                history,
+                rate: self.rate(page),
+            });
+        }
+        moving.clear();
+    }
+
+    /// The pages of a victim share its history, so ordering them means ordering the victims (the order is stable):
+    /// `moves` gets one entry per victim whose token is its range in `moving`.
+    fn gather_segments(
+        &mut self,
+        victims: &[SegmentId],
+        moving: &mut Vec<u32>,
+        moves: &mut Vec<PageWrite>,
+    ) {
+        for &victim in victims {
+            let history = self.policy.survived(self.table.history(victim), self.now);
+            let first = moving.len() as u64;
+            self.drain(victim, moving);
+            let token = first << 32 | moving.len() as u64;
+            moves.push(PageWrite {
+                token,
+                bytes: 0,
+                cause: Cause::Relocated,
+                history,
+                rate: 0.0,
+            });
+        }
+        self.space.touch(moving.iter().copied());
+        self.policy.order(moves, self.now);
+    }
+
+    /// Takes the live pages out of a victim and frees it.
+    fn drain(&mut self, victim: SegmentId, moving: &mut Vec<u32>) {
+        debug_assert_eq!(self.table.state(victim), SegmentState::Sealed);
+        self.space.drain(victim.0, moving);
+        self.table.begin_cleaning(victim);
+        self.table.free(victim);
+        self.policy.freed(victim);
+        self.free.push_back(victim.0);
+    }
+
+    fn relocate(&mut self, moves: &[PageWrite], moving: &[u32]) -> Result<(), SimError> {
+        if matches!(self.history_kind, HistoryKind::Page { .. }) {
+            for write in moves {
+                self.relocate_page(write, write.token as u32)?;
+            }
+            return Ok(());
+        }
+        for group in moves {
+            let range = (group.token >> 32) as usize..group.token as u32 as usize;
+            for &page in &moving[range] {
+                let write = PageWrite {
+                    bytes: self.size(page),
+                    rate: self.rate(page),
+                    ..*group
+                };
+                self.relocate_page(&write, page)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn relocate_page(&mut self, write: &PageWrite, page: u32) -> Result<(), SimError> {
+        self.totals.relocated_pages += 1;
+        self.totals.relocated_bytes += u64::from(write.bytes);
+        self.append(write, page, true)
+    }
+
+    fn out_of_space(&self) -> SimError {
+        let segments = self.table.len();
+        SimError::OutOfSpace {
+            policy: self.policy.name(),
+            updates: self.totals.updates,
+            live_pages: (0..segments)
+                .map(|s| u64::from(self.table.live_pages(SegmentId(s))))
+                .sum(),
+            segments,
+            open: self
+                .open
+                .iter()
+                .filter(|open| open.segment != CLOSED.segment)
+                .count() as u32,
+        }
+    }
+}
+
+/// A history in four bytes; unknown is all ones.
+#[inline]
+fn pack(history: History) -> u32 {
+    history.0 as u32
+}
+
+#[inline]
+fn unpack(history: u32) -> History {
+    if history == u32::MAX {
+        History::UNKNOWN
+    } else {
+        History(u64::from(history))
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -1,0 +1,286 @@
+use super::*;
+use crate::analysis;
+use crate::policy::{Greedy, Mdc};
+use crate::sim::PageSizes;
+use crate::trace::Trace;
+
+fn kind(text: &str) -> WorkloadKind {
+    text.parse().unwrap()
+}
+
+/// A device of 300 segments of 64 pages.
+fn small(fill: f64) -> SimConfig {
+    let mut config = SimConfig::paper(300, fill);
+    config.segment_bytes = 64 * 4096;
+    config.clean_below = 8;
+    config.clean_batch = Some(16);
+    config.sort_buffer_segments = 4;
+    config.spare_segments = 12;
+    config
+}
+
+fn run(policy: PolicyKind, config: &SimConfig, workload: &str, times: f64) -> SimReport {
+    simulate(
+        policy,
+        config,
+        kind(workload),
+        RunLength::DeviceWrites(times),
+    )
+    .unwrap()
+}
+
+#[test]
+fn age_under_uniform_updates_follows_equation_4() {
+    for fill in [0.6, 0.8] {
+        let report = run(PolicyKind::Age, &small(fill), "uniform", 12.0);
+        let expected = analysis::emptiness(fill);
+        let e = report.steady.emptiness();
+        assert!(
+            (e / expected - 1.0).abs() < 0.02,
+            "F={fill}: E={e}, equation 4 says {expected}"
+        );
+        let wamp = report.steady.wamp();
+        assert!(
+            (wamp / analysis::wamp(e) - 1.0).abs() < 0.02,
+            "Wamp {wamp} and E {e} agree"
+        );
+    }
+}
+
+#[test]
+fn mdc_opt_reaches_the_least_cost_of_hot_cold() {
+    let groups = analysis::groups_of(kind("hot-cold:0.8"), 1).unwrap();
+    let bound = analysis::fluid_bound(0.8, &groups).wamp;
+    let wamp = run(PolicyKind::MdcOpt, &small(0.8), "hot-cold:0.8", 20.0)
+        .steady
+        .wamp();
+    assert!((wamp / bound - 1.0).abs() < 0.07, "{wamp} against {bound}");
+}
+
+/// The order of the policies in Fig. 3 and 5 on skewed updates.
+#[test]
+fn policies_rank_as_in_the_paper() {
+    let wamp = |policy| run(policy, &small(0.8), "hot-cold:0.9", 12.0).steady.wamp();
+    let (age, greedy, no_sep) = (
+        wamp(PolicyKind::Age),
+        wamp(PolicyKind::Greedy),
+        wamp(PolicyKind::MdcNoSepUserGc),
+    );
+    let (no_sep_user, mdc, opt) = (
+        wamp(PolicyKind::MdcNoSepUser),
+        wamp(PolicyKind::Mdc),
+        wamp(PolicyKind::MdcOpt),
+    );
+    assert!(age > no_sep && greedy > no_sep, "{age} {greedy} {no_sep}");
+    assert!(
+        no_sep > no_sep_user && no_sep_user > mdc && mdc > opt,
+        "{no_sep} {no_sep_user} {mdc} {opt}"
+    );
+    assert!(wamp(PolicyKind::LifeTable) < no_sep_user);
+}
+
+#[test]
+fn runs_repeat_exactly_and_depend_on_the_seed() {
+    let mut config = small(0.8);
+    let first = run(PolicyKind::LifeTable, &config, "zipf:0.99", 4.0);
+    assert_eq!(run(PolicyKind::LifeTable, &config, "zipf:0.99", 4.0), first);
+    config.seed = 2;
+    assert_ne!(run(PolicyKind::LifeTable, &config, "zipf:0.99", 4.0), first);
+}
+
+/// Every page is where the map says, every segment counts its live pages, and nothing is lost.
+#[test]
+fn books_balance_under_every_policy_and_page_size() {
+    for policy in PolicyKind::ALL {
+        for page_sizes in [PageSizes::Fixed, PageSizes::Spread] {
+            struct Check(SimConfig);
+            impl PolicyUser for Check {
+                type Output = ();
+                fn run<P: CleaningPolicy + 'static>(self, policy: P) {
+                    let name = policy.name();
+                    let workload =
+                        Synthetic::new(kind("hot-cold:0.8"), self.0.user_pages(), 1).unwrap();
+                    let mut simulator = Simulator::new(self.0, policy, workload).unwrap();
+                    simulator.preload().unwrap();
+                    simulator.updates(60_000).unwrap();
+                    balance(&simulator, name);
+                }
+            }
+            let config = SimConfig {
+                page_sizes,
+                spare_segments: 60,
+                ..small(0.8)
+            };
+            policy.with(u64::from(config.user_pages()), Check(config));
+        }
+    }
+}
+
+fn balance<P: CleaningPolicy, W: Workload>(simulator: &Simulator<P, W>, name: &str) {
+    let segments = simulator.table.len() as usize;
+    let (mut pages, mut bytes) = (vec![0u32; segments], vec![0u32; segments]);
+    for page in 0..simulator.workload.pages() {
+        let place = simulator.space.get(page);
+        if place < BUFFERED {
+            let segment = simulator.space.segment_of(place) as usize;
+            assert_eq!(simulator.space.page_at(place), page, "{name}");
+            pages[segment] += 1;
+            bytes[segment] += simulator.size(page);
+        } else {
+            let entry = &simulator.buffer[(place ^ BUFFERED) as usize];
+            assert_eq!(
+                entry.token as u32, page,
+                "{name}: page is in the sort buffer"
+            );
+        }
+    }
+    for segment in 0..segments {
+        let id = SegmentId(segment as u32);
+        assert_eq!(
+            simulator.table.live_pages(id),
+            pages[segment],
+            "{name} segment {segment}"
+        );
+        assert_eq!(
+            simulator.table.live_bytes(id),
+            bytes[segment],
+            "{name} segment {segment}"
+        );
+        let free = simulator.free.contains(&(segment as u32));
+        assert_eq!(
+            simulator.table.state(id) == SegmentState::Free,
+            free,
+            "{name} segment {segment}"
+        );
+    }
+}
+
+#[test]
+fn absorbed_duplicates_save_page_writes_under_zipf() {
+    let written = run(PolicyKind::Mdc, &small(0.8), "zipf:0.99", 5.0);
+    let config = SimConfig {
+        duplicates: Duplicates::Absorbed,
+        ..small(0.8)
+    };
+    let absorbed = run(PolicyKind::Mdc, &config, "zipf:0.99", 5.0);
+    assert_eq!(absorbed.whole.updates, written.whole.updates);
+    let (a, w) = (
+        absorbed.steady.page_writes_per_update(),
+        written.steady.page_writes_per_update(),
+    );
+    assert!(
+        a < 0.9 * w,
+        "{a} page writes per update when absorbed, {w} when not"
+    );
+}
+
+#[test]
+fn a_trace_replays_with_its_trims() {
+    let mut ops: Vec<Op> = (0..8_000).map(Op::write).collect();
+    ops.extend((0..4_000).map(Op::trim));
+    ops.extend((4_000..8_000).map(Op::write));
+    let trace = Trace::new(ops, 0);
+    let mut simulator = Simulator::new(small(0.8), Greedy::new(), trace.replay(1)).unwrap();
+    while simulator.updates(1000).unwrap() > 0 {}
+    let live: u32 = (0..simulator.table.len())
+        .map(|s| simulator.table.live_pages(SegmentId(s)))
+        .sum();
+    assert_eq!(live, 4_000);
+    assert_eq!(simulator.totals().updates, 12_000, "trims are not updates");
+    let report = simulate_workload(
+        PolicyKind::Mdc,
+        &small(0.8),
+        trace.replay(10),
+        RunLength::ToEnd,
+    )
+    .unwrap();
+    assert_eq!(report.whole.updates, 120_000);
+    assert!(report.series.len() >= 100);
+}
+
+#[test]
+fn the_histogram_counts_the_steady_half() {
+    let report = run(PolicyKind::Greedy, &small(0.8), "uniform", 4.0);
+    assert_eq!(
+        report.emptiness_histogram.iter().sum::<u64>(),
+        report.steady.cleaned_segments
+    );
+    let mode = report
+        .emptiness_histogram
+        .iter()
+        .enumerate()
+        .max_by_key(|&(_, n)| n)
+        .map(|(i, _)| i as f64 / 100.0);
+    assert!((mode.unwrap() - report.steady.emptiness()).abs() < 0.05);
+}
+
+#[test]
+fn bad_configurations_are_named() {
+    let error = |change: &dyn Fn(&mut SimConfig)| {
+        let mut config = small(0.8);
+        change(&mut config);
+        let workload =
+            Synthetic::new(WorkloadKind::Uniform, config.user_pages().max(1), 1).unwrap();
+        Simulator::new(config, Mdc::new(), workload)
+            .err()
+            .map(|e| e.to_string())
+            .unwrap_or_default()
+    };
+    assert!(
+        error(&|c| c.page_bytes = 3000)
+            .contains("262144 bytes is not a positive multiple of page size 3000")
+    );
+    assert!(error(&|c| c.fill = 1.0).contains("fill factor 1 must be"));
+    assert!(error(&|c| c.fill = f64::NAN).contains("fill factor NaN must be"));
+    assert!(error(&|c| (c.fill, c.spare_segments) = (0.999, 5)).contains("cannot be sustained"));
+    assert!(error(&|c| c.segments = 0).contains("hold no user page"));
+    assert!(error(&|c| c.clean_batch = Some(0)).contains("at least 1 segment"));
+    assert!(error(&|c| c.segments = 100_000_000).contains("2^31"));
+    let few = SimConfig {
+        segments: 10,
+        fill: 0.2,
+        ..small(0.8)
+    };
+    let trace = Trace::new(vec![Op::write(100_000)], 0);
+    let error =
+        simulate_workload(PolicyKind::Age, &few, trace.replay(1), RunLength::ToEnd).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("100001 pages, but 10 segments at fill factor 0.2 hold 128"),
+        "{error}"
+    );
+    let error = simulate(
+        PolicyKind::MdcOpt,
+        &small(0.8),
+        kind("sliding:0.8:0.2:5"),
+        RunLength::Updates(1),
+    )
+    .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("mdc-opt needs the exact update frequency"),
+        "{error}"
+    );
+}
+
+#[test]
+fn running_out_of_space_is_an_error_not_a_panic() {
+    let mut config = small(0.97);
+    config.spare_segments = 2;
+    config.clean_below = 6;
+    let error = simulate(
+        PolicyKind::MultiLog,
+        &config,
+        kind("zipf:0.99"),
+        RunLength::DeviceWrites(5.0),
+    )
+    .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("multi-log ran out of free segments"),
+        "{error}"
+    );
+}

@@ -1,0 +1,380 @@
+//! Typed errors: one enum for opening and growing volumes, one for single I/Os, one for channels.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::io::Op;
+
+/// Why a volume could not be created, opened or grown. Nothing was changed on disk.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// A file of the volume does not exist.
+    #[error("{} does not exist: check the path, or create the volume first", path.display())]
+    NotFound {
+        /// The missing file.
+        path: PathBuf,
+    },
+    /// A file to be created is already there.
+    #[error("{} exists already: choose another path, or remove it first", path.display())]
+    AlreadyExists {
+        /// The file that is in the way.
+        path: PathBuf,
+    },
+    /// A block device to be created on holds data.
+    #[error("{} holds data ({what}): wipe the device first, or allow overwriting explicitly", path.display())]
+    DeviceInUse {
+        /// The device.
+        path: PathBuf,
+        /// What was found on it.
+        what: &'static str,
+    },
+    /// A directory was given where a file or block device belongs.
+    #[error("{} is a directory: name a file inside it, or a block device", path.display())]
+    IsDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{} is neither a regular file nor a block device", path.display())]
+    NotAFile {
+        /// The object.
+        path: PathBuf,
+    },
+    /// The operating system denies access.
+    #[error("no permission to access {}: run as a user who may, or change its mode", path.display())]
+    PermissionDenied {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The medium or its mount is read-only, or the volume was opened read-only.
+    #[error("{} is read-only: open it read-only, or put the volume on writable media", path.display())]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Somebody else has the volume open.
+    #[error("{} is in use by {}: {advice}", path.display(), holder(pid, *writer))]
+    Locked {
+        /// The locked file.
+        path: PathBuf,
+        /// The process that holds the lock, where the system tells.
+        pid: Option<u32>,
+        /// Whether the holder writes (else it only reads).
+        writer: bool,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The file is not part of an Isobath volume.
+    #[error("{} is not an Isobath volume: check the path (it was not changed)", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file begins like a volume but both copies of its label are damaged.
+    #[error("both labels of {} are damaged: restore the file from a backup, or salvage it", path.display())]
+    LabelDamaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Written by a newer version of Isobath.
+    #[error("{} has volume format {found}, this program reads up to {supported}: use a newer Isobath", path.display())]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The newest version known here.
+        supported: u32,
+    },
+    /// The file is shorter than its label says.
+    #[error(
+        "{} is truncated: it has {found} bytes and must have {expected}: restore it from a backup, or salvage it",
+        path.display()
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes there must be.
+        expected: u64,
+        /// Bytes there are.
+        found: u64,
+    },
+    /// The devices are those of the volume, in another order.
+    #[error("devices in the wrong order: {} is number {found} of the volume, but was given as number {given}; give them as {}", path.display(), list(right_order))]
+    WrongOrder {
+        /// The first misplaced file.
+        path: PathBuf,
+        /// Its position in the list given (from 0).
+        given: u32,
+        /// Its position in the volume (from 0).
+        found: u32,
+        /// All paths in the right order.
+        right_order: Vec<PathBuf>,
+    },
+    /// Fewer or more devices than the volume has.
+    #[error("the volume of {} has {expected} devices, {given} given; missing: {}", path.display(), numbers(missing))]
+    WrongCount {
+        /// The first file given.
+        path: PathBuf,
+        /// Devices of the volume.
+        expected: u32,
+        /// Devices given.
+        given: u32,
+        /// The positions (from 0) for which no device was given.
+        missing: Vec<u32>,
+    },
+    /// Devices of different volumes.
+    #[error("{} and {} belong to different volumes: give the devices of one volume", a.display(), b.display())]
+    DifferentVolumes {
+        /// One file.
+        a: PathBuf,
+        /// Another file.
+        b: PathBuf,
+    },
+    /// One device is named twice.
+    #[error("{} and {} are the same device: name each device once", a.display(), b.display())]
+    Duplicate {
+        /// First mention.
+        a: PathBuf,
+        /// Second mention.
+        b: PathBuf,
+    },
+    /// The file system or device has no room.
+    #[error("no space on {} for {needed} more bytes: free some, or move the volume", path.display())]
+    NoSpace {
+        /// The file that could not grow.
+        path: PathBuf,
+        /// Bytes that were asked for on it.
+        needed: u64,
+    },
+    /// The volume may not become so long.
+    #[error(
+        "the volume may have at most {limit} bytes, {asked} asked for: raise its limit, or delete data"
+    )]
+    Limit {
+        /// Bytes allowed (the option `max_bytes`, or the devices' own size).
+        limit: u64,
+        /// Bytes asked for.
+        asked: u64,
+    },
+    /// O_DIRECT was required and is refused.
+    #[error("the file system of {} refuses O_DIRECT: allow buffered I/O, or use another file system", path.display())]
+    DirectRefused {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A backend was named explicitly and cannot be used.
+    #[error("backend {backend} cannot be used: {reason}")]
+    BackendRefused {
+        /// Its name.
+        backend: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// An option has a value that makes no sense.
+    #[error("option {option} must be {must}, not {found}")]
+    BadOption {
+        /// Name of the option.
+        option: &'static str,
+        /// What it must be.
+        must: &'static str,
+        /// What it is.
+        found: u64,
+    },
+    /// The operating system failed in another way.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Os {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Reading or writing the volume failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// An in-process device failed in a way of its own.
+    #[error("{0}")]
+    Device(String),
+}
+
+fn holder(pid: &Option<u32>, writer: bool) -> String {
+    let role = if writer { "a writer" } else { "a reader" };
+    match pid {
+        Some(pid) => format!("process {pid} ({role})"),
+        None => format!("{role} in another process"),
+    }
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
+    names.join(" ")
+}
+
+fn numbers(missing: &[u32]) -> String {
+    if missing.is_empty() {
+        return "none".to_owned();
+    }
+    let names: Vec<String> = missing.iter().map(|m| format!("number {m}")).collect();
+    names.join(", ")
+}
+
+/// What went wrong with one I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IoErrorKind {
+    /// `EIO` and its relatives: the device could not read or write the medium.
+    Media,
+    /// `ENOSPC`, `EDQUOT`: the file system could not give a block that a write needs.
+    NoSpace,
+    /// `EAGAIN`: the kernel had no resources, also after a bounded number of retries.
+    Again,
+    /// The device transferred fewer bytes, also after the rest was asked for again (a file that became shorter).
+    Short {
+        /// Bytes transferred.
+        done: u32,
+    },
+    /// Beyond the volume's end.
+    OutOfRange,
+    /// Offset, length or memory is not a multiple of the logical block, or the length is zero or over 1 GiB.
+    Misaligned,
+    /// A write to a volume that was opened read-only.
+    ReadOnly,
+    /// The device cannot do this operation.
+    Unsupported,
+    /// Any other error number.
+    Os(i32),
+}
+
+impl IoErrorKind {
+    /// The kind that an operating system's error number stands for.
+    pub fn from_errno(errno: i32) -> IoErrorKind {
+        match errno {
+            libc::EIO | libc::ENODATA | libc::EILSEQ | libc::EREMOTEIO | libc::ETIMEDOUT => {
+                IoErrorKind::Media
+            }
+            libc::ENOSPC | libc::EDQUOT => IoErrorKind::NoSpace,
+            libc::EAGAIN => IoErrorKind::Again,
+            libc::EROFS | libc::EPERM | libc::EBADF => IoErrorKind::ReadOnly,
+            libc::EOPNOTSUPP | libc::ENOSYS => IoErrorKind::Unsupported,
+            other => IoErrorKind::Os(other),
+        }
+    }
+}
+
+/// One failed I/O: what it was, where, and why. Small (one pointer), so that completions are.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct IoError(Box<Detail>);
+
+#[derive(Debug, Clone)]
+struct Detail {
+    kind: IoErrorKind,
+    op: Op,
+    offset: u64,
+    len: u64,
+    path: Option<PathBuf>,
+}
+
+impl IoError {
+    /// An error of operation `op` on `len` bytes at logical `offset`.
+    pub fn new(kind: IoErrorKind, op: Op, offset: u64, len: u64) -> IoError {
+        IoError(Box::new(Detail {
+            kind,
+            op,
+            offset,
+            len,
+            path: None,
+        }))
+    }
+
+    /// The same error, naming the file or device on which it happened.
+    #[must_use]
+    pub fn on(mut self, path: &Path) -> IoError {
+        self.0.path = Some(path.to_owned());
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> IoErrorKind {
+        self.0.kind
+    }
+
+    /// The failed operation.
+    pub fn op(&self) -> Op {
+        self.0.op
+    }
+
+    /// The logical byte offset of the failed I/O.
+    pub fn offset(&self) -> u64 {
+        self.0.offset
+    }
+
+    /// Bytes of the failed I/O.
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Whether the failed I/O had no bytes (a flush).
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// The file or device on which it happened, where known.
+    pub fn path(&self) -> Option<&Path> {
+        self.0.path.as_deref()
+    }
+}
+
+impl std::fmt::Display for Detail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.op.name())?;
+        if self.op != Op::Flush {
+            write!(f, " of {} bytes at offset {}", self.len, self.offset)?;
+        }
+        if let Some(path) = &self.path {
+            write!(f, " on {}", path.display())?;
+        }
+        write!(f, " failed: ")?;
+        match self.kind {
+            IoErrorKind::Media => write!(
+                f,
+                "the device reports a media error; check it and restore from a backup"
+            ),
+            IoErrorKind::NoSpace => write!(f, "no space left; free some and reopen"),
+            IoErrorKind::Again => {
+                write!(f, "the kernel is out of resources; lower the queue depth")
+            }
+            IoErrorKind::Short { done } => {
+                write!(
+                    f,
+                    "only {done} bytes were transferred; is the file truncated?"
+                )
+            }
+            IoErrorKind::OutOfRange => write!(f, "beyond the end of the volume"),
+            IoErrorKind::Misaligned => write!(
+                f,
+                "offset, length or memory address is not a multiple of the logical block, or the length is 0 or over 1 GiB"
+            ),
+            IoErrorKind::ReadOnly => write!(f, "the volume is read-only"),
+            IoErrorKind::Unsupported => write!(f, "the device does not support it"),
+            IoErrorKind::Os(errno) => {
+                write!(f, "{}", io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+}
+
+/// The channel itself failed (not one I/O): the ring was refused or broke. I/Os in flight stay in flight.
+#[derive(Debug, thiserror::Error)]
+#[error("{backend} channel: {action} failed: {source}")]
+pub struct ChannelError {
+    /// Name of the backend.
+    pub backend: &'static str,
+    /// What was tried.
+    pub action: &'static str,
+    /// The system's error.
+    pub source: io::Error,
+}

@@ -1,0 +1,394 @@
+//! One file or block device of a volume: opening, locking, measuring, growing.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::aligned::AlignedBuf;
+use crate::error::VolumeError;
+use crate::file::label::{LABEL_AREA, LABEL_BLOCK, Label, LabelFault, VERSION};
+use crate::file::sys;
+use crate::options::{Access, DirectMode, VolumeOptions};
+
+/// Alignment assumed for direct I/O where the system does not tell.
+const SAFE_BLOCK: u32 = 4096;
+/// Zeros written at once where the file system cannot allocate without writing.
+const ZEROS: usize = 1 << 20;
+/// Bytes at the start of a block device that must be zero before a volume is created on it: where file systems, partition
+/// tables and volume managers have their signatures.
+const SIGNATURE_AREA: usize = 1 << 20;
+/// Attempts to claim a busy block device, and the pause between them.
+const BUSY_TRIES: u32 = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+pub(super) struct Member {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    /// Whether it is a block device, whose size is fixed.
+    pub(super) block_device: bool,
+    pub(super) direct: bool,
+    /// Why O_DIRECT is not in use although it was wished for.
+    pub(super) direct_refused: bool,
+    /// Alignment for offsets, lengths and memory.
+    pub(super) block: u32,
+}
+
+impl Member {
+    /// Opens an existing file or device and locks it.
+    pub(super) fn open(path: &Path, options: &VolumeOptions) -> Result<Member, VolumeError> {
+        let meta = fs::metadata(path).map_err(|e| os(path, "look up", e))?;
+        let kind = meta.file_type();
+        if kind.is_dir() {
+            return Err(VolumeError::IsDirectory { path: path.into() });
+        }
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(VolumeError::NotAFile { path: path.into() });
+        }
+        let block_device = kind.is_block_device();
+        let write = options.access == Access::ReadWrite;
+        let mut open = OpenOptions::new();
+        open.read(true).write(write);
+        // On a block device O_EXCL claims it: a mounted one, or one of a volume manager, is refused.
+        let flags = if block_device && write {
+            libc::O_EXCL
+        } else {
+            0
+        };
+        Member::finish(path, &mut open, flags, block_device, options)
+    }
+
+    /// Makes a new file, or opens a block device, and locks it.
+    pub(super) fn create(path: &Path, options: &VolumeOptions) -> Result<Member, VolumeError> {
+        match fs::metadata(path) {
+            Ok(meta) if meta.file_type().is_block_device() => {
+                let member = Member::open(path, options)?;
+                if !options.overwrite_device {
+                    member.check_empty()?;
+                }
+                Ok(member)
+            }
+            Ok(meta) if meta.is_dir() => Err(VolumeError::IsDirectory { path: path.into() }),
+            Ok(_) => Err(VolumeError::AlreadyExists { path: path.into() }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let mut open = OpenOptions::new();
+                open.read(true).write(true).create_new(true);
+                let made = Member::finish(path, &mut open, 0, false, options);
+                if !matches!(made, Ok(_) | Err(VolumeError::AlreadyExists { .. })) {
+                    // Whatever is there now was made by this failed call.
+                    let _ = fs::remove_file(path);
+                }
+                made
+            }
+            Err(e) => Err(os(path, "look up", e)),
+        }
+    }
+
+    fn finish(
+        path: &Path,
+        open: &mut OpenOptions,
+        flags: i32,
+        block_device: bool,
+        options: &VolumeOptions,
+    ) -> Result<Member, VolumeError> {
+        let wanted = options.direct != DirectMode::Off;
+        let direct_flag = if wanted { libc::O_DIRECT } else { 0 };
+        open.custom_flags(flags | direct_flag);
+        let mut opened = open.open(path);
+        // Whoever looks at a new device (the device manager, say) may claim it for a moment.
+        for _ in 0..BUSY_TRIES {
+            match &opened {
+                Err(e) if block_device && e.raw_os_error() == Some(libc::EBUSY) => {
+                    std::thread::sleep(BUSY_PAUSE);
+                    opened = open.open(path);
+                }
+                _ => break,
+            }
+        }
+        let (file, direct) = match opened {
+            Err(e) if wanted && e.raw_os_error() == Some(libc::EINVAL) => {
+                if options.direct == DirectMode::Required {
+                    return Err(VolumeError::DirectRefused { path: path.into() });
+                }
+                // A refused open with O_CREAT may have made the file: it is ours, for `create_new` came first.
+                let again = open.create_new(false).custom_flags(flags).open(path);
+                (again.map_err(|e| os(path, "open", e))?, false)
+            }
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && block_device => {
+                return Err(VolumeError::Locked {
+                    path: path.into(),
+                    pid: None,
+                    writer: true,
+                    advice: "unmount the device or detach it from its volume manager first",
+                });
+            }
+            Err(e) => return Err(os(path, "open", e)),
+            Ok(file) => (file, wanted),
+        };
+        let mut member = Member {
+            path: path.to_owned(),
+            file,
+            block_device,
+            direct,
+            direct_refused: wanted && !direct,
+            block: 512,
+        };
+        member.lock(options.access)?;
+        if direct {
+            member.block = member.direct_block()?;
+        }
+        Ok(member)
+    }
+
+    fn lock(&self, access: Access) -> Result<(), VolumeError> {
+        let write = access == Access::ReadWrite;
+        let result = match write {
+            true => self.file.try_lock(),
+            false => self.file.try_lock_shared(),
+        };
+        match result {
+            Ok(()) => Ok(()),
+            Err(TryLockError::WouldBlock) => {
+                let holder = self.holder();
+                // A reader is refused by a writer only.
+                let writer = holder.is_none_or(|(_, w)| w) || !write;
+                Err(VolumeError::Locked {
+                    path: self.path.clone(),
+                    pid: holder.map(|(pid, _)| pid),
+                    writer,
+                    advice: match (write, writer) {
+                        (true, true) => "close it there first; only one process may write",
+                        (true, false) => "close it there first, or open it read-only",
+                        (false, _) => {
+                            "close it there first; readers may share a volume only with readers"
+                        }
+                    },
+                })
+            }
+            Err(TryLockError::Error(e)) => Err(os(&self.path, "lock", e)),
+        }
+    }
+
+    /// The process that holds the lock and whether it writes, as far as /proc/locks tells. The kernel prints its device
+    /// number in its own encoding, so the inode and the device's minor and major are compared in that form.
+    fn holder(&self) -> Option<(u32, bool)> {
+        let meta = self.file.metadata().ok()?;
+        let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
+        let place = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find_map(|line| parse_lock(line, &place))
+    }
+
+    /// The alignment that direct I/O needs on this member.
+    fn direct_block(&self) -> Result<u32, VolumeError> {
+        let block = if self.block_device {
+            sys::device_block(&self.file)
+                .map_err(|e| os(&self.path, "ask for the block size of", e))?
+        } else {
+            match sys::direct_alignment(&self.file) {
+                Some(0) | None => SAFE_BLOCK,
+                Some(block) => block,
+            }
+        };
+        match block {
+            0..=512 => Ok(512),
+            513..=4096 if block.is_power_of_two() => Ok(4096),
+            _ => Err(VolumeError::BadOption {
+                option: "logical block of the device",
+                must: "a power of two up to 4096",
+                found: u64::from(block),
+            }),
+        }
+    }
+
+    fn check_empty(&self) -> Result<(), VolumeError> {
+        let mut area = AlignedBuf::new(SIGNATURE_AREA);
+        let n = self.read_start(&mut area)?;
+        let what = match Label::read(&area[..n]) {
+            Err(LabelFault::Foreign) if area[..n].iter().all(|b| *b == 0) => return Ok(()),
+            Err(LabelFault::Foreign) => "not zero at its start",
+            _ => "an Isobath volume",
+        };
+        Err(VolumeError::DeviceInUse {
+            path: self.path.clone(),
+            what,
+        })
+    }
+
+    /// Reads the first bytes, as many as there are.
+    fn read_start(&self, buf: &mut AlignedBuf) -> Result<usize, VolumeError> {
+        let mut done = 0;
+        while done < buf.len() {
+            let n = match self.file.read_at(&mut buf[done..], done as u64) {
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(os(&self.path, "read the label of", e)),
+            };
+            done += n;
+            if n == 0 || !done.is_multiple_of(self.block as usize) {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    pub(super) fn read_label(&self) -> Result<Label, VolumeError> {
+        let mut area = AlignedBuf::new(LABEL_AREA);
+        let n = self.read_start(&mut area)?;
+        Label::read(&area[..n]).map_err(|fault| {
+            let path = self.path.clone();
+            match fault {
+                LabelFault::Foreign => VolumeError::Foreign { path },
+                LabelFault::Damaged => VolumeError::LabelDamaged { path },
+                LabelFault::Newer(found) => VolumeError::NewerFormat {
+                    path,
+                    found,
+                    supported: VERSION,
+                },
+            }
+        })
+    }
+
+    /// Writes both copies of a new member's label and makes them durable.
+    pub(super) fn write_first_label(&self, label: &Label) -> Result<(), VolumeError> {
+        let mut area = AlignedBuf::new(LABEL_AREA);
+        // The copies differ in nothing, so either one alone is enough to open the volume.
+        label.encode(&mut area[..LABEL_BLOCK]);
+        label.encode(&mut area[LABEL_BLOCK..]);
+        self.write_durably(&area, 0)
+    }
+
+    /// Writes the copy of the label that belongs to its generation and makes it durable.
+    pub(super) fn write_label(&self, label: &Label) -> Result<(), VolumeError> {
+        let mut block = AlignedBuf::new(LABEL_BLOCK);
+        label.encode(&mut block);
+        self.write_durably(&block, label.slot())
+    }
+
+    fn write_durably(&self, buf: &AlignedBuf, offset: u64) -> Result<(), VolumeError> {
+        self.file
+            .write_all_at(buf, offset)
+            .and_then(|()| self.file.sync_data())
+            .map_err(|e| os(&self.path, "write the label of", e))
+    }
+
+    /// Bytes of the file or device.
+    pub(super) fn size(&self) -> Result<u64, VolumeError> {
+        let size = if self.block_device {
+            (&self.file).seek(SeekFrom::End(0))
+        } else {
+            self.file.metadata().map(|m| m.len())
+        };
+        size.map_err(|e| os(&self.path, "measure", e))
+    }
+
+    /// Makes the bytes from `from` to `to` exist with blocks behind them, durably. Gives back what it took when it fails.
+    pub(super) fn extend(&self, from: u64, to: u64) -> Result<(), VolumeError> {
+        if self.block_device || to <= from {
+            return Ok(());
+        }
+        let result = match sys::allocate(&self.file, from, to - from) {
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => self.write_zeros(from, to),
+            other => other,
+        };
+        result
+            .and_then(|()| self.file.sync_data())
+            .map_err(|e| match e.raw_os_error() {
+                Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => VolumeError::NoSpace {
+                    path: self.path.clone(),
+                    needed: to - from,
+                },
+                _ => os(&self.path, "extend", e),
+            })
+    }
+
+    fn write_zeros(&self, from: u64, to: u64) -> io::Result<()> {
+        let zeros = AlignedBuf::new(ZEROS);
+        let mut at = from;
+        while at < to {
+            let n = (to - at).min(ZEROS as u64);
+            self.file.write_all_at(&zeros[..n as usize], at)?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Undoes [`extend`](Self::extend), as far as possible.
+    pub(super) fn shrink_back(&self, to: u64) {
+        if !self.block_device && self.size().is_ok_and(|size| size > to) {
+            // Failing to give space back loses only that space.
+            let _ = self.file.set_len(to);
+        }
+    }
+
+    pub(super) fn fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // Closing alone would not release the lock at once: a ring is taken down by the kernel in the background, and holds
+        // its registered files until then. An error cannot be handled, and closing releases the lock in the end.
+        let _ = self.file.unlock();
+    }
+}
+
+/// The holder named by a line of /proc/locks, if it is about the file at `place`:
+/// `1: FLOCK  ADVISORY  WRITE 708 fe:00:262150 0 EOF`.
+fn parse_lock(line: &str, place: &str) -> Option<(u32, bool)> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    if fields.next()? != "FLOCK" {
+        return None;
+    }
+    let writer = fields.nth(1)? == "WRITE";
+    let pid = fields.next()?.parse().ok()?;
+    // 0 and -1 stand for a process outside this container.
+    (fields.next()? == place && pid > 0).then_some((pid, writer))
+}
+
+/// Turns an operating system's error about `path` into ours.
+pub(super) fn os(path: &Path, action: &'static str, source: io::Error) -> VolumeError {
+    let path = path.to_owned();
+    match source.raw_os_error() {
+        Some(libc::ENOENT) => VolumeError::NotFound { path },
+        Some(libc::EEXIST) => VolumeError::AlreadyExists { path },
+        Some(libc::EISDIR) => VolumeError::IsDirectory { path },
+        Some(libc::EACCES | libc::EPERM) => VolumeError::PermissionDenied { path },
+        Some(libc::EROFS) => VolumeError::ReadOnly { path },
+        Some(libc::ENOSPC | libc::EDQUOT) => VolumeError::NoSpace {
+            path,
+            needed: LABEL_AREA as u64,
+        },
+        _ => VolumeError::Os {
+            path,
+            action,
+            source,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_lines() {
+        let line = "1: FLOCK  ADVISORY  WRITE 708 fe:00:262150 0 EOF";
+        assert_eq!(parse_lock(line, "fe:00:262150"), Some((708, true)));
+        assert_eq!(parse_lock(line, "fe:00:26215"), None);
+        let shared = "2: FLOCK  ADVISORY  READ 9 08:01:7 0 EOF";
+        assert_eq!(parse_lock(shared, "08:01:7"), Some((9, false)));
+        assert_eq!(
+            parse_lock("3: OFDLCK ADVISORY READ -1 08:01:7 0 EOF", "08:01:7"),
+            None
+        );
+        assert_eq!(
+            parse_lock("4: FLOCK ADVISORY WRITE 0 08:01:7 0 EOF", "08:01:7"),
+            None
+        );
+        assert_eq!(parse_lock("1: -> FLOCK", "08:01:7"), None);
+    }
+}

@@ -1,0 +1,536 @@
+//! Volumes on files and block devices.
+
+mod aio;
+mod channel;
+mod label;
+mod member;
+mod pread;
+mod probe;
+mod queue;
+mod stripe;
+mod sys;
+mod uring;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::aligned::AlignedBuf;
+use crate::device::{Channel, ChannelOptions, Device, Layout};
+use crate::error::{IoError, IoErrorKind, VolumeError};
+use crate::io::Op;
+use crate::options::{Access, BackendKind, BackendReport, MAX_MEMBERS, VolumeOptions};
+use label::{DATA_OFFSET, Label};
+use member::{Member, os};
+use stripe::{Piece, StripeMap};
+
+/// A volume striped over files and block devices.
+pub(crate) struct FileDevice {
+    members: Vec<Member>,
+    map: StripeMap,
+    len: AtomicU64,
+    block: u32,
+    limit: Option<u64>,
+    read_only: bool,
+    backend: BackendKind,
+    notes: Mutex<Vec<String>>,
+    /// The label as last written (index 0); held while the volume grows.
+    label: Mutex<Label>,
+}
+
+impl FileDevice {
+    pub(crate) fn create(
+        paths: &[PathBuf],
+        options: &VolumeOptions,
+    ) -> Result<FileDevice, VolumeError> {
+        options.check()?;
+        check_count(paths)?;
+        check_distinct(paths)?;
+        if options.access == Access::ReadOnly {
+            return Err(VolumeError::ReadOnly {
+                path: paths[0].clone(),
+            });
+        }
+        let mut made = Vec::new();
+        let result = FileDevice::create_members(paths, options, &mut made);
+        if result.is_err() {
+            // These did not exist before this call.
+            for path in made {
+                let _ = fs::remove_file(path);
+            }
+        }
+        result
+    }
+
+    fn create_members(
+        paths: &[PathBuf],
+        options: &VolumeOptions,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<FileDevice, VolumeError> {
+        let mut members = Vec::new();
+        for path in paths {
+            let member = Member::create(path, options)?;
+            if !member.block_device {
+                made.push(path.clone());
+            }
+            members.push(member);
+        }
+        let label = Label {
+            uuid: random_id()?,
+            index: 0,
+            count: members.len() as u32,
+            stripe_unit: u64::from(options.stripe_unit),
+            data_offset: DATA_OFFSET,
+            len: 0,
+            generation: 0,
+        };
+        for (index, member) in members.iter().enumerate() {
+            if member.block_device && member.size()? < DATA_OFFSET + label.stripe_unit {
+                return Err(VolumeError::NoSpace {
+                    path: member.path.clone(),
+                    needed: DATA_OFFSET + label.stripe_unit,
+                });
+            }
+            member.write_first_label(&Label {
+                index: index as u32,
+                ..label
+            })?;
+        }
+        sync_directories(made)?;
+        FileDevice::assemble(members, label, options)
+    }
+
+    pub(crate) fn open(
+        paths: &[PathBuf],
+        options: &VolumeOptions,
+    ) -> Result<FileDevice, VolumeError> {
+        options.check()?;
+        check_count(paths)?;
+        check_distinct(paths)?;
+        let mut members = Vec::new();
+        for path in paths {
+            members.push(Member::open(path, options)?);
+        }
+        let mut labels = Vec::new();
+        for member in &members {
+            labels.push(member.read_label()?);
+        }
+        check_set(paths, &labels)?;
+        // After a crash during growth some labels are newer; what was not acknowledged does not count.
+        let label = Label {
+            len: labels.iter().map(|l| l.len).min().unwrap_or(0),
+            generation: labels.iter().map(|l| l.generation).max().unwrap_or(0),
+            ..labels[0]
+        };
+        let map = map_of(&label);
+        for (index, member) in members.iter().enumerate() {
+            let share = map.share_len(index as u32, label.len);
+            let expected = if share == 0 {
+                0
+            } else {
+                map.data_offset + share
+            };
+            let found = member.size()?;
+            if found < expected {
+                return Err(VolumeError::Truncated {
+                    path: member.path.clone(),
+                    expected,
+                    found,
+                });
+            }
+        }
+        FileDevice::assemble(members, label, options)
+    }
+
+    /// Opens files without labels, for reading.
+    pub(crate) fn open_unlabelled(
+        paths: &[PathBuf],
+        options: &VolumeOptions,
+    ) -> Result<FileDevice, VolumeError> {
+        options.check()?;
+        check_count(paths)?;
+        check_distinct(paths)?;
+        let options = options.clone().access(Access::ReadOnly);
+        let mut members = Vec::new();
+        let mut sizes = Vec::new();
+        for path in paths {
+            let member = Member::open(path, &options)?;
+            let size = member.size()?;
+            if size < label::LABEL_BLOCK as u64 {
+                return Err(VolumeError::Truncated {
+                    path: path.clone(),
+                    expected: label::LABEL_BLOCK as u64,
+                    found: size,
+                });
+            }
+            sizes.push(size);
+            members.push(member);
+        }
+        let mut label = Label {
+            uuid: [0; 16],
+            index: 0,
+            count: members.len() as u32,
+            stripe_unit: u64::from(options.stripe_unit),
+            data_offset: 0,
+            len: 0,
+            generation: 0,
+        };
+        label.len = map_of(&label).capacity(sizes.into_iter());
+        FileDevice::assemble(members, label, &options)
+    }
+
+    fn assemble(
+        members: Vec<Member>,
+        label: Label,
+        options: &VolumeOptions,
+    ) -> Result<FileDevice, VolumeError> {
+        let map = map_of(&label);
+        let mut limit = options.max_bytes.map(|m| (m / 4096 * 4096).max(label.len));
+        if members.iter().any(|m| m.block_device) {
+            let mut sizes = Vec::new();
+            for member in &members {
+                // A file beside devices grows as far as they allow.
+                sizes.push(if member.block_device {
+                    member.size()?
+                } else {
+                    u64::MAX >> 2
+                });
+            }
+            let capacity = map.capacity(sizes.into_iter());
+            limit = Some(limit.map_or(capacity, |l| l.min(capacity)));
+        }
+        let mut notes = Vec::new();
+        for member in members.iter().filter(|m| m.direct_refused) {
+            notes.push(format!(
+                "{}: the file system refuses O_DIRECT, I/O goes through the page cache",
+                member.path.display()
+            ));
+        }
+        let backend = probe::choose(&members, options.backend, &mut notes)?;
+        Ok(FileDevice {
+            block: members.iter().map(|m| m.block).max().unwrap_or(4096),
+            members,
+            map,
+            len: AtomicU64::new(label.len),
+            limit,
+            read_only: options.access == Access::ReadOnly,
+            backend,
+            notes: Mutex::new(notes),
+            label: Mutex::new(label),
+        })
+    }
+
+    /// Adds a note to the report, once.
+    fn note(&self, note: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+
+    /// Extends every member for a volume of `new_len` bytes, then records that length in every label.
+    fn grow_locked(
+        &self,
+        mut label: MutexGuard<'_, Label>,
+        new_len: u64,
+    ) -> Result<(), VolumeError> {
+        let ends = |len: u64, index: usize| {
+            let share = self.map.share_len(index as u32, len);
+            self.map.data_offset + share
+        };
+        for (index, member) in self.members.iter().enumerate() {
+            let (from, to) = (ends(label.len, index), ends(new_len, index));
+            if let Err(error) = member.extend(from, to) {
+                for (index, member) in self.members.iter().enumerate().take(index + 1) {
+                    member.shrink_back(ends(label.len, index));
+                }
+                return Err(error);
+            }
+        }
+        // The sizes are durable before any label speaks of them: a crash in between leaves files that are too long.
+        let next = Label {
+            len: new_len,
+            generation: label.generation + 1,
+            ..*label
+        };
+        // Advanced even when a write fails below, so that the next attempt does not reuse a generation.
+        label.generation = next.generation;
+        for (index, member) in self.members.iter().enumerate() {
+            member.write_label(&Label {
+                index: index as u32,
+                ..next
+            })?;
+        }
+        *label = next;
+        self.len.store(new_len, Ordering::Release);
+        Ok(())
+    }
+
+    fn check(&self, op: Op, offset: u64, len: u64, aligned: bool) -> Result<(), IoError> {
+        let fail = |kind| Err(IoError::new(kind, op, offset, len));
+        if self.read_only && op != Op::Read {
+            return fail(IoErrorKind::ReadOnly);
+        }
+        if !aligned {
+            return fail(IoErrorKind::Misaligned);
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() => Ok(()),
+            _ => fail(IoErrorKind::OutOfRange),
+        }
+    }
+
+    /// Reads whole blocks of one piece.
+    fn read_piece(&self, piece: Piece, buf: &mut [u8], logical: u64) -> Result<(), IoError> {
+        let member = &self.members[piece.member as usize];
+        member.file.read_exact_at(buf, piece.at).map_err(|e| {
+            let kind = match e.kind() {
+                std::io::ErrorKind::UnexpectedEof => IoErrorKind::Short { done: 0 },
+                _ => IoErrorKind::from_errno(e.raw_os_error().unwrap_or(libc::EIO)),
+            };
+            IoError::new(kind, Op::Read, logical, buf.len() as u64).on(&member.path)
+        })
+    }
+}
+
+/// Bytes that the blocking helpers move at once through their aligned buffer.
+const BOUNCE: u64 = 256 << 10;
+
+impl Device for FileDevice {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.block
+    }
+
+    fn grow(&self, new_len: u64) -> Result<(), VolumeError> {
+        if !new_len.is_multiple_of(4096) || new_len > 1 << 62 {
+            return Err(VolumeError::BadOption {
+                option: "new_len",
+                must: "a multiple of 4096 up to 2^62",
+                found: new_len,
+            });
+        }
+        let label = self.label.lock().unwrap_or_else(PoisonError::into_inner);
+        if new_len <= label.len {
+            return Ok(());
+        }
+        if self.read_only {
+            return Err(VolumeError::ReadOnly {
+                path: self.members[0].path.clone(),
+            });
+        }
+        if let Some(limit) = self.limit
+            && new_len > limit
+        {
+            return Err(VolumeError::Limit {
+                limit,
+                asked: new_len,
+            });
+        }
+        self.grow_locked(label, new_len)
+    }
+
+    fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
+        channel::open(self, options)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.check(Op::Read, offset, buf.len() as u64, true)?;
+        let block = u64::from(self.block);
+        let end = offset + buf.len() as u64;
+        let mut bounce = AlignedBuf::new((end - offset + 2 * block).min(BOUNCE) as usize);
+        let mut at = offset;
+        while at < end {
+            // The blocks around `at`, as many as fit into the buffer and one piece. The volume's length is a multiple
+            // of every block size, so rounding up stays inside.
+            let start = at / block * block;
+            let room = self.map.run(start).min(bounce.len() as u64 / block * block);
+            let n = (end - start).next_multiple_of(block).min(room);
+            let (member, physical) = self.map.locate(start);
+            let piece = Piece {
+                member,
+                at: physical,
+                len: n,
+            };
+            self.read_piece(piece, &mut bounce[..n as usize], start)?;
+            let skip = (at - start) as usize;
+            let take = (n as usize - skip).min((end - at) as usize);
+            let to = (at - offset) as usize;
+            buf[to..to + take].copy_from_slice(&bounce[skip..skip + take]);
+            at += take as u64;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        let len = buf.len() as u64;
+        let aligned = (offset | len).is_multiple_of(u64::from(self.block));
+        self.check(Op::Write, offset, len, aligned)?;
+        let mut bounce = AlignedBuf::new(len.min(BOUNCE) as usize);
+        let mut done = 0;
+        for piece in self.map.pieces(offset, len) {
+            let member = &self.members[piece.member as usize];
+            let mut at = 0;
+            while at < piece.len {
+                let n = (piece.len - at).min(BOUNCE) as usize;
+                bounce[..n].copy_from_slice(&buf[done..done + n]);
+                let result = member.file.write_all_at(&bounce[..n], piece.at + at);
+                result.map_err(|e| {
+                    let kind = IoErrorKind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
+                    IoError::new(kind, Op::Write, offset + done as u64, n as u64).on(&member.path)
+                })?;
+                at += n as u64;
+                done += n;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        for member in &self.members {
+            sys::sync(member.fd()).map_err(|e| {
+                let kind = IoErrorKind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
+                IoError::new(kind, Op::Flush, 0, 0).on(&member.path)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn layout(&self) -> Layout {
+        Layout {
+            members: self.map.members,
+            stripe_unit: self.map.unit,
+        }
+    }
+
+    fn backend_report(&self) -> BackendReport {
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        BackendReport {
+            backend: self.backend,
+            direct: self.members.iter().all(|m| m.direct),
+            notes: notes.clone(),
+        }
+    }
+}
+
+fn map_of(label: &Label) -> StripeMap {
+    StripeMap {
+        members: label.count,
+        unit: label.stripe_unit,
+        data_offset: label.data_offset,
+    }
+}
+
+fn check_count(paths: &[PathBuf]) -> Result<(), VolumeError> {
+    if paths.is_empty() || paths.len() > MAX_MEMBERS {
+        return Err(VolumeError::BadOption {
+            option: "number of devices",
+            must: "1 to 256",
+            found: paths.len() as u64,
+        });
+    }
+    Ok(())
+}
+
+/// Refuses the same path twice, or two names of one file.
+fn check_distinct(paths: &[PathBuf]) -> Result<(), VolumeError> {
+    let mut seen: HashMap<(u64, u64), &Path> = HashMap::new();
+    for (i, path) in paths.iter().enumerate() {
+        let twin = match fs::metadata(path) {
+            Ok(meta) => seen.insert((meta.dev(), meta.ino()), path),
+            Err(_) => paths[..i].iter().find(|p| *p == path).map(PathBuf::as_path),
+        };
+        if let Some(twin) = twin {
+            return Err(VolumeError::Duplicate {
+                a: twin.to_owned(),
+                b: path.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the labels make up one whole volume in its order.
+fn check_set(paths: &[PathBuf], labels: &[Label]) -> Result<(), VolumeError> {
+    let first = &labels[0];
+    for (label, path) in labels.iter().zip(paths) {
+        if label.uuid != first.uuid {
+            return Err(VolumeError::DifferentVolumes {
+                a: paths[0].clone(),
+                b: path.clone(),
+            });
+        }
+        let same = (label.count, label.stripe_unit, label.data_offset)
+            == (first.count, first.stripe_unit, first.data_offset);
+        if !same {
+            return Err(VolumeError::LabelDamaged { path: path.clone() });
+        }
+    }
+    let mut owner: Vec<Option<usize>> = vec![None; first.count as usize];
+    for (given, label) in labels.iter().enumerate() {
+        if let Some(other) = owner[label.index as usize].replace(given) {
+            return Err(VolumeError::Duplicate {
+                a: paths[other].clone(),
+                b: paths[given].clone(),
+            });
+        }
+    }
+    if labels.len() != first.count as usize {
+        let missing = (0..first.count).filter(|i| owner[*i as usize].is_none());
+        return Err(VolumeError::WrongCount {
+            path: paths[0].clone(),
+            expected: first.count,
+            given: labels.len() as u32,
+            missing: missing.collect(),
+        });
+    }
+    let misplaced = labels
+        .iter()
+        .enumerate()
+        .find(|(i, l)| l.index as usize != *i);
+    if let Some((given, label)) = misplaced {
+        let order = owner.iter().flatten().map(|given| paths[*given].clone());
+        return Err(VolumeError::WrongOrder {
+            path: paths[given].clone(),
+            given: given as u32,
+            found: label.index,
+            right_order: order.collect(),
+        });
+    }
+    Ok(())
+}
+
+/// A volume id. Not secret, only different from all others.
+fn random_id() -> Result<[u8; 16], VolumeError> {
+    let path = Path::new("/dev/urandom");
+    let mut id = [0; 16];
+    fs::File::open(path)
+        .and_then(|mut f| f.read_exact(&mut id))
+        .map_err(|e| os(path, "read", e))?;
+    Ok(id)
+}
+
+/// Makes the names of new files durable.
+fn sync_directories(made: &[PathBuf]) -> Result<(), VolumeError> {
+    for path in made {
+        let parent = match path.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p,
+            _ => Path::new("."),
+        };
+        fs::File::open(parent)
+            .and_then(|dir| dir.sync_all())
+            .map_err(|e| os(parent, "sync", e))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Finding out which backend works: each candidate must read the label of every member.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::VolumeError;
+use crate::file::aio::AioQueue;
+use crate::file::label::LABEL_BLOCK;
+use crate::file::member::Member;
+use crate::file::queue::{Queue, read_start};
+use crate::file::uring::{UringModes, UringQueue};
+use crate::options::{Backend, BackendKind};
+use crate::sleep::EventWake;
+
+/// How long a probe read may take. A drive that needs longer is broken or fast asleep; the next mode is tried.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The backend that works, with a note for each one that was refused.
+pub(super) fn choose(
+    members: &[Member],
+    wish: Backend,
+    notes: &mut Vec<String>,
+) -> Result<BackendKind, VolumeError> {
+    match wish {
+        Backend::Pread => Ok(BackendKind::Pread),
+        Backend::Auto => Ok(choose_auto(members, notes)),
+        Backend::Libaio => match try_aio(members) {
+            Ok(()) => Ok(BackendKind::Libaio),
+            Err(e) => Err(VolumeError::BackendRefused {
+                backend: AioQueue::NAME,
+                reason: explain(&e),
+            }),
+        },
+        Backend::IoUring { iopoll, sqpoll } => {
+            let refusal = match try_uring(members, iopoll, sqpoll) {
+                Ok(()) => return Ok(BackendKind::IoUring { iopoll, sqpoll }),
+                Err(refusal) => refusal,
+            };
+            if !iopoll && !sqpoll {
+                return Err(VolumeError::BackendRefused {
+                    backend: UringQueue::NAME,
+                    reason: explain(&refusal),
+                });
+            }
+            let plain = try_uring(members, false, false);
+            plain.map_err(|e| VolumeError::BackendRefused {
+                backend: UringQueue::NAME,
+                reason: explain(&e),
+            })?;
+            notes.push(format!(
+                "io_uring: {} refused ({}); completions come by interrupt",
+                mode_name(iopoll, sqpoll),
+                explain(&refusal)
+            ));
+            Ok(BackendKind::IoUring {
+                iopoll: false,
+                sqpoll: false,
+            })
+        }
+    }
+}
+
+fn choose_auto(members: &[Member], notes: &mut Vec<String>) -> BackendKind {
+    let uring = match try_uring(members, false, false) {
+        Ok(()) => {
+            return BackendKind::IoUring {
+                iopoll: false,
+                sqpoll: false,
+            };
+        }
+        Err(e) => format!("io_uring cannot be used ({})", explain(&e)),
+    };
+    match try_aio(members) {
+        Ok(()) => {
+            notes.push(format!("{uring}; using libaio"));
+            BackendKind::Libaio
+        }
+        Err(e) => {
+            let aio = format!("libaio neither ({})", explain(&e));
+            notes.push(format!("{uring}, {aio}; using blocking pread"));
+            BackendKind::Pread
+        }
+    }
+}
+
+fn mode_name(iopoll: bool, sqpoll: bool) -> &'static str {
+    match (iopoll, sqpoll) {
+        (true, true) => "IOPOLL with SQPOLL is",
+        (true, false) => "IOPOLL is",
+        _ => "SQPOLL is",
+    }
+}
+
+/// Words for the usual refusals.
+fn explain(e: &io::Error) -> String {
+    let hint = match e.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            ": forbidden here, by a container's system call filter or the sysctl kernel.io_uring_disabled"
+        }
+        Some(libc::ENOSYS) => ": this kernel does not have it",
+        Some(libc::ENOMEM) => ": the memory-lock limit (ulimit -l) is too small",
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => ": the device or file system does not support it",
+        _ => "",
+    };
+    format!("{e}{hint}")
+}
+
+fn try_uring(members: &[Member], iopoll: bool, sqpoll: bool) -> io::Result<()> {
+    let wake = Arc::new(EventWake::new()?);
+    let fds: Vec<i32> = members.iter().map(|m| m.fd()).collect();
+    let mut queue = UringQueue::new(&fds, 4, UringModes { iopoll, sqpoll }, wake)?;
+    try_queue(&mut queue, members.len() as u32)
+}
+
+fn try_aio(members: &[Member]) -> io::Result<()> {
+    let wake = Arc::new(EventWake::new()?);
+    let fds = members.iter().map(|m| m.fd()).collect();
+    let blocks = members.iter().map(|m| m.block_device).collect();
+    let mut queue = AioQueue::new(fds, blocks, 4, wake)?;
+    try_queue(&mut queue, members.len() as u32)
+}
+
+/// Reads the first block of every member through `queue`.
+fn try_queue<Q: Queue>(queue: &mut Q, members: u32) -> io::Result<()> {
+    (0..members).try_for_each(|member| read_start(queue, member, LABEL_BLOCK, PATIENCE))
+}

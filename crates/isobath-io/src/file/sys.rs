@@ -1,0 +1,112 @@
+//! The system calls that the standard library does not offer.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// `BLKDISCARD`, `_IO(0x12, 119)`: not in the libc crate.
+const BLKDISCARD: libc::Ioctl = 0x1277;
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn off(value: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
+}
+
+/// Allocates blocks for a range of a file and extends it.
+pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let (offset, len) = (off(offset)?, off(len)?);
+    loop {
+        // SAFETY: no memory is passed.
+        let result = check(unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, len) });
+        match result {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            other => return other,
+        }
+    }
+}
+
+/// The mode of `fallocate` that discards.
+pub(super) const PUNCH: libc::c_int = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// Gives a range of a file back to the file system.
+pub(super) fn punch(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fallocate(fd, PUNCH, off(offset)?, off(len)?) })
+}
+
+/// Discards a range of a block device.
+pub(super) fn discard_blocks(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
+    let range = [offset, len];
+    // SAFETY: BLKDISCARD reads two u64 from the pointer.
+    check(unsafe { libc::ioctl(fd, BLKDISCARD, range.as_ptr()) })
+}
+
+/// The logical block of a block device.
+pub(super) fn device_block(file: &File) -> io::Result<u32> {
+    let mut size: libc::c_int = 0;
+    // SAFETY: BLKSSZGET writes one int to the pointer.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut size) })?;
+    u32::try_from(size).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// The alignment that direct I/O on a file needs (Linux 6.1 and newer): the larger one of memory's and offsets'.
+/// `None` where the system does not tell; 0 where direct I/O is not supported.
+pub(super) fn direct_alignment(file: &File) -> Option<u32> {
+    // SAFETY: all-zero is a valid `statx`.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; the result goes to `stat`.
+    let result = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            &raw mut stat,
+        )
+    };
+    if result != 0 || stat.stx_mask & libc::STATX_DIOALIGN == 0 {
+        return None;
+    }
+    if stat.stx_dio_offset_align == 0 {
+        return Some(0);
+    }
+    Some(stat.stx_dio_offset_align.max(stat.stx_dio_mem_align))
+}
+
+/// `preadv` or `pwritev2` of ranges of raw memory. Returns the bytes transferred.
+///
+/// # Safety
+/// The iovecs must be valid, and their memory valid for the transfer.
+pub(super) unsafe fn transfer(
+    fd: RawFd,
+    write: bool,
+    vec: &[libc::iovec],
+    offset: u64,
+    durable: bool,
+) -> io::Result<usize> {
+    let offset = off(offset)?;
+    let count = vec.len() as libc::c_int;
+    // SAFETY: by contract.
+    let n = unsafe {
+        match (write, durable) {
+            (false, _) => libc::preadv(fd, vec.as_ptr(), count, offset),
+            (true, false) => libc::pwritev(fd, vec.as_ptr(), count, offset),
+            (true, true) => libc::pwritev2(fd, vec.as_ptr(), count, offset, libc::RWF_DSYNC),
+        }
+    };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// `fdatasync`.
+pub(super) fn sync(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fdatasync(fd) })
+}

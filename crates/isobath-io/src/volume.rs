@@ -1,0 +1,145 @@
+//! The handle that everything above uses.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::device::{Channel, ChannelOptions, Device, Layout};
+use crate::error::{IoError, VolumeError};
+use crate::file::FileDevice;
+use crate::memory::MemoryDevice;
+use crate::options::{BackendReport, VolumeOptions};
+
+/// One logical, growing range of bytes on one or several devices. Cheap to clone; all clones are the same volume, which
+/// closes (and unlocks) when the last clone and the last channel are dropped.
+#[derive(Clone)]
+pub struct Volume(Arc<dyn Device>);
+
+impl Volume {
+    /// Creates a volume of length 0 on `paths`: files that do not exist yet, or block devices that hold no data. Its
+    /// logical bytes are striped over them in the order given.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`]; files made by the failed call are removed again.
+    pub fn create(paths: &[PathBuf], options: &VolumeOptions) -> Result<Volume, VolumeError> {
+        FileDevice::create(paths, options).map(|d| Volume(Arc::new(d)))
+    }
+
+    /// Opens the volume on `paths`, given in the order of its creation.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`]; nothing was changed on disk.
+    pub fn open(paths: &[PathBuf], options: &VolumeOptions) -> Result<Volume, VolumeError> {
+        FileDevice::open(paths, options).map(|d| Volume(Arc::new(d)))
+    }
+
+    /// Opens any files or block devices for reading, as they are: without labels, all their bytes (as many as the shortest
+    /// one has, where there are several) striped by the option `stripe_unit`. For measuring drives on existing files.
+    /// Other readers may share them; a writer of a volume on them may not have it open.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`]; [`VolumeError::Truncated`] for files below 4 KiB.
+    pub fn open_unlabelled(
+        paths: &[PathBuf],
+        options: &VolumeOptions,
+    ) -> Result<Volume, VolumeError> {
+        FileDevice::open_unlabelled(paths, options).map(|d| Volume(Arc::new(d)))
+    }
+
+    /// A volume in memory, zeroed, of `bytes` bytes (rounded up to 4096), that may grow to `max` bytes (`None`: as far
+    /// as memory goes). Memory is taken when it is first written. Logical block 512.
+    pub fn in_memory(bytes: u64, max: Option<u64>) -> Volume {
+        Volume::from_device(Arc::new(MemoryDevice::new(bytes, max)))
+    }
+
+    /// A volume on an in-process device.
+    pub fn from_device(device: Arc<dyn Device>) -> Volume {
+        Volume(device)
+    }
+
+    /// The device behind it.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.0
+    }
+
+    /// Bytes that can be addressed now.
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    /// The most bytes to which it can grow, where there is a limit: the option `max_bytes`, or the size of block devices.
+    pub fn limit(&self) -> Option<u64> {
+        self.0.limit()
+    }
+
+    /// The alignment in bytes that offsets, lengths and memory need: 512 or 4096.
+    pub fn logical_block(&self) -> u32 {
+        self.0.logical_block()
+    }
+
+    /// Makes the volume at least `new_len` bytes long (a multiple of 4096). The space is really allocated on every
+    /// device, so that later writes there do not run out of it. Blocks; callable from any thread; a smaller length changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`VolumeError::Limit`], [`VolumeError::NoSpace`], [`VolumeError::ReadOnly`], [`VolumeError::BadOption`], or a
+    /// failure of the system. The length is unchanged then.
+    pub fn grow(&self, new_len: u64) -> Result<(), VolumeError> {
+        self.0.grow(new_len)
+    }
+
+    /// Opens a channel for the calling thread, which alone may use it.
+    ///
+    /// # Errors
+    /// [`VolumeError::BadOption`] or [`VolumeError::BackendRefused`].
+    pub fn channel(&self, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
+        options.check()?;
+        Arc::clone(&self.0).channel(options)
+    }
+
+    /// Reads all of `buf` at `offset`, blocking. Any alignment.
+    ///
+    /// # Errors
+    /// As a completion would give.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.0.read_at(offset, buf)
+    }
+
+    /// Writes all of `buf` at `offset`, blocking. `offset` and the length are multiples of the logical block; the
+    /// memory may have any alignment.
+    ///
+    /// # Errors
+    /// As a completion would give.
+    pub fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.0.write_at(offset, buf)
+    }
+
+    /// Makes every completed write durable, blocking.
+    ///
+    /// # Errors
+    /// As a completion would give.
+    pub fn sync(&self) -> Result<(), IoError> {
+        self.0.sync()
+    }
+
+    /// How the bytes are spread over devices.
+    pub fn layout(&self) -> Layout {
+        self.0.layout()
+    }
+
+    /// Which backend is in use, whether the page cache is by-passed, and what was refused.
+    pub fn backend_report(&self) -> BackendReport {
+        self.0.backend_report()
+    }
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let report = self.backend_report();
+        write!(f, "Volume({} bytes on {})", self.len(), report.backend)
+    }
+}

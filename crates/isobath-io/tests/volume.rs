@@ -1,0 +1,416 @@
+//! Creating, opening, growing and refusing volumes.
+#![allow(unsafe_code, missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
+use common::*;
+use isobath_io::{Access, BackendKind, DirectMode, Volume, VolumeError, VolumeOptions};
+
+const MIB: u64 = 1 << 20;
+
+fn read_only() -> VolumeOptions {
+    VolumeOptions::new().access(Access::ReadOnly)
+}
+
+fn create(paths: &[PathBuf]) -> Volume {
+    Volume::create(paths, &VolumeOptions::new().stripe_unit(65536)).unwrap()
+}
+
+/// All bytes of some files, to see that a failed open changed nothing.
+fn contents(paths: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
+    paths.iter().map(|p| fs::read(p).ok()).collect()
+}
+
+/// Opens in vain; checks that nothing changed on disk and that the message names what it should.
+fn refuse(paths: &[PathBuf], options: &VolumeOptions, words: &[&str]) -> VolumeError {
+    let before = contents(paths);
+    let error = Volume::open(paths, options).unwrap_err();
+    assert!(
+        contents(paths) == before,
+        "a refused open changed the files"
+    );
+    let text = error.to_string();
+    for word in words {
+        assert!(text.contains(word), "{word:?} is missing in: {text}");
+    }
+    error
+}
+
+#[test]
+fn a_volume_keeps_its_bytes_and_length_over_reopening() {
+    for n in [1, 2, 5] {
+        let dir = scratch();
+        let paths = paths(&dir, n);
+        let data = pattern(MIB as usize, 9);
+        let volume = create(&paths);
+        assert_eq!(volume.len(), 0);
+        volume.grow(MIB).unwrap();
+        volume.grow(4096).unwrap();
+        assert_eq!(volume.len(), MIB);
+        volume.write_at(0, &data).unwrap();
+        volume.grow(MIB + 12288).unwrap();
+        volume.sync().unwrap();
+        drop(volume);
+        for options in [VolumeOptions::new(), read_only()] {
+            let volume = Volume::open(&paths, &options).unwrap();
+            assert_eq!(volume.len(), MIB + 12288);
+            let mut back = vec![1; MIB as usize + 12288];
+            volume.read_at(0, &mut back).unwrap();
+            assert!(back[..MIB as usize] == *data);
+            assert!(back[MIB as usize..].iter().all(|b| *b == 0));
+        }
+    }
+}
+
+#[test]
+fn growing_allocates_blocks() {
+    let dir = scratch();
+    let paths = paths(&dir, 2);
+    let volume = create(&paths);
+    volume.grow(8 * MIB).unwrap();
+    for path in &paths {
+        let blocks = fs::metadata(path).unwrap().blocks();
+        assert!(blocks * 512 >= 4 * MIB, "{blocks} blocks of 512 bytes");
+    }
+}
+
+#[test]
+fn limits_are_kept() {
+    let dir = scratch();
+    let options = VolumeOptions::new().max_bytes(Some(2 * MIB));
+    let volume = Volume::create(&paths(&dir, 1), &options).unwrap();
+    assert_eq!(volume.limit(), Some(2 * MIB));
+    volume.grow(2 * MIB).unwrap();
+    let error = volume.grow(2 * MIB + 4096).unwrap_err();
+    assert!(matches!(error, VolumeError::Limit { limit, .. } if limit == 2 * MIB));
+    assert_eq!(volume.len(), 2 * MIB);
+    let crooked = volume.grow(2 * MIB + 1).unwrap_err();
+    assert!(
+        matches!(crooked, VolumeError::BadOption { .. }),
+        "{crooked}"
+    );
+}
+
+#[test]
+fn a_second_opener_is_refused_by_name() {
+    let dir = scratch();
+    let paths = paths(&dir, 2);
+    let writer = create(&paths);
+    let pid = std::process::id().to_string();
+    let name = paths[0].display().to_string();
+    for options in [VolumeOptions::new(), read_only()] {
+        let error = refuse(&paths, &options, &[&name, &pid, "a writer"]);
+        assert!(matches!(error, VolumeError::Locked { writer: true, .. }));
+    }
+    drop(writer);
+    let reader = Volume::open(&paths, &read_only()).unwrap();
+    let second = Volume::open(&paths, &read_only()).unwrap();
+    let error = refuse(
+        &paths,
+        &VolumeOptions::new(),
+        &[&name, &pid, "a reader", "read-only"],
+    );
+    assert!(matches!(error, VolumeError::Locked { writer: false, .. }));
+    drop((reader, second));
+    Volume::open(&paths, &VolumeOptions::new()).unwrap();
+}
+
+#[test]
+fn a_lock_lasts_as_long_as_the_last_channel() {
+    let dir = scratch();
+    let paths = paths(&dir, 1);
+    let volume = create(&paths);
+    let channel = open(&volume);
+    drop(volume);
+    assert!(matches!(
+        Volume::open(&paths, &read_only()),
+        Err(VolumeError::Locked { .. })
+    ));
+    drop(channel);
+    Volume::open(&paths, &read_only()).unwrap();
+}
+
+#[test]
+fn missing_files_directories_and_odd_objects() {
+    let dir = scratch();
+    let missing = dir.path().join("nothing");
+    let error = refuse(
+        std::slice::from_ref(&missing),
+        &read_only(),
+        &["nothing", "does not exist"],
+    );
+    assert!(matches!(error, VolumeError::NotFound { .. }));
+    let error = refuse(&[dir.path().to_owned()], &read_only(), &["directory"]);
+    assert!(matches!(error, VolumeError::IsDirectory { .. }));
+    let error = refuse(&["/dev/null".into()], &read_only(), &["/dev/null"]);
+    assert!(matches!(error, VolumeError::NotAFile { .. }));
+    let error = Volume::create(&[dir.path().to_owned()], &VolumeOptions::new()).unwrap_err();
+    assert!(matches!(error, VolumeError::IsDirectory { .. }));
+    let error = Volume::create(&[missing.join("below")], &VolumeOptions::new()).unwrap_err();
+    assert!(matches!(error, VolumeError::NotFound { .. }), "{error}");
+    let error = refuse(&[], &read_only(), &["1 to 256"]);
+    assert!(matches!(error, VolumeError::BadOption { .. }));
+}
+
+#[test]
+fn existing_files_are_not_overwritten_and_failed_creations_leave_nothing() {
+    let dir = scratch();
+    let paths = paths(&dir, 3);
+    fs::write(&paths[2], b"precious").unwrap();
+    let error = Volume::create(&paths, &VolumeOptions::new()).unwrap_err();
+    assert!(matches!(&error, VolumeError::AlreadyExists { path } if *path == paths[2]));
+    assert!(!paths[0].exists() && !paths[1].exists());
+    assert_eq!(fs::read(&paths[2]).unwrap(), b"precious");
+    let twice = [paths[0].clone(), paths[0].clone()];
+    let error = Volume::create(&twice, &VolumeOptions::new()).unwrap_err();
+    assert!(matches!(error, VolumeError::Duplicate { .. }));
+    assert!(!paths[0].exists());
+}
+
+#[test]
+fn foreign_and_damaged_and_newer_files() {
+    let dir = scratch();
+    let one = paths(&dir, 1);
+    for content in [&b""[..], b"short", &[7; 100_000], &[0; 8192]] {
+        fs::write(&one[0], content).unwrap();
+        let error = refuse(
+            &one,
+            &VolumeOptions::new(),
+            &["member0", "not an Isobath volume"],
+        );
+        assert!(matches!(error, VolumeError::Foreign { .. }));
+    }
+    fs::remove_file(&one[0]).unwrap();
+    create(&one).grow(MIB).unwrap();
+    let good = fs::read(&one[0]).unwrap();
+
+    let mut damaged = good.clone();
+    damaged[40] ^= 1;
+    fs::write(&one[0], &damaged).unwrap();
+    assert_eq!(
+        Volume::open(&one, &read_only()).unwrap().len(),
+        MIB,
+        "one copy is enough"
+    );
+    damaged[4096 + 40] ^= 1;
+    fs::write(&one[0], &damaged).unwrap();
+    let error = refuse(&one, &VolumeOptions::new(), &["damaged", "member0"]);
+    assert!(matches!(error, VolumeError::LabelDamaged { .. }));
+
+    let mut newer = good;
+    newer[8] = 2;
+    newer[4096 + 8] = 2;
+    fs::write(&one[0], &newer).unwrap();
+    let error = refuse(
+        &one,
+        &VolumeOptions::new(),
+        &["format 2", "up to 1", "newer Isobath"],
+    );
+    assert!(matches!(error, VolumeError::NewerFormat { found: 2, .. }));
+}
+
+#[test]
+fn truncated_files_are_refused() {
+    for (n, victim) in [(1, 0), (3, 0), (3, 2)] {
+        let dir = scratch();
+        let paths = paths(&dir, n);
+        create(&paths).grow(MIB).unwrap();
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(&paths[victim])
+            .unwrap();
+        let size = file.metadata().unwrap().len();
+        file.set_len(size + 1).unwrap();
+        drop(Volume::open(&paths, &read_only()).unwrap());
+        file.set_len(size - 1).unwrap();
+        let error = refuse(&paths, &VolumeOptions::new(), &["truncated"]);
+        let expected = matches!(&error, VolumeError::Truncated { path, expected, found }
+            if *path == paths[victim] && *expected == size && *found == size - 1);
+        assert!(expected, "{error}");
+    }
+}
+
+#[test]
+fn wrong_order_missing_members_and_strangers() {
+    let dir = scratch();
+    let p = paths(&dir, 3);
+    create(&p).grow(MIB).unwrap();
+    let options = VolumeOptions::new();
+
+    let swapped = [p[0].clone(), p[2].clone(), p[1].clone()];
+    let error = refuse(&swapped, &options, &["wrong order", "member2", "member0 "]);
+    let VolumeError::WrongOrder {
+        right_order,
+        given,
+        found,
+        ..
+    } = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!((right_order, given, found), (p.clone(), 1, 2));
+
+    let error = refuse(&p[..2], &options, &["3 devices", "number 2"]);
+    assert!(
+        matches!(error, VolumeError::WrongCount { expected: 3, given: 2, missing, .. } if missing == [2])
+    );
+    let error = refuse(&p[1..2], &options, &["number 0, number 2"]);
+    assert!(matches!(error, VolumeError::WrongCount { .. }));
+
+    let other = scratch();
+    let q = paths(&other, 3);
+    create(&q);
+    let mixed = [p[0].clone(), q[1].clone(), p[2].clone()];
+    let error = refuse(&mixed, &options, &["different volumes"]);
+    assert!(matches!(error, VolumeError::DifferentVolumes { .. }));
+
+    let copy = dir.path().join("copy");
+    fs::copy(&p[1], &copy).unwrap();
+    let copied = [p[0].clone(), p[1].clone(), copy];
+    assert!(matches!(
+        refuse(&copied, &options, &["copy"]),
+        VolumeError::Duplicate { .. }
+    ));
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&p[0], &link).unwrap();
+    let linked = [p[0].clone(), p[1].clone(), link];
+    assert!(matches!(
+        refuse(&linked, &options, &["link"]),
+        VolumeError::Duplicate { .. }
+    ));
+
+    Volume::open(&p, &options).unwrap();
+}
+
+#[test]
+fn a_growth_that_reached_only_some_labels_does_not_count() {
+    let dir = scratch();
+    let p = paths(&dir, 2);
+    let volume = create(&p);
+    volume.grow(MIB).unwrap();
+    let old: Vec<u8> = fs::read(&p[1]).unwrap()[..8192].to_vec();
+    volume.grow(2 * MIB).unwrap();
+    drop(volume);
+    // As if the crash came before the second label was written.
+    let second = fs::OpenOptions::new().write(true).open(&p[1]).unwrap();
+    second.write_all_at(&old, 0).unwrap();
+    let volume = Volume::open(&p, &VolumeOptions::new()).unwrap();
+    assert_eq!(volume.len(), MIB);
+    volume.grow(3 * MIB).unwrap();
+    drop(volume);
+    assert_eq!(Volume::open(&p, &read_only()).unwrap().len(), 3 * MIB);
+}
+
+#[test]
+fn a_read_only_volume_refuses_writes() {
+    let dir = scratch();
+    let p = paths(&dir, 1);
+    create(&p).grow(MIB).unwrap();
+    let volume = Volume::open(&p, &read_only()).unwrap();
+    let before = contents(&p);
+    let buf = pattern(4096, 1);
+    let mut channel = open(&volume);
+    for io in [
+        isobath_io::Io::write(0, buf.as_ptr(), 4096, 1),
+        isobath_io::Io::discard(0, 4096, 1),
+    ] {
+        // SAFETY: `buf` outlives the call.
+        let error = unsafe { run(&mut *channel, io) }.unwrap_err();
+        assert_eq!(error.kind(), isobath_io::IoErrorKind::ReadOnly);
+    }
+    assert_eq!(
+        volume.write_at(0, &buf).unwrap_err().kind(),
+        isobath_io::IoErrorKind::ReadOnly
+    );
+    assert!(matches!(
+        volume.grow(2 * MIB),
+        Err(VolumeError::ReadOnly { .. })
+    ));
+    assert!(matches!(
+        Volume::create(&[dir.path().join("new")], &read_only()),
+        Err(VolumeError::ReadOnly { .. })
+    ));
+    assert!(contents(&p) == before);
+}
+
+#[test]
+fn files_without_permission() {
+    let dir = scratch();
+    let p = paths(&dir, 1);
+    create(&p);
+    fs::set_permissions(&p[0], fs::Permissions::from_mode(0o000)).unwrap();
+    match Volume::open(&p, &VolumeOptions::new()) {
+        Err(VolumeError::PermissionDenied { path }) => assert_eq!(path, p[0]),
+        // The superuser may open anything.
+        Ok(_) => assert_eq!(fs::metadata("/proc/self").unwrap().uid(), 0),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn the_report_says_what_is_in_use() {
+    let dir = scratch();
+    let volume = create(&paths(&dir, 1));
+    let report = volume.backend_report();
+    if uring_allowed() {
+        let plain = BackendKind::IoUring {
+            iopoll: false,
+            sqpoll: false,
+        };
+        assert_eq!(report.backend, plain, "{report:?}");
+        assert!(report.notes.is_empty(), "{report:?}");
+    }
+    let dir = scratch();
+    let options = VolumeOptions::new().direct(DirectMode::Off);
+    let volume = Volume::create(&paths(&dir, 1), &options).unwrap();
+    assert!(!volume.backend_report().direct);
+    assert_eq!(volume.logical_block(), 512);
+}
+
+#[test]
+fn bad_options() {
+    let dir = scratch();
+    for unit in [0, 100, 4097, (1 << 30) + 4096] {
+        let options = VolumeOptions::new().stripe_unit(unit);
+        let error = Volume::create(&paths(&dir, 1), &options).unwrap_err();
+        assert!(matches!(
+            error,
+            VolumeError::BadOption {
+                option: "stripe_unit",
+                ..
+            }
+        ));
+    }
+    assert!(!paths(&dir, 1)[0].exists());
+}
+
+#[test]
+fn any_files_can_be_read_without_labels() {
+    let dir = scratch();
+    let p = paths(&dir, 2);
+    let data = pattern(3 * 65536 + 100, 4);
+    fs::write(&p[0], &data[..2 * 65536 + 100]).unwrap();
+    fs::write(&p[1], &data[65536..3 * 65536 + 100]).unwrap();
+    let options = VolumeOptions::new().stripe_unit(65536);
+    let before = contents(&p);
+    let volume = Volume::open_unlabelled(&p, &options).unwrap();
+    assert_eq!((volume.len(), volume.layout().members), (4 * 65536, 2));
+    let mut back = vec![0; 4 * 65536];
+    volume.read_at(0, &mut back).unwrap();
+    assert!(back[..65536] == data[..65536] && back[65536..131072] == data[65536..131072]);
+    assert!(back[131072..196608] == data[65536..131072]);
+    assert!(volume.write_at(0, &back[..4096]).is_err());
+    let one = Volume::open_unlabelled(&p[..1], &options).unwrap();
+    assert_eq!(one.len(), 2 * 65536);
+    assert!(contents(&p) == before);
+    fs::write(&p[0], b"tiny").unwrap();
+    let error = Volume::open_unlabelled(&p, &options).unwrap_err();
+    assert!(
+        matches!(error, VolumeError::Truncated { found: 4, .. }),
+        "{error}"
+    );
+}

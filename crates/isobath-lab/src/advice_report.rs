@@ -1,0 +1,152 @@
+//! The HTML page about an advice: one self-contained page, no scripts, nothing to load.
+
+use std::fmt::Write;
+
+use isobath_model::advise::{Advice, EngineAdvice, Predicted, Structure};
+
+use crate::model_report_svg::escape;
+
+const STYLE: &str = include_str!("model_report.css");
+
+/// Renders the page; `workload` is the name of its file.
+#[must_use]
+pub fn render(advice: &Advice, workload: &str) -> String {
+    let mut page = String::new();
+    let title = format!("Advice for {}", escape(workload));
+    put(
+        &mut page,
+        format_args!(
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
+        ),
+    );
+    put(
+        &mut page,
+        format_args!(
+            "<p><b>{} fits better:</b> {}.</p>",
+            verdict(advice),
+            escape(&advice.structure_because)
+        ),
+    );
+    put(
+        &mut page,
+        format_args!(
+            "<p>The drive, by the {}: {:.0} random 4 KiB reads/s and {:.0} writes/s with {} in flight.</p>",
+            escape(&advice.drive.model),
+            advice.drive.page_reads_per_s,
+            advice.drive.page_writes_per_s,
+            advice.drive.depth
+        ),
+    );
+    for warning in &advice.warnings {
+        put(
+            &mut page,
+            format_args!("<p class=\"failure\">{}</p>", escape(warning)),
+        );
+    }
+    put(
+        &mut page,
+        format_args!(
+            "<h2>Predicted</h2><table class=\"models\"><tr><th></th><th>Isobath</th><th>RocksDB</th></tr>"
+        ),
+    );
+    let rows = predicted(&advice.isobath.predicted);
+    for ((name, ours), (_, theirs)) in rows.iter().zip(predicted(&advice.rocksdb.predicted)) {
+        put(
+            &mut page,
+            format_args!("<tr><td>{name}</td><td>{ours}</td><td>{theirs}</td></tr>"),
+        );
+    }
+    page.push_str("</table>\n");
+    settings(&mut page, "Isobath", &advice.isobath);
+    settings(&mut page, "RocksDB", &advice.rocksdb);
+    put(
+        &mut page,
+        format_args!(
+            "<h2>RocksDB OPTIONS file</h2><pre>{}</pre></body></html>",
+            escape(&advice.rocksdb_options_file())
+        ),
+    );
+    page
+}
+
+/// What fits better, in words.
+#[must_use]
+pub fn verdict(advice: &Advice) -> &'static str {
+    match advice.structure {
+        Structure::BTree => "A B-tree (Isobath)",
+        Structure::Lsm => "An LSM tree (RocksDB)",
+    }
+}
+
+/// What an engine is predicted to do, as rows of a table.
+#[must_use]
+pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
+    let (low, high) = p.operations_per_s_range;
+    let years = match p.endurance_years {
+        None => "-".to_owned(),
+        Some(years) if years < 1.0 => format!("{:.0} days", years * 365.25),
+        Some(years) => format!("{years:.1} years"),
+    };
+    vec![
+        ("operations/s", format!("{:.0}", p.operations_per_s)),
+        ("90% interval", format!("{low:.0} to {high:.0}")),
+        ("limited by", p.limited_by.to_owned()),
+        (
+            "read latency, mean",
+            format!("{:.0} us", p.read_latency_us_mean),
+        ),
+        (
+            "read latency, p99",
+            p.read_latency_us_p99
+                .map_or_else(|| "-".to_owned(), |us| format!("{us:.0} us")),
+        ),
+        (
+            "CPU per operation",
+            format!("{:.1} us", p.cpu_us_per_operation),
+        ),
+        (
+            "page reads per operation",
+            format!("{:.2}", p.page_reads_per_operation),
+        ),
+        (
+            "write amplification (WA-A)",
+            format!("{:.2}", p.write_amplification),
+        ),
+        (
+            "written to the drive",
+            format!("{:.1} MB/s", p.drive_writes_bytes_per_s * 1e-6),
+        ),
+        ("drive worn out in", years),
+        (
+            "space amplification",
+            format!("{:.2}", p.space_amplification),
+        ),
+    ]
+}
+
+fn settings<S>(page: &mut String, engine: &str, advice: &EngineAdvice<S>) {
+    put(
+        page,
+        format_args!(
+            "<h2>{engine}</h2><table class=\"models\"><tr><th>setting</th><th>value</th><th>because</th></tr>"
+        ),
+    );
+    for reason in &advice.reasons {
+        put(
+            page,
+            format_args!(
+                "<tr><td>{}</td><td>{}</td><td>{}</td></tr>",
+                reason.setting,
+                escape(&reason.value),
+                escape(&reason.because)
+            ),
+        );
+    }
+    page.push_str("</table>\n");
+}
+
+/// Writing to a `String` cannot fail.
+fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
+    let _ = page.write_fmt(text);
+    page.push('\n');
+}

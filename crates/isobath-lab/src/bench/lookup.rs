@@ -1,0 +1,520 @@
+//! One run: load, warm, the drive's limit, the clients, the limit again.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::clients::{Arrivals, Results, Shared};
+use super::row::{Latency, LoadRow, Row, Setting, steady};
+use super::workload::{KEY_BYTES, Mix, Operation, Records};
+use crate::drive::{self, DriveLimit};
+use crate::engine::{self, Callers, Counters, Engine, EngineConfig, EngineKind};
+use crate::machine::device_bytes;
+use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct LookupPlan {
+    /// The engine and its configuration.
+    pub engine: EngineConfig,
+    /// Whether the pool holds everything and is filled before.
+    pub in_pool: bool,
+    /// Records loaded.
+    pub records: u64,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Operations and weights.
+    pub mix: Mix,
+    /// Keys per get-many.
+    pub batch: usize,
+    /// Records per scan.
+    pub scan_records: usize,
+    /// Operations offered per second; `None` is a closed loop.
+    pub rate_per_s: Option<f64>,
+    /// How long to run before measuring.
+    pub warm_up: Duration,
+    /// How long to measure.
+    pub duration: Duration,
+    /// Whether to stop after the sorted load.
+    pub load_only: bool,
+    /// Whether to keep the data, and to use what is there.
+    pub keep: bool,
+    /// Depth of the drive's own limit; `None` does not measure it.
+    pub drive_depth: Option<u32>,
+    /// How long each measurement of the drive takes.
+    pub drive_duration: Duration,
+    /// Seed of keys and arrivals.
+    pub seed: u64,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct LookupReport {
+    /// The load, where one was needed.
+    pub load: Option<LoadRow>,
+    /// One row per operation of the mix.
+    pub rows: Vec<Row>,
+    /// The drive before.
+    pub drive_before: Option<DriveLimit>,
+    /// The drive after.
+    pub drive_after: Option<DriveLimit>,
+}
+
+/// Runs the plan.
+///
+/// # Errors
+/// A plan that contradicts itself, an engine that is not built in, engine and
+/// I/O errors, and every answer that is not what was stored.
+pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, LabError> {
+    validate(plan)?;
+    let exists = plan.engine.path.as_ref().is_some_and(|p| p.exists());
+    let data = if exists { Data::Present } else { Data::New };
+    let result = run(plan, data, monitor);
+    if let (false, Some(path)) = (plan.keep, &plan.engine.path)
+        && !matches!(
+            result,
+            Err(LabError::Request(_) | LabError::NotBuilt { .. })
+        )
+    {
+        engine::remove(plan.engine.kind, path)?;
+    }
+    result
+}
+
+fn validate(plan: &LookupPlan) -> Result<(), LabError> {
+    let request = |text: &str| Err(LabError::Request(text.to_owned()));
+    if plan.records == 0 || plan.batch == 0 || plan.scan_records == 0 {
+        return request("records, keys per batch and records per scan must be at least 1");
+    }
+    if plan.rate_per_s.is_some_and(|r| !r.is_finite() || r <= 0.0) {
+        return request("the rate must be a number above 0");
+    }
+    if plan.keep && plan.mix.has(Operation::Insert) {
+        return request("inserts change what is kept; leave out --keep, or insert from the mix");
+    }
+    if let Some(path) = &plan.engine.path {
+        if path.exists() && !plan.keep {
+            return Err(LabError::Request(format!(
+                "{} exists already; the benchmark makes and removes it, so name a path that is free, or add --keep to use what is there",
+                path.display()
+            )));
+        }
+        if !path.exists() {
+            let free = crate::free_space(path)?;
+            let data = plan.records * (KEY_BYTES + plan.value_bytes) as u64;
+            let needed = data.saturating_mul(2).saturating_add(256 << 20);
+            if free.available_bytes < needed {
+                return Err(LabError::NoSpace {
+                    path: path.clone(),
+                    available_bytes: free.available_bytes,
+                    needed_bytes: needed,
+                    option: "--path",
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where the records come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// A new engine is made and loaded.
+    New,
+    /// They are loaded into an engine that exists.
+    Added,
+    /// They are there already.
+    Present,
+}
+
+/// Runs the plan without looking whether it makes sense, and removes nothing.
+pub(crate) fn run(
+    plan: &LookupPlan,
+    data: Data,
+    monitor: &dyn Monitor,
+) -> Result<LookupReport, LabError> {
+    let spread = plan.mix.has(Operation::Insert);
+    let records = Arc::new(Records::new(plan.records, plan.value_bytes, spread));
+    let mut report = LookupReport {
+        load: None,
+        rows: Vec::new(),
+        drive_before: None,
+        drive_after: None,
+    };
+    // A memory device lives as long as its engine, so that one is kept open.
+    let mut open: Option<Box<dyn Engine>> = None;
+    if data != Data::Present {
+        let (row, engine) = load(plan, &records, data == Data::New, monitor)?;
+        report.load = Some(row);
+        open = engine;
+    }
+    if plan.load_only {
+        return close(open).map(|()| report);
+    }
+    let files = match &open {
+        Some(_) => Vec::new(),
+        None => {
+            let engine = engine::open(&plan.engine, false)?;
+            let files = engine.files()?;
+            engine.close()?;
+            drive::warm(&files, monitor)?;
+            files
+        }
+    };
+    report.drive_before = limit(plan, &files, monitor)?;
+    let engine = match open {
+        Some(engine) => engine,
+        None => engine::open(&plan.engine, false)?,
+    };
+    if plan.in_pool {
+        fill_pool(plan, &*engine, &records, monitor)?;
+    }
+    let measured = measure(plan, &*engine, &records, monitor);
+    let engine_version = engine.version();
+    let clients = engine.clients();
+    engine.close()?;
+    let measured = measured?;
+    report.drive_after = limit(plan, &files, monitor)?;
+    let space_bytes = total_bytes(&files);
+    report.rows = rows(
+        plan,
+        &measured,
+        &report,
+        &engine_version,
+        clients,
+        space_bytes,
+    );
+    Ok(report)
+}
+
+fn close(engine: Option<Box<dyn Engine>>) -> Result<(), LabError> {
+    engine.map_or(Ok(()), Engine::close)
+}
+
+fn limit(
+    plan: &LookupPlan,
+    files: &[PathBuf],
+    monitor: &dyn Monitor,
+) -> Result<Option<DriveLimit>, LabError> {
+    match plan.drive_depth {
+        Some(depth) if !files.is_empty() => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            let threads = plan.engine.workers.unwrap_or(cores);
+            let threads = u32::try_from(threads).unwrap_or(1).clamp(1, depth);
+            drive::random_reads(files, depth, threads, plan.drive_duration, monitor).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn total_bytes(files: &[PathBuf]) -> u64 {
+    files
+        .iter()
+        .filter_map(|p| std::fs::metadata(p).ok())
+        .map(|m| m.len())
+        .sum()
+}
+
+/// Loads all records in order. A memory device's engine stays open.
+fn load(
+    plan: &LookupPlan,
+    records: &Records,
+    create: bool,
+    monitor: &dyn Monitor,
+) -> Result<(LoadRow, Option<Box<dyn Engine>>), LabError> {
+    let began = (Instant::now(), cpu_time(), device_bytes().1);
+    let engine = engine::open(&plan.engine, create)?;
+    monitor.begin(Stage {
+        name: "loading records",
+        total: Some(records.records),
+        unit: Unit::Items,
+    });
+    let mut pending = 0u64;
+    let mut sorted = records.sorted().take_while(|_| {
+        pending += 1;
+        if pending == 4096 {
+            monitor.advance(pending);
+            pending = 0;
+            return !monitor.cancelled();
+        }
+        true
+    });
+    engine.load_sorted(&mut sorted)?;
+    monitor.check()?;
+    engine.settle()?;
+    let version = engine.version();
+    let (files, engine) = if plan.engine.path.is_some() {
+        let files = engine.files()?;
+        engine.close()?;
+        (files, None)
+    } else {
+        (Vec::new(), Some(engine))
+    };
+    let seconds = began.0.elapsed().as_secs_f64();
+    let bytes = records.bytes();
+    let row = LoadRow {
+        engine: version,
+        records: records.records,
+        bytes,
+        seconds,
+        records_per_s: records.records as f64 / seconds,
+        megabytes_per_s: bytes as f64 / 1e6 / seconds,
+        cpu_us_per_record: per(cpu_time().saturating_sub(began.1), records.records),
+        device_bytes_written_per_byte: device_bytes().1.saturating_sub(began.2) as f64
+            / bytes as f64,
+        space_bytes: total_bytes(&files),
+    };
+    Ok((row, engine))
+}
+
+fn per(time: Duration, operations: u64) -> f64 {
+    time.as_secs_f64() * 1e6 / operations.max(1) as f64
+}
+
+/// Reads everything once, so that it is in the pool.
+fn fill_pool(
+    plan: &LookupPlan,
+    engine: &dyn Engine,
+    records: &Arc<Records>,
+    monitor: &dyn Monitor,
+) -> Result<(), LabError> {
+    monitor.begin(Stage {
+        name: "filling the pool",
+        total: Some(records.records),
+        unit: Unit::Items,
+    });
+    let clients = engine.clients() as u64;
+    let records = Arc::clone(records);
+    let span = plan.records.div_ceil(clients);
+    engine.run(Arc::new(move |index, session| {
+        let from = index as u64 * span;
+        let limit = span.min(records.records.saturating_sub(from));
+        if limit == 0 {
+            return Ok(());
+        }
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        session.scan(&records.key(from), limit, &mut |_, _| ())?;
+        Ok(())
+    }))
+}
+
+/// What happened while the clients were measured.
+struct Measured {
+    results: Results,
+    per_second: Vec<u64>,
+    seconds: f64,
+    cpu: Duration,
+    device: (u64, u64),
+    counters: (Counters, Counters),
+}
+
+/// Latencies are taken at every operation where it waits for a drive; where it
+/// does not, reading the clock would be a good part of it.
+const LATENCY_EVERY_IN_MEMORY: u32 = 16;
+
+fn measure(
+    plan: &LookupPlan,
+    engine: &dyn Engine,
+    records: &Arc<Records>,
+    monitor: &dyn Monitor,
+) -> Result<Measured, LabError> {
+    let arrivals = plan.rate_per_s.map(|rate| Arrivals::new(rate, plan.seed));
+    let mut shared = Shared::new(
+        Arc::clone(records),
+        plan.mix.clone(),
+        engine.clients(),
+        arrivals,
+        plan.seed,
+    );
+    shared.batch = plan.batch;
+    shared.scan_records = plan.scan_records;
+    if plan.in_pool || plan.engine.path.is_none() {
+        shared.latency_every = LATENCY_EVERY_IN_MEMORY;
+    }
+    let shared = Arc::new(shared);
+    monitor.begin(Stage {
+        name: "measuring",
+        total: Some(millis(plan.warm_up + plan.duration)),
+        unit: Unit::Milliseconds,
+    });
+    let mut measured = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(plan, engine, &shared, monitor));
+        let run = Arc::clone(&shared);
+        let ended = engine.run(Arc::new(move |index, session| run.client(index, session)));
+        shared.stop();
+        let measured = watcher
+            .join()
+            .map_err(|_| LabError::Verify("the measuring thread panicked".into()));
+        ended.and(measured)
+    })?;
+    monitor.check()?;
+    measured.results = shared.take_results();
+    Ok(measured)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Lets the clients warm up, measures, and stops them.
+fn watch(
+    plan: &LookupPlan,
+    engine: &dyn Engine,
+    shared: &Shared,
+    monitor: &dyn Monitor,
+) -> Measured {
+    wait(plan.warm_up, shared, monitor);
+    let began = Instant::now();
+    let (cpu, device, counters) = (cpu_time(), device_bytes(), engine.counters());
+    shared.measure();
+    let mut per_second = Vec::new();
+    let mut before = shared.progress();
+    while began.elapsed() < plan.duration && !shared.stopped() {
+        let left = plan.duration.saturating_sub(began.elapsed());
+        let whole = left >= Duration::from_secs(1);
+        wait(left.min(Duration::from_secs(1)), shared, monitor);
+        let now = shared.progress();
+        if whole && !shared.stopped() {
+            per_second.push(now - before);
+        }
+        before = now;
+    }
+    shared.stop();
+    let (read, written) = device_bytes();
+    Measured {
+        results: Results::new(),
+        per_second,
+        seconds: began.elapsed().as_secs_f64(),
+        cpu: cpu_time().saturating_sub(cpu),
+        device: (
+            read.saturating_sub(device.0),
+            written.saturating_sub(device.1),
+        ),
+        counters: (counters, engine.counters()),
+    }
+}
+
+/// Sleeps in short steps, so that an interruption or a failed client ends it.
+fn wait(time: Duration, shared: &Shared, monitor: &dyn Monitor) {
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || shared.stopped() {
+            return;
+        }
+        if monitor.cancelled() {
+            shared.stop();
+            return;
+        }
+        let step = left.min(Duration::from_millis(100));
+        std::thread::sleep(step);
+        monitor.advance(millis(step));
+    }
+}
+
+fn rows(
+    plan: &LookupPlan,
+    measured: &Measured,
+    report: &LookupReport,
+    engine: &str,
+    clients: usize,
+    space_bytes: u64,
+) -> Vec<Row> {
+    let setting = setting(plan, engine, clients);
+    let config_hash = setting.hash();
+    let machine = Machine::here(plan.engine.path.as_deref().unwrap_or("/".as_ref()));
+    let results = &measured.results;
+    let all: u64 = results.operations.iter().sum();
+    let device_reads = match (
+        measured.counters.0.device_reads,
+        measured.counters.1.device_reads,
+    ) {
+        (Some(before), Some(after)) => after.saturating_sub(before),
+        _ => measured.device.0 / 4096,
+    };
+    let per_operation = |number: u64| number as f64 / all.max(1) as f64;
+    let drive = match (&report.drive_before, &report.drive_after) {
+        (Some(before), Some(after)) => Some((
+            (before.reads_per_s + after.reads_per_s) / 2.0,
+            (before.cpu_us_per_read + after.cpu_us_per_read) / 2.0,
+        )),
+        _ => None,
+    };
+    plan.mix
+        .present()
+        .map(|operation| {
+            let operations = results.operations[operation as usize];
+            let per_s = operations as f64 / measured.seconds;
+            let latency = Latency::of(results, operation);
+            let extreme = |best: Option<&u64>| best.map_or(0.0, |n| *n as f64);
+            Row {
+                config_hash: config_hash.clone(),
+                isobath_version: env!("CARGO_PKG_VERSION"),
+                setting: setting.clone(),
+                machine: machine.clone(),
+                drive_state: match plan.engine.path {
+                    Some(_) => "files read once in full before",
+                    None => "memory device",
+                },
+                operation: operation.name(),
+                operations,
+                operations_per_s: per_s,
+                operations_per_s_min: extreme(measured.per_second.iter().min()),
+                operations_per_s_max: extreme(measured.per_second.iter().max()),
+                calls: results.calls[operation as usize],
+                latency_us_mean: latency.mean,
+                latency_us_p50: latency.at[0],
+                latency_us_p90: latency.at[1],
+                latency_us_p99: latency.at[2],
+                latency_us_p999: latency.at[3],
+                latency_us_max: latency.max,
+                cpu_us_per_operation: per(measured.cpu, all),
+                device_reads_per_s: device_reads as f64 / measured.seconds,
+                device_reads_per_operation: per_operation(device_reads),
+                device_bytes_read_per_operation: per_operation(measured.device.0),
+                device_bytes_written_per_operation: per_operation(measured.device.1),
+                steady: steady(&measured.per_second),
+                drive_reads_per_s_before: report.drive_before.as_ref().map(|d| d.reads_per_s),
+                drive_reads_per_s_after: report.drive_after.as_ref().map(|d| d.reads_per_s),
+                drive_cpu_us_per_read: drive.map(|d| d.1),
+                operations_per_drive_read: drive.map(|d| per_s / d.0),
+                space_bytes,
+            }
+        })
+        .collect()
+}
+
+fn setting(plan: &LookupPlan, engine: &str, clients: usize) -> Setting {
+    let tasks = plan.engine.kind == EngineKind::Isobath && plan.engine.callers == Callers::Tasks;
+    Setting {
+        engine: engine.to_owned(),
+        mix: plan.mix.to_string(),
+        records: plan.records,
+        key_bytes: KEY_BYTES,
+        value_bytes: plan.value_bytes,
+        pool_bytes: plan.engine.pool_bytes,
+        in_pool: plan.in_pool,
+        medium: if plan.engine.path.is_some() {
+            "file"
+        } else {
+            "memory"
+        },
+        callers: if tasks { "tasks" } else { "threads" },
+        clients,
+        workers: match plan.engine.kind {
+            EngineKind::Isobath => plan
+                .engine
+                .workers
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+            EngineKind::RocksDb => 0,
+        },
+        batch: plan.batch,
+        scan_records: plan.scan_records,
+        rate_per_s: plan.rate_per_s,
+        warm_up_s: plan.warm_up.as_secs_f64(),
+        duration_s: plan.duration.as_secs_f64(),
+        seed: plan.seed,
+    }
+}

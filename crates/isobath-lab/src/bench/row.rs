@@ -1,0 +1,191 @@
+//! Result rows: tidy, with units in their column names.
+
+use serde::Serialize;
+
+use super::clients::Results;
+use super::workload::Operation;
+use crate::Machine;
+
+/// What a row was measured with; equal settings have an equal hash.
+#[derive(Debug, Clone, Serialize)]
+pub struct Setting {
+    /// Name and version of the engine.
+    pub engine: String,
+    /// Operations and weights.
+    pub mix: String,
+    /// Records loaded.
+    pub records: u64,
+    /// Bytes of a key.
+    pub key_bytes: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Buffer pool or block cache.
+    pub pool_bytes: u64,
+    /// Whether everything was in the pool.
+    pub in_pool: bool,
+    /// "file" or "memory".
+    pub medium: &'static str,
+    /// Who calls: "tasks" or "threads".
+    pub callers: &'static str,
+    /// Clients at the same time.
+    pub clients: usize,
+    /// Workers of Isobath; 0 for rivals.
+    pub workers: usize,
+    /// Keys per get-many.
+    pub batch: usize,
+    /// Records per scan.
+    pub scan_records: usize,
+    /// Operations offered per second; none in a closed loop.
+    pub rate_per_s: Option<f64>,
+    /// Seconds before measuring.
+    pub warm_up_s: f64,
+    /// Seconds measured.
+    pub duration_s: f64,
+    /// Seed of keys and arrivals.
+    pub seed: u64,
+}
+
+impl Setting {
+    /// 16 hexadecimal digits that are equal for equal settings (FNV-1a).
+    #[must_use]
+    pub fn hash(&self) -> String {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{hash:016x}")
+    }
+}
+
+/// One operation of one run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Hash of the setting.
+    pub config_hash: String,
+    /// Version of the laboratory.
+    pub isobath_version: &'static str,
+    /// The setting.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// The machine and the drive.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// What was done to the drive before.
+    pub drive_state: &'static str,
+    /// The operation that this row is about.
+    pub operation: &'static str,
+    /// Keys (get, get-many) or records (scan) or writes processed.
+    pub operations: u64,
+    /// The same per second.
+    pub operations_per_s: f64,
+    /// Slowest whole second of the run, all operations together.
+    pub operations_per_s_min: f64,
+    /// Fastest whole second of the run, all operations together.
+    pub operations_per_s_max: f64,
+    /// Calls; a get-many or a scan is one.
+    pub calls: u64,
+    /// Latency of calls, microseconds, mean.
+    pub latency_us_mean: f64,
+    /// Median.
+    pub latency_us_p50: f64,
+    /// 90th percentile.
+    pub latency_us_p90: f64,
+    /// 99th percentile.
+    pub latency_us_p99: f64,
+    /// 99.9th percentile.
+    pub latency_us_p999: f64,
+    /// Longest.
+    pub latency_us_max: f64,
+    /// CPU time, user and system, of the whole process per operation of any kind.
+    pub cpu_us_per_operation: f64,
+    /// Reads of the device per second, 4 KiB each where the engine does not count them.
+    pub device_reads_per_s: f64,
+    /// The same per operation of any kind.
+    pub device_reads_per_operation: f64,
+    /// Bytes read from block devices per operation of any kind, as the kernel counts them.
+    pub device_bytes_read_per_operation: f64,
+    /// Bytes written to block devices per operation of any kind, as the kernel counts them.
+    pub device_bytes_written_per_operation: f64,
+    /// Whether the second half of the run was within 5% of the first.
+    pub steady: &'static str,
+    /// The drive's own random 4 KiB reads per second before the run.
+    pub drive_reads_per_s_before: Option<f64>,
+    /// The same after the run.
+    pub drive_reads_per_s_after: Option<f64>,
+    /// CPU time per read of those runs, microseconds.
+    pub drive_cpu_us_per_read: Option<f64>,
+    /// Operations over the drive's limit (mean of before and after).
+    pub operations_per_drive_read: Option<f64>,
+    /// Bytes of the engine's files.
+    pub space_bytes: u64,
+}
+
+/// The sorted load that preceded a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct LoadRow {
+    /// Name and version of the engine.
+    pub engine: String,
+    /// Records.
+    pub records: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Seconds, closing included.
+    pub seconds: f64,
+    /// Records per second.
+    pub records_per_s: f64,
+    /// Millions of bytes of keys and values per second.
+    pub megabytes_per_s: f64,
+    /// CPU time per record, microseconds.
+    pub cpu_us_per_record: f64,
+    /// Bytes written to block devices per byte of keys and values.
+    pub device_bytes_written_per_byte: f64,
+    /// Bytes of the engine's files.
+    pub space_bytes: u64,
+}
+
+/// Latencies of one operation, in the fields that [`Row`] has.
+pub(super) struct Latency {
+    pub(super) mean: f64,
+    pub(super) at: [f64; 4],
+    pub(super) max: f64,
+}
+
+impl Latency {
+    pub(super) fn of(results: &Results, operation: Operation) -> Latency {
+        let histogram = &results.latency_ns[operation as usize];
+        let us = |ns: u64| ns as f64 / 1000.0;
+        Latency {
+            mean: histogram.mean() / 1000.0,
+            at: [0.5, 0.9, 0.99, 0.999].map(|q| us(histogram.value_at_quantile(q))),
+            max: us(histogram.max()),
+        }
+    }
+}
+
+/// Verdict on a run from its operations in each whole second.
+pub(super) fn steady(per_second: &[u64]) -> &'static str {
+    if per_second.len() < 4 {
+        return "unknown: too short";
+    }
+    let (first, second) = per_second.split_at(per_second.len() / 2);
+    let mean = |part: &[u64]| part.iter().sum::<u64>() as f64 / part.len() as f64;
+    let (first, second) = (mean(first), mean(second));
+    if first > 0.0 && (second / first - 1.0).abs() <= 0.05 {
+        "steady"
+    } else {
+        "drifting"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steadiness_compares_the_halves() {
+        assert_eq!(steady(&[100, 101, 99, 100, 102, 98]), "steady");
+        assert_eq!(steady(&[100, 100, 100, 80, 70, 60]), "drifting");
+        assert_eq!(steady(&[0, 0, 0, 0]), "drifting");
+        assert_eq!(steady(&[1, 1]), "unknown: too short");
+    }
+}

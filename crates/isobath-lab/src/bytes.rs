@@ -1,0 +1,134 @@
+//! Keys and values as text: UTF-8 with escapes, or hexadecimal.
+
+use std::fmt::Write;
+
+/// `bytes` for a terminal: UTF-8 as it is, with control characters,
+/// backslashes and invalid bytes as `\n`, `\t`, `\\` and `\xNN`.
+#[must_use]
+pub fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\\' => out.push_str("\\\\"),
+                c if c.is_control() || is_bidi_control(c) => {
+                    for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                        push_hex_escape(&mut out, byte);
+                    }
+                }
+                c => out.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            push_hex_escape(&mut out, *byte);
+        }
+    }
+    out
+}
+
+/// Characters that make a terminal show text in another order than stored.
+fn is_bidi_control(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn push_hex_escape(out: &mut String, byte: u8) {
+    out.push_str("\\x");
+    push_hex(out, byte);
+}
+
+fn push_hex(out: &mut String, byte: u8) {
+    // Writing to a String cannot fail.
+    let _ = write!(out, "{byte:02x}");
+}
+
+/// `bytes` in hexadecimal, two lower-case digits each.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        push_hex(&mut out, *byte);
+    }
+    out
+}
+
+/// The bytes that hexadecimal digits say; blanks and underscores between
+/// bytes are ignored.
+///
+/// # Errors
+/// A sentence that names the first character that is wrong.
+pub fn unhex(text: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::with_capacity(text.len() / 2);
+    let mut high: Option<u8> = None;
+    for (at, character) in text.char_indices() {
+        match (character.to_digit(16), high) {
+            (Some(digit), None) => high = Some(digit as u8),
+            (Some(digit), Some(first)) => {
+                bytes.push(first << 4 | digit as u8);
+                high = None;
+            }
+            (None, None) if character == ' ' || character == '_' => {}
+            (None, _) => {
+                return Err(format!(
+                    "`{}` at position {} is no hexadecimal digit",
+                    character.escape_default(),
+                    at + 1
+                ));
+            }
+        }
+    }
+    match high {
+        None => Ok(bytes),
+        Some(_) => Err("the number of hexadecimal digits is odd".to_owned()),
+    }
+}
+
+/// `bytes` as text if they are UTF-8, else in hexadecimal; how JSON shows keys
+/// and values, in a field `name` or `name_hex`.
+///
+/// # Errors
+/// The hexadecimal digits, where the bytes are no UTF-8.
+pub fn text_or_hex(bytes: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(bytes).map_err(|_| hex(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn control_bytes_never_reach_the_terminal() {
+        assert_eq!(escape(b"a\x1b[31m\n\0\\z"), "a\\x1b[31m\\n\\x00\\\\z");
+        assert_eq!(escape("grün\u{85}".as_bytes()), "grün\\xc2\\x85");
+        assert_eq!(escape(b"\xff\xfe"), "\\xff\\xfe");
+        assert_eq!(escape("\u{202e}x".as_bytes()), "\\xe2\\x80\\xaex");
+    }
+
+    #[test]
+    fn bad_hex_is_named() {
+        assert!(unhex("0g").is_err_and(|e| e.contains("`g` at position 2")));
+        assert!(unhex("abc").is_err_and(|e| e.contains("odd")));
+        assert_eq!(unhex("de ad_BE ef"), Ok(vec![0xde, 0xad, 0xbe, 0xef]));
+        assert!(unhex("d e").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn hex_round_trips(bytes: Vec<u8>) {
+            prop_assert_eq!(unhex(&hex(&bytes)), Ok(bytes));
+        }
+
+        #[test]
+        fn escaped_text_has_no_control_characters(bytes: Vec<u8>) {
+            prop_assert!(!escape(&bytes).chars().any(char::is_control));
+        }
+
+        #[test]
+        fn different_bytes_escape_differently(a: Vec<u8>, b: Vec<u8>) {
+            prop_assert_eq!(a == b, escape(&a) == escape(&b));
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Drive profiles and workloads from files: models with their errors, accuracy on another run, advice.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use isobath_model::advise::{Advice, AdviseError};
+pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
+use isobath_model::report::ModelReport;
+use isobath_model::workload::Workload;
+use isobath_model::{HeldOutError, ModelKind};
+use serde::Serialize;
+
+use crate::LabError;
+
+/// Reads a profile that a probe wrote.
+///
+/// # Errors
+/// [`LabError::Io`] if it cannot be read, [`LabError::Input`] if it is no profile of this version.
+pub fn read_profile(path: &Path) -> Result<DeviceProfile, LabError> {
+    let text = fs::read_to_string(path).map_err(LabError::io("read", path))?;
+    DeviceProfile::from_json(&text).map_err(|e| LabError::input(path, e.to_string()))
+}
+
+/// Writes a profile, wholly or not at all: a crash leaves the old file or the new one.
+///
+/// # Errors
+/// [`LabError::Io`].
+pub fn write_profile(path: &Path, profile: &DeviceProfile) -> Result<(), LabError> {
+    let text = profile
+        .to_json()
+        .map_err(|e| LabError::input(path, e.to_string()))?;
+    write_whole(path, &text)
+}
+
+/// Replaces a file by way of a neighbour and a rename.
+///
+/// # Errors
+/// [`LabError::Io`].
+pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".part");
+    let part = path.with_file_name(name);
+    let write = || {
+        let mut file = fs::File::create(&part)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&part, path)
+    };
+    write().map_err(|e| {
+        // Half a file helps nobody.
+        let _ = fs::remove_file(&part);
+        LabError::io("write", path)(e)
+    })
+}
+
+/// Fits every model to a profile.
+///
+/// # Errors
+/// [`LabError::Input`] if not even the coarsest model can be fitted: it says which points are missing.
+pub fn fit(path: &Path, profile: &DeviceProfile) -> Result<ModelReport, LabError> {
+    fit_and_judge(path, profile, None)
+}
+
+fn fit_and_judge(
+    path: &Path,
+    profile: &DeviceProfile,
+    unseen: Option<&DeviceProfile>,
+) -> Result<ModelReport, LabError> {
+    let report = ModelReport::of(profile, unseen);
+    let failures = report.rows.iter().filter_map(|r| r.failure.as_ref());
+    if failures.clone().count() < report.rows.len() {
+        return Ok(report);
+    }
+    let reason = failures.into_iter().next().cloned().unwrap_or_default();
+    let kept = report.samples.len();
+    let set_aside = profile.points.len() - kept;
+    let aside = match set_aside {
+        0 => String::new(),
+        n => format!(" ({n} more points are set aside because the drive was not steady)"),
+    };
+    Err(LabError::input(
+        path,
+        format!("too few points, {kept} can be used{aside}: {reason}"),
+    ))
+}
+
+/// One model judged on the points of another run.
+#[derive(Debug, Clone, Serialize)]
+pub struct JudgedModel {
+    /// The model.
+    pub kind: ModelKind,
+    /// Cross-validated inside the training points.
+    pub held_out: Option<HeldOutError>,
+    /// On the points of the test profile.
+    pub unseen: Option<HeldOutError>,
+    /// On its reads alone.
+    pub unseen_reads: Option<HeldOutError>,
+    /// On its writes alone.
+    pub unseen_writes: Option<HeldOutError>,
+    /// Why there are no numbers, in words.
+    pub failure: Option<String>,
+    /// Whether the training points alone chose it.
+    pub chosen: bool,
+}
+
+/// How well models trained on one run predict another.
+#[derive(Debug, Clone, Serialize)]
+pub struct Evaluation {
+    /// Points that were fitted.
+    pub train_points: usize,
+    /// Points that were predicted.
+    pub test_points: usize,
+    /// Coarsest model first.
+    pub models: Vec<JudgedModel>,
+    /// How much repeats of one point of reads differ within the test run, median.
+    pub repeat_noise_read: Option<f64>,
+    /// The same for writes.
+    pub repeat_noise_write: Option<f64>,
+    /// How much points differ that both runs measured: what no model can know. Median and 90th percentile.
+    pub between_runs: Option<HeldOutError>,
+    /// How much faster (above 1) or slower the drive was in the test run, by the median of the sentinels.
+    pub sentinel_ratio: Option<f64>,
+    /// What to know before quoting the numbers.
+    pub warnings: Vec<String>,
+}
+
+/// Trains every model on one profile and judges it on another run of the same drive.
+///
+/// # Errors
+/// [`LabError::Input`] where a profile is not usable, [`LabError::Request`] if both are the same run.
+pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabError> {
+    let train = read_profile(train_path)?;
+    let test = read_profile(test_path)?;
+    if train.points == test.points {
+        return Err(LabError::Request(format!(
+            "{} and {} hold the same measurements; judge models on another run",
+            train_path.display(),
+            test_path.display()
+        )));
+    }
+    let test_points = test.samples();
+    if test_points.is_empty() {
+        return Err(LabError::input(test_path, "it has no usable points"));
+    }
+    let report = fit_and_judge(train_path, &train, Some(&test))?;
+    let models = report
+        .rows
+        .iter()
+        .map(|row| {
+            let on = |keep: fn(f64) -> bool| {
+                let kept: Vec<_> = test_points
+                    .iter()
+                    .filter(|s| keep(s.point.read_share))
+                    .copied()
+                    .collect();
+                let model = report.predictor(row.kind)?.model();
+                HeldOutError::of(model, &kept).ok().flatten()
+            };
+            JudgedModel {
+                kind: row.kind,
+                held_out: row.held_out,
+                unseen: row.unseen,
+                unseen_reads: on(|share| share >= 1.0),
+                unseen_writes: on(|share| share <= 0.0),
+                failure: row.failure.clone(),
+                chosen: row.chosen,
+            }
+        })
+        .collect();
+    Ok(Evaluation {
+        train_points: report.samples.len(),
+        test_points: test_points.len(),
+        models,
+        repeat_noise_read: test.repeat_noise.read,
+        repeat_noise_write: test.repeat_noise.write,
+        between_runs: between_runs(&train, &test),
+        sentinel_ratio: sentinel(&test).zip(sentinel(&train)).map(|(b, a)| b / a),
+        warnings: doubts(&train, &test),
+    })
+}
+
+fn between_runs(train: &DeviceProfile, test: &DeviceProfile) -> Option<HeldOutError> {
+    let (train, test) = (train.samples(), test.samples());
+    let errors: Vec<f64> = test
+        .iter()
+        .filter_map(|s| {
+            let twin = train.iter().find(|t| t.point == s.point)?;
+            Some((twin.throughput_pages_per_s / s.throughput_pages_per_s - 1.0).abs())
+        })
+        .collect();
+    HeldOutError::from_errors(&errors)
+}
+
+fn sentinel(profile: &DeviceProfile) -> Option<f64> {
+    let mut rates: Vec<f64> = profile
+        .sentinels
+        .iter()
+        .map(|s| s.throughput_pages_per_s)
+        .collect();
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied()
+}
+
+/// Beyond this, the two runs did not see the same drive.
+const SENTINEL_DRIFT: f64 = 0.10;
+
+fn doubts(train: &DeviceProfile, test: &DeviceProfile) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if let Some(ratio) = sentinel(test).zip(sentinel(train)).map(|(b, a)| b / a)
+        && (ratio - 1.0).abs() > SENTINEL_DRIFT
+    {
+        doubts.push(format!(
+            "The drive itself changed: the sentinel was {:.0}% {} in the test run.",
+            100.0 * (ratio - 1.0).abs(),
+            if ratio > 1.0 { "faster" } else { "slower" }
+        ));
+    }
+    let (a, b) = (&train.hardware, &test.hardware);
+    if a.drive_model != b.drive_model || a.drive_capacity_bytes != b.drive_capacity_bytes {
+        doubts.push("The profiles name different drives.".to_owned());
+    }
+    let aside = |p: &DeviceProfile| p.points.len() - p.samples().len();
+    if aside(train) + aside(test) > 0 {
+        doubts.push(format!(
+            "{} training and {} test points are left out: the drive was not steady around them.",
+            aside(train),
+            aside(test)
+        ));
+    }
+    doubts
+}
+
+/// Reads a workload file.
+///
+/// # Errors
+/// [`LabError::Input`] names line and field.
+pub fn read_workload(path: &Path) -> Result<Workload, LabError> {
+    let text = fs::read_to_string(path).map_err(LabError::io("read", path))?;
+    Workload::from_toml(&text).map_err(|e| LabError::input(path, e.to_string()))
+}
+
+/// Advice for a workload on a profiled drive.
+///
+/// # Errors
+/// [`LabError::Input`] names the file that is to blame: the profile if it is not enough, the workload if its data do not
+/// fit.
+pub fn advise(profile_path: &Path, workload_path: &Path) -> Result<(Workload, Advice), LabError> {
+    let profile = read_profile(profile_path)?;
+    let workload = read_workload(workload_path)?;
+    let advice = isobath_model::advise::advise(&profile, &workload).map_err(|e| match e {
+        AdviseError::DoesNotFit { .. } => LabError::input(workload_path, e.to_string()),
+        other => LabError::input(profile_path, other.to_string()),
+    })?;
+    Ok((workload, advice))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_is_left_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.json");
+        write_whole(&path, "one").unwrap();
+        write_whole(&path, "two").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let lost = dir.path().join("no/such/p.json");
+        let error = write_whole(&lost, "x").unwrap_err().to_string();
+        assert!(error.contains("cannot write"), "{error}");
+    }
+}

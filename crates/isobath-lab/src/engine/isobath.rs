@@ -1,0 +1,153 @@
+//! This engine as a subject of its own benchmark.
+
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ::isobath::{Options, Store, Tree};
+
+use super::{
+    Callers, Client, Counters, Engine, EngineConfig, Key, Session, Sorted, run_on_threads,
+};
+use crate::LabError;
+
+/// The tree that holds the benchmark's records.
+const TREE: &str = "bench";
+
+pub(super) struct IsobathEngine {
+    store: Store,
+    tree: Tree,
+    config: EngineConfig,
+}
+
+impl IsobathEngine {
+    pub(super) fn open(config: &EngineConfig, create: bool) -> Result<IsobathEngine, LabError> {
+        let mut options = Options::new()
+            .pool_bytes(config.pool_bytes)
+            .tasks_per_worker(config.tasks_per_worker)
+            .depth_per_worker(config.depth_per_worker);
+        if let Some(workers) = config.workers {
+            options = options.workers(workers);
+        }
+        let store = match &config.path {
+            None => Store::in_memory(&options)?,
+            Some(path) if create => Store::create(&[path], &options)?,
+            Some(path) => Store::open(&[path], &options)?,
+        };
+        let tree = store.open_or_create_tree(TREE)?;
+        Ok(IsobathEngine {
+            store,
+            tree,
+            config: config.clone(),
+        })
+    }
+}
+
+impl Engine for IsobathEngine {
+    fn version(&self) -> String {
+        format!("isobath {}", env!("CARGO_PKG_VERSION"))
+    }
+
+    fn clients(&self) -> usize {
+        match self.config.callers {
+            Callers::Tasks => self.store.workers() * self.config.tasks_per_worker,
+            Callers::Threads => self.config.threads,
+        }
+    }
+
+    fn load_sorted(&self, records: &mut Sorted<'_>) -> Result<(), LabError> {
+        self.tree.bulk_load(records)?;
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<(), LabError> {
+        Ok(())
+    }
+
+    fn run(&self, client: Arc<Client>) -> Result<(), LabError> {
+        if self.config.callers == Callers::Threads {
+            let session = || TreeSession {
+                tree: self.tree.clone(),
+            };
+            return run_on_threads(self.config.threads, session, &*client);
+        }
+        let workers = self.store.workers();
+        let tasks: Vec<_> = (0..self.clients())
+            .map(|index| {
+                let client = Arc::clone(&client);
+                let mut session = TreeSession {
+                    tree: self.tree.clone(),
+                };
+                self.store
+                    .spawn_on(index % workers, move || client(index, &mut session))
+            })
+            .collect();
+        let mut result = Ok(());
+        for task in tasks {
+            let ended = task.join().map_err(LabError::from).and_then(|r| r);
+            if result.is_ok() {
+                result = ended;
+            }
+        }
+        result
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            device_reads: Some(self.store.stats().page_reads),
+        }
+    }
+
+    fn files(&self) -> Result<Vec<PathBuf>, LabError> {
+        Ok(self.store.paths().to_vec())
+    }
+
+    fn close(self: Box<Self>) -> Result<(), LabError> {
+        let Self { store, tree, .. } = *self;
+        drop(tree);
+        Ok(store.close()?)
+    }
+}
+
+struct TreeSession {
+    tree: Tree,
+}
+
+impl Session for TreeSession {
+    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+        Ok(self.tree.get_into(key, value)?)
+    }
+
+    fn get_many(
+        &mut self,
+        keys: &[Key],
+        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
+    ) -> Result<(), LabError> {
+        Ok(self.tree.get_each(keys, visit)?)
+    }
+
+    fn scan(
+        &mut self,
+        from: &Key,
+        limit: usize,
+        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
+    ) -> Result<usize, LabError> {
+        let mut seen = 0;
+        let bounds = (Bound::Included(&from[..]), Bound::Unbounded);
+        self.tree.scan(bounds, |key, value| {
+            visit(key, value);
+            seen += 1;
+            seen < limit
+        })?;
+        Ok(seen)
+    }
+
+    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
+        Ok(self.tree.insert(key, value)?)
+    }
+
+    fn wait_until(&mut self, when: Instant) {
+        ::isobath::sleep_until(when);
+    }
+}

@@ -1,0 +1,139 @@
+//! Errors of the laboratory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::raw::RawError;
+
+/// Why a piece of laboratory work ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// The engine refused or failed; its message names the file and the cure.
+    #[error(transparent)]
+    Engine(#[from] isobath::Error),
+    /// There is no store where one was named.
+    #[error(
+        "there is no store at {paths}; check the name, or add --create to make a new one there"
+    )]
+    NoStore {
+        /// The paths that were named.
+        paths: String,
+    },
+    /// The operating system refused or failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb: "read", "create".
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// An input is not what it was said to be.
+    #[error("{}: {reason}", path.display())]
+    Input {
+        /// The file; `-` is standard input.
+        path: PathBuf,
+        /// What is wrong, where, and what to do.
+        reason: String,
+    },
+    /// An export file is damaged, truncated or of a newer format.
+    #[error("{}: at byte {offset}: {reason}", path.display())]
+    Export {
+        /// The export file.
+        path: PathBuf,
+        /// Where in the file.
+        offset: u64,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// There is less free space than the work needs.
+    #[error(
+        "{} has {available_bytes} bytes free and this needs {needed_bytes}; free some space, or choose another place with {option}",
+        path.display()
+    )]
+    NoSpace {
+        /// A path on the file system.
+        path: PathBuf,
+        /// Free bytes there.
+        available_bytes: u64,
+        /// Bytes that the work would take.
+        needed_bytes: u64,
+        /// The option that chooses another place.
+        option: &'static str,
+    },
+    /// A raw measurement failed.
+    #[error(transparent)]
+    Raw(RawError),
+    /// A task of the engine panicked; the store goes on.
+    #[error(transparent)]
+    Panic(#[from] isobath::TaskPanic),
+    /// A rival engine failed.
+    #[error("{engine}: {message}")]
+    Rival {
+        /// Its name.
+        engine: &'static str,
+        /// Its own message.
+        message: String,
+    },
+    /// This build lacks a feature.
+    #[error("this build has no {what}; {cure}")]
+    NotBuilt {
+        /// What is missing.
+        what: &'static str,
+        /// How to get it.
+        cure: &'static str,
+    },
+    /// The request contradicts itself or asks for what is not possible.
+    #[error("{0}")]
+    Request(String),
+    /// What was read back is not what was stored.
+    #[error("verification failed: {0}")]
+    Verify(String),
+    /// A file or device for measuring could not be opened, made or grown.
+    #[error(transparent)]
+    Volume(#[from] isobath_io::VolumeError),
+    /// The person asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl From<RawError> for LabError {
+    fn from(error: RawError) -> LabError {
+        match error {
+            RawError::Interrupted => LabError::Interrupted,
+            other => LabError::Raw(other),
+        }
+    }
+}
+
+impl LabError {
+    /// An I/O error with its path; for `map_err`. `action` is a verb.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabError {
+        let path = path.to_path_buf();
+        move |source| LabError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// An error of a value that was streamed: the engine's own where it was the
+    /// engine's, else an I/O error with what was done and where.
+    #[must_use]
+    pub fn streamed(action: &'static str, path: &Path, error: io::Error) -> LabError {
+        match error.downcast::<isobath::Error>() {
+            Ok(engine) => engine.into(),
+            Err(other) => LabError::io(action, path)(other),
+        }
+    }
+
+    /// An error of the input at `path`.
+    pub(crate) fn input(path: &Path, reason: impl Into<String>) -> LabError {
+        LabError::Input {
+            path: path.to_path_buf(),
+            reason: reason.into(),
+        }
+    }
+}

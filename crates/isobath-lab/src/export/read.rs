@@ -1,0 +1,336 @@
+//! Reading an export file into a store.
+
+use std::io::{self, BufReader, Read, Write};
+use std::ops::Bound;
+use std::path::Path;
+
+use isobath::{Store, Tree};
+
+use super::block::{BlockReader, Fields, Kind};
+use super::{Counts, EXPORT_FORMAT, Transferred};
+use crate::files::open_regular;
+use crate::pipeline::Record;
+use crate::{LabError, Monitor, Stage, Unit};
+
+/// An export file whose header was read and understood.
+pub struct ImportFile {
+    blocks: BlockReader<BufReader<Box<dyn Read + Send>>>,
+    total: Option<u64>,
+}
+
+impl ImportFile {
+    /// Opens an export file, or standard input where `from` is `None`, and
+    /// reads its header.
+    ///
+    /// # Errors
+    /// A file that is missing, foreign, damaged, or of a newer format.
+    pub fn open(from: Option<&Path>) -> Result<ImportFile, LabError> {
+        let (input, path, total): (Box<dyn Read + Send>, &Path, Option<u64>) = match from {
+            None => (Box::new(io::stdin()), Path::new("-"), None),
+            Some(path) => {
+                let file = open_regular(path)?;
+                let length = file.metadata().map_err(LabError::io("read", path))?.len();
+                (Box::new(file), path, Some(length))
+            }
+        };
+        let mut blocks = BlockReader::new(BufReader::with_capacity(1 << 20, input), path);
+        let kind = blocks.read()?;
+        let version = Fields(blocks.payload()).u16();
+        match (kind, version) {
+            (Kind::Header, Some(v)) if v > EXPORT_FORMAT => Err(blocks.damage(&format!(
+                "the file has export format {v} and this version reads up to {EXPORT_FORMAT}; use a newer Isobath"
+            ))),
+            (Kind::Header, Some(1)) => Ok(ImportFile { blocks, total }),
+            _ => Err(blocks.damage("the file does not start with a header")),
+        }
+    }
+
+    /// Reads the file into `store`. With `merge`, records may go into trees
+    /// that exist already, where they replace records of the same key.
+    ///
+    /// The file is verified while it is read. Where it turns out to be
+    /// damaged, what came before the damage has been imported.
+    ///
+    /// # Errors
+    /// A damaged or truncated file; a tree that exists already, without
+    /// `merge`; engine and I/O errors.
+    pub fn import(
+        self,
+        store: &Store,
+        merge: bool,
+        monitor: &dyn Monitor,
+    ) -> Result<Transferred, LabError> {
+        monitor.begin(Stage {
+            name: "importing",
+            total: self.total,
+            unit: Unit::Bytes,
+        });
+        let mut importer = Importer {
+            store,
+            monitor,
+            done: Transferred {
+                file_bytes: self.blocks.bytes(),
+                ..Transferred::default()
+            },
+            blocks: self.blocks,
+        };
+        loop {
+            match importer.block()? {
+                Kind::TreeBegin => importer.tree(merge)?,
+                Kind::End => return importer.end(),
+                other => {
+                    return Err(importer
+                        .blocks
+                        .damage(&format!("a block of kind {other:?} cannot come here")));
+                }
+            }
+        }
+    }
+}
+
+struct Importer<'s, R> {
+    blocks: BlockReader<R>,
+    store: &'s Store,
+    monitor: &'s dyn Monitor,
+    done: Transferred,
+}
+
+/// What ended a run of small records.
+enum Next {
+    Large,
+    TreeEnd,
+}
+
+impl<R: Read + Send> Importer<'_, R> {
+    /// The next block, with progress.
+    fn block(&mut self) -> Result<Kind, LabError> {
+        self.monitor.check()?;
+        let kind = self.blocks.read()?;
+        self.monitor
+            .advance(self.blocks.bytes() - self.done.file_bytes);
+        self.done.file_bytes = self.blocks.bytes();
+        Ok(kind)
+    }
+
+    fn tree(&mut self, merge: bool) -> Result<(), LabError> {
+        let mut fields = Fields(self.blocks.payload());
+        let name = fields
+            .u32()
+            .and_then(|_| fields.text())
+            .ok_or_else(|| self.blocks.damage("the tree's name is unreadable"))?;
+        let exists = self.store.trees()?.iter().any(|t| t.name == name);
+        if exists && !merge {
+            return Err(LabError::Request(format!(
+                "the store has a tree `{}` already; add --merge to write into it, or drop it first with `isobath trees drop`",
+                crate::escape(name.as_bytes())
+            )));
+        }
+        let tree = self.store.open_or_create_tree(&name)?;
+        let fast = is_empty(&tree)?;
+        let mut counts = Counts::default();
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            match self.small_records(&tree, fast, &mut counts, &mut last)? {
+                Next::TreeEnd => break,
+                Next::Large => self.large_record(&tree, &mut counts, &mut last)?,
+            }
+        }
+        self.tree_end(counts)
+    }
+
+    /// Imports records up to the next large one or the tree's end.
+    fn small_records(
+        &mut self,
+        tree: &Tree,
+        fast: bool,
+        counts: &mut Counts,
+        last: &mut Option<Vec<u8>>,
+    ) -> Result<Next, LabError> {
+        let mut run = Run {
+            importer: self,
+            payload: Vec::new(),
+            at: 0,
+            counts,
+            last,
+            ended: None,
+        };
+        if fast {
+            // The iterator cannot answer with an error; it stops and keeps it.
+            tree.bulk_load(&mut run)?;
+        } else {
+            for (key, value) in &mut run {
+                tree.insert(&key, &value)?;
+            }
+        }
+        match run.ended {
+            Some(ended) => ended,
+            None => Err(LabError::Verify(
+                "the load stopped before the end of its input".to_owned(),
+            )),
+        }
+    }
+
+    /// Imports the record whose first block was just read.
+    fn large_record(
+        &mut self,
+        tree: &Tree,
+        counts: &mut Counts,
+        last: &mut Option<Vec<u8>>,
+    ) -> Result<(), LabError> {
+        let (length, key) = (|| {
+            let mut fields = Fields(self.blocks.payload());
+            let length = fields.u64()?;
+            let key_length = fields.u32()? as usize;
+            Some((length, fields.bytes(key_length)?.to_vec()))
+        })()
+        .ok_or_else(|| self.blocks.damage("a large record's head is unreadable"))?;
+        check_order(last.as_deref(), &key).map_err(|e| self.blocks.damage(e))?;
+        let mut writer = tree.writer(&key)?;
+        let mut left = length;
+        while left > 0 {
+            let kind = self.block()?;
+            let part = self.blocks.payload();
+            if kind != Kind::ValuePart || part.is_empty() || part.len() as u64 > left {
+                return Err(self
+                    .blocks
+                    .damage("a large value's parts do not add up to its length"));
+            }
+            left -= part.len() as u64;
+            writer
+                .write_all(part)
+                .map_err(|e| LabError::streamed("store a value of", self.blocks.path(), e))?;
+        }
+        writer.finish()?;
+        counts.record(key.len(), length);
+        *last = Some(key);
+        Ok(())
+    }
+
+    /// Compares the counts that the tree's end block states.
+    fn tree_end(&mut self, counts: Counts) -> Result<(), LabError> {
+        let mut fields = Fields(self.blocks.payload());
+        let stated = [fields.u64(), fields.u64(), fields.u64()];
+        let found = [counts.records, counts.key_bytes, counts.value_bytes].map(Some);
+        if stated != found {
+            return Err(self.blocks.damage(&format!(
+                "the tree's end block states {} records, but {} were read",
+                stated[0].unwrap_or(0),
+                counts.records
+            )));
+        }
+        counts.add_to(&mut self.done);
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<Transferred, LabError> {
+        let mut fields = Fields(self.blocks.payload());
+        let stated = [fields.u64(), fields.u64(), fields.u64()];
+        let found = [self.done.trees, self.done.records, self.done.value_bytes].map(Some);
+        if stated != found {
+            return Err(self
+                .blocks
+                .damage("the end block's counts do not agree with what was read"));
+        }
+        if !self.blocks.at_end()? {
+            return Err(self
+                .blocks
+                .damage("bytes follow the end block: the file is not as it was written"));
+        }
+        Ok(self.done)
+    }
+}
+
+fn is_empty(tree: &Tree) -> Result<bool, LabError> {
+    let mut empty = true;
+    tree.scan(
+        (Bound::<&[u8]>::Unbounded, Bound::Unbounded),
+        |_key, _value| {
+            empty = false;
+            false
+        },
+    )?;
+    Ok(empty)
+}
+
+fn check_order(last: Option<&[u8]>, key: &[u8]) -> Result<(), &'static str> {
+    match last {
+        Some(last) if last >= key => Err("keys are not in ascending order: the file is damaged"),
+        _ => Ok(()),
+    }
+}
+
+/// The records between two large ones, as an iterator.
+struct Run<'r, 's, R> {
+    importer: &'r mut Importer<'s, R>,
+    /// Payload of the present block of records, and how far it is used.
+    payload: Vec<u8>,
+    at: usize,
+    counts: &'r mut Counts,
+    last: &'r mut Option<Vec<u8>>,
+    /// Why the iterator ended; set exactly when it answered `None`.
+    ended: Option<Result<Next, LabError>>,
+}
+
+impl<R: Read + Send> Run<'_, '_, R> {
+    /// The next record, or what ends the run.
+    fn step(&mut self) -> Result<Result<Record, Next>, LabError> {
+        while self.at == self.payload.len() {
+            match self.importer.block()? {
+                Kind::Records => {
+                    self.payload.clear();
+                    self.payload
+                        .extend_from_slice(self.importer.blocks.payload());
+                    self.at = 0;
+                }
+                Kind::LargeRecord => return Ok(Err(Next::Large)),
+                Kind::TreeEnd => return Ok(Err(Next::TreeEnd)),
+                other => {
+                    return Err(self
+                        .importer
+                        .blocks
+                        .damage(&format!("a block of kind {other:?} cannot come here")));
+                }
+            }
+        }
+        let mut fields = Fields(&self.payload[self.at..]);
+        let before = fields.0.len();
+        let (key, value) = (|| {
+            let key = fields.u32()? as usize;
+            let value = fields.u32()? as usize;
+            Some((fields.bytes(key)?.to_vec(), fields.bytes(value)?.to_vec()))
+        })()
+        .ok_or_else(|| {
+            self.importer
+                .blocks
+                .damage("a record reaches beyond its block")
+        })?;
+        self.at += before - fields.0.len();
+        check_order(self.last.as_deref(), &key).map_err(|e| self.importer.blocks.damage(e))?;
+        self.counts.record(key.len(), value.len() as u64);
+        let last = self.last.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(&key);
+        Ok(Ok((key, value)))
+    }
+}
+
+impl<R: Read + Send> Iterator for Run<'_, '_, R> {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended.is_some() {
+            return None;
+        }
+        match self.step() {
+            Ok(Ok(record)) => Some(record),
+            Ok(Err(next)) => {
+                self.ended = Some(Ok(next));
+                None
+            }
+            Err(error) => {
+                self.ended = Some(Err(error));
+                None
+            }
+        }
+    }
+}

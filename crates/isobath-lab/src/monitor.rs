@@ -1,0 +1,61 @@
+//! How long work reports progress and learns that it should stop.
+
+use crate::LabError;
+
+/// What a stage counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Records, files, pages.
+    Items,
+    /// Milliseconds.
+    Milliseconds,
+}
+
+/// A named part of long work.
+#[derive(Debug, Clone, Copy)]
+pub struct Stage {
+    /// What is being done: "loading files".
+    pub name: &'static str,
+    /// Where it ends, if that is known, in `unit`.
+    pub total: Option<u64>,
+    /// What is counted.
+    pub unit: Unit,
+}
+
+/// Whoever watches long work; called from several threads.
+pub trait Monitor: Sync {
+    /// A new stage begins; the one before it has ended.
+    fn begin(&self, stage: Stage);
+    /// The present stage went on by `amount` of its unit.
+    fn advance(&self, amount: u64);
+    /// One line that a person should read now.
+    fn say(&self, line: &str);
+    /// Whether the person asked to stop.
+    fn cancelled(&self) -> bool;
+
+    /// An error once the person asked to stop.
+    ///
+    /// # Errors
+    /// [`LabError::Interrupted`].
+    fn check(&self) -> Result<(), LabError> {
+        if self.cancelled() {
+            return Err(LabError::Interrupted);
+        }
+        Ok(())
+    }
+}
+
+/// A monitor that shows nothing and never stops the work.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Monitor for Silent {
+    fn begin(&self, _: Stage) {}
+    fn advance(&self, _: u64) {}
+    fn say(&self, _: &str) {}
+    fn cancelled(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,315 @@
+//! Probing a drive: a plan of raw I/O points that ends in a device profile (paper 000, section 3.3, with O_DIRECT).
+//!
+//! Points are measured in random order between sentinels, one fixed point that tells whether the drive is still the same.
+//! Where the sentinels around a point differ by more than 10% the point is measured again later; it is never rescaled. The
+//! profile is written after every group of points, whole or not at all, so an interrupted probe leaves what it has and can go
+//! on from there. A test file loses its name as soon as it is open: nothing stays behind, however the process ends.
+
+mod measure;
+mod regimes;
+mod run;
+mod system;
+mod target;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use isobath_model::plan::{default_plan, paper_plan, quick_plan, seeded_plan};
+use isobath_model::profile::{DeviceProfile, PlanNote};
+use isobath_model::{OperatingPoint, PAGE_BYTES};
+use serde::Serialize;
+
+use crate::{LabError, Monitor};
+pub use target::{Intent, intent};
+
+/// Which points are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grid {
+    /// Twenty points, under a minute.
+    Quick,
+    /// Sixty points, some minutes.
+    Default,
+    /// The grid of section 3.3.
+    Paper,
+    /// Points drawn from a seed: what models are judged on.
+    Seeded(usize),
+}
+
+impl Grid {
+    fn name(self) -> &'static str {
+        match self {
+            Grid::Quick => "quick",
+            Grid::Default => "default",
+            Grid::Paper => "paper",
+            Grid::Seeded(_) => "seeded",
+        }
+    }
+}
+
+/// What is to be probed and how.
+#[derive(Debug, Clone)]
+pub struct ProbePlan {
+    /// A directory or new file (a test file is made), an existing file (only read), or a block device.
+    pub path: PathBuf,
+    /// Where the profile is written.
+    pub output: PathBuf,
+    /// Which points.
+    pub grid: Grid,
+    /// Bytes that offsets are drawn from.
+    pub bytes: u64,
+    /// Deepest queue tried, 32 at least.
+    pub concurrency_max: u32,
+    /// Half width of the 95% confidence interval of a point's mean that repeats aim at, as a share of it.
+    pub confidence: f64,
+    /// Least repeats of a point.
+    pub repeats_min: u32,
+    /// Most repeats of a point.
+    pub repeats_max: u32,
+    /// How long one repeat measures.
+    pub slice: Duration,
+    /// Points between two sentinels.
+    pub group: usize,
+    /// How often a point is measured again because its sentinels differ.
+    pub reruns_max: u32,
+    /// After this time nothing is measured again.
+    pub rerun_until: Duration,
+    /// Seed of order, offsets and drawn points.
+    pub seed: u64,
+    /// Write twice the range at random first, so that writes are measured in steady state.
+    pub precondition: bool,
+    /// Overwrite a block device that is not empty.
+    pub destroy: bool,
+    /// Go on with the profile at `output`.
+    pub resume: bool,
+}
+
+/// What a probe will do, told before it does anything.
+#[derive(Debug, Clone, Serialize)]
+pub struct Estimate {
+    /// Points still to be measured.
+    pub points: usize,
+    /// What happens to the path, as a sentence.
+    pub action: String,
+    /// Bytes of the file or range.
+    pub bytes: u64,
+    /// Bytes that preparing writes; measured writes come on top, as many as the drive takes in `measuring_writes_s`.
+    pub prepare_writes_bytes: u64,
+    /// Seconds of measured writes at least.
+    pub measuring_writes_s: f64,
+    /// Seconds at least, on a drive of 2 GB/s that is quiet.
+    pub seconds_min: f64,
+    /// Seconds at most, on a drive of 500 MB/s where every point takes all repeats.
+    pub seconds_max: f64,
+}
+
+/// Rates that the estimate assumes, bytes/s.
+const FAST: f64 = 2e9;
+const SLOW: f64 = 5e8;
+/// Starting and stopping a slice.
+const SLICE_OVERHEAD_S: f64 = 0.02;
+
+impl ProbePlan {
+    /// The plan of a grid with its defaults.
+    #[must_use]
+    pub fn new(path: &Path, output: &Path, grid: Grid) -> ProbePlan {
+        let quick = grid == Grid::Quick;
+        ProbePlan {
+            path: path.to_path_buf(),
+            output: output.to_path_buf(),
+            grid,
+            bytes: if quick { 1 << 30 } else { 4 << 30 },
+            concurrency_max: 128,
+            confidence: if quick { 0.10 } else { 0.05 },
+            repeats_min: if quick { 2 } else { 3 },
+            repeats_max: if quick { 3 } else { 6 },
+            slice: Duration::from_millis(if quick { 400 } else { 600 }),
+            group: if quick { 2 } else { 1 },
+            reruns_max: if quick { 2 } else { 3 },
+            rerun_until: Duration::from_secs(if quick { 36 } else { 3600 }),
+            seed: 1,
+            precondition: false,
+            destroy: false,
+            resume: false,
+        }
+    }
+
+    /// The points, in the order of the plan.
+    #[must_use]
+    pub fn points(&self) -> Vec<OperatingPoint> {
+        let deep = self.concurrency_max;
+        match self.grid {
+            Grid::Quick => quick_plan(deep),
+            Grid::Default => default_plan(self.seed, deep),
+            Grid::Paper => paper_plan(),
+            Grid::Seeded(count) => seeded_plan(count, self.seed, deep),
+        }
+    }
+
+    fn note(&self) -> PlanNote {
+        PlanNote {
+            name: self.grid.name().to_owned(),
+            point_count: self.points().len(),
+            seed: self.seed,
+            concurrency_max: self.concurrency_max,
+        }
+    }
+
+    /// Points that the target allows and `taken` does not hold yet.
+    fn missing(&self, read_only: bool, taken: &[OperatingPoint]) -> Vec<OperatingPoint> {
+        let mut points = self.points();
+        points.retain(|p| (!read_only || p.read_share >= 1.0) && !taken.contains(p));
+        points
+    }
+
+    fn check(&self) -> Result<(), LabError> {
+        let largest = self.points().iter().map(|p| p.io_pages).fold(1.0, f64::max);
+        let threads = f64::from(self.concurrency_max.max(128)) / 32.0;
+        let least = (largest * threads) as u64 * PAGE_BYTES;
+        let least = least.max(target::LEAST_BYTES);
+        let wrong = |text: String| Err(LabError::Request(text));
+        if self.bytes < least {
+            return wrong(format!(
+                "--size {} is too small: this plan needs at least {least} bytes",
+                self.bytes
+            ));
+        }
+        if !(32..=4096).contains(&self.concurrency_max) {
+            return wrong(format!(
+                "--max-depth must be 32 to 4096, not {}",
+                self.concurrency_max
+            ));
+        }
+        if !(self.confidence > 0.0 && self.confidence < 1.0) {
+            return wrong(format!(
+                "--confidence must be above 0% and below 100%, not {}%",
+                self.confidence * 100.0
+            ));
+        }
+        if self.grid == Grid::Seeded(0) {
+            return wrong("--seeded 0 measures nothing; ask for at least one point".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A probe that was checked and has touched nothing yet.
+pub struct Prepared {
+    plan: ProbePlan,
+    intent: Intent,
+    earlier: Option<DeviceProfile>,
+}
+
+/// Checks a plan against its path and output; writes nothing.
+///
+/// # Errors
+/// [`LabError::Request`] where the plan contradicts itself or the output; [`LabError::Input`] for an unusable path or an
+/// earlier profile of another plan.
+pub fn prepare(plan: ProbePlan) -> Result<Prepared, LabError> {
+    plan.check()?;
+    let intent = intent(&plan.path)?;
+    let earlier = match (plan.resume, plan.output.exists()) {
+        (false, false) => None,
+        (false, true) => {
+            return Err(LabError::Request(format!(
+                "{} exists; add --resume to go on with it, or name another file with --output",
+                plan.output.display()
+            )));
+        }
+        (true, false) => None,
+        (true, true) => {
+            let profile = crate::drive_model::read_profile(&plan.output)?;
+            if profile.plan.as_ref() != Some(&plan.note()) {
+                return Err(LabError::input(
+                    &plan.output,
+                    "it was made by another plan; resume with the options that it was begun with, or name another --output",
+                ));
+            }
+            Some(profile)
+        }
+    };
+    Ok(Prepared {
+        plan,
+        intent,
+        earlier,
+    })
+}
+
+impl Prepared {
+    fn read_only(&self) -> bool {
+        matches!(self.intent, Intent::ReadOnly(_))
+    }
+
+    fn taken(&self) -> Vec<OperatingPoint> {
+        let Some(profile) = &self.earlier else {
+            return Vec::new();
+        };
+        let sound = |regime: usize| profile.regimes[regime].name != regimes::DRIFTING;
+        let kept = profile.points.iter().filter(|p| sound(p.regime));
+        kept.map(|p| p.sample().point).collect()
+    }
+
+    /// What the probe will do and how long it will take.
+    #[must_use]
+    pub fn estimate(&self) -> Estimate {
+        let plan = &self.plan;
+        let read_only = self.read_only();
+        let missing = plan.missing(read_only, &self.taken());
+        let points = missing.len();
+        let slice = plan.slice.as_secs_f64() + run::WARM_UP.as_secs_f64() + SLICE_OVERHEAD_S;
+        let sentinels = points.div_ceil(plan.group.max(1)) + 1;
+        let measuring = |repeats: u32, tries: f64| {
+            slice * tries * (points as f64 * f64::from(repeats) + sentinels as f64)
+        };
+        let bytes = plan.bytes;
+        let written = match (read_only, plan.precondition) {
+            (true, _) => 0,
+            (false, false) => bytes,
+            (false, true) => 3 * bytes,
+        };
+        let moved = (written + bytes) as f64;
+        let writes = missing.iter().map(|p| 1.0 - p.read_share).sum::<f64>();
+        Estimate {
+            points,
+            action: self.action(),
+            bytes,
+            prepare_writes_bytes: written,
+            measuring_writes_s: writes * f64::from(plan.repeats_min) * slice,
+            seconds_min: moved / FAST + measuring(plan.repeats_min, 1.0),
+            seconds_max: moved / SLOW + measuring(plan.repeats_max, 1.0),
+        }
+    }
+
+    fn action(&self) -> String {
+        match &self.intent {
+            Intent::TestFile(path) => format!(
+                "makes a test file in {}, writes it in full and removes it",
+                path.parent().unwrap_or(path).display()
+            ),
+            Intent::ReadOnly(path) => {
+                format!(
+                    "reads {}, which exists, and writes nothing to it",
+                    path.display()
+                )
+            }
+            Intent::Overwrite(path) if self.plan.destroy => {
+                format!("OVERWRITES {}: whatever it holds is lost", path.display())
+            }
+            Intent::Overwrite(path) => format!(
+                "writes to {} if it is empty, and refuses otherwise",
+                path.display()
+            ),
+        }
+    }
+
+    /// Measures. The profile at the plan's output grows with every group of points.
+    ///
+    /// # Errors
+    /// [`LabError::Interrupted`] after Ctrl-C, the partial profile being written; [`LabError::NoSpace`],
+    /// [`LabError::Volume`] and [`LabError::Raw`] otherwise.
+    pub fn run(self, monitor: &dyn Monitor) -> Result<DeviceProfile, LabError> {
+        run::run(self, monitor)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,378 @@
+//! The run of a probe: fill, first pass, read, then points between sentinels.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use isobath_model::profile::{
+    DeviceProfile, DriveState, HostCache, HostCacheVerdict, PROFILE_FORMAT, PROFILE_VERSION,
+    Preparation, Regime, RepeatNoise, Sentinel, System, Target,
+};
+use isobath_model::{OperatingPoint, PAGE_BYTES};
+
+use super::measure::{Gauge, Quietly};
+use super::regimes::{self, AGREE, Taken, TakenPoint, assign, cliff, difference};
+use super::system::{CpuTicks, hardware, io_scheduler};
+use super::target::Opened;
+use super::{Prepared, ProbePlan};
+use crate::drive_model::write_profile;
+use crate::{LabError, Machine, Monitor, Stage, Unit, raw};
+
+/// What runs before a slice counts.
+pub(super) const WARM_UP: Duration = Duration::from_millis(80);
+/// The sentinel: random 4 KiB reads, this many in flight.
+const SENTINEL_DEPTH: f64 = 32.0;
+/// Repeated reads faster than first ones by more than this make a cache below the kernel suspected.
+const CACHE_GAIN: f64 = 1.3;
+/// Preconditioning writes this many times the range.
+const PRECONDITION_TIMES: u64 = 2;
+/// A point's median absolute difference of two repeats, in standard deviations, if these are normal.
+const DIFFERENCE_PER_SPREAD: f64 = 0.954;
+
+struct Session<'a> {
+    plan: &'a ProbePlan,
+    gauge: Gauge<'a>,
+    start: Instant,
+    /// Seconds that earlier sessions took.
+    offset_s: f64,
+    ticks: CpuTicks,
+    profile: DeviceProfile,
+    taken: Vec<TakenPoint>,
+    fill_cliff: Option<(f64, f64)>,
+    slices: u64,
+}
+
+pub(super) fn run(prepared: Prepared, monitor: &dyn Monitor) -> Result<DeviceProfile, LabError> {
+    let plan = &prepared.plan;
+    let opened = Opened::open(&prepared.intent, plan.bytes, plan.destroy)?;
+    let start = Instant::now();
+    let ticks = CpuTicks::now();
+    let mut profile = describe(plan, &opened);
+    let gauge = Gauge {
+        volume: &opened.volume,
+        bytes: opened.bytes,
+        cores: profile.hardware.cpu_count,
+        slice_ms: plan.slice.as_millis() as u32,
+        warmup_ms: WARM_UP.as_millis() as u32,
+        repeats_min: plan.repeats_min,
+        repeats_max: plan.repeats_max,
+        confidence: plan.confidence,
+        seed: plan.seed,
+        monitor,
+    };
+    let missing = plan.missing(opened.read_only, &prepared.taken());
+    let (taken, offset_s) = match prepared.earlier {
+        Some(earlier) => take_over(&mut profile, earlier),
+        None => (Vec::new(), 0.0),
+    };
+    let mut session = Session {
+        plan,
+        gauge,
+        start,
+        offset_s,
+        ticks,
+        profile,
+        taken,
+        fill_cliff: None,
+        slices: 0,
+    };
+    let outcome = session
+        .ready_drive(&opened, monitor)
+        .and_then(|()| session.measure(missing, monitor));
+    session.profile.complete = outcome.is_ok();
+    // Before any point there is nothing worth a file.
+    if outcome.is_ok() || !session.taken.is_empty() {
+        session.save()?;
+    }
+    outcome?;
+    Ok(session.profile)
+}
+
+/// The profile without points.
+fn describe(plan: &ProbePlan, opened: &Opened) -> DeviceProfile {
+    let machine = Machine::here(&plan.path);
+    let backend = opened.volume.backend_report();
+    let file_system = (opened.kind == isobath_model::profile::TargetKind::File)
+        .then(|| machine.file_system.clone())
+        .filter(|f| f != "unknown");
+    let created = SystemTime::now().duration_since(UNIX_EPOCH);
+    DeviceProfile {
+        format: PROFILE_FORMAT.to_owned(),
+        version: PROFILE_VERSION,
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        created_unix_s: created.map_or(0, |d| d.as_secs()),
+        complete: false,
+        plan: Some(plan.note()),
+        target: Target {
+            path: plan.path.display().to_string(),
+            kind: opened.kind,
+            size_bytes: opened.bytes,
+        },
+        hardware: hardware(&plan.path, &machine),
+        system: System {
+            kernel: machine.kernel,
+            file_system,
+            io_scheduler: io_scheduler(&plan.path),
+            io_interface: backend.backend.to_string(),
+            direct_io: backend.direct,
+        },
+        drive_state: DriveState {
+            preparation: Preparation::Unknown,
+            prepared_bytes: 0,
+            fill_share: None,
+        },
+        host_cache: HostCache {
+            verdict: HostCacheVerdict::NotTested,
+            first_pass_reads_per_s: None,
+            repeat_reads_per_s: None,
+        },
+        steal_share: None,
+        repeat_noise: RepeatNoise::default(),
+        regimes: Vec::new(),
+        sentinels: Vec::new(),
+        points: Vec::new(),
+    }
+}
+
+/// Puts the points and sentinels of an earlier session in front; drifting points are measured again. Answers the points and
+/// the time at which the earlier session ended.
+fn take_over(profile: &mut DeviceProfile, earlier: DeviceProfile) -> (Vec<TakenPoint>, f64) {
+    let ended = earlier
+        .regimes
+        .iter()
+        .map(|r| r.ended_s)
+        .fold(0.0, f64::max);
+    let regimes = earlier.regimes;
+    let taken = earlier
+        .points
+        .into_iter()
+        .filter_map(|point| {
+            let taken = match regimes[point.regime].name.as_str() {
+                regimes::DRIFTING => return None,
+                regimes::WRITE_CACHE => Taken::WriteCache,
+                _ => Taken::Steady,
+            };
+            Some(TakenPoint { point, taken })
+        })
+        .collect();
+    profile.created_unix_s = earlier.created_unix_s;
+    profile.sentinels = earlier.sentinels;
+    (taken, ended)
+}
+
+impl Session<'_> {
+    fn clock(&self) -> f64 {
+        self.offset_s + self.start.elapsed().as_secs_f64()
+    }
+
+    /// Fills the range, looks for a cache below the kernel, and reads the range in full.
+    fn ready_drive(&mut self, opened: &Opened, monitor: &dyn Monitor) -> Result<(), LabError> {
+        let (volume, bytes) = (&opened.volume, opened.bytes);
+        if !opened.read_only {
+            let began = self.clock();
+            let watch = Watch::new(monitor);
+            raw::fill(volume, bytes, self.plan.seed, &watch)?;
+            self.fill_cliff = watch.cliff().map(|at| (began, began + at));
+            self.profile.drive_state.preparation = Preparation::SequentialFill;
+            self.profile.drive_state.prepared_bytes = bytes;
+        }
+        if self.plan.precondition && !opened.read_only {
+            self.precondition(bytes, monitor)?;
+        }
+        let first = self.random_reads()?;
+        raw::read_in_full(volume, bytes, monitor)?;
+        let repeat = self.random_reads()?;
+        self.profile.host_cache = HostCache {
+            verdict: match repeat > first * CACHE_GAIN {
+                true => HostCacheVerdict::Suspected,
+                false => HostCacheVerdict::NoneSeen,
+            },
+            first_pass_reads_per_s: Some(first),
+            repeat_reads_per_s: Some(repeat),
+        };
+        Ok(())
+    }
+
+    /// Random 4 KiB writes of twice the range: what makes a drive collect garbage as it will in use.
+    fn precondition(&mut self, bytes: u64, monitor: &dyn Monitor) -> Result<(), LabError> {
+        let total = PRECONDITION_TIMES * bytes;
+        monitor.begin(Stage {
+            name: "preconditioning",
+            total: Some(total),
+            unit: Unit::Bytes,
+        });
+        let point = OperatingPoint::random_writes(SENTINEL_DEPTH, 1.0);
+        let mut written = 0;
+        while written < total {
+            self.slices += 1;
+            let plan = self.gauge.slice(&point, self.slices, 1000);
+            let now = raw::run(&plan, &Quietly(monitor))?.writes * PAGE_BYTES;
+            monitor.advance(now);
+            written += now;
+        }
+        self.profile.drive_state.preparation = Preparation::Preconditioned;
+        self.profile.drive_state.prepared_bytes = bytes + written;
+        Ok(())
+    }
+
+    /// Random 4 KiB reads per second at the sentinel's depth. Offsets never repeat a sequence.
+    fn random_reads(&mut self) -> Result<f64, LabError> {
+        self.slices += 1;
+        let point = OperatingPoint::random_reads(SENTINEL_DEPTH, 1.0);
+        Ok(self
+            .gauge
+            .run(&point, u64::MAX / 128 - self.slices)?
+            .ios_per_s)
+    }
+
+    fn sentinel(&mut self) -> Result<f64, LabError> {
+        let rate = self.random_reads()?;
+        self.profile.sentinels.push(Sentinel {
+            at_s: self.clock(),
+            throughput_pages_per_s: rate,
+        });
+        Ok(rate)
+    }
+
+    /// Measures the points in random order, groups between sentinels.
+    fn measure(
+        &mut self,
+        mut points: Vec<OperatingPoint>,
+        monitor: &dyn Monitor,
+    ) -> Result<(), LabError> {
+        monitor.begin(Stage {
+            name: "measuring points",
+            total: Some(points.len() as u64),
+            unit: Unit::Items,
+        });
+        fastrand::Rng::with_seed(self.plan.seed).shuffle(&mut points);
+        let mut queue: VecDeque<(Vec<OperatingPoint>, u32)> = points
+            .chunks(self.plan.group.max(1))
+            .map(|g| (g.to_vec(), 0))
+            .collect();
+        let mut before = if queue.is_empty() {
+            0.0
+        } else {
+            self.sentinel()?
+        };
+        while let Some((group, tries)) = queue.pop_front() {
+            let mut fresh = Vec::new();
+            for point in &group {
+                self.slices += 1;
+                let clock = || self.clock();
+                fresh.extend(self.gauge.point(point, self.slices, &clock)?);
+            }
+            let after = self.sentinel()?;
+            let drifted = difference(before, after) > AGREE;
+            before = after;
+            let may_rerun =
+                tries < self.plan.reruns_max && self.start.elapsed() < self.plan.rerun_until;
+            if drifted && may_rerun {
+                queue.push_back((group, tries + 1));
+                continue;
+            }
+            for mut taken in fresh {
+                taken.point.reruns = tries;
+                if drifted {
+                    taken.taken = Taken::Drifting;
+                }
+                self.taken.push(taken);
+            }
+            self.save()?;
+            monitor.advance(group.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Brings the profile up to date and writes it.
+    fn save(&mut self) -> Result<(), LabError> {
+        let (regimes, points): (Vec<Regime>, _) =
+            assign(&self.profile.sentinels, &self.taken, self.fill_cliff);
+        self.profile.regimes = regimes;
+        self.profile.points = points;
+        self.profile.steal_share = CpuTicks::now().stolen_since(self.ticks);
+        let noise = |keep: fn(f64) -> bool| {
+            let mut spreads: Vec<f64> = self
+                .taken
+                .iter()
+                .map(|t| &t.point)
+                .filter(|p| keep(p.read_share) && p.repeats > 1)
+                .map(|p| p.throughput_spread * DIFFERENCE_PER_SPREAD)
+                .collect();
+            spreads.sort_by(f64::total_cmp);
+            spreads.get(spreads.len() / 2).copied()
+        };
+        self.profile.repeat_noise = RepeatNoise {
+            read: noise(|share| share >= 1.0),
+            write: noise(|share| share <= 0.0),
+        };
+        write_profile(&self.plan.output, &self.profile)
+    }
+}
+
+/// Looks at how fast a stage goes on, for cliffs.
+struct Watch<'a> {
+    inner: &'a dyn Monitor,
+    start: Instant,
+    /// Seconds and bytes so far, one entry per [`WATCH_BYTES`].
+    marks: Mutex<(u64, Vec<(f64, u64)>)>,
+}
+
+const WATCH_BYTES: u64 = 64 << 20;
+
+impl<'a> Watch<'a> {
+    fn new(inner: &'a dyn Monitor) -> Watch<'a> {
+        Watch {
+            inner,
+            start: Instant::now(),
+            marks: Mutex::new((0, vec![(0.0, 0)])),
+        }
+    }
+
+    /// Seconds after which the stage slowed down for good.
+    fn cliff(&self) -> Option<f64> {
+        let marks = self
+            .marks
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let marks = &marks.1;
+        let rates: Vec<f64> = marks
+            .windows(2)
+            .map(|w| (w[1].1 - w[0].1) as f64 / (w[1].0 - w[0].0).max(1e-6))
+            .collect();
+        // Medians of four, so that one hiccup of a noisy neighbour hides no cliff.
+        let smooth: Vec<f64> = rates
+            .chunks(4)
+            .map(|c| {
+                let mut c = c.to_vec();
+                c.sort_by(f64::total_cmp);
+                c[c.len() / 2]
+            })
+            .collect();
+        cliff(&smooth).map(|at| marks[at * 4].0)
+    }
+}
+
+impl Monitor for Watch<'_> {
+    fn begin(&self, stage: Stage) {
+        self.inner.begin(stage);
+    }
+    fn advance(&self, amount: u64) {
+        self.inner.advance(amount);
+        let mut marks = self
+            .marks
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        marks.0 += amount;
+        let total = marks.0;
+        if marks.1.last().is_none_or(|m| total >= m.1 + WATCH_BYTES) {
+            marks.1.push((self.start.elapsed().as_secs_f64(), total));
+        }
+    }
+    fn say(&self, line: &str) {
+        self.inner.say(line);
+    }
+    fn cancelled(&self) -> bool {
+        self.inner.cancelled()
+    }
+}

@@ -1,0 +1,256 @@
+//! What is probed: opening it without harming anything, filling it, and leaving it as it was.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use isobath_io::{DirectMode, Volume, VolumeOptions};
+use isobath_model::profile::TargetKind;
+
+use crate::{LabError, free_space};
+
+/// What the path is, and so what the probe will do with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Intent {
+    /// A test file is made there, written in full, and removed.
+    TestFile(PathBuf),
+    /// The file exists: it is read, never written.
+    ReadOnly(PathBuf),
+    /// The block device is overwritten.
+    Overwrite(PathBuf),
+}
+
+/// Least bytes that a probe runs on: below, everything is some cache.
+pub(super) const LEAST_BYTES: u64 = 64 << 20;
+/// Space left on the file system for others.
+const SPARE_BYTES: u64 = 256 << 20;
+/// What is zeroed at the start of a device afterwards: our label, so that the device counts as empty again.
+const LABEL_BYTES: usize = 1 << 20;
+
+/// Decides what to do with a path. Nothing is written.
+///
+/// # Errors
+/// [`LabError::Input`] for what is neither file, directory nor block device, and for sparse or tiny files.
+pub fn intent(path: &Path) -> Result<Intent, LabError> {
+    let meta = match fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Intent::TestFile(path.to_path_buf()));
+        }
+        Err(e) => return Err(LabError::io("look up", path)(e)),
+    };
+    let kind = meta.file_type();
+    if kind.is_dir() {
+        let name = format!(".isobath-probe-{}.tmp", std::process::id());
+        return Ok(Intent::TestFile(path.join(name)));
+    }
+    if kind.is_block_device() {
+        return Ok(Intent::Overwrite(path.to_path_buf()));
+    }
+    if !kind.is_file() {
+        return Err(LabError::input(
+            path,
+            "it is neither a file, nor a directory, nor a block device; name one of these",
+        ));
+    }
+    if meta.len() < LEAST_BYTES {
+        return Err(LabError::input(
+            path,
+            format!(
+                "it has {} bytes; a probe needs at least {LEAST_BYTES}; name a directory, and a test file is made there",
+                meta.len()
+            ),
+        ));
+    }
+    // The kernel counts in sectors of 512 bytes. Holes are answered without the drive.
+    if meta.blocks() * 512 < meta.len() / 10 * 9 {
+        return Err(LabError::input(
+            path,
+            "it is sparse or compressed: reads of its holes never reach the drive; name a directory, and a test file is made there",
+        ));
+    }
+    Ok(Intent::ReadOnly(path.to_path_buf()))
+}
+
+/// An open target.
+pub(super) struct Opened {
+    pub(super) volume: Volume,
+    pub(super) bytes: u64,
+    pub(super) kind: TargetKind,
+    /// Reads alone are allowed.
+    pub(super) read_only: bool,
+    /// A device whose label must go at the end.
+    wipe: Option<PathBuf>,
+}
+
+impl Opened {
+    /// Opens the target. A test file has no name any more when this returns, so nothing is left behind however the
+    /// process ends.
+    pub(super) fn open(intent: &Intent, bytes: u64, destroy: bool) -> Result<Opened, LabError> {
+        let options = VolumeOptions::new().direct(DirectMode::Required);
+        match intent {
+            Intent::TestFile(path) => {
+                let needed = bytes + SPARE_BYTES;
+                let free = free_space(path)?;
+                if free.available_bytes < needed {
+                    return Err(LabError::NoSpace {
+                        path: path.clone(),
+                        available_bytes: free.available_bytes,
+                        needed_bytes: needed,
+                        option: "PATH, or probe less with --size",
+                    });
+                }
+                let made =
+                    Volume::create(std::slice::from_ref(path), &options).map_err(LabError::from);
+                let volume = made.map_err(|e| explain(path, e))?;
+                fs::remove_file(path).map_err(LabError::io("unlink", path))?;
+                volume.grow(bytes)?;
+                Ok(Opened {
+                    volume,
+                    bytes,
+                    kind: TargetKind::File,
+                    read_only: false,
+                    wipe: None,
+                })
+            }
+            Intent::ReadOnly(path) => {
+                let made = Volume::open_unlabelled(std::slice::from_ref(path), &options);
+                let volume = made.map_err(|e| explain(path, e.into()))?;
+                let bytes = bytes.min(volume.len()) / 4096 * 4096;
+                Ok(Opened {
+                    volume,
+                    bytes,
+                    kind: TargetKind::File,
+                    read_only: true,
+                    wipe: None,
+                })
+            }
+            Intent::Overwrite(path) => {
+                let options = options.overwrite_device(destroy);
+                let volume = Volume::create(std::slice::from_ref(path), &options)
+                    .map_err(|e| explain(path, e.into()))?;
+                // From here on the device carries our label, whatever fails.
+                let wipe = Some(path.clone());
+                let kind = TargetKind::BlockDevice;
+                let mut opened = Opened {
+                    volume,
+                    bytes,
+                    kind,
+                    read_only: false,
+                    wipe,
+                };
+                let most = opened.volume.limit().unwrap_or(bytes) / 4096 * 4096;
+                opened.bytes = bytes.min(most);
+                if opened.volume.len() < opened.bytes {
+                    opened.volume.grow(opened.bytes)?;
+                }
+                Ok(opened)
+            }
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(path) = &self.wipe {
+            // Best effort: what stays is an Isobath label, which names itself.
+            if let Ok(mut device) = fs::OpenOptions::new().write(true).open(path) {
+                let _ = device.write_all(&[0; LABEL_BYTES]);
+                let _ = device.sync_all();
+            }
+        }
+    }
+}
+
+/// Adds what a person who probes can do.
+fn explain(path: &Path, error: LabError) -> LabError {
+    use isobath_io::VolumeError;
+    match error {
+        LabError::Volume(VolumeError::DirectRefused { .. }) => LabError::input(
+            path,
+            "its file system refuses O_DIRECT, so every read would come from memory; probe a path on the drive itself",
+        ),
+        LabError::Volume(VolumeError::DeviceInUse { what, .. }) => LabError::input(
+            path,
+            format!(
+                "the device is {what}, so it may hold a file system or data; wipe it first, or add --destroy to overwrite it"
+            ),
+        ),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir() -> tempfile::TempDir {
+        tempfile::TempDir::new_in(env!("CARGO_MANIFEST_DIR")).unwrap()
+    }
+
+    #[test]
+    fn what_a_path_is_decides_what_is_done() {
+        let dir = dir();
+        let file = dir.path().join("f");
+        assert_eq!(intent(&file).unwrap(), Intent::TestFile(file.clone()));
+        let Intent::TestFile(inside) = intent(dir.path()).unwrap() else {
+            panic!("a directory gets a test file");
+        };
+        assert_eq!(inside.parent(), Some(dir.path()));
+        fs::write(&file, "small").unwrap();
+        assert!(intent(&file).unwrap_err().to_string().contains("at least"));
+        fs::File::create(&file)
+            .unwrap()
+            .set_len(LEAST_BYTES)
+            .unwrap();
+        assert!(intent(&file).unwrap_err().to_string().contains("sparse"));
+        let null = intent(Path::new("/dev/null")).unwrap_err().to_string();
+        assert!(null.contains("neither"), "{null}");
+    }
+
+    #[test]
+    fn a_test_file_has_no_name() {
+        let dir = dir();
+        let opened = Opened::open(&intent(dir.path()).unwrap(), LEAST_BYTES, false).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        opened.volume.write_at(0, &[7; 4096]).unwrap();
+        let mut back = [0; 4096];
+        opened.volume.read_at(0, &mut back).unwrap();
+        assert_eq!(back, [7; 4096]);
+    }
+
+    #[test]
+    fn more_than_there_is_room_for() {
+        let dir = dir();
+        let intent = intent(dir.path()).unwrap();
+        let error = Opened::open(&intent, 1 << 60, false)
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(error.contains("--size"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        use isobath_io::VolumeError;
+        let path = PathBuf::from("/mnt/x");
+        let refused = VolumeError::DirectRefused { path: path.clone() };
+        assert!(
+            explain(&path, refused.into())
+                .to_string()
+                .contains("O_DIRECT")
+        );
+        let what = "not zero at its start";
+        let used = VolumeError::DeviceInUse {
+            path: path.clone(),
+            what,
+        };
+        assert!(
+            explain(&path, used.into())
+                .to_string()
+                .contains("--destroy")
+        );
+    }
+}

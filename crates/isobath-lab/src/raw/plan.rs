@@ -1,0 +1,227 @@
+//! What is to be measured.
+
+use std::path::PathBuf;
+
+use isobath_io::{Backend, Io, Volume};
+use serde::{Deserialize, Serialize};
+
+use crate::raw::RawError;
+
+/// Where the I/Os go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RawTarget {
+    /// New files (or block devices that hold no data), one per path, striped; files are removed afterwards.
+    Scratch(Vec<PathBuf>),
+    /// Existing files or devices, as they are, for reading only.
+    Files(Vec<PathBuf>),
+    /// Memory: what the CPU alone allows.
+    Memory,
+    /// A volume that the caller has opened.
+    #[serde(skip)]
+    Volume(Volume),
+}
+
+/// The backend, by a name for people and files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RawBackend {
+    /// The best that works.
+    #[default]
+    Auto,
+    /// io_uring, interrupts.
+    IoUring,
+    /// io_uring, polling the drive (`IOPOLL`).
+    IoUringIopoll,
+    /// io_uring, a kernel thread submits (`SQPOLL`).
+    IoUringSqpoll,
+    /// io_uring, both.
+    IoUringIopollSqpoll,
+    /// Linux native asynchronous I/O.
+    Libaio,
+    /// Blocking calls: the depth of a thread is 1, whatever the plan says.
+    Pread,
+}
+
+impl From<RawBackend> for Backend {
+    fn from(backend: RawBackend) -> Backend {
+        let uring = |iopoll, sqpoll| Backend::IoUring { iopoll, sqpoll };
+        match backend {
+            RawBackend::Auto => Backend::Auto,
+            RawBackend::IoUring => uring(false, false),
+            RawBackend::IoUringIopoll => uring(true, false),
+            RawBackend::IoUringSqpoll => uring(false, true),
+            RawBackend::IoUringIopollSqpoll => uring(true, true),
+            RawBackend::Libaio => Backend::Libaio,
+            RawBackend::Pread => Backend::Pread,
+        }
+    }
+}
+
+/// Who talks to which drive: the three models of paper 001, Figure 10.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoModel {
+    /// Every thread has its own channel to all drives (Figure 10c): what the engine does.
+    #[default]
+    AllToAll,
+    /// Threads send their I/Os to this many I/O threads and get messages back (Figure 10a). Those threads come on top of
+    /// [`RawPlan::threads`].
+    DedicatedThreads {
+        /// I/O threads.
+        io_threads: u32,
+    },
+    /// Thread *i* uses drive *i* mod *n* only (Figure 10b), as in microbenchmarks: no thread ever needs another drive, so
+    /// the messages that a real system would need do not occur.
+    Assigned,
+}
+
+/// One measurement. Every field has a default; see [`RawPlan::default`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RawPlan {
+    /// Where the I/Os go; default a file `isobath-raw.scratch` in the current directory.
+    pub target: RawTarget,
+    /// Bytes that are used, from the start; `None`: all there are (1 GiB of a scratch target). Rounded down to pages.
+    pub bytes: Option<u64>,
+    /// Bytes on one drive before the next one follows, for targets of several files; default 2 MiB.
+    pub stripe_unit_bytes: u32,
+    /// Bytes of one I/O, a multiple of 4096 (512 where the drive allows); default 4096.
+    pub page_bytes: u32,
+    /// Share of reads among the I/Os in percent, the rest being writes; default 100.
+    pub read_percent: u32,
+    /// Share of randomly placed I/Os in percent, the rest being sequential, one stream per thread; default 100.
+    pub random_percent: u32,
+    /// Whether each write is to be durable when it completes; default false.
+    pub durable: bool,
+    /// Threads that want I/Os; default 1.
+    pub threads: u32,
+    /// I/Os in flight per thread; default 128.
+    pub depth: u32,
+    /// Completions that a thread waits for before it goes on (at most half of what is in flight); default 16. Fewer cost
+    /// more CPU per I/O.
+    pub wait_min: u32,
+    /// Who talks to which drive.
+    pub model: IoModel,
+    /// How I/Os reach the kernel.
+    pub backend: RawBackend,
+    /// By-pass the page cache (O_DIRECT; buffered with a note where that is refused); default true.
+    pub direct: bool,
+    /// Register buffers with the kernel where the backend can; default true.
+    pub register_buffers: bool,
+    /// Write the range in full and read it once in full before (scratch targets), or only read it once (others); default
+    /// true.
+    pub prepare: bool,
+    /// Milliseconds before the measured window; default 500.
+    pub warmup_ms: u32,
+    /// Milliseconds of the measured window; default 5000.
+    pub duration_ms: u32,
+    /// Seed of the offsets; default 1.
+    pub seed: u64,
+}
+
+impl Default for RawPlan {
+    fn default() -> RawPlan {
+        RawPlan {
+            target: RawTarget::Scratch(vec!["isobath-raw.scratch".into()]),
+            bytes: None,
+            stripe_unit_bytes: 2 << 20,
+            page_bytes: 4096,
+            read_percent: 100,
+            random_percent: 100,
+            durable: false,
+            threads: 1,
+            depth: 128,
+            wait_min: 16,
+            model: IoModel::AllToAll,
+            backend: RawBackend::Auto,
+            direct: true,
+            register_buffers: true,
+            prepare: true,
+            warmup_ms: 500,
+            duration_ms: 5000,
+            seed: 1,
+        }
+    }
+}
+
+/// Bytes of a scratch target unless said otherwise.
+pub(super) const SCRATCH_BYTES: u64 = 1 << 30;
+
+impl RawPlan {
+    /// Whether the target may be written.
+    pub(super) fn writable(&self) -> bool {
+        !matches!(self.target, RawTarget::Files(_))
+    }
+
+    /// Checks everything that can be checked without the target.
+    pub(super) fn check_fields(&self) -> Result<(), RawError> {
+        let io_threads = match self.model {
+            IoModel::DedicatedThreads { io_threads } => io_threads,
+            _ => 1,
+        };
+        between("read_percent", self.read_percent, 0, 100)?;
+        between("random_percent", self.random_percent, 0, 100)?;
+        between("threads", self.threads, 1, 1024)?;
+        between("io_threads", io_threads, 1, 256)?;
+        between("depth", self.depth, 1, 32768)?;
+        between("wait_min", self.wait_min, 1, 32768)?;
+        between("duration_ms", self.duration_ms, 1, u32::MAX)?;
+        let page = self.page_bytes;
+        if page == 0 || !page.is_multiple_of(512) || u64::from(page) > Io::MAX_LEN {
+            return Err(bad("page_bytes", "a multiple of 512 up to 1 GiB", page));
+        }
+        if self.read_percent < 100 && !self.writable() {
+            let found = self.read_percent;
+            return Err(bad("read_percent", "100 on existing files", found));
+        }
+        Ok(())
+    }
+
+    /// Checks the plan against its target; returns the bytes to use.
+    pub(super) fn check(&self, volume: &Volume) -> Result<u64, RawError> {
+        let (page, block) = (self.page_bytes, volume.logical_block());
+        if !page.is_multiple_of(block) {
+            let must = format!("a multiple of the drive's block, {block}");
+            return Err(bad("page_bytes", &must, page));
+        }
+        let layout = volume.layout();
+        let page = u64::from(page);
+        let whole = self.bytes.unwrap_or(u64::MAX).min(volume.len());
+        let mut region = whole / page * page;
+        if self.model == IoModel::Assigned && layout.members > 1 {
+            if self.threads < layout.members {
+                let must = format!("at least {}, one per drive", layout.members);
+                return Err(bad("threads", &must, self.threads));
+            }
+            if !layout.stripe_unit.is_multiple_of(page) {
+                return Err(bad("page_bytes", "a divisor of the stripe unit", page));
+            }
+            let row = layout.stripe_unit * u64::from(layout.members);
+            region = region / row * row;
+        }
+        if region < page * u64::from(self.threads) {
+            let must = format!(
+                "at least {} (a page per thread)",
+                page * u64::from(self.threads)
+            );
+            return Err(bad("bytes", &must, region));
+        }
+        Ok(region)
+    }
+}
+
+fn bad(field: &'static str, must: &str, found: impl std::fmt::Display) -> RawError {
+    RawError::BadPlan {
+        field,
+        must: must.to_owned(),
+        found: found.to_string(),
+    }
+}
+
+fn between(field: &'static str, value: u32, low: u32, high: u32) -> Result<(), RawError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(bad(field, &format!("{low} to {high}"), value))
+}

@@ -1,0 +1,187 @@
+//! A drive as the advisors see it: the best fitted model, and how far it may be asked.
+
+use crate::error::FitError;
+use crate::point::OperatingPoint;
+use crate::profile::{DeviceProfile, HostCacheVerdict};
+use crate::select::{Comparison, Predictor};
+
+use super::AdviseError;
+
+/// The predictor of a profile with what the advisors ask of it.
+pub(crate) struct DriveView<'a> {
+    pub(crate) predictor: Predictor,
+    pub(crate) profile: &'a DeviceProfile,
+    pub(crate) concurrency_max: u32,
+}
+
+/// Share of the throughput at the greatest useful depth that a recommended depth must reach: the last few percent cost
+/// as much latency again.
+const DEPTH_GAIN_SHARE: f64 = 0.95;
+
+/// Pages per write of the page store: chunks of 256 KiB. No larger than what was measured.
+const CHUNK_PAGES: f64 = 64.0;
+
+impl<'a> DriveView<'a> {
+    pub(crate) fn new(profile: &'a DeviceProfile) -> Result<Self, AdviseError> {
+        let samples = profile.samples();
+        let comparison = Comparison::of(&samples);
+        let predictor = match comparison.best() {
+            Some(best) => best.clone(),
+            // The first failure is the coarsest model's: what even that one lacks is what to measure first.
+            None => {
+                let lacking = comparison
+                    .candidates
+                    .into_iter()
+                    .find_map(|c| c.outcome.err());
+                return Err(AdviseError::Profile(lacking.unwrap_or(
+                    FitError::NoPurePoints {
+                        model: crate::ModelKind::Dam,
+                    },
+                )));
+            }
+        };
+        let view = Self {
+            predictor,
+            profile,
+            concurrency_max: profile.deepest(),
+        };
+        // Advice without reads or writes would be a guess about half of the work.
+        view.page_cost_us(&OperatingPoint::random_reads(1.0, 1.0))?;
+        view.page_cost_us(&OperatingPoint::random_writes(1.0, 1.0))?;
+        Ok(view)
+    }
+
+    pub(crate) fn page_cost_us(&self, point: &OperatingPoint) -> Result<f64, AdviseError> {
+        Ok(self.predictor.model().page_cost_us(point)?)
+    }
+
+    /// Wall time of one random page read with `k` in flight, µs.
+    pub(crate) fn page_read_us(&self, k: u32) -> Result<f64, AdviseError> {
+        self.page_cost_us(&OperatingPoint::random_reads(f64::from(k), 1.0))
+    }
+
+    /// Wall time per page of reads or writes in large sequential chunks, µs per page.
+    pub(crate) fn bulk_page_us(&self, k: u32, read_share: f64) -> Result<f64, AdviseError> {
+        let largest = self
+            .profile
+            .samples()
+            .iter()
+            .map(|s| s.point.io_pages)
+            .fold(1.0, f64::max);
+        let io_pages = CHUNK_PAGES.min(largest);
+        self.page_cost_us(&OperatingPoint {
+            concurrency: f64::from(k),
+            random_share: 1.0,
+            io_pages,
+            read_share,
+        })
+    }
+
+    /// Mean latency of a random page read with `k` in flight, µs.
+    pub(crate) fn read_latency_us(&self, k: u32) -> Result<f64, AdviseError> {
+        Ok(self
+            .predictor
+            .model()
+            .io_latency_us(&OperatingPoint::random_reads(f64::from(k), 1.0))?)
+    }
+
+    /// Ratio of the 99th percentile to the mean at the measured point of small reads nearest in k, if latencies were recorded.
+    pub(crate) fn read_p99_ratio(&self, k: u32) -> Option<f64> {
+        let distance = |c: f64| (c / f64::from(k)).ln().abs();
+        self.profile
+            .points
+            .iter()
+            .filter(|p| p.read_share >= 1.0 && p.io_pages <= 4.0)
+            .filter_map(|p| {
+                p.latency_us
+                    .map(|l| (distance(p.concurrency()), l.p99 / l.mean))
+            })
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, ratio)| ratio.max(1.0))
+    }
+
+    /// CPU of one small I/O at depth, µs: the least measured, else what io_uring takes on current machines.
+    pub(crate) fn cpu_us_per_io(&self) -> f64 {
+        let measured = self
+            .profile
+            .points
+            .iter()
+            .filter(|p| p.io_pages <= 1.0)
+            .filter_map(|p| p.cpu_us_per_io);
+        let least = measured.filter(|c| *c > 0.0).fold(f64::INFINITY, f64::min);
+        if least.is_finite() {
+            least
+        } else {
+            DEFAULT_CPU_US_PER_IO
+        }
+    }
+
+    /// The least depth at which random reads reach [`DEPTH_GAIN_SHARE`] of the best predicted throughput.
+    pub(crate) fn useful_depth(&self) -> Result<u32, AdviseError> {
+        useful_depth(self.concurrency_max, |k| self.page_read_us(k))
+    }
+
+    /// What a reader of the advice must know about the measurements behind it.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let mut warn = |condition: bool, text: String| {
+            if condition {
+                warnings.push(text);
+            }
+        };
+        warn(
+            !self.profile.complete,
+            "The probe was interrupted; predictions rest on the points it had.".into(),
+        );
+        warn(
+            !self.profile.system.direct_io,
+            "The probe went through the page cache: its rates are partly memory's.".into(),
+        );
+        warn(
+            self.profile.host_cache.verdict == HostCacheVerdict::Suspected,
+            "A cache below the kernel is suspected: rates hold for data that was touched recently; first reads are slower."
+                .into(),
+        );
+        if let Some(error) = self.predictor.held_out() {
+            warn(
+                error.p90 > 0.4,
+                format!(
+                    "The drive model misses one point in ten by more than {:.0}%: treat every rate below as that uncertain.",
+                    100.0 * error.p90
+                ),
+            );
+        }
+        warnings
+    }
+}
+
+const DEFAULT_CPU_US_PER_IO: f64 = 2.7;
+
+/// The least depth up to `deepest` at which random reads, of `page_read_us(k)` µs each, reach [`DEPTH_GAIN_SHARE`] of the
+/// best.
+pub(super) fn useful_depth(
+    deepest: u32,
+    page_read_us: impl Fn(u32) -> Result<f64, AdviseError>,
+) -> Result<u32, AdviseError> {
+    let doublings = (0..=16).map(|i| 1u32 << i).filter(|k| *k <= deepest);
+    let mut least_us = f64::INFINITY;
+    for k in doublings.chain([deepest]) {
+        least_us = least_us.min(page_read_us(k)?);
+    }
+    for k in 1..=deepest {
+        if page_read_us(k)? <= least_us / DEPTH_GAIN_SHARE {
+            return Ok(k);
+        }
+    }
+    Ok(deepest)
+}
+
+impl DeviceProfile {
+    /// The deepest queue that advice may use: no deeper than was measured, nor than the block layer lets through.
+    pub(super) fn deepest(&self) -> u32 {
+        let measured = self.samples();
+        let measured = measured.iter().map(|s| s.point.concurrency);
+        let queue = self.hardware.drive_queue_requests.unwrap_or(u32::MAX);
+        (measured.fold(1.0, f64::max) as u32).min(queue).max(1)
+    }
+}

@@ -1,0 +1,351 @@
+//! Settings for Isobath: a B-tree over an out-of-place page store.
+
+use serde::Serialize;
+
+use super::cache::hit_share;
+use super::drive::DriveView;
+use super::{AdviseError, Demand, EngineAdvice, Reason, predict};
+use crate::point::PAGE_BYTES;
+use crate::workload::{Durability, Workload};
+
+/// How the page store picks segments to clean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CleaningPolicy {
+    /// Most free space first: as good as any where updates are uniform, and the cheapest to decide.
+    Greedy,
+    /// Minimum declining cost: waits for segments that are still losing pages quickly.
+    MinimumDecliningCost,
+}
+
+/// Settings that a store is opened with.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct IsobathSettings {
+    /// Worker threads.
+    pub workers: u32,
+    /// I/Os in flight per worker.
+    pub depth_per_worker: u32,
+    /// Tasks per worker.
+    pub tasks_per_worker: u32,
+    /// Bytes per segment.
+    pub segment_bytes: u64,
+    /// Share of the page store's segments that holds live pages.
+    pub fill_factor: f64,
+    /// Bytes of the buffer pool.
+    pub pool_bytes: u64,
+    /// Cleaning policy.
+    pub cleaning: CleaningPolicy,
+    /// Durability of commits.
+    pub durability: Durability,
+}
+
+const PAGE: f64 = PAGE_BYTES as f64;
+/// Header and fence keys of a leaf, bytes.
+const LEAF_HEADER_BYTES: f64 = 64.0;
+/// Slot and lengths per record, bytes.
+const RECORD_OVERHEAD_BYTES: f64 = 12.0;
+/// What random inserts leave B-tree leaves filled to: ln 2.
+const LEAF_FILL: f64 = std::f64::consts::LN_2;
+/// Values above this live in extents outside of the leaf, referred to by this many bytes.
+const INLINE_BYTES_MAX: f64 = 1024.0;
+const EXTENT_REFERENCE_BYTES: f64 = 24.0;
+/// Memory beside the pool: stacks, staging, cleaning, log buffers; and the mapping table's bytes per page.
+const FIXED_MEMORY_BYTES: f64 = 64.0 * 1024.0 * 1024.0;
+const MAPPING_BYTES_PER_PAGE: f64 = 8.0;
+/// Share of the pool that may be dirty.
+const DIRTY_SHARE: f64 = 1.0 / 8.0;
+/// Log record header, bytes.
+const LOG_HEADER_BYTES: f64 = 40.0;
+
+/// Planning figures for CPU, µs on a 2.6 GHz core: goals of the design, not measurements.
+const CPU_US_HIT: f64 = 1.0;
+const CPU_US_MISS_ABOVE_IO: f64 = 2.0;
+const CPU_US_WRITE: f64 = 2.0;
+const CPU_US_PAGE_WRITTEN: f64 = 0.7;
+const CPU_US_SCANNED_RECORD: f64 = 0.1;
+
+/// Fill factors outside of this make no sense: below, space is wasted without less cleaning worth having; above, cleaning
+/// explodes.
+const FILL_MIN: f64 = 0.5;
+const FILL_MAX: f64 = 0.9;
+const FILL_DEFAULT: f64 = 0.8;
+
+/// Pages written per page that the tree writes, at fill factor `fill` under uniform updates (equation 4 of the MDC paper).
+/// Skewed updates under MDC do better; this bounds them.
+fn cleaning_write_amplification(fill: f64) -> f64 {
+    1.0 + isobath_flash::analysis::wamp(isobath_flash::analysis::emptiness(fill))
+}
+
+/// The tree's shape for a workload.
+struct Shape {
+    leaf_records: f64,
+    leaf_pages: f64,
+    extent_pages_per_record: f64,
+    extent_pages: f64,
+}
+
+impl Shape {
+    fn of(workload: &Workload) -> Self {
+        let outside = workload.record_bytes() > INLINE_BYTES_MAX;
+        let inline = workload.key_bytes
+            + RECORD_OVERHEAD_BYTES
+            + if outside {
+                EXTENT_REFERENCE_BYTES
+            } else {
+                workload.value_bytes
+            };
+        let leaf_records = ((PAGE - LEAF_HEADER_BYTES) * LEAF_FILL / inline).max(1.0);
+        let extent_pages_per_record = if outside {
+            (workload.value_bytes / PAGE).ceil()
+        } else {
+            0.0
+        };
+        Self {
+            leaf_records,
+            leaf_pages: (workload.record_count / leaf_records).max(1.0),
+            extent_pages_per_record,
+            extent_pages: extent_pages_per_record * workload.record_count,
+        }
+    }
+
+    fn pages(&self) -> f64 {
+        self.leaf_pages + self.extent_pages
+    }
+}
+
+pub(super) fn advise(
+    drive: &DriveView<'_>,
+    workload: &Workload,
+    depth: u32,
+) -> Result<EngineAdvice<IsobathSettings>, AdviseError> {
+    let shape = Shape::of(workload);
+    let mapping_bytes = MAPPING_BYTES_PER_PAGE * shape.pages();
+    let pool_bytes = (workload.memory_bytes - FIXED_MEMORY_BYTES - mapping_bytes)
+        .max(workload.memory_bytes * 0.25);
+    let (fill_factor, fill_reason) = fill_factor(workload, &shape)?;
+    let cleaning = if workload.zipf_exponent > 0.0 {
+        CleaningPolicy::MinimumDecliningCost
+    } else {
+        CleaningPolicy::Greedy
+    };
+    let demand = demand(drive, workload, &shape, pool_bytes, fill_factor, depth)?;
+    let predicted = predict(drive, workload, &demand, depth)?;
+    let bound_us = demand
+        .drive_us
+        .max(demand.cpu_us / f64::from(workload.core_count))
+        .max(1e-3);
+    // A quarter more than the CPU that is needed, so that cleaning and bursts do not queue behind requests.
+    let workers = ((1.25 * demand.cpu_us / bound_us).ceil() as u32).clamp(1, workload.core_count);
+    let depth_per_worker = depth.div_ceil(workers);
+    let tasks_per_worker = tasks_for(depth_per_worker);
+    let settings = IsobathSettings {
+        workers,
+        depth_per_worker,
+        tasks_per_worker,
+        segment_bytes: SEGMENT_BYTES,
+        fill_factor,
+        pool_bytes: pool_bytes as u64,
+        cleaning,
+        durability: workload.durability,
+    };
+    let reasons = reasons(&settings, workload, &demand, depth, fill_reason);
+    Ok(EngineAdvice {
+        settings,
+        predicted,
+        reasons,
+    })
+}
+
+pub(super) const SEGMENT_BYTES: u64 = 2 * 1024 * 1024;
+const TASKS_MIN: u32 = 8;
+const TASKS_MAX: u32 = 1024;
+
+/// Half as many tasks again as I/Os in flight, so that some compute while the others wait.
+pub(super) fn tasks_for(depth_per_worker: u32) -> u32 {
+    (depth_per_worker + depth_per_worker / 2).clamp(TASKS_MIN, TASKS_MAX)
+}
+
+fn fill_factor(workload: &Workload, shape: &Shape) -> Result<(f64, String), AdviseError> {
+    let needed_bytes = shape.pages() * PAGE;
+    if workload.writes() <= 0.0
+        && workload
+            .capacity_bytes
+            .is_none_or(|c| needed_bytes <= FILL_MAX * c)
+    {
+        return Ok((
+            FILL_MAX,
+            "nothing is written, so nothing needs cleaning and space can be saved".into(),
+        ));
+    }
+    let Some(capacity_bytes) = workload.capacity_bytes else {
+        return Ok((
+            FILL_DEFAULT,
+            "no drive.capacity_bytes was given; 0.8 is the usual compromise".into(),
+        ));
+    };
+    let fill = needed_bytes / capacity_bytes;
+    if fill > FILL_MAX {
+        return Err(AdviseError::DoesNotFit {
+            needed_bytes,
+            capacity_bytes,
+            least_bytes: needed_bytes / FILL_MAX,
+        });
+    }
+    let chosen = fill.max(FILL_MIN);
+    let because = format!(
+        "pages need {:.1} GiB of {:.1}; at this fill cleaning writes {:.2} pages per page of the tree",
+        needed_bytes / GIB,
+        capacity_bytes / GIB,
+        cleaning_write_amplification(chosen)
+    );
+    Ok((chosen, because))
+}
+
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+fn demand(
+    drive: &DriveView<'_>,
+    workload: &Workload,
+    shape: &Shape,
+    pool_bytes: f64,
+    fill_factor: f64,
+    depth: u32,
+) -> Result<Demand, AdviseError> {
+    let pages = shape.pages();
+    let hits = |bytes: f64| {
+        hit_share(
+            bytes / PAGE,
+            pages,
+            workload.record_count,
+            workload.zipf_exponent,
+        )
+    };
+    let miss = 1.0 - hits(pool_bytes);
+    let has_extent = if shape.extent_pages_per_record > 0.0 {
+        1.0
+    } else {
+        0.0
+    };
+    // A record outside its leaf takes a second access; its pages come with one I/O.
+    let point_accesses = miss * (1.0 + has_extent);
+    let scan_accesses = miss
+        * ((workload.scan_records / shape.leaf_records).ceil()
+            + has_extent * workload.scan_records);
+    let page_reads = workload.point_reads * point_accesses
+        + workload.scans * scan_accesses
+        + workload.writes() * miss;
+    // An update of a page that is dirty already costs no further write.
+    let leaf_writes = 1.0 - hits(pool_bytes * DIRTY_SHARE);
+    let tree_pages = workload.writes() * (leaf_writes + shape.extent_pages_per_record);
+    let stored_pages = tree_pages * cleaning_write_amplification(fill_factor);
+    let logged = if has_extent > 0.0 {
+        workload.key_bytes
+    } else {
+        workload.record_bytes()
+    };
+    let log_pages = workload.writes() * (logged + LOG_HEADER_BYTES) / PAGE;
+    let write_depth = depth.min(WRITE_DEPTH_MAX);
+    let drive_us = page_reads * drive.page_read_us(depth)?
+        + (stored_pages + log_pages) * drive.bulk_page_us(write_depth, 0.0)?
+        // Cleaning reads what it moves.
+        + (stored_pages - tree_pages) * drive.bulk_page_us(write_depth, 1.0)?;
+    let cpu_us = CPU_US_HIT
+        + page_reads * (drive.cpu_us_per_io() + CPU_US_MISS_ABOVE_IO)
+        + workload.writes() * CPU_US_WRITE
+        + stored_pages * CPU_US_PAGE_WRITTEN
+        + workload.scans * workload.scan_records * CPU_US_SCANNED_RECORD;
+    let sync_us = if workload.durability == Durability::Synced {
+        drive.bulk_page_us(1, 0.0)?
+    } else {
+        0.0
+    };
+    Ok(Demand {
+        drive_us,
+        cpu_us,
+        serial_us: 0.0,
+        alone_us: cpu_us + page_reads * drive.read_latency_us(1)? + workload.writes() * sync_us,
+        page_reads,
+        point_read_accesses: point_accesses,
+        point_read_cpu_us: CPU_US_HIT + point_accesses * CPU_US_MISS_ABOVE_IO,
+        written_bytes: (stored_pages + log_pages) * PAGE,
+        space_amplification: pages * PAGE / fill_factor / workload.data_bytes(),
+    })
+}
+
+/// Writes of 256 KiB saturate a drive at less depth than small reads do.
+const WRITE_DEPTH_MAX: u32 = 16;
+
+fn reasons(
+    settings: &IsobathSettings,
+    workload: &Workload,
+    demand: &Demand,
+    depth: u32,
+    fill_reason: String,
+) -> Vec<Reason> {
+    let reason = |setting, value: String, because: String| Reason {
+        setting,
+        value,
+        because,
+    };
+    vec![
+        reason(
+            "workers",
+            settings.workers.to_string(),
+            format!(
+                "an operation takes {:.1} µs of CPU and {:.1} µs of the drive; more workers than that needs would idle",
+                demand.cpu_us, demand.drive_us
+            ),
+        ),
+        reason(
+            "depth_per_worker",
+            settings.depth_per_worker.to_string(),
+            format!("{depth} reads in flight reach 95% of what the drive was measured to give; more only adds latency"),
+        ),
+        reason(
+            "tasks_per_worker",
+            settings.tasks_per_worker.to_string(),
+            "half as many tasks again as I/Os in flight, so that some compute while the others wait".into(),
+        ),
+        reason(
+            "segment_bytes",
+            settings.segment_bytes.to_string(),
+            "the default; the drive's own reclaim unit is not in the profile".into(),
+        ),
+        reason("fill_factor", format!("{:.2}", settings.fill_factor), fill_reason),
+        reason(
+            "pool_bytes",
+            settings.pool_bytes.to_string(),
+            format!(
+                "memory less 64 MiB and 8 bytes per page; an operation then reads {:.2} pages from the drive",
+                demand.page_reads
+            ),
+        ),
+        match settings.cleaning {
+            CleaningPolicy::Greedy => reason(
+                "cleaning",
+                "greedy".into(),
+                "updates are uniform: no segment is about to lose pages faster than another".into(),
+            ),
+            CleaningPolicy::MinimumDecliningCost => reason(
+                "cleaning",
+                "minimum declining cost".into(),
+                format!(
+                    "updates are skewed (Zipf {:.2}): hot segments empty themselves when one waits",
+                    workload.zipf_exponent
+                ),
+            ),
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cleaning_write_amplification;
+
+    /// Table 1 of the MDC paper at F = 0.8: one page of the tree costs 1/E pages written, E = 0.37.
+    #[test]
+    fn a_cleaned_segment_gives_back_its_empty_part() {
+        assert!((1.0 / cleaning_write_amplification(0.8) - 0.371).abs() < 2e-3);
+        assert!(cleaning_write_amplification(0.5) < 1.3);
+    }
+}

@@ -1,0 +1,382 @@
+//! From a device profile and a workload to settings, predictions and reasons.
+//!
+//! Everything here is a model: the drive's by its measured points, the engines' by their structure and by a few constants
+//! that are named where they are defined. Predictions are for steady state and carry an interval from the drive model's
+//! cross-validated error alone.
+
+mod cache;
+mod drive;
+mod isobath;
+mod open;
+mod options_file;
+mod rocksdb;
+
+use serde::Serialize;
+
+pub use isobath::{CleaningPolicy, IsobathSettings};
+pub use open::{OpenSettings, open_settings};
+pub use rocksdb::RocksdbSettings;
+
+use crate::error::FitError;
+use crate::lsm::EngineModel;
+use crate::point::OperatingPoint;
+use crate::profile::DeviceProfile;
+use crate::select::{HeldOutError, Predictor};
+use crate::workload::Workload;
+use drive::DriveView;
+
+/// Why there is no advice.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdviseError {
+    /// The profile does not determine a model, or lacks reads or writes.
+    #[error("the profile is not enough for advice: {0}")]
+    Profile(#[from] FitError),
+    /// The data do not fit the drive.
+    #[error(
+        "{needed_bytes:.3e} bytes of pages do not fit into drive.capacity_bytes = {capacity_bytes:.3e}: at least {least_bytes:.3e} are needed"
+    )]
+    DoesNotFit {
+        /// Bytes of pages.
+        needed_bytes: f64,
+        /// Bytes that the store may fill.
+        capacity_bytes: f64,
+        /// Least capacity.
+        least_bytes: f64,
+    },
+}
+
+/// What an engine is predicted to do with its settings.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Predicted {
+    /// Operations per second at most.
+    pub operations_per_s: f64,
+    /// Lower and upper end of the 90% interval of the drive's part, operations/s.
+    pub operations_per_s_range: (f64, f64),
+    /// What limits the rate: `drive`, `CPU`, `clients`, `compaction`, or the engine as runs of it showed.
+    pub limited_by: &'static str,
+    /// Mean latency of a point read at that rate, µs.
+    pub read_latency_us_mean: f64,
+    /// Its 99th percentile, µs; `None` if the profile has no latencies.
+    pub read_latency_us_p99: Option<f64>,
+    /// CPU time per operation, µs on one core.
+    pub cpu_us_per_operation: f64,
+    /// Device reads per operation, pages.
+    pub page_reads_per_operation: f64,
+    /// Bytes written to the drive per byte of records written (WA-A).
+    pub write_amplification: f64,
+    /// Bytes written to the drive per second, at the target rate if there is one, else at the greatest.
+    pub drive_writes_bytes_per_s: f64,
+    /// Years until the drive's endurance is used up at that rate; `None` without `drive.endurance_bytes` or writes.
+    pub endurance_years: Option<f64>,
+    /// Bytes on the drive per byte of records.
+    pub space_amplification: f64,
+}
+
+/// Why a setting has its value.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reason {
+    /// The setting.
+    pub setting: &'static str,
+    /// Its value, as text.
+    pub value: String,
+    /// Why.
+    pub because: String,
+}
+
+/// Settings of one engine with their reasons and what they are predicted to do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EngineAdvice<S> {
+    /// The settings.
+    pub settings: S,
+    /// What they are predicted to do.
+    pub predicted: Predicted,
+    /// Why, setting by setting.
+    pub reasons: Vec<Reason>,
+}
+
+/// Which kind of tree fits better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Structure {
+    /// A B-tree with out-of-place page writes: Isobath.
+    BTree,
+    /// An LSM tree: RocksDB.
+    Lsm,
+}
+
+/// What the drive can do, whatever the engine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DriveLimits {
+    /// The model that predicts, by name.
+    pub model: String,
+    /// Its cross-validated error.
+    pub held_out: Option<HeldOutError>,
+    /// Random 4 KiB reads per second at the recommended depth.
+    pub page_reads_per_s: f64,
+    /// Random 4 KiB writes per second at the recommended depth.
+    pub page_writes_per_s: f64,
+    /// The recommended depth, I/Os in flight over all workers.
+    pub depth: u32,
+}
+
+/// The advisor's answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Advice {
+    /// The drive.
+    pub drive: DriveLimits,
+    /// Isobath.
+    pub isobath: EngineAdvice<IsobathSettings>,
+    /// RocksDB.
+    pub rocksdb: EngineAdvice<RocksdbSettings>,
+    /// Which of the two fits better.
+    pub structure: Structure,
+    /// Why.
+    pub structure_because: String,
+    /// What to know before trusting the numbers.
+    pub warnings: Vec<String>,
+}
+
+impl Advice {
+    /// The RocksDB settings as the text of a RocksDB OPTIONS file.
+    pub fn rocksdb_options_file(&self) -> String {
+        options_file::render(&self.rocksdb.settings)
+    }
+}
+
+/// Recommends settings for a workload on a drive. To ask about several workloads, keep an [`Advisor`].
+pub fn advise(profile: &DeviceProfile, workload: &Workload) -> Result<Advice, AdviseError> {
+    Advisor::new(profile)?.advise(workload)
+}
+
+/// A drive whose models are fitted and compared, ready for any number of workloads.
+pub struct Advisor<'a> {
+    drive: DriveView<'a>,
+    depth: u32,
+    rocksdb_runs: Option<EngineModel>,
+}
+
+impl<'a> Advisor<'a> {
+    /// Fits and cross-validates every model on the profile (about a second for twenty points) and keeps the best.
+    pub fn new(profile: &'a DeviceProfile) -> Result<Self, AdviseError> {
+        let drive = DriveView::new(profile)?;
+        let depth = drive.useful_depth()?;
+        Ok(Self {
+            drive,
+            depth,
+            rocksdb_runs: None,
+        })
+    }
+
+    /// Uses runs of RocksDB itself to choose its layout: a few of them know more than its structure and the drive tell.
+    pub fn with_rocksdb_runs(mut self, engine: EngineModel) -> Self {
+        self.rocksdb_runs = Some(engine);
+        self
+    }
+
+    /// The model behind the advice.
+    pub fn predictor(&self) -> &Predictor {
+        &self.drive.predictor
+    }
+
+    /// Recommends settings for one workload.
+    pub fn advise(&self, workload: &Workload) -> Result<Advice, AdviseError> {
+        let drive = &self.drive;
+        let isobath = isobath::advise(drive, workload, self.depth)?;
+        let rocksdb = rocksdb::advise(drive, workload, self.rocksdb_runs.as_ref())?;
+        let (structure, structure_because) =
+            compare(workload, &isobath.predicted, &rocksdb.predicted);
+        let mut warnings = drive.warnings();
+        for (engine, predicted) in [
+            ("Isobath", &isobath.predicted),
+            ("RocksDB", &rocksdb.predicted),
+        ] {
+            warnings.extend(missed_targets(engine, workload, predicted));
+        }
+        let write_us =
+            drive.page_cost_us(&OperatingPoint::random_writes(f64::from(self.depth), 1.0))?;
+        let limits = DriveLimits {
+            model: drive.predictor.model().kind().to_string(),
+            held_out: drive.predictor.held_out(),
+            page_reads_per_s: 1e6 / drive.page_read_us(self.depth)?,
+            page_writes_per_s: 1e6 / write_us,
+            depth: self.depth,
+        };
+        Ok(Advice {
+            drive: limits,
+            isobath,
+            rocksdb,
+            structure,
+            structure_because,
+            warnings,
+        })
+    }
+}
+
+fn missed_targets(engine: &str, workload: &Workload, predicted: &Predicted) -> Vec<String> {
+    let mut missed = Vec::new();
+    if let Some(target) = workload.target_operations_per_s
+        && predicted.operations_per_s < target
+    {
+        missed.push(format!(
+            "{engine} is predicted to reach {:.0} operations/s, less than the target of {target:.0}; {} is the limit.",
+            predicted.operations_per_s, predicted.limited_by
+        ));
+    }
+    if let (Some(target), Some(p99)) = (workload.target_read_p99_us, predicted.read_latency_us_p99)
+        && p99 > target
+    {
+        missed.push(format!("{engine}'s reads are predicted at a p99 of {p99:.0} µs, above the target of {target:.0}."));
+    }
+    if let Some(years) = predicted.endurance_years
+        && years < workload.lifetime_years
+    {
+        missed.push(format!(
+            "{engine} would use up the drive's endurance in {}, before the {:.0} years that it must last.",
+            duration(years),
+            workload.lifetime_years
+        ));
+    }
+    missed
+}
+
+/// Years in words; days where years would round to nothing.
+fn duration(years: f64) -> String {
+    if years < 1.0 {
+        format!("{:.0} days", years * 365.25)
+    } else {
+        format!("{years:.1} years")
+    }
+}
+
+/// B-tree or LSM tree? Whoever misses the target or wears the drive out loses to whoever does not; among equals the
+/// faster wins if it is faster by more than [`CLEARLY_FASTER`], else the one that writes less flash.
+fn compare(workload: &Workload, btree: &Predicted, lsm: &Predicted) -> (Structure, String) {
+    let sound = |p: &Predicted| {
+        workload
+            .target_operations_per_s
+            .is_none_or(|t| p.operations_per_s >= t)
+            && p.endurance_years
+                .is_none_or(|y| y >= workload.lifetime_years)
+    };
+    let numbers = format!(
+        "B-tree {:.0} operations/s and write amplification {:.1}, LSM tree {:.0} and {:.1}",
+        btree.operations_per_s,
+        btree.write_amplification,
+        lsm.operations_per_s,
+        lsm.write_amplification
+    );
+    let ratio = btree.operations_per_s / lsm.operations_per_s;
+    let (structure, why) = match (sound(btree), sound(lsm)) {
+        (true, false) => (
+            Structure::BTree,
+            "only the B-tree meets target and lifetime",
+        ),
+        (false, true) => (
+            Structure::Lsm,
+            "only the LSM tree meets target and lifetime",
+        ),
+        _ if ratio > CLEARLY_FASTER => {
+            (Structure::BTree, "the B-tree is clearly faster on this mix")
+        }
+        _ if ratio < 1.0 / CLEARLY_FASTER => {
+            (Structure::Lsm, "the LSM tree is clearly faster on this mix")
+        }
+        _ if workload.writes() <= 0.0 && btree.cpu_us_per_operation <= lsm.cpu_us_per_operation => {
+            (
+                Structure::BTree,
+                "both are about equally fast and the B-tree takes less CPU",
+            )
+        }
+        _ if btree.drive_writes_bytes_per_s <= lsm.drive_writes_bytes_per_s => (
+            Structure::BTree,
+            "both are about equally fast and the B-tree writes less flash",
+        ),
+        _ => (
+            Structure::Lsm,
+            "both are about equally fast and the LSM tree writes less flash",
+        ),
+    };
+    (structure, format!("{why} ({numbers}, predicted)"))
+}
+
+const CLEARLY_FASTER: f64 = 1.15;
+
+/// Rates of one engine on one workload, before they become a [`Predicted`].
+struct Demand {
+    /// Drive time per operation, µs, all I/Os overlapped.
+    drive_us: f64,
+    /// CPU time per operation, µs, one core.
+    cpu_us: f64,
+    /// Time per operation that nothing overlaps, µs.
+    serial_us: f64,
+    /// Latency of one operation with one client, µs.
+    alone_us: f64,
+    page_reads: f64,
+    /// Device reads of one point read, one after another.
+    point_read_accesses: f64,
+    point_read_cpu_us: f64,
+    written_bytes: f64,
+    space_amplification: f64,
+}
+
+const SECONDS_PER_YEAR: f64 = 365.25 * 86_400.0;
+
+/// Turns demands into rates. `read_depth` is the concurrency at which the drive is used.
+fn predict(
+    drive: &DriveView<'_>,
+    workload: &Workload,
+    demand: &Demand,
+    read_depth: u32,
+) -> Result<Predicted, AdviseError> {
+    let limits = [
+        ("drive", demand.drive_us),
+        ("CPU", demand.cpu_us / f64::from(workload.core_count)),
+        ("compaction", demand.serial_us),
+        ("clients", demand.alone_us / f64::from(workload.clients)),
+    ];
+    let (mut limited_by, mut slowest_us) = ("CPU", 0.0);
+    for (name, us) in limits {
+        if us > slowest_us {
+            (limited_by, slowest_us) = (name, us);
+        }
+    }
+    let operations_per_s = 1e6 / slowest_us.max(1e-3);
+    let interval = drive
+        .predictor
+        .predict(&OperatingPoint::random_reads(f64::from(read_depth), 1.0))?;
+    let spread = interval.high_pages_per_s / interval.throughput_pages_per_s;
+    let written_per_s = workload
+        .target_operations_per_s
+        .unwrap_or(f64::INFINITY)
+        .min(operations_per_s);
+    let drive_writes_bytes_per_s = written_per_s * demand.written_bytes;
+    let access_us = drive.read_latency_us(read_depth)?;
+    let latency = demand.point_read_cpu_us + demand.point_read_accesses * access_us;
+    // Fewer than one read in a hundred at the drive: the 99th percentile is a hit.
+    let p99_us = |ratio: f64| match demand.point_read_accesses {
+        misses if misses < 0.01 => demand.point_read_cpu_us,
+        misses => demand.point_read_cpu_us + misses.max(1.0) * access_us * ratio,
+    };
+    let user_bytes = workload.writes() * workload.record_bytes();
+    Ok(Predicted {
+        operations_per_s,
+        operations_per_s_range: (operations_per_s / spread, operations_per_s * spread),
+        limited_by,
+        read_latency_us_mean: latency,
+        read_latency_us_p99: drive.read_p99_ratio(read_depth).map(p99_us),
+        cpu_us_per_operation: demand.cpu_us,
+        page_reads_per_operation: demand.page_reads,
+        write_amplification: if user_bytes > 0.0 {
+            demand.written_bytes / user_bytes
+        } else {
+            0.0
+        },
+        drive_writes_bytes_per_s,
+        endurance_years: workload
+            .endurance_bytes
+            .filter(|_| drive_writes_bytes_per_s > 0.0)
+            .map(|bytes| bytes / drive_writes_bytes_per_s / SECONDS_PER_YEAR),
+        space_amplification: demand.space_amplification,
+    })
+}

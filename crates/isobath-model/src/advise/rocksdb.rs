@@ -1,0 +1,381 @@
+//! Settings for RocksDB: fanout, file size, L0 triggers, background jobs, subcompactions, single level or not.
+
+use serde::Serialize;
+
+use super::cache::hit_share;
+use super::drive::DriveView;
+use super::{AdviseError, Demand, EngineAdvice, Predicted, Reason, predict};
+use crate::lsm::{EngineModel, Layout, LsmStore, Mix};
+use crate::point::PAGE_BYTES;
+use crate::workload::Workload;
+
+/// What is written into the OPTIONS file.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RocksdbSettings {
+    /// Levels: fanout `F` and L0 files `C`, or a single level.
+    pub layout: Layout,
+    /// `T`: target SST file size, bytes.
+    pub file_bytes: u64,
+    /// `level0_file_num_compaction_trigger`.
+    pub l0_trigger_files: u32,
+    /// `level0_slowdown_writes_trigger`.
+    pub l0_slowdown_files: u32,
+    /// `level0_stop_writes_trigger`.
+    pub l0_stop_files: u32,
+    /// `max_background_jobs`.
+    pub background_jobs: u32,
+    /// `max_subcompactions`.
+    pub subcompactions: u32,
+    /// Bloom filter bits per key; 0 for none.
+    pub filter_bits_per_key: u32,
+    /// Block cache, bytes.
+    pub block_cache_bytes: u64,
+    /// Memtable, bytes.
+    pub write_buffer_bytes: u64,
+    /// User threads that reach the predicted rate.
+    pub user_threads: u32,
+    /// Levels that the data fill.
+    pub level_count: u32,
+}
+
+const MIB: u64 = 1024 * 1024;
+const FILE_BYTES: u64 = 64 * MIB;
+const WRITE_BUFFER_BYTES: u64 = 64 * MIB;
+const FILTER_BITS_PER_KEY: u32 = 10;
+/// False positives of ten bits per key.
+const FILTER_FALSE_POSITIVE_SHARE: f64 = 0.01;
+/// Index and filter blocks, bytes per record: ten bits of filter and a 4 KiB block's index entry.
+const METADATA_BYTES_PER_RECORD: f64 = 2.0;
+/// Overwritten and deleted records that wait for compaction, as a share of the data, for fanout F: 1/F of it lies above the last
+/// level; a single level holds none.
+const SPACE_SLACK: f64 = 0.05;
+
+/// CPU of RocksDB 7.8 on a 2.6 GHz core, µs, from the reference measurements in the benchmark documentation: a
+/// lookup at one miss, a write into the memtable and log, a record and a byte rewritten by compaction, a record scanned.
+const CPU_US_LOOKUP: f64 = 8.5;
+const CPU_US_BLOCK_ABOVE_IO: f64 = 1.5;
+const CPU_US_WRITE: f64 = 1.5;
+const CPU_US_REWRITTEN_RECORD: f64 = 0.48;
+const CPU_US_REWRITTEN_BYTE: f64 = 0.000_69;
+const CPU_US_SCANNED_RECORD: f64 = 0.55;
+
+/// Fanouts that are compared; the paper's tables span 2..32.
+const FANOUTS: [u32; 7] = [2, 4, 6, 8, 10, 16, 32];
+/// L0 files and L1 files of leveled layouts.
+const L0_FILES: u32 = 4;
+
+pub(super) fn advise(
+    drive: &DriveView<'_>,
+    workload: &Workload,
+    engine: Option<&EngineModel>,
+) -> Result<EngineAdvice<RocksdbSettings>, AdviseError> {
+    let mut candidates = Vec::new();
+    let leveled = FANOUTS.iter().map(|&fanout| Layout::Leveled {
+        fanout,
+        l0_files: L0_FILES,
+    });
+    for layout in leveled.chain([Layout::SingleLevel]) {
+        let settings = settings(workload, layout);
+        let threads = settings.user_threads.min(drive.concurrency_max);
+        let demand = demand(drive, workload, &settings, threads)?;
+        let mut predicted = predict(drive, workload, &demand, threads)?;
+        if let Some(engine) = engine {
+            measured_rate(engine, workload, &settings, &mut predicted);
+        }
+        candidates.push((predicted, settings));
+    }
+    let lives = |p: &Predicted| {
+        p.endurance_years
+            .is_none_or(|years| years >= workload.lifetime_years)
+    };
+    let meets = |p: &Predicted| {
+        workload
+            .target_operations_per_s
+            .is_none_or(|t| p.operations_per_s >= t)
+    };
+    let fits = |p: &Predicted| {
+        workload
+            .capacity_bytes
+            .is_none_or(|c| p.space_amplification * workload.data_bytes() <= c)
+    };
+    // Endurance, target and space first; then the rate; among rates within the drive model's error, the least flash.
+    let rank = |p: &Predicted| (u8::from(!fits(p)), u8::from(!lives(p)), u8::from(!meets(p)));
+    let best_rank = candidates
+        .iter()
+        .map(|(p, _)| rank(p))
+        .min()
+        .unwrap_or_default();
+    let fastest = candidates
+        .iter()
+        .filter(|(p, _)| rank(p) == best_rank)
+        .map(|(p, _)| p.operations_per_s)
+        .fold(0.0, f64::max);
+    // A store that is only read is loaded once; then only the rate counts.
+    let tie_share = match engine {
+        _ if workload.writes() <= 0.0 => 0.0,
+        Some(_) => RATE_TIE_SHARE_BY_RUNS,
+        None => RATE_TIE_SHARE,
+    };
+    let slower = |p: &Predicted| u8::from(p.operations_per_s < fastest * (1.0 - tie_share));
+    let key = |p: &Predicted| (rank(p), slower(p));
+    let mut chosen = &candidates[0];
+    for candidate in &candidates[1..] {
+        let (new, old) = (&candidate.0, &chosen.0);
+        let wear = new.write_amplification.total_cmp(&old.write_amplification);
+        if key(new).cmp(&key(old)).then(wear).is_lt() {
+            chosen = candidate;
+        }
+    }
+    let (predicted, settings) = chosen.clone();
+    let reasons = reasons(&settings, &predicted, &candidates, workload);
+    Ok(EngineAdvice {
+        settings,
+        predicted,
+        reasons,
+    })
+}
+
+/// Puts the rate that runs of the engine itself predict in place of the structural one. The interval becomes the runs' own.
+fn measured_rate(
+    engine: &EngineModel,
+    workload: &Workload,
+    settings: &RocksdbSettings,
+    predicted: &mut Predicted,
+) {
+    let mix = Mix {
+        queries: workload.point_reads,
+        scans: workload.scans,
+        inserts: workload.writes(),
+        threads: settings.user_threads,
+        jobs: settings.background_jobs,
+    };
+    let filtered = engine.store.filter_false_positive_share.is_some();
+    let engine = engine.for_store(LsmStore {
+        file_bytes: engine.store.file_bytes,
+        ..store(workload, filtered)
+    });
+    let Some(us) = engine.mix_us(settings.layout, &mix) else {
+        return;
+    };
+    let rate = 1e6 / us;
+    if workload.target_operations_per_s.is_none() {
+        predicted.drive_writes_bytes_per_s *= rate / predicted.operations_per_s;
+        predicted.endurance_years = predicted
+            .endurance_years
+            .map(|y| y * predicted.operations_per_s / rate);
+    }
+    predicted.operations_per_s = rate;
+    predicted.operations_per_s_range = (rate / RUNS_ERROR_FACTOR, rate * RUNS_ERROR_FACTOR);
+    predicted.limited_by = "the engine, by its own runs";
+}
+
+/// Nine in ten of Table 3's and 4's cells lie within this factor of what calibrated runs predict.
+const RUNS_ERROR_FACTOR: f64 = 1.12;
+
+/// Rates closer than this count as equal.
+const RATE_TIE_SHARE: f64 = 0.05;
+/// With runs of the engine itself, differences are known better.
+const RATE_TIE_SHARE_BY_RUNS: f64 = EngineModel::TIE_SHARE;
+
+fn settings(workload: &Workload, layout: Layout) -> RocksdbSettings {
+    let jobs = workload.core_count.max(2);
+    let point_queries = workload.point_reads > 0.0 || workload.writes() < 1.0 - workload.scans;
+    let single = layout == Layout::SingleLevel;
+    // A single level merges whatever has gathered in L0 with everything: the more at once, the less is rewritten.
+    let (trigger, slowdown, stop) = if single {
+        (8, 24, 36)
+    } else {
+        (L0_FILES, 20, 36)
+    };
+    let metadata_bytes = METADATA_BYTES_PER_RECORD * workload.record_count;
+    let memtables = 3.0 * WRITE_BUFFER_BYTES as f64;
+    let cache =
+        (workload.memory_bytes - memtables - metadata_bytes).max(workload.memory_bytes * 0.25);
+    let level_count = store(workload, point_queries).level_bytes(layout).len() as u32;
+    RocksdbSettings {
+        layout,
+        file_bytes: FILE_BYTES,
+        l0_trigger_files: trigger,
+        l0_slowdown_files: slowdown,
+        l0_stop_files: stop,
+        background_jobs: jobs,
+        subcompactions: if single { jobs } else { jobs.min(L0_FILES) },
+        filter_bits_per_key: if point_queries {
+            FILTER_BITS_PER_KEY
+        } else {
+            0
+        },
+        block_cache_bytes: cache as u64,
+        write_buffer_bytes: WRITE_BUFFER_BYTES,
+        user_threads: workload.clients,
+        level_count,
+    }
+}
+
+fn store(workload: &Workload, filtered: bool) -> LsmStore {
+    LsmStore {
+        data_bytes: workload.data_bytes(),
+        file_bytes: FILE_BYTES as f64,
+        filter_false_positive_share: filtered.then_some(FILTER_FALSE_POSITIVE_SHARE),
+        l0_slowdown_files: 20,
+    }
+}
+
+fn demand(
+    drive: &DriveView<'_>,
+    workload: &Workload,
+    settings: &RocksdbSettings,
+    threads: u32,
+) -> Result<Demand, AdviseError> {
+    let page = PAGE_BYTES as f64;
+    let jobs = settings.background_jobs;
+    let mut store = store(workload, settings.filter_bits_per_key > 0);
+    store.l0_slowdown_files = settings.l0_slowdown_files;
+    let work = store.steady_work(settings.layout, jobs);
+    let blocks = workload.data_bytes() / page;
+    let hits = hit_share(
+        settings.block_cache_bytes as f64 / page,
+        blocks,
+        workload.record_count,
+        workload.zipf_exponent,
+    );
+    let miss = 1.0 - hits;
+    let query_blocks = work.query_blocks * miss;
+    let scan_bytes = workload.scan_records * workload.record_bytes();
+    // Every run costs one block to position, and the records themselves lie in the blocks that hold them.
+    let scan_blocks = miss * (work.sorted_runs + l0_runs(workload, settings) + scan_bytes / page);
+    let page_reads = workload.point_reads * query_blocks + workload.scans * scan_blocks;
+    let record_bytes = workload.record_bytes();
+    let rewritten = work.write_amplification;
+    let log_bytes = record_bytes + 24.0;
+    let written_bytes = workload.writes() * (rewritten * record_bytes + log_bytes);
+    let compacted_pages = workload.writes() * (rewritten - 1.0) * record_bytes / page;
+    let bulk_depth = jobs.min(16);
+    let bulk_us = written_bytes / page * drive.bulk_page_us(bulk_depth, 0.0)?
+        + compacted_pages * drive.bulk_page_us(bulk_depth, 1.0)?;
+    let drive_us = page_reads * drive.page_read_us(threads)? + bulk_us;
+    let rewrite_cpu_us = CPU_US_REWRITTEN_RECORD + CPU_US_REWRITTEN_BYTE * record_bytes;
+    let point_cpu_us =
+        CPU_US_LOOKUP + query_blocks * (CPU_US_BLOCK_ABOVE_IO + drive.cpu_us_per_io());
+    let cpu_us = workload.point_reads * point_cpu_us
+        + workload.scans * (CPU_US_LOOKUP + workload.scan_records * CPU_US_SCANNED_RECORD)
+        + workload.writes() * (CPU_US_WRITE + rewritten * rewrite_cpu_us);
+    // L0 → L1 and L1 → L2 exclude each other; subcompactions split each of them.
+    let page_us_alone = drive.bulk_page_us(1, 0.0)? + drive.bulk_page_us(1, 1.0)?;
+    let rewrite_us_alone = rewrite_cpu_us + record_bytes / page * page_us_alone;
+    let serial_us = workload.writes() * work.serial_rewrites * rewrite_us_alone
+        / f64::from(settings.subcompactions);
+    Ok(Demand {
+        drive_us,
+        cpu_us,
+        serial_us,
+        alone_us: workload.point_reads
+            * (point_cpu_us + query_blocks * drive.read_latency_us(1)?)
+            + workload.scans * scan_blocks * drive.read_latency_us(1)?
+            + workload.writes() * CPU_US_WRITE,
+        page_reads,
+        point_read_accesses: query_blocks,
+        point_read_cpu_us: point_cpu_us,
+        written_bytes,
+        space_amplification: 1.0 + SPACE_SLACK + slack_of(settings.layout),
+    })
+}
+
+/// Files that lie in L0 on average while records are written; each is a run that scans merge.
+fn l0_runs(workload: &Workload, settings: &RocksdbSettings) -> f64 {
+    let files = match settings.layout {
+        _ if workload.writes() <= 0.0 => 0,
+        Layout::SingleLevel => settings.l0_slowdown_files,
+        Layout::Leveled { .. } => settings.l0_trigger_files,
+    };
+    f64::from(files) / 2.0
+}
+
+fn slack_of(layout: Layout) -> f64 {
+    match layout {
+        Layout::Leveled { fanout, .. } => 1.0 / f64::from(fanout.max(2)),
+        // One whole-level merge in flight holds its inputs until it is done.
+        Layout::SingleLevel => 1.0,
+    }
+}
+
+fn describe(layout: Layout) -> String {
+    match layout {
+        Layout::Leveled { fanout, l0_files } => {
+            format!("leveled, fanout {fanout}, {l0_files} files in L0 and L1")
+        }
+        Layout::SingleLevel => "a single level".into(),
+    }
+}
+
+fn reasons(
+    settings: &RocksdbSettings,
+    predicted: &Predicted,
+    candidates: &[(Predicted, RocksdbSettings)],
+    workload: &Workload,
+) -> Vec<Reason> {
+    let reason = |setting, value: String, because: String| Reason {
+        setting,
+        value,
+        because,
+    };
+    let others: Vec<String> = candidates
+        .iter()
+        .filter(|(_, s)| s.layout != settings.layout)
+        .map(|(p, s)| {
+            format!(
+                "{} ({:.0}/s, write amplification {:.1})",
+                match s.layout {
+                    Layout::Leveled { fanout, .. } => format!("F = {fanout}"),
+                    Layout::SingleLevel => "single level".into(),
+                },
+                p.operations_per_s,
+                p.write_amplification
+            )
+        })
+        .collect();
+    let mut all = vec![
+        reason(
+            "layout",
+            describe(settings.layout),
+            format!(
+                "{:.0} operations/s and write amplification {:.1} are predicted, against {}",
+                predicted.operations_per_s,
+                predicted.write_amplification,
+                others.join(", ")
+            ),
+        ),
+        reason(
+            "target_file_size_base",
+            settings.file_bytes.to_string(),
+            "64 MiB amortizes the cost of starting a file and leaves many files to compact side by side".into(),
+        ),
+        reason(
+            "level0 triggers",
+            format!("{} / {} / {}", settings.l0_trigger_files, settings.l0_slowdown_files, settings.l0_stop_files),
+            match settings.layout {
+                Layout::SingleLevel => "every merge rewrites the whole level, so many files must gather first".into(),
+                Layout::Leveled { .. } => "L0 as large as L1, so that their merge rewrites each byte twice".into(),
+            },
+        ),
+        reason(
+            "max_background_jobs",
+            settings.background_jobs.to_string(),
+            format!("one per core; with one, flushes wait for compactions ({} cores)", workload.core_count),
+        ),
+        reason(
+            "max_subcompactions",
+            settings.subcompactions.to_string(),
+            "only L0 → L1 is split by subcompactions, into at most as many parts as there are files in L1".into(),
+        ),
+    ];
+    if settings.filter_bits_per_key > 0 {
+        let because = "one false positive in a hundred: a lookup reads about one block however many levels there are";
+        all.push(reason(
+            "filter_policy",
+            format!("{} bits per key", settings.filter_bits_per_key),
+            because.into(),
+        ));
+    }
+    all
+}

@@ -1,0 +1,281 @@
+//! Models of a drive: from DAM (equation 1) to a joint fit with a correction surface.
+//!
+//! Every model answers one question: how much wall time in µs does one page cost, all I/Os in flight together, at a
+//! given (k, r, I/O size, mix)? Mixed points cost the sum of their parts, read share by read share; that predicts
+//! measured mixes within about 10% at the median, so no model needs parameters of its own for them.
+
+mod mqssd;
+mod queue;
+mod simple;
+mod surface;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use mqssd::{ConcurrencyCosts, Mqssd, MqssdPrinted, TABLE_2_ACCESSES, costs_per_concurrency};
+pub use queue::{Queue, QueueCost};
+pub use simple::{Affine, Dam, Pdam};
+pub use surface::Surface;
+
+use crate::error::FitError;
+use crate::point::{OperatingPoint, Operation, Sample, check};
+
+/// The models that can be fitted, from the coarsest to the finest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ModelKind {
+    /// Disk access machine, equation 1: every page costs the same.
+    Dam,
+    /// Parallel DAM, equations 2 and 4: cost falls as 1/k down to `P` pages at a time.
+    Pdam,
+    /// Affine, equation 3 with costs added: setup plus transfer, no concurrency.
+    Affine,
+    /// MQSSD as printed: per-k least squares, rational functions (5, 6), rates added (7, 8).
+    MqssdPrinted,
+    /// MQSSD as corrected: costs added, saturating s, β, t, α, relative errors.
+    Mqssd,
+    /// Queue form: latency divided by k against the drive's service time.
+    Queue,
+    /// Queue form with a low-order correction surface over the logarithms.
+    Surface,
+}
+
+impl ModelKind {
+    /// All kinds, coarsest first.
+    pub const ALL: [Self; 7] = [
+        Self::Dam,
+        Self::Pdam,
+        Self::Affine,
+        Self::MqssdPrinted,
+        Self::Mqssd,
+        Self::Queue,
+        Self::Surface,
+    ];
+}
+
+impl fmt::Display for ModelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dam => "DAM",
+            Self::Pdam => "PDAM",
+            Self::Affine => "affine",
+            Self::MqssdPrinted => "MQSSD as printed",
+            Self::Mqssd => "MQSSD as corrected",
+            Self::Queue => "queue form",
+            Self::Surface => "queue form with correction surface",
+        })
+    }
+}
+
+/// One fitted number, for reports.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Coefficient {
+    /// The operation whose cost it describes; `None` when it is shared.
+    pub operation: Option<Operation>,
+    /// Its symbol in the paper or in this crate's documentation.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+}
+
+impl Coefficient {
+    pub(crate) fn new(name: impl Into<String>, value: f64, unit: &str) -> Self {
+        Self {
+            operation: None,
+            name: name.into(),
+            value,
+            unit: unit.into(),
+        }
+    }
+}
+
+/// A fitted model of either kind of operation on its own.
+pub(crate) trait PureModel: Sized {
+    const KIND: ModelKind;
+    /// Fits to points of one operation; the slice is not empty.
+    fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError>;
+    /// Cost per page in µs, ignoring the point's read share.
+    fn page_cost_us(&self, point: &OperatingPoint) -> f64;
+    fn coefficients(&self) -> Vec<Coefficient>;
+}
+
+/// A model fitted to reads and to writes separately, as the paper does for all of its baselines (section 4.1).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PerOperation<M> {
+    /// For reads, if the profile has pure reads.
+    pub read: Option<M>,
+    /// For writes, if the profile has pure writes.
+    pub write: Option<M>,
+}
+
+#[expect(
+    private_bounds,
+    reason = "callers only ever name the models that implement it"
+)]
+impl<M: PureModel> PerOperation<M> {
+    fn fit(samples: &[Sample]) -> Result<Self, FitError> {
+        let one = |operation| {
+            let own = pure_samples(samples, operation);
+            if own.is_empty() {
+                Ok(None)
+            } else {
+                M::fit_pure(operation, &own).map(Some)
+            }
+        };
+        let fitted = Self {
+            read: one(Operation::Read)?,
+            write: one(Operation::Write)?,
+        };
+        if fitted.read.is_none() && fitted.write.is_none() {
+            return Err(FitError::NoPurePoints { model: M::KIND });
+        }
+        Ok(fitted)
+    }
+
+    fn page_cost_us(&self, point: &OperatingPoint) -> Result<f64, FitError> {
+        mixed_cost(
+            point,
+            self.read.as_ref().map(|m| m.page_cost_us(point)),
+            self.write.as_ref().map(|m| m.page_cost_us(point)),
+        )
+    }
+
+    fn coefficients(&self) -> Vec<Coefficient> {
+        let tagged = |operation, model: &Option<M>| {
+            let own = model.iter().flat_map(M::coefficients).collect::<Vec<_>>();
+            own.into_iter().map(move |c| Coefficient {
+                operation: Some(operation),
+                ..c
+            })
+        };
+        tagged(Operation::Read, &self.read)
+            .chain(tagged(Operation::Write, &self.write))
+            .collect()
+    }
+}
+
+pub(crate) fn pure_samples(samples: &[Sample], operation: Operation) -> Vec<Sample> {
+    samples
+        .iter()
+        .filter(|s| s.point.pure_operation() == Some(operation))
+        .copied()
+        .collect()
+}
+
+/// The linear sum of pure costs by read share.
+fn mixed_cost(
+    point: &OperatingPoint,
+    read: Option<f64>,
+    write: Option<f64>,
+) -> Result<f64, FitError> {
+    let share = point.read_share;
+    let part = |share: f64, cost: Option<f64>, operation| match cost {
+        Some(cost) => Ok(share * cost),
+        None if share <= 0.0 => Ok(0.0),
+        None => Err(FitError::NotMeasured { operation }),
+    };
+    // A pure point must not multiply the other operation's cost by zero: that cost may be infinite.
+    let read = if share > 0.0 {
+        part(share, read, Operation::Read)?
+    } else {
+        0.0
+    };
+    let write = if share < 1.0 {
+        part(1.0 - share, write, Operation::Write)?
+    } else {
+        0.0
+    };
+    Ok(read + write)
+}
+
+/// A fitted model of a drive.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DriveModel {
+    /// See [`ModelKind::Dam`].
+    Dam(PerOperation<Dam>),
+    /// See [`ModelKind::Pdam`].
+    Pdam(PerOperation<Pdam>),
+    /// See [`ModelKind::Affine`].
+    Affine(PerOperation<Affine>),
+    /// See [`ModelKind::MqssdPrinted`].
+    MqssdPrinted(PerOperation<MqssdPrinted>),
+    /// See [`ModelKind::Mqssd`].
+    Mqssd(PerOperation<Mqssd>),
+    /// See [`ModelKind::Queue`].
+    Queue(Queue),
+    /// See [`ModelKind::Surface`].
+    Surface(Surface),
+}
+
+impl DriveModel {
+    /// Fits one kind of model to measured points.
+    pub fn fit(kind: ModelKind, samples: &[Sample]) -> Result<Self, FitError> {
+        check(samples)?;
+        Ok(match kind {
+            ModelKind::Dam => Self::Dam(PerOperation::fit(samples)?),
+            ModelKind::Pdam => Self::Pdam(PerOperation::fit(samples)?),
+            ModelKind::Affine => Self::Affine(PerOperation::fit(samples)?),
+            ModelKind::MqssdPrinted => Self::MqssdPrinted(PerOperation::fit(samples)?),
+            ModelKind::Mqssd => Self::Mqssd(PerOperation::fit(samples)?),
+            ModelKind::Queue => Self::Queue(Queue::fit(samples)?),
+            ModelKind::Surface => Self::Surface(Surface::fit(samples)?),
+        })
+    }
+
+    /// Which model this is.
+    pub fn kind(&self) -> ModelKind {
+        match self {
+            Self::Dam(_) => ModelKind::Dam,
+            Self::Pdam(_) => ModelKind::Pdam,
+            Self::Affine(_) => ModelKind::Affine,
+            Self::MqssdPrinted(_) => ModelKind::MqssdPrinted,
+            Self::Mqssd(_) => ModelKind::Mqssd,
+            Self::Queue(_) => ModelKind::Queue,
+            Self::Surface(_) => ModelKind::Surface,
+        }
+    }
+
+    /// Wall time per page in µs, all I/Os in flight together.
+    ///
+    /// Positive and finite for every model except [`ModelKind::MqssdPrinted`], whose rational functions may have poles.
+    pub fn page_cost_us(&self, point: &OperatingPoint) -> Result<f64, FitError> {
+        match self {
+            Self::Dam(m) => m.page_cost_us(point),
+            Self::Pdam(m) => m.page_cost_us(point),
+            Self::Affine(m) => m.page_cost_us(point),
+            Self::MqssdPrinted(m) => m.page_cost_us(point),
+            Self::Mqssd(m) => m.page_cost_us(point),
+            Self::Queue(m) => m.page_cost_us(point),
+            Self::Surface(m) => m.page_cost_us(point),
+        }
+    }
+
+    /// Pages of 4 KiB per second.
+    pub fn throughput_pages_per_s(&self, point: &OperatingPoint) -> Result<f64, FitError> {
+        Ok(1e6 / self.page_cost_us(point)?)
+    }
+
+    /// Mean latency of one I/O in µs with `k` in flight, by Little's law.
+    pub fn io_latency_us(&self, point: &OperatingPoint) -> Result<f64, FitError> {
+        Ok(self.page_cost_us(point)? * point.io_pages * point.concurrency)
+    }
+
+    /// All fitted numbers with their units.
+    pub fn coefficients(&self) -> Vec<Coefficient> {
+        match self {
+            Self::Dam(m) => m.coefficients(),
+            Self::Pdam(m) => m.coefficients(),
+            Self::Affine(m) => m.coefficients(),
+            Self::MqssdPrinted(m) => m.coefficients(),
+            Self::Mqssd(m) => m.coefficients(),
+            Self::Queue(m) => m.coefficients(),
+            Self::Surface(m) => m.coefficients(),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Device profiles: what a probe learnt about a drive, as versioned JSON.
+//!
+//! One file holds one probe of one target. It carries the raw points, not only fitted numbers, so that any model can be
+//! fitted later, and it carries everything that is needed to doubt them: kernel, file system, drive state, steal time,
+//! first-pass against repeat rates, reruns. All sizes are bytes, all times say their unit in their name.
+//!
+//! ```json
+//! {
+//!   "format": "isobath-device-profile",
+//!   "version": 1,
+//!   "tool_version": "0.1.0",
+//!   "created_unix_s": 1790000000,
+//!   "complete": true,
+//!   "plan": { "name": "quick", "point_count": 20, "seed": 1, "concurrency_max": 128 },
+//!   "target": { "path": "/data/probe.bin", "kind": "file", "size_bytes": 4294967296 },
+//!   "hardware": { "drive_model": "Samsung SSD 990 PRO 1TB", "cpu_model": "AMD EPYC", "cpu_count": 2,
+//!                 "memory_bytes": 25769803776 },
+//!   "system": { "kernel": "6.18.0", "file_system": "ext4", "io_interface": "io_uring", "direct_io": true },
+//!   "drive_state": { "preparation": "sequential_fill", "prepared_bytes": 4294967296 },
+//!   "host_cache": { "verdict": "suspected", "first_pass_reads_per_s": 13000.0, "repeat_reads_per_s": 82000.0 },
+//!   "steal_share": 0.001,
+//!   "repeat_noise": { "read": 0.05, "write": 0.09 },
+//!   "regimes": [ { "name": "steady", "operation": null, "usable": true, "began_s": 0.0, "ended_s": 58.0 } ],
+//!   "sentinels": [ { "at_s": 1.0, "throughput_pages_per_s": 90000.0 } ],
+//!   "points": [ { "threads": 1, "queue_depth": 32, "random_share": 1.0, "io_pages": 1, "read_share": 1.0,
+//!                 "regime": 0, "began_s": 2.0, "duration_s": 1.5, "throughput_pages_per_s": 88000.0,
+//!                 "throughput_spread": 0.03, "repeats": 2, "reruns": 0, "cpu_us_per_io": 2.9,
+//!                 "latency_us": { "mean": 363.0, "p50": 340.0, "p90": 500.0, "p99": 1100.0, "p999": 2500.0,
+//!                                 "max": 9000.0 } } ]
+//! }
+//! ```
+//!
+//! Optional fields that a probe could not find out are absent or `null`; they are never guessed.
+
+mod schema;
+
+pub use schema::{
+    DeviceProfile, DriveState, Hardware, HostCache, HostCacheVerdict, Latency, MeasuredPoint,
+    PlanNote, Preparation, Regime, RepeatNoise, Sentinel, System, Target, TargetKind,
+};
+
+use serde::Deserialize;
+
+use crate::point::{OperatingPoint, Sample};
+
+/// The `format` field of every profile.
+pub const PROFILE_FORMAT: &str = "isobath-device-profile";
+
+/// The version that this crate writes and the only one that it reads.
+pub const PROFILE_VERSION: u32 = 1;
+
+/// Why a profile could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// Not JSON, or JSON of another shape.
+    #[error("not a device profile: {0}")]
+    Syntax(#[from] serde_json::Error),
+    /// JSON of another kind of file.
+    #[error(
+        "this file is a {found:?}, not a {PROFILE_FORMAT:?}: give the file that `isobath probe` wrote"
+    )]
+    Foreign {
+        /// Its `format` field.
+        found: String,
+    },
+    /// Written by a newer or older version.
+    #[error(
+        "the profile has version {found}, this program reads version {PROFILE_VERSION}: probe the drive again with this program"
+    )]
+    Version {
+        /// Its `version` field.
+        found: u32,
+    },
+    /// A value that no measurement can have.
+    #[error(
+        "point {index} of the profile: {field} is {value}, which no measurement can be; delete the point or probe again"
+    )]
+    BadPoint {
+        /// Its place in `points`, from 0.
+        index: usize,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// A point names a regime that is not listed.
+    #[error(
+        "point {index} of the profile belongs to regime {regime}, but only {regime_count} are listed"
+    )]
+    UnknownRegime {
+        /// Its place in `points`, from 0.
+        index: usize,
+        /// The regime that it names.
+        regime: usize,
+        /// Regimes in the profile.
+        regime_count: usize,
+    },
+}
+
+#[derive(Deserialize)]
+struct Header {
+    format: String,
+    version: u32,
+}
+
+impl DeviceProfile {
+    /// Reads and checks a profile.
+    pub fn from_json(text: &str) -> Result<Self, ProfileError> {
+        // The header first: a foreign or newer file must be named as such, not as "missing field".
+        let header: Header = serde_json::from_str(text)?;
+        if header.format != PROFILE_FORMAT {
+            return Err(ProfileError::Foreign {
+                found: header.format,
+            });
+        }
+        if header.version != PROFILE_VERSION {
+            return Err(ProfileError::Version {
+                found: header.version,
+            });
+        }
+        let profile: Self = serde_json::from_str(text)?;
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// Writes the profile, indented for people, with a final newline.
+    pub fn to_json(&self) -> Result<String, ProfileError> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        Ok(text)
+    }
+
+    /// Checks every point; called by [`Self::from_json`].
+    pub fn check(&self) -> Result<(), ProfileError> {
+        for (index, point) in self.points.iter().enumerate() {
+            let positive = |v: f64| v.is_finite() && v > 0.0;
+            let share = |v: f64| (0.0..=1.0).contains(&v);
+            let fields = [
+                ("threads", f64::from(point.threads), point.threads > 0),
+                (
+                    "queue_depth",
+                    f64::from(point.queue_depth),
+                    point.queue_depth > 0,
+                ),
+                ("io_pages", point.io_pages, positive(point.io_pages)),
+                (
+                    "random_share",
+                    point.random_share,
+                    share(point.random_share),
+                ),
+                ("read_share", point.read_share, share(point.read_share)),
+                ("duration_s", point.duration_s, positive(point.duration_s)),
+                (
+                    "throughput_pages_per_s",
+                    point.throughput_pages_per_s,
+                    positive(point.throughput_pages_per_s),
+                ),
+                (
+                    "throughput_spread",
+                    point.throughput_spread,
+                    point.throughput_spread >= 0.0,
+                ),
+            ];
+            if let Some((field, value, _)) = fields.into_iter().find(|(_, _, ok)| !ok) {
+                return Err(ProfileError::BadPoint {
+                    index,
+                    field,
+                    value,
+                });
+            }
+            if point.regime >= self.regimes.len() {
+                let regime_count = self.regimes.len();
+                return Err(ProfileError::UnknownRegime {
+                    index,
+                    regime: point.regime,
+                    regime_count,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The points that models may be fitted to. Regimes that are marked unusable (burst credits, a full write cache)
+    /// are left out, so that no fit mixes regimes.
+    pub fn samples(&self) -> Vec<Sample> {
+        self.points
+            .iter()
+            .filter(|p| self.regimes.get(p.regime).is_some_and(|r| r.usable))
+            .map(MeasuredPoint::sample)
+            .collect()
+    }
+}
+
+impl MeasuredPoint {
+    /// `k`: I/Os in flight over all threads.
+    pub fn concurrency(&self) -> f64 {
+        f64::from(self.threads) * f64::from(self.queue_depth)
+    }
+
+    /// The point as models see it.
+    pub fn sample(&self) -> Sample {
+        Sample {
+            point: OperatingPoint {
+                concurrency: self.concurrency(),
+                random_share: self.random_share,
+                io_pages: self.io_pages,
+                read_share: self.read_share,
+            },
+            throughput_pages_per_s: self.throughput_pages_per_s,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Device profiles: round trip, foreign files, other versions, impossible values.
+#![allow(clippy::unwrap_used, reason = "a failed step must stop the test")]
+use isobath_model::profile::{DeviceProfile, ProfileError};
+
+/// The example of the module's documentation is the format's specification: it must be readable.
+fn documented_example() -> String {
+    let source = include_str!("../src/profile/mod.rs");
+    let lines = source.lines().skip_while(|l| *l != "//! ```json").skip(1);
+    let body: Vec<&str> = lines
+        .take_while(|l| *l != "//! ```")
+        .map(|l| l.trim_start_matches("//!"))
+        .collect();
+    body.join("\n")
+}
+
+#[test]
+fn the_documented_example_is_readable_and_survives_a_round_trip() {
+    let profile = DeviceProfile::from_json(&documented_example()).unwrap();
+    assert_eq!(profile.points[0].concurrency(), 32.0);
+    assert_eq!(profile.samples().len(), 1);
+    let again = DeviceProfile::from_json(&profile.to_json().unwrap()).unwrap();
+    assert_eq!(again, profile);
+}
+
+#[test]
+fn other_files_and_versions_are_named() {
+    let example = documented_example();
+    let newer = example.replace("\"version\": 1", "\"version\": 2");
+    let error = DeviceProfile::from_json(&newer).unwrap_err();
+    assert!(
+        matches!(error, ProfileError::Version { found: 2 }),
+        "{error}"
+    );
+    let foreign = example.replace("isobath-device-profile", "fio-result");
+    let error = DeviceProfile::from_json(&foreign).unwrap_err();
+    assert!(
+        matches!(&error, ProfileError::Foreign { found } if found == "fio-result"),
+        "{error}"
+    );
+    assert!(matches!(
+        DeviceProfile::from_json("{").unwrap_err(),
+        ProfileError::Syntax(_)
+    ));
+    assert!(matches!(
+        DeviceProfile::from_json(&example[..example.len() / 2]).unwrap_err(),
+        ProfileError::Syntax(_)
+    ));
+}
+
+#[test]
+fn impossible_values_name_point_and_field() {
+    let example = documented_example();
+    for (from, to, field) in [
+        (
+            "\"throughput_pages_per_s\": 88000.0",
+            "\"throughput_pages_per_s\": 0.0",
+            "throughput_pages_per_s",
+        ),
+        ("\"io_pages\": 1,", "\"io_pages\": -1,", "io_pages"),
+        (
+            "\"random_share\": 1.0",
+            "\"random_share\": 100.0",
+            "random_share",
+        ),
+        ("\"queue_depth\": 32", "\"queue_depth\": 0", "queue_depth"),
+    ] {
+        assert!(example.contains(from), "{from}");
+        match DeviceProfile::from_json(&example.replace(from, to)).unwrap_err() {
+            ProfileError::BadPoint {
+                index: 0,
+                field: found,
+                ..
+            } => assert_eq!(found, field),
+            other => panic!("{field}: {other}"),
+        }
+    }
+    let lost = example.replace("\"regime\": 0", "\"regime\": 3");
+    assert!(matches!(
+        DeviceProfile::from_json(&lost).unwrap_err(),
+        ProfileError::UnknownRegime { regime: 3, .. }
+    ));
+}
+
+#[test]
+fn points_of_an_unusable_regime_are_not_fitted() {
+    let example = documented_example().replace("\"usable\": true", "\"usable\": false");
+    assert!(
+        DeviceProfile::from_json(&example)
+            .unwrap()
+            .samples()
+            .is_empty()
+    );
+}

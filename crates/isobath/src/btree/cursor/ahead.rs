@@ -1,0 +1,173 @@
+//! Read-ahead of a cursor: asks for leaves before the cursor comes to them, so
+//! that a long scan keeps the drive's queue full.
+//!
+//! It works only after the scan met a page that was not in memory, and walks
+//! the inner nodes on its own, so that parents' ends do not interrupt it.
+
+use super::Direction;
+use crate::btree::descend::Descent;
+use crate::btree::node::Node;
+use crate::btree::{Fail, Tree};
+use crate::buffer::{BufferPool, Place, Restart, Words};
+use crate::context::ReadContext;
+use crate::page::PageId;
+
+/// Most leaves asked for beyond the cursor.
+const WINDOW_MAX: usize = 64;
+
+pub(super) struct ReadAhead {
+    /// Leaves to keep ahead of the cursor; 0 while nothing is missing.
+    window: usize,
+    /// Leaves asked for that the cursor has not reached.
+    outstanding: usize,
+    /// Where to go on asking: from here on (forward), below here (reverse).
+    edge: Vec<u8>,
+    /// Whether the tree has no leaves beyond `edge`.
+    at_end: bool,
+    ids: Vec<PageId>,
+}
+
+impl ReadAhead {
+    pub(super) fn new() -> ReadAhead {
+        ReadAhead {
+            window: 0,
+            outstanding: 0,
+            edge: Vec::new(),
+            at_end: false,
+            ids: Vec::new(),
+        }
+    }
+
+    /// Notes that the cursor met a page that is not in memory.
+    pub(super) fn note_fault(&mut self) {
+        self.window = self.window.max(1);
+    }
+
+    /// Notes that the cursor moved to a leaf.
+    pub(super) fn note_leaf(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+    }
+
+    /// Whether [`ReadAhead::run`] would ask for anything.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.window > 0 && self.outstanding <= self.window / 2
+    }
+
+    /// Asks for the leaves after (before) the ones asked for already, or after
+    /// `boundary` where the cursor has passed these. Holds nothing.
+    pub(super) fn run<C: ReadContext>(
+        &mut self,
+        ctx: &C,
+        tree: &Tree,
+        direction: Direction,
+        boundary: &[u8],
+    ) {
+        if self.outstanding == 0 {
+            self.edge.clear();
+            self.edge.extend_from_slice(boundary);
+            self.at_end = false;
+        }
+        if self.at_end {
+            return;
+        }
+        self.window = (self.window * 2).min(WINDOW_MAX);
+        // Bound: a round per parent; parents without children do not exist.
+        while self.outstanding < self.window && !self.at_end {
+            self.ids.clear();
+            let wanted = self.window - self.outstanding;
+            match self.collect(ctx.pool(), tree, direction, wanted) {
+                Ok(()) => {}
+                Err(Fail::Restart(Restart::NotResident(id))) => {
+                    ctx.read_ahead(&[id]);
+                    return;
+                }
+                // The cursor itself meets what is wrong, if it is.
+                Err(_) => return,
+            }
+            self.outstanding += self.ids.len();
+            let resident =
+                |id: &PageId| matches!(ctx.pool().mapping.place(*id), Place::Resident(_));
+            let asked = self.ids.len();
+            self.ids.retain(|id| !resident(id));
+            if self.ids.is_empty() {
+                // Nothing is missing here: not worth the effort until the next fault.
+                if asked >= self.window / 2 {
+                    self.window = 0;
+                }
+                return;
+            }
+            ctx.read_ahead(&self.ids);
+        }
+    }
+
+    /// Collects up to `wanted` leaves of the parent at `edge` into `ids`, and
+    /// moves `edge` beyond them.
+    fn collect(
+        &mut self,
+        pool: &BufferPool,
+        tree: &Tree,
+        direction: Direction,
+        wanted: usize,
+    ) -> Result<(), Fail> {
+        let mut descent = Descent::to_level(*tree, 1);
+        let edge = &self.edge[..];
+        let forward = direction == Direction::Forward;
+        let (hold, node) = if forward {
+            descent.find(pool, edge)?
+        } else {
+            descent.run(pool, |node| node.child_position_below(edge))?
+        };
+        if node.is_leaf() {
+            self.at_end = true;
+            return Ok(());
+        }
+        let mut next = Vec::new();
+        let (range, has_more);
+        if forward {
+            let first = hold.checked(node.child_position(edge))?;
+            let end = (first + wanted).min(node.count() + 1);
+            range = first..end;
+            has_more = if end <= node.count() {
+                hold.checked(node.key(end - 1, &mut next))?;
+                true
+            } else {
+                hold.checked(node.upper(&mut next))?
+            };
+        } else {
+            let last = hold.checked(node.child_position_below(edge))?;
+            let first = (last + 1).saturating_sub(wanted);
+            range = first..last + 1;
+            match first.checked_sub(1) {
+                Some(separator) => hold.checked(node.key(separator, &mut next))?,
+                None => descent.lower_bound(&mut next)?,
+            }
+            has_more = !next.is_empty();
+        }
+        collect_children(&node, range, forward, &mut self.ids).map_err(|why| hold.garbled(why))?;
+        hold.validate()?;
+        // A damaged page could lead nowhere.
+        let advanced = if forward {
+            next[..] > *edge
+        } else {
+            next[..] < *edge
+        };
+        self.at_end = !has_more || !advanced;
+        self.edge = next;
+        Ok(())
+    }
+}
+
+fn collect_children(
+    node: &Node<'_, Words>,
+    range: std::ops::Range<usize>,
+    forward: bool,
+    ids: &mut Vec<PageId>,
+) -> Result<(), crate::btree::node::Garbled> {
+    for position in range {
+        ids.push(node.child(position)?);
+    }
+    if !forward {
+        ids.reverse();
+    }
+    Ok(())
+}

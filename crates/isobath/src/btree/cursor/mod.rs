@@ -1,0 +1,529 @@
+//! Range cursors, forward and reverse, safe beside concurrent writers.
+//!
+//! A cursor copies one leaf at a time into a private page, validates the copy,
+//! and iterates it. It goes on from the copy's own bound, so whatever happens to
+//! the tree meanwhile, it visits every key range exactly once and in order: a
+//! record that is there during the whole scan is seen once.
+//!
+//! Between two leaves it holds nothing. It remembers the parent's version, and
+//! as long as that holds takes the next child from there; else it descends anew.
+
+mod ahead;
+
+use std::cell::Cell;
+use std::ops::Bound;
+
+use ahead::ReadAhead;
+
+use super::descend::{Descent, Hold};
+use super::node::{Garbled, Geometry, Image, Node, ValueAt};
+use super::{Fail, Tree, ValueRef};
+use crate::buffer::{BufferPool, FrameId, Optimistic, Restart, Version};
+use crate::context::ReadContext;
+use crate::page::{PAGE_SIZE, PageId};
+
+/// Leaves of a cursor that count as accessed for the replacement strategy;
+/// those of longer scans must not push others out.
+const TOUCHED_LEAVES: u32 = 4;
+
+/// Records after which a cursor is taken to go on beyond its first leaf.
+const FIRST_RECORDS: isize = 4;
+
+/// Cache lines of a page.
+const LINES: isize = (PAGE_SIZE / 64) as isize;
+
+/// Cache lines of the next leaf that are called into the cache at each record.
+const LINES_PER_RECORD: isize = 4;
+
+/// Which way a cursor goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// By ascending keys.
+    Forward,
+    /// By descending keys.
+    Reverse,
+}
+
+/// One record, as long as the cursor stands on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry<'c> {
+    pub(crate) key: &'c [u8],
+    pub(crate) value: ValueRef<'c>,
+}
+
+/// An optimistic hold without the borrow of the pool, so that a cursor can move
+/// from one context to another.
+#[derive(Clone, Copy)]
+struct Mark {
+    id: PageId,
+    frame: FrameId,
+    version: Version,
+}
+
+impl Mark {
+    fn of(hold: &Hold<'_>) -> Mark {
+        let (frame, version) = hold.page.parts();
+        Mark {
+            id: hold.id,
+            frame,
+            version,
+        }
+    }
+
+    fn hold<'p>(&self, pool: &'p BufferPool) -> Hold<'p> {
+        Hold {
+            id: self.id,
+            page: Optimistic::new(pool, self.frame, self.version),
+        }
+    }
+}
+
+/// Where the next leaf is.
+enum Next {
+    /// The leaf with the first (or last) keys of the range.
+    Start,
+    /// The leaf that follows `boundary`.
+    Beyond,
+    /// There is none.
+    End,
+}
+
+thread_local! {
+    /// The page of a cursor that is no more: short scans need not allocate one.
+    static SPARE: Cell<Option<Box<Image>>> = const { Cell::new(None) };
+}
+
+/// A cursor's private page; there is none before its first leaf.
+struct LeafCopy(Option<Box<Image>>);
+
+static NO_LEAF: Image = Image([0; PAGE_SIZE]);
+
+impl std::ops::Deref for LeafCopy {
+    type Target = Image;
+
+    #[inline(always)]
+    fn deref(&self) -> &Image {
+        self.0.as_deref().unwrap_or(&NO_LEAF)
+    }
+}
+
+impl std::ops::DerefMut for LeafCopy {
+    fn deref_mut(&mut self) -> &mut Image {
+        self.0.get_or_insert_with(|| {
+            let spare = SPARE.try_with(Cell::take).ok().flatten();
+            spare.unwrap_or_else(Image::zeroed)
+        })
+    }
+}
+
+impl Drop for LeafCopy {
+    fn drop(&mut self) {
+        if let Some(leaf) = self.0.take() {
+            // A thread that ends may have no place for it any more.
+            let _ = SPARE.try_with(|spare| spare.set(Some(leaf)));
+        }
+    }
+}
+
+/// A cursor over the records of a key range.
+pub(crate) struct Cursor {
+    tree: Tree,
+    direction: Direction,
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+    leaf: LeafCopy,
+    geometry: Geometry,
+    /// Records of `leaf` that are still to come, a range of positions.
+    rest: std::ops::Range<usize>,
+    /// The record that the cursor stands on.
+    at: usize,
+    next: Next,
+    /// Forward: the upper fence of `leaf`. Reverse: its lower bound.
+    boundary: Vec<u8>,
+    /// The leaf's parent, and the leaf's position there.
+    parent: Option<(Mark, usize)>,
+    /// Reverse: the parent's lower bound.
+    parent_lower: Vec<u8>,
+    leaves: u32,
+    /// The leaf that follows, as far as its parent names it.
+    following: PageId,
+    /// The next of its cache lines to call into the cache; below 0, that many
+    /// lines later.
+    prefetch_line: isize,
+    /// The current key; its first `prefix_len` bytes are the leaf's prefix.
+    key: Vec<u8>,
+    prefix_len: usize,
+    ahead: ReadAhead,
+}
+
+/// The smallest key that is greater than every key with this prefix.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Bound<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Bound::Excluded(end);
+        }
+    }
+    Bound::Unbounded
+}
+
+impl Cursor {
+    /// A cursor over the keys between `lower` and `upper`; it reads nothing yet.
+    pub(crate) fn new(
+        tree: Tree,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Cursor {
+        Cursor {
+            tree,
+            direction,
+            lower: lower.map(<[u8]>::to_vec),
+            upper: upper.map(<[u8]>::to_vec),
+            leaf: LeafCopy(None),
+            geometry: Geometry::default(),
+            rest: 0..0,
+            at: 0,
+            next: Next::Start,
+            boundary: Vec::new(),
+            parent: None,
+            parent_lower: Vec::new(),
+            leaves: 0,
+            following: PageId(0),
+            prefetch_line: LINES,
+            key: Vec::new(),
+            prefix_len: 0,
+            ahead: ReadAhead::new(),
+        }
+    }
+
+    /// A cursor over the keys that start with `prefix`.
+    pub(crate) fn with_prefix(tree: Tree, prefix: &[u8], direction: Direction) -> Cursor {
+        let mut cursor = Cursor::new(tree, Bound::Included(prefix), Bound::Unbounded, direction);
+        cursor.upper = prefix_end(prefix);
+        cursor
+    }
+
+    /// Moves on to the next record, if there is one.
+    pub(crate) fn next<C: ReadContext>(&mut self, ctx: &C) -> Result<Option<Entry<'_>>, C::Stop> {
+        // Bound: one round for each leaf of the range.
+        loop {
+            let position = match self.direction {
+                Direction::Forward => self.rest.next(),
+                Direction::Reverse => self.rest.next_back(),
+            };
+            if let Some(position) = position {
+                self.at = position;
+                self.prefetch(ctx.pool());
+                break;
+            }
+            if matches!(self.next, Next::End) {
+                return Ok(None);
+            }
+            self.next_leaf(ctx)?;
+        }
+        match self.read_record() {
+            Ok(at) => Ok(Some(self.entry(at))),
+            Err(why) => {
+                let fail = Fail::Damaged(self.leaf.page_id(), why.0);
+                self.next = Next::End;
+                self.rest = 0..0;
+                fail.resolve(ctx)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reads the current record's key; returns where its value is.
+    #[inline(always)]
+    fn read_record(&mut self) -> Result<ValueAt, Garbled> {
+        let node = Node::reopen(&*self.leaf, self.geometry);
+        self.key.truncate(self.prefix_len);
+        node.append_suffix(self.at, &mut self.key)?;
+        node.value(self.at)
+    }
+
+    #[inline(always)]
+    fn entry(&self, at: ValueAt) -> Entry<'_> {
+        Entry {
+            key: &self.key,
+            value: ValueRef {
+                kind: at.kind,
+                bytes: &Image::bytes(&self.leaf)[at.at..at.at + at.len],
+            },
+        }
+    }
+
+    /// Copies the next leaf and finds which of its records are in the range.
+    fn next_leaf<C: ReadContext>(&mut self, ctx: &C) -> Result<(), C::Stop> {
+        if self.ahead.is_wanted() {
+            let edge = match self.next {
+                Next::Beyond => Some(&self.boundary[..]),
+                _ => None,
+            };
+            if let Some(edge) = edge {
+                self.ahead.run(ctx, &self.tree, self.direction, edge);
+            }
+        }
+        let mut descent = Descent::to_level(self.tree, 0);
+        descent.touch = self.leaves < TOUCHED_LEAVES;
+        descent.leaf_lines = PAGE_SIZE / 64;
+        loop {
+            let fail = match self.try_next_leaf(ctx, &mut descent) {
+                Ok(()) => break,
+                Err(fail) => fail,
+            };
+            match fail {
+                Fail::Restart(Restart::NotResident(_)) => self.ahead.note_fault(),
+                _ => self.parent = None,
+            }
+            fail.resolve(ctx)?;
+        }
+        self.leaves = self.leaves.saturating_add(1);
+        self.ahead.note_leaf();
+        self.look_ahead(ctx.pool());
+        Ok(())
+    }
+
+    /// Finds which leaf follows, and has its mapping word called into the cache.
+    fn look_ahead(&mut self, pool: &BufferPool) {
+        self.prefetch_line = LINES;
+        let (Some((mark, position)), Next::Beyond) = (self.parent, &self.next) else {
+            return;
+        };
+        // Never validated: a wrong id costs a useless prefetch, nothing else.
+        let Ok(node) = mark.hold(pool).node(&self.tree) else {
+            return;
+        };
+        let sibling = match self.direction {
+            Direction::Forward => Some(position + 1).filter(|&next| next <= node.count()),
+            Direction::Reverse => position.checked_sub(1),
+        };
+        if let Some(Ok(id)) = sibling.map(|sibling| node.child(sibling)) {
+            pool.mapping.prefetch(id);
+            self.following = id;
+            // A short scan may end in its first leaf.
+            let skipped = if self.leaves == 1 { FIRST_RECORDS } else { 1 };
+            self.prefetch_line = -(skipped * LINES_PER_RECORD);
+        }
+    }
+
+    /// Calls some bytes of the leaf that follows into the cache, a few at each
+    /// record, so that they neither wait for each other nor are waited for.
+    #[inline(always)]
+    fn prefetch(&mut self, pool: &BufferPool) {
+        if self.prefetch_line < LINES {
+            if let Ok(line) = usize::try_from(self.prefetch_line) {
+                let lines = line..line + LINES_PER_RECORD as usize;
+                pool.prefetch(self.following, lines);
+            }
+            self.prefetch_line += LINES_PER_RECORD;
+        }
+    }
+
+    fn try_next_leaf<'p, C: ReadContext>(
+        &mut self,
+        ctx: &'p C,
+        descent: &mut Descent<'p>,
+    ) -> Result<(), Fail> {
+        let pool = ctx.pool();
+        if let Some(hold) = self.sibling(pool, descent.touch)? {
+            let before = std::mem::take(&mut self.boundary);
+            let copied = self.copy_sibling(pool, &hold, &before);
+            if copied.is_err() {
+                self.boundary = before;
+            }
+            return copied;
+        }
+        let forward = self.direction == Direction::Forward;
+        let edge = match (&self.next, forward) {
+            (Next::Beyond, true) => Bound::Included(&self.boundary[..]),
+            (Next::Beyond, false) => Bound::Excluded(&self.boundary[..]),
+            (_, true) => as_slice(&self.lower),
+            (_, false) => as_slice(&self.upper),
+        };
+        let (hold, _) = match (edge, forward) {
+            (Bound::Unbounded, true) => descent.run(pool, |_| Ok(0))?,
+            (Bound::Unbounded, false) => descent.run(pool, |node| Ok(node.count()))?,
+            (Bound::Excluded(key), false) => {
+                descent.run(pool, |node| node.child_position_below(key))?
+            }
+            (Bound::Included(key) | Bound::Excluded(key), _) => descent.find(pool, key)?,
+        };
+        let mut boundary = Vec::new();
+        if !forward {
+            descent.lower_bound(&mut boundary)?;
+            descent.lower_bound_of_parent(&mut self.parent_lower)?;
+        }
+        self.leaf.load(hold.page.words());
+        hold.validate()?;
+        self.parent = descent
+            .parent
+            .map(|(parent, position)| (Mark::of(&parent), position));
+        self.enter(hold.id, boundary)
+    }
+
+    /// A hold on the leaf beside the current one, if their parent is unchanged
+    /// and has it.
+    fn sibling<'p>(&mut self, pool: &'p BufferPool, touch: bool) -> Result<Option<Hold<'p>>, Fail> {
+        let Some((mark, position)) = self.parent else {
+            return Ok(None);
+        };
+        let parent = mark.hold(pool);
+        if parent.validate().is_err() {
+            self.parent = None;
+            return Ok(None);
+        }
+        let node = parent.node(&self.tree)?;
+        let position = match self.direction {
+            Direction::Forward => (position < node.count()).then_some(position + 1),
+            Direction::Reverse => position.checked_sub(1),
+        };
+        let Some(position) = position else {
+            self.parent = None;
+            return Ok(None);
+        };
+        let id = parent.checked(node.child(position))?;
+        Ok(Some(parent.child(pool, id, touch)?))
+    }
+
+    /// Copies the leaf that [`Cursor::sibling`] found.
+    fn copy_sibling(
+        &mut self,
+        pool: &BufferPool,
+        hold: &Hold<'_>,
+        before: &[u8],
+    ) -> Result<(), Fail> {
+        let Some((mark, position)) = self.parent else {
+            return Err(Restart::Changed.into());
+        };
+        let mut boundary = Vec::new();
+        let position = if self.direction == Direction::Forward {
+            position + 1
+        } else {
+            let position = position - 1;
+            match position.checked_sub(1) {
+                Some(separator) => {
+                    let parent = mark.hold(pool);
+                    let node = parent.node(&self.tree)?;
+                    parent.checked(node.key(separator, &mut boundary))?;
+                    parent.validate()?;
+                }
+                None => boundary.clone_from(&self.parent_lower),
+            }
+            position
+        };
+        self.leaf.load(hold.page.words());
+        hold.validate()?;
+        self.parent = Some((mark, position));
+        self.boundary.extend_from_slice(before);
+        self.enter(hold.id, boundary)
+    }
+
+    /// Starts on the validated copy in `leaf`; `lower` is its lower bound, which
+    /// only a reverse cursor needs.
+    fn enter(&mut self, id: PageId, lower: Vec<u8>) -> Result<(), Fail> {
+        let damaged = |why: Garbled| Fail::Damaged(id, why.0);
+        let node = Node::open(&*self.leaf, self.tree.id).map_err(damaged)?;
+        if !node.is_leaf() {
+            return Err(damaged(Garbled("its level is not one below its parent's")));
+        }
+        let mut upper = Vec::new();
+        let has_upper = node.upper(&mut upper).map_err(damaged)?;
+        self.key.clear();
+        node.append_prefix(&mut self.key).map_err(damaged)?;
+        self.prefix_len = self.key.len();
+        let prefix = &self.key[..];
+        let mut rest = 0..node.count();
+        let (mut has_more, advanced);
+        if self.direction == Direction::Forward {
+            advanced = !matches!(self.next, Next::Beyond) || !has_upper || upper > self.boundary;
+            has_more = has_upper && is_above_none(&self.upper, &upper);
+        } else {
+            advanced = !matches!(self.next, Next::Beyond) || lower < self.boundary;
+            has_more = !lower.is_empty() && is_below_none(&self.lower, &lower);
+        }
+        if !advanced {
+            return Err(damaged(Garbled(
+                "its bounds are not beyond its neighbour's",
+            )));
+        }
+        if let Bound::Included(key) | Bound::Excluded(key) = &self.lower {
+            let (position, found) = rank(&node, prefix, key).map_err(damaged)?;
+            let skip = found && matches!(self.lower, Bound::Excluded(_));
+            rest.start = position + usize::from(skip);
+        }
+        if let Bound::Included(key) | Bound::Excluded(key) = &self.upper {
+            let (position, found) = rank(&node, prefix, key).map_err(damaged)?;
+            let keep = found && matches!(self.upper, Bound::Included(_));
+            rest.end = position + usize::from(keep);
+        }
+        // A merge since may have brought keys back that the cursor has passed.
+        if matches!(self.next, Next::Beyond) {
+            let (position, _) = rank(&node, prefix, &self.boundary).map_err(damaged)?;
+            if self.direction == Direction::Forward {
+                rest.start = rest.start.max(position);
+            } else {
+                rest.end = rest.end.min(position);
+            }
+        }
+        if rest.start > rest.end {
+            // The range is empty: its lower end lies above its upper end.
+            (rest, has_more) = (0..0, false);
+        }
+        self.geometry = node.geometry();
+        self.rest = rest;
+        self.boundary = if self.direction == Direction::Forward {
+            upper
+        } else {
+            lower
+        };
+        self.next = if has_more { Next::Beyond } else { Next::End };
+        Ok(())
+    }
+}
+
+fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(|key| &key[..])
+}
+
+/// Whether keys from `start` on can lie within the upper bound.
+fn is_above_none(upper: &Bound<Vec<u8>>, start: &[u8]) -> bool {
+    match upper {
+        Bound::Included(upper) => start <= &upper[..],
+        Bound::Excluded(upper) => start < &upper[..],
+        Bound::Unbounded => true,
+    }
+}
+
+/// Whether keys below `end` can lie within the lower bound.
+fn is_below_none(lower: &Bound<Vec<u8>>, end: &[u8]) -> bool {
+    match lower {
+        Bound::Included(lower) | Bound::Excluded(lower) => end > &lower[..],
+        Bound::Unbounded => true,
+    }
+}
+
+/// Number of the leaf's keys below `key`, which may lie outside its range, and
+/// whether the next one equals it.
+fn rank(node: &Node<'_, Image>, prefix: &[u8], key: &[u8]) -> Result<(usize, bool), Garbled> {
+    match key.strip_prefix(prefix) {
+        Some(suffix) => node.search(suffix),
+        None if key < prefix => Ok((0, false)),
+        None => Ok((node.count(), false)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_end_where_the_next_begins() {
+        assert_eq!(prefix_end(b"ab"), Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(prefix_end(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
+        assert_eq!(prefix_end(b"\xff"), Bound::Unbounded);
+        assert_eq!(prefix_end(b""), Bound::Unbounded);
+    }
+}

@@ -1,0 +1,218 @@
+//! Freeing a whole tree in bounded steps.
+//!
+//! Leaves are taken from the right end. Between two steps the tree is no valid
+//! search tree (its right edge is missing), but every page that is left is still
+//! reachable from the root, so that the work can stop, and go on after a crash.
+
+use super::descend::{Hold, root};
+use super::node::{Builder, Garbled, Image, Node, without_last_children};
+use super::smo::Modification;
+use super::{Descriptor, Fail, Tree, ValueKind};
+use crate::buffer::Restart;
+use crate::context::WriteContext;
+use crate::page::PageId;
+
+/// Most leaves that one structure modification frees.
+const BATCH: usize = 16;
+
+/// What one step did.
+struct Freed {
+    pages: u32,
+    is_empty: bool,
+    extents: Vec<Descriptor>,
+}
+
+impl Tree {
+    /// Frees about `pages` pages of a tree that nobody uses any more, and tells
+    /// `on_extent` of every extent that was in them; returns whether nothing but
+    /// an empty root is left.
+    pub(crate) fn free_some<C: WriteContext>(
+        &self,
+        ctx: &C,
+        pages: u32,
+        on_extent: &mut dyn FnMut(&Descriptor),
+    ) -> Result<bool, C::Stop> {
+        let mut freed = 0;
+        loop {
+            match self.try_free(ctx) {
+                Ok(step) => {
+                    step.extents.iter().for_each(&mut *on_extent);
+                    freed += step.pages;
+                    if step.is_empty || freed >= pages {
+                        return Ok(step.is_empty);
+                    }
+                }
+                Err(fail) => fail.resolve(ctx)?,
+            }
+        }
+    }
+
+    /// Frees the last page of a tree of which [`Tree::free_some`] has left
+    /// nothing else.
+    pub(crate) fn free_root<C: WriteContext>(&self, ctx: &C) -> Result<(), C::Stop> {
+        loop {
+            let latched = root(ctx.pool(), self).and_then(|root| Ok(root.page.exclusive()?));
+            match latched {
+                Ok(page) => {
+                    Modification::new(*self).unlink(page).apply(ctx);
+                    return Ok(());
+                }
+                Err(fail) => fail.resolve(ctx)?,
+            }
+        }
+    }
+
+    fn try_free<C: WriteContext>(&self, ctx: &C) -> Result<Freed, Fail> {
+        let edge = self.right_edge(ctx)?;
+        // The lowest node from which something can be taken: below it, every
+        // node has one child.
+        let lowest = edge
+            .iter()
+            .rposition(|(_, node_count, level)| *level > 0 && *node_count > 0);
+        let Some(lowest) = lowest else {
+            return self.empty_root(ctx, &edge);
+        };
+        let (hold, count, level) = edge[lowest];
+        let mut victims = Vec::new();
+        let mut taken = 1;
+        if level == 1 {
+            taken = count.min(BATCH);
+            self.collect_leaves(ctx, &hold, count, taken, &mut victims)?;
+        } else {
+            victims.extend(edge[lowest + 1..].iter().map(|(hold, ..)| *hold));
+        }
+        let page = hold.page.exclusive()?;
+        let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
+        let image = Image::copy_of(page.words());
+        let image = Node::open(&*image, self.id)
+            .and_then(|node| without_last_children(node, self.id, taken))
+            .map_err(damaged)?;
+        self.unlink(
+            ctx,
+            Modification::new(*self).page(page, image),
+            &victims,
+            false,
+        )
+    }
+
+    /// The path to the last leaf: each node with its separators and level.
+    fn right_edge<'p, C: WriteContext>(
+        &self,
+        ctx: &'p C,
+    ) -> Result<Vec<(Hold<'p>, usize, u8)>, Fail> {
+        let mut hold = root(ctx.pool(), self)?;
+        let mut edge: Vec<(Hold<'p>, usize, u8)> = Vec::new();
+        // Bound: each round is one level lower.
+        loop {
+            let node = hold.node(self)?;
+            if edge.last().is_some_and(|above| above.2 != node.level() + 1) {
+                return Err(hold.garbled(Garbled("its level is not one below its parent's")));
+            }
+            edge.push((hold, node.count(), node.level()));
+            if node.is_leaf() {
+                hold.validate()?;
+                return Ok(edge);
+            }
+            let id = hold.checked(node.child(node.count()))?;
+            hold = hold.child(ctx.pool(), id, false)?;
+        }
+    }
+
+    /// Holds the last `taken` children of a parent of leaves.
+    fn collect_leaves<'p, C: WriteContext>(
+        &self,
+        ctx: &'p C,
+        parent: &Hold<'p>,
+        count: usize,
+        taken: usize,
+        into: &mut Vec<Hold<'p>>,
+    ) -> Result<(), Fail> {
+        let node = parent.node(self)?;
+        let mut ids: Vec<PageId> = Vec::with_capacity(taken);
+        for position in count + 1 - taken..=count {
+            ids.push(parent.checked(node.child(position))?);
+        }
+        parent.validate()?;
+        let mut distinct = ids.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        if distinct.len() < ids.len() {
+            return Err(parent.garbled(Garbled("it names a child twice")));
+        }
+        for &id in &ids {
+            match parent.child(ctx.pool(), id, false) {
+                Ok(hold) => into.push(hold),
+                Err(fail) => {
+                    if let Fail::Restart(Restart::NotResident(_)) = fail {
+                        ctx.read_ahead(&ids);
+                    }
+                    return Err(fail);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the root, below which no node has two children, an empty leaf.
+    fn empty_root<C: WriteContext>(
+        &self,
+        ctx: &C,
+        edge: &[(Hold<'_>, usize, u8)],
+    ) -> Result<Freed, Fail> {
+        let (root, ..) = edge[0];
+        let below: Vec<_> = edge[1..].iter().map(|(hold, ..)| *hold).collect();
+        let page = root.page.exclusive()?;
+        let mut extents = Vec::new();
+        if below.is_empty() {
+            let image = Image::copy_of(page.words());
+            collect_extents(self, &image, &mut extents)
+                .map_err(|why| Fail::Damaged(root.id, why.0))?;
+        }
+        let image = Builder::new(self.id, 0, &[], None).finish();
+        let mut freed = self.unlink(
+            ctx,
+            Modification::new(*self).page(page, image),
+            &below,
+            true,
+        )?;
+        freed.extents.append(&mut extents);
+        Ok(freed)
+    }
+
+    /// Adds `victims` to the modification as unlinked, and applies it.
+    fn unlink<'p, C: WriteContext>(
+        &self,
+        ctx: &'p C,
+        mut modification: Modification<'p>,
+        victims: &[Hold<'p>],
+        is_empty: bool,
+    ) -> Result<Freed, Fail> {
+        let mut extents = Vec::new();
+        for victim in victims {
+            let page = victim.page.exclusive()?;
+            let image = Image::copy_of(page.words());
+            collect_extents(self, &image, &mut extents)
+                .map_err(|why| Fail::Damaged(victim.id, why.0))?;
+            modification = modification.unlink(page);
+        }
+        modification.apply(ctx);
+        Ok(Freed {
+            pages: victims.len() as u32,
+            is_empty,
+            extents,
+        })
+    }
+}
+
+fn collect_extents(tree: &Tree, image: &Image, into: &mut Vec<Descriptor>) -> Result<(), Garbled> {
+    let node = Node::open(image, tree.id)?;
+    if node.is_leaf() {
+        for position in 0..node.count() {
+            let value = node.value(position)?;
+            if value.kind == ValueKind::Extent {
+                into.push(Descriptor::new(&image.0[value.at..value.at + value.len]));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! Bulk load of sorted records: leaves and inner nodes are built in private
+//! pages, full, and linked to the tree at the end, in one structure
+//! modification. Until then, and if the load fails, the tree is as it was.
+
+mod link;
+mod stage;
+
+use std::ops::Bound;
+
+use link::Built;
+use stage::{InnerStage, LeafStage};
+
+use super::node::{CAPACITY, Image, separator};
+use super::smo::Modification;
+use super::{Cursor, Descriptor, Direction, Tree, ValueRef};
+use crate::Error;
+use crate::buffer::Reservation;
+use crate::context::WriteContext;
+use crate::page::PageId;
+
+/// Pages reserved at a time.
+const RESERVED: u32 = 16;
+
+const NOT_ABOVE: &str = "its key is not above that of the record before it";
+const NOT_BEYOND: &str = "its key is not above every key that the tree has";
+
+/// A bulk load in progress.
+pub(crate) struct Loader<'c, C: WriteContext> {
+    ctx: &'c C,
+    tree: Tree,
+    /// Bytes of a page to fill.
+    limit: usize,
+    leaf: LeafStage,
+    /// `inner[i]` collects the nodes of level `i` for the open node of level `i + 1`.
+    inner: Vec<InnerStage>,
+    reservation: Option<Reservation>,
+    records: u64,
+    /// What all keys must lie above: the tree's last key; none where the tree
+    /// is one empty leaf.
+    edge: Option<Vec<u8>>,
+    /// Finished nodes that an error kept from their parents.
+    orphans: Vec<PageId>,
+    /// Whether the pages built are linked, or freed.
+    is_over: bool,
+}
+
+impl<'c, C: WriteContext> Loader<'c, C> {
+    /// Starts a load into `tree`, after its last key. Pages are filled to
+    /// `fill_percent`, from 50 to 100.
+    pub(crate) fn new(ctx: &'c C, tree: Tree, fill_percent: usize) -> Result<Self, C::Stop> {
+        let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, Direction::Reverse);
+        let last = cursor.next(ctx)?.map(|entry| entry.key.to_vec());
+        let is_empty = last.is_none() && link::is_empty_leaf(ctx, &tree)?;
+        Ok(Loader {
+            ctx,
+            tree,
+            limit: CAPACITY * fill_percent.clamp(50, 100) / 100,
+            leaf: LeafStage::new(),
+            inner: Vec::new(),
+            reservation: None,
+            records: 0,
+            edge: (!is_empty).then(|| last.unwrap_or_default()),
+            orphans: Vec::new(),
+            is_over: false,
+        })
+    }
+
+    /// Adds a record, whose key is above all before it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LoadOrder`] and [`Error::KeyTooLong`]: the load can go on with
+    /// another record. After other errors it can only be aborted.
+    pub(crate) fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<(), C::Stop> {
+        Tree::check_key(key)?;
+        assert!(value.is_storable(key.len()), "an oversized value");
+        if self.leaf.count() == 0 {
+            self.start(key)?;
+            self.leaf.push_first(key, value);
+        } else if !self.leaf.push(key, value, self.limit) {
+            if key <= self.leaf.last_key() {
+                return Err(self.out_of_order(NOT_ABOVE));
+            }
+            self.emit_leaf(false)?;
+            let fits = self.leaf.push(key, value, self.limit);
+            assert!(fits, "a leaf can be closed after one record");
+        }
+        self.records += 1;
+        Ok(())
+    }
+
+    fn out_of_order(&self, reason: &'static str) -> C::Stop {
+        Error::LoadOrder {
+            record: self.records,
+            reason,
+        }
+        .into()
+    }
+
+    /// Sets the lower bound of all that is loaded.
+    fn start(&mut self, first: &[u8]) -> Result<(), C::Stop> {
+        if let Some(last) = &self.edge {
+            if first <= &last[..] {
+                return Err(self.out_of_order(NOT_BEYOND));
+            }
+            self.leaf.set_lower(separator(last, first));
+        }
+        Ok(())
+    }
+
+    /// Writes the open leaf, all but its last record unless `is_last`.
+    fn emit_leaf(&mut self, is_last: bool) -> Result<(), C::Stop> {
+        let page = self.reserve()?;
+        let (image, next_lower) = self.leaf.build(self.tree.id, is_last);
+        let id = self.write(page, image);
+        let lower = self.leaf.replace_lower(next_lower);
+        self.add_child(0, lower, id)
+    }
+
+    /// Makes sure that a page can be taken.
+    fn reserve(&mut self) -> Result<Reservation, C::Stop> {
+        if let Some(reservation) = self.reservation.take() {
+            if reservation.len() > 0 {
+                return Ok(reservation);
+            }
+            self.ctx.release(reservation);
+        }
+        self.ctx.admit()?;
+        self.ctx.reserve(RESERVED)
+    }
+
+    /// Writes one finished page, which nothing names yet.
+    fn write(&mut self, mut reservation: Reservation, image: Box<Image>) -> PageId {
+        let page = reservation.take(self.ctx.pool());
+        let id = page.id();
+        self.reservation = Some(reservation);
+        Modification::new(self.tree)
+            .page(page, image)
+            .apply(self.ctx);
+        id
+    }
+
+    /// Adds a finished node of `level`, whose range starts at `lower`, to the
+    /// level above it.
+    fn add_child(&mut self, level: usize, lower: Vec<u8>, id: PageId) -> Result<(), C::Stop> {
+        let (mut level, mut lower, mut id) = (level, lower, id);
+        // Bound: one level higher each time.
+        loop {
+            if self.inner.len() == level {
+                self.inner.push(InnerStage::new(lower, id));
+                return Ok(());
+            }
+            if self.inner[level].push(&lower, id, self.limit) {
+                return Ok(());
+            }
+            let page = match self.reserve() {
+                Ok(page) => page,
+                Err(stop) => {
+                    self.orphans.push(id);
+                    return Err(stop);
+                }
+            };
+            let stage = &mut self.inner[level];
+            let (image, next) = stage.build(self.tree.id, level as u8 + 1, false);
+            let fits = stage.push(&lower, id, self.limit);
+            assert!(fits, "an inner node holds two separators");
+            let finished = self.write(page, image);
+            (level, lower, id) = (level + 1, next, finished);
+        }
+    }
+
+    /// Finishes all open nodes; what remains is one page, or none.
+    fn finish_nodes(&mut self) -> Result<Option<Built>, C::Stop> {
+        if self.leaf.count() == 0 {
+            return Ok(None);
+        }
+        if !self.leaf.fits_unbounded() {
+            self.emit_leaf(false)?;
+        }
+        self.emit_leaf(true)?;
+        let mut level = 0;
+        // Bound: the number of levels, which grows only while nodes remain.
+        while level + 1 < self.inner.len() || !self.inner[level].is_single() {
+            for is_last in [false, true] {
+                if !is_last && self.inner[level].fits_unbounded() {
+                    continue;
+                }
+                let page = self.reserve()?;
+                let (image, next) = self.inner[level].build(self.tree.id, level as u8 + 1, is_last);
+                let id = self.write(page, image);
+                self.add_child(level + 1, next, id)?;
+            }
+            level += 1;
+        }
+        let (lower, top) = self.inner[level].single();
+        self.inner.truncate(level + 1);
+        Ok(Some(Built {
+            top,
+            level: level as u8,
+            lower,
+        }))
+    }
+
+    /// Links what was loaded to the tree; returns the number of records.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LoadOrder`] where somebody has inserted keys beyond the first
+    /// one loaded meanwhile. The tree is then as it would be without the load.
+    pub(crate) fn finish(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Stop> {
+        let result = self.try_finish();
+        match result {
+            Ok(()) => self.is_over = true,
+            Err(_) => self.free_built(on_extent),
+        }
+        result.map(|()| self.records)
+    }
+
+    fn try_finish(&mut self) -> Result<(), C::Stop> {
+        let Some(built) = self.finish_nodes()? else {
+            return Ok(());
+        };
+        if !built.link(self.ctx, &self.tree)? {
+            return Err(Error::LoadOrder {
+                record: 0,
+                reason: NOT_BEYOND,
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Gives up; the tree is as it was. `on_extent` is told of every extent
+    /// that the loaded records named.
+    pub(crate) fn abort(mut self, on_extent: &mut dyn FnMut(&Descriptor)) {
+        self.free_built(on_extent);
+    }
+
+    fn free_built(&mut self, on_extent: &mut dyn FnMut(&Descriptor)) {
+        self.is_over = true;
+        self.leaf.extents(on_extent);
+        let stages = std::mem::take(&mut self.inner);
+        let mut roots = std::mem::take(&mut self.orphans);
+        roots.extend(stages.into_iter().flat_map(InnerStage::children));
+        for root in roots {
+            let part = Tree {
+                root,
+                id: self.tree.id,
+            };
+            // A page that cannot be read stays allocated; a check of the store finds it.
+            // Bound: every round frees pages.
+            while let Ok(false) = part.free_some(self.ctx, 64, on_extent) {}
+            let _ = part.free_root(self.ctx);
+        }
+    }
+}
+
+impl<C: WriteContext> Drop for Loader<'_, C> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.free_built(&mut |_| {});
+        }
+        if let Some(reservation) = self.reservation.take() {
+            self.ctx.release(reservation);
+        }
+    }
+}

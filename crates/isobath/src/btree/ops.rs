@@ -1,0 +1,211 @@
+//! Reading and changing single records.
+
+use super::descend::Descent;
+use super::node::{Builder, Edit, Garbled, LeafEdit};
+use super::{Fail, Old, Tree, TreeId, ValueKind, ValueRef, smo};
+use crate::MAX_KEY_BYTES;
+use crate::buffer::BufferPool;
+use crate::context::{ReadContext, WriteContext};
+use crate::log::Change;
+
+/// What to do with a key's record, having seen what is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Decision<'v> {
+    /// Nothing.
+    Keep,
+    /// Have this value, whether there was one or not.
+    Put(ValueRef<'v>),
+    /// Have no record.
+    Remove,
+}
+
+/// How an attempt to change a record ended.
+enum Changed {
+    Done,
+    /// Done, and the leaf is so empty that it should be merged.
+    Underfull,
+    /// Not done: the leaf has no room for a value of this many bytes.
+    Full(usize),
+}
+
+impl Tree {
+    /// Makes the one page of an empty tree, and the tree.
+    pub(crate) fn create<C: WriteContext>(ctx: &C, id: TreeId) -> Result<Tree, C::Stop> {
+        ctx.admit()?;
+        let mut reservation = ctx.reserve(1)?;
+        let page = reservation.take(ctx.pool());
+        let tree = Tree {
+            root: page.id(),
+            id,
+        };
+        let image = Builder::new(id, 0, &[], None).finish();
+        smo::Modification::new(tree).page(page, image).apply(ctx);
+        ctx.release(reservation);
+        Ok(tree)
+    }
+
+    pub(super) fn check_key(key: &[u8]) -> Result<(), crate::Error> {
+        if key.len() > MAX_KEY_BYTES {
+            return Err(crate::Error::KeyTooLong {
+                length: key.len(),
+                limit: MAX_KEY_BYTES,
+            });
+        }
+        Ok(())
+    }
+
+    /// Replaces `into` by the value of `key`, or says that there is none;
+    /// `into` then holds nothing that means anything.
+    pub(crate) fn get<C: ReadContext>(
+        &self,
+        ctx: &C,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Result<Option<ValueKind>, C::Stop> {
+        Tree::check_key(key)?;
+        let mut descent = Descent::to_level(*self, 0);
+        loop {
+            match try_get(ctx.pool(), &mut descent, key, into) {
+                Ok(found) => return Ok(found),
+                Err(fail) => fail.resolve(ctx)?,
+            }
+        }
+    }
+
+    /// Lets `decide` look at the record of `key` and says what becomes of it,
+    /// in one step. `decide` may be called several times; its last call counts.
+    pub(crate) fn update<'v, C: WriteContext>(
+        &self,
+        ctx: &C,
+        key: &[u8],
+        mut decide: impl FnMut(Option<ValueRef<'_>>) -> Decision<'v>,
+    ) -> Result<(), C::Stop> {
+        Tree::check_key(key)?;
+        ctx.admit()?;
+        let mut descent = Descent::to_level(*self, 0);
+        loop {
+            match self.try_update(ctx, &mut descent, key, &mut decide) {
+                Ok(Changed::Done) => return Ok(()),
+                Ok(Changed::Underfull) => {
+                    smo::merge(ctx, self, key);
+                    return Ok(());
+                }
+                Ok(Changed::Full(value_len)) => smo::split(ctx, self, key, value_len)?,
+                Err(fail) => fail.resolve(ctx)?,
+            }
+        }
+    }
+
+    fn try_update<'p, 'v, C: WriteContext>(
+        &self,
+        ctx: &'p C,
+        descent: &mut Descent<'p>,
+        key: &[u8],
+        decide: &mut impl FnMut(Option<ValueRef<'_>>) -> Decision<'v>,
+    ) -> Result<Changed, Fail> {
+        let (hold, _) = descent.find(ctx.pool(), key)?;
+        let mut page = hold.page.exclusive()?;
+        // Held exclusively at a validated version: what is wrong now is damage.
+        let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
+        let mut edit = LeafEdit::open(page.words(), self.id).map_err(damaged)?;
+        let node = edit.node();
+        let suffix = node.suffix_of(key).map_err(damaged)?;
+        let (position, found) = node.search(suffix).map_err(damaged)?;
+        let decision = if found {
+            let at = node.value(position).map_err(damaged)?;
+            decide(Some(ValueRef {
+                kind: at.kind,
+                bytes: &page.bytes()[at.at..at.at + at.len],
+            }))
+        } else {
+            decide(None)
+        };
+        match decision {
+            Decision::Put(value) => {
+                assert!(value.is_storable(key.len()), "an oversized value");
+                let done = edit.put(position, found, suffix, value).map_err(damaged)?;
+                if done == Edit::Full {
+                    return Ok(Changed::Full(value.bytes.len()));
+                }
+            }
+            Decision::Remove if found => edit.remove(position).map_err(damaged)?,
+            // A merge that was given up earlier is tried again on any removal.
+            Decision::Remove => {}
+            Decision::Keep => return Ok(Changed::Done),
+        }
+        let is_removal = matches!(decision, Decision::Remove);
+        if found || !is_removal {
+            ctx.log().append(Change::Record, &mut [&mut page]);
+        }
+        if is_removal && descent.parent.is_some() && smo::is_underfull(&edit.node()) {
+            Ok(Changed::Underfull)
+        } else {
+            Ok(Changed::Done)
+        }
+    }
+
+    /// Gives `key` this value; returns what it had before.
+    pub(crate) fn insert<C: WriteContext>(
+        &self,
+        ctx: &C,
+        key: &[u8],
+        value: ValueRef<'_>,
+    ) -> Result<Old, C::Stop> {
+        let mut old = Old::Absent;
+        self.update(ctx, key, |found| {
+            old = Old::of(found);
+            Decision::Put(value)
+        })?;
+        Ok(old)
+    }
+
+    /// Gives `key` this value unless it has one; returns whether it did.
+    pub(crate) fn insert_if_absent<C: WriteContext>(
+        &self,
+        ctx: &C,
+        key: &[u8],
+        value: ValueRef<'_>,
+    ) -> Result<bool, C::Stop> {
+        let mut inserted = false;
+        self.update(ctx, key, |found| {
+            inserted = found.is_none();
+            if inserted {
+                Decision::Put(value)
+            } else {
+                Decision::Keep
+            }
+        })?;
+        Ok(inserted)
+    }
+
+    /// Removes the record of `key`; returns what it had.
+    pub(crate) fn remove<C: WriteContext>(&self, ctx: &C, key: &[u8]) -> Result<Old, C::Stop> {
+        let mut old = Old::Absent;
+        self.update(ctx, key, |found| {
+            old = Old::of(found);
+            Decision::Remove
+        })?;
+        Ok(old)
+    }
+}
+
+#[inline(always)]
+fn try_get<'p>(
+    pool: &'p BufferPool,
+    descent: &mut Descent<'p>,
+    key: &[u8],
+    into: &mut Vec<u8>,
+) -> Result<Option<ValueKind>, Fail> {
+    let (hold, node) = descent.find(pool, key)?;
+    let suffix = hold.checked(node.suffix_of(key))?;
+    let (position, found) = hold.checked(node.search(suffix))?;
+    let mut kind = None;
+    if found {
+        let value = hold.checked(node.value(position))?;
+        into.clear();
+        hold.checked(node.append(value.at, value.len, into))?;
+        kind = Some(value.kind);
+    }
+    hold.validate()?;
+    Ok(kind)
+}

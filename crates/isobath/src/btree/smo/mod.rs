@@ -1,0 +1,125 @@
+//! Structure modifications: splits, merges, root growth and shrink.
+//!
+//! Every one of them is applied by [`Modification::apply`], which has the list
+//! of all pages that it changes: one log record, appended before any latch is
+//! released. The latches are taken by trying, from validated optimistic holds;
+//! where one is taken, everything is released and the attempt starts over.
+//! Frames and page ids for new pages are reserved before the first latch.
+
+mod merge;
+mod split;
+
+pub(super) use merge::{is_underfull, merge};
+pub(super) use split::{Goal, make_room, split};
+
+use super::node::{Image, Node};
+use super::{Fail, Tree};
+use crate::buffer::{Exclusive, Reservation, Restart};
+use crate::context::WriteContext;
+use crate::log::Change;
+use crate::page::{offset, put_u64};
+
+/// All pages of one structure modification, latched, with their new images.
+pub(super) struct Modification<'p> {
+    tree: Tree,
+    changed: Vec<(Exclusive<'p>, Box<Image>)>,
+    unlinked: Vec<Exclusive<'p>>,
+}
+
+impl<'p> Modification<'p> {
+    pub(super) fn new(tree: Tree) -> Modification<'p> {
+        Modification {
+            tree,
+            changed: Vec::with_capacity(3),
+            unlinked: Vec::new(),
+        }
+    }
+
+    /// Adds a page and what it shall hold.
+    pub(super) fn page(mut self, page: Exclusive<'p>, image: Box<Image>) -> Modification<'p> {
+        self.changed.push((page, image));
+        self
+    }
+
+    /// Adds a page that no page names any more after this.
+    pub(super) fn unlink(mut self, page: Exclusive<'p>) -> Modification<'p> {
+        self.unlinked.push(page);
+        self
+    }
+
+    /// Writes the images into the frames, logs them as one record, lets go of
+    /// the latches, then frees what was unlinked.
+    pub(super) fn apply<C: WriteContext>(mut self, ctx: &C) {
+        for (page, image) in &mut self.changed {
+            put_u64(&mut image.0, offset::PAGE_ID, page.id().0);
+        }
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+        for (page, image) in &self.changed {
+            page.words().store_all(&image.0);
+        }
+        let mut pages: Vec<&mut Exclusive<'p>> =
+            self.changed.iter_mut().map(|(page, _)| page).collect();
+        ctx.log().append(Change::Structure, &mut pages);
+        drop(self.changed);
+        for page in self.unlinked {
+            ctx.free(page);
+        }
+    }
+
+    /// Asserts that the list is complete as far as it can tell: no page twice,
+    /// every image a sound node of this tree that names nothing unlinked.
+    fn check(&self) {
+        let mut ids: Vec<_> = self.changed.iter().map(|(page, _)| page.id()).collect();
+        ids.extend(self.unlinked.iter().map(Exclusive::id));
+        let listed = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), listed, "a page is listed twice");
+        for (page, image) in &self.changed {
+            let node = Node::open(&**image, self.tree.id).and_then(|node| {
+                node.check()?;
+                Ok(node)
+            });
+            let node = match node {
+                Ok(node) => node,
+                Err(why) => panic!("page {} would break a rule: {}", page.id(), why.0),
+            };
+            for position in 0..=node.count() {
+                if let Ok(child) = node.child(position)
+                    && !node.is_leaf()
+                {
+                    assert!(
+                        !self.unlinked.iter().any(|page| page.id() == child),
+                        "page {} would name the unlinked page {child}",
+                        page.id(),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Runs `attempt` until it succeeds, with frames and page ids reserved as it
+/// asks for them. What it does not use is released at the end.
+pub(super) fn with_pages<C: WriteContext, T>(
+    ctx: &C,
+    mut attempt: impl FnMut(&mut Reservation) -> Result<T, Fail>,
+) -> Result<T, C::Stop> {
+    let mut reservation = Reservation::new(Vec::new());
+    let result = loop {
+        let fail = match attempt(&mut reservation) {
+            Ok(value) => break Ok(value),
+            Err(fail) => fail,
+        };
+        if let Fail::Restart(Restart::NeedPages(pages)) = fail {
+            ctx.release(reservation);
+            reservation = ctx.reserve(pages)?;
+        } else if let Err(stop) = fail.resolve(ctx) {
+            break Err(stop);
+        }
+    };
+    ctx.release(reservation);
+    result
+}

@@ -1,0 +1,60 @@
+//! Frames that wait to be written back, oldest change first.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::FrameId;
+
+const SHARDS: usize = 8;
+
+/// A sharded queue of dirty frames. A frame is in it at most once: its
+/// `QUEUED` flag says so.
+pub(crate) struct DirtyQueue {
+    shards: [Mutex<VecDeque<FrameId>>; SHARDS],
+    /// Frames that are dirty or being written; what the limit counts.
+    unwritten: AtomicUsize,
+}
+
+impl DirtyQueue {
+    pub(crate) fn new() -> DirtyQueue {
+        DirtyQueue {
+            shards: std::array::from_fn(|_| Mutex::new(VecDeque::new())),
+            unwritten: AtomicUsize::new(0),
+        }
+    }
+
+    /// A clean frame turned dirty.
+    pub(crate) fn turned_dirty(&self) {
+        self.unwritten.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// `count` writes of frames have ended.
+    pub(crate) fn written(&self, count: usize) {
+        self.unwritten.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Frames dirty or being written now.
+    pub(crate) fn unwritten(&self) -> usize {
+        self.unwritten.load(Ordering::Relaxed)
+    }
+
+    /// Queues a frame whose `QUEUED` flag the caller has just set.
+    pub(crate) fn push(&self, frame: FrameId) {
+        self.shards[frame as usize % SHARDS].lock().push_back(frame);
+    }
+
+    /// Takes up to `most` frames of the shard `start` or, if it is empty, of
+    /// the next one that is not.
+    pub(crate) fn take(&self, start: usize, most: usize, into: &mut Vec<FrameId>) {
+        for step in 0..SHARDS {
+            let mut shard = self.shards[(start + step) % SHARDS].lock();
+            let count = shard.len().min(most - into.len());
+            into.extend(shard.drain(..count));
+            if into.len() >= most {
+                return;
+            }
+        }
+    }
+}

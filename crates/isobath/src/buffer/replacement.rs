@@ -1,0 +1,162 @@
+//! Which frame to give up: S3-FIFO over the frames of one partition.
+//!
+//! A page enters a small queue of a tenth of the frames. If nobody touches it
+//! again by the time it reaches the queue's end, it goes; if somebody did, it
+//! moves to the main queue, where every touch since the last round keeps it for
+//! another one. A page that was given up lately enters the main queue directly.
+//! A scan's pages pass through the small queue only, so a scan of any length
+//! costs the main queue nothing (Yang et al., SOSP 2023). No access takes a
+//! lock or moves a page: it only counts in the frame's header.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use super::{BufferPool, FrameId, Place, flag};
+use crate::page::PageId;
+use crate::pagestore::Address;
+
+/// Share of the frames in the small queue: one in this many.
+const SMALL_SHARE: usize = 10;
+/// Touches that move a page from the small queue to the main one; the first
+/// one is that of whoever had the page read.
+const PROMOTE_TOUCHES: u8 = 2;
+/// Frames looked at, per frame wanted and at least, before a call gives up.
+const SCAN_PER_FRAME: usize = 8;
+const SCAN_LEAST: usize = 128;
+
+/// The frames that one worker loaded, in replacement order.
+pub(crate) struct Partition {
+    small: VecDeque<FrameId>,
+    main: VecDeque<FrameId>,
+    /// Pages given up lately: a direct-mapped table of their ids' low bits.
+    ghosts: Vec<u32>,
+}
+
+/// What became of a frame that was looked at.
+enum Verdict {
+    Free,
+    Keep,
+}
+
+impl Partition {
+    /// A partition that will hold about `frames` frames.
+    pub(crate) fn new(frames: usize) -> Partition {
+        Partition {
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            ghosts: vec![0; frames.max(1)],
+        }
+    }
+
+    /// Frames in the partition.
+    pub(crate) fn len(&self) -> usize {
+        self.small.len() + self.main.len()
+    }
+
+    fn ghost(&mut self, id: PageId) -> &mut u32 {
+        let slot = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let slot = slot as usize % self.ghosts.len();
+        &mut self.ghosts[slot]
+    }
+
+    /// `frame` now holds page `id`.
+    pub(crate) fn admit(&mut self, frame: FrameId, id: PageId) {
+        let ghost = self.ghost(id);
+        if *ghost == id.0 as u32 {
+            *ghost = 0;
+            self.main.push_back(frame);
+        } else {
+            self.small.push_back(frame);
+        }
+    }
+
+    /// Frees up to `want` frames into `freed`: their pages are no longer
+    /// resident, their latches stay held exclusively.
+    pub(crate) fn evict(&mut self, pool: &BufferPool, want: usize, freed: &mut Vec<FrameId>) {
+        let target = freed.len() + want;
+        let mut budget = (want * SCAN_PER_FRAME).max(SCAN_LEAST).min(4 * self.len());
+        while freed.len() < target && budget > 0 {
+            budget -= 1;
+            let from_small = self.main.is_empty() || self.small.len() * SMALL_SHARE > self.len();
+            if from_small {
+                let Some(frame) = self.small.pop_front() else {
+                    return;
+                };
+                self.leave_small(pool, frame, freed);
+            } else {
+                let Some(frame) = self.main.pop_front() else {
+                    return;
+                };
+                self.leave_main(pool, frame, freed);
+            }
+        }
+    }
+
+    fn leave_small(&mut self, pool: &BufferPool, frame: FrameId, freed: &mut Vec<FrameId>) {
+        let header = pool.frames.header(frame);
+        if header.touched.load(Relaxed) >= PROMOTE_TOUCHES
+            && header.flags.load(Relaxed) & flag::FREED == 0
+        {
+            header.touched.store(0, Relaxed);
+            self.main.push_back(frame);
+            return;
+        }
+        let id = PageId(header.page_id.load(Relaxed));
+        match give_up(pool, frame) {
+            Verdict::Free => {
+                *self.ghost(id) = id.0 as u32;
+                freed.push(frame);
+            }
+            Verdict::Keep => self.main.push_back(frame),
+        }
+    }
+
+    fn leave_main(&mut self, pool: &BufferPool, frame: FrameId, freed: &mut Vec<FrameId>) {
+        let header = pool.frames.header(frame);
+        let touched = header.touched.load(Relaxed);
+        if touched > 0 && header.flags.load(Relaxed) & flag::FREED == 0 {
+            header.touched.store(touched - 1, Relaxed);
+            self.main.push_back(frame);
+            return;
+        }
+        match give_up(pool, frame) {
+            Verdict::Free => freed.push(frame),
+            Verdict::Keep => self.main.push_back(frame),
+        }
+    }
+}
+
+/// Takes the page out of `frame` if it is clean and nobody holds it.
+fn give_up(pool: &BufferPool, frame: FrameId) -> Verdict {
+    let header = pool.frames.header(frame);
+    let flags = header.flags.load(Acquire);
+    if flags & flag::FREED != 0 {
+        // Its latch is held since the page was freed.
+        return if flags & flag::WRITING == 0 {
+            Verdict::Free
+        } else {
+            Verdict::Keep
+        };
+    }
+    if flags & (flag::DIRTY | flag::WRITING) != 0 || !header.latch.try_exclusive() {
+        return Verdict::Keep;
+    }
+    let flags = header.flags.load(Acquire);
+    if flags & flag::FREED != 0 {
+        // Freed between the two looks; cannot be, as its latch was free.
+        header.latch.unlock_unchanged();
+        return Verdict::Keep;
+    }
+    let id = PageId(header.page_id.load(Relaxed));
+    let address = Address::from_raw(header.address.load(Acquire));
+    if flags & (flag::DIRTY | flag::WRITING) != 0
+        || address.is_none()
+        || !pool
+            .mapping
+            .replace(id, Place::Resident(frame), Place::Stored(address))
+    {
+        header.latch.unlock_unchanged();
+        return Verdict::Keep;
+    }
+    Verdict::Free
+}

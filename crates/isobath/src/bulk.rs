@@ -1,0 +1,183 @@
+//! Loading sorted records: the caller's thread packs them into batches, a task
+//! builds the tree's pages from them.
+
+use oneshot::{AsyncReceiver, Sender};
+
+use crate::btree::{self, Descriptor, Loader, ValueRef};
+use crate::engine::{Counters, Local, TaskContext};
+use crate::sched::block_on;
+use crate::tree::{Tree, check_key, check_value, free_extent};
+use crate::{Error, extent};
+
+/// Bytes after which a batch goes to the task. Two batches exist at a time.
+const BATCH_BYTES: usize = 1 << 20;
+/// How full pages are made, in percent.
+const FILL_PERCENT: usize = 100;
+
+/// Packed records: key lengths, value lengths, then the bytes.
+#[derive(Default)]
+struct Batch {
+    lengths: Vec<(u32, u32)>,
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.lengths.push((key.len() as u32, value.len() as u32));
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+    }
+
+    fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut rest = &self.bytes[..];
+        self.lengths.iter().map(move |&(key, value)| {
+            let (record, later) = rest.split_at((key + value) as usize);
+            rest = later;
+            record.split_at(key as usize)
+        })
+    }
+}
+
+/// A batch on its way to the task, and where the next one will come from. A
+/// sender that is dropped before the last batch makes the task give up.
+struct Parcel {
+    batch: Batch,
+    is_last: bool,
+    /// Gives the empty batch back, once its records are loaded.
+    taken: Sender<Batch>,
+    next: AsyncReceiver<Parcel>,
+}
+
+/// Loads `records`, strictly ascending, at the end of `tree`.
+pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    tree: &Tree,
+    records: impl Iterator<Item = (K, V)>,
+) -> Result<u64, Error> {
+    let inner = tree.state.tree;
+    let runtime = &tree.runtime;
+    let (first, parcels) = oneshot::async_channel();
+    let engine = std::sync::Arc::clone(&runtime.engine);
+    let task = runtime.spawn(None, move || {
+        Local::with_current(&engine, |local| match local {
+            Some(local) => load_in_task(local, inner, parcels),
+            None => Err(Error::Closed),
+        })
+    });
+    let fed = feed(records, first);
+    let loaded = block_on(task.flat());
+    // The task's own failure explains why nobody took the batches.
+    let loaded = tree.explain(loaded)?;
+    fed.map(|()| loaded)
+}
+
+/// Sends all records in batches. A bad record, or a panic of the caller's
+/// iterator, leaves the load without its last batch.
+fn feed<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    records: impl Iterator<Item = (K, V)>,
+    first: Sender<Parcel>,
+) -> Result<(), Error> {
+    let mut to = first;
+    let mut batch = Batch::default();
+    let mut in_flight: Option<AsyncReceiver<Batch>> = None;
+    let mut send = |batch: Batch, is_last: bool, to: Sender<Parcel>| {
+        let (taken, empty) = oneshot::async_channel();
+        let (next_to, next) = oneshot::async_channel();
+        let parcel = Parcel {
+            batch,
+            is_last,
+            taken,
+            next,
+        };
+        // A task that has failed takes nothing; its result says why.
+        let sent = to.send(parcel).is_ok();
+        let spare = in_flight
+            .replace(empty)
+            .and_then(|earlier| block_on(earlier).ok());
+        sent.then(|| (spare.unwrap_or_default(), next_to))
+    };
+    for (key, value) in records {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        check_key(key)?;
+        check_value(value.len() as u64)?;
+        batch.push(key, value);
+        if batch.bytes.len() >= BATCH_BYTES {
+            match send(batch, false, to) {
+                Some((spare, next)) => (batch, to) = (spare, next),
+                None => return Ok(()),
+            }
+        }
+    }
+    // Nothing follows the last batch; where the task has failed, it says why.
+    let _ = send(batch, true, to);
+    Ok(())
+}
+
+fn load_in_task(
+    local: &Local,
+    tree: btree::Tree,
+    first: AsyncReceiver<Parcel>,
+) -> Result<u64, Error> {
+    let ctx = TaskContext { local };
+    let mut loader = Loader::new(&ctx, tree, FILL_PERCENT)?;
+    let mut extents = Vec::new();
+    let outcome = take_parcels(local, &mut loader, first);
+    let mut note = |extent: &Descriptor| extents.push(*extent);
+    let outcome = match outcome {
+        Ok(true) => loader.finish(&mut note),
+        Ok(false) => {
+            loader.abort(&mut note);
+            Ok(0)
+        }
+        Err(error) => {
+            loader.abort(&mut note);
+            Err(error)
+        }
+    };
+    for extent in extents {
+        free_extent(local, extent.bytes())?;
+    }
+    outcome
+}
+
+/// Loads batch after batch; `false` if the sender gave up.
+fn take_parcels(
+    local: &Local,
+    loader: &mut Loader<'_, TaskContext<'_>>,
+    first: AsyncReceiver<Parcel>,
+) -> Result<bool, Error> {
+    let mut from = first;
+    while let Ok(parcel) = block_on(from) {
+        let mut batch = parcel.batch;
+        for (key, value) in batch.records() {
+            if btree::fits_inline(key.len(), value.len()) {
+                loader.push(key, ValueRef::inline(value))?;
+            } else {
+                push_extent(local, loader, key, value)?;
+            }
+        }
+        Counters::add(&local.engine.counters.user_bytes, batch.bytes.len() as u64);
+        batch.lengths.clear();
+        batch.bytes.clear();
+        // The sender may have ended already.
+        let _ = parcel.taken.send(batch);
+        if parcel.is_last {
+            return Ok(true);
+        }
+        from = parcel.next;
+    }
+    Ok(false)
+}
+
+fn push_extent(
+    local: &Local,
+    loader: &mut Loader<'_, TaskContext<'_>>,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), Error> {
+    let written = extent::write_all(local, value)?;
+    let pushed = loader.push(key, ValueRef::extent(&written.encode()));
+    if pushed.is_err() {
+        extent::free(local, written)?;
+    }
+    pushed
+}

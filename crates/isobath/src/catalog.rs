@@ -1,0 +1,207 @@
+//! The catalog: a tree that names all others.
+//!
+//! Its keys are `n` + name → id and root of a tree; `d` + id → root of a tree
+//! that is being dropped, so that dropping goes on after a restart; and `i` →
+//! the last id given to a tree, which is never given again.
+
+use crate::Error;
+use crate::btree::{Cursor, Decision, Direction, Tree, TreeId, ValueKind, ValueRef};
+use crate::engine::{Local, TaskContext};
+use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
+
+/// Most bytes that a tree's name can have.
+pub(crate) const MAX_NAME_BYTES: usize = 255;
+
+const LAST_ID: &[u8] = b"i";
+const NAME: u8 = b'n';
+const DROPPING: u8 = b'd';
+const ENTRY_BYTES: usize = 16;
+
+/// Pages of a dropped tree that are freed between two looks at other tasks.
+const FREE_STEP: u32 = 64;
+
+/// The catalog's own tree.
+pub(crate) const CATALOG: Tree = Tree {
+    root: PageId::CATALOG_ROOT,
+    id: TreeId(0),
+};
+
+fn name_key(name: &str) -> Result<Vec<u8>, Error> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return Err(Error::BadTreeName {
+            length: name.len(),
+            limit: MAX_NAME_BYTES,
+        });
+    }
+    let mut key = Vec::with_capacity(1 + name.len());
+    key.push(NAME);
+    key.extend_from_slice(name.as_bytes());
+    Ok(key)
+}
+
+fn dropping_key(id: TreeId) -> [u8; 5] {
+    let mut key = [DROPPING, 0, 0, 0, 0];
+    put_u32(&mut key, 1, id.0);
+    key
+}
+
+fn encode(tree: Tree) -> [u8; ENTRY_BYTES] {
+    let mut bytes = [0; ENTRY_BYTES];
+    put_u32(&mut bytes, 0, tree.id.0);
+    put_u64(&mut bytes, 8, tree.root.0);
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<Tree, Error> {
+    if bytes.len() != ENTRY_BYTES {
+        return Err(Error::Structure {
+            page: PageId::CATALOG_ROOT.0,
+            reason: "a catalog entry has a wrong length",
+        });
+    }
+    Ok(Tree {
+        root: PageId(get_u64(bytes, 8)),
+        id: TreeId(get_u32(bytes, 0)),
+    })
+}
+
+/// Makes the catalog of a new store.
+pub(crate) fn create(local: &Local) -> Result<(), Error> {
+    let ctx = TaskContext { local };
+    let tree = Tree::create(&ctx, CATALOG.id)?;
+    assert_eq!(tree, CATALOG, "the catalog is the first tree of a store");
+    Ok(())
+}
+
+/// The tree `name`, if there is one.
+pub(crate) fn find(local: &Local, name: &str) -> Result<Option<Tree>, Error> {
+    let ctx = TaskContext { local };
+    let mut value = Vec::new();
+    match CATALOG.get(&ctx, &name_key(name)?, &mut value)? {
+        Some(ValueKind::Inline) => decode(&value).map(Some),
+        Some(ValueKind::Extent) => decode(&[]).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Makes a tree; of several callers with the same name, one succeeds.
+pub(crate) fn add(local: &Local, name: &str) -> Result<Tree, Error> {
+    let key = name_key(name)?;
+    if find(local, name)?.is_some() {
+        return Err(Error::TreeExists {
+            name: name.to_owned(),
+        });
+    }
+    let ctx = TaskContext { local };
+    let tree = Tree::create(&ctx, next_id(&ctx)?)?;
+    if CATALOG.insert_if_absent(&ctx, &key, ValueRef::inline(&encode(tree)))? {
+        return Ok(tree);
+    }
+    free_tree(local, tree)?;
+    Err(Error::TreeExists {
+        name: name.to_owned(),
+    })
+}
+
+fn next_id(ctx: &TaskContext<'_>) -> Result<TreeId, Error> {
+    let mut last = 0;
+    loop {
+        // Compare and set: the value to put must be known before the attempt.
+        let next = (last + 1u32).to_le_bytes();
+        let mut seen = 0;
+        CATALOG.update(ctx, LAST_ID, |old| {
+            seen = old.map_or(0, |old| {
+                if old.bytes.len() == 4 {
+                    get_u32(old.bytes, 0)
+                } else {
+                    0
+                }
+            });
+            if seen == last {
+                Decision::Put(ValueRef::inline(&next))
+            } else {
+                Decision::Keep
+            }
+        })?;
+        if seen == last {
+            return Ok(TreeId(last + 1));
+        }
+        last = seen;
+    }
+}
+
+/// Drops the tree `name`: it is gone for everybody at once, its pages are freed
+/// before this returns, or by the next opening.
+pub(crate) fn remove(local: &Local, name: &str) -> Result<(), Error> {
+    let ctx = TaskContext { local };
+    let missing = || Error::NoSuchTree {
+        name: name.to_owned(),
+    };
+    let tree = find(local, name)?.ok_or_else(missing)?;
+    let mark = dropping_key(tree.id);
+    let _ = CATALOG.insert(&ctx, &mark, ValueRef::inline(&encode(tree)))?;
+    let mut mine = false;
+    CATALOG.update(&ctx, &name_key(name)?, |old| {
+        mine = old.is_some_and(|old| old.bytes == encode(tree));
+        if mine {
+            Decision::Remove
+        } else {
+            Decision::Keep
+        }
+    })?;
+    if !mine {
+        // Somebody else dropped it meanwhile, and frees it.
+        return Err(missing());
+    }
+    finish_drop(local, tree)
+}
+
+fn finish_drop(local: &Local, tree: Tree) -> Result<(), Error> {
+    free_tree(local, tree)?;
+    let _ = CATALOG.remove(&TaskContext { local }, &dropping_key(tree.id))?;
+    Ok(())
+}
+
+/// Frees all pages and large values of a tree that nobody can reach any more.
+fn free_tree(local: &Local, tree: Tree) -> Result<(), Error> {
+    let ctx = TaskContext { local };
+    loop {
+        let mut extents = Vec::new();
+        let is_empty = tree.free_some(&ctx, FREE_STEP, &mut |extent| extents.push(*extent))?;
+        for extent in extents {
+            crate::tree::free_extent(local, extent.bytes())?;
+        }
+        if is_empty {
+            return tree.free_root(&ctx);
+        }
+        local.worker.yield_now();
+    }
+}
+
+/// Goes on with drops that a restart interrupted.
+pub(crate) fn resume_drops(local: &Local) -> Result<(), Error> {
+    let mut pending = Vec::new();
+    visit(local, DROPPING, |_, tree| pending.push(tree))?;
+    for tree in pending {
+        finish_drop(local, tree)?;
+    }
+    Ok(())
+}
+
+/// All trees by name.
+pub(crate) fn list(local: &Local) -> Result<Vec<(String, Tree)>, Error> {
+    let mut trees = Vec::new();
+    visit(local, NAME, |name, tree| {
+        trees.push((String::from_utf8_lossy(name).into_owned(), tree));
+    })?;
+    Ok(trees)
+}
+
+fn visit(local: &Local, kind: u8, mut each: impl FnMut(&[u8], Tree)) -> Result<(), Error> {
+    let ctx = TaskContext { local };
+    let mut cursor = Cursor::with_prefix(CATALOG, &[kind], Direction::Forward);
+    while let Some(entry) = cursor.next(&ctx)? {
+        each(&entry.key[1..], decode(entry.value.bytes)?);
+    }
+    Ok(())
+}

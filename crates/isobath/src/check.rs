@@ -1,0 +1,188 @@
+//! Reading and verifying a whole store.
+
+use std::collections::HashSet;
+
+use isobath_flash::policy::{SegmentId, SegmentState};
+
+use crate::btree::{Tree, Visitor};
+use crate::buffer::Place;
+use crate::engine::{Local, TaskContext};
+use crate::extent::ExtentReader;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::store::Progress;
+use crate::tree::decode_extent;
+use crate::{Error, catalog};
+
+/// What [`Store::check`](crate::Store::check) found; a sound store has no
+/// `problems`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// Trees, the catalog included.
+    pub trees: u64,
+    /// Pages of trees.
+    pub pages: u64,
+    /// Records of named trees.
+    pub records: u64,
+    /// Chunks of large values, their index chunks included.
+    pub value_chunks: u64,
+    /// Bytes of pages and of large values that were read and verified.
+    pub bytes_verified: u64,
+    /// What is wrong, a sentence each.
+    pub problems: Vec<String>,
+}
+
+struct Found {
+    ids: HashSet<PageId>,
+    twice: Vec<PageId>,
+    extents: Vec<Vec<u8>>,
+}
+
+impl Visitor for Found {
+    fn page(&mut self, id: PageId, _level: u8) {
+        if !self.ids.insert(id) {
+            self.twice.push(id);
+        }
+    }
+
+    fn extent(&mut self, descriptor: &[u8]) {
+        self.extents.push(descriptor.to_vec());
+    }
+}
+
+pub(crate) fn check(local: &Local, progress: Progress<'_>) -> Result<CheckReport, Error> {
+    let mut report = CheckReport::default();
+    let mut found = Found {
+        ids: HashSet::new(),
+        twice: Vec::new(),
+        extents: Vec::new(),
+    };
+    let total = {
+        let ids = local.engine.ids.lock();
+        ids.high_water() - PageId::FIRST_FREE.0 - ids.free_count()
+    };
+    let mut trees = vec![("the catalog".to_owned(), catalog::CATALOG)];
+    match catalog::list(local) {
+        Ok(named) => trees.extend(named),
+        Err(error) => report.problems.push(format!("the catalog: {error}")),
+    }
+    for (name, tree) in trees {
+        progress(found.ids.len() as u64, total);
+        check_tree(local, &name, tree, &mut found, &mut report);
+        check_values(local, &name, &mut found, &mut report, &mut |done| {
+            progress(done, total)
+        });
+    }
+    for id in &found.twice {
+        report
+            .problems
+            .push(format!("page {id} belongs to two owners"));
+    }
+    if report.problems.is_empty() {
+        // With pages unread, unreachable ones are a consequence.
+        check_reachability(local, &found, &mut report);
+    }
+    check_accounts(local, &mut report);
+    progress(total, total);
+    Ok(report)
+}
+
+fn check_tree(local: &Local, name: &str, tree: Tree, found: &mut Found, report: &mut CheckReport) {
+    let before = found.ids.len();
+    match tree.verify(&TaskContext { local }, found) {
+        Ok(shape) => {
+            if tree != catalog::CATALOG {
+                report.records += shape.records;
+            }
+        }
+        Err(error) => report.problems.push(format!("tree {name:?}: {error}")),
+    }
+    let pages = (found.ids.len() - before) as u64;
+    report.trees += 1;
+    report.pages += pages;
+    report.bytes_verified += pages * PAGE_SIZE as u64;
+}
+
+fn check_values(
+    local: &Local,
+    name: &str,
+    found: &mut Found,
+    report: &mut CheckReport,
+    progress: &mut dyn FnMut(u64),
+) {
+    let mut bytes = Vec::new();
+    for descriptor in std::mem::take(&mut found.extents) {
+        progress(found.ids.len() as u64);
+        let outcome = decode_extent(&descriptor).and_then(|extent| {
+            let mut reader = ExtentReader::new(local, extent)?;
+            for id in reader.ids() {
+                found.page(id, 0);
+                report.value_chunks += 1;
+            }
+            let mut length = 0;
+            loop {
+                bytes.clear();
+                if !reader.read(local, &mut bytes)? {
+                    break;
+                }
+                length += bytes.len() as u64;
+            }
+            report.bytes_verified += length;
+            if length == reader.length() {
+                Ok(())
+            } else {
+                Err(Error::Structure {
+                    page: 0,
+                    reason: "a large value has a wrong length",
+                })
+            }
+        });
+        if let Err(error) = outcome {
+            report
+                .problems
+                .push(format!("a large value of tree {name:?}: {error}"));
+        }
+    }
+}
+
+/// Every page id in use was reached.
+fn check_reachability(local: &Local, found: &Found, report: &mut CheckReport) {
+    let high_water = local.engine.ids.lock().high_water();
+    for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
+        let used = local.engine.pool.mapping.place(id) != Place::Free;
+        if used && !found.ids.contains(&id) {
+            report
+                .problems
+                .push(format!("page {id} takes room but nothing leads to it"));
+        }
+    }
+}
+
+/// The live bytes of every segment are those of the pages that lie in it.
+fn check_accounts(local: &Local, report: &mut CheckReport) {
+    let engine = &local.engine;
+    let high_water = engine.ids.lock().high_water();
+    let space = engine.space.lock();
+    let mut live = vec![0u64; space.segments() as usize];
+    for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
+        let address = match engine.pool.mapping.place(id) {
+            Place::Stored(address) => address,
+            Place::Resident(frame) | Place::Loading(frame) => engine.stored_address(frame),
+            Place::Free => continue,
+        };
+        if !address.is_none() {
+            live[address.segment() as usize] += u64::from(address.length());
+        }
+    }
+    for (segment, &bytes) in live.iter().enumerate().skip(1) {
+        let id = SegmentId(segment as u32);
+        let counted = u64::from(space.live_bytes_of(segment as u32));
+        // Writes in flight count already, though no page names them yet.
+        let settled = space.table.state(id) != SegmentState::Open;
+        if settled && counted != bytes {
+            report.problems.push(format!(
+                "segment {segment} counts {counted} live bytes, but its pages have {bytes}"
+            ));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What the tree asks of whoever runs it: a task on a worker, which can wait,
+//! or an ordinary thread, which can only read what is in memory.
+
+use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
+use crate::log::Log;
+use crate::page::PageId;
+
+/// A place to read pages from.
+///
+/// A read attempt that meets a [`Restart`] lets go of everything and passes it
+/// to [`ReadContext::resolve`]; when that returns `Ok`, it starts over.
+pub(crate) trait ReadContext {
+    /// Why an operation ends early: an error, or "hand this to a worker".
+    type Stop: From<crate::Error>;
+
+    /// The pages.
+    fn pool(&self) -> &BufferPool;
+
+    /// Makes it worth trying again: reads the page, lets others run. The
+    /// caller holds no latch, guard or borrow.
+    fn resolve(&self, why: Restart) -> Result<(), Self::Stop>;
+
+    /// Starts reading pages that will be wanted soon, as far as frames and
+    /// queue depth allow, without waiting for them.
+    fn read_ahead(&self, pages: &[PageId]);
+}
+
+/// A place to change pages; only tasks have one.
+pub(crate) trait WriteContext: ReadContext {
+    /// Where changes are logged.
+    fn log(&self) -> &Log;
+
+    /// Called before a change, holding nothing: waits while too many pages are
+    /// dirty, and refuses while the store is poisoned or read-only.
+    fn admit(&self) -> Result<(), Self::Stop>;
+
+    /// Takes `pages` free frames and page ids, waiting for frames where none
+    /// is free; fails where the volume has no room for more pages. The caller
+    /// holds nothing.
+    fn reserve(&self, pages: u32) -> Result<Reservation, Self::Stop>;
+
+    /// Gives back what a reservation did not use.
+    fn release(&self, unused: Reservation);
+
+    /// Frees a page that no reachable page names any more. The change that
+    /// unlinked it has been logged.
+    fn free(&self, page: Exclusive<'_>);
+}

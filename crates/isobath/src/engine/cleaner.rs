@@ -1,0 +1,408 @@
+//! The cleaner: moves what is live out of the segments that the policy names,
+//! a segment at a time, beside the foreground (paper 003).
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use isobath_flash::policy::{Cause, PageWrite};
+use isobath_io::{AlignedBuf, Io};
+
+use super::writeback::{BATCH, Batch, SPARE_ENOUGH};
+use super::{Counters, Local};
+use crate::Error;
+use crate::buffer::{FrameId, Place, flag};
+use crate::page::{self, Lsn, PAGE_SIZE, PageId, get_u64, offset};
+use crate::pagestore::{Address, Content, Entry, Placed, Request, summaries};
+
+/// Reads of one victim that are in flight together.
+const READ_BYTES: usize = 256 << 10;
+
+/// A live page or chunk of a victim.
+#[derive(Clone, Copy)]
+struct Survivor {
+    page: PageId,
+    address: Address,
+}
+
+/// Why a victim was not cleaned to the end.
+enum Failed {
+    /// Something in it could not be read.
+    Read,
+    /// Writing failed.
+    Write(Error),
+}
+
+impl Local {
+    /// The cleaner's life: cleans while free segments run low.
+    pub(super) fn cleaner(&self) {
+        loop {
+            let stopping = self.engine.stopping.load(Acquire);
+            // The writers may still need room; whatever room is missing once
+            // they have ended, the checkpoint finds out.
+            if stopping && self.system_tasks.get() == 1 {
+                return;
+            }
+            if !self.cleaning_is_wanted() {
+                if stopping {
+                    self.worker.yield_now();
+                } else {
+                    self.idle_cleaner.set(Some(self.worker.task_id()));
+                    self.worker.suspend();
+                }
+                continue;
+            }
+            let victim = self.engine.space.lock().begin_cleaning();
+            match victim {
+                Some(segment) => self.clean(segment),
+                None => self.nothing_to_clean(),
+            }
+        }
+    }
+
+    /// Whether to clean; grows the volume instead where that is better.
+    fn cleaning_is_wanted(&self) -> bool {
+        let engine = &self.engine;
+        if !engine.cleaning_wanted.load(Acquire) || engine.poison.get().is_some() {
+            return false;
+        }
+        loop {
+            let space = engine.space.lock();
+            if space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH) {
+                // Under the lock: who finds no segment looks under it, and asks
+                // for cleaning afterwards.
+                engine.cleaning_wanted.store(false, Release);
+                return false;
+            }
+            let segments = space.segments();
+            let grow = engine.prefers_growth(&space);
+            drop(space);
+            if !grow || engine.grow_beyond(segments).is_err() {
+                return true;
+            }
+        }
+    }
+
+    /// Everything is live, or what died lies in segments that are open, being
+    /// written or being cleaned.
+    fn nothing_to_clean(&self) {
+        let engine = &self.engine;
+        let (segments, others) = {
+            let space = engine.space.lock();
+            (space.segments(), space.cleaning() > 0)
+        };
+        if others {
+            self.worker.yield_now();
+        } else if engine.grow_beyond(segments).is_err() {
+            // Whatever dies or is sealed next asks for cleaning again.
+            engine.cleaning_wanted.store(false, Release);
+        }
+    }
+
+    /// Cleans one victim.
+    fn clean(&self, segment: u32) {
+        let outcome = self.clean_segment(segment);
+        let mut space = self.engine.space.lock();
+        let freed = space.end_cleaning(segment);
+        let spare = space.spare_segments();
+        drop(space);
+        let counters = &self.engine.counters;
+        match outcome {
+            Ok(()) => Counters::add(&counters.segments_cleaned, 1),
+            // The victim stays as it is, and with it whatever can be saved;
+            // whoever reads one of its pages is told what is wrong with that.
+            Err(Failed::Read) => Counters::add(&counters.damaged_pages, 1),
+            Err(Failed::Write(error)) => self.engine.poison(error),
+        }
+        self.after_space_change(freed, spare);
+    }
+
+    fn clean_segment(&self, segment: u32) -> Result<(), Failed> {
+        let entries = self.read_summary(segment).map_err(|_| Failed::Read)?;
+        let mut survivors: Vec<Survivor> = Vec::new();
+        let mut dirty = Vec::new();
+        for entry in &entries {
+            self.judge(entry, segment, &mut survivors, &mut dirty);
+        }
+        let mut staging = AlignedBuf::new(READ_BYTES.max(longest(&survivors)));
+        let mut batch = Batch::new();
+        for frames in dirty.chunks(BATCH) {
+            self.write_frames(frames, Cause::Relocated, &mut staging, &mut batch)
+                .map_err(Failed::Write)?;
+        }
+        let mut rest = &survivors[..];
+        while !rest.is_empty() {
+            let count = take_group(rest, staging.len());
+            let (group, later) = rest.split_at(count);
+            self.relocate(group, &mut staging, &mut batch)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn read_summary(&self, segment: u32) -> Result<Vec<Entry>, Error> {
+        let at = self.engine.space.lock().summary_offset(segment);
+        let seq = self.engine.seqs.at(u64::from(segment)).load(Acquire);
+        let length = self.engine.config.segment_bytes - at;
+        let mut buffer = AlignedBuf::new(length as usize);
+        let from = Address::new(segment, at, length);
+        let io = Io::read(self.engine.offset_of(from), buffer.as_mut_ptr(), length, 0);
+        // SAFETY: the buffer lives until `wait_io` returned.
+        unsafe { self.worker.start_io(io) };
+        self.worker.wait_io().map_err(Error::Io)?;
+        Counters::add(&self.engine.counters.bytes_read, u64::from(length));
+        summaries::decode(buffer.as_slice(), segment, seq).map_err(|fault| Error::Damaged {
+            page: 1 << 63 | u64::from(segment),
+            offset: self.engine.offset_of(from),
+            fault,
+        })
+    }
+
+    /// Adds `entry` to the survivors if it is live, or its frame to those that
+    /// are written anyway because they are dirty.
+    fn judge(
+        &self,
+        entry: &Entry,
+        segment: u32,
+        survivors: &mut Vec<Survivor>,
+        dirty: &mut Vec<FrameId>,
+    ) {
+        let Some(address) = summaries::address(entry, segment, self.engine.config.segment_bytes)
+        else {
+            return;
+        };
+        let page = entry.page;
+        match self.engine.pool.mapping.place(page) {
+            Place::Stored(stored) if stored == address => {
+                survivors.push(Survivor { page, address })
+            }
+            Place::Resident(frame) | Place::Loading(frame) => {
+                let header = self.engine.pool.frames.header(frame);
+                if header.page_id.load(Relaxed) != page.0
+                    || header.address.load(Acquire) != address.to_raw()
+                {
+                    return;
+                }
+                if header.flags.load(Acquire) & (flag::DIRTY | flag::WRITING) == 0 {
+                    survivors.push(Survivor { page, address });
+                } else {
+                    dirty.push(frame);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads the survivors, writes them elsewhere, and installs their new addresses.
+    fn relocate(
+        &self,
+        group: &[Survivor],
+        staging: &mut AlignedBuf,
+        batch: &mut Batch,
+    ) -> Result<(), Failed> {
+        self.read_group(group, staging)?;
+        let mut rest = 0;
+        while rest < group.len() {
+            self.engine.writable().map_err(Failed::Write)?;
+            batch.clear();
+            let outcome = self.place_survivors(&group[rest..], batch);
+            let placed = batch.placed.len();
+            self.seal_group(&group[rest..rest + placed], &mut batch.placed, staging);
+            let result = self.write_out(staging, &batch.placed, &batch.closing);
+            self.install(&group[rest..rest + placed], batch, result.is_ok());
+            result.map_err(Failed::Write)?;
+            rest += placed;
+            if outcome.is_err() {
+                // Others hold the segments that `begin_cleaning` saw free; theirs
+                // are free when they end.
+                self.worker.yield_now();
+            }
+            if rest < group.len() {
+                self.read_group(&group[rest..], staging)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a group into staging, one after another, neighbours in one I/O.
+    fn read_group(&self, group: &[Survivor], staging: &mut AlignedBuf) -> Result<(), Failed> {
+        let mut at = 0;
+        let mut first = 0;
+        while first < group.len() {
+            let start = group[first].address;
+            let mut length = start.length();
+            let mut end = first + 1;
+            while end < group.len() && group[end].address.offset() == start.offset() + length {
+                length += group[end].address.length();
+                end += 1;
+            }
+            let into = &mut staging.as_mut_slice()[at..at + length as usize];
+            let io = Io::read(self.engine.offset_of(start), into.as_mut_ptr(), length, 0);
+            // SAFETY: staging is the caller's until `wait_io` below returned.
+            unsafe { self.worker.start_io(io) };
+            at += length as usize;
+            first = end;
+        }
+        let result = self.worker.wait_io().map_err(|_| Failed::Read);
+        Counters::add(&self.engine.counters.bytes_read, at as u64);
+        result
+    }
+
+    fn place_survivors(
+        &self,
+        group: &[Survivor],
+        batch: &mut Batch,
+    ) -> Result<(), crate::pagestore::NoSegment> {
+        let mut space = self.engine.space.lock();
+        let now = space.now;
+        for (token, survivor) in group.iter().enumerate() {
+            let inherited = space.inherited(survivor.address);
+            let history = space.policy.survived(inherited, now);
+            batch.requests.push(Request {
+                page: survivor.page,
+                write: PageWrite {
+                    token: token as u64,
+                    bytes: survivor.address.length(),
+                    cause: Cause::Relocated,
+                    history,
+                    rate: 0.0,
+                },
+            });
+        }
+        // All survivors of a segment have its history: there is no order to choose.
+        let content = if group.first().is_some_and(|s| {
+            s.address.length() as usize == PAGE_SIZE
+                && s.address.offset().is_multiple_of(PAGE_SIZE as u32)
+        }) {
+            Content::Pages
+        } else {
+            Content::Chunks
+        };
+        space.place(
+            content,
+            &batch.requests,
+            &self.engine.seqs,
+            &mut batch.placed,
+            &mut batch.closing,
+        )
+    }
+
+    /// Checks the survivors read and stamps them for their new places. One
+    /// that does not verify stays where it is.
+    fn seal_group(&self, group: &[Survivor], placed: &mut [Placed], staging: &mut AlignedBuf) {
+        let mut at = 0;
+        for (survivor, placed) in group.iter().zip(placed) {
+            let length = survivor.address.length() as usize;
+            let image = &mut staging.as_mut_slice()[at..at + length];
+            at += length;
+            let seq = self.engine.seq_of(survivor.address);
+            if page::verify(image, survivor.page, seq).is_err() {
+                // The victim stays as it is, and with it whatever can be saved
+                // of the page; whoever reads the page is told.
+                Counters::add(&self.engine.counters.damaged_pages, 1);
+                image.fill(0);
+                placed.token = u64::MAX;
+                continue;
+            }
+            let lsn = Lsn(get_u64(image, offset::LSN));
+            page::seal(
+                image,
+                survivor.page,
+                lsn,
+                self.engine.seq_of(placed.address),
+            );
+        }
+    }
+
+    /// Points every survivor at its new place, if it is still at the old one.
+    fn install(&self, group: &[Survivor], batch: &Batch, written: bool) {
+        let mut dead = Vec::with_capacity(batch.placed.len());
+        let mut bytes = 0;
+        for (survivor, placed) in group.iter().zip(&batch.placed) {
+            let moved =
+                written && placed.token != u64::MAX && self.move_page(survivor, placed.address);
+            dead.push(if moved {
+                survivor.address
+            } else {
+                placed.address
+            });
+            bytes += u64::from(placed.address.length());
+        }
+        let mut space = self.engine.space.lock();
+        let mut freed = false;
+        for (placed, dead) in batch.placed.iter().zip(dead) {
+            freed |= space.written(placed.address.segment());
+            freed |= space.kill(dead);
+        }
+        for closing in &batch.closing {
+            freed |= space.written(closing.segment);
+        }
+        let spare = space.spare_segments();
+        drop(space);
+        Counters::add(&self.engine.counters.relocated, batch.placed.len() as u64);
+        Counters::add(&self.engine.counters.cleaning_bytes, bytes);
+        self.after_space_change(freed, spare);
+    }
+
+    /// Changes where a page is stored from its survivor's address to `to`;
+    /// `false` if it is stored elsewhere by now.
+    fn move_page(&self, survivor: &Survivor, to: Address) -> bool {
+        let pool = &self.engine.pool;
+        loop {
+            match pool.mapping.place(survivor.page) {
+                Place::Stored(stored) if stored == survivor.address => {
+                    let from = Place::Stored(stored);
+                    if pool.mapping.replace(survivor.page, from, Place::Stored(to)) {
+                        return true;
+                    }
+                }
+                Place::Resident(frame) => {
+                    let header = pool.frames.header(frame);
+                    // The shared latch keeps eviction from using the old address.
+                    if header.latch.try_shared() {
+                        let same = header.page_id.load(Relaxed) == survivor.page.0;
+                        let moved = same
+                            && header
+                                .address
+                                .compare_exchange(
+                                    survivor.address.to_raw(),
+                                    to.to_raw(),
+                                    AcqRel,
+                                    Acquire,
+                                )
+                                .is_ok();
+                        header.latch.unlock_shared();
+                        if same {
+                            return moved;
+                        }
+                    }
+                    self.worker.yield_now();
+                }
+                // Being read from its old place, which must stay until then.
+                Place::Loading(_) => self.worker.yield_now(),
+                Place::Stored(_) | Place::Free => return false,
+            }
+        }
+    }
+}
+
+fn longest(survivors: &[Survivor]) -> usize {
+    survivors
+        .iter()
+        .map(|s| s.address.length() as usize)
+        .max()
+        .unwrap_or(0)
+}
+
+/// How many of `survivors`, from the first on, fit into `bytes` of staging.
+fn take_group(survivors: &[Survivor], bytes: usize) -> usize {
+    let mut total = 0;
+    survivors
+        .iter()
+        .take_while(|survivor| {
+            total += survivor.address.length() as usize;
+            total <= bytes
+        })
+        .count()
+        .max(1)
+}

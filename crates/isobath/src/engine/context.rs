@@ -1,0 +1,206 @@
+//! The two ways to run a tree operation: as a task, which can wait, and on any
+//! thread, as long as everything is in memory.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use std::time::Instant;
+
+use super::{Engine, Local};
+use crate::Error;
+use crate::buffer::{BufferPool, Exclusive, Reservation, Restart, flag};
+use crate::context::{ReadContext, WriteContext};
+use crate::log::Log;
+use crate::page::PageId;
+use crate::pagestore::Address;
+
+/// A task of a worker: waits by yielding.
+pub(crate) struct TaskContext<'l> {
+    pub(crate) local: &'l Local,
+}
+
+impl ReadContext for TaskContext<'_> {
+    type Stop = Error;
+
+    fn pool(&self) -> &BufferPool {
+        &self.local.engine.pool
+    }
+
+    fn resolve(&self, why: Restart) -> Result<(), Error> {
+        match why {
+            // The writer that interfered has finished.
+            Restart::Changed => Ok(()),
+            Restart::Latched => {
+                self.local.worker.yield_now();
+                Ok(())
+            }
+            Restart::NotResident(page) => self.local.fault(page),
+            Restart::NeedPages(_) => Ok(()),
+        }
+    }
+
+    fn read_ahead(&self, pages: &[PageId]) {
+        self.local.read_ahead(pages);
+    }
+}
+
+impl WriteContext for TaskContext<'_> {
+    fn log(&self) -> &Log {
+        &self.local.engine.log
+    }
+
+    fn admit(&self) -> Result<(), Error> {
+        let engine = &self.local.engine;
+        engine.writable()?;
+        while engine.pool.dirty.unwritten() > engine.dirty_limit() {
+            let Some(task) = self.local.worker.current_task() else {
+                break;
+            };
+            engine.dirty_waiters.lock().push(task);
+            let since = Instant::now();
+            // Writes may have ended before the task was listed.
+            if engine.pool.dirty.unwritten() > engine.dirty_limit() {
+                self.local.worker.park();
+                engine.counters.stalled(since.elapsed());
+            }
+            engine.writable()?;
+        }
+        Ok(())
+    }
+
+    fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
+        let engine = &self.local.engine;
+        engine.claim_pages(u64::from(pages))?;
+        let mut taken = Vec::with_capacity(pages as usize);
+        for _ in 0..pages {
+            match engine.allocate_id() {
+                Ok(id) => taken.push((self.local.wait_for_frame(), id)),
+                Err(error) => {
+                    let missing = u64::from(pages) - taken.len() as u64;
+                    engine.unclaim_pages(missing);
+                    self.release(Reservation::new(taken));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Reservation::new(taken))
+    }
+
+    fn release(&self, unused: Reservation) {
+        for (frame, id) in unused.into_unused() {
+            self.local.give_frame(frame);
+            self.local.engine.free_id(id);
+        }
+    }
+
+    fn free(&self, page: Exclusive<'_>) {
+        let engine = &self.local.engine;
+        let id = page.id();
+        // The latch is never released: the frame leaves as a free frame does.
+        let frame = page.leak();
+        let header = engine.pool.frames.header(frame);
+        let before = header.flags.fetch_or(flag::FREED, AcqRel);
+        if before & flag::WRITING == 0 {
+            let address = Address::from_raw(header.address.load(Acquire));
+            if !address.is_none() {
+                self.local.kill(address);
+            }
+        }
+        if before & flag::DIRTY != 0 {
+            engine.frames_cleaned(1);
+        }
+        engine.free_id(id);
+        if before & flag::WRITING == 0 {
+            self.local.retire_unlisted(frame);
+        }
+    }
+}
+
+/// The operation needs something that only a worker has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NeedsWorker;
+
+impl From<Error> for NeedsWorker {
+    /// The worker will meet the error again, and report it.
+    fn from(_: Error) -> NeedsWorker {
+        NeedsWorker
+    }
+}
+
+/// Any thread: reads what is in memory.
+pub(crate) struct InlineContext<'e> {
+    engine: &'e Engine,
+    patience: std::cell::Cell<u32>,
+}
+
+/// Times that an inline read starts over before it is handed to a worker.
+const PATIENCE: u32 = 64;
+
+impl<'e> InlineContext<'e> {
+    pub(crate) fn new(engine: &'e Engine) -> Self {
+        InlineContext {
+            engine,
+            patience: std::cell::Cell::new(PATIENCE),
+        }
+    }
+}
+
+impl ReadContext for InlineContext<'_> {
+    type Stop = NeedsWorker;
+
+    fn pool(&self) -> &BufferPool {
+        &self.engine.pool
+    }
+
+    fn resolve(&self, why: Restart) -> Result<(), NeedsWorker> {
+        let patience = self.patience.get();
+        match why {
+            Restart::NotResident(_) | Restart::NeedPages(_) => Err(NeedsWorker),
+            Restart::Changed | Restart::Latched if patience == 0 => Err(NeedsWorker),
+            Restart::Changed | Restart::Latched => {
+                self.patience.set(patience - 1);
+                std::hint::spin_loop();
+                Ok(())
+            }
+        }
+    }
+
+    fn read_ahead(&self, _pages: &[PageId]) {}
+}
+
+impl Local {
+    /// A free frame, its latch held exclusively; waits for one.
+    pub(super) fn wait_for_frame(&self) -> crate::buffer::FrameId {
+        loop {
+            if let Some(frame) = self.take_frame() {
+                return frame;
+            }
+            self.frame_waiters.borrow_mut().push(self.worker.task_id());
+            self.worker.suspend();
+        }
+    }
+
+    /// What was at `address` is there no longer.
+    pub(crate) fn kill(&self, address: Address) {
+        let mut space = self.engine.space.lock();
+        let freed = space.kill(address);
+        let spare = space.spare_segments();
+        drop(space);
+        self.after_space_change(freed, spare);
+    }
+
+    /// Takes back the frame of a freed page that no replacement queue holds,
+    /// because the page was freed before its first write had ended. Whoever
+    /// ends the frame's last use calls this: freeing itself, or the end of the
+    /// write. The frame may still be in the dirty queue, and be used again so.
+    pub(super) fn retire_unlisted(&self, frame: crate::buffer::FrameId) {
+        let header = self.engine.pool.frames.header(frame);
+        let retired = header.flags.fetch_update(AcqRel, Acquire, |flags| {
+            let mine = flags & (flag::UNLISTED | flag::WRITING | flag::FREED)
+                == flag::UNLISTED | flag::FREED;
+            mine.then_some(flags & !flag::UNLISTED)
+        });
+        if retired.is_ok() {
+            self.give_frame(frame);
+        }
+    }
+}

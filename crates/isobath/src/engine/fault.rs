@@ -1,0 +1,315 @@
+//! Page faults: one read per missing page, however many tasks wait for it.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+
+use isobath_io::{Io, IoError};
+
+use super::{Counters, Local};
+use crate::Error;
+use crate::buffer::{FrameId, Place, flag};
+use crate::page::{self, PAGE_SIZE, PageFault, PageId, PageKind, get_u64, offset};
+use crate::pagestore::Address;
+use crate::sched::TaskId;
+
+/// One page read in flight.
+struct Load {
+    page: PageId,
+    frame: FrameId,
+    address: Address,
+    waiters: Vec<TaskId>,
+}
+
+/// The worker's page reads in flight; slots are reused, so that a read
+/// allocates nothing once the worker is warm.
+pub(super) struct Loads {
+    slots: Vec<Load>,
+    free: Vec<u32>,
+}
+
+impl Loads {
+    pub(super) fn new(depth: usize) -> Loads {
+        Loads {
+            slots: Vec::with_capacity(depth),
+            free: Vec::with_capacity(depth),
+        }
+    }
+
+    fn add(&mut self, page: PageId, frame: FrameId, address: Address) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            let load = &mut self.slots[slot as usize];
+            (load.page, load.frame, load.address) = (page, frame, address);
+            slot
+        } else {
+            self.slots.push(Load {
+                page,
+                frame,
+                address,
+                waiters: Vec::new(),
+            });
+            self.slots.len() as u32 - 1
+        }
+    }
+
+    fn find(&self, page: PageId, frame: FrameId) -> Option<u32> {
+        let at = self
+            .slots
+            .iter()
+            .position(|load| load.page == page && load.frame == frame)?;
+        Some(at as u32)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+/// A task that waits for a page that another worker loads.
+pub(super) struct PageWaiter {
+    page: PageId,
+    task: TaskId,
+}
+
+/// What a request to load a page led to.
+pub(super) enum LoadStart {
+    /// It is in memory, or it exists no longer: look again.
+    Settled,
+    /// This worker is reading it, in this slot.
+    Here(u32),
+    /// Another worker is reading it.
+    Elsewhere,
+    /// Every frame is in use.
+    NoFrame,
+}
+
+impl Local {
+    /// Starts reading page `id` unless that is under way.
+    pub(super) fn start_load(&self, id: PageId) -> LoadStart {
+        let pool = &self.engine.pool;
+        let address = match pool.mapping.place(id) {
+            Place::Resident(_) | Place::Free => return LoadStart::Settled,
+            Place::Loading(frame) => {
+                return match self.loads.borrow().find(id, frame) {
+                    Some(slot) => LoadStart::Here(slot),
+                    None => LoadStart::Elsewhere,
+                };
+            }
+            Place::Stored(address) => address,
+        };
+        let Some(frame) = self.take_frame() else {
+            return LoadStart::NoFrame;
+        };
+        let header = pool.frames.header(frame);
+        header.page_id.store(id.0, Relaxed);
+        header.address.store(address.to_raw(), Relaxed);
+        // The waiters' bits stay: one that was set too late for the frame's last
+        // load costs a look, one cleared too early would lose a task.
+        if !pool
+            .mapping
+            .replace(id, Place::Stored(address), Place::Loading(frame))
+        {
+            self.give_frame(frame);
+            return LoadStart::Settled;
+        }
+        let slot = self.loads.borrow_mut().add(id, frame, address);
+        let io = Io::read(
+            self.engine.offset_of(address),
+            pool.frames.pointer(frame),
+            PAGE_SIZE as u32,
+            0,
+        );
+        // SAFETY: the frame stays exclusively latched and out of every queue
+        // until `load_completed`; the pool outlives the worker's channel.
+        unsafe { self.worker.submit_duty(io, u64::from(slot)) };
+        LoadStart::Here(slot)
+    }
+
+    /// Waits, in a task, until page `id` is worth looking at again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Damaged`] or [`Error::Io`] where the page cannot be read.
+    pub(crate) fn fault(&self, id: PageId) -> Result<(), Error> {
+        loop {
+            let task = self.worker.task_id();
+            match self.start_load(id) {
+                LoadStart::Settled => return Ok(()),
+                LoadStart::Here(slot) => {
+                    self.loads.borrow_mut().slots[slot as usize]
+                        .waiters
+                        .push(task);
+                    self.worker.suspend();
+                    return self.take_failure(task);
+                }
+                LoadStart::Elsewhere => {
+                    self.wait_elsewhere(id);
+                    return Ok(());
+                }
+                LoadStart::NoFrame => {
+                    self.frame_waiters.borrow_mut().push(task);
+                    self.worker.suspend();
+                }
+            }
+        }
+    }
+
+    fn take_failure(&self, task: TaskId) -> Result<(), Error> {
+        let mut failures = self.failures.borrow_mut();
+        match failures.iter().position(|(failed, _)| *failed == task) {
+            Some(at) => Err(failures.swap_remove(at).1),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether `page` is being read; then this worker will be told of its end.
+    ///
+    /// Between two looks the page may have been read, given up, and be read
+    /// again, into any frame: each load in progress is asked anew to tell.
+    fn waits_elsewhere(&self, page: PageId) -> bool {
+        let pool = &self.engine.pool;
+        let mut place = pool.mapping.place(page);
+        // Bound: each round is another load of the page.
+        while let Place::Loading(frame) = place {
+            let header = pool.frames.header(frame);
+            header
+                .waiters
+                .fetch_or(1 << (self.worker.index % 64), AcqRel);
+            // The load may have ended before the bit was set.
+            let now = pool.mapping.place(page);
+            if now == place {
+                return true;
+            }
+            place = now;
+        }
+        false
+    }
+
+    fn wait_elsewhere(&self, page: PageId) {
+        if !self.waits_elsewhere(page) {
+            return;
+        }
+        let task = self.worker.task_id();
+        self.page_waiters
+            .borrow_mut()
+            .push(PageWaiter { page, task });
+        self.worker.suspend();
+    }
+
+    /// Resumes tasks whose pages other workers have loaded.
+    pub(super) fn wake_page_waiters(&self) -> bool {
+        let news = &self.engine.page_news[self.worker.index];
+        if !news.load(Relaxed) || !news.swap(false, AcqRel) {
+            return false;
+        }
+        self.page_waiters.borrow_mut().retain(|waiter| {
+            let waits = self.waits_elsewhere(waiter.page);
+            if !waits {
+                self.worker.make_ready(waiter.task);
+            }
+            waits
+        });
+        true
+    }
+
+    /// Starts reads of pages that will be wanted soon, as long as frames and a
+    /// share of the queue's depth are free.
+    pub(crate) fn read_ahead(&self, pages: &[PageId]) {
+        let most = self.worker.depth() as usize / 2;
+        // The rest would be refused for the same reason.
+        let _ = pages.iter().all(|&page| self.start_ahead(page, most));
+    }
+
+    /// Starts reading a page that will be wanted soon; `false` if no frame is
+    /// free or `most` reads are in flight.
+    pub(crate) fn start_ahead(&self, page: PageId, most: usize) -> bool {
+        self.loads.borrow().in_flight() < most
+            && !matches!(self.start_load(page), LoadStart::NoFrame)
+    }
+
+    /// Ends the page read in `slot`.
+    pub(super) fn load_completed(&self, slot: u32, result: Result<(), IoError>) {
+        let (page, frame, address) = {
+            let loads = self.loads.borrow();
+            let load = &loads.slots[slot as usize];
+            (load.page, load.frame, load.address)
+        };
+        let outcome = match result {
+            Ok(()) => self.verify_frame(page, frame, address),
+            Err(source) => Err(Error::Io(source)),
+        };
+        let failure = match outcome {
+            Ok(()) => {
+                self.publish(page, frame);
+                None
+            }
+            Err(error) => {
+                let mapping = &self.engine.pool.mapping;
+                let back = mapping.replace(page, Place::Loading(frame), Place::Stored(address));
+                debug_assert!(back, "only the loader ends a load");
+                self.give_frame(frame);
+                Some(error)
+            }
+        };
+        self.tell_others(frame);
+        let mut loads = self.loads.borrow_mut();
+        let load = &mut loads.slots[slot as usize];
+        load.page = PageId(0);
+        for task in load.waiters.drain(..) {
+            if let Some(error) = &failure {
+                self.failures.borrow_mut().push((task, error.clone()));
+            }
+            self.worker.make_ready(task);
+        }
+        loads.free.push(slot);
+    }
+
+    fn verify_frame(&self, page: PageId, frame: FrameId, address: Address) -> Result<(), Error> {
+        let pool = &self.engine.pool;
+        // SAFETY: the frame is exclusively latched by this load, and the read is over.
+        let bytes = unsafe { std::slice::from_raw_parts(pool.frames.pointer(frame), PAGE_SIZE) };
+        page::verify(bytes, page, self.engine.seq_of(address))
+            .and_then(|()| match PageKind::from_byte(bytes[offset::KIND]) {
+                Some(PageKind::Leaf | PageKind::Inner) => Ok(()),
+                _ => Err(PageFault::WrongKind {
+                    found: bytes[offset::KIND],
+                }),
+            })
+            .map_err(|fault| Error::Damaged {
+                page: page.0,
+                offset: self.engine.offset_of(address),
+                fault,
+            })?;
+        let header = pool.frames.header(frame);
+        header.lsn.store(get_u64(bytes, offset::LSN), Relaxed);
+        header.history.store(u64::MAX, Relaxed);
+        header.touched.store(0, Relaxed);
+        header.flags.fetch_and(flag::QUEUED, AcqRel);
+        Ok(())
+    }
+
+    fn publish(&self, page: PageId, frame: FrameId) {
+        let engine = &self.engine;
+        engine.pool.frames.header(frame).latch.unlock_exclusive();
+        engine.pool.mapping.set(page, Place::Resident(frame));
+        engine.partitions[self.worker.index]
+            .lock()
+            .admit(frame, page);
+        Counters::add(&engine.counters.page_reads, 1);
+        Counters::add(&engine.counters.bytes_read, PAGE_SIZE as u64);
+    }
+
+    /// Tells the workers whose tasks wait for the load of `frame` that it ended.
+    fn tell_others(&self, frame: FrameId) {
+        let header = self.engine.pool.frames.header(frame);
+        let mut waiting = header.waiters.swap(0, AcqRel);
+        while waiting != 0 {
+            let bit = waiting.trailing_zeros() as usize;
+            waiting &= waiting - 1;
+            for index in (bit..self.engine.remotes.len()).step_by(64) {
+                self.engine.page_news[index].store(true, Release);
+                self.engine.remotes[index].notify();
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! One worker's share of the engine: its tasks, its free frames, its page
+//! loads in flight, and what it does between tasks and I/O.
+
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use isobath_io::{AlignedBuf, IoError};
+
+use super::fault::{Loads, PageWaiter};
+use super::{Counters, Engine};
+use crate::Error;
+use crate::buffer::FrameId;
+use crate::sched::{Duties, Limits, TaskId, Worker};
+
+/// Tasks that write dirty pages back, per worker.
+pub(super) const WRITERS: usize = 3;
+/// How long a worker sleeps at most while tasks wait for free frames.
+const FRAME_RETRY: Duration = Duration::from_micros(200);
+/// Bytes of a writer's staging buffer: the largest single page write.
+pub(super) const STAGING_BYTES: usize = 256 << 10;
+
+/// A worker and its share of the engine; belongs to the thread that steps it.
+pub(crate) struct Local {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) worker: Worker,
+    pub(super) free: RefCell<Vec<FrameId>>,
+    pub(super) loads: RefCell<Loads>,
+    /// Tasks that wait for a free frame.
+    pub(super) frame_waiters: RefCell<Vec<TaskId>>,
+    /// Tasks that wait for pages that other workers load.
+    pub(super) page_waiters: RefCell<Vec<PageWaiter>>,
+    /// Parked writers and the cleaner, to be woken when there is work.
+    pub(super) idle_writers: RefCell<Vec<TaskId>>,
+    pub(super) idle_cleaner: Cell<Option<TaskId>>,
+    /// System tasks that still run.
+    pub(super) system_tasks: Cell<usize>,
+    /// Next dirty shard to write from.
+    pub(super) dirty_cursor: Cell<usize>,
+    pub(super) failures: RefCell<Vec<(TaskId, Error)>>,
+    batch: usize,
+}
+
+thread_local! {
+    static LOCAL: Cell<*const Local> = const { Cell::new(std::ptr::null()) };
+}
+
+impl Local {
+    /// Worker `index` of `engine`; call it on the thread that will step it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Volume`] where the volume refuses a channel.
+    pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<Local>, Error> {
+        let config = &engine.config;
+        let mut channel = engine
+            .volume()?
+            .channel(&isobath_io::ChannelOptions::with_depth(config.depth))
+            .map_err(|source| Error::Volume(Arc::new(source)))?;
+        // Registration only saves time; a refusal is in the backend's report.
+        let (base, length) = engine.pool.frames.region();
+        // SAFETY: the pool's frames outlive every channel of its engine.
+        let _ = unsafe { channel.register_buffers(&[(base, length)]) };
+        let limits = Limits {
+            tasks: config.tasks,
+            system_tasks: WRITERS + 1,
+            stack_bytes: config.stack_bytes,
+        };
+        let worker = Worker::new(index, limits, Arc::clone(&engine.remotes[index]), channel);
+        let frames = engine.pool.frames.count() as usize;
+        let batch = (frames / (config.workers * 32)).clamp(4, 64);
+        let local = Rc::new(Local {
+            worker,
+            free: RefCell::new(Vec::with_capacity(2 * batch)),
+            loads: RefCell::new(Loads::new(config.depth as usize)),
+            frame_waiters: RefCell::new(Vec::new()),
+            page_waiters: RefCell::new(Vec::new()),
+            idle_writers: RefCell::new(Vec::new()),
+            idle_cleaner: Cell::new(None),
+            system_tasks: Cell::new(0),
+            dirty_cursor: Cell::new(index),
+            failures: RefCell::new(Vec::new()),
+            batch,
+            engine,
+        });
+        if !local.engine.config.read_only {
+            local.start_system_tasks();
+        }
+        Ok(local)
+    }
+
+    fn start_system_tasks(self: &Rc<Self>) {
+        for _ in 0..WRITERS {
+            let local = Rc::downgrade(self);
+            self.spawn_system(move || {
+                if let Some(local) = local.upgrade() {
+                    local.writer(&mut AlignedBuf::new(STAGING_BYTES));
+                }
+            });
+        }
+        let local = Rc::downgrade(self);
+        self.spawn_system(move || {
+            if let Some(local) = local.upgrade() {
+                local.cleaner();
+            }
+        });
+    }
+
+    fn spawn_system(self: &Rc<Self>, work: impl FnOnce() + 'static) {
+        let local = Rc::downgrade(self);
+        self.system_tasks.set(self.system_tasks.get() + 1);
+        let started = self.worker.spawn_system(Box::new(move || {
+            work();
+            if let Some(local) = local.upgrade() {
+                local.system_tasks.set(local.system_tasks.get() - 1);
+            }
+        }));
+        debug_assert!(started, "a slot for every system task");
+    }
+
+    /// Calls `with` with the worker of `engine` whose task runs on this thread, if any.
+    #[inline]
+    pub(crate) fn with_current<R>(engine: &Engine, with: impl FnOnce(Option<&Local>) -> R) -> R {
+        let current = LOCAL.get();
+        // SAFETY: non-null only during `step`, which borrows the local.
+        let local = unsafe { current.as_ref() };
+        with(local.filter(|local| {
+            std::ptr::eq(Arc::as_ptr(&local.engine), engine) && local.worker.in_task()
+        }))
+    }
+
+    /// Advances the worker once; see [`Worker::step`].
+    pub(crate) fn step(&self, block: bool) -> bool {
+        let outer = LOCAL.replace(self);
+        let progress = self.worker.step(self, block);
+        LOCAL.set(outer);
+        progress
+    }
+
+    /// Runs until the engine stops and nothing is left to do.
+    pub(crate) fn run(&self) {
+        while !self.has_ended() {
+            self.step(!self.engine.stopping.load(Ordering::Acquire));
+        }
+    }
+
+    /// Whether the engine stops and nothing is left to do. Messages that come
+    /// later are refused.
+    pub(crate) fn has_ended(&self) -> bool {
+        let ended = self.engine.stopping.load(Ordering::Acquire)
+            && self.worker.is_quiescent()
+            && self.system_tasks.get() == 0;
+        if ended {
+            self.worker.remote().close();
+        }
+        ended
+    }
+
+    /// What the worker is waiting for, for whoever wonders why nothing happens.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "worker {}: {} tasks, {} I/Os, {} wait for frames, {} for pages read elsewhere, \
+             {} frames free, {} writers idle",
+            self.worker.index,
+            self.worker.live_user_tasks(),
+            self.worker.in_flight(),
+            self.frame_waiters.borrow().len(),
+            self.page_waiters.borrow().len(),
+            self.free.borrow().len(),
+            self.idle_writers.borrow().len(),
+        )
+    }
+
+    /// Free frames that the worker keeps for itself.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.borrow().len()
+    }
+
+    // ---- frames -------------------------------------------------------------
+
+    /// A free frame, its latch held exclusively; `None` while every frame is in use.
+    pub(super) fn take_frame(&self) -> Option<FrameId> {
+        if let Some(frame) = self.free.borrow_mut().pop() {
+            return Some(frame);
+        }
+        self.refill(1);
+        self.free.borrow_mut().pop()
+    }
+
+    /// Puts a frame back whose latch is held exclusively and which is in no
+    /// replacement queue.
+    pub(super) fn give_frame(&self, frame: FrameId) {
+        self.free.borrow_mut().push(frame);
+    }
+
+    /// Brings the worker's free frames up to a batch: from those that nobody
+    /// ever used, then from its own partition, then from the others'.
+    fn refill(&self, least: usize) {
+        let mut free = self.free.borrow_mut();
+        let want = self.batch;
+        if free.len() >= want {
+            return;
+        }
+        {
+            let mut global = self.engine.free_frames.lock();
+            let take = global.len().min(want - free.len());
+            let from = global.len() - take;
+            free.extend(global.drain(from..));
+        }
+        let before = free.len();
+        let workers = self.engine.partitions.len();
+        // A worker that holds less than its share takes from whoever holds more.
+        let share = self.engine.pool.frames.count() as usize / workers / 2;
+        for step in 0..workers {
+            if free.len() >= want || (step > 0 && free.len() >= least) {
+                break;
+            }
+            let at = (self.worker.index + step) % workers;
+            let Some(mut partition) = self.engine.partitions[at].try_lock() else {
+                continue;
+            };
+            if step == 0 && partition.len() < share && workers > 1 {
+                continue;
+            }
+            let missing = want - free.len();
+            partition.evict(&self.engine.pool, missing, &mut free);
+        }
+        if free.len() < least {
+            // Nobody else had one: the own partition after all, however small.
+            let missing = want - free.len();
+            self.engine.partitions[self.worker.index].lock().evict(
+                &self.engine.pool,
+                missing,
+                &mut free,
+            );
+        }
+        Counters::add(
+            &self.engine.counters.evictions,
+            (free.len() - before) as u64,
+        );
+    }
+
+    fn wake_frame_waiters(&self) -> bool {
+        if self.frame_waiters.borrow().is_empty() {
+            return false;
+        }
+        self.refill(1);
+        let available = self.free.borrow().len();
+        let mut waiters = self.frame_waiters.borrow_mut();
+        let count = available.min(waiters.len());
+        for task in waiters.drain(..count) {
+            self.worker.make_ready(task);
+        }
+        count > 0
+    }
+
+    fn wake_system_tasks(&self) -> bool {
+        let mut woke = false;
+        let stopping = self.engine.stopping.load(Ordering::Acquire);
+        if !self.idle_writers.borrow().is_empty() && (stopping || self.engine.writes_wanted()) {
+            for task in self.idle_writers.borrow_mut().drain(..) {
+                self.worker.make_ready(task);
+                woke = true;
+            }
+        }
+        let clean = stopping || self.engine.cleaning_wanted.load(Ordering::Relaxed);
+        if clean && let Some(task) = self.idle_cleaner.take() {
+            self.worker.make_ready(task);
+            woke = true;
+        }
+        woke
+    }
+}
+
+impl Duties for Local {
+    fn completed(&self, worker: &Worker, token: u64, result: Result<(), IoError>) {
+        debug_assert_eq!(worker.index, self.worker.index);
+        self.load_completed(token as u32, result);
+    }
+
+    fn housekeep(&self, _worker: &Worker) -> bool {
+        let mut progress = false;
+        if self.free.borrow().len() < self.batch / 2 {
+            self.refill(0);
+        }
+        progress |= self.wake_frame_waiters();
+        progress |= self.wake_page_waiters();
+        progress |= self.wake_system_tasks();
+        progress
+    }
+
+    /// Frames become free in many ways, on any worker: a page written, a latch
+    /// released, a frame that the replacement strategy passes over now and takes
+    /// on its next round. Who waits for one looks again soon instead of being told.
+    fn longest_sleep(&self) -> Option<Duration> {
+        (!self.frame_waiters.borrow().is_empty()).then_some(FRAME_RETRY)
+    }
+}

@@ -1,0 +1,401 @@
+//! The engine: what the layers share, and the workers that drive them.
+
+mod admission;
+mod cleaner;
+mod context;
+mod fault;
+mod local;
+mod open;
+mod writeback;
+
+pub(crate) use admission::Admission;
+pub(crate) use context::{InlineContext, TaskContext};
+pub(crate) use local::Local;
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use open::Opened;
+pub(crate) use open::{checkpoint, create, mark_open, open, read_superblock};
+pub(crate) use writeback::flush;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use isobath_io::Volume;
+use parking_lot::Mutex;
+
+use crate::Error;
+use crate::buffer::{BufferPool, FrameId, Partition};
+use crate::log::Log;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::pagestore::{Address, PageIds, ReservedWords, Space, footprint, page_payload};
+use crate::sched::{Remote, TaskRef};
+
+/// Share of the pool that may be dirty: one frame in this many (DESIGN.md).
+const DIRTY_SHARE: usize = 8;
+/// Share of the volume that live pages may fill at the very most, in percent.
+/// The rest lets the cleaner find segments with something dead in them.
+const FULL_PERCENT: u64 = 92;
+/// Segments that the volume grows by at least and at most.
+const GROW_LEAST: u32 = 8;
+const GROW_MOST: u32 = 256;
+
+/// Sizes and bounds that were fixed when the store was opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) workers: usize,
+    pub(crate) tasks: usize,
+    pub(crate) depth: u32,
+    pub(crate) stack_bytes: usize,
+    pub(crate) segment_bytes: u32,
+    /// Alignment of what is read and written, in bytes.
+    pub(crate) block_bytes: u32,
+    pub(crate) fill_factor: f64,
+    pub(crate) read_only: bool,
+}
+
+/// Counters of the whole engine since it was opened.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) page_reads: AtomicU64,
+    pub(crate) page_writes: AtomicU64,
+    pub(crate) relocated: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) cleaning_bytes: AtomicU64,
+    pub(crate) user_bytes: AtomicU64,
+    pub(crate) evictions: AtomicU64,
+    pub(crate) segments_cleaned: AtomicU64,
+    pub(crate) damaged_pages: AtomicU64,
+    pub(crate) summary_bytes: AtomicU64,
+    pub(crate) value_bytes: AtomicU64,
+    pub(crate) stalls: AtomicU64,
+    pub(crate) stall_ns: AtomicU64,
+    pub(crate) stall_ns_max: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// A change, or a write, waited this long for others' writes or for cleaning.
+    pub(crate) fn stalled(&self, time: std::time::Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Counters::add(&self.stalls, 1);
+        Counters::add(&self.stall_ns, ns);
+        self.stall_ns_max.fetch_max(ns, Ordering::Relaxed);
+    }
+}
+
+/// The state that all workers and callers share.
+pub(crate) struct Engine {
+    pub(crate) config: Config,
+    pub(crate) pool: BufferPool,
+    pub(crate) log: Log,
+    /// Taken out when the store closes, so that its files are free for others
+    /// whatever handles remain.
+    volume: Mutex<Option<Volume>>,
+    /// Present sequence number of every segment; what a page read must carry.
+    pub(crate) seqs: ReservedWords,
+    pub(crate) space: Mutex<Space>,
+    pub(crate) ids: Mutex<PageIds>,
+    /// Bytes of all pages and chunks that exist, whether written yet or not.
+    pub(crate) allocated_bytes: AtomicU64,
+    /// Bytes that they take at most, with what is wasted beside chunks.
+    claimed_bytes: AtomicU64,
+    /// Bytes that they may take; grows with the volume.
+    pub(crate) capacity_bytes: AtomicU64,
+    pub(crate) partitions: Vec<Mutex<Partition>>,
+    pub(crate) free_frames: Mutex<Vec<FrameId>>,
+    pub(crate) remotes: Vec<Arc<Remote>>,
+    /// Per worker: some page that its tasks wait for was loaded elsewhere.
+    pub(crate) page_news: Vec<AtomicBool>,
+    /// Free segments run low: cleaners work.
+    pub(crate) cleaning_wanted: AtomicBool,
+    /// Dirty pages are to be written however few there are.
+    pub(crate) flush_all: AtomicBool,
+    /// Workers leave their loops.
+    pub(crate) stopping: AtomicBool,
+    pub(crate) segment_waiters: Mutex<Vec<TaskRef>>,
+    pub(crate) dirty_waiters: Mutex<Vec<TaskRef>>,
+    /// The first failed write; no more writes are accepted after it.
+    pub(crate) poison: OnceLock<Error>,
+    pub(crate) counters: Counters,
+    /// Which user work is accepted.
+    pub(crate) admission: Admission,
+    growing: Mutex<()>,
+    /// The volume cannot grow: clean instead, at whatever fill.
+    growth_refused: AtomicBool,
+}
+
+/// The parts that an engine is made of when it is opened.
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) pool: BufferPool,
+    pub(crate) log: Log,
+    pub(crate) volume: Volume,
+    pub(crate) seqs: ReservedWords,
+    pub(crate) space: Space,
+    pub(crate) ids: PageIds,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) claimed_bytes: u64,
+}
+
+impl Engine {
+    pub(crate) fn new(parts: Parts) -> Arc<Engine> {
+        let workers = parts.config.workers;
+        let frames = parts.pool.frames.count();
+        let engine = Engine {
+            partitions: (0..workers)
+                .map(|_| Mutex::new(Partition::new(frames as usize / workers)))
+                .collect(),
+            free_frames: Mutex::new((0..frames).rev().collect()),
+            remotes: (0..workers).map(|_| Arc::new(Remote::new())).collect(),
+            page_news: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            config: parts.config,
+            pool: parts.pool,
+            log: parts.log,
+            volume: Mutex::new(Some(parts.volume)),
+            seqs: parts.seqs,
+            space: Mutex::new(parts.space),
+            ids: Mutex::new(parts.ids),
+            allocated_bytes: AtomicU64::new(parts.allocated_bytes),
+            claimed_bytes: AtomicU64::new(parts.claimed_bytes),
+            capacity_bytes: AtomicU64::new(0),
+            cleaning_wanted: AtomicBool::new(false),
+            flush_all: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            segment_waiters: Mutex::new(Vec::new()),
+            dirty_waiters: Mutex::new(Vec::new()),
+            poison: OnceLock::new(),
+            counters: Counters::default(),
+            admission: Admission::default(),
+            growing: Mutex::new(()),
+            growth_refused: AtomicBool::new(false),
+        };
+        engine.update_capacity(&engine.space.lock());
+        Arc::new(engine)
+    }
+
+    /// The volume.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] once the store has been closed.
+    pub(crate) fn volume(&self) -> Result<Volume, Error> {
+        self.volume.lock().clone().ok_or(Error::Closed)
+    }
+
+    /// Lets go of the volume; the workers have stopped.
+    pub(crate) fn release_volume(&self) {
+        self.volume.lock().take();
+    }
+
+    /// The byte offset of `address` in the volume.
+    pub(crate) fn offset_of(&self, address: Address) -> u64 {
+        u64::from(address.segment()) * u64::from(self.config.segment_bytes)
+            + u64::from(address.offset())
+    }
+
+    /// Where the page in `frame` is stored; nowhere before its first write.
+    pub(crate) fn stored_address(&self, frame: FrameId) -> Address {
+        Address::from_raw(
+            self.pool
+                .frames
+                .header(frame)
+                .address
+                .load(Ordering::Acquire),
+        )
+    }
+
+    /// The present sequence number of the segment at `address`.
+    pub(crate) fn seq_of(&self, address: Address) -> u64 {
+        self.seqs
+            .at(u64::from(address.segment()))
+            .load(Ordering::Acquire)
+    }
+
+    /// Dirty frames above which changes wait.
+    pub(crate) fn dirty_limit(&self) -> usize {
+        (self.pool.frames.count() as usize / DIRTY_SHARE).max(8)
+    }
+
+    /// Dirty frames above which they are written back.
+    pub(crate) fn dirty_target(&self) -> usize {
+        self.dirty_limit() / 2
+    }
+
+    /// Refuses changes to a store that is read-only or whose writes failed.
+    pub(crate) fn writable(&self) -> Result<(), Error> {
+        if self.config.read_only {
+            return Err(Error::ReadOnly);
+        }
+        match self.poison.get() {
+            Some(cause) => Err(Error::Poisoned {
+                cause: Arc::new(cause.clone()),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// A write failed: no more changes from here on, with this as the reason.
+    pub(crate) fn poison(&self, cause: Error) {
+        // The first cause is the one that matters.
+        let _ = self.poison.set(cause);
+        for waiters in [&self.segment_waiters, &self.dirty_waiters] {
+            self.wake_all(waiters);
+        }
+    }
+
+    /// `count` frames are no longer dirty nor being written: changes that wait
+    /// for fewer dirty pages may go on.
+    pub(crate) fn frames_cleaned(&self, count: usize) {
+        self.pool.dirty.written(count);
+        // Locking the list orders this after the decrement, and `admit` looks
+        // again after listing itself: of the two, one sees the other.
+        if self.pool.dirty.unwritten() <= self.dirty_limit() {
+            self.wake_all(&self.dirty_waiters);
+        }
+    }
+
+    pub(crate) fn wake_all(&self, waiters: &Mutex<Vec<TaskRef>>) {
+        let woken = std::mem::take(&mut *waiters.lock());
+        for task in woken {
+            task.unpark();
+        }
+    }
+
+    // ---- room ---------------------------------------------------------------
+
+    fn update_capacity(&self, space: &Space) {
+        // Beside the reserve, every stream has a segment open and the cleaner
+        // wants some spare ones to work towards.
+        let kept = 1 + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
+        let usable = u64::from(space.segments().saturating_sub(kept));
+        let bytes = usable * page_payload(space.segment_bytes()) * FULL_PERCENT / 100;
+        self.capacity_bytes.store(bytes, Ordering::Release);
+    }
+
+    /// Accounts for `pages` new pages, growing the volume where needed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VolumeFull`] where it cannot grow; nothing is accounted for then.
+    pub(crate) fn claim_pages(&self, pages: u64) -> Result<(), Error> {
+        let bytes = pages * PAGE_SIZE as u64;
+        self.claim(bytes, bytes)
+    }
+
+    /// Gives back the room of `pages` pages that exist no longer.
+    pub(crate) fn unclaim_pages(&self, pages: u64) {
+        let bytes = pages * PAGE_SIZE as u64;
+        self.unclaim(bytes, bytes);
+    }
+
+    /// Accounts for a new chunk of `length` bytes; see [`Engine::claim_pages`].
+    pub(crate) fn claim_chunk(&self, length: u32) -> Result<(), Error> {
+        self.claim(u64::from(length), footprint(length))
+    }
+
+    /// Gives back the room of a chunk that exists no longer.
+    pub(crate) fn unclaim_chunk(&self, length: u32) {
+        self.unclaim(u64::from(length), footprint(length));
+    }
+
+    fn claim(&self, bytes: u64, room: u64) -> Result<(), Error> {
+        loop {
+            let now = self.claimed_bytes.fetch_add(room, Ordering::AcqRel) + room;
+            let capacity = self.capacity_bytes.load(Ordering::Acquire);
+            if now <= capacity {
+                self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
+                return Ok(());
+            }
+            self.claimed_bytes.fetch_sub(room, Ordering::AcqRel);
+            if let Err(reason) = self.grow(room) {
+                return Err(Error::VolumeFull {
+                    used: now - room,
+                    limit: capacity,
+                    reason: Arc::new(reason),
+                });
+            }
+        }
+    }
+
+    fn unclaim(&self, bytes: u64, room: u64) {
+        self.allocated_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.claimed_bytes.fetch_sub(room, Ordering::AcqRel);
+    }
+
+    /// Grows the volume by a step, unless it has more than `segments` segments
+    /// already: somebody else saw the same need first.
+    pub(crate) fn grow_beyond(&self, segments: u32) -> Result<(), isobath_io::VolumeError> {
+        let _one_at_a_time = self.growing.lock();
+        if self.space.lock().segments() > segments {
+            return Ok(());
+        }
+        self.grow_locked(0)
+    }
+
+    /// Grows the volume by a step, or by what `bytes` more need, unless there is
+    /// room for them by now.
+    fn grow(&self, bytes: u64) -> Result<(), isobath_io::VolumeError> {
+        let _one_at_a_time = self.growing.lock();
+        let claimed = self.claimed_bytes.load(Ordering::Acquire);
+        if claimed + bytes <= self.capacity_bytes.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.grow_locked(bytes)
+    }
+
+    /// For whoever holds `growing`.
+    fn grow_locked(&self, bytes: u64) -> Result<(), isobath_io::VolumeError> {
+        let closed = |_| isobath_io::VolumeError::Device("the store is closed".into());
+        let volume = self.volume().map_err(closed)?;
+        let segment_bytes = u64::from(self.config.segment_bytes);
+        let before = self.space.lock().segments();
+        let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
+        let mut step = (before / 16).clamp(GROW_LEAST, GROW_MOST).max(needed);
+        loop {
+            match volume.grow(u64::from(before + step) * segment_bytes) {
+                Ok(()) => break,
+                // The last bit before the limit counts, too.
+                Err(error) if step <= needed => {
+                    self.growth_refused.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+                Err(_) => step = needed.max(step / 2),
+            }
+        }
+        let mut space = self.space.lock();
+        space.grow(before + step);
+        self.update_capacity(&space);
+        drop(space);
+        self.wake_all(&self.segment_waiters);
+        Ok(())
+    }
+
+    /// Whether the volume should grow instead of being cleaned: live data
+    /// fills it beyond the fill factor.
+    pub(crate) fn prefers_growth(&self, space: &Space) -> bool {
+        if self.growth_refused.load(Ordering::Relaxed) {
+            return false;
+        }
+        let total = u64::from(space.segments()) * u64::from(space.segment_bytes());
+        space.live_bytes() as f64 > self.config.fill_factor * total as f64
+    }
+
+    // ---- page ids -----------------------------------------------------------
+
+    /// A page id whose bytes the caller has claimed.
+    pub(crate) fn allocate_id(&self) -> Result<PageId, Error> {
+        self.ids
+            .lock()
+            .allocate(&self.pool.mapping)
+            .ok_or(Error::TooManyPages)
+    }
+
+    /// Frees the id of a page whose storage was given up.
+    pub(crate) fn free_id(&self, id: PageId) {
+        self.ids.lock().free(&self.pool.mapping, id);
+        self.unclaim_pages(1);
+    }
+}

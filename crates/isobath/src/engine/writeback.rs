@@ -1,0 +1,545 @@
+//! Writing dirty pages back: in batches, ordered by expected lifetime, out of
+//! place, by tasks of every worker (paper 001, section 3.3; paper 003, section 5.3).
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::Instant;
+
+use isobath_flash::policy::{Cause, History, PageWrite};
+use isobath_io::{AlignedBuf, Io};
+
+use super::{Counters, Engine, Local};
+use crate::Error;
+use crate::buffer::{FrameId, flag};
+use crate::page::{self, Lsn, PAGE_SIZE, PageId};
+use crate::pagestore::{Address, Closing, Content, NoSegment, Placed, Request, summaries};
+
+/// Pages that a writer takes at a time.
+pub(super) const BATCH: usize = super::local::STAGING_BYTES / PAGE_SIZE;
+
+/// Writes every dirty page, in a task; the store must have no other users.
+pub(crate) fn flush(local: &Local) -> Result<(), Error> {
+    let engine = &local.engine;
+    engine.flush_all.store(true, Release);
+    for remote in &engine.remotes {
+        remote.notify();
+    }
+    while engine.pool.dirty.unwritten() > 0 && engine.poison.get().is_none() {
+        local.worker.yield_now();
+    }
+    // Room for the checkpoint that follows.
+    let lacks_room = || {
+        let space = engine.space.lock();
+        space.free_segments() < space.reserve()
+    };
+    engine.request_cleaning();
+    // Until the cleaners have made room, or found that they cannot.
+    while lacks_room() && engine.cleaning_wanted.load(Acquire) && engine.poison.get().is_none() {
+        local.worker.yield_now();
+    }
+    engine.writable()
+}
+
+impl Engine {
+    /// Whether writers have something to do.
+    pub(super) fn writes_wanted(&self) -> bool {
+        let unwritten = self.pool.dirty.unwritten();
+        unwritten > 0
+            && (unwritten > self.dirty_target() || self.flush_all.load(Relaxed))
+            && self.poison.get().is_none()
+    }
+}
+
+/// What one write of pages or chunks consists of.
+pub(super) struct Batch {
+    pub(super) requests: Vec<Request>,
+    /// What the policy orders; scratch space.
+    writes: Vec<PageWrite>,
+    pub(super) placed: Vec<Placed>,
+    pub(super) closing: Vec<Closing>,
+}
+
+impl Batch {
+    pub(super) fn new() -> Batch {
+        Batch {
+            requests: Vec::with_capacity(BATCH),
+            writes: Vec::new(),
+            placed: Vec::with_capacity(BATCH),
+            closing: Vec::new(),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.requests.clear();
+        self.placed.clear();
+        self.closing.clear();
+    }
+}
+
+impl Local {
+    /// A writer's life: writes batches while there are too many dirty pages.
+    pub(super) fn writer(&self, staging: &mut AlignedBuf) {
+        let mut batch = Batch::new();
+        let sort_run = self.engine.sort_run();
+        let mut frames = Vec::with_capacity(sort_run);
+        loop {
+            if !self.engine.writes_wanted() {
+                if self.engine.stopping.load(Acquire) {
+                    return;
+                }
+                self.idle_writers.borrow_mut().push(self.worker.task_id());
+                self.worker.suspend();
+                continue;
+            }
+            frames.clear();
+            let shard = self
+                .dirty_cursor
+                .replace(self.dirty_cursor.get().wrapping_add(1));
+            self.engine.pool.dirty.take(shard, sort_run, &mut frames);
+            if frames.is_empty() {
+                // All that is dirty is in other writers' hands.
+                self.worker.yield_now();
+                continue;
+            }
+            match self.write_frames(&frames, Cause::User, staging, &mut batch) {
+                Ok(0) => self.worker.yield_now(),
+                Ok(_) => {}
+                Err(error) => self.engine.poison(error),
+            }
+        }
+    }
+
+    /// Writes the dirty ones of `frames`; how many those were.
+    ///
+    /// For [`Cause::Relocated`] the room is taken from the cleaner's reserve.
+    pub(super) fn write_frames(
+        &self,
+        frames: &[FrameId],
+        cause: Cause,
+        staging: &mut AlignedBuf,
+        batch: &mut Batch,
+    ) -> Result<usize, Error> {
+        batch.clear();
+        for &frame in frames {
+            let header = self.engine.pool.frames.header(frame);
+            let before = header.flags.fetch_and(!flag::QUEUED, AcqRel);
+            if before & flag::FREED != 0 || before & flag::DIRTY == 0 {
+                continue;
+            }
+            if before & flag::WRITING != 0 {
+                // An older copy is still in flight; two at a time could land in
+                // either order.
+                self.requeue(frame);
+                continue;
+            }
+            batch.requests.push(Request {
+                page: PageId(header.page_id.load(Relaxed)),
+                write: PageWrite {
+                    token: u64::from(frame),
+                    bytes: PAGE_SIZE as u32,
+                    cause,
+                    history: History(header.history.load(Relaxed)),
+                    rate: 0.0,
+                },
+            });
+        }
+        self.order(batch);
+        let mut rest = 0;
+        while rest < batch.requests.len() {
+            let end = batch.requests.len().min(rest + BATCH);
+            let outcome = self.engine.space.lock().place(
+                Content::Pages,
+                &batch.requests[rest..end],
+                &self.engine.seqs,
+                &mut batch.placed,
+                &mut batch.closing,
+            );
+            rest += batch.placed.len();
+            self.write_placed(staging, batch)?;
+            batch.placed.clear();
+            batch.closing.clear();
+            match (outcome, cause) {
+                (Ok(()), _) => {}
+                (Err(NoSegment), Cause::User) => {
+                    self.wait_for_segment()?;
+                }
+                // A cleaner does not wait for what only cleaning can free.
+                (Err(NoSegment), Cause::Relocated) => {
+                    self.engine.writable()?;
+                    self.worker.yield_now();
+                }
+            }
+        }
+        Ok(batch.requests.len())
+    }
+
+    fn requeue(&self, frame: FrameId) {
+        let header = self.engine.pool.frames.header(frame);
+        if header.flags.fetch_or(flag::QUEUED, AcqRel) & flag::QUEUED == 0 {
+            self.engine.pool.dirty.push(frame);
+        }
+    }
+
+    /// Has the policy order the requests by expected lifetime.
+    fn order(&self, batch: &mut Batch) {
+        let frames = &self.engine.pool.frames;
+        let mut space = self.engine.space.lock();
+        let now = space.now;
+        batch.writes.clear();
+        for request in &batch.requests {
+            let mut write = request.write;
+            if !write.history.is_known() {
+                let header = frames.header(write.token as FrameId);
+                let old = Address::from_raw(header.address.load(Relaxed));
+                write.history = space.inherited(old);
+            }
+            write.history = space.policy.updated(write.history, now);
+            batch.writes.push(write);
+        }
+        space.policy.order(&mut batch.writes, now);
+        for (request, &write) in batch.requests.iter_mut().zip(&batch.writes) {
+            let id = frames.header(write.token as FrameId).page_id.load(Relaxed);
+            *request = Request {
+                page: PageId(id),
+                write,
+            };
+        }
+    }
+
+    /// Copies the placed frames into staging, writes them, and installs their
+    /// new addresses.
+    fn write_placed(&self, staging: &mut AlignedBuf, batch: &mut Batch) -> Result<(), Error> {
+        let mut highest = Lsn(0);
+        for (slot, placed) in batch.placed.iter_mut().enumerate() {
+            let image = &mut staging.as_mut_slice()[slot * PAGE_SIZE..][..PAGE_SIZE];
+            match self.copy_for_write(placed, image) {
+                Some(lsn) => highest = highest.max(lsn),
+                None => {
+                    // The frame changed hands or is latched; what was placed is
+                    // dead before it is written.
+                    image.fill(0);
+                    placed.token = u64::MAX;
+                }
+            }
+        }
+        while !self.engine.log.may_write(highest) {
+            self.worker.yield_now();
+        }
+        let result = self.write_out(staging, &batch.placed, &batch.closing);
+        self.finish_frames(batch, result.is_ok());
+        result
+    }
+
+    /// Copies a dirty frame's page into `image`, sealed for its new place, and
+    /// marks the frame as being written.
+    fn copy_for_write(&self, placed: &Placed, image: &mut [u8]) -> Option<Lsn> {
+        let pool = &self.engine.pool;
+        let frame = placed.token as FrameId;
+        let header = pool.frames.header(frame);
+        if !header.latch.try_shared() {
+            // A frame that was freed stays latched; others are to be tried again.
+            if header.flags.load(Acquire) & flag::FREED == 0 {
+                self.requeue(frame);
+            }
+            return None;
+        }
+        let same = header.page_id.load(Relaxed) == placed.page.0;
+        // Two writers may hold the frame shared: one of them wins the right to write.
+        let claimed = header.flags.fetch_update(AcqRel, Acquire, |flags| {
+            let unclaimed = flags & (flag::DIRTY | flag::WRITING | flag::FREED) == flag::DIRTY;
+            (same && unclaimed).then_some(flags ^ (flag::DIRTY | flag::WRITING))
+        });
+        let lsn = Lsn(header.lsn.load(Acquire));
+        if claimed.is_ok() {
+            if let Ok(whole) = <&mut [u8; PAGE_SIZE]>::try_from(&mut *image) {
+                pool.frames.words(frame).load_all(whole);
+            }
+            header.history.store(placed.history.0, Relaxed);
+        }
+        header.latch.unlock_shared();
+        if let Err(flags) = claimed {
+            if same && flags & flag::DIRTY != 0 {
+                self.requeue(frame);
+            }
+            return None;
+        }
+        page::seal(image, placed.page, lsn, self.engine.seq_of(placed.address));
+        Some(lsn)
+    }
+
+    /// Writes what lies in staging, one page or chunk after another, to where
+    /// it was placed, in as few I/Os as possible, and the closing summaries.
+    pub(super) fn write_out(
+        &self,
+        staging: &AlignedBuf,
+        placed: &[Placed],
+        closing: &[Closing],
+    ) -> Result<(), Error> {
+        let mut run_start = 0;
+        let mut staged = 0;
+        let mut bytes = 0u64;
+        while run_start < placed.len() {
+            let first = placed[run_start].address;
+            let mut length = first.length();
+            let mut run_end = run_start + 1;
+            while run_end < placed.len() {
+                let next = placed[run_end].address;
+                if next.segment() != first.segment() || next.offset() != first.offset() + length {
+                    break;
+                }
+                length += next.length();
+                run_end += 1;
+            }
+            let from = &staging.as_slice()[staged..staged + length as usize];
+            let io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
+            // SAFETY: the staging buffer is the caller's until `wait_io` below returned.
+            unsafe { self.worker.start_io(io) };
+            staged += length as usize;
+            bytes += u64::from(length);
+            run_start = run_end;
+        }
+        let summaries: Vec<AlignedBuf> = closing.iter().map(|c| self.start_summary(c)).collect();
+        let result = self.worker.wait_io();
+        let closing_bytes = summaries
+            .iter()
+            .map(|summary| summary.len() as u64)
+            .sum::<u64>();
+        let counters = &self.engine.counters;
+        Counters::add(&counters.bytes_written, bytes + closing_bytes);
+        Counters::add(&counters.summary_bytes, closing_bytes);
+        result.map_err(Error::Io)
+    }
+
+    fn start_summary(&self, closing: &Closing) -> AlignedBuf {
+        let size = summaries::size(closing.entries.len());
+        let mut buffer = AlignedBuf::new(size as usize);
+        let address = Address::new(closing.segment, closing.offset, size);
+        let seq = self.engine.seq_of(address);
+        summaries::encode(
+            &closing.entries,
+            closing.segment,
+            seq,
+            buffer.as_mut_slice(),
+        );
+        let io = Io::write(self.engine.offset_of(address), buffer.as_ptr(), size, 0);
+        // SAFETY: the buffer is returned to `write_out`, which keeps it until
+        // its `wait_io` returned.
+        unsafe { self.worker.start_io(io) };
+        buffer
+    }
+
+    /// Installs the new addresses of written frames, or makes them dirty again.
+    fn finish_frames(&self, batch: &Batch, written: bool) {
+        let engine = &self.engine;
+        let mut space = engine.space.lock();
+        let mut freed_segment = false;
+        let mut count = 0;
+        // Frames of new pages, which no replacement queue holds yet.
+        let mut listed: Vec<(FrameId, PageId, bool)> = Vec::new();
+        for placed in &batch.placed {
+            freed_segment |= space.written(placed.address.segment());
+            if placed.token == u64::MAX {
+                freed_segment |= space.kill(placed.address);
+                continue;
+            }
+            count += 1;
+            let header = engine.pool.frames.header(placed.token as FrameId);
+            if !written {
+                freed_segment |= space.kill(placed.address);
+                let before = header.flags.fetch_and(!flag::WRITING, AcqRel);
+                if before & flag::FREED != 0 {
+                    freed_segment |= kill_old(&mut space, header.address.load(Acquire));
+                    self.retire_unlisted(placed.token as FrameId);
+                } else if header.flags.fetch_or(flag::DIRTY, AcqRel) & flag::DIRTY == 0 {
+                    engine.pool.dirty.turned_dirty();
+                    self.requeue(placed.token as FrameId);
+                }
+                continue;
+            }
+            let old = header.address.swap(placed.address.to_raw(), AcqRel);
+            freed_segment |= kill_old(&mut space, old);
+            let before = header
+                .flags
+                .fetch_and(!(flag::WRITING | flag::UNLISTED), AcqRel);
+            if before & flag::FREED != 0 {
+                freed_segment |= space.kill(placed.address);
+            }
+            if before & flag::UNLISTED != 0 {
+                listed.push((
+                    placed.token as FrameId,
+                    placed.page,
+                    before & flag::FREED != 0,
+                ));
+            }
+        }
+        for closing in &batch.closing {
+            freed_segment |= space.written(closing.segment);
+        }
+        let spare = space.spare_segments();
+        drop(space);
+        for (frame, page, freed) in listed {
+            if freed {
+                self.give_frame(frame);
+            } else {
+                engine.partitions[self.worker.index]
+                    .lock()
+                    .admit(frame, page);
+            }
+        }
+        engine.frames_cleaned(count);
+        Counters::add(&engine.counters.page_writes, count as u64);
+        self.after_space_change(freed_segment, spare);
+    }
+
+    /// Wakes whoever waits for room, or has room made.
+    pub(crate) fn after_space_change(&self, freed_segment: bool, spare: u32) {
+        let engine = &self.engine;
+        if freed_segment {
+            engine.wake_all(&engine.segment_waiters);
+        }
+        if spare < engine.low_water() {
+            engine.request_cleaning();
+        }
+    }
+
+    /// Waits until a segment is free for user writes, growing the volume where
+    /// live data fills it.
+    fn wait_for_segment(&self) -> Result<(), Error> {
+        let engine = &self.engine;
+        let space = engine.space.lock();
+        if space.spare_segments() > 0 {
+            return Ok(());
+        }
+        let (grow, segments) = (engine.prefers_growth(&space), space.segments());
+        drop(space);
+        if grow && engine.grow_beyond(segments).is_ok() {
+            return Ok(());
+        }
+        self.engine.request_cleaning();
+        let Some(task) = self.worker.current_task() else {
+            return Ok(());
+        };
+        engine.segment_waiters.lock().push(task);
+        let since = Instant::now();
+        // A segment may have become free before the task was listed.
+        if engine.space.lock().spare_segments() == 0 && engine.poison.get().is_none() {
+            self.worker.park();
+            engine.counters.stalled(since.elapsed());
+        }
+        engine.writable()
+    }
+}
+
+/// A chunk that got a place, and the segment that filled up, if one did.
+pub(crate) struct PlacedChunk {
+    placed: Vec<Placed>,
+    closing: Vec<Closing>,
+}
+
+impl PlacedChunk {
+    /// The chunk's place.
+    pub(crate) fn address(&self) -> Address {
+        self.placed[0].address
+    }
+}
+
+impl Local {
+    /// Gives a place to a chunk of a large value, waiting for a free segment.
+    pub(crate) fn place_chunk(&self, request: Request) -> Result<PlacedChunk, Error> {
+        let mut chunk = PlacedChunk {
+            placed: Vec::with_capacity(1),
+            closing: Vec::new(),
+        };
+        loop {
+            let outcome = self.engine.space.lock().place(
+                Content::Chunks,
+                &[request],
+                &self.engine.seqs,
+                &mut chunk.placed,
+                &mut chunk.closing,
+            );
+            if outcome.is_ok() {
+                return Ok(chunk);
+            }
+            // A stream's segment may have been closed before no other was found.
+            let closed = self.write_out(&AlignedBuf::new(64), &[], &chunk.closing);
+            self.finish_closing(&mut chunk.closing);
+            if let Err(error) = closed {
+                self.engine.poison(error.clone());
+                return Err(error);
+            }
+            self.wait_for_segment()?;
+        }
+    }
+
+    /// Writes a chunk, sealed in `staging`, to its place.
+    pub(crate) fn write_chunk(
+        &self,
+        staging: &AlignedBuf,
+        chunk: &PlacedChunk,
+    ) -> Result<(), Error> {
+        let result = self.write_out(staging, &chunk.placed, &chunk.closing);
+        let mut space = self.engine.space.lock();
+        let mut freed = space.written(chunk.address().segment());
+        for closing in &chunk.closing {
+            freed |= space.written(closing.segment);
+        }
+        let spare = space.spare_segments();
+        drop(space);
+        self.after_space_change(freed, spare);
+        result
+    }
+
+    fn finish_closing(&self, closing: &mut Vec<Closing>) {
+        let mut space = self.engine.space.lock();
+        let mut freed = false;
+        for closing in closing.drain(..) {
+            freed |= space.written(closing.segment);
+        }
+        let spare = space.spare_segments();
+        drop(space);
+        self.after_space_change(freed, spare);
+    }
+}
+
+/// Counts what was at the raw address `old` as dead; nothing was there if it is 0.
+fn kill_old(space: &mut crate::pagestore::Space, old: u64) -> bool {
+    let old = Address::from_raw(old);
+    !old.is_none() && space.kill(old)
+}
+
+/// Most pages that are ordered together: 16 segments of 2 MiB.
+const SORT_RUN_MOST: usize = 8192;
+
+/// Spare segments below which cleaners work, and at which they stop. What live
+/// data may fill leaves room for them, so that cleaning always gets there.
+pub(super) const LOW_WATER: u32 = 4;
+pub(super) const SPARE_ENOUGH: u32 = LOW_WATER + 2;
+
+impl Engine {
+    /// Pages that a writer takes at a time: as many as its policy gains from
+    /// ordering together (paper 003, Fig. 4), but a small part of what may be dirty.
+    fn sort_run(&self) -> usize {
+        let orders = self.space.lock().policy.orders(Cause::User);
+        let share = self.dirty_limit() / (4 * self.config.workers);
+        if orders {
+            share.clamp(BATCH, SORT_RUN_MOST)
+        } else {
+            BATCH
+        }
+    }
+
+    /// Sets the cleaners of all workers to work.
+    pub(super) fn request_cleaning(&self) {
+        if !self.cleaning_wanted.swap(true, Release) {
+            for remote in &self.remotes {
+                remote.notify();
+            }
+        }
+    }
+
+    pub(super) fn low_water(&self) -> u32 {
+        LOW_WATER
+    }
+}

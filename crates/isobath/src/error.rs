@@ -1,0 +1,212 @@
+//! Errors of the engine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::page::PageFault;
+
+/// Why an operation on a store failed.
+///
+/// Cheap to clone: a failed write is reported to everybody who comes after it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The key is longer than [`crate::MAX_KEY_BYTES`].
+    #[error("the key has {length} bytes; at most {limit} are possible")]
+    KeyTooLong {
+        /// Bytes of the key given.
+        length: usize,
+        /// Most bytes that a key can have.
+        limit: usize,
+    },
+    /// The value is longer than [`crate::MAX_VALUE_BYTES`].
+    #[error("the value has {length} bytes; at most {limit} are possible")]
+    ValueTooLong {
+        /// Bytes of the value given.
+        length: u64,
+        /// Most bytes that a value can have.
+        limit: u64,
+    },
+    /// A tree's name is empty or too long.
+    #[error("a tree's name has 1 to {limit} bytes; this one has {length}")]
+    BadTreeName {
+        /// Bytes of the name given.
+        length: usize,
+        /// Most bytes that a name can have.
+        limit: usize,
+    },
+    /// There is no room for more pages on the volume.
+    #[error(
+        "the volume is full: {used} of {limit} usable bytes hold data, and it cannot grow ({reason}); delete something, or raise the limit"
+    )]
+    VolumeFull {
+        /// Bytes of live pages.
+        used: u64,
+        /// Bytes that live pages may take.
+        limit: u64,
+        /// Why the volume cannot grow.
+        reason: Arc<isobath_io::VolumeError>,
+    },
+    /// The mapping table's address space is used up.
+    #[error("the store has as many pages as its mapping table can name")]
+    TooManyPages,
+    /// A page on the volume is not what it should be.
+    #[error(
+        "page {page} at byte {offset} of the volume is damaged: {fault}; run `isobath check` and restore from a backup"
+    )]
+    Damaged {
+        /// The page's id.
+        page: u64,
+        /// Its byte offset in the volume.
+        offset: u64,
+        /// What is wrong with it.
+        fault: PageFault,
+    },
+    /// The input of a bulk load is not in order.
+    #[error("record {record} of the bulk load is out of order: {reason}")]
+    LoadOrder {
+        /// Which record, counted from 0.
+        record: u64,
+        /// What its key should have been.
+        reason: &'static str,
+    },
+    /// A page that verified against its checksum breaks the tree's rules.
+    #[error("page {page} breaks the tree's structure: {reason}")]
+    Structure {
+        /// The page's id.
+        page: u64,
+        /// The rule that it breaks.
+        reason: &'static str,
+    },
+    /// The store was opened for reading only.
+    #[error("the store is open for reading only")]
+    ReadOnly,
+    /// An earlier write failed; the store accepts no more changes.
+    #[error(
+        "no more changes are accepted since a write failed: {cause}; close and reopen the store"
+    )]
+    Poisoned {
+        /// The first failure.
+        cause: Arc<Error>,
+    },
+    /// The store has been closed.
+    #[error("the store is closed")]
+    Closed,
+    /// A task asked for its own store to be closed.
+    #[error("a store cannot be closed inside one of its own tasks, for which closing waits")]
+    CloseInTask,
+    /// One read or write failed.
+    #[error(transparent)]
+    Io(#[from] isobath_io::IoError),
+    /// The volume could not be created, opened or grown.
+    #[error(transparent)]
+    Volume(Arc<isobath_io::VolumeError>),
+    /// The volume holds no Isobath store.
+    #[error("{} holds no Isobath store", list(paths))]
+    NotAStore {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+    },
+    /// The store was written by a newer engine.
+    #[error(
+        "{} has format version {found}; this engine reads up to {known}: use a newer one",
+        list(paths)
+    )]
+    NewerFormat {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The version found.
+        found: u32,
+        /// The newest version that this engine reads.
+        known: u32,
+    },
+    /// Both superblocks are unreadable.
+    #[error(
+        "both superblocks of {} are damaged; restore from a backup",
+        list(paths)
+    )]
+    SuperblockDamaged {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+    },
+    /// The store is shorter than its superblock says.
+    #[error(
+        "{} is truncated: it has {found} bytes, its superblock says {expected}",
+        list(paths)
+    )]
+    Truncated {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// Bytes found.
+        found: u64,
+        /// Bytes expected.
+        expected: u64,
+    },
+    /// The store was not closed, so that its newest state is incomplete.
+    #[error(
+        "{} was not closed cleanly (the process ended or a write failed), and without a log its newest state cannot be recovered; restore from a backup or an export",
+        list(paths)
+    )]
+    NotClosedCleanly {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+    },
+    /// An option has a value that cannot work.
+    #[error("option {option}: {reason}")]
+    BadOption {
+        /// The option's name.
+        option: &'static str,
+        /// What must be true of it.
+        reason: String,
+    },
+    /// The system refuses memory or address space.
+    #[error("the system refuses memory for {what}: {source}")]
+    Memory {
+        /// What it was for.
+        what: &'static str,
+        /// The system's error.
+        source: Arc<std::io::Error>,
+    },
+    /// No tree of that name exists.
+    #[error("there is no tree named {name:?}; `Store::trees` lists those that exist")]
+    NoSuchTree {
+        /// The name asked for.
+        name: String,
+    },
+    /// A tree of that name exists already.
+    #[error("a tree named {name:?} exists already")]
+    TreeExists {
+        /// The name asked for.
+        name: String,
+    },
+    /// The tree was dropped while this handle was held.
+    #[error("the tree {name:?} was dropped")]
+    TreeDropped {
+        /// Its name.
+        name: String,
+    },
+    /// The user's closure panicked in a task.
+    #[error("a task panicked: {message}")]
+    TaskPanicked {
+        /// The panic's message.
+        message: String,
+    },
+}
+
+impl From<isobath_io::VolumeError> for Error {
+    fn from(source: isobath_io::VolumeError) -> Error {
+        Error::Volume(Arc::new(source))
+    }
+}
+
+/// The files of a volume, for a message.
+fn list(paths: &[PathBuf]) -> String {
+    if paths.is_empty() {
+        return "the volume".to_owned();
+    }
+    let names: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    names.join(", ")
+}

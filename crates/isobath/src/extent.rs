@@ -1,0 +1,514 @@
+//! Large values: chunks in segments of their own, named by a descriptor in the
+//! leaf.
+//!
+//! A chunk has a page id and a mapping word like any page, but no frame: it is
+//! read and written whole, by the task that wants it. A value of one chunk, or
+//! of chunks with consecutive ids, is described by its first id; others name an
+//! index chunk that lists the runs of ids.
+
+#![allow(unsafe_code)]
+
+use isobath_flash::policy::{Cause, History, PageWrite};
+use isobath_io::{AlignedBuf, Io};
+
+use crate::Error;
+use crate::buffer::Place;
+use crate::engine::{Config, Counters, Local};
+use crate::page::{
+    self, HEADER_SIZE, Lsn, PAGE_SIZE, PageFault, PageId, PageKind, get_u32, get_u64, offset,
+    put_u32, put_u64,
+};
+use crate::pagestore::{Address, Request};
+
+/// Most bytes of a chunk, header included.
+const CHUNK_MOST: u32 = 256 << 10;
+/// Chunks of a segment, at least.
+const CHUNKS_PER_SEGMENT: u32 = 8;
+/// Chunks that one reader has in flight.
+const READ_AHEAD: usize = 8;
+
+/// Bytes of a run of ids in an index chunk.
+const RUN_BYTES: usize = 16;
+
+/// Bytes of a descriptor in a leaf.
+pub(crate) const DESCRIPTOR_BYTES: usize = 32;
+
+/// Where a large value is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    /// Bytes of the value.
+    pub(crate) length: u64,
+    /// The first chunk, or the index chunk.
+    first: PageId,
+    /// Payload bytes of every chunk but the last.
+    payload: u32,
+    indexed: bool,
+    /// What all its chunks carry as their LSN. Ids are used again, for values of
+    /// the same shape as well: only this tells a reader that was overtaken by a
+    /// change of the key that a chunk is no longer its value's.
+    stamp: Lsn,
+}
+
+impl Extent {
+    /// The descriptor that a leaf stores.
+    pub(crate) fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
+        let mut bytes = [0; DESCRIPTOR_BYTES];
+        put_u64(&mut bytes, 0, self.length);
+        put_u64(&mut bytes, 8, self.first.0);
+        put_u32(&mut bytes, 16, self.payload);
+        put_u32(&mut bytes, 20, u32::from(self.indexed));
+        put_u64(&mut bytes, 24, self.stamp.0);
+        bytes
+    }
+
+    /// Reads a descriptor; `None` if it cannot be one.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Extent> {
+        if bytes.len() != DESCRIPTOR_BYTES {
+            return None;
+        }
+        let extent = Extent {
+            length: get_u64(bytes, 0),
+            first: PageId(get_u64(bytes, 8)),
+            payload: get_u32(bytes, 16),
+            indexed: get_u32(bytes, 20) == 1,
+            stamp: Lsn(get_u64(bytes, 24)),
+        };
+        let sound = extent.length <= crate::MAX_VALUE_BYTES
+            && extent.payload > 0
+            && extent.payload < CHUNK_MOST
+            && get_u32(bytes, 20) <= 1;
+        sound.then_some(extent)
+    }
+
+    fn chunk_count(&self) -> u64 {
+        self.length.div_ceil(u64::from(self.payload)).max(1)
+    }
+}
+
+/// Payload bytes of a full chunk: eight chunks and their summary fit a segment.
+pub(crate) fn payload_bytes(config: &Config) -> usize {
+    let room = config.segment_bytes - PAGE_SIZE as u32;
+    let chunk = (room / CHUNKS_PER_SEGMENT).min(CHUNK_MOST);
+    (chunk - chunk % config.block_bytes) as usize - HEADER_SIZE
+}
+
+/// Bytes that a chunk of `payload` bytes takes on the volume.
+fn stored_bytes(payload: usize, align: u32) -> u32 {
+    ((payload + HEADER_SIZE) as u32).next_multiple_of(align)
+}
+
+/// Runs of consecutive page ids.
+#[derive(Default, Clone, Debug)]
+struct Runs(Vec<(u64, u64)>);
+
+impl Runs {
+    fn push(&mut self, id: PageId) {
+        match self.0.last_mut() {
+            Some(run) if run.0 + run.1 == id.0 => run.1 += 1,
+            _ => self.0.push((id.0, 1)),
+        }
+    }
+
+    fn ids(&self) -> impl Iterator<Item = PageId> + '_ {
+        self.0
+            .iter()
+            .flat_map(|&(first, count)| (first..first + count).map(PageId))
+    }
+}
+
+/// A large value that is being written, chunk by chunk. What it wrote must be
+/// given to [`ExtentWriter::finish`] or [`ExtentWriter::abandon`].
+#[derive(Default)]
+pub(crate) struct ExtentWriter {
+    stamp: Option<Lsn>,
+    runs: Runs,
+    /// Ids that were taken ahead: (next, left).
+    ahead: (u64, u64),
+    /// Chunks that are still to come, as far as the caller has said.
+    expected: u64,
+    chunks: u64,
+    length: u64,
+}
+
+impl ExtentWriter {
+    pub(crate) fn new() -> ExtentWriter {
+        ExtentWriter::default()
+    }
+
+    /// Bytes written so far.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Expects `bytes` more, so that their chunks get consecutive ids.
+    pub(crate) fn expect(&mut self, local: &Local, bytes: u64) -> Result<(), Error> {
+        let payload = payload_bytes(&local.engine.config) as u64;
+        self.expected = bytes.div_ceil(payload).max(1);
+        self.take_ids(local, self.expected)
+    }
+
+    fn take_ids(&mut self, local: &Local, count: u64) -> Result<(), Error> {
+        let engine = &local.engine;
+        // The index of runs has to fit a chunk.
+        let whole = self.runs.0.len() >= payload_bytes(&engine.config) / RUN_BYTES / 2;
+        let mut ids = engine.ids.lock();
+        let taken = ids.allocate_some(&engine.pool.mapping, count, whole);
+        let (first, count) = taken.ok_or(Error::TooManyPages)?;
+        self.ahead = (first.0, count);
+        Ok(())
+    }
+
+    /// Writes one chunk; all but the last are full.
+    pub(crate) fn write(&mut self, local: &Local, payload: &[u8]) -> Result<(), Error> {
+        if self.ahead.1 == 0 {
+            // Of unknown length: twice as many ids each time.
+            let guess = self.chunks.clamp(1, 512);
+            self.take_ids(local, self.expected.max(guess))?;
+        }
+        let id = PageId(self.ahead.0);
+        let stamp = self.stamp(local);
+        write_chunk(local, id, stamp, payload)?;
+        self.ahead = (id.0 + 1, self.ahead.1 - 1);
+        self.runs.push(id);
+        self.expected = self.expected.saturating_sub(1);
+        self.chunks += 1;
+        self.length += payload.len() as u64;
+        Ok(())
+    }
+
+    fn stamp(&mut self, local: &Local) -> Lsn {
+        *self.stamp.get_or_insert_with(|| local.engine.log.stamp())
+    }
+
+    fn give_ids_back(&mut self, local: &Local) {
+        let (first, count) = std::mem::take(&mut self.ahead);
+        if count > 0 {
+            let engine = &local.engine;
+            engine
+                .ids
+                .lock()
+                .free_run(&engine.pool.mapping, PageId(first), count);
+        }
+    }
+
+    /// The descriptor of all that was written.
+    pub(crate) fn finish(mut self, local: &Local) -> Result<Extent, Error> {
+        self.give_ids_back(local);
+        let payload = payload_bytes(&local.engine.config) as u32;
+        let single = self.runs.0.len() == 1;
+        let first = if single {
+            Ok(PageId(self.runs.0[0].0))
+        } else {
+            self.write_index(local)
+        };
+        match first {
+            Ok(first) => Ok(Extent {
+                length: self.length,
+                first,
+                payload,
+                indexed: !single,
+                stamp: self.stamp(local),
+            }),
+            Err(error) => {
+                self.abandon(local);
+                Err(error)
+            }
+        }
+    }
+
+    fn write_index(&mut self, local: &Local) -> Result<PageId, Error> {
+        let mut bytes = Vec::with_capacity(self.runs.0.len() * RUN_BYTES);
+        for &(first, count) in &self.runs.0 {
+            bytes.extend_from_slice(&first.to_le_bytes());
+            bytes.extend_from_slice(&count.to_le_bytes());
+        }
+        let engine = &local.engine;
+        let id = engine.allocate_id()?;
+        let stamp = self.stamp(local);
+        if let Err(error) = write_chunk(local, id, stamp, &bytes) {
+            engine.ids.lock().free(&engine.pool.mapping, id);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Frees all that was written.
+    pub(crate) fn abandon(mut self, local: &Local) {
+        self.give_ids_back(local);
+        free_chunks(local, self.runs.ids());
+    }
+}
+
+/// Writes the chunk `id`, which nobody knows yet.
+fn write_chunk(local: &Local, id: PageId, stamp: Lsn, payload: &[u8]) -> Result<(), Error> {
+    let engine = &local.engine;
+    engine.writable()?;
+    let length = stored_bytes(payload.len(), engine.config.block_bytes);
+    engine.claim_chunk(length)?;
+    let result = place_and_write(local, id, stamp, payload, length);
+    if result.is_err() {
+        engine.unclaim_chunk(length);
+    }
+    result
+}
+
+fn place_and_write(
+    local: &Local,
+    id: PageId,
+    stamp: Lsn,
+    payload: &[u8],
+    length: u32,
+) -> Result<(), Error> {
+    let engine = &local.engine;
+    let write = PageWrite {
+        token: 0,
+        bytes: length,
+        cause: Cause::User,
+        history: History::UNKNOWN,
+        rate: 0.0,
+    };
+    let mut staging = AlignedBuf::new(length as usize);
+    let placed = local.place_chunk(Request { page: id, write })?;
+    let image = staging.as_mut_slice();
+    image.fill(0);
+    image[offset::KIND] = PageKind::Chunk as u8;
+    put_u32(image, offset::KIND_SPECIFIC, payload.len() as u32);
+    image[HEADER_SIZE..HEADER_SIZE + payload.len()].copy_from_slice(payload);
+    page::seal(image, id, stamp, engine.seq_of(placed.address()));
+    let result = local.write_chunk(&staging, &placed);
+    match result {
+        Ok(()) => {
+            Counters::add(&engine.counters.value_bytes, u64::from(length));
+            engine.pool.mapping.set(id, Place::Stored(placed.address()));
+            Ok(())
+        }
+        Err(error) => {
+            local.kill(placed.address());
+            engine.poison(error.clone());
+            Err(error)
+        }
+    }
+}
+
+/// Frees chunks: their places, their bytes and their ids.
+fn free_chunks(local: &Local, ids: impl Iterator<Item = PageId>) {
+    let mut runs = Runs::default();
+    ids.filter(|&id| take_chunk(local, id))
+        .for_each(|id| runs.push(id));
+    let engine = &local.engine;
+    let mut ids = engine.ids.lock();
+    for (first, count) in runs.0 {
+        ids.free_run(&engine.pool.mapping, PageId(first), count);
+    }
+}
+
+/// Takes the chunk `id` out of the mapping table and frees its place; whether
+/// there was one.
+fn take_chunk(local: &Local, id: PageId) -> bool {
+    let engine = &local.engine;
+    loop {
+        let Place::Stored(address) = engine.pool.mapping.place(id) else {
+            return false;
+        };
+        // The cleaner may be moving it: only one of the two gets the word.
+        if engine
+            .pool
+            .mapping
+            .replace(id, Place::Stored(address), Place::Free)
+        {
+            local.kill(address);
+            engine.unclaim_chunk(address.length());
+            return true;
+        }
+    }
+}
+
+/// Reads the chunks `ids`, which carry `stamp`, and appends their payloads to `into`.
+fn read_chunks(local: &Local, ids: &[PageId], stamp: Lsn, into: &mut Vec<u8>) -> Result<(), Error> {
+    let engine = &local.engine;
+    let mut buffers: Vec<(Address, AlignedBuf)> = Vec::with_capacity(ids.len());
+    for &id in ids {
+        match local.pin_chunk(id) {
+            Some(address) => buffers.push((address, AlignedBuf::new(address.length() as usize))),
+            None => {
+                buffers
+                    .iter()
+                    .for_each(|(address, _)| local.unpin(*address));
+                return Err(gone(id));
+            }
+        }
+    }
+    for (address, buffer) in &mut buffers {
+        let at = engine.offset_of(*address);
+        let io = Io::read(at, buffer.as_mut_ptr(), address.length(), 0);
+        // SAFETY: the buffers live until `wait_io` below returned.
+        unsafe { local.worker.start_io(io) };
+    }
+    let result = local.worker.wait_io();
+    let mut outcome = result.map_err(Error::Io);
+    for (id, (address, buffer)) in ids.iter().zip(&buffers) {
+        if outcome.is_ok() {
+            outcome = verify_chunk(local, *id, *address, stamp, buffer.as_slice(), into);
+        }
+        local.unpin(*address);
+        Counters::add(&engine.counters.bytes_read, u64::from(address.length()));
+    }
+    outcome
+}
+
+fn verify_chunk(
+    local: &Local,
+    id: PageId,
+    address: Address,
+    stamp: Lsn,
+    image: &[u8],
+    into: &mut Vec<u8>,
+) -> Result<(), Error> {
+    let engine = &local.engine;
+    let length = get_u32(image, offset::KIND_SPECIFIC) as usize;
+    page::verify(image, id, engine.seq_of(address))
+        .and_then(|()| {
+            let is_chunk = image[offset::KIND] == PageKind::Chunk as u8;
+            if is_chunk && length <= image.len() - HEADER_SIZE {
+                Ok(())
+            } else {
+                Err(PageFault::WrongKind {
+                    found: image[offset::KIND],
+                })
+            }
+        })
+        .map_err(|fault| Error::Damaged {
+            page: id.0,
+            offset: engine.offset_of(address),
+            fault,
+        })?;
+    if get_u64(image, offset::LSN) != stamp.0 {
+        return Err(gone(id));
+    }
+    into.extend_from_slice(&image[HEADER_SIZE..HEADER_SIZE + length]);
+    Ok(())
+}
+
+/// The value was replaced or removed while it was read.
+fn gone(id: PageId) -> Error {
+    Error::Structure {
+        page: id.0,
+        reason: "a chunk of a large value is missing",
+    }
+}
+
+/// Reads large values.
+#[derive(Clone, Debug)]
+pub(crate) struct ExtentReader {
+    extent: Extent,
+    ids: Vec<PageId>,
+    next: usize,
+}
+
+impl ExtentReader {
+    /// A reader at the value's start; reads its index chunk, if it has one.
+    pub(crate) fn new(local: &Local, extent: Extent) -> Result<ExtentReader, Error> {
+        let count = extent.chunk_count();
+        let ids: Vec<PageId> = if extent.indexed {
+            let mut bytes = Vec::new();
+            read_chunks(local, &[extent.first], extent.stamp, &mut bytes)?;
+            let runs = bytes
+                .chunks_exact(RUN_BYTES)
+                .map(|run| (get_u64(run, 0), get_u64(run, 8)));
+            let mut ids = Vec::new();
+            for (first, run) in runs {
+                let left = count - ids.len() as u64;
+                ids.extend((first..first.saturating_add(run.min(left))).map(PageId));
+            }
+            ids
+        } else {
+            (extent.first.0..extent.first.0 + count)
+                .map(PageId)
+                .collect()
+        };
+        if ids.len() as u64 != count {
+            return Err(gone(extent.first));
+        }
+        Ok(ExtentReader {
+            extent,
+            ids,
+            next: 0,
+        })
+    }
+
+    /// Bytes of the value.
+    pub(crate) fn length(&self) -> u64 {
+        self.extent.length
+    }
+
+    /// Every page id that the value takes.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = PageId> + '_ {
+        let index = self.extent.indexed.then_some(self.extent.first);
+        index.into_iter().chain(self.ids.iter().copied())
+    }
+
+    /// Appends the next few chunks to `into`; `false` at the end.
+    pub(crate) fn read(&mut self, local: &Local, into: &mut Vec<u8>) -> Result<bool, Error> {
+        if self.next >= self.ids.len() {
+            return Ok(false);
+        }
+        let end = (self.next + READ_AHEAD).min(self.ids.len());
+        let ids = &self.ids[self.next..end];
+        read_chunks(local, ids, self.extent.stamp, into)?;
+        self.next = end;
+        Ok(true)
+    }
+}
+
+/// Frees all chunks of a value that nothing names any more.
+pub(crate) fn free(local: &Local, extent: Extent) -> Result<(), Error> {
+    let reader = ExtentReader::new(local, extent)?;
+    free_chunks(local, reader.ids());
+    Ok(())
+}
+
+/// Appends the whole value to `into`.
+pub(crate) fn read_all(local: &Local, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
+    let mut reader = ExtentReader::new(local, extent)?;
+    into.reserve(extent.length as usize);
+    while reader.read(local, into)? {}
+    Ok(())
+}
+
+/// Writes a whole value.
+pub(crate) fn write_all(local: &Local, value: &[u8]) -> Result<Extent, Error> {
+    let mut writer = ExtentWriter::new();
+    writer.expect(local, value.len() as u64)?;
+    for chunk in value.chunks(payload_bytes(&local.engine.config)) {
+        if let Err(error) = writer.write(local, chunk) {
+            writer.abandon(local);
+            return Err(error);
+        }
+    }
+    writer.finish(local)
+}
+
+impl Local {
+    /// Where the chunk `id` is, its segment kept from reuse until
+    /// [`Local::unpin`]; `None` if there is no such chunk.
+    pub(crate) fn pin_chunk(&self, id: PageId) -> Option<Address> {
+        let mut space = self.engine.space.lock();
+        // Under the lock: a segment is freed under it, after its last word changed.
+        match self.engine.pool.mapping.place(id) {
+            Place::Stored(address) => {
+                space.pin(address.segment());
+                Some(address)
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends a pin.
+    pub(crate) fn unpin(&self, address: Address) {
+        let mut space = self.engine.space.lock();
+        let freed = space.unpin(address.segment());
+        let spare = space.spare_segments();
+        drop(space);
+        self.after_space_change(freed, spare);
+    }
+}

@@ -1,0 +1,47 @@
+//! The Isobath engine: an embedded, transactional, ordered key-value store for
+//! NVMe SSDs.
+
+mod btree;
+mod buffer;
+mod bulk;
+mod catalog;
+mod check;
+mod context;
+mod engine;
+mod error;
+mod extent;
+mod log;
+mod many;
+mod options;
+mod page;
+mod pagestore;
+mod range;
+mod runtime;
+mod sched;
+mod sim;
+mod stats;
+mod store;
+mod sync;
+mod task;
+mod tree;
+mod value;
+
+pub use check::CheckReport;
+pub use error::Error;
+pub use isobath_flash::policy::PolicyKind;
+pub use isobath_io::{Backend, DirectMode, Volume};
+pub use options::Options;
+pub use page::{PAGE_SIZE, PageFault};
+pub use range::Range;
+#[cfg(any(test, feature = "simulation"))]
+pub use sim::{Simulation, Stuck};
+pub use stats::Stats;
+pub use store::{Progress, Store, TreeInfo};
+pub use task::{TaskHandle, TaskPanic, sleep_until, yield_now};
+pub use tree::Tree;
+pub use value::{ValueReader, ValueWriter};
+
+/// Most bytes that a key can have.
+pub const MAX_KEY_BYTES: usize = 1024;
+/// Most bytes that a value can have: 1 GiB.
+pub const MAX_VALUE_BYTES: u64 = 1 << 30;

@@ -1,0 +1,105 @@
+//! Reading many keys at once: cache misses overlap on the calling thread, page
+//! faults on the workers.
+
+use parking_lot::Mutex;
+
+use crate::Error;
+use crate::btree::{Batch, Lookup, ValueKind};
+use crate::engine::Local;
+use crate::page::PageId;
+use crate::runtime::Job;
+use crate::tree::{Tree, get_in_task};
+
+/// Keys that are looked up before their values are handed out.
+const BATCH_KEYS: usize = 512;
+
+/// Hands the value of each of `keys` to `each`, in any order.
+pub(crate) fn get_each(
+    tree: &Tree,
+    keys: &[&[u8]],
+    mut each: impl FnMut(usize, Option<&[u8]>) + Send,
+) -> Result<(), Error> {
+    tree.alive()?;
+    let engine = &tree.runtime.engine;
+    let mut batch = Batch::default();
+    let mut missing: Vec<(usize, PageId)> = Vec::new();
+    let mut first = 0;
+    for part in keys.chunks(BATCH_KEYS) {
+        tree.state
+            .tree
+            .get_many_resident(&engine.pool, part, &mut batch);
+        missing.clear();
+        for (at, lookup) in batch.lookups().iter().enumerate() {
+            match lookup {
+                Lookup::Absent => each(first + at, None),
+                Lookup::Found(ValueKind::Inline, _) => {
+                    each(first + at, batch.value(at).map(|value| value.bytes));
+                }
+                Lookup::NotResident(page) => missing.push((first + at, *page)),
+                // Large, or being changed: read on its own.
+                Lookup::Found(ValueKind::Extent, _) | Lookup::Contended => {
+                    missing.push((first + at, PageId(0)));
+                }
+            }
+        }
+        if !missing.is_empty() {
+            fetch(tree, keys, &missing, &mut each)?;
+        }
+        first += part.len();
+    }
+    Ok(())
+}
+
+/// Reads the keys whose pages are missing: here if this is a task, else on all
+/// workers.
+fn fetch(
+    tree: &Tree,
+    keys: &[&[u8]],
+    missing: &[(usize, PageId)],
+    each: &mut (impl FnMut(usize, Option<&[u8]>) + Send),
+) -> Result<(), Error> {
+    let here = Local::with_current(&tree.runtime.engine, |local| {
+        local.map(|local| fetch_in_task(local, tree, keys, missing, each))
+    });
+    if let Some(result) = here {
+        return result;
+    }
+    let share = missing.len().div_ceil(tree.runtime.engine.config.workers);
+    let each = Mutex::new(each);
+    let jobs: Vec<Job<'_, ()>> = missing
+        .chunks(share)
+        .map(|part| {
+            let each = &each;
+            let job: Job<'_, ()> = Box::new(move |local: &Local| {
+                let mut tell = |at: usize, value: Option<&[u8]>| (each.lock())(at, value);
+                fetch_in_task(local, tree, keys, part, &mut tell)
+            });
+            job
+        })
+        .collect();
+    tree.runtime.run_all(jobs)
+}
+
+fn fetch_in_task(
+    local: &Local,
+    tree: &Tree,
+    keys: &[&[u8]],
+    missing: &[(usize, PageId)],
+    each: &mut impl FnMut(usize, Option<&[u8]>),
+) -> Result<(), Error> {
+    let window = local.worker.depth() as usize;
+    let mut ahead = 0;
+    let mut value = Vec::new();
+    for (n, &(at, _)) in missing.iter().enumerate() {
+        while ahead < missing.len().min(n + window) {
+            let page = missing[ahead].1;
+            if page != PageId(0) && !local.start_ahead(page, window) {
+                break;
+            }
+            ahead += 1;
+        }
+        let found = get_in_task(local, tree.state.tree, keys[at], &mut value)?;
+        each(at, found.then_some(&value[..]));
+    }
+    Ok(())
+}

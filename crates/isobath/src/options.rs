@@ -1,0 +1,383 @@
+//! How a store is created and opened.
+
+use std::path::Path;
+
+use isobath_flash::policy::{CleaningPolicy, PolicyKind};
+use isobath_io::{Access, Backend, DirectMode, VolumeOptions};
+use isobath_model::advise::open_settings;
+use isobath_model::profile::DeviceProfile;
+
+use crate::Error;
+use crate::buffer::FRAME_COST;
+use crate::engine::Config;
+use crate::page::PAGE_SIZE;
+use crate::pagestore::{LEAST_SEGMENT_BYTES, MAX_SEGMENT_BYTES};
+
+/// Frames that a pool needs at least, and more for each worker.
+const LEAST_FRAMES: u64 = 128;
+const LEAST_FRAMES_PER_WORKER: u64 = 64;
+/// And for each task: a task holds up to two frames reserved for a split while
+/// it waits for the frame of a page that it has to read. Were there no frame
+/// beyond those, all tasks would wait for each other. The rest is for pages that
+/// tasks make dirty after all of them saw that there was still room for more.
+const FRAMES_PER_TASK: u64 = 4;
+/// Address space of a task's stack; memory is used only as it is touched.
+const STACK_BYTES: usize = 256 << 10;
+/// Most workers that a store can have.
+const MOST_WORKERS: usize = 256;
+/// Most tasks and I/Os in flight that a worker can have.
+const MOST_TASKS: usize = 4096;
+const MOST_DEPTH: u32 = 4096;
+
+/// How a store is created or opened. Every option has a default that fits the
+/// machine; sizes are bytes.
+///
+/// ```
+/// # fn main() -> Result<(), isobath::Error> {
+/// let options = isobath::Options::new().pool_bytes(16 << 20).workers(1);
+/// let store = isobath::Store::in_memory(&options)?;
+/// # store.close()
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Options {
+    pool_bytes: u64,
+    workers: usize,
+    tasks: usize,
+    depth: u32,
+    segment_bytes: u32,
+    volume_limit_bytes: Option<u64>,
+    fill_factor: f64,
+    read_only: bool,
+    backend: Backend,
+    direct: DirectMode,
+    stripe_unit: u32,
+    policy: PolicyKind,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options::new()
+    }
+}
+
+impl Options {
+    /// The defaults: a quarter of the machine's memory as pool, one worker per
+    /// core, 64 tasks and an I/O depth of 64 each, 2 MiB segments, a volume that
+    /// grows without limit, cleaned beyond a fill factor of 0.8.
+    #[must_use]
+    pub fn new() -> Options {
+        Options {
+            pool_bytes: machine_memory() / 4,
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            tasks: 64,
+            depth: 64,
+            segment_bytes: 2 << 20,
+            volume_limit_bytes: None,
+            fill_factor: 0.8,
+            read_only: false,
+            backend: Backend::Auto,
+            direct: DirectMode::Auto,
+            stripe_unit: VolumeOptions::DEFAULT_STRIPE_UNIT,
+            policy: PolicyKind::Mdc,
+        }
+    }
+
+    /// Memory for the buffer pool, in bytes: frames of 4 KiB with 64 bytes of
+    /// header each. Beside it a store takes 8 bytes per page of data and at most
+    /// 64 MiB.
+    #[must_use]
+    pub fn pool_bytes(mut self, bytes: u64) -> Options {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// Number of worker threads, 1 to 256; by default one per core.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Options {
+        self.workers = workers;
+        self
+    }
+
+    /// Most tasks that a worker runs at a time; each can wait for one I/O.
+    /// Further work waits in a queue. By default 64; fewer in a small pool, which
+    /// needs four frames for each.
+    #[must_use]
+    pub fn tasks_per_worker(mut self, tasks: usize) -> Options {
+        self.tasks = tasks;
+        self
+    }
+
+    /// Most I/Os that a worker keeps in flight. By default 64: more than a
+    /// drive's queue takes makes submission block.
+    #[must_use]
+    pub fn depth_per_worker(mut self, depth: u32) -> Options {
+        self.depth = depth;
+        self
+    }
+
+    /// Bytes of a segment, the unit of allocation and cleaning: a multiple of
+    /// 4096 from 64 KiB to 64 MiB. Fixed when the store is created; by default 2 MiB.
+    #[must_use]
+    pub fn segment_bytes(mut self, bytes: u32) -> Options {
+        self.segment_bytes = bytes;
+        self
+    }
+
+    /// Most bytes that the volume may grow to; by default as far as the file
+    /// system goes.
+    #[must_use]
+    pub fn volume_limit_bytes(mut self, bytes: Option<u64>) -> Options {
+        self.volume_limit_bytes = bytes;
+        self
+    }
+
+    /// Share of the volume that live data fills before the volume grows rather
+    /// than being cleaned: 0.1 to 0.9, by default 0.8. Lower means less write
+    /// amplification and more space.
+    #[must_use]
+    pub fn fill_factor(mut self, share: f64) -> Options {
+        self.fill_factor = share;
+        self
+    }
+
+    /// Opens for reading only: nothing on the volume changes, and several
+    /// readers may have it open at a time.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Options {
+        self.read_only = read_only;
+        self
+    }
+
+    /// The way to the kernel; by default the best that works.
+    #[must_use]
+    pub fn backend(mut self, backend: Backend) -> Options {
+        self.backend = backend;
+        self
+    }
+
+    /// Whether the page cache is by-passed; by default where the file system allows.
+    #[must_use]
+    pub fn direct(mut self, direct: DirectMode) -> Options {
+        self.direct = direct;
+        self
+    }
+
+    /// Bytes on one file before the next one of a striped volume follows; fixed
+    /// when the store is created. By default 2 MiB.
+    #[must_use]
+    pub fn stripe_unit(mut self, bytes: u32) -> Options {
+        self.stripe_unit = bytes;
+        self
+    }
+
+    /// How segments to clean are chosen; by default [`PolicyKind::Mdc`].
+    #[must_use]
+    pub fn cleaning_policy(mut self, policy: PolicyKind) -> Options {
+        self.policy = policy;
+        self
+    }
+
+    /// Takes depth, tasks and segment size from the profile of the drive that `isobath probe` wrote, for as many workers
+    /// as are set so far; options that are set afterwards win. Fitting takes some milliseconds.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), isobath::Error> {
+    /// let options = isobath::Options::new().profile("isobath-profile.json".as_ref())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] if the file cannot be read, is no profile of this version, or has too few points.
+    pub fn profile(mut self, path: &Path) -> Result<Options, Error> {
+        let wrong = |reason: String| bad("profile", format!("{}: {reason}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+        let profile = DeviceProfile::from_json(&text).map_err(|e| wrong(e.to_string()))?;
+        let workers = u32::try_from(self.workers).unwrap_or(u32::MAX);
+        let settings = open_settings(&profile, workers).map_err(|e| wrong(e.to_string()))?;
+        self.depth = settings.depth_per_worker.min(MOST_DEPTH);
+        self.tasks = (settings.tasks_per_worker as usize).min(MOST_TASKS);
+        if let Ok(bytes) = u32::try_from(settings.segment_bytes) {
+            self.segment_bytes = bytes;
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn volume_options(&self) -> VolumeOptions {
+        VolumeOptions::new()
+            .backend(self.backend)
+            .direct(self.direct)
+            .stripe_unit(self.stripe_unit)
+            .max_bytes(self.volume_limit_bytes)
+            .access(if self.read_only {
+                Access::ReadOnly
+            } else {
+                Access::ReadWrite
+            })
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    pub(crate) fn volume_limit(&self) -> Option<u64> {
+        self.volume_limit_bytes
+    }
+
+    /// The cleaning policy; the `-opt` ones need exact update rates, which no
+    /// engine knows.
+    pub(crate) fn policy(&self) -> Result<Box<dyn CleaningPolicy>, Error> {
+        if self.policy.needs_rates() {
+            return Err(bad(
+                "cleaning_policy",
+                format!(
+                    "{} needs exact update rates; only the simulator has them",
+                    self.policy.name()
+                ),
+            ));
+        }
+        Ok(self.policy.build(u64::from(self.frames())))
+    }
+
+    /// Frames of the pool.
+    pub(crate) fn frames(&self) -> u32 {
+        (self.pool_bytes / FRAME_COST as u64).min(u64::from(u32::MAX >> 2)) as u32
+    }
+
+    /// Checks every option and settles what follows from them.
+    pub(crate) fn config(&self) -> Result<Config, Error> {
+        if self.workers == 0 || self.workers > MOST_WORKERS {
+            return Err(bad(
+                "workers",
+                format!("1 to {MOST_WORKERS}, not {}", self.workers),
+            ));
+        }
+        if self.tasks == 0 || self.tasks > MOST_TASKS {
+            return Err(bad(
+                "tasks_per_worker",
+                format!("1 to {MOST_TASKS}, not {}", self.tasks),
+            ));
+        }
+        if self.depth == 0 || self.depth > MOST_DEPTH {
+            return Err(bad(
+                "depth_per_worker",
+                format!("1 to {MOST_DEPTH}, not {}", self.depth),
+            ));
+        }
+        let segment = self.segment_bytes;
+        let sizes = LEAST_SEGMENT_BYTES..=MAX_SEGMENT_BYTES;
+        if !sizes.contains(&segment) || !segment.is_multiple_of(PAGE_SIZE as u32) {
+            return Err(bad(
+                "segment_bytes",
+                format!("a multiple of {PAGE_SIZE} from 64 KiB to 64 MiB, not {segment}"),
+            ));
+        }
+        if !(0.1..=0.9).contains(&self.fill_factor) {
+            return Err(bad(
+                "fill_factor",
+                format!("0.1 to 0.9, not {}", self.fill_factor),
+            ));
+        }
+        let workers = self.workers as u64;
+        let base = LEAST_FRAMES + LEAST_FRAMES_PER_WORKER * workers;
+        let least = base + FRAMES_PER_TASK * workers;
+        if u64::from(self.frames()) < least {
+            return Err(bad(
+                "pool_bytes",
+                format!(
+                    "{} bytes are too small a pool: {} workers need at least {}",
+                    self.pool_bytes,
+                    self.workers,
+                    least * FRAME_COST as u64
+                ),
+            ));
+        }
+        if self
+            .volume_limit_bytes
+            .is_some_and(|limit| !limit.is_multiple_of(PAGE_SIZE as u64))
+        {
+            return Err(bad(
+                "volume_limit_bytes",
+                format!("a multiple of {PAGE_SIZE}"),
+            ));
+        }
+        let affordable = (u64::from(self.frames()) - base) / (FRAMES_PER_TASK * workers);
+        Ok(Config {
+            workers: self.workers,
+            tasks: self.tasks.min(affordable as usize),
+            depth: self.depth,
+            stack_bytes: STACK_BYTES,
+            segment_bytes: segment,
+            block_bytes: 0,
+            fill_factor: self.fill_factor,
+            read_only: self.read_only,
+        })
+    }
+}
+
+fn bad(option: &'static str, reason: String) -> Error {
+    Error::BadOption { option, reason }
+}
+
+/// Bytes of memory that the machine has, or a gigabyte where it does not say.
+fn machine_memory() -> u64 {
+    let kib = std::fs::read_to_string(Path::new("/proc/meminfo"))
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        });
+    kib.map_or(1 << 30, |kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/examples/profile.json"
+    );
+
+    #[test]
+    fn a_profile_sets_what_the_drive_decides_and_nothing_else() {
+        let plain = Options::new().workers(2);
+        let set = plain.clone().profile(EXAMPLE.as_ref()).unwrap();
+        let one = Options::new().workers(1).profile(EXAMPLE.as_ref()).unwrap();
+        assert!(set.depth > 1 && set.tasks >= set.depth as usize);
+        // The drive's depth is divided between the workers.
+        assert_eq!(one.depth.div_ceil(2), set.depth);
+        assert!(set.config().is_ok());
+        let back = Options {
+            depth: plain.depth,
+            tasks: plain.tasks,
+            segment_bytes: plain.segment_bytes,
+            ..set.clone()
+        };
+        assert_eq!(format!("{back:?}"), format!("{plain:?}"));
+        assert_eq!(set.depth_per_worker(7).depth, 7);
+    }
+
+    #[test]
+    fn a_file_that_is_no_profile_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.json");
+        let refused = || {
+            let error = Options::new().profile(&path).unwrap_err().to_string();
+            assert!(error.contains("p.json"), "{error}");
+            error
+        };
+        refused();
+        std::fs::write(&path, "{}").unwrap();
+        assert!(refused().contains("not a device profile"));
+        let newer = r#"{"format": "isobath-device-profile", "version": 99}"#;
+        std::fs::write(&path, newer).unwrap();
+        assert!(refused().contains("version 99"));
+        // A probe that was interrupted before its first point.
+        let text = std::fs::read_to_string(EXAMPLE).unwrap();
+        let at = text.find("\"points\": [").unwrap();
+        std::fs::write(&path, format!("{}\"points\": []}}", &text[..at])).unwrap();
+        assert!(refused().contains("measure"));
+    }
+}

@@ -1,0 +1,27 @@
+//! The out-of-place page store: where pages are on the volume, and which room
+//! is free.
+
+mod address;
+pub(crate) mod checkpoint;
+mod ids;
+mod reserved;
+mod space;
+mod summary;
+mod superblock;
+
+pub(crate) use address::{
+    Address, GRANULE, LEAST_SEGMENT_BYTES, MAX_LENGTH, MAX_SEGMENT_BYTES, MAX_SEGMENTS,
+};
+pub(crate) use ids::PageIds;
+pub(crate) use reserved::ReservedWords;
+pub(crate) use space::{
+    Closing, Content, NoSegment, Placed, Request, Space, footprint, page_payload,
+};
+pub(crate) use summary::Entry;
+pub(crate) use superblock::{
+    ArrayRoot, FORMAT_VERSION, OFFSETS as SUPERBLOCK_OFFSETS, Superblock, Unreadable,
+};
+pub(crate) mod summaries {
+    //! Segment summaries on disk.
+    pub(crate) use super::summary::{address, decode, encode, size};
+}

@@ -1,0 +1,519 @@
+//! Bookkeeping of the log-structured volume: which segments are free, open,
+//! sealed; where the next page of a stream goes; what died where.
+//!
+//! Pure state behind one lock that is held for one batch of pages at a time;
+//! the I/O that it implies is the caller's.
+
+use isobath_flash::policy::{
+    Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, SegmentTable, StreamId,
+};
+
+use super::summary::{self, Entry};
+use super::{Address, ReservedWords};
+use crate::page::{PAGE_SIZE, PageId};
+
+/// What is written: pages of the buffer, or chunks of large values. They go to
+/// different segments, because chunks need not start at page boundaries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Content {
+    Pages,
+    Chunks,
+}
+
+/// One page or chunk that asks for a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// The policy's view; `token` is the caller's index.
+    pub(crate) write: PageWrite,
+    pub(crate) page: PageId,
+}
+
+/// A page or chunk that got a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    pub(crate) token: u64,
+    pub(crate) page: PageId,
+    pub(crate) address: Address,
+    pub(crate) history: History,
+}
+
+/// A segment that is full: its summary is to be written.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    pub(crate) segment: u32,
+    /// Byte offset of the summary in the segment.
+    pub(crate) offset: u32,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// No free segment for `cause`: clean, or grow the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NoSegment;
+
+/// Whether a place of this length is a chunk's; a chunk of a page's length
+/// packs like a page.
+fn is_chunk(length: u32) -> bool {
+    length as usize != PAGE_SIZE
+}
+
+/// Bytes at the ends of segments that `bytes` of chunks can waste at most: no
+/// chunk is longer than an eighth of what a segment holds.
+fn chunk_waste(bytes: u64) -> u64 {
+    bytes.div_ceil(7)
+}
+
+/// Bytes of room that a page or chunk of `length` bytes takes at most, what is
+/// wasted because of it included.
+pub(crate) fn footprint(length: u32) -> u64 {
+    let waste = if is_chunk(length) {
+        chunk_waste(u64::from(length))
+    } else {
+        0
+    };
+    u64::from(length) + waste
+}
+
+/// Bytes of pages that fit into a segment beside its summary.
+pub(crate) fn page_payload(segment_bytes: u32) -> u64 {
+    let mut pages = segment_bytes / PAGE_SIZE as u32;
+    while pages * PAGE_SIZE as u32 + summary::size(pages as usize) > segment_bytes {
+        pages -= 1;
+    }
+    u64::from(pages) * PAGE_SIZE as u64
+}
+
+/// A segment that a stream is filling.
+struct Open {
+    segment: u32,
+    cursor: u32,
+    entries: Vec<Entry>,
+}
+
+/// The state of every segment, and the streams' open segments.
+pub(crate) struct Space {
+    pub(crate) table: SegmentTable,
+    pub(crate) policy: Box<dyn CleaningPolicy>,
+    /// The update clock: user page writes so far (paper 003, section 4.2).
+    pub(crate) now: u64,
+    pub(crate) next_seq: u64,
+    free: Vec<u32>,
+    open: Vec<Option<Open>>,
+    /// Writes in flight per segment, one more while it is open.
+    busy: Vec<u32>,
+    /// Byte offset of the summary of a sealed segment; 0 before it is sealed.
+    summaries: Vec<u32>,
+    /// Segments that only cleaning may take.
+    reserve: u32,
+    live_bytes: u64,
+    /// Of these, chunks of large values.
+    live_chunk_bytes: u64,
+    /// Bytes at the end of a sealed segment of chunks that no chunk fitted
+    /// into. The policy counts them as one live page: moving the chunks would
+    /// not win them back.
+    waste: Vec<u32>,
+    /// Victims that are being cleaned.
+    cleaning: u32,
+    /// Pages start at multiples of this in their segment.
+    chunk_align: u32,
+}
+
+impl Space {
+    /// A space of `segments` segments, all free but segment 0.
+    pub(crate) fn new(
+        segments: u32,
+        segment_bytes: u32,
+        chunk_align: u32,
+        policy: Box<dyn CleaningPolicy>,
+    ) -> Space {
+        let streams = usize::from(policy.streams()) * 2;
+        let mut space = Space {
+            table: SegmentTable::new(1, segment_bytes),
+            policy,
+            now: 0,
+            next_seq: 1,
+            free: Vec::new(),
+            open: (0..streams).map(|_| None).collect(),
+            busy: vec![0],
+            summaries: vec![0],
+            reserve: 0,
+            live_bytes: 0,
+            live_chunk_bytes: 0,
+            waste: vec![0],
+            cleaning: 0,
+            chunk_align,
+        };
+        // Segment 0 holds the superblocks: open for ever, so that nothing frees it.
+        space.table.open(SegmentId(0), StreamId(0));
+        space.busy[0] = 1;
+        space.grow(segments);
+        space
+    }
+
+    /// Adds free segments until there are `segments`.
+    pub(crate) fn grow(&mut self, segments: u32) {
+        let before = self.table.len();
+        self.table.grow(segments);
+        self.busy.resize(segments as usize, 0);
+        self.summaries.resize(segments as usize, 0);
+        self.waste.resize(segments as usize, 0);
+        // Low numbers are taken first, so that a small store stays compact.
+        self.free.splice(0..0, (before..segments).rev());
+        // Every stream of relocated pages may hold one half-filled segment while
+        // the next victim is read.
+        // The next checkpoint needs a word per page and a few per segment.
+        let checkpoint = segments / 300 + 2;
+        self.reserve = (self.open.len() as u32).min(segments / 4) + checkpoint;
+    }
+
+    pub(crate) fn segments(&self) -> u32 {
+        self.table.len()
+    }
+
+    pub(crate) fn free_segments(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Segments beyond those that only cleaning may take.
+    pub(crate) fn spare_segments(&self) -> u32 {
+        self.free_segments().saturating_sub(self.reserve)
+    }
+
+    /// Most segments that are open at a time.
+    pub(crate) fn streams(&self) -> u32 {
+        self.open.len() as u32
+    }
+
+    /// Segments that only cleaning may take.
+    pub(crate) fn reserve(&self) -> u32 {
+        self.reserve
+    }
+
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    pub(crate) fn segment_bytes(&self) -> u32 {
+        self.table.segment_bytes()
+    }
+
+    /// Byte offset of the summary of `segment`; 0 if it has none.
+    pub(crate) fn summary_offset(&self, segment: u32) -> u32 {
+        self.summaries[segment as usize]
+    }
+
+    /// Gives places to `requests`, in order, until one finds no segment.
+    ///
+    /// Each segment that receives something is busy once more until
+    /// [`Space::written`]. Segments that became full are added to `closing`;
+    /// each is busy until its summary is written, too.
+    pub(crate) fn place(
+        &mut self,
+        content: Content,
+        requests: &[Request],
+        seqs: &ReservedWords,
+        placed: &mut Vec<Placed>,
+        closing: &mut Vec<Closing>,
+    ) -> Result<(), NoSegment> {
+        for request in requests {
+            let stream = self.policy.place(&request.write, self.now);
+            let slot = match content {
+                Content::Pages => stream.index(),
+                Content::Chunks => stream.index() + usize::from(self.policy.streams()),
+            };
+            let address = self.append(slot, stream, request, seqs, closing)?;
+            if request.write.cause == Cause::User {
+                self.now += 1;
+            }
+            placed.push(Placed {
+                token: request.write.token,
+                page: request.page,
+                address,
+                history: request.write.history,
+            });
+        }
+        Ok(())
+    }
+
+    fn append(
+        &mut self,
+        slot: usize,
+        stream: StreamId,
+        request: &Request,
+        seqs: &ReservedWords,
+        closing: &mut Vec<Closing>,
+    ) -> Result<Address, NoSegment> {
+        let length = request.write.bytes;
+        if let Some(open) = &self.open[slot] {
+            let end = open.cursor + length + summary::size(open.entries.len() + 1);
+            if end > self.segment_bytes() {
+                self.close(slot, closing);
+            }
+        }
+        if self.open[slot].is_none() {
+            let segment = self.take_segment(request.write.cause)?;
+            self.table.open(SegmentId(segment), stream);
+            self.busy[segment as usize] = 1;
+            self.summaries[segment as usize] = 0;
+            seqs.at(u64::from(segment))
+                .store(self.next_seq, std::sync::atomic::Ordering::Release);
+            self.next_seq += 1;
+            self.open[slot] = Some(Open {
+                segment,
+                cursor: 0,
+                entries: Vec::new(),
+            });
+        }
+        let align = self.chunk_align;
+        let Some(open) = &mut self.open[slot] else {
+            return Err(NoSegment);
+        };
+        let (segment, offset) = (open.segment, open.cursor);
+        open.cursor += length.next_multiple_of(align);
+        open.entries.push(Entry {
+            page: request.page,
+            offset,
+            length,
+        });
+        self.busy[segment as usize] += 1;
+        self.table
+            .append(SegmentId(segment), length, request.write.history);
+        self.policy.appended(SegmentId(segment), &request.write);
+        self.count_live(length);
+        Ok(Address::new(segment, offset, length))
+    }
+
+    fn take_segment(&mut self, cause: Cause) -> Result<u32, NoSegment> {
+        if cause == Cause::User && self.spare_segments() == 0 {
+            return Err(NoSegment);
+        }
+        self.free.pop().ok_or(NoSegment)
+    }
+
+    fn count_live(&mut self, length: u32) {
+        self.live_bytes += u64::from(length);
+        if is_chunk(length) {
+            self.live_chunk_bytes += u64::from(length);
+        }
+    }
+
+    fn count_dead(&mut self, length: u32) {
+        self.live_bytes -= u64::from(length);
+        if is_chunk(length) {
+            self.live_chunk_bytes -= u64::from(length);
+        }
+    }
+
+    /// Ends the open segment of `slot`; its summary keeps it busy.
+    fn close(&mut self, slot: usize, closing: &mut Vec<Closing>) {
+        if let Some(open) = self.open[slot].take() {
+            let size = summary::size(open.entries.len());
+            let offset = self.segment_bytes() - size;
+            self.summaries[open.segment as usize] = offset;
+            let waste = offset.saturating_sub(open.cursor) / PAGE_SIZE as u32;
+            if slot >= usize::from(self.policy.streams()) && waste > 0 {
+                self.set_waste(open.segment, waste * PAGE_SIZE as u32);
+            }
+            closing.push(Closing {
+                segment: open.segment,
+                offset,
+                entries: open.entries,
+            });
+        }
+    }
+
+    /// Counts `waste` bytes of `segment` as one live page.
+    fn set_waste(&mut self, segment: u32, waste: u32) {
+        let id = SegmentId(segment);
+        let mut record = self.table.record(id);
+        record.live_bytes += waste;
+        record.live_pages += 1;
+        if record.state == SegmentState::Open {
+            self.table.append(id, waste, History::UNKNOWN);
+        } else {
+            self.table.restore(id, &record);
+        }
+        self.waste[segment as usize] = waste;
+    }
+
+    /// Bytes of the pages and chunks that live in `segment`.
+    pub(crate) fn live_bytes_of(&self, segment: u32) -> u32 {
+        self.table.live_bytes(SegmentId(segment)) - self.waste[segment as usize]
+    }
+
+    /// Ends every open segment, as before a checkpoint.
+    pub(crate) fn close_all(&mut self, closing: &mut Vec<Closing>) {
+        for slot in 0..self.open.len() {
+            self.close(slot, closing);
+        }
+    }
+
+    /// One write into `segment`, or its summary's, has completed. Returns
+    /// whether the segment became free, all that it holds being dead already.
+    pub(crate) fn written(&mut self, segment: u32) -> bool {
+        self.unpin(segment)
+    }
+
+    /// What was at `address` is there no longer. Returns whether its segment
+    /// became free.
+    pub(crate) fn kill(&mut self, address: Address) -> bool {
+        let segment = SegmentId(address.segment());
+        self.table.kill(segment, address.length());
+        self.policy.died(&self.table, segment, 0.0, self.now);
+        self.count_dead(address.length());
+        self.free_if_empty(address.segment())
+    }
+
+    fn free_if_empty(&mut self, segment: u32) -> bool {
+        let id = SegmentId(segment);
+        let closed = matches!(
+            self.table.state(id),
+            SegmentState::Sealed | SegmentState::Cleaning
+        );
+        let waste = u32::from(self.waste[segment as usize] > 0);
+        if !closed || self.table.live_pages(id) > waste || self.busy[segment as usize] > 0 {
+            return false;
+        }
+        self.waste[segment as usize] = 0;
+        if self.table.state(id) == SegmentState::Sealed {
+            self.table.begin_cleaning(id);
+        }
+        self.table.free(id);
+        self.policy.freed(id);
+        self.summaries[segment as usize] = 0;
+        self.free.push(segment);
+        true
+    }
+
+    /// Keeps a segment from being reused while something reads it outside the
+    /// mapping table's protection.
+    pub(crate) fn pin(&mut self, segment: u32) {
+        self.busy[segment as usize] += 1;
+    }
+
+    /// Ends a pin of a sealed segment.
+    pub(crate) fn unpin(&mut self, segment: u32) -> bool {
+        let busy = &mut self.busy[segment as usize];
+        *busy -= 1;
+        if *busy > 0 {
+            return false;
+        }
+        if self.table.state(SegmentId(segment)) == SegmentState::Open {
+            // The pin outlasted the open segment's last write.
+            let id = SegmentId(segment);
+            self.table.seal(id, self.now);
+            self.policy.sealed(&self.table, id);
+        }
+        self.free_if_empty(segment)
+    }
+
+    /// The sealed segment to clean next, which is not offered again. It stays
+    /// pinned until [`Space::end_cleaning`], so that it is not filled again
+    /// while it is being read.
+    ///
+    /// What lives in a victim fits one segment. So as long as no more victims
+    /// are cleaned at a time than segments are free, and in reserve, every one
+    /// of them finds room to the end.
+    pub(crate) fn begin_cleaning(&mut self) -> Option<u32> {
+        if self.cleaning >= self.free_segments().min(self.reserve) {
+            return None;
+        }
+        let mut victims = Vec::with_capacity(1);
+        self.policy
+            .select_victims(&self.table, self.now, 1, &mut victims);
+        let victim = victims.first()?;
+        self.table.begin_cleaning(*victim);
+        self.cleaning += 1;
+        self.pin(victim.0);
+        Some(victim.0)
+    }
+
+    /// Cleaning of `segment` has ended. If something in it could not be moved it
+    /// stays as it is, and is not chosen again. Returns whether it became free.
+    pub(crate) fn end_cleaning(&mut self, segment: u32) -> bool {
+        self.cleaning -= 1;
+        self.unpin(segment)
+    }
+
+    /// Victims that are being cleaned now.
+    pub(crate) fn cleaning(&self) -> u32 {
+        self.cleaning
+    }
+
+    /// Spare segments up to which cleaning is worth while: a few more than
+    /// `enough`, or most of what perfect packing would leave. Without the second
+    /// bound a full volume would be cleaned for ever, for room that is not there.
+    pub(crate) fn cleaning_goal(&self, enough: u32) -> u32 {
+        let footprint = self.live_bytes + chunk_waste(self.live_chunk_bytes);
+        let packed = footprint.div_ceil(page_payload(self.segment_bytes()));
+        let kept = u64::from(1 + self.streams() + self.reserve);
+        let reachable = u64::from(self.segments()).saturating_sub(packed + kept) as u32;
+        enough.min(reachable - reachable / 4).max(1)
+    }
+
+    /// The history that a page stored at `address` inherits.
+    pub(crate) fn inherited(&self, address: Address) -> History {
+        if address.is_none() {
+            History::UNKNOWN
+        } else {
+            self.table.history(SegmentId(address.segment()))
+        }
+    }
+
+    /// Four words of `segment` for the checkpoint: sequence number, summary
+    /// offset with stream, sealed-at tick, history.
+    pub(crate) fn to_words(&self, segment: u32, seqs: &ReservedWords) -> [u64; 4] {
+        let id = SegmentId(segment);
+        let record = self.table.record(id);
+        [
+            seqs.at(u64::from(segment))
+                .load(std::sync::atomic::Ordering::Acquire),
+            u64::from(self.summaries[segment as usize])
+                | u64::from(record.stream.0) << 32
+                | u64::from(self.waste[segment as usize] / PAGE_SIZE as u32) << 48,
+            record.sealed_at,
+            self.table.history(id).0,
+        ]
+    }
+
+    /// Installs what a checkpoint says of the segments: `words` as `to_words`
+    /// gave them, and the live bytes and pages that the mapping table names.
+    /// Segments without live pages are free.
+    pub(crate) fn restore(
+        &mut self,
+        words: &[[u64; 4]],
+        live: &[(u32, u32)],
+        chunk_bytes: u64,
+        seqs: &ReservedWords,
+    ) {
+        use isobath_flash::policy::SegmentRecord;
+        self.free.clear();
+        self.live_bytes = live.iter().map(|live| u64::from(live.0)).sum();
+        self.live_chunk_bytes = chunk_bytes;
+        for segment in (1..self.segments()).rev() {
+            let words = words.get(segment as usize).copied().unwrap_or_default();
+            let (bytes, pages) = live.get(segment as usize).copied().unwrap_or_default();
+            seqs.at(u64::from(segment))
+                .store(words[0], std::sync::atomic::Ordering::Release);
+            if pages == 0 {
+                self.free.push(segment);
+                continue;
+            }
+            self.summaries[segment as usize] = words[1] as u32;
+            let record = SegmentRecord {
+                live_bytes: bytes,
+                live_pages: pages,
+                history: History(words[3]),
+                sealed_at: words[2],
+                seal_seq: words[0],
+                stream: StreamId((words[1] >> 32) as u16),
+                state: SegmentState::Sealed,
+            };
+            self.table.restore(SegmentId(segment), &record);
+            let waste = (words[1] >> 48) as u32 * PAGE_SIZE as u32;
+            if waste > 0 && bytes + waste <= self.segment_bytes() {
+                self.set_waste(segment, waste);
+            }
+            self.policy.sealed(&self.table, SegmentId(segment));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The two superblocks at the start of segment 0: what the store is, and where
+//! its newest checkpoint lies. They are written in turn, so that a torn write
+//! leaves the other one.
+
+use super::Address;
+use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
+
+/// The on-disk format that this engine writes.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"ISOBATH\0";
+
+/// Byte offsets of the two superblocks in the volume, both in segment 0 however
+/// small segments are.
+pub(crate) const OFFSETS: [u64; 2] = [0, 32768];
+const _: () = assert!(OFFSETS[1] + PAGE_SIZE as u64 <= super::LEAST_SEGMENT_BYTES as u64);
+
+/// A checkpointed array of words: a tree of checkpoint pages, its root first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ArrayRoot {
+    /// Words in the array.
+    pub(crate) length: u64,
+    /// The root page; [`Address::NONE`] for an empty array.
+    pub(crate) root: Address,
+}
+
+/// Everything a superblock says; 4 KiB on disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Superblock {
+    /// Which of the two is newer.
+    pub(crate) sequence: u64,
+    /// Identity of the store.
+    pub(crate) store_id: [u8; 16],
+    /// Bytes of a segment.
+    pub(crate) segment_bytes: u32,
+    /// Segments of the volume when this was written.
+    pub(crate) segments: u32,
+    /// No writer has the store open: the checkpoint is all there is.
+    pub(crate) clean: bool,
+    /// The next LSN.
+    pub(crate) next_lsn: u64,
+    /// The next segment sequence number.
+    pub(crate) next_segment_seq: u64,
+    /// The update clock.
+    pub(crate) tick: u64,
+    /// Page ids below this may be in use.
+    pub(crate) page_high_water: u64,
+    /// The number that the checkpoint's pages carry, so that no other
+    /// superblock's are taken for them. Both superblocks of a closed store name
+    /// the same checkpoint.
+    pub(crate) checkpoint: u64,
+    /// Four words per segment.
+    pub(crate) segment_table: ArrayRoot,
+    /// One word per page id below the high-water mark.
+    pub(crate) mapping: ArrayRoot,
+}
+
+/// Why four KiB are no superblock of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unreadable {
+    /// Not written by this engine.
+    Foreign,
+    /// Written by a newer version, or its version number is damaged.
+    Newer {
+        /// The version number.
+        version: u32,
+        /// Whether the checksum matches, as this version computes it.
+        matches: bool,
+    },
+    /// Ours, but its checksum does not match.
+    Damaged,
+}
+
+const CHECKSUM: usize = 12;
+
+impl Superblock {
+    /// The 4 KiB to write.
+    pub(crate) fn encode(&self) -> [u8; PAGE_SIZE] {
+        let mut bytes = [0; PAGE_SIZE];
+        bytes[..8].copy_from_slice(MAGIC);
+        put_u32(&mut bytes, 8, FORMAT_VERSION);
+        put_u64(&mut bytes, 16, self.sequence);
+        bytes[24..40].copy_from_slice(&self.store_id);
+        put_u32(&mut bytes, 40, PAGE_SIZE as u32);
+        put_u32(&mut bytes, 44, self.segment_bytes);
+        put_u32(&mut bytes, 48, self.segments);
+        put_u32(&mut bytes, 52, u32::from(self.clean));
+        put_u64(&mut bytes, 56, self.next_lsn);
+        put_u64(&mut bytes, 64, self.next_segment_seq);
+        put_u64(&mut bytes, 72, self.tick);
+        put_u64(&mut bytes, 80, self.page_high_water);
+        put_u64(&mut bytes, 88, self.segment_table.length);
+        put_u64(&mut bytes, 96, self.segment_table.root.to_raw());
+        put_u64(&mut bytes, 104, self.mapping.length);
+        put_u64(&mut bytes, 112, self.mapping.root.to_raw());
+        put_u64(&mut bytes, 120, self.checkpoint);
+        let sum = checksum(&bytes);
+        put_u32(&mut bytes, CHECKSUM, sum);
+        bytes
+    }
+
+    /// Reads 4 KiB back.
+    pub(crate) fn decode(bytes: &[u8; PAGE_SIZE]) -> Result<Superblock, Unreadable> {
+        if &bytes[..8] != MAGIC {
+            return Err(Unreadable::Foreign);
+        }
+        let version = get_u32(bytes, 8);
+        let matches = checksum(bytes) == get_u32(bytes, CHECKSUM);
+        if version > FORMAT_VERSION {
+            return Err(Unreadable::Newer { version, matches });
+        }
+        let segment_bytes = get_u32(bytes, 44);
+        let sizes = super::LEAST_SEGMENT_BYTES..=super::MAX_SEGMENT_BYTES;
+        let sound = get_u32(bytes, 40) == PAGE_SIZE as u32
+            && sizes.contains(&segment_bytes)
+            && segment_bytes.is_multiple_of(PAGE_SIZE as u32);
+        if !matches || !sound {
+            return Err(Unreadable::Damaged);
+        }
+        let address = |at| {
+            let raw = get_u64(bytes, at);
+            if raw < 1 << 62 {
+                Ok(Address::from_raw(raw))
+            } else {
+                Err(Unreadable::Damaged)
+            }
+        };
+        let mut store_id = [0; 16];
+        store_id.copy_from_slice(&bytes[24..40]);
+        Ok(Superblock {
+            sequence: get_u64(bytes, 16),
+            store_id,
+            segment_bytes,
+            segments: get_u32(bytes, 48),
+            clean: get_u32(bytes, 52) & 1 != 0,
+            next_lsn: get_u64(bytes, 56),
+            next_segment_seq: get_u64(bytes, 64),
+            tick: get_u64(bytes, 72),
+            page_high_water: get_u64(bytes, 80),
+            checkpoint: get_u64(bytes, 120),
+            segment_table: ArrayRoot {
+                length: get_u64(bytes, 88),
+                root: address(96)?,
+            },
+            mapping: ArrayRoot {
+                length: get_u64(bytes, 104),
+                root: address(112)?,
+            },
+        })
+    }
+}
+
+fn checksum(bytes: &[u8; PAGE_SIZE]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&bytes[..CHECKSUM]), &bytes[CHECKSUM + 4..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_survives_and_every_flipped_byte_is_noticed() {
+        let superblock = Superblock {
+            sequence: 3,
+            store_id: *b"0123456789abcdef",
+            segment_bytes: 2 << 20,
+            segments: 99,
+            clean: true,
+            next_lsn: 4,
+            next_segment_seq: 5,
+            tick: 6,
+            page_high_water: 7,
+            checkpoint: 2,
+            segment_table: ArrayRoot {
+                length: 8,
+                root: Address::new(3, 4096, 4096),
+            },
+            mapping: ArrayRoot {
+                length: 9,
+                root: Address::NONE,
+            },
+        };
+        let mut bytes = superblock.encode();
+        assert_eq!(Superblock::decode(&bytes), Ok(superblock));
+        for at in 0..PAGE_SIZE {
+            bytes[at] ^= 1;
+            assert!(Superblock::decode(&bytes).is_err(), "byte {at}");
+            bytes[at] ^= 1;
+        }
+        bytes[8] = 2;
+        let newer = |matches| {
+            Err(Unreadable::Newer {
+                version: 2,
+                matches,
+            })
+        };
+        assert_eq!(Superblock::decode(&bytes), newer(false));
+        let sum = checksum(&bytes);
+        put_u32(&mut bytes, CHECKSUM, sum);
+        assert_eq!(Superblock::decode(&bytes), newer(true));
+        assert_eq!(
+            Superblock::decode(&[0; PAGE_SIZE]),
+            Err(Unreadable::Foreign)
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! The workers' threads, and how work gets to them.
+
+#![allow(unsafe_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use crate::Error;
+use crate::engine::{Engine, Local};
+use crate::sched::block_on;
+use crate::task::{TaskHandle, TaskPanic};
+
+/// Work for a worker that may borrow from whoever waits for it.
+pub(crate) type Job<'j, T> = Box<dyn FnOnce(&Local) -> Result<T, Error> + Send + 'j>;
+
+/// Accepted work; it counts until this is dropped.
+struct Admitted(Arc<Engine>);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.admission.leave();
+    }
+}
+
+/// A running engine: its shared state and its workers.
+pub(crate) struct Runtime {
+    pub(crate) engine: Arc<Engine>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    next_worker: AtomicUsize,
+    /// The workers have no threads: a simulation steps them.
+    simulated: bool,
+}
+
+impl Runtime {
+    /// Starts the workers of `engine`.
+    ///
+    /// # Errors
+    ///
+    /// The first worker's that has no channel or thread; the others are stopped.
+    pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
+        let workers = engine.config.workers;
+        let runtime = Runtime {
+            engine,
+            threads: Mutex::new(Vec::with_capacity(workers)),
+            next_worker: AtomicUsize::new(0),
+            simulated: false,
+        };
+        for index in 0..workers {
+            if let Err(error) = runtime.start_worker(index) {
+                runtime.stop();
+                return Err(error);
+            }
+        }
+        Ok(runtime)
+    }
+
+    /// The runtime of an engine whose workers a simulation steps.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn simulated(engine: Arc<Engine>) -> Runtime {
+        Runtime {
+            engine,
+            threads: Mutex::new(Vec::new()),
+            next_worker: AtomicUsize::new(0),
+            simulated: true,
+        }
+    }
+
+    fn start_worker(&self, index: usize) -> Result<(), Error> {
+        let (tell, started) = oneshot::channel();
+        let engine = Arc::clone(&self.engine);
+        let thread = std::thread::Builder::new()
+            .name(format!("isobath-{index}"))
+            .spawn(move || match Local::new(engine, index) {
+                Ok(local) => {
+                    // Whoever starts the worker waits for this.
+                    let _ = tell.send(Ok(()));
+                    local.run();
+                }
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                }
+            })
+            .map_err(|source| Error::Memory {
+                what: "a worker's thread",
+                source: Arc::new(source),
+            })?;
+        self.threads.lock().push(thread);
+        started.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// Whether the store is closing or closed; not so for its own tasks, for
+    /// which closing waits.
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.engine.admission.is_closing() && !self.is_in_task()
+    }
+
+    /// The worker that the next piece of work goes to.
+    fn pick(&self) -> usize {
+        self.next_worker.fetch_add(1, Ordering::Relaxed) % self.engine.config.workers
+    }
+
+    /// Runs `work` as a task and waits for it: directly if the caller is a
+    /// task of this engine, else on a worker.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] once the workers have stopped; the panic of `work`.
+    pub(crate) fn run<T: Send>(
+        &self,
+        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let mut work = Some(work);
+        let here = Local::with_current(&self.engine, |local| {
+            local.and_then(|local| work.take().map(|work| work(local)))
+        });
+        match (here, work) {
+            (Some(result), _) => result,
+            (None, Some(work)) => self.hand_over(work),
+            (None, None) => Err(Error::Closed),
+        }
+    }
+
+    /// Runs `work` as a task although the store is closing; for closing itself.
+    pub(crate) fn run_last<T: Send>(
+        &self,
+        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let admitted = self.admit(true)?;
+        self.dispatch(self.pick(), admitted, work)
+    }
+
+    fn hand_over<T: Send>(
+        &self,
+        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let admitted = self.admit(false)?;
+        self.dispatch(self.pick(), admitted, work)
+    }
+
+    /// Runs each of `jobs` as a task of a worker of its own, as far as there are
+    /// that many, and waits for all of them; the first error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] once the store is closing; a job's error or panic.
+    pub(crate) fn run_all(&self, jobs: Vec<Job<'_, ()>>) -> Result<(), Error> {
+        let mut admitted = Vec::with_capacity(jobs.len());
+        for _ in &jobs {
+            admitted.push(self.admit(self.is_in_task())?);
+        }
+        let mut waiting = Vec::with_capacity(jobs.len());
+        for (job, admitted) in jobs.into_iter().zip(admitted) {
+            // SAFETY: what the jobs borrow outlives this function, which returns
+            // only after every job has ended: each is awaited below, and between
+            // here and there nothing returns or panics.
+            waiting.push(unsafe { self.send(self.pick(), admitted, job) });
+        }
+        let mut first = Ok(());
+        for done in waiting {
+            let result = block_on(done).unwrap_or(Err(Error::Closed));
+            first = first.and(result);
+        }
+        first
+    }
+
+    /// Counts a piece of work. While the store is closing, only tasks that are
+    /// running already, which closing waits for, may add some.
+    fn admit(&self, by_task: bool) -> Result<Admitted, Error> {
+        let admission = &self.engine.admission;
+        admission.live.fetch_add(1, Ordering::SeqCst);
+        let admitted = Admitted(Arc::clone(&self.engine));
+        if !by_task && admission.closing.load(Ordering::SeqCst) {
+            return Err(Error::Closed);
+        }
+        Ok(admitted)
+    }
+
+    /// Accepts no more work, and waits for what was accepted. A task that waits
+    /// for something that never comes keeps the store open.
+    pub(crate) fn refuse_and_drain(&self) {
+        let admission = &self.engine.admission;
+        admission.closing.store(true, Ordering::SeqCst);
+        loop {
+            let (tell, idle) = oneshot::async_channel();
+            *admission.idle.lock() = Some(tell);
+            if admission.live.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            // Dropped by another closer: look again.
+            let _ = block_on(idle);
+        }
+    }
+
+    fn dispatch<T: Send>(
+        &self,
+        worker: usize,
+        admitted: Admitted,
+        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        // SAFETY: what `work` borrows outlives this function, which returns only
+        // after the task has ended.
+        let done = unsafe { self.send(worker, admitted, work) };
+        block_on(done).unwrap_or(Err(Error::Closed))
+    }
+
+    /// Sends `work` to a worker, as a task. The receiver gets its result, or
+    /// learns that the task was dropped before it ran.
+    ///
+    /// # Safety
+    ///
+    /// What `work` borrows must stay valid until the receiver has answered.
+    unsafe fn send<T: Send>(
+        &self,
+        worker: usize,
+        admitted: Admitted,
+        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+    ) -> oneshot::AsyncReceiver<Result<T, Error>> {
+        let (tell, done) = oneshot::async_channel();
+        let engine = Arc::clone(&self.engine);
+        let task: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
+            let result = catch_unwind(AssertUnwindSafe(|| with_local(&engine, work)));
+            let result = result.unwrap_or_else(|payload| {
+                Err(Error::TaskPanicked {
+                    message: TaskPanic::of(&*payload).message,
+                })
+            });
+            // The caller waits and cannot have gone away.
+            let _ = tell.send(result);
+            drop(admitted);
+        });
+        // SAFETY: only the lifetime changes; the caller keeps the borrows valid
+        // until the task has sent its result or was dropped with its sender.
+        let task: Box<dyn FnOnce() + Send + 'static> = unsafe { std::mem::transmute(task) };
+        let may_block = !self.simulated && !self.is_in_task();
+        self.engine.remotes[worker].run(task, may_block);
+        done
+    }
+
+    /// Runs `work` as a task of worker `worker`, or of the next one in turn.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        worker: Option<usize>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> TaskHandle<T> {
+        let (tell, done) = oneshot::async_channel();
+        let in_task = Local::with_current(&self.engine, |local| local.is_some());
+        let Ok(admitted) = self.admit(in_task) else {
+            drop(tell);
+            return TaskHandle::new(done);
+        };
+        let task = Box::new(move || {
+            let result = catch_unwind(AssertUnwindSafe(work));
+            // Nobody may be interested any more.
+            let _ = tell.send(result.map_err(|payload| TaskPanic::of(&*payload)));
+            drop(admitted);
+        });
+        let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.config.workers;
+        let may_block = !in_task && !self.simulated;
+        self.engine.remotes[worker].run(task, may_block);
+        TaskHandle::new(done)
+    }
+
+    /// Has every worker finish its tasks and end. Idempotent.
+    pub(crate) fn stop(&self) {
+        self.engine.admission.closing.store(true, Ordering::SeqCst);
+        self.engine.stopping.store(true, Ordering::Release);
+        for remote in &self.engine.remotes {
+            remote.notify();
+        }
+        if self.simulated {
+            crate::sim::drive_to_end();
+        }
+        for thread in self.threads.lock().drain(..) {
+            // A worker's panic was printed by its thread; there is no result to take.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Runtime {
+    /// Whether the caller is a task of this engine.
+    pub(crate) fn is_in_task(&self) -> bool {
+        Local::with_current(&self.engine, |local| local.is_some())
+    }
+
+    /// Whether a simulation steps the workers.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.simulated
+    }
+}
+
+/// Calls `work` with the worker on which the caller is a task.
+fn with_local<T>(
+    engine: &Engine,
+    work: impl FnOnce(&Local) -> Result<T, Error>,
+) -> Result<T, Error> {
+    Local::with_current(engine, |local| match local {
+        Some(local) => work(local),
+        None => Err(Error::Closed),
+    })
+}

@@ -1,0 +1,14 @@
+//! Workers and tasks.
+//!
+//! A worker is one thread's loop over one I/O channel. Work runs in stackful
+//! coroutines that never leave their worker (paper 001, section 3.2). The loop
+//! is one function, [`Worker::step`], so that a test can drive several workers
+//! from one thread in any order.
+
+mod remote;
+mod task;
+mod worker;
+
+pub(crate) use remote::Remote;
+pub(crate) use task::{TaskId, TaskRef, block_on};
+pub(crate) use worker::{Duties, Limits, Worker};

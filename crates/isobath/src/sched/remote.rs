@@ -1,0 +1,143 @@
+//! What other threads hold of a worker: its inbox, and the means to wake it.
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::task::TaskId;
+
+/// Work for a task of a worker.
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
+
+/// Work that may wait in an inbox before senders are made to wait.
+const INBOX_LIMIT: usize = 1 << 16;
+
+/// A message to a worker.
+pub(crate) enum Message {
+    /// Run this as a task.
+    Run(Work),
+    /// Resume this parked task.
+    Unpark(TaskId),
+}
+
+/// Messages to a worker that it has not taken yet.
+struct Inbox {
+    messages: VecDeque<Message>,
+    /// The worker has ended, or never started: nobody would take a message.
+    closed: bool,
+}
+
+/// One worker as other threads see it.
+pub(crate) struct Remote {
+    inbox: Mutex<Inbox>,
+    drained: Condvar,
+    has_mail: AtomicBool,
+    sleeping: AtomicBool,
+    waker: OnceLock<isobath_io::Waker>,
+}
+
+impl Remote {
+    pub(crate) fn new() -> Remote {
+        Remote {
+            inbox: Mutex::new(Inbox {
+                messages: VecDeque::new(),
+                closed: false,
+            }),
+            drained: Condvar::new(),
+            has_mail: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            waker: OnceLock::new(),
+        }
+    }
+
+    /// Gives the worker's own waker; once, when its channel exists.
+    pub(crate) fn set_waker(&self, waker: isobath_io::Waker) {
+        // A second call would come from a second worker of the same index; the
+        // first waker stays, as the first channel does.
+        let _ = self.waker.set(waker);
+    }
+
+    /// Has the worker run `work` as a task; waits while its inbox is full,
+    /// unless the caller must not block. Work for a worker that has ended is
+    /// dropped, which whoever waits for it notices.
+    pub(crate) fn run(&self, work: Work, may_block: bool) {
+        let mut inbox = self.inbox.lock();
+        while may_block && !inbox.closed && inbox.messages.len() >= INBOX_LIMIT {
+            self.drained.wait(&mut inbox);
+        }
+        if inbox.closed {
+            // Dropped without the lock: it may wake others.
+            drop(inbox);
+            drop(work);
+            return;
+        }
+        inbox.messages.push_back(Message::Run(work));
+        drop(inbox);
+        self.notify();
+    }
+
+    /// The worker takes no more messages; those that it left are dropped.
+    pub(crate) fn close(&self) {
+        let mut inbox = self.inbox.lock();
+        inbox.closed = true;
+        let left = std::mem::take(&mut inbox.messages);
+        drop(inbox);
+        self.drained.notify_all();
+        drop(left);
+    }
+
+    /// Has the worker resume a parked task.
+    pub(crate) fn unpark(&self, task: TaskId) {
+        let mut inbox = self.inbox.lock();
+        if inbox.closed {
+            return;
+        }
+        inbox.messages.push_back(Message::Unpark(task));
+        drop(inbox);
+        self.notify();
+    }
+
+    /// Has the worker look around: run one more step even if it sleeps.
+    pub(crate) fn notify(&self) {
+        self.has_mail.store(true, Ordering::Release);
+        // Pairs with the fence in `may_sleep`: either the worker sees the mail,
+        // or this sees that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed)
+            && self.sleeping.swap(false, Ordering::AcqRel)
+            && let Some(waker) = self.waker.get()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Moves all mail into `into`, if there is any.
+    pub(super) fn take_mail(&self, into: &mut VecDeque<Message>) -> bool {
+        if !self.has_mail.load(Ordering::Relaxed) || !self.has_mail.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let mut inbox = self.inbox.lock();
+        into.append(&mut inbox.messages);
+        drop(inbox);
+        self.drained.notify_all();
+        true
+    }
+
+    /// Announces that the worker is about to sleep; `false` if mail came first.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.has_mail.load(Ordering::Relaxed) {
+            self.sleeping.store(false, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// The worker is awake again.
+    pub(super) fn awake(&self) {
+        self.sleeping.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,110 @@
+//! One task: a coroutine in a slot of its worker.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, Yielder};
+use isobath_io::IoError;
+
+use super::remote::Remote;
+use super::worker::Worker;
+
+pub(super) type Fiber = Coroutine<(), (), (), DefaultStack>;
+
+/// A task's slot in its worker, and which of the slot's tasks it is: a stale
+/// id resumes nobody.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct TaskId {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// Where one task lives.
+pub(super) struct Slot {
+    pub(super) generation: Cell<u32>,
+    pub(super) fiber: Cell<Option<Fiber>>,
+    /// Set by the running fiber itself; valid while the fiber lives.
+    pub(super) yielder: Cell<*const Yielder<(), ()>>,
+    /// I/Os of this task in flight.
+    pub(super) pending: Cell<u32>,
+    /// The task waits until `pending` is zero.
+    pub(super) waits_for_io: Cell<bool>,
+    /// First error of this task's I/Os since it last waited.
+    pub(super) error: RefCell<Option<IoError>>,
+    pub(super) parked: Cell<bool>,
+    pub(super) unparked: Cell<bool>,
+}
+
+impl Slot {
+    pub(super) fn new() -> Slot {
+        Slot {
+            generation: Cell::new(0),
+            fiber: Cell::new(None),
+            yielder: Cell::new(std::ptr::null()),
+            pending: Cell::new(0),
+            waits_for_io: Cell::new(false),
+            error: RefCell::new(None),
+            parked: Cell::new(false),
+            unparked: Cell::new(false),
+        }
+    }
+}
+
+/// A handle with which any thread can resume a parked task.
+#[derive(Clone)]
+pub(crate) struct TaskRef {
+    pub(super) remote: Arc<Remote>,
+    pub(super) task: TaskId,
+}
+
+impl TaskRef {
+    /// Resumes the task, or has its next park return at once.
+    pub(crate) fn unpark(&self) {
+        self.remote.unpark(self.task);
+    }
+}
+
+impl Wake for TaskRef {
+    fn wake(self: Arc<Self>) {
+        self.unpark();
+    }
+}
+
+/// Waits for `future`: inside a task by yielding, elsewhere by blocking the thread.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Thread(std::thread::Thread);
+    impl Wake for Thread {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let mut future = pin!(future);
+    let in_task = Worker::with_current(|worker| worker.is_some_and(Worker::in_task));
+    let waker = if in_task {
+        Worker::with_current(|worker| worker.and_then(Worker::current_task))
+            .map(|task| Waker::from(Arc::new(task)))
+    } else {
+        None
+    };
+    let waker = waker.unwrap_or_else(|| Waker::from(Arc::new(Thread(std::thread::current()))));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        if in_task {
+            Worker::with_current(|worker| {
+                if let Some(worker) = worker {
+                    worker.park();
+                }
+            });
+        } else if !crate::sim::drive() {
+            std::thread::park();
+        }
+    }
+}

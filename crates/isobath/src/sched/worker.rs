@@ -1,0 +1,540 @@
+//! The worker: ready tasks, I/O in flight, and the step that advances both.
+
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use corosensei::CoroutineResult;
+use corosensei::stack::DefaultStack;
+use isobath_io::{Channel, Completion, Io, IoError};
+
+use super::remote::{Message, Remote, Work};
+use super::task::{Fiber, Slot, TaskId, TaskRef};
+
+/// Set in an I/O's user data where its completion belongs to the worker's
+/// duties and not to a task.
+const DUTY: u64 = 1 << 63;
+
+/// Completions that a sleeping worker lets gather, as a share of the I/Os in
+/// flight, and at most.
+const GATHER_SHARE: u32 = 8;
+const GATHER_MOST: u32 = 16;
+
+/// Bounds of one worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Most tasks that run user work at a time.
+    pub(crate) tasks: usize,
+    /// Most tasks that run background work.
+    pub(crate) system_tasks: usize,
+    /// Bytes of address space of a task's stack; memory is used as it is touched.
+    pub(crate) stack_bytes: usize,
+}
+
+/// What a worker does beside running tasks. Nothing here may yield.
+pub(crate) trait Duties {
+    /// An I/O submitted with [`Worker::submit_duty`] has completed.
+    fn completed(&self, worker: &Worker, token: u64, result: Result<(), IoError>);
+
+    /// Called once a step, between tasks and I/O; returns whether it did anything.
+    fn housekeep(&self, worker: &Worker) -> bool;
+
+    /// The longest sleep that is safe now; `None` if whatever ends the need to
+    /// sleep also wakes the worker.
+    fn longest_sleep(&self) -> Option<Duration>;
+}
+
+/// Counters of one worker since it started.
+#[derive(Default, Debug)]
+pub(crate) struct WorkerCounters {
+    pub(crate) steps: Cell<u64>,
+    pub(crate) tasks: Cell<u64>,
+    pub(crate) resumes: Cell<u64>,
+    pub(crate) sleeps: Cell<u64>,
+}
+
+/// One worker: everything here belongs to the thread that steps it.
+pub(crate) struct Worker {
+    pub(crate) index: usize,
+    limits: Limits,
+    remote: Arc<Remote>,
+    channel: RefCell<Box<dyn Channel>>,
+    slots: Vec<Slot>,
+    free_slots: RefCell<Vec<u32>>,
+    free_system_slots: RefCell<Vec<u32>>,
+    stacks: RefCell<Vec<DefaultStack>>,
+    ready: RefCell<VecDeque<TaskId>>,
+    waiting_work: RefCell<VecDeque<Work>>,
+    backlog: RefCell<VecDeque<Io>>,
+    mail: RefCell<VecDeque<Message>>,
+    completions: RefCell<Vec<Completion>>,
+    /// Sleeping tasks, the next to wake first.
+    timers: RefCell<BinaryHeap<Reverse<(Instant, TaskId)>>>,
+    running: Cell<Option<TaskId>>,
+    live_user_tasks: Cell<usize>,
+    /// State of the generator that orders ready tasks; 0 takes them in turn.
+    order: Cell<u64>,
+    pub(crate) counters: WorkerCounters,
+}
+
+thread_local! {
+    static CURRENT: Cell<*const Worker> = const { Cell::new(std::ptr::null()) };
+}
+
+impl Worker {
+    /// A worker on `channel`; call it on the thread that will step it.
+    pub(crate) fn new(
+        index: usize,
+        limits: Limits,
+        remote: Arc<Remote>,
+        channel: Box<dyn Channel>,
+    ) -> Worker {
+        remote.set_waker(channel.waker());
+        let all = limits.tasks + limits.system_tasks;
+        Worker {
+            index,
+            limits,
+            remote,
+            channel: RefCell::new(channel),
+            slots: (0..all).map(|_| Slot::new()).collect(),
+            free_slots: RefCell::new((0..limits.tasks as u32).rev().collect()),
+            free_system_slots: RefCell::new((limits.tasks as u32..all as u32).rev().collect()),
+            stacks: RefCell::new(Vec::new()),
+            ready: RefCell::new(VecDeque::with_capacity(all)),
+            waiting_work: RefCell::new(VecDeque::new()),
+            backlog: RefCell::new(VecDeque::new()),
+            mail: RefCell::new(VecDeque::new()),
+            completions: RefCell::new(Vec::new()),
+            timers: RefCell::new(BinaryHeap::new()),
+            running: Cell::new(None),
+            live_user_tasks: Cell::new(0),
+            order: Cell::new(0),
+            counters: WorkerCounters::default(),
+        }
+    }
+
+    /// Calls `with` with the worker that is being stepped on this thread.
+    #[inline]
+    pub(crate) fn with_current<R>(with: impl FnOnce(Option<&Worker>) -> R) -> R {
+        let current = CURRENT.get();
+        // SAFETY: non-null only during `step`, which borrows the worker.
+        with(unsafe { current.as_ref() })
+    }
+
+    /// Whether a task is running now, as opposed to the step itself.
+    pub(crate) fn in_task(&self) -> bool {
+        self.running.get().is_some()
+    }
+
+    /// A handle on the running task.
+    pub(crate) fn current_task(&self) -> Option<TaskRef> {
+        let task = self.running.get()?;
+        Some(TaskRef {
+            remote: Arc::clone(&self.remote),
+            task,
+        })
+    }
+
+    /// The running task's id.
+    ///
+    /// # Panics
+    ///
+    /// Outside a task.
+    #[inline]
+    pub(crate) fn task_id(&self) -> TaskId {
+        #[expect(
+            clippy::expect_used,
+            reason = "only tasks wait; the step itself never does"
+        )]
+        self.running.get().expect("waiting is for tasks")
+    }
+
+    /// The worker as other threads see it.
+    pub(crate) fn remote(&self) -> &Arc<Remote> {
+        &self.remote
+    }
+
+    /// Whether no task exists and no I/O is in flight.
+    pub(crate) fn is_quiescent(&self) -> bool {
+        self.live_user_tasks.get() == 0
+            && self.waiting_work.borrow().is_empty()
+            && self.backlog.borrow().is_empty()
+            && self.channel.borrow().in_flight() == 0
+    }
+
+    /// I/Os in flight or waiting for room in the queue.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.channel.borrow().in_flight() + self.backlog.borrow().len() as u32
+    }
+
+    /// Most I/Os that the channel takes.
+    pub(crate) fn depth(&self) -> u32 {
+        self.channel.borrow().depth()
+    }
+
+    // ---- waiting, for tasks -------------------------------------------------
+
+    /// Lets the step run; the caller has arranged for its resumption.
+    pub(crate) fn suspend(&self) {
+        let task = self.task_id();
+        let yielder = self.slots[task.slot as usize].yielder.get();
+        // SAFETY: the running fiber stored its own yielder, which lives as long
+        // as the fiber does.
+        unsafe { (*yielder).suspend(()) }
+    }
+
+    /// Lets every other ready task run once.
+    pub(crate) fn yield_now(&self) {
+        self.ready.borrow_mut().push_back(self.task_id());
+        self.suspend();
+    }
+
+    /// Makes a suspended task ready.
+    pub(crate) fn make_ready(&self, task: TaskId) {
+        if self.slots[task.slot as usize].generation.get() == task.generation {
+            self.ready.borrow_mut().push_back(task);
+        }
+    }
+
+    /// Suspends the running task until [`TaskRef::unpark`], which may have come first.
+    pub(crate) fn park(&self) {
+        let slot = &self.slots[self.task_id().slot as usize];
+        if !slot.unparked.replace(false) {
+            slot.parked.set(true);
+            self.suspend();
+        }
+    }
+
+    /// Suspends the running task until `wake_at`, or a little later.
+    pub(crate) fn sleep_until(&self, wake_at: Instant) {
+        self.timers
+            .borrow_mut()
+            .push(Reverse((wake_at, self.task_id())));
+        self.suspend();
+    }
+
+    /// Readies the tasks whose time has come.
+    fn wake_sleepers(&self) {
+        let mut timers = self.timers.borrow_mut();
+        if timers.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some(&Reverse((wake_at, task))) = timers.peek() {
+            if wake_at > now {
+                return;
+            }
+            timers.pop();
+            self.make_ready(task);
+        }
+    }
+
+    /// Time until the next sleeping task wakes.
+    fn until_next_timer(&self) -> Option<Duration> {
+        let timers = self.timers.borrow();
+        let Reverse((wake_at, _)) = timers.peek()?;
+        Some(wake_at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Starts an I/O of the running task, to be awaited with [`Worker::wait_io`].
+    ///
+    /// # Safety
+    ///
+    /// The I/O's buffer stays valid and in place until `wait_io` returned, and
+    /// does not lie on the task's stack.
+    pub(crate) unsafe fn start_io(&self, mut io: Io) {
+        let task = self.task_id();
+        let slot = &self.slots[task.slot as usize];
+        slot.pending.set(slot.pending.get() + 1);
+        io.user_data = u64::from(task.slot);
+        self.submit(io);
+    }
+
+    /// Waits until every I/O that the running task started has completed; the
+    /// first error of them.
+    pub(crate) fn wait_io(&self) -> Result<(), IoError> {
+        let slot = &self.slots[self.task_id().slot as usize];
+        if slot.pending.get() > 0 {
+            slot.waits_for_io.set(true);
+            self.suspend();
+        }
+        slot.error.borrow_mut().take().map_or(Ok(()), Err)
+    }
+
+    /// Starts an I/O whose completion goes to [`Duties::completed`] with `token`.
+    ///
+    /// # Safety
+    ///
+    /// The I/O's buffer stays valid and in place until its completion.
+    pub(crate) unsafe fn submit_duty(&self, mut io: Io, token: u64) {
+        io.user_data = DUTY | token;
+        self.submit(io);
+    }
+
+    fn submit(&self, io: Io) {
+        let mut backlog = self.backlog.borrow_mut();
+        if !backlog.is_empty() {
+            backlog.push_back(io);
+            return;
+        }
+        // SAFETY: the callers vouch for the buffer.
+        if unsafe { self.channel.borrow_mut().submit(io) }.is_err() {
+            backlog.push_back(io);
+        }
+    }
+
+    // ---- starting tasks -----------------------------------------------------
+
+    /// Runs background work as a system task; `false` if all their slots are taken.
+    pub(crate) fn spawn_system(&self, work: Box<dyn FnOnce()>) -> bool {
+        let slot = self.free_system_slots.borrow_mut().pop();
+        slot.is_some_and(|slot| {
+            self.start(slot, work);
+            true
+        })
+    }
+
+    fn start(&self, slot: u32, work: Box<dyn FnOnce()>) {
+        let stack = self
+            .stacks
+            .borrow_mut()
+            .pop()
+            .map_or_else(|| DefaultStack::new(self.limits.stack_bytes), Ok);
+        let stack = match stack {
+            Ok(stack) => stack,
+            Err(error) => panic!("no memory for a task's stack: {error}"),
+        };
+        let yielder_cell = std::ptr::from_ref(&self.slots[slot as usize].yielder);
+        let fiber: Fiber = Fiber::with_stack(stack, move |yielder, ()| {
+            // SAFETY: the slot outlives its fiber: both belong to the worker,
+            // which drains its tasks before it is dropped.
+            unsafe { (*yielder_cell).set(std::ptr::from_ref(yielder)) };
+            // The work carries its own result; a panic that gets here was the
+            // work's to report, and must not cross the fiber's end.
+            let _ = catch_unwind(AssertUnwindSafe(work));
+        });
+        let cell = &self.slots[slot as usize];
+        cell.fiber.set(Some(fiber));
+        self.counters.tasks.set(self.counters.tasks.get() + 1);
+        if (slot as usize) < self.limits.tasks {
+            self.live_user_tasks.set(self.live_user_tasks.get() + 1);
+        }
+        self.ready.borrow_mut().push_back(TaskId {
+            slot,
+            generation: cell.generation.get(),
+        });
+    }
+
+    // ---- the step -----------------------------------------------------------
+
+    /// Advances the worker once: takes mail, runs every ready task until it
+    /// waits, does background duties, hands I/O to the kernel and reaps it.
+    ///
+    /// With `block`, and nothing else to do, sleeps until an I/O completes or
+    /// another thread calls. Returns whether anything happened.
+    pub(crate) fn step(&self, duties: &dyn Duties, block: bool) -> bool {
+        let outer = CURRENT.replace(self);
+        let progress = self.step_inner(duties, block);
+        CURRENT.set(outer);
+        progress
+    }
+
+    fn step_inner(&self, duties: &dyn Duties, block: bool) -> bool {
+        self.counters.steps.set(self.counters.steps.get() + 1);
+        let mut progress = self.read_mail();
+        self.wake_sleepers();
+        self.start_waiting_work();
+        progress |= self.run_ready();
+        progress |= duties.housekeep(self);
+        self.push_backlog();
+        // Tasks that ended in this very step have made room for work that waits.
+        let can_start =
+            !self.waiting_work.borrow().is_empty() && !self.free_slots.borrow().is_empty();
+        let sleep = block && self.ready.borrow().is_empty() && !can_start;
+        let reaped = self.poll(sleep.then(|| duties.longest_sleep()));
+        progress |= reaped > 0;
+        self.dispatch(duties);
+        progress
+    }
+
+    fn read_mail(&self) -> bool {
+        let mut mail = self.mail.borrow_mut();
+        if !self.remote.take_mail(&mut mail) {
+            return false;
+        }
+        for message in mail.drain(..) {
+            match message {
+                Message::Run(work) => self.waiting_work.borrow_mut().push_back(work),
+                Message::Unpark(task) => self.unpark(task),
+            }
+        }
+        true
+    }
+
+    fn unpark(&self, task: TaskId) {
+        let slot = &self.slots[task.slot as usize];
+        if slot.generation.get() != task.generation {
+            return;
+        }
+        if slot.parked.replace(false) {
+            self.ready.borrow_mut().push_back(task);
+        } else {
+            slot.unparked.set(true);
+        }
+    }
+
+    fn start_waiting_work(&self) {
+        loop {
+            if self.waiting_work.borrow().is_empty() {
+                return;
+            }
+            let Some(slot) = self.free_slots.borrow_mut().pop() else {
+                return;
+            };
+            let work = self.waiting_work.borrow_mut().pop_front();
+            if let Some(work) = work {
+                self.start(slot, work);
+            }
+        }
+    }
+
+    fn run_ready(&self) -> bool {
+        // Tasks that become ready meanwhile run in the next step, after I/O.
+        let count = self.ready.borrow().len();
+        for _ in 0..count {
+            let task = self.next_ready();
+            if let Some(task) = task {
+                self.resume(task);
+            }
+        }
+        count > 0
+    }
+
+    fn next_ready(&self) -> Option<TaskId> {
+        let mut ready = self.ready.borrow_mut();
+        let state = self.order.get();
+        if state != 0 && ready.len() > 1 {
+            // Any order is allowed; a simulation tries many (xorshift64).
+            let mut next = state ^ state << 13;
+            next ^= next >> 7;
+            next ^= next << 17;
+            self.order.set(next);
+            let at = (next % ready.len() as u64) as usize;
+            ready.swap(0, at);
+        }
+        ready.pop_front()
+    }
+
+    /// Has ready tasks run in an order drawn from `seed` instead of in turn.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn shuffle(&self, seed: u64) {
+        self.order.set(seed.max(1));
+    }
+
+    /// Tasks that run user work.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn live_user_tasks(&self) -> usize {
+        self.live_user_tasks.get()
+    }
+
+    fn resume(&self, task: TaskId) {
+        let slot = &self.slots[task.slot as usize];
+        if slot.generation.get() != task.generation {
+            return;
+        }
+        let Some(mut fiber) = slot.fiber.take() else {
+            return;
+        };
+        self.counters.resumes.set(self.counters.resumes.get() + 1);
+        self.running.set(Some(task));
+        let result = fiber.resume(());
+        self.running.set(None);
+        match result {
+            CoroutineResult::Yield(()) => slot.fiber.set(Some(fiber)),
+            CoroutineResult::Return(()) => self.finish(task, fiber),
+        }
+    }
+
+    fn finish(&self, task: TaskId, fiber: Fiber) {
+        let slot = &self.slots[task.slot as usize];
+        debug_assert_eq!(slot.pending.get(), 0, "a task ended with I/O in flight");
+        slot.generation.set(task.generation.wrapping_add(1));
+        slot.parked.set(false);
+        slot.unparked.set(false);
+        *slot.error.borrow_mut() = None;
+        self.stacks.borrow_mut().push(fiber.into_stack());
+        if (task.slot as usize) < self.limits.tasks {
+            self.free_slots.borrow_mut().push(task.slot);
+            self.live_user_tasks.set(self.live_user_tasks.get() - 1);
+        } else {
+            self.free_system_slots.borrow_mut().push(task.slot);
+        }
+    }
+
+    fn push_backlog(&self) {
+        let mut backlog = self.backlog.borrow_mut();
+        let mut channel = self.channel.borrow_mut();
+        while let Some(io) = backlog.pop_front() {
+            // SAFETY: as in `submit`.
+            if unsafe { channel.submit(io) }.is_err() {
+                backlog.push_front(io);
+                return;
+            }
+        }
+    }
+
+    /// Hands queued I/Os to the kernel and reaps; sleeps, at most as long as
+    /// `sleep` says, if it says anything and nobody called.
+    fn poll(&self, sleep: Option<Option<Duration>>) -> usize {
+        let mut channel = self.channel.borrow_mut();
+        let mut completions = self.completions.borrow_mut();
+        let outcome = if let Some(longest) = sleep
+            && self.remote.may_sleep()
+        {
+            let longest = longest.into_iter().chain(self.until_next_timer()).min();
+            self.counters.sleeps.set(self.counters.sleeps.get() + 1);
+            let gather = (channel.in_flight() / GATHER_SHARE).clamp(1, GATHER_MOST);
+            let outcome = channel.wait(gather, longest, &mut completions);
+            self.remote.awake();
+            outcome
+        } else {
+            channel.poll(&mut completions)
+        };
+        match outcome {
+            Ok(reaped) => reaped,
+            // Without its channel a worker cannot finish a single task; there is
+            // nothing to fall back to, and waiting for ever would hide it.
+            Err(error) => panic!("the I/O channel of worker {} failed: {error}", self.index),
+        }
+    }
+
+    fn dispatch(&self, duties: &dyn Duties) {
+        // Taken out, because a duty may submit I/O but never polls.
+        let mut completions = self.completions.take();
+        for completion in completions.drain(..) {
+            if completion.user_data & DUTY != 0 {
+                duties.completed(self, completion.user_data & !DUTY, completion.result);
+                continue;
+            }
+            let slot_index = completion.user_data as u32;
+            let slot = &self.slots[slot_index as usize];
+            if let Err(error) = completion.result {
+                slot.error.borrow_mut().get_or_insert(error);
+            }
+            slot.pending.set(slot.pending.get() - 1);
+            if slot.pending.get() == 0 && slot.waits_for_io.replace(false) {
+                self.ready.borrow_mut().push_back(TaskId {
+                    slot: slot_index,
+                    generation: slot.generation.get(),
+                });
+            }
+        }
+        self.completions.replace(completions);
+    }
+}

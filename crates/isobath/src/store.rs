@@ -1,0 +1,430 @@
+//! A store: opening, closing, and its trees.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use isobath_io::Volume;
+use parking_lot::Mutex;
+
+use crate::check::{self, CheckReport};
+use crate::engine;
+use crate::pagestore::Superblock;
+use crate::runtime::Runtime;
+use crate::stats::Stats;
+use crate::task::TaskHandle;
+use crate::tree::{Tree, TreeState};
+use crate::{Error, Options, catalog};
+
+/// Progress of long work: how much is done of how much, in the unit that the
+/// work documents. The total may grow.
+pub type Progress<'p> = &'p mut (dyn FnMut(u64, u64) + Send);
+
+/// What [`Store::trees`] says of one tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeInfo {
+    /// The tree's name.
+    pub name: String,
+    /// Its number, which no other tree of the store ever has.
+    pub id: u32,
+}
+
+/// What all handles of a store share.
+struct Shared {
+    runtime: Arc<Runtime>,
+    closer: Arc<Closer>,
+    paths: Vec<PathBuf>,
+    trees: Mutex<HashMap<String, Arc<TreeState>>>,
+}
+
+/// What closing a store needs, apart from its handles.
+struct Closer {
+    runtime: Arc<Runtime>,
+    superblock: Mutex<Superblock>,
+    closed: AtomicBool,
+}
+
+/// An open store: named trees on one volume. Clones share it.
+///
+/// [`Store::close`] writes a checkpoint; dropping the last clone does so too,
+/// but cannot report errors, and inside a task does not wait for it. A store
+/// that was not closed refuses to open.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("fruit.isobath");
+/// use isobath::{Options, Store};
+///
+/// let options = Options::new().pool_bytes(16 << 20);
+/// let store = Store::create(&[&path], &options)?;
+/// let fruit = store.create_tree("fruit")?;
+/// fruit.insert(b"apple", b"red")?;
+/// fruit.insert(b"banana", b"yellow")?;
+/// assert_eq!(fruit.get(b"apple")?.as_deref(), Some(&b"red"[..]));
+/// for record in fruit.prefix(b"b") {
+///     let (key, value) = record?;
+///     assert_eq!((&key[..], &value[..]), (&b"banana"[..], &b"yellow"[..]));
+/// }
+/// store.close()?;
+///
+/// let store = Store::open(&[&path], &options)?;
+/// assert!(store.tree("fruit")?.contains(b"banana")?);
+/// store.close()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Store(Arc<Shared>);
+
+impl Store {
+    /// Creates a store on `paths`: files that do not exist yet, or block devices
+    /// that hold no data. Several are striped, in this order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadOption`], [`Error::Volume`], [`Error::Memory`].
+    pub fn create<P: AsRef<Path>>(paths: &[P], options: &Options) -> Result<Store, Error> {
+        options.config()?;
+        if options.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+        let volume = Volume::create(&paths, &options.volume_options())?;
+        let made = Store::create_on(volume, paths.clone(), options);
+        if made.is_err() {
+            // What the volume's creation made is of no use; block devices stay.
+            for path in paths.iter().filter(|path| path.is_file()) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        made
+    }
+
+    /// A store in memory, gone when it is closed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadOption`], [`Error::Memory`].
+    pub fn in_memory(options: &Options) -> Result<Store, Error> {
+        let volume = Volume::in_memory(0, options.volume_limit());
+        Store::create_on(volume, Vec::new(), options)
+    }
+
+    /// Creates a store on an empty volume, for example a simulated one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::create`].
+    pub fn create_on_volume(volume: Volume, options: &Options) -> Result<Store, Error> {
+        Store::create_on(volume, Vec::new(), options)
+    }
+
+    fn create_on(volume: Volume, paths: Vec<PathBuf>, options: &Options) -> Result<Store, Error> {
+        let config = options.config()?;
+        let store_id = uuid();
+        let opened = engine::create(
+            volume,
+            config,
+            options.frames(),
+            options.policy()?,
+            store_id,
+        )?;
+        let runtime = Runtime::start(Arc::clone(&opened.engine))?;
+        Store::created(runtime, opened.superblock, paths)
+    }
+
+    /// Opens an existing store; `paths` in the order of its creation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAStore`], [`Error::NewerFormat`], [`Error::Truncated`],
+    /// [`Error::NotClosedCleanly`], [`Error::SuperblockDamaged`],
+    /// [`Error::Damaged`], [`Error::BadOption`], [`Error::Volume`],
+    /// [`Error::Memory`]; nothing was changed on the volume then.
+    pub fn open<P: AsRef<Path>>(paths: &[P], options: &Options) -> Result<Store, Error> {
+        options.config()?;
+        let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+        let volume = Volume::open(&paths, &options.volume_options())?;
+        Store::open_on(volume, paths, options)
+    }
+
+    /// Opens the store on `volume`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::open`].
+    pub fn open_on_volume(volume: Volume, options: &Options) -> Result<Store, Error> {
+        Store::open_on(volume, Vec::new(), options)
+    }
+
+    fn open_on(volume: Volume, paths: Vec<PathBuf>, options: &Options) -> Result<Store, Error> {
+        let mut config = options.config()?;
+        let superblock = engine::read_superblock(&volume, &paths)?;
+        config.segment_bytes = superblock.segment_bytes;
+        let policy = options.policy()?;
+        let opened = engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
+        let runtime = Runtime::start(Arc::clone(&opened.engine))?;
+        Store::opened(runtime, opened.superblock, paths)
+    }
+
+    /// The new store of an engine whose workers run.
+    pub(crate) fn created(
+        runtime: Runtime,
+        superblock: Superblock,
+        paths: Vec<PathBuf>,
+    ) -> Result<Store, Error> {
+        let store = Store::on(runtime, superblock, paths);
+        store.0.runtime.run(catalog::create)?;
+        Ok(store)
+    }
+
+    /// The existing store of an engine whose workers run.
+    pub(crate) fn opened(
+        runtime: Runtime,
+        mut superblock: Superblock,
+        paths: Vec<PathBuf>,
+    ) -> Result<Store, Error> {
+        let read_only = runtime.engine.config.read_only;
+        if !read_only && let Err(error) = engine::mark_open(&runtime.engine, &mut superblock) {
+            runtime.stop();
+            return Err(error);
+        }
+        let store = Store::on(runtime, superblock, paths);
+        if !read_only {
+            store.0.runtime.run(catalog::resume_drops)?;
+        }
+        Ok(store)
+    }
+
+    fn on(runtime: Runtime, superblock: Superblock, paths: Vec<PathBuf>) -> Store {
+        let runtime = Arc::new(runtime);
+        Store(Arc::new(Shared {
+            closer: Arc::new(Closer {
+                runtime: Arc::clone(&runtime),
+                superblock: Mutex::new(superblock),
+                closed: AtomicBool::new(false),
+            }),
+            runtime,
+            paths,
+            trees: Mutex::new(HashMap::new()),
+        }))
+    }
+
+    /// Waits for all tasks, writes everything and a checkpoint, and ends the
+    /// workers. Other handles of the store and its trees answer
+    /// [`Error::Closed`] from now on.
+    ///
+    /// # Errors
+    ///
+    /// The first failure to write: what was changed since the last opening is
+    /// lost then, and the store refuses to open. [`Error::CloseInTask`] inside
+    /// a task of this store, which would wait for itself.
+    pub fn close(self) -> Result<(), Error> {
+        if self.0.runtime.is_in_task() {
+            return Err(Error::CloseInTask);
+        }
+        self.0.closer.close()
+    }
+
+    /// Makes the tree `name`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TreeExists`], [`Error::BadTreeName`], and as for [`Tree::insert`].
+    pub fn create_tree(&self, name: &str) -> Result<Tree, Error> {
+        let tree = self.0.runtime.run(|local| catalog::add(local, name))?;
+        Ok(self.handle(name, tree))
+    }
+
+    /// The existing tree `name`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchTree`], [`Error::BadTreeName`], or a failed read.
+    pub fn tree(&self, name: &str) -> Result<Tree, Error> {
+        match self.0.runtime.run(|local| catalog::find(local, name))? {
+            Some(tree) => Ok(self.handle(name, tree)),
+            None => Err(Error::NoSuchTree {
+                name: name.to_owned(),
+            }),
+        }
+    }
+
+    /// The tree `name`, made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::create_tree`], except for [`Error::TreeExists`].
+    pub fn open_or_create_tree(&self, name: &str) -> Result<Tree, Error> {
+        match self.tree(name) {
+            Err(Error::NoSuchTree { .. }) => match self.create_tree(name) {
+                // Somebody else made it meanwhile.
+                Err(Error::TreeExists { .. }) => self.tree(name),
+                other => other,
+            },
+            other => other,
+        }
+    }
+
+    fn handle(&self, name: &str, tree: crate::btree::Tree) -> Tree {
+        let mut trees = self.0.trees.lock();
+        let known = trees
+            .get(name)
+            .filter(|state| state.tree == tree)
+            .map(Arc::clone);
+        let state = known.unwrap_or_else(|| {
+            let state = Arc::new(TreeState {
+                name: name.to_owned(),
+                tree,
+                dropped: AtomicBool::new(false),
+            });
+            trees.insert(name.to_owned(), Arc::clone(&state));
+            state
+        });
+        Tree {
+            runtime: Arc::clone(&self.0.runtime),
+            state,
+        }
+    }
+
+    /// Drops the tree `name` with all its records; its room is free when this
+    /// returns. Handles on it answer [`Error::TreeDropped`] from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchTree`], and as for [`Tree::remove`].
+    pub fn drop_tree(&self, name: &str) -> Result<(), Error> {
+        let tree = self.tree(name)?;
+        tree.state.dropped.store(true, Ordering::Release);
+        let result = self.0.runtime.run(|local| catalog::remove(local, name));
+        let mut trees = self.0.trees.lock();
+        if trees
+            .get(name)
+            .is_some_and(|state| Arc::ptr_eq(state, &tree.state))
+        {
+            trees.remove(name);
+        }
+        result
+    }
+
+    /// All trees, by name.
+    ///
+    /// # Errors
+    ///
+    /// A failed read.
+    pub fn trees(&self) -> Result<Vec<TreeInfo>, Error> {
+        let trees = self.0.runtime.run(catalog::list)?;
+        Ok(trees
+            .into_iter()
+            .map(|(name, tree)| TreeInfo {
+                name,
+                id: tree.id.0,
+            })
+            .collect())
+    }
+
+    /// Counters and gauges of the whole store.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.0.runtime.engine)
+    }
+
+    /// Reads and verifies everything: every page and chunk, every rule of
+    /// every tree, and that all room is accounted for. Nobody may change the
+    /// store meanwhile. Progress is in pages and chunks.
+    ///
+    /// # Errors
+    ///
+    /// Only what prevents checking at all; what is wrong with the store is in
+    /// the report.
+    pub fn check(&self, progress: Progress<'_>) -> Result<CheckReport, Error> {
+        self.0.runtime.run(|local| check::check(local, progress))
+    }
+
+    /// Runs `work` as a task on some worker: operations on the store's trees
+    /// inside it overlap their I/O with other tasks. Waits while very much work
+    /// is queued already.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> TaskHandle<T> {
+        self.0.runtime.spawn(None, work)
+    }
+
+    /// As [`Store::spawn`], on the worker of this index, modulo their number.
+    pub fn spawn_on<T: Send + 'static>(
+        &self,
+        worker: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> TaskHandle<T> {
+        self.0.runtime.spawn(Some(worker), work)
+    }
+
+    /// Number of workers.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.0.runtime.engine.config.workers
+    }
+
+    /// The volume's files, in order; none for a store in memory.
+    #[must_use]
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.0.paths
+    }
+}
+
+impl Closer {
+    fn close(&self) -> Result<(), Error> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let engine = &self.runtime.engine;
+        self.runtime.refuse_and_drain();
+        if engine.config.read_only {
+            self.runtime.stop();
+            engine.release_volume();
+            return Ok(());
+        }
+        let flushed = self.runtime.run_last(engine::flush);
+        self.runtime.stop();
+        let closed = flushed.and_then(|()| engine.writable()).and_then(|()| {
+            let mut superblock = self.superblock.lock();
+            *superblock = engine::checkpoint(engine, &superblock)?;
+            Ok(())
+        });
+        engine.release_volume();
+        closed
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // `close` is there for whoever wants to know how it went.
+        if !self.runtime.is_in_task() {
+            let _ = self.closer.close();
+        } else if !self.runtime.is_simulated() {
+            // The last handle goes inside a task, for which closing has to wait.
+            let closer = Arc::clone(&self.closer);
+            let thread = std::thread::Builder::new().name("isobath-close".to_owned());
+            // Without a thread the store stays open, and says so at its next opening.
+            let _ = thread.spawn(move || closer.close());
+        }
+    }
+}
+
+/// A random (version 4) UUID for a new store.
+fn uuid() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let random = std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
+    if random.is_err() {
+        // The identity serves messages only; time is unique enough.
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        bytes = now.map_or([0; 16], |now| now.as_nanos().to_le_bytes());
+    }
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}

@@ -1,0 +1,558 @@
+//! A named tree: the operations that a user calls.
+
+use std::future::Future;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::btree::{self, Cursor, Direction, Old, ValueKind, ValueRef};
+use crate::engine::{Counters, InlineContext, Local, TaskContext};
+use crate::extent::{self, Extent};
+use crate::range::Range;
+use crate::runtime::Runtime;
+use crate::value::{ValueReader, ValueWriter};
+use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+
+/// What all handles of one tree share.
+pub(crate) struct TreeState {
+    pub(crate) name: String,
+    pub(crate) tree: btree::Tree,
+    pub(crate) dropped: AtomicBool,
+}
+
+/// A named tree of a [`Store`](crate::Store): an ordered map from byte strings
+/// to byte strings. Clones share it; every method may be called from any thread
+/// and inside tasks.
+///
+/// Keys have 0 to [`MAX_KEY_BYTES`] bytes and compare as byte strings; values
+/// have up to [`MAX_VALUE_BYTES`] bytes. Each operation is atomic.
+#[derive(Clone)]
+pub struct Tree {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) state: Arc<TreeState>,
+}
+
+impl Tree {
+    /// The tree's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// The value of `key`, if it has one.
+    ///
+    /// While everything needed is in memory this runs on the calling thread;
+    /// a page fault is handed to a worker.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyTooLong`], [`Error::TreeDropped`], [`Error::Closed`], or a
+    /// failed read.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Like [`Tree::get`], into `value`, which is cleared first; `false` if
+    /// the key is absent. Allocates nothing once `value` is large enough.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        check_key(key)?;
+        self.alive()?;
+        let tree = self.state.tree;
+        let mut here = None;
+        let engine = &self.runtime.engine;
+        Local::with_current(engine, |local| {
+            if let Some(local) = local {
+                here = Some(get_in_task(local, tree, key, value));
+            }
+        });
+        if let Some(result) = here {
+            return self.explain(result);
+        }
+        match tree.get(&InlineContext::new(engine), key, value) {
+            Ok(None) => Ok(false),
+            Ok(Some(ValueKind::Inline)) => Ok(true),
+            // A page fault, a chunk to read, or something to report.
+            Ok(Some(ValueKind::Extent)) | Err(_) => {
+                self.run(|local| get_in_task(local, tree, key, value))
+            }
+        }
+    }
+
+    /// Whether `key` has a value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
+        check_key(key)?;
+        self.alive()?;
+        let tree = self.state.tree;
+        let mut value = Vec::new();
+        match tree.get(&InlineContext::new(&self.runtime.engine), key, &mut value) {
+            Ok(found) => Ok(found.is_some()),
+            Err(_) => {
+                self.run(|local| Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some()))
+            }
+        }
+    }
+
+    /// Gives `key` the value `value`, whether it had one or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::VolumeFull`],
+    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::TreeDropped`],
+    /// [`Error::Closed`], or a failed read; the tree is unchanged then.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        check_key(key)?;
+        check_value(value.len() as u64)?;
+        let tree = self.state.tree;
+        self.run(|local| insert_in_task(local, tree, key, value))
+    }
+
+    /// Removes `key`; `false` if it had no value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`].
+    pub fn remove(&self, key: &[u8]) -> Result<bool, Error> {
+        check_key(key)?;
+        let tree = self.state.tree;
+        self.run(|local| remove_in_task(local, tree, key))
+    }
+
+    /// The records whose keys lie within `bounds`, in order, from both ends.
+    /// Safe beside concurrent changes: a record that is there during the whole
+    /// iteration is seen exactly once.
+    #[must_use]
+    pub fn range<'k>(&self, bounds: impl RangeBounds<&'k [u8]>) -> Range {
+        let (lower, upper) = owned_bounds(bounds);
+        Range::new(self.clone(), lower, upper)
+    }
+
+    /// The records whose keys start with `prefix`, in order, from both ends.
+    #[must_use]
+    pub fn prefix(&self, prefix: &[u8]) -> Range {
+        let upper = btree::prefix_end(prefix);
+        Range::new(self.clone(), Bound::Included(prefix.to_vec()), upper)
+    }
+
+    /// Calls `visit` with the records whose keys lie within `bounds`, in order,
+    /// until it returns `false`; allocates nothing per record.
+    ///
+    /// Where pages are missing this runs as a task and reads ahead at the
+    /// drive's full queue depth.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TreeDropped`], [`Error::Closed`], or a failed read.
+    pub fn scan<'k>(
+        &self,
+        bounds: impl RangeBounds<&'k [u8]>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+    ) -> Result<(), Error> {
+        self.scan_in(bounds, Direction::Forward, visit)
+    }
+
+    /// As [`Tree::scan`], by descending keys.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::scan`].
+    pub fn scan_reverse<'k>(
+        &self,
+        bounds: impl RangeBounds<&'k [u8]>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+    ) -> Result<(), Error> {
+        self.scan_in(bounds, Direction::Reverse, visit)
+    }
+
+    fn scan_in<'k>(
+        &self,
+        bounds: impl RangeBounds<&'k [u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+    ) -> Result<(), Error> {
+        self.alive()?;
+        let lower = bounds.start_bound().map(|key| *key);
+        let upper = bounds.end_bound().map(|key| *key);
+        let mut cursor = Cursor::new(self.state.tree, lower, upper, direction);
+        let engine = &self.runtime.engine;
+        let in_task = Local::with_current(engine, |local| local.is_some());
+        if !in_task {
+            let ctx = InlineContext::new(engine);
+            loop {
+                match cursor.next(&ctx) {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(entry)) if entry.value.kind == ValueKind::Inline => {
+                        if !visit(entry.key, entry.value.bytes) {
+                            return Ok(());
+                        }
+                    }
+                    Ok(Some(entry)) => {
+                        let (key, value) = (entry.key, entry.value);
+                        let mut bytes = Vec::new();
+                        let tree = self.state.tree;
+                        let found =
+                            self.run(|local| read_entry(local, tree, key, value, &mut bytes))?;
+                        if found && !visit(key, &bytes) {
+                            return Ok(());
+                        }
+                    }
+                    Err(_) => break,
+                }
+            }
+        }
+        let tree = self.state.tree;
+        self.run(|local| scan_in_task(local, tree, &mut cursor, &mut visit))
+    }
+
+    /// The values of all `keys`, in their order. Cache misses and page faults
+    /// of many keys overlap, so this is the fastest way to read many records.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`]; the first of any key.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let mut values: Vec<Option<Vec<u8>>> = Vec::with_capacity(keys.len());
+        values.resize_with(keys.len(), || None);
+        self.get_each(keys, |at, value| values[at] = value.map(<[u8]>::to_vec))?;
+        Ok(values)
+    }
+
+    /// As [`Tree::get_many`], but hands each value to `each` with the key's
+    /// index, in any order, and allocates nothing per key.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get_many`].
+    pub fn get_each<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        each: impl FnMut(usize, Option<&[u8]>) + Send,
+    ) -> Result<(), Error> {
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        keys.iter().try_for_each(|key| check_key(key))?;
+        self.explain(crate::many::get_each(self, &keys, each))
+    }
+
+    /// Loads records with strictly ascending keys, as fast as they come. The
+    /// tree must be empty, or its last key below the first new one. Returns how
+    /// many were loaded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LoadOrder`] with the offending record, and as for
+    /// [`Tree::insert`]; the tree is as it was then.
+    pub fn bulk_load<K, V, I>(&self, records: I) -> Result<u64, Error>
+    where
+        K: AsRef<[u8]>,
+        V: AsRef<[u8]>,
+        I: IntoIterator<Item = (K, V)>,
+    {
+        crate::bulk::load(self, records.into_iter())
+    }
+
+    /// Writes a value of up to [`MAX_VALUE_BYTES`] as a stream; it appears
+    /// under `key` when [`ValueWriter::finish`] returns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyTooLong`], [`Error::ReadOnly`], [`Error::Poisoned`].
+    pub fn writer(&self, key: &[u8]) -> Result<ValueWriter, Error> {
+        check_key(key)?;
+        self.runtime.engine.writable()?;
+        Ok(ValueWriter::new(self.clone(), key))
+    }
+
+    /// Reads the value of `key` as a stream; `None` if it has none. A value
+    /// that is replaced or removed meanwhile makes reading fail.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>, Error> {
+        check_key(key)?;
+        ValueReader::open(self.clone(), key)
+    }
+
+    /// [`Tree::get`] as a future, for any async runtime.
+    pub fn get_async(
+        &self,
+        key: &[u8],
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, Error>> + Send + 'static + use<> {
+        let key = key.to_vec();
+        self.future(move |tree| tree.get(&key))
+    }
+
+    /// [`Tree::insert`] as a future, for any async runtime.
+    pub fn insert_async(
+        &self,
+        key: &[u8],
+        value: &[u8],
+    ) -> impl Future<Output = Result<(), Error>> + Send + 'static + use<> {
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.future(move |tree| tree.insert(&key, &value))
+    }
+
+    /// [`Tree::remove`] as a future, for any async runtime.
+    pub fn remove_async(
+        &self,
+        key: &[u8],
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 'static + use<> {
+        let key = key.to_vec();
+        self.future(move |tree| tree.remove(&key))
+    }
+
+    fn future<T, W>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + Send + 'static + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Tree) -> Result<T, Error> + Send + 'static,
+    {
+        let tree = self.clone();
+        let task = self.runtime.spawn(None, move || work(&tree));
+        task.flat()
+    }
+
+    /// Refuses once the tree is dropped or the store closed.
+    #[inline]
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        if self.state.dropped.load(Ordering::Acquire) {
+            return Err(Error::TreeDropped {
+                name: self.state.name.clone(),
+            });
+        }
+        if self.runtime.is_stopped() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// Runs `work` in a task, and names the tree in its errors.
+    pub(crate) fn run<T: Send>(
+        &self,
+        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        self.alive()?;
+        let result = self.runtime.run(work);
+        self.explain(result)
+    }
+
+    /// A tree that was dropped meanwhile looks damaged to whoever is still in it.
+    pub(crate) fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        match result {
+            Err(Error::Structure { .. }) if self.state.dropped.load(Ordering::Acquire) => {
+                Err(Error::TreeDropped {
+                    name: self.state.name.clone(),
+                })
+            }
+            other => other,
+        }
+    }
+}
+
+pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Error::KeyTooLong {
+            length: key.len(),
+            limit: MAX_KEY_BYTES,
+        });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_value(length: u64) -> Result<(), Error> {
+    if length > MAX_VALUE_BYTES {
+        return Err(Error::ValueTooLong {
+            length,
+            limit: MAX_VALUE_BYTES,
+        });
+    }
+    Ok(())
+}
+
+fn owned_bounds<'k>(bounds: impl RangeBounds<&'k [u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    (
+        bounds.start_bound().map(|key| key.to_vec()),
+        bounds.end_bound().map(|key| key.to_vec()),
+    )
+}
+
+// ---- the operations, in a task --------------------------------------------------
+
+/// Times that a read starts over because a large value was replaced meanwhile.
+const REREADS: usize = 10_000;
+
+pub(crate) fn get_in_task(
+    local: &Local,
+    tree: btree::Tree,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<bool, Error> {
+    let ctx = TaskContext { local };
+    let mut last = Ok(false);
+    for _ in 0..REREADS {
+        match tree.get(&ctx, key, value)? {
+            None => return Ok(false),
+            Some(ValueKind::Inline) => return Ok(true),
+            Some(ValueKind::Extent) => {
+                let descriptor = std::mem::take(value);
+                match read_value(local, ValueRef::extent(&descriptor), value) {
+                    Ok(()) => return Ok(true),
+                    Err(error) => last = Err(error),
+                }
+                let mut again = Vec::new();
+                let same = tree.get(&ctx, key, &mut again)? == Some(ValueKind::Extent)
+                    && again == descriptor;
+                if same {
+                    return last;
+                }
+                value.clear();
+            }
+        }
+    }
+    last
+}
+
+/// The bytes of a record's value, wherever they are.
+pub(crate) fn read_value(
+    local: &Local,
+    value: ValueRef<'_>,
+    into: &mut Vec<u8>,
+) -> Result<(), Error> {
+    into.clear();
+    match value.kind {
+        ValueKind::Inline => {
+            into.extend_from_slice(value.bytes);
+            Ok(())
+        }
+        ValueKind::Extent => extent::read_all(local, decode_extent(value.bytes)?, into),
+    }
+}
+
+/// The bytes of the value that a cursor found under `key`, or of the one that
+/// has replaced it since; `false` if the record is gone.
+pub(crate) fn read_entry(
+    local: &Local,
+    tree: btree::Tree,
+    key: &[u8],
+    value: ValueRef<'_>,
+    into: &mut Vec<u8>,
+) -> Result<bool, Error> {
+    match read_value(local, value, into) {
+        Ok(()) => Ok(true),
+        // If this was not a change of the record, the same error comes again.
+        Err(_) => get_in_task(local, tree, key, into),
+    }
+}
+
+pub(crate) fn decode_extent(descriptor: &[u8]) -> Result<Extent, Error> {
+    Extent::decode(descriptor).ok_or(Error::Structure {
+        page: 0,
+        reason: "the descriptor of a large value makes no sense",
+    })
+}
+
+pub(crate) fn free_extent(local: &Local, descriptor: &[u8]) -> Result<(), Error> {
+    extent::free(local, decode_extent(descriptor)?)
+}
+
+fn free_old(local: &Local, old: &Old) -> Result<(), Error> {
+    match old {
+        Old::Extent(descriptor) => free_extent(local, descriptor.bytes()),
+        Old::Absent | Old::Inline => Ok(()),
+    }
+}
+
+pub(crate) fn insert_in_task(
+    local: &Local,
+    tree: btree::Tree,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), Error> {
+    if btree::fits_inline(key.len(), value.len()) {
+        put_in_task(
+            local,
+            tree,
+            key,
+            ValueRef::inline(value),
+            value.len() as u64,
+        )
+    } else {
+        local.engine.writable()?;
+        let extent = extent::write_all(local, value)?;
+        put_extent(local, tree, key, extent)
+    }
+}
+
+/// Points `key` at an extent, which is freed again if that fails.
+pub(crate) fn put_extent(
+    local: &Local,
+    tree: btree::Tree,
+    key: &[u8],
+    extent: Extent,
+) -> Result<(), Error> {
+    let descriptor = extent.encode();
+    let result = put_in_task(
+        local,
+        tree,
+        key,
+        ValueRef::extent(&descriptor),
+        extent.length,
+    );
+    if result.is_err() {
+        // The first error is the one to report.
+        let _ = extent::free(local, extent);
+    }
+    result
+}
+
+fn put_in_task(
+    local: &Local,
+    tree: btree::Tree,
+    key: &[u8],
+    value: ValueRef<'_>,
+    bytes: u64,
+) -> Result<(), Error> {
+    let old = tree.insert(&TaskContext { local }, key, value)?;
+    Counters::add(&local.engine.counters.user_bytes, key.len() as u64 + bytes);
+    free_old(local, &old)
+}
+
+fn remove_in_task(local: &Local, tree: btree::Tree, key: &[u8]) -> Result<bool, Error> {
+    let old = tree.remove(&TaskContext { local }, key)?;
+    Counters::add(&local.engine.counters.user_bytes, key.len() as u64);
+    free_old(local, &old)?;
+    Ok(old.existed())
+}
+
+fn scan_in_task(
+    local: &Local,
+    tree: btree::Tree,
+    cursor: &mut Cursor,
+    visit: &mut (impl FnMut(&[u8], &[u8]) -> bool + Send),
+) -> Result<(), Error> {
+    let ctx = TaskContext { local };
+    let mut bytes = Vec::new();
+    while let Some(entry) = cursor.next(&ctx)? {
+        let go_on = match entry.value.kind {
+            ValueKind::Inline => visit(entry.key, entry.value.bytes),
+            ValueKind::Extent => {
+                !read_entry(local, tree, entry.key, entry.value, &mut bytes)?
+                    || visit(entry.key, &bytes)
+            }
+        };
+        if !go_on {
+            break;
+        }
+    }
+    Ok(())
+}

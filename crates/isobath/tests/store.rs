@@ -1,0 +1,264 @@
+//! Whole stores through the public API: loading beyond the pool, reopening,
+//! large values, many trees, bad input.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
+
+use std::collections::BTreeMap;
+
+use isobath::{Error, Options, Store, Volume};
+
+fn small() -> Options {
+    Options::new()
+        .pool_bytes(4 << 20)
+        .workers(2)
+        .segment_bytes(256 << 10)
+}
+
+fn key(n: u64) -> Vec<u8> {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
+}
+
+fn value(n: u64, length: usize) -> Vec<u8> {
+    (0..length).map(|i| (n as usize * 31 + i) as u8).collect()
+}
+
+#[test]
+fn data_of_ten_pools_survives_reopening() {
+    let volume = Volume::in_memory(0, None);
+    let count = 300_000u64;
+    let store = Store::create_on_volume(volume.clone(), &small()).unwrap();
+    let tree = store.create_tree("records").unwrap();
+    let tasks: Vec<_> = (0..8)
+        .map(|part| {
+            let tree = tree.clone();
+            store.spawn(move || {
+                for n in (part..count).step_by(8) {
+                    tree.insert(&key(n), &value(n, 120)).unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.join().unwrap();
+    }
+    let report = store.check(&mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert_eq!(report.records, count);
+    store.close().unwrap();
+
+    let store = Store::open_on_volume(volume, &small()).unwrap();
+    let tree = store.tree("records").unwrap();
+    for n in (0..count).step_by(37) {
+        assert_eq!(
+            tree.get(&key(n)).unwrap(),
+            Some(value(n, 120)),
+            "record {n}"
+        );
+    }
+    assert_eq!(tree.get(b"absent").unwrap(), None);
+    let mut seen = 0;
+    tree.scan(.., |_, _| {
+        seen += 1;
+        true
+    })
+    .unwrap();
+    assert_eq!(seen, count);
+    let report = store.check(&mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    println!("{:?}", store.stats());
+    store.close().unwrap();
+}
+
+#[test]
+fn large_values_come_back_and_their_room_too() {
+    let volume = Volume::in_memory(0, None);
+    let store = Store::create_on_volume(volume.clone(), &small()).unwrap();
+    let tree = store.create_tree("values").unwrap();
+    let sizes = [0, 1, 1024, 1025, 4000, 32_000, 65_536, 1 << 20, 5_000_000];
+    let before = store.stats().allocated_bytes;
+    for (n, &size) in sizes.iter().enumerate() {
+        tree.insert(&key(n as u64), &value(n as u64, size)).unwrap();
+    }
+    for (n, &size) in sizes.iter().enumerate() {
+        assert_eq!(
+            tree.get(&key(n as u64)).unwrap(),
+            Some(value(n as u64, size))
+        );
+    }
+    let report = store.check(&mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    store.close().unwrap();
+    let store = Store::open_on_volume(volume, &small()).unwrap();
+    let tree = store.tree("values").unwrap();
+    for (n, &size) in sizes.iter().enumerate() {
+        assert_eq!(
+            tree.get(&key(n as u64)).unwrap(),
+            Some(value(n as u64, size))
+        );
+        assert!(tree.remove(&key(n as u64)).unwrap());
+    }
+    assert_eq!(store.stats().allocated_bytes, before);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_full_volume_refuses_and_takes_again_after_deletes() {
+    let options = small().volume_limit_bytes(Some(16 << 20));
+    let store = Store::in_memory(&options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut count = 0;
+    let error = loop {
+        match tree.insert(&key(count), &value(count, 500)) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+        assert!(count < 100_000, "a 16 MiB volume took everything");
+    };
+    assert!(matches!(error, Error::VolumeFull { .. }), "{error}");
+    for n in 0..count {
+        assert_eq!(tree.get(&key(n)).unwrap(), Some(value(n, 500)));
+    }
+    // Updates in place need no room.
+    for n in 0..count {
+        tree.insert(&key(n), &value(n + 1, 500)).unwrap();
+    }
+    for n in 0..count / 2 {
+        assert!(tree.remove(&key(n)).unwrap());
+    }
+    for n in 0..count / 4 {
+        tree.insert(&key(n), &value(n, 500)).unwrap();
+    }
+    let report = store.check(&mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    store.close().unwrap();
+}
+
+#[test]
+fn random_operations_agree_with_a_map_across_reopenings() {
+    let volume = Volume::in_memory(0, None);
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let mut state = 0x1234_5678_9abc_def1u64;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let mut store = Store::create_on_volume(volume.clone(), &small()).unwrap();
+    store.create_tree("t").unwrap();
+    for round in 0..6 {
+        let tree = store.tree("t").unwrap();
+        for _ in 0..4000 {
+            let n = random(6000);
+            let mut k = key(n);
+            k.resize(random(3) as usize * 40 + 8, b'x');
+            match random(10) {
+                0..6 => {
+                    let size = [8, 100, 900, 1500, 20_000][random(5) as usize];
+                    let v = value(random(1 << 20), size);
+                    tree.insert(&k, &v).unwrap();
+                    model.insert(k, v);
+                }
+                6..9 => assert_eq!(tree.remove(&k).unwrap(), model.remove(&k).is_some()),
+                _ => assert_eq!(tree.get(&k).unwrap(), model.get(&k).cloned()),
+            }
+        }
+        let got: Vec<_> = tree.range(..).map(Result::unwrap).collect();
+        let want: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        assert!(got == want, "round {round}");
+        let got: Vec<_> = tree.range(..).rev().map(|r| r.unwrap().0).collect();
+        let want: Vec<_> = model.keys().rev().cloned().collect();
+        assert!(got == want, "round {round} reversed");
+        let report = store.check(&mut |_, _| {}).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        store.close().unwrap();
+        store = Store::open_on_volume(volume.clone(), &small()).unwrap();
+    }
+    store.close().unwrap();
+}
+
+#[test]
+fn many_keys_at_once_from_threads_and_tasks() {
+    let store = Store::in_memory(&small()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let count = 60_000u64;
+    let mut keys: Vec<Vec<u8>> = (0..count).map(|n| n.to_be_bytes().to_vec()).collect();
+    tree.bulk_load(keys.iter().map(|k| (k, value(u64::from(k[7]), 100))))
+        .unwrap();
+    tree.insert(&keys[77], &value(1, 5000)).unwrap();
+    keys.push(b"absent".to_vec());
+    keys.reverse();
+    let check = |values: Vec<Option<Vec<u8>>>| {
+        for (key, got) in keys.iter().zip(values) {
+            let want = match &key[..] {
+                b"absent" => None,
+                key if key == 77u64.to_be_bytes() => Some(value(1, 5000)),
+                key => Some(value(u64::from(key[7]), 100)),
+            };
+            assert!(got == want, "{key:?}");
+        }
+    };
+    check(tree.get_many(&keys).unwrap());
+    let (inner, task_keys) = (tree.clone(), keys.clone());
+    check(
+        store
+            .spawn(move || inner.get_many(&task_keys).unwrap())
+            .join()
+            .unwrap(),
+    );
+    store.drop_tree("t").unwrap();
+    assert!(matches!(tree.get(b"x"), Err(Error::TreeDropped { .. })));
+    let report = store.check(&mut |_, _| {}).unwrap();
+    assert_eq!((report.problems.len(), report.pages), (0, 1));
+    store.close().unwrap();
+    assert!(matches!(
+        tree.get(b"x"),
+        Err(Error::TreeDropped { .. } | Error::Closed)
+    ));
+}
+
+#[test]
+fn unsorted_bulk_loads_change_nothing() {
+    let store = Store::in_memory(&small()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let before = store.stats().allocated_bytes;
+    let mut records: Vec<(Vec<u8>, Vec<u8>)> = (0..50_000u64)
+        .map(|n| (n.to_be_bytes().to_vec(), value(n, 100)))
+        .collect();
+    records.swap(40_000, 40_001);
+    assert!(matches!(
+        tree.bulk_load(records.clone()),
+        Err(Error::LoadOrder { .. })
+    ));
+    records.sort();
+    records[30_000].0 = vec![1; 2000];
+    assert!(matches!(
+        tree.bulk_load(records),
+        Err(Error::KeyTooLong { .. })
+    ));
+    assert_eq!(tree.range(..).count(), 0);
+    assert_eq!(store.stats().allocated_bytes, before);
+    let panicking = (0..30_000u64).map(|n| {
+        assert!(n < 20_000, "the caller's iterator fails");
+        (n.to_be_bytes(), [7u8; 200])
+    });
+    let caught =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tree.bulk_load(panicking)));
+    assert!(caught.is_err());
+    // The task gives up by itself once the sender is gone.
+    while store.stats().allocated_bytes != before {
+        std::thread::yield_now();
+    }
+    store.close().unwrap();
+}
+
+#[test]
+fn more_short_tasks_than_slots_all_run() {
+    let store = Store::in_memory(&small().workers(1).tasks_per_worker(4)).unwrap();
+    for _ in 0..20 {
+        let tasks: Vec<_> = (0..50).map(|n| store.spawn(move || n)).collect();
+        let sum: u64 = tasks.into_iter().map(|task| task.join().unwrap()).sum();
+        assert_eq!(sum, 49 * 50 / 2);
+    }
+    store.close().unwrap();
+}
