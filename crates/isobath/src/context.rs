@@ -30,6 +30,9 @@ pub(crate) trait WriteContext: ReadContext {
     /// Where changes are logged.
     fn log(&self) -> &Log;
 
+    /// Who appends to the log: the worker's index.
+    fn writer(&self) -> usize;
+
     /// Called before a change, holding nothing: waits while too many pages are
     /// dirty, and refuses while the store is poisoned or read-only.
     fn admit(&self) -> Result<(), Self::Stop>;

@@ -177,7 +177,9 @@ impl ExtentWriter {
     }
 
     fn stamp(&mut self, local: &Local) -> Lsn {
-        *self.stamp.get_or_insert_with(|| local.engine.log.stamp())
+        *self
+            .stamp
+            .get_or_insert_with(|| local.engine.log.stamp(local.worker.index))
     }
 
     fn give_ids_back(&mut self, local: &Local) {

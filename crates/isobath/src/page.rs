@@ -96,6 +96,12 @@ pub(crate) mod offset {
 
 const _: () = assert!(offset::KIND_SPECIFIC + 28 == HEADER_SIZE);
 
+/// Reads a little-endian `u16` at `at`.
+#[inline]
+pub(crate) fn get_u16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
 /// Reads a little-endian `u32` at `at`.
 #[inline]
 pub(crate) fn get_u32(bytes: &[u8], at: usize) -> u32 {

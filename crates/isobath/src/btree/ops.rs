@@ -6,7 +6,7 @@ use super::{Fail, Old, Tree, TreeId, ValueKind, ValueRef, smo};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::BufferPool;
 use crate::context::{ReadContext, WriteContext};
-use crate::log::Change;
+use crate::page::Lsn;
 
 /// What to do with a key's record, having seen what is there.
 #[derive(Clone, Copy, Debug)]
@@ -78,13 +78,25 @@ impl Tree {
         &self,
         ctx: &C,
         key: &[u8],
+        decide: impl FnMut(Option<ValueRef<'_>>) -> Decision<'v>,
+    ) -> Result<(), C::Stop> {
+        ctx.admit()?;
+        self.apply(ctx, key, None, decide)
+    }
+
+    /// As [`Tree::update`], for a change that the log record `change` has
+    /// announced, and for which room was made.
+    pub(crate) fn apply<'v, C: WriteContext>(
+        &self,
+        ctx: &C,
+        key: &[u8],
+        change: Option<Lsn>,
         mut decide: impl FnMut(Option<ValueRef<'_>>) -> Decision<'v>,
     ) -> Result<(), C::Stop> {
         Tree::check_key(key)?;
-        ctx.admit()?;
         let mut descent = Descent::to_level(*self, 0);
         loop {
-            match self.try_update(ctx, &mut descent, key, &mut decide) {
+            match self.try_update(ctx, &mut descent, key, change, &mut decide) {
                 Ok(Changed::Done) => return Ok(()),
                 Ok(Changed::Underfull) => {
                     smo::merge(ctx, self, key);
@@ -101,6 +113,7 @@ impl Tree {
         ctx: &'p C,
         descent: &mut Descent<'p>,
         key: &[u8],
+        change: Option<Lsn>,
         decide: &mut impl FnMut(Option<ValueRef<'_>>) -> Decision<'v>,
     ) -> Result<Changed, Fail> {
         let (hold, _) = descent.find(ctx.pool(), key)?;
@@ -135,7 +148,17 @@ impl Tree {
         }
         let is_removal = matches!(decision, Decision::Remove);
         if found || !is_removal {
-            ctx.log().append(Change::Record, &mut [&mut page]);
+            let (record, log) = (
+                change.unwrap_or_else(|| ctx.log().stamp(ctx.writer())),
+                ctx.log(),
+            );
+            // The record may be older than the page, which was split since.
+            let version = if record > page.version() {
+                record
+            } else {
+                log.stamp(ctx.writer())
+            };
+            page.changed(record, version);
         }
         if is_removal && descent.parent.is_some() && smo::is_underfull(&edit.node()) {
             Ok(Changed::Underfull)

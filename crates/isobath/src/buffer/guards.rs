@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use super::latch::Version;
 use super::mapping::{FrameId, Place};
@@ -111,16 +111,23 @@ impl<'p> Exclusive<'p> {
         unsafe { &*self.pool.frames.pointer(self.frame).cast() }
     }
 
-    /// Notes that the page was changed by the log record `lsn`, and queues it
-    /// for writing if it was clean before.
-    pub(crate) fn changed(&mut self, lsn: Lsn) {
+    /// The page's version: the LSN of its newest change, or a stamp above it.
+    pub(crate) fn version(&self) -> Lsn {
+        Lsn(self.header().lsn.load(Acquire))
+    }
+
+    /// Notes that the page was changed by the log record `record`, which makes
+    /// `version` its version, and queues it for writing if it was clean before.
+    pub(crate) fn changed(&mut self, record: Lsn, version: Lsn) {
         self.changed = true;
         let header = self.header();
-        header.lsn.store(lsn.0, Release);
+        header.lsn.store(version.0, Release);
         let before = header.flags.fetch_or(flag::DIRTY | flag::QUEUED, AcqRel);
         if before & flag::DIRTY == 0 {
-            header.oldest_lsn.store(lsn.0, Release);
+            header.oldest_lsn.store(record.0, Release);
             self.pool.dirty.turned_dirty();
+        } else {
+            header.oldest_lsn.fetch_min(record.0, AcqRel);
         }
         if before & flag::QUEUED == 0 {
             self.pool.dirty.push(self.frame);

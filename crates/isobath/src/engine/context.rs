@@ -48,6 +48,10 @@ impl WriteContext for TaskContext<'_> {
         &self.local.engine.log
     }
 
+    fn writer(&self) -> usize {
+        self.local.worker.index
+    }
+
     fn admit(&self) -> Result<(), Error> {
         let engine = &self.local.engine;
         engine.writable()?;

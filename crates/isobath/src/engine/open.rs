@@ -98,7 +98,7 @@ pub(crate) fn create(
     let engine = Engine::new(Parts {
         config,
         pool,
-        log: Log::new(Lsn(1)),
+        log: Log::off(Lsn(1)),
         volume,
         seqs,
         space,
@@ -219,7 +219,7 @@ pub(crate) fn open(
     let engine = Engine::new(Parts {
         config,
         pool,
-        log: Log::new(Lsn(superblock.next_lsn)),
+        log: Log::off(Lsn(superblock.next_lsn)),
         volume,
         seqs,
         space,

@@ -16,7 +16,7 @@ use super::node::{Image, Node};
 use super::{Fail, Tree};
 use crate::buffer::{Exclusive, Reservation, Restart};
 use crate::context::WriteContext;
-use crate::log::Change;
+use crate::log::record::{Kind, structure_body};
 use crate::page::{offset, put_u64};
 
 /// All pages of one structure modification, latched, with their new images.
@@ -59,9 +59,22 @@ impl<'p> Modification<'p> {
         for (page, image) in &self.changed {
             page.words().store_all(&image.0);
         }
-        let mut pages: Vec<&mut Exclusive<'p>> =
-            self.changed.iter_mut().map(|(page, _)| page).collect();
-        ctx.log().append(Change::Structure, &mut pages);
+        let log = ctx.log();
+        let body = if log.is_on() {
+            let images = self
+                .changed
+                .iter()
+                .map(|(page, image)| (page.id(), &image.0));
+            let ended = self.unlinked.iter().map(Exclusive::id);
+            structure_body(self.tree.id, images, ended, &[])
+        } else {
+            Vec::new()
+        };
+        log.append(ctx.writer(), Kind::Structure, &[&body], |lsn| {
+            for (page, _) in &mut self.changed {
+                page.changed(lsn, lsn);
+            }
+        });
         drop(self.changed);
         for page in self.unlinked {
             ctx.free(page);

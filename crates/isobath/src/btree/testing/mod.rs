@@ -54,7 +54,7 @@ impl TestContext {
     pub(super) fn new(frames: u32, page_ids: u64) -> TestContext {
         TestContext {
             pool: BufferPool::new(frames, page_ids).unwrap(),
-            log: Log::new(Lsn(1)),
+            log: Log::off(Lsn(1)),
             free: Mutex::new(Free {
                 frames: (0..frames).rev().collect(),
                 ids: Vec::new(),
@@ -172,6 +172,10 @@ impl ReadContext for TestContext {
 impl WriteContext for TestContext {
     fn log(&self) -> &Log {
         &self.log
+    }
+
+    fn writer(&self) -> usize {
+        0
     }
 
     fn admit(&self) -> Result<(), crate::Error> {

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Every measurement of docs/benchmarks.md, one after the other: JSON lines in OUT, one file per measurement.
+#
+#   scripts/benchmarks.sh DIR OUT [SIZE]     DIR: on the drive to be measured; SIZE: data, 4GiB unless told
+#   ONLY='lookup|scan' DURATION=10s scripts/benchmarks.sh DIR OUT     only the measurements whose names match
+#
+# Needs a build with the rival: cargo build --release --features rocksdb. Keep other load off the machine.
+set -euo pipefail
+dir=$1 out=$2 size=${3:-4GiB}
+only=${ONLY:-.} duration=${DURATION:-20s}
+isobath=${ISOBATH:-$(dirname "$0")/../target/release/isobath}
+mkdir -p "$out"
+
+# NAME ARGUMENTS...: one measurement
+measure() {
+    local name=$1
+    shift
+    [[ $name =~ $only ]] || return 0
+    printf '%s  %s: isobath %s\n' "$(date +%T)" "$name" "$*" >&2
+    "$isobath" "$@" --json --quiet >"$out/$name.json" || echo "$name failed" >&2
+}
+lookup() {
+    local name=$1
+    shift
+    measure "$name" bench lookup --bytes "$size" --duration "$duration" "$@"
+}
+iso=(--path "$dir/bench.iso" --keep)
+rocks=(--path "$dir/bench.rocks" --keep --engine rocksdb)
+
+lookup load "${iso[@]}" --load-only
+lookup get "${iso[@]}"
+lookup rocksdb-get "${rocks[@]}" --threads 128
+lookup get-again "${iso[@]}"
+rate() { grep -o '"ops_per_s": *[0-9]*' "$out/$1.json" | head -1 | grep -o '[0-9]*$'; }
+if [[ latency =~ $only && -s $out/rocksdb-get.json ]]; then
+    lookup latency "${iso[@]}" --rate $(($(rate get) * 8 / 10))
+    lookup rocksdb-latency "${rocks[@]}" --threads 128 --rate $(($(rate rocksdb-get) * 8 / 10))
+fi
+lookup scan "${iso[@]}" --op scan --tasks 4
+lookup scan-deep "${iso[@]}" --op scan
+lookup rocksdb-scan "${rocks[@]}" --op scan --threads 8
+lookup memory-device --memory-device --workers 1
+lookup in-pool-get --in-pool --workers 1
+lookup in-pool-get-threads --in-pool --from threads --threads 1 --workers 1
+lookup in-pool-get-many --in-pool --workers 1 --op get-many
+lookup in-pool-scan --in-pool --workers 1 --op scan
+lookup update "${iso[@]}" --op update
+lookup insert --path "$dir/insert.iso" --op insert
+measure raw raw --file "$dir/bench.iso" --depth 128
+rm -rf "$dir/bench.iso" "$dir/bench.rocks" "$dir/insert.iso"
