@@ -189,10 +189,10 @@ impl Local {
         batch.writes.clear();
         for request in &batch.requests {
             let mut write = request.write;
-            if !write.history.is_known() {
+            if !write.history.is_known() || space.keeps_page_histories() {
                 let header = frames.header(write.token as FrameId);
                 let old = Address::from_raw(header.address.load(Relaxed));
-                write.history = space.inherited(old);
+                write.history = space.inherited(request.page, old);
             }
             write.history = space.policy.updated(write.history, now);
             batch.writes.push(write);
@@ -364,6 +364,8 @@ impl Local {
                 .fetch_and(!(flag::WRITING | flag::UNLISTED), AcqRel);
             if before & flag::FREED != 0 {
                 freed_segment |= space.kill(placed.address);
+            } else {
+                space.trace_written(placed.page);
             }
             if before & flag::UNLISTED != 0 {
                 listed.push((
