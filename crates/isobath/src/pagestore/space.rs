@@ -92,6 +92,8 @@ struct Open {
     segment: u32,
     cursor: u32,
     entries: Vec<Entry>,
+    /// Whose need opened it.
+    cause: Cause,
 }
 
 /// The state of every segment, and the streams' open segments.
@@ -265,10 +267,7 @@ impl Space {
                 self.close(slot, closing);
             }
         }
-        let slot = match self.open[slot] {
-            Some(_) => slot,
-            None => self.instead_of(slot, request).unwrap_or(slot),
-        };
+        let slot = self.slot_for(slot, request)?;
         if self.open[slot].is_none() {
             let segment = self.take_segment(request.write.cause)?;
             self.table.open(SegmentId(segment), stream);
@@ -281,6 +280,7 @@ impl Space {
                 segment,
                 cursor: 0,
                 entries: Vec::new(),
+                cause: request.write.cause,
             });
         }
         let align = self.chunk_align;
@@ -303,16 +303,22 @@ impl Space {
         Ok(Address::new(segment, offset, length))
     }
 
-    /// Where to put `request` instead of opening a segment for `slot`: the nearest stream that has one open with room, where
-    /// as many are open as may be, or where free segments are so few that victims under way need them.
-    fn instead_of(&self, slot: usize, request: &Request) -> Option<usize> {
-        let opened = self.open.iter().flatten().count() as u32;
-        let scarce = match request.write.cause {
-            Cause::User => self.spare_segments() == 0,
-            Cause::Relocated => self.free_segments() <= self.cleaning,
+    /// The stream that takes `request`: its own, or the nearest one that has a segment open with room, where as many are
+    /// open as may be, or where what is free belongs to the cleaner.
+    ///
+    /// Changed pages fill no segment that the cleaner took from its reserve while nothing else is free: where many streams
+    /// share their segments, that would use up the reserve.
+    fn slot_for(&self, slot: usize, request: &Request) -> Result<usize, NoSegment> {
+        let user = request.write.cause == Cause::User;
+        let scarce = match user {
+            true => self.spare_segments() == 0,
+            false => self.free_segments() <= self.cleaning,
         };
-        if opened < self.open_limit && !scarce {
-            return None;
+        let allowed = |open: &Open| !(user && scarce) || open.cause == Cause::User;
+        match &self.open[slot] {
+            Some(open) if allowed(open) => return Ok(slot),
+            None if !scarce && self.opened() < self.open_limit => return Ok(slot),
+            _ => {}
         }
         let streams = usize::from(self.policy.streams());
         let alike = if slot < streams {
@@ -324,9 +330,16 @@ impl Space {
             let entries = summary::size(open.entries.len() + 1);
             open.cursor + request.write.bytes + entries <= self.segment_bytes()
         };
+        let suits = |open: &Open| allowed(open) && has_room(open);
         alike
-            .filter(|&other| self.open[other].as_ref().is_some_and(has_room))
+            .filter(|&other| self.open[other].as_ref().is_some_and(suits))
             .min_by_key(|&other| other.abs_diff(slot))
+            .or((!(user && scarce)).then_some(slot))
+            .ok_or(NoSegment)
+    }
+
+    fn opened(&self) -> u32 {
+        self.open.iter().flatten().count() as u32
     }
 
     fn take_segment(&mut self, cause: Cause) -> Result<u32, NoSegment> {
