@@ -26,6 +26,7 @@ fn help_names_every_verb_and_the_exit_codes() {
         "probe",
         "model",
         "advise",
+        "sim",
         "raw",
         "completions",
         "Exit codes",
@@ -57,6 +58,8 @@ fn every_verb_has_help_with_an_example() {
         &["probe"],
         &["model"],
         &["advise"],
+        &["sim", "clean"],
+        &["sim", "analysis"],
         &["raw"],
         &["completions"],
     ] {

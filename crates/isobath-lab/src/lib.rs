@@ -9,6 +9,7 @@ pub mod advice_report;
 pub mod bench;
 mod bytes;
 pub mod clean;
+pub mod clean_analysis;
 pub mod clean_report;
 mod drive;
 pub mod drive_model;

@@ -7,12 +7,13 @@ mod measure;
 mod probe;
 mod raw;
 mod scan;
+mod sim;
 mod store;
 mod whole;
 
 use clap::CommandFactory;
 
-use crate::args::{BenchVerb, Cli, GlobalArgs, Verb};
+use crate::args::{BenchVerb, Cli, GlobalArgs, SimVerb, Verb};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -46,6 +47,10 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         },
         Verb::Probe(args) => probe::probe(&args, global, &mut out)?,
         Verb::Model(args) => drive::model(&args, &mut out)?,
+        Verb::Sim(args) => match args.verb {
+            SimVerb::Clean(args) => sim::clean(&args, global, &mut out)?,
+            SimVerb::Analysis(args) => sim::analysis(&args, &mut out)?,
+        },
         Verb::Advise(args) => drive::advise(&args, &mut out)?,
         Verb::Completions { shell } => {
             let mut script = Vec::new();

@@ -28,19 +28,31 @@ impl TraceFormat {
     pub const NAMES: &'static str = "csv, binary, blkparse, msr";
 }
 
+impl TraceFormat {
+    /// Every format.
+    pub const ALL: [TraceFormat; 4] = [Self::Csv, Self::Binary, Self::Blkparse, Self::Msr];
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Binary => "binary",
+            Self::Blkparse => "blkparse",
+            Self::Msr => "msr",
+        }
+    }
+}
+
 impl std::str::FromStr for TraceFormat {
     type Err = TraceError;
 
     fn from_str(name: &str) -> Result<Self, TraceError> {
-        match name {
-            "csv" => Ok(Self::Csv),
-            "binary" => Ok(Self::Binary),
-            "blkparse" => Ok(Self::Blkparse),
-            "msr" => Ok(Self::Msr),
-            _ => Err(TraceError::UnknownFormat {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == name)
+            .ok_or_else(|| TraceError::UnknownFormat {
                 name: name.to_owned(),
-            }),
-        }
+            })
     }
 }
 
