@@ -27,6 +27,7 @@ pub mod probe;
 pub mod quickstart;
 pub mod raw;
 mod raw_sweep;
+pub mod ssd;
 
 pub use bytes::{escape, hex, text_or_hex, unhex};
 pub use drive::DriveLimit;

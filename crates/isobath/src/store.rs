@@ -9,7 +9,7 @@ use isobath_io::Volume;
 use parking_lot::Mutex;
 
 use crate::check::{self, CheckReport};
-use crate::engine;
+use crate::engine::{self, Local};
 use crate::pagestore::{PageTrace, Superblock};
 use crate::runtime::Runtime;
 use crate::stats::Stats;
@@ -329,6 +329,17 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::of(&self.0.runtime.engine)
+    }
+
+    /// Tells the drive which segments hold nothing (TRIM; holes in a file), so that it need not keep what they held. Answers
+    /// how many bytes that were. The store can be used meanwhile. A file then has to find room for them again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the device does not know the operation or fails; nothing is lost. [`Error::ReadOnly`],
+    /// [`Error::Poisoned`].
+    pub fn discard_free_segments(&self) -> Result<u64, Error> {
+        self.0.runtime.run(Local::discard_free)
     }
 
     /// Tells `trace` of every page that is stored now, then of every page that is written because it changed, and of

@@ -3,6 +3,7 @@
 mod admission;
 mod cleaner;
 mod context;
+mod discard;
 mod fault;
 mod local;
 mod open;
