@@ -46,6 +46,8 @@ pub struct Stats {
     pub free_segments: u64,
     /// Bytes of one segment.
     pub segment_bytes: u64,
+    /// Full segments by the share of them that is dead: bin i counts i·10% to (i+1)·10%.
+    pub segment_emptiness: [u64; 10],
     /// Bytes on the volume of pages and chunks that are current.
     pub live_bytes: u64,
     /// Bytes of all pages and chunks that exist, written yet or not.
@@ -100,6 +102,7 @@ impl Stats {
             segments: u64::from(space.segments()),
             free_segments: u64::from(space.free_segments()),
             segment_bytes: u64::from(space.segment_bytes()),
+            segment_emptiness: space.emptiness_histogram(),
             live_bytes: space.live_bytes(),
             allocated_bytes: read(&engine.allocated_bytes),
             capacity_bytes: read(&engine.capacity_bytes),

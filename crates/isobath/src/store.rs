@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use crate::check::{self, CheckReport};
 use crate::engine;
 use crate::engine::Plan;
+use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
 use crate::task::TaskHandle;
@@ -331,6 +332,13 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::of(&self.0.runtime.engine)
+    }
+
+    /// Tells `trace` of every page that is stored now, then of every page that is written because it changed, and of
+    /// every page that is freed: what a cleaning policy sees of a workload. `None` ends that. Chunks of large values
+    /// are not told. Page numbers start at 1.
+    pub fn trace_pages(&self, trace: Option<Box<dyn PageTrace>>) {
+        self.0.runtime.engine.trace_pages(trace);
     }
 
     /// Reads and verifies everything: every page and chunk, every rule of

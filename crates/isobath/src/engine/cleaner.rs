@@ -280,7 +280,7 @@ impl Local {
         let mut space = self.engine.space.lock();
         let now = space.now;
         for (token, survivor) in group.iter().enumerate() {
-            let inherited = space.inherited(survivor.address);
+            let inherited = space.inherited(survivor.page, survivor.address);
             let history = space.policy.survived(inherited, now);
             batch.requests.push(Request {
                 page: survivor.page,

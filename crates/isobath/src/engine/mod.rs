@@ -30,10 +30,12 @@ use checkpoint::Current;
 use settle::{Changes, Settling};
 
 use crate::Error;
-use crate::buffer::{BufferPool, FrameId, Partition};
+use crate::buffer::{BufferPool, FrameId, Partition, Place};
 use crate::log::Log;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::pagestore::{Address, PageIds, ReservedWords, Space, footprint, page_payload};
+use crate::pagestore::{
+    Address, PageIds, PageTrace, ReservedWords, Space, footprint, page_payload,
+};
 use crate::sched::{Remote, TaskRef};
 
 /// Share of the pool that may be dirty: one frame in this many (DESIGN.md).
@@ -141,6 +143,8 @@ pub(crate) struct Engine {
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
+    /// Somebody hears of page writes.
+    traced: AtomicBool,
 }
 
 /// The parts that an engine is made of when it is opened.
@@ -192,6 +196,7 @@ impl Engine {
             admission: Admission::default(),
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
+            traced: AtomicBool::new(false),
         };
         engine.update_capacity(&engine.space.lock());
         Arc::new(engine)
@@ -408,6 +413,33 @@ impl Engine {
         space.live_bytes() as f64 > self.config.fill_factor * total as f64
     }
 
+    // ---- tracing ------------------------------------------------------------
+
+    /// Tells `trace` of every page that is stored now, in order of their
+    /// numbers, then of every page write and freed page; `None` ends that.
+    pub(crate) fn trace_pages(&self, mut trace: Option<Box<dyn PageTrace>>) {
+        let high_water = self.ids.lock().high_water();
+        let mut space = self.space.lock();
+        if let Some(trace) = &mut trace {
+            (1..high_water)
+                .map(PageId)
+                .filter(|&id| self.is_stored_page(id))
+                .for_each(|id| trace.written(id.0));
+        }
+        self.traced.store(trace.is_some(), Ordering::Relaxed);
+        space.set_trace(trace);
+    }
+
+    /// Whether `id` is a page, not a chunk of a large value, that was written before.
+    fn is_stored_page(&self, id: PageId) -> bool {
+        let address = match self.pool.mapping.place(id) {
+            Place::Free => return false,
+            Place::Stored(address) => address,
+            Place::Resident(frame) | Place::Loading(frame) => self.stored_address(frame),
+        };
+        !address.is_none() && address.length() as usize == PAGE_SIZE
+    }
+
     // ---- page ids -----------------------------------------------------------
 
     /// A page id whose bytes the caller has claimed.
@@ -420,6 +452,9 @@ impl Engine {
 
     /// Frees the id of a page whose storage was given up.
     pub(crate) fn free_id(&self, id: PageId) {
+        if self.traced.load(Ordering::Relaxed) {
+            self.space.lock().trace_freed(id);
+        }
         self.ids.lock().free(&self.pool.mapping, id);
         self.changes.mark(id);
         self.unclaim_pages(1);

@@ -208,10 +208,10 @@ impl Local {
         batch.writes.clear();
         for request in &batch.requests {
             let mut write = request.write;
-            if !write.history.is_known() {
+            if !write.history.is_known() || space.keeps_page_histories() {
                 let header = frames.header(write.token as FrameId);
                 let old = Address::from_raw(header.address.load(Relaxed));
-                write.history = space.inherited(old);
+                write.history = space.inherited(request.page, old);
             }
             write.history = space.policy.updated(write.history, now);
             batch.writes.push(write);
@@ -401,6 +401,9 @@ impl Local {
         let mut space = engine.space.lock();
         for placed in &batch.placed {
             freed_segment |= space.written(placed.address.segment());
+            if written && placed.token != u64::MAX {
+                space.trace_written(placed.page);
+            }
         }
         for address in dead {
             freed_segment |= space.kill(address);
