@@ -30,7 +30,8 @@ pub use check::CheckReport;
 pub use error::Error;
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
-pub use options::Options;
+pub use log::MAX_TRANSACTION_BYTES;
+pub use options::{Durability, Options};
 pub use page::{PAGE_SIZE, PageFault};
 pub use range::Range;
 #[cfg(any(test, feature = "simulation"))]

@@ -9,7 +9,7 @@ use super::{Engine, Local};
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart, flag};
 use crate::context::{ReadContext, WriteContext};
-use crate::log::Log;
+use crate::log::{Log, LogRoom};
 use crate::page::PageId;
 use crate::pagestore::Address;
 
@@ -50,6 +50,10 @@ impl WriteContext for TaskContext<'_> {
 
     fn writer(&self) -> usize {
         self.local.worker.index
+    }
+
+    fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
+        self.local.structure_room()
     }
 
     fn admit(&self) -> Result<(), Error> {

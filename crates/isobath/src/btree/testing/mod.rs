@@ -17,7 +17,7 @@ use super::node::Image;
 use super::{Tree, TreeId};
 use crate::buffer::{BufferPool, Exclusive, FrameId, Place, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
-use crate::log::Log;
+use crate::log::{Log, LogRoom};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 
@@ -176,6 +176,10 @@ impl WriteContext for TestContext {
 
     fn writer(&self) -> usize {
         0
+    }
+
+    fn structure_room(&self) -> Result<LogRoom<'_>, crate::Error> {
+        Ok(LogRoom::none())
     }
 
     fn admit(&self) -> Result<(), crate::Error> {
