@@ -1,0 +1,3 @@
+//! The repository's own tools.
+mod history;
+fn main() {}
