@@ -29,6 +29,7 @@ mod simulated {
     use std::rc::Rc;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
+    use std::time::Instant;
 
     use isobath_flash::rng::Rng;
     use isobath_io::Volume;
@@ -42,6 +43,8 @@ mod simulated {
     /// Steps in a row, per operation that waits, after which a simulation
     /// counts as stuck.
     const MOST_STEPS: u64 = 3_000_000;
+    /// Simulated microseconds of a step in which a worker has nothing to do.
+    const IDLE_STEP_US: u64 = 5;
 
     /// A simulation made no progress: a task was lost, or two wait for each other.
     #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +64,9 @@ mod simulated {
         locals: Vec<Rc<Local>>,
         steps: Cell<u64>,
         trace: Cell<u64>,
+        /// When the simulated time began, and microseconds since.
+        epoch: Instant,
+        elapsed_us: Cell<u64>,
     }
 
     thread_local! {
@@ -77,7 +83,16 @@ mod simulated {
             self.note(u64::from(index));
             self.note(u64::from(progress));
             self.note(local.worker.counters.resumes.get());
+            self.pass_time(progress);
             progress
+        }
+
+        /// A step takes a microsecond; one that finds nothing to do, some more.
+        fn pass_time(&self, progress: bool) {
+            let took = if progress { 1 } else { IDLE_STEP_US };
+            self.elapsed_us.set(self.elapsed_us.get() + took);
+            let since = std::time::Duration::from_micros(self.elapsed_us.get());
+            crate::sync::set_now(Some(self.epoch + since));
         }
 
         fn note(&self, fact: u64) {
@@ -211,7 +226,10 @@ mod simulated {
                 locals,
                 steps: Cell::new(0),
                 trace: Cell::new(seed),
+                epoch: Instant::now(),
+                elapsed_us: Cell::new(0),
             });
+            crate::sync::set_now(Some(driver.epoch));
             let outer = DRIVER.replace(Some(Rc::clone(&driver)));
             assert!(outer.is_none(), "one simulation at a time per thread");
             WAITED.set(0);
@@ -324,6 +342,7 @@ mod simulated {
             WAITED.set(0);
             drop(self.store.take());
             DRIVER.set(None);
+            crate::sync::set_now(None);
         }
     }
 }

@@ -323,7 +323,7 @@ impl Checker<'_> {
         keys.extend(last.keys());
         keys.sort_unstable();
         keys.dedup();
-        for key in keys {
+        for key in keys.into_iter().filter(|k| !history.unreadable.contains(k)) {
             let seen = last.get(&key).map_or(Seen::Absent, |&v| Seen::Version(v));
             let read = Read { key, seen };
             match self.plausible(read, LAST) {

@@ -13,7 +13,7 @@ mod versions;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use check::check;
 
@@ -124,6 +124,8 @@ pub(crate) struct History {
     /// All records after everything, as the last reader found them: those with
     /// a value. After a crash, what recovery brought back.
     pub(crate) last: Option<BTreeMap<Key, Version>>,
+    /// Records that the last reader could not read.
+    pub(crate) unreadable: BTreeSet<Key>,
     clock: u64,
 }
 

@@ -194,7 +194,8 @@ fn promote_removals(history: &History, versions: &Versions, happened: &mut [bool
         }
     }
     if let Some(last) = &history.last {
-        for &key in versions.chains.keys().filter(|k| !last.contains_key(k)) {
+        let absent = |key: &&Key| !last.contains_key(key) && !history.unreadable.contains(key);
+        for &key in versions.chains.keys().filter(absent) {
             look(key, LAST);
         }
     }

@@ -225,7 +225,7 @@ impl Worker {
         if timers.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let now = crate::sync::now();
         while let Some(&Reverse((wake_at, task))) = timers.peek() {
             if wake_at > now {
                 return;
@@ -239,7 +239,7 @@ impl Worker {
     fn until_next_timer(&self) -> Option<Duration> {
         let timers = self.timers.borrow();
         let Reverse((wake_at, _)) = timers.peek()?;
-        Some(wake_at.saturating_duration_since(Instant::now()))
+        Some(wake_at.saturating_duration_since(crate::sync::now()))
     }
 
     /// Starts an I/O of the running task, to be awaited with [`Worker::wait_io`].
