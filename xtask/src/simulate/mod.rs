@@ -2,6 +2,7 @@
 //! draws: and whether any correct store could have answered so.
 
 mod actor;
+mod canary;
 pub(crate) mod plan;
 mod recorder;
 mod run;
@@ -9,6 +10,8 @@ mod state;
 
 use std::time::{Duration, Instant};
 
+use canary::{KNOWN, Known};
+use isobath::Canary;
 use plan::{FaultKind, Scenario};
 use run::{Failure, Report, run};
 
@@ -33,6 +36,9 @@ pub(crate) struct Args {
     /// Stop after this many minutes
     #[arg(long)]
     minutes: Option<f64>,
+    /// Switch on a known bug, which must be found; `all` tries each of them
+    #[arg(long, value_name = "NAME")]
+    canary: Option<String>,
     /// Run every n-th seed twice and compare the traces
     #[arg(long, default_value_t = 10)]
     repeat_every: u64,
@@ -50,6 +56,27 @@ impl Args {
 
 /// Runs the campaign; whether every seed passed.
 pub(crate) fn campaign(args: &Args) -> bool {
+    match &args.canary {
+        Some(name) => canaries(name, args.from),
+        None => seeds(args),
+    }
+}
+
+/// Looks for known bugs; whether all were found.
+fn canaries(name: &str, from: u64) -> bool {
+    if name == "all" {
+        let missed = KNOWN.iter().filter(|known| !known.hunt(from)).count();
+        return missed == 0;
+    }
+    let Some(known) = Known::named(name) else {
+        let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
+        println!("no known bug has the name {name:?}; there are all, {}", names.join(", "));
+        return false;
+    };
+    known.hunt(from)
+}
+
+fn seeds(args: &Args) -> bool {
     let kinds = args.kinds();
     let (from, seeds) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
     let begin = Instant::now();
@@ -89,10 +116,20 @@ pub(crate) fn campaign(args: &Args) -> bool {
 }
 
 /// Runs a scenario in a thread of its own, whose state dies with it.
-pub(crate) fn isolated(scenario: Scenario) -> Result<Report, Failure> {
+fn isolated(scenario: Scenario) -> Result<Report, Failure> {
+    isolated_with(scenario, None)
+}
+
+/// The same, with a known bug.
+fn isolated_with(scenario: Scenario, canary: Option<Canary>) -> Result<Report, Failure> {
     let thread = std::thread::Builder::new()
         .name(format!("seed {}", scenario.seed))
-        .spawn(move || run(scenario));
+        .spawn(move || {
+            if let Some(canary) = canary {
+                canary.switch_on();
+            }
+            run(scenario)
+        });
     match thread.map(std::thread::JoinHandle::join) {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(panic)) => Err(Failure::of(format!("a panic: {}", run::message(&*panic)))),

@@ -90,7 +90,7 @@ impl Scenario {
             shared_keys: 1 + random.skewed(24),
             large_values: random.chance(60),
             extra_frames: random.one_of(&[0, 0, 40, 400]),
-            limit_bytes: full.then(|| (7 << 20) + random.below(4) * (1 << 20)),
+            limit_bytes: full.then(|| (2 << 20) + random.below(8) * (512 << 10)),
             latency_us: 0..=random.one_of(&[0, 5, 40, 200]),
             atomic_unit: random.one_of(&[512, 512, 4096]),
             faults,

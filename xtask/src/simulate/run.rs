@@ -17,6 +17,9 @@ use crate::random::Random;
 
 /// Steps after which a round that has not ended counts as stuck.
 const MOST_STEPS: u64 = 20_000_000;
+/// Bits that rot at a time, and steps between two such times.
+const ROTTEN_BITS: u64 = 8;
+const ROT_EVERY: u64 = 3000;
 /// Most power cuts during one recovery before it may end.
 const MOST_INTERRUPTIONS: u64 = 4;
 
@@ -320,12 +323,13 @@ impl Run {
 
     /// Changes stored bits, now and then.
     fn rot(&mut self, device: &FaultDevice, steps: u64) {
-        if self.scenario.faults.damage != Some(Damage::Rot) || !steps.is_multiple_of(3000) {
+        if self.scenario.faults.damage != Some(Damage::Rot) || !steps.is_multiple_of(ROT_EVERY) {
             return;
         }
         let first = self.scenario.first_byte_at_risk();
         let length = device.bytes();
-        if length > first {
+        // Most of the device holds nothing that matters.
+        for _ in 0..ROTTEN_BITS {
             let at = first + self.random.below(length - first);
             let bit = 1 << self.random.below(8);
             device.corrupt(at..at + 1, |bytes| bytes[0] ^= bit);
