@@ -120,6 +120,15 @@ pub enum Error {
         /// The newest version that this engine reads.
         known: u32,
     },
+    /// The log cannot be what was written.
+    #[error("the log at position {lsn} is damaged: {reason}")]
+    LogDamaged {
+        /// Position of the record.
+        lsn: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+
     /// Both superblocks are unreadable.
     #[error(
         "both superblocks of {} are damaged; restore from a backup",

@@ -35,6 +35,7 @@ pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
 pub use options::Options;
 pub use page::{PAGE_SIZE, PageFault};
+pub use pagestore::PageTrace;
 pub use range::Range;
 #[cfg(any(test, feature = "simulation"))]
 pub use sim::{Simulation, Stuck};

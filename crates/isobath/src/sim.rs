@@ -29,7 +29,6 @@ mod simulated {
     use std::rc::Rc;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
-    use std::time::Instant;
 
     use isobath_flash::rng::Rng;
     use isobath_io::Volume;
@@ -43,8 +42,6 @@ mod simulated {
     /// Steps in a row, per operation that waits, after which a simulation
     /// counts as stuck.
     const MOST_STEPS: u64 = 3_000_000;
-    /// Simulated microseconds of a step in which a worker has nothing to do.
-    const IDLE_STEP_US: u64 = 5;
 
     /// A simulation made no progress: a task was lost, or two wait for each other.
     #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,9 +61,6 @@ mod simulated {
         locals: Vec<Rc<Local>>,
         steps: Cell<u64>,
         trace: Cell<u64>,
-        /// When the simulated time began, and microseconds since.
-        epoch: Instant,
-        elapsed_us: Cell<u64>,
     }
 
     thread_local! {
@@ -83,16 +77,7 @@ mod simulated {
             self.note(u64::from(index));
             self.note(u64::from(progress));
             self.note(local.worker.counters.resumes.get());
-            self.pass_time(progress);
             progress
-        }
-
-        /// A step takes a microsecond; one that finds nothing to do, some more.
-        fn pass_time(&self, progress: bool) {
-            let took = if progress { 1 } else { IDLE_STEP_US };
-            self.elapsed_us.set(self.elapsed_us.get() + took);
-            let since = std::time::Duration::from_micros(self.elapsed_us.get());
-            crate::sync::set_now(Some(self.epoch + since));
         }
 
         fn note(&self, fact: u64) {
@@ -206,13 +191,9 @@ mod simulated {
         fn start(
             opened: Opened,
             seed: u64,
-            make: fn(
-                Runtime,
-                crate::pagestore::Superblock,
-                Vec<std::path::PathBuf>,
-            ) -> Result<Store, Error>,
+            make: fn(Runtime, engine::Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
         ) -> Result<Simulation, Error> {
-            let Opened { engine, superblock } = opened;
+            let Opened { engine, plan } = opened;
             let mut rng = Rng::new(seed);
             let mut locals = Vec::new();
             for index in 0..engine.config.workers {
@@ -226,15 +207,12 @@ mod simulated {
                 locals,
                 steps: Cell::new(0),
                 trace: Cell::new(seed),
-                epoch: Instant::now(),
-                elapsed_us: Cell::new(0),
             });
-            crate::sync::set_now(Some(driver.epoch));
             let outer = DRIVER.replace(Some(Rc::clone(&driver)));
             assert!(outer.is_none(), "one simulation at a time per thread");
             WAITED.set(0);
             let runtime = Runtime::simulated(Arc::clone(&engine));
-            let made = make(runtime, superblock, Vec::new());
+            let made = make(runtime, plan, Vec::new());
             let mut simulation = Simulation {
                 store: None,
                 engine,
@@ -342,7 +320,6 @@ mod simulated {
             WAITED.set(0);
             drop(self.store.take());
             DRIVER.set(None);
-            crate::sync::set_now(None);
         }
     }
 }
