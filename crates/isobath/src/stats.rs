@@ -34,6 +34,10 @@ pub struct Stats {
     pub summary_bytes_written: u64,
     /// Of `bytes_written`, those of pages and chunks that the cleaner moved.
     pub cleaning_bytes_written: u64,
+    /// Of `bytes_written`, those of checkpoints.
+    pub checkpoint_bytes_written: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
     /// Pages that left the pool.
     pub evictions: u64,
     /// Segments of the volume.
@@ -89,6 +93,8 @@ impl Stats {
             cleaning_bytes_written: read(&counters.cleaning_bytes),
             value_bytes_written: read(&counters.value_bytes),
             summary_bytes_written: read(&counters.summary_bytes),
+            checkpoint_bytes_written: read(&counters.checkpoint_bytes),
+            checkpoints: read(&counters.checkpoints),
             stalls: read(&counters.stalls),
             stall_ns: read(&counters.stall_ns),
             stall_ns_max: read(&counters.stall_ns_max),

@@ -9,8 +9,8 @@ use isobath_io::Volume;
 use parking_lot::Mutex;
 
 use crate::check::{self, CheckReport};
-use crate::engine::{self, Local};
-use crate::pagestore::{PageTrace, Superblock};
+use crate::engine::{self, Local, Plan};
+use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
 use crate::task::TaskHandle;
@@ -41,7 +41,6 @@ struct Shared {
 /// What closing a store needs, apart from its handles.
 struct Closer {
     runtime: Arc<Runtime>,
-    superblock: Mutex<Superblock>,
     closed: AtomicBool,
 }
 
@@ -132,7 +131,7 @@ impl Store {
             store_id,
         )?;
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
-        Store::created(runtime, opened.superblock, paths)
+        Store::created(runtime, opened.plan, paths)
     }
 
     /// Opens an existing store; `paths` in the order of its creation.
@@ -166,16 +165,16 @@ impl Store {
         let policy = options.policy()?;
         let opened = engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
-        Store::opened(runtime, opened.superblock, paths)
+        Store::opened(runtime, opened.plan, paths)
     }
 
     /// The new store of an engine whose workers run.
     pub(crate) fn created(
         runtime: Runtime,
-        superblock: Superblock,
+        _plan: Plan,
         paths: Vec<PathBuf>,
     ) -> Result<Store, Error> {
-        let store = Store::on(runtime, superblock, paths);
+        let store = Store::on(runtime, paths);
         store.0.runtime.run(catalog::create)?;
         Ok(store)
     }
@@ -183,27 +182,30 @@ impl Store {
     /// The existing store of an engine whose workers run.
     pub(crate) fn opened(
         runtime: Runtime,
-        mut superblock: Superblock,
+        plan: Plan,
         paths: Vec<PathBuf>,
     ) -> Result<Store, Error> {
         let read_only = runtime.engine.config.read_only;
-        if !read_only && let Err(error) = engine::mark_open(&runtime.engine, &mut superblock) {
-            runtime.stop();
-            return Err(error);
+        if !read_only {
+            let recovered = engine::mark_open(&runtime.engine, &plan)
+                .and_then(|()| plan.run(&runtime, &mut |_, _| {}));
+            if let Err(error) = recovered {
+                runtime.stop();
+                return Err(error);
+            }
         }
-        let store = Store::on(runtime, superblock, paths);
+        let store = Store::on(runtime, paths);
         if !read_only {
             store.0.runtime.run(catalog::resume_drops)?;
         }
         Ok(store)
     }
 
-    fn on(runtime: Runtime, superblock: Superblock, paths: Vec<PathBuf>) -> Store {
+    fn on(runtime: Runtime, paths: Vec<PathBuf>) -> Store {
         let runtime = Arc::new(runtime);
         Store(Arc::new(Shared {
             closer: Arc::new(Closer {
                 runtime: Arc::clone(&runtime),
-                superblock: Mutex::new(superblock),
                 closed: AtomicBool::new(false),
             }),
             runtime,
@@ -407,11 +409,9 @@ impl Closer {
         }
         let flushed = self.runtime.run_last(engine::flush);
         self.runtime.stop();
-        let closed = flushed.and_then(|()| engine.writable()).and_then(|()| {
-            let mut superblock = self.superblock.lock();
-            *superblock = engine::checkpoint(engine, &superblock)?;
-            Ok(())
-        });
+        let closed = flushed
+            .and_then(|()| engine.writable())
+            .and_then(|()| engine.last_checkpoint());
         engine.release_volume();
         closed
     }

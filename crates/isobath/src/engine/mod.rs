@@ -1,12 +1,16 @@
 //! The engine: what the layers share, and the workers that drive them.
 
 mod admission;
+mod checkpoint;
 mod cleaner;
 mod context;
 mod discard;
 mod fault;
 mod local;
+mod logging;
 mod open;
+mod recovery;
+mod settle;
 mod writeback;
 
 pub(crate) use admission::Admission;
@@ -14,7 +18,8 @@ pub(crate) use context::{InlineContext, TaskContext};
 pub(crate) use local::Local;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
-pub(crate) use open::{checkpoint, create, mark_open, open, read_superblock};
+pub(crate) use open::{create, mark_open, open, read_superblock};
+pub(crate) use recovery::Plan;
 pub(crate) use writeback::flush;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +27,9 @@ use std::sync::{Arc, OnceLock};
 
 use isobath_io::Volume;
 use parking_lot::Mutex;
+
+use checkpoint::Current;
+use settle::{Changes, Settling};
 
 use crate::Error;
 use crate::buffer::{BufferPool, FrameId, Partition, Place};
@@ -53,6 +61,8 @@ pub(crate) struct Config {
     pub(crate) block_bytes: u32,
     pub(crate) fill_factor: f64,
     pub(crate) read_only: bool,
+    /// Segments of the log area; none where nothing is logged.
+    pub(crate) log_segments: u32,
 }
 
 /// Counters of the whole engine since it was opened.
@@ -69,6 +79,8 @@ pub(crate) struct Counters {
     pub(crate) segments_cleaned: AtomicU64,
     pub(crate) damaged_pages: AtomicU64,
     pub(crate) summary_bytes: AtomicU64,
+    pub(crate) checkpoint_bytes: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
     pub(crate) value_bytes: AtomicU64,
     pub(crate) stalls: AtomicU64,
     pub(crate) stall_ns: AtomicU64,
@@ -122,7 +134,14 @@ pub(crate) struct Engine {
     pub(crate) dirty_waiters: Mutex<Vec<TaskRef>>,
     /// The first failed write; no more writes are accepted after it.
     pub(crate) poison: OnceLock<Error>,
+    /// Per worker: what its tasks wait for in the log.
+    awaited: Vec<logging::Awaited>,
     pub(crate) counters: Counters,
+    pub(crate) settling: Settling,
+    /// Pages of the mapping table that the next checkpoint has to write.
+    pub(crate) changes: Changes,
+    /// The checkpoint on the volume; taken out by whoever writes the next one.
+    pub(crate) current: Mutex<Option<Box<Current>>>,
     /// Which user work is accepted.
     pub(crate) admission: Admission,
     growing: Mutex<()>,
@@ -143,12 +162,14 @@ pub(crate) struct Parts {
     pub(crate) ids: PageIds,
     pub(crate) allocated_bytes: u64,
     pub(crate) claimed_bytes: u64,
+    pub(crate) current: Current,
 }
 
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
         let frames = parts.pool.frames.count();
+        let changes = Changes::new(parts.pool.mapping.capacity());
         let engine = Engine {
             partitions: (0..workers)
                 .map(|_| Mutex::new(Partition::new(frames as usize / workers)))
@@ -172,7 +193,11 @@ impl Engine {
             segment_waiters: Mutex::new(Vec::new()),
             dirty_waiters: Mutex::new(Vec::new()),
             poison: OnceLock::new(),
+            awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),
             counters: Counters::default(),
+            settling: Settling::new(workers * local::WRITING_TASKS),
+            changes,
+            current: Mutex::new(Some(Box::new(parts.current))),
             admission: Admission::default(),
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
@@ -247,9 +272,11 @@ impl Engine {
     pub(crate) fn poison(&self, cause: Error) {
         // The first cause is the one that matters.
         let _ = self.poison.set(cause);
+        self.stop_log();
         for waiters in [&self.segment_waiters, &self.dirty_waiters] {
             self.wake_all(waiters);
         }
+        self.settling_failed();
     }
 
     /// `count` frames are no longer dirty nor being written: changes that wait
@@ -275,7 +302,10 @@ impl Engine {
     fn update_capacity(&self, space: &Space) {
         // Beside the reserve, every stream has a segment open and the cleaner
         // wants some spare ones to work towards.
-        let kept = 1 + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
+        let checkpoints = space.segments() / 250 + 2;
+        let log = self.config.log_segments;
+        let kept =
+            1 + log + checkpoints + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
         let usable = u64::from(space.segments().saturating_sub(kept));
         let bytes = usable * page_payload(space.segment_bytes()) * FULL_PERCENT / 100;
         self.capacity_bytes.store(bytes, Ordering::Release);
@@ -432,6 +462,7 @@ impl Engine {
             self.space.lock().trace_freed(id);
         }
         self.ids.lock().free(&self.pool.mapping, id);
+        self.changes.mark(id);
         self.unclaim_pages(1);
     }
 }

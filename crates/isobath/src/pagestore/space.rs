@@ -4,6 +4,8 @@
 //! Pure state behind one lock that is held for one batch of pages at a time;
 //! the I/O that it implies is the caller's.
 
+use std::collections::HashMap;
+
 use isobath_flash::policy::{
     Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, SegmentTable, StreamId,
 };
@@ -127,19 +129,25 @@ pub(crate) struct Space {
     cleaning: u32,
     /// Pages start at multiples of this in their segment.
     chunk_align: u32,
+    /// What lies in sealed segments that have no summary, as after a crash.
+    unsummarized: HashMap<u32, Vec<Entry>>,
+    /// Segments that hold no pages of the store: superblocks, log, checkpoints.
+    system: u32,
 }
 
 impl Space {
-    /// A space of `segments` segments, all free but segment 0.
+    /// A space of `segments` segments, all free but the first `system`, which
+    /// hold the superblocks and the log.
     pub(crate) fn new(
         segments: u32,
         segment_bytes: u32,
         chunk_align: u32,
+        system: u32,
         policy: Box<dyn CleaningPolicy>,
     ) -> Space {
         let streams = usize::from(policy.streams()) * 2;
         let mut space = Space {
-            table: SegmentTable::new(1, segment_bytes),
+            table: SegmentTable::new(system, segment_bytes),
             histories: PageHistories::new(&*policy),
             trace: None,
             policy,
@@ -147,19 +155,22 @@ impl Space {
             next_seq: 1,
             free: Vec::new(),
             open: (0..streams).map(|_| None).collect(),
-            busy: vec![0],
-            summaries: vec![0],
+            busy: vec![1; system as usize],
+            summaries: vec![0; system as usize],
             reserve: 0,
             open_limit: 0,
             live_bytes: 0,
             live_chunk_bytes: 0,
-            waste: vec![0],
+            waste: vec![0; system as usize],
             cleaning: 0,
             chunk_align,
+            unsummarized: HashMap::new(),
+            system,
         };
-        // Segment 0 holds the superblocks: open for ever, so that nothing frees it.
-        space.table.open(SegmentId(0), StreamId(0));
-        space.busy[0] = 1;
+        // Open for ever, so that nothing frees them.
+        for segment in 0..system {
+            space.table.open(SegmentId(segment), StreamId(0));
+        }
         space.grow(segments);
         space
     }
@@ -177,10 +188,69 @@ impl Space {
         self.free.splice(0..0, (before..segments).rev());
         // Every stream of relocated pages may hold one half-filled segment while
         // the next victim is read.
-        // The next checkpoint needs a word per page and a few per segment.
+        // A checkpoint needs a word per page and a few per segment, beside the
+        // one that it replaces.
         let checkpoint = segments / 300 + 2;
         self.open_limit = (self.open.len() as u32).min((segments / 64).max(OPEN_LEAST));
         self.reserve = self.open_limit.min(segments / 4) + checkpoint;
+    }
+
+    /// Takes a free segment for the system's own use: nothing frees it, and no
+    /// policy sees it, until [`Space::release_system`].
+    pub(crate) fn take_system(&mut self) -> Option<u32> {
+        let segment = self.free.pop()?;
+        self.hold(segment);
+        Some(segment)
+    }
+
+    /// Takes this free segment as [`Space::take_system`] does; `false` if it is not free.
+    pub(crate) fn adopt_system(&mut self, segment: u32) -> bool {
+        let Some(at) = self.free.iter().position(|free| *free == segment) else {
+            return false;
+        };
+        self.free.remove(at);
+        self.hold(segment);
+        true
+    }
+
+    fn hold(&mut self, segment: u32) {
+        self.table.open(SegmentId(segment), StreamId(0));
+        self.busy[segment as usize] = 1;
+        self.summaries[segment as usize] = 0;
+        self.system += 1;
+    }
+
+    /// Gives a segment of the system back.
+    pub(crate) fn release_system(&mut self, segment: u32) {
+        let id = SegmentId(segment);
+        self.table.seal(id, self.now);
+        self.table.begin_cleaning(id);
+        self.table.free(id);
+        self.busy[segment as usize] = 0;
+        self.free.push(segment);
+        self.system -= 1;
+    }
+
+    /// Segments that hold no pages of the store.
+    pub(crate) fn system_segments(&self) -> u32 {
+        self.system
+    }
+
+    /// What was written to a sealed segment that has no summary; `None` if it has one.
+    pub(crate) fn unsummarized(&self, segment: u32) -> Option<Vec<Entry>> {
+        self.unsummarized.get(&segment).cloned()
+    }
+
+    /// Whether `segment` holds pages but no summary, as one does that was open
+    /// when the store crashed.
+    pub(crate) fn lacks_summary(&self, segment: u32) -> bool {
+        self.summaries[segment as usize] == 0
+            && self.table.state(SegmentId(segment)) == SegmentState::Sealed
+    }
+
+    /// Notes what lives in a segment without summary.
+    pub(crate) fn add_unsummarized(&mut self, segment: u32, entry: Entry) {
+        self.unsummarized.entry(segment).or_default().push(entry);
     }
 
     pub(crate) fn segments(&self) -> u32 {
@@ -455,6 +525,7 @@ impl Space {
         self.table.free(id);
         self.policy.freed(id);
         self.summaries[segment as usize] = 0;
+        self.unsummarized.remove(&segment);
         self.free.push(segment);
         true
     }
@@ -520,7 +591,7 @@ impl Space {
     pub(crate) fn cleaning_goal(&self, enough: u32) -> u32 {
         let footprint = self.live_bytes + chunk_waste(self.live_chunk_bytes);
         let packed = footprint.div_ceil(page_payload(self.segment_bytes()));
-        let kept = u64::from(1 + self.streams() + self.reserve);
+        let kept = u64::from(self.system + self.streams() + self.reserve);
         let reachable = u64::from(self.segments()).saturating_sub(packed + kept) as u32;
         enough.min(reachable - reachable / 4).max(1)
     }
@@ -603,7 +674,7 @@ impl Space {
         self.free.clear();
         self.live_bytes = live.iter().map(|live| u64::from(live.0)).sum();
         self.live_chunk_bytes = chunk_bytes;
-        for segment in (1..self.segments()).rev() {
+        for segment in (self.system..self.segments()).rev() {
             let words = words.get(segment as usize).copied().unwrap_or_default();
             let (bytes, pages) = live.get(segment as usize).copied().unwrap_or_default();
             seqs.at(u64::from(segment))
