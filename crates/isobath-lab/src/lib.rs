@@ -22,6 +22,7 @@ mod machine;
 pub mod model_report;
 mod model_report_svg;
 mod monitor;
+mod page_trace;
 mod pipeline;
 pub mod probe;
 pub mod quickstart;
@@ -31,7 +32,7 @@ pub mod ssd;
 
 pub use bytes::{escape, hex, text_or_hex, unhex};
 pub use drive::DriveLimit;
-pub use engine::{Callers, EngineConfig, EngineKind};
+pub use engine::{Callers, EngineConfig, EngineKind, SpaceConfig};
 pub use error::LabError;
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub use monitor::{Monitor, Silent, Stage, Unit};

@@ -23,7 +23,7 @@
 
 mod formats;
 
-pub use formats::{TraceFormat, read_trace, write_binary, write_csv};
+pub use formats::{BinaryWriter, TraceFormat, read_trace, write_binary, write_csv};
 
 use std::collections::HashMap;
 
