@@ -6,6 +6,8 @@ mod context;
 mod fault;
 mod local;
 mod logging;
+#[cfg(test)]
+mod logging_tests;
 mod open;
 mod writeback;
 
