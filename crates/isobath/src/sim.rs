@@ -196,13 +196,9 @@ mod simulated {
         fn start(
             opened: Opened,
             seed: u64,
-            make: fn(
-                Runtime,
-                crate::pagestore::Superblock,
-                Vec<std::path::PathBuf>,
-            ) -> Result<Store, Error>,
+            make: fn(Runtime, engine::Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
         ) -> Result<Simulation, Error> {
-            let Opened { engine, superblock } = opened;
+            let Opened { engine, plan } = opened;
             let mut rng = Rng::new(seed);
             let mut locals = Vec::new();
             for index in 0..engine.config.workers {
@@ -222,7 +218,7 @@ mod simulated {
             WAITED.set(0);
             clock::simulate(true);
             let runtime = Runtime::simulated(Arc::clone(&engine));
-            let made = make(runtime, superblock, Vec::new());
+            let made = make(runtime, plan, Vec::new());
             let mut simulation = Simulation {
                 store: None,
                 engine,

@@ -20,6 +20,8 @@ use crate::sched::{Duties, Limits, TaskId, Worker};
 
 /// Tasks that write dirty pages back, per worker.
 pub(super) const WRITERS: usize = 3;
+/// Tasks that write pages, per worker: those and the cleaner.
+pub(super) const WRITING_TASKS: usize = WRITERS + 1;
 /// How long a worker sleeps at most while tasks wait for free frames.
 const FRAME_RETRY: Duration = Duration::from_micros(200);
 /// Bytes of a writer's staging buffer: the largest single page write.
@@ -35,9 +37,10 @@ pub(crate) struct Local {
     pub(super) frame_waiters: RefCell<Vec<TaskId>>,
     /// Tasks that wait for pages that other workers load.
     pub(super) page_waiters: RefCell<Vec<PageWaiter>>,
-    /// Parked writers and the cleaner, to be woken when there is work.
+    /// Parked writers, the cleaner and the checkpointer, to be woken when there is work.
     pub(super) idle_writers: RefCell<Vec<TaskId>>,
     pub(super) idle_cleaner: Cell<Option<TaskId>>,
+    pub(super) idle_checkpointer: Cell<Option<TaskId>>,
     /// System tasks that still run.
     pub(super) system_tasks: Cell<usize>,
     /// Next dirty shard to write from.
@@ -71,7 +74,7 @@ impl Local {
         let _ = unsafe { channel.register_buffers(&regions) };
         let limits = Limits {
             tasks: config.tasks,
-            system_tasks: WRITERS + 1 + LOG_WRITERS,
+            system_tasks: WRITERS + 2 + LOG_WRITERS,
             stack_bytes: config.stack_bytes,
         };
         let worker = Worker::new(index, limits, Arc::clone(&engine.remotes[index]), channel);
@@ -85,6 +88,7 @@ impl Local {
             page_waiters: RefCell::new(Vec::new()),
             idle_writers: RefCell::new(Vec::new()),
             idle_cleaner: Cell::new(None),
+            idle_checkpointer: Cell::new(None),
             system_tasks: Cell::new(0),
             dirty_cursor: Cell::new(index),
             log: LogShare::new(),
@@ -99,11 +103,12 @@ impl Local {
     }
 
     fn start_system_tasks(self: &Rc<Self>) {
-        for _ in 0..WRITERS {
+        let first = self.worker.index * WRITING_TASKS;
+        for slot in first..first + WRITERS {
             let local = Rc::downgrade(self);
             self.spawn_system(move || {
                 if let Some(local) = local.upgrade() {
-                    local.writer(&mut AlignedBuf::new(STAGING_BYTES));
+                    local.writer(slot, &mut AlignedBuf::new(STAGING_BYTES));
                 }
             });
         }
@@ -113,6 +118,14 @@ impl Local {
                 local.cleaner();
             }
         });
+        if self.worker.index == 0 && self.engine.log.is_on() {
+            let local = Rc::downgrade(self);
+            self.spawn_system(move || {
+                if let Some(local) = local.upgrade() {
+                    local.checkpointer();
+                }
+            });
+        }
         let log_writers = if self.engine.log.is_on() {
             LOG_WRITERS
         } else {
@@ -130,6 +143,11 @@ impl Local {
                 },
             );
         }
+    }
+
+    /// The cleaner's place among the tasks that write.
+    pub(super) fn cleaner_slot(&self) -> usize {
+        self.worker.index * WRITING_TASKS + WRITERS
     }
 
     fn spawn_system(self: &Rc<Self>, work: impl FnOnce() + 'static) {
@@ -306,6 +324,11 @@ impl Local {
             self.worker.make_ready(task);
             woke = true;
         }
+        let checkpoint = stopping || self.engine.log.checkpoint_wanted();
+        if checkpoint && let Some(task) = self.idle_checkpointer.take() {
+            self.worker.make_ready(task);
+            woke = true;
+        }
         woke
     }
 }
@@ -324,6 +347,7 @@ impl Duties for Local {
         progress |= self.wake_frame_waiters();
         progress |= self.wake_page_waiters();
         progress |= self.wake_system_tasks();
+        progress |= self.settle_graves();
         if self.log.running.get() > 0 {
             progress |= self.wake_for_log();
         }

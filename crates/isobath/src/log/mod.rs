@@ -123,6 +123,24 @@ impl Log {
         }
     }
 
+    /// Where this opening began to write.
+    pub(crate) fn first(&self) -> Lsn {
+        Lsn(self.on.as_ref().map_or(0, |on| on.first))
+    }
+
+    /// The oldest position that a recovery would read.
+    pub(crate) fn start(&self) -> Lsn {
+        Lsn(self
+            .on
+            .as_ref()
+            .map_or(self.marks.next(), |on| on.rooms.start()))
+    }
+
+    /// Where the log lies, if it is kept.
+    pub(crate) fn area(&self) -> Option<&LogArea> {
+        self.on.as_ref().map(|on| &on.area)
+    }
+
     /// Whether anything is kept.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {

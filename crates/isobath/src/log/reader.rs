@@ -30,7 +30,7 @@ pub(crate) enum ReadError {
 }
 
 /// Where the valid log ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct LogEnd {
     /// The first position that belongs to nothing valid.
     pub(crate) lsn: Lsn,

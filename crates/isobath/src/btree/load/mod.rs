@@ -17,6 +17,7 @@ use crate::Error;
 use crate::buffer::Reservation;
 use crate::context::WriteContext;
 use crate::log::LogRoom;
+use crate::log::record::Token;
 use crate::page::PageId;
 
 /// Pages reserved at a time.
@@ -49,6 +50,8 @@ pub(crate) struct Loader<'c, C: WriteContext> {
     orphans: Vec<PageId>,
     /// Whether the pages built are linked, or freed.
     is_over: bool,
+    /// What the pages built belong to until they are linked.
+    token: Token,
 }
 
 impl<'c, C: WriteContext> Loader<'c, C> {
@@ -69,6 +72,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             edge: (!is_empty).then(|| last.unwrap_or_default()),
             orphans: Vec::new(),
             is_over: false,
+            token: ctx.log().stamp(ctx.writer()).0,
         })
     }
 
@@ -138,7 +142,11 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         self.ctx.admit()?;
         let reservation = self.ctx.reserve(RESERVED)?;
         match self.ctx.structure_room() {
-            Ok(room) => Ok(Page { reservation, room }),
+            Ok(room) => {
+                let ids: Vec<PageId> = reservation.ids().collect();
+                self.ctx.promise(self.token, &ids);
+                Ok(Page { reservation, room })
+            }
             Err(stop) => {
                 self.ctx.release(reservation);
                 Err(stop)
@@ -157,7 +165,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         self.reservation = Some(reservation);
         Modification::new(self.tree)
             .page(page, image)
-            .apply(self.ctx);
+            .apply_private(self.ctx);
         id
     }
 
@@ -241,7 +249,9 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         let Some(built) = self.finish_nodes()? else {
             return Ok(());
         };
-        if !built.link(self.ctx, &self.tree)? {
+        // The record that links the pages does not hold them.
+        self.ctx.settle(self.ctx.log().next())?;
+        if !built.link(self.ctx, &self.tree, self.token)? {
             return Err(Error::LoadOrder {
                 record: 0,
                 reason: NOT_BEYOND,
@@ -273,6 +283,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             while let Ok(false) = part.free_some(self.ctx, 64, on_extent) {}
             let _ = part.free_root(self.ctx);
         }
+        self.ctx.withdraw(Some(self.token), &[]);
     }
 }
 
@@ -282,6 +293,10 @@ impl<C: WriteContext> Drop for Loader<'_, C> {
             self.free_built(&mut |_| {});
         }
         if let Some(reservation) = self.reservation.take() {
+            let ids: Vec<PageId> = reservation.ids().collect();
+            if !ids.is_empty() {
+                self.ctx.withdraw(None, &ids);
+            }
             self.ctx.release(reservation);
         }
     }
