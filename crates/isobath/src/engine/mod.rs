@@ -7,6 +7,8 @@ mod context;
 mod fault;
 mod local;
 mod logging;
+#[cfg(test)]
+mod logging_tests;
 mod open;
 mod recovery;
 mod settle;
