@@ -78,6 +78,7 @@ pub struct Options {
     policy: PolicyKind,
     /// By default as the pool is.
     log_bytes: Option<u64>,
+    publish_stats: bool,
 }
 
 impl Default for Options {
@@ -106,6 +107,7 @@ impl Options {
             stripe_unit: VolumeOptions::DEFAULT_STRIPE_UNIT,
             policy: PolicyKind::Mdc,
             log_bytes: None,
+            publish_stats: true,
         }
     }
 
@@ -178,6 +180,16 @@ impl Options {
     #[must_use]
     pub fn log_bytes(mut self, bytes: u64) -> Options {
         self.log_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether processes of the same user may watch the statistics of the store while it is in use
+    /// ([`Stats::of_store_in_use`](crate::Stats::of_store_in_use), `isobath stats --watch`). They are in a small file in
+    /// memory, renewed at most four times a second while anything happens. By default on; stores without files and stores
+    /// opened for reading publish nothing.
+    #[must_use]
+    pub fn publish_stats(mut self, publish: bool) -> Options {
+        self.publish_stats = publish;
         self
     }
 
@@ -370,6 +382,7 @@ impl Options {
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,
+            publish_stats: self.publish_stats,
             log_segments: if self.log_bytes.is_none() {
                 0
             } else {

@@ -9,7 +9,7 @@ use isobath_io::Volume;
 use parking_lot::Mutex;
 
 use crate::check::{self, CheckReport};
-use crate::engine::{self, Local, Plan};
+use crate::engine::{self, Local, Plan, Publisher};
 use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
@@ -204,6 +204,13 @@ impl Store {
     }
 
     fn on(runtime: Runtime, paths: Vec<PathBuf>) -> Store {
+        if let Some(first) = paths.first()
+            && runtime.engine.config.publish_stats
+            && !runtime.engine.config.read_only
+        {
+            let publisher = Publisher::new(first, Stats::to_text);
+            runtime.engine.start_publishing(publisher);
+        }
         let runtime = Arc::new(runtime);
         Store(Arc::new(Shared {
             closer: Arc::new(Closer {
@@ -404,6 +411,7 @@ impl Closer {
         }
         let engine = &self.runtime.engine;
         self.runtime.refuse_and_drain();
+        engine.stop_publishing();
         if engine.config.read_only {
             self.runtime.stop();
             engine.release_volume();
