@@ -116,3 +116,83 @@ mod tests {
         store.close().unwrap();
     }
 }
+
+#[cfg(test)]
+mod prediction {
+    use super::*;
+    use isobath::{Options, PolicyKind};
+    use isobath_flash::rng::Rng;
+    use isobath_flash::sim::{RunLength, SimConfig, simulate_workload};
+    use isobath_flash::trace::{TraceFormat, read_trace};
+    use isobath_flash::workload::Zipf;
+
+    /// What the engine's cleaner moves per page written under skewed updates, and what the simulator predicts from the
+    /// engine's own page writes.
+    fn measured_and_predicted(policy: PolicyKind) -> (f64, f64) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.trace");
+        let options = Options::new()
+            .pool_bytes(2 << 20)
+            .workers(1)
+            .tasks_per_worker(8)
+            .segment_bytes(128 << 10)
+            .cleaning_policy(policy)
+            .log_bytes(0);
+        let store = Store::in_memory(&options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let records = 120_000u32;
+        let key = |n: u32| format!("{n:08}").into_bytes();
+        tree.bulk_load((0..records).map(|n| (key(n), vec![0; 100])))
+            .unwrap();
+        let recording = Recording::start(&store, &path).unwrap();
+        let (mut rng, zipf) = (Rng::new(1), Zipf::new(records, 0.99));
+        let mut update = |count: u32| {
+            for n in 0..count {
+                let rank = u64::from(zipf.sample(&mut rng));
+                let record = (rank * 74_161 % u64::from(records)) as u32;
+                tree.insert(&key(record), &[n as u8; 100]).unwrap();
+            }
+        };
+        update(80_000);
+        let before = store.stats();
+        update(80_000);
+        let after = store.stats();
+        recording.finish(&store).unwrap();
+        store.close().unwrap();
+        let writes = (after.page_writes - before.page_writes) as f64;
+        let measured = (after.relocations - before.relocations) as f64 / writes;
+        let source = std::io::BufReader::new(File::open(&path).unwrap());
+        let trace = read_trace(TraceFormat::Binary, source, 4096, 1 << 30)
+            .unwrap()
+            .compact();
+        // Segment 0 holds the superblocks, and the last page of each other one its summary.
+        let (segments, segment_bytes) = (after.segments as u32 - 1, (128 << 10) - 4096);
+        let bytes = f64::from(segments) * f64::from(segment_bytes);
+        let config = SimConfig {
+            segments,
+            segment_bytes,
+            fill: (after.live_bytes as f64 + 100.0 * 4096.0) / bytes,
+            spare_segments: 0,
+            clean_below: after.free_segments as u32,
+            clean_batch: Some(1),
+            sort_buffer_segments: 0,
+            ..SimConfig::paper(1, 0.5)
+        };
+        let run = trace.replay(1);
+        let report =
+            simulate_workload(policy, &config, run, RunLength::ToEnd, &mut |_| true).unwrap();
+        eprintln!(
+            "{policy} {measured} {} {:?}",
+            report.steady.wamp(),
+            after.segment_emptiness
+        );
+        (measured, report.steady.wamp())
+    }
+
+    #[test]
+    fn the_engines_cleaner_moves_what_the_simulator_predicts() {
+        for policy in [PolicyKind::Greedy, PolicyKind::Mdc, PolicyKind::LifeTable] {
+            let (measured, predicted) = measured_and_predicted(policy);
+        }
+    }
+}

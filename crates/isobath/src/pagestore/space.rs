@@ -180,7 +180,9 @@ impl Space {
         let before = self.table.len();
         self.table.grow(segments);
         let pages = u64::from(segments) * u64::from(self.segment_bytes()) / PAGE_SIZE as u64;
-        self.policy.resized(pages);
+        if self.policy.resized(pages) {
+            self.histories.forget();
+        }
         self.busy.resize(segments as usize, 0);
         self.summaries.resize(segments as usize, 0);
         self.waste.resize(segments as usize, 0);
