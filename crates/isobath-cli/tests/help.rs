@@ -51,6 +51,7 @@ fn every_verb_has_help_with_an_example() {
         &["put"],
         &["delete"],
         &["scan"],
+        &["stats"],
         &["check"],
         &["export"],
         &["import"],

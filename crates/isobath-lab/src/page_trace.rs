@@ -119,6 +119,8 @@ mod tests {
 
 #[cfg(test)]
 mod prediction {
+    //! The engine against the simulator, on the engine's own trace.
+
     use super::*;
     use isobath::{Options, PolicyKind};
     use isobath_flash::rng::Rng;
@@ -153,9 +155,9 @@ mod prediction {
                 tree.insert(&key(record), &[n as u8; 100]).unwrap();
             }
         };
-        update(80_000);
+        update(50_000);
         let before = store.stats();
-        update(80_000);
+        update(50_000);
         let after = store.stats();
         recording.finish(&store).unwrap();
         store.close().unwrap();
@@ -181,18 +183,25 @@ mod prediction {
         let run = trace.replay(1);
         let report =
             simulate_workload(policy, &config, run, RunLength::ToEnd, &mut |_| true).unwrap();
-        eprintln!(
-            "{policy} {measured} {} {:?}",
-            report.steady.wamp(),
-            after.segment_emptiness
-        );
         (measured, report.steady.wamp())
     }
 
     #[test]
     fn the_engines_cleaner_moves_what_the_simulator_predicts() {
-        for policy in [PolicyKind::Greedy, PolicyKind::Mdc, PolicyKind::LifeTable] {
+        let [greedy, mdc] = [PolicyKind::Greedy, PolicyKind::Mdc].map(|policy| {
             let (measured, predicted) = measured_and_predicted(policy);
-        }
+            let ratio = measured / predicted;
+            assert!(
+                (0.88..1.12).contains(&ratio),
+                "{policy}: {measured} {predicted}"
+            );
+            measured
+        });
+        // The simulator's streams are not bounded, so that in so small a space it is no model of this one.
+        let (life_table, _) = measured_and_predicted(PolicyKind::LifeTable);
+        assert!(
+            mdc < greedy && life_table < mdc,
+            "{greedy} {mdc} {life_table}"
+        );
     }
 }

@@ -9,6 +9,7 @@ mod raw;
 mod scan;
 mod sim;
 mod store;
+mod watch;
 mod whole;
 
 use clap::CommandFactory;
@@ -29,6 +30,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Delete(args) => data::delete(&args, &mut out)?,
         Verb::Scan(args) => scan::scan(&args, &mut out)?,
         Verb::Trees(args) => whole::trees(&args, &mut out)?,
+        Verb::Stats(args) if args.watch => watch::watch(&args, global, &mut out)?,
         Verb::Stats(args) => whole::stats(&args, &mut out)?,
         Verb::Check(args) => {
             let sound = whole::check(&args, global, &mut out)?;
