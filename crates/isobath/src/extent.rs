@@ -80,6 +80,11 @@ impl Extent {
         sound.then_some(extent)
     }
 
+    /// The token under which its chunks were written.
+    pub(crate) fn token(&self) -> u64 {
+        self.stamp.0
+    }
+
     fn chunk_count(&self) -> u64 {
         self.length.div_ceil(u64::from(self.payload)).max(1)
     }
@@ -460,6 +465,23 @@ impl ExtentReader {
         self.next = end;
         Ok(true)
     }
+}
+
+/// Reads the descriptor that a leaf has.
+///
+/// # Errors
+///
+/// [`Error::Structure`] if it cannot be one.
+pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, Error> {
+    Extent::decode(descriptor).ok_or(Error::Structure {
+        page: 0,
+        reason: "the descriptor of a large value makes no sense",
+    })
+}
+
+/// As [`free`], by the value's descriptor.
+pub(crate) fn free_descriptor(local: &Local, descriptor: &[u8]) -> Result<(), Error> {
+    free(local, decode(descriptor)?)
 }
 
 /// Frees all chunks of a value that nothing names any more.

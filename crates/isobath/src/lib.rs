@@ -23,7 +23,9 @@ mod stats;
 mod store;
 mod sync;
 mod task;
+mod transaction;
 mod tree;
+mod txn;
 mod value;
 
 pub use check::CheckReport;
@@ -38,10 +40,18 @@ pub use sim::{Simulation, Stuck};
 pub use stats::Stats;
 pub use store::{Progress, Store, TreeInfo};
 pub use task::{TaskHandle, TaskPanic, sleep_until, yield_now};
+pub use transaction::{
+    Isolation, Savepoint, Snapshot, Transaction, TransactionOptions, TransactionRange,
+    TransactionWriter,
+};
 pub use tree::Tree;
+pub use txn::Durability;
 pub use value::{ValueReader, ValueWriter};
 
 /// Most bytes that a key can have.
 pub const MAX_KEY_BYTES: usize = 1024;
+/// Most bytes that a transaction's changes can take: its keys and values inline,
+/// and 17 bytes for each change. Large values and bulk loads do not count.
+pub const MAX_TRANSACTION_BYTES: u64 = 4 << 20;
 /// Most bytes that a value can have: 1 GiB.
 pub const MAX_VALUE_BYTES: u64 = 1 << 30;

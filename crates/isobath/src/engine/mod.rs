@@ -5,12 +5,14 @@ mod cleaner;
 mod context;
 mod fault;
 mod local;
+mod log_shim;
 mod open;
 mod writeback;
 
 pub(crate) use admission::Admission;
 pub(crate) use context::{InlineContext, TaskContext};
 pub(crate) use local::Local;
+pub(crate) use log_shim::Tier;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
 pub(crate) use open::{checkpoint, create, mark_open, open, read_superblock};
@@ -28,6 +30,7 @@ use crate::log::Log;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{Address, PageIds, ReservedWords, Space, footprint, page_payload};
 use crate::sched::{Remote, TaskRef};
+use crate::txn::{Durability, Transactions};
 
 /// Share of the pool that may be dirty: one frame in this many (DESIGN.md).
 const DIRTY_SHARE: usize = 8;
@@ -50,6 +53,10 @@ pub(crate) struct Config {
     pub(crate) block_bytes: u32,
     pub(crate) fill_factor: f64,
     pub(crate) read_only: bool,
+    /// Bytes that the version store may take.
+    pub(crate) version_bytes: u64,
+    /// How lasting an operation is that does not say.
+    pub(crate) durability: Durability,
 }
 
 /// Counters of the whole engine since it was opened.
@@ -122,6 +129,7 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     /// Which user work is accepted.
     pub(crate) admission: Admission,
+    pub(crate) transactions: Transactions,
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
@@ -144,6 +152,7 @@ impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
         let frames = parts.pool.frames.count();
+        let transactions = Transactions::new(&parts.config);
         let engine = Engine {
             partitions: (0..workers)
                 .map(|_| Mutex::new(Partition::new(frames as usize / workers)))
@@ -169,6 +178,7 @@ impl Engine {
             poison: OnceLock::new(),
             counters: Counters::default(),
             admission: Admission::default(),
+            transactions,
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
         };
