@@ -30,12 +30,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("the gate of every change", &["log"]),
     ("what a tree may ask for", &["context"]),
     ("the B+-tree", &["btree"]),
-    ("what joins the parts", &["engine", "extent"]),
+    ("what joins the parts", &["engine", "extent", "txn"]),
     (
         "the API",
         &[
             "bulk", "catalog", "check", "many", "options", "range", "runtime", "sim", "stats",
-            "store", "task", "tree", "value",
+            "store", "task", "transaction", "tree", "value",
         ],
     ),
 ];

@@ -162,7 +162,10 @@ pub(crate) fn remove(local: &Local, name: &str) -> Result<(), Error> {
     let mine = commit::change_all(
         local,
         &changes,
-        Author::default(),
+        Author {
+            makes_room: true,
+            ..Author::default()
+        },
         durability,
         &mut |at, old| Ok(at == 0 || old.is_some_and(|old| old.bytes == value)),
     )?;

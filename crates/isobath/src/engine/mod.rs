@@ -295,6 +295,14 @@ impl Engine {
         self.claim(bytes, bytes)
     }
 
+    /// Accounts for `pages` new pages of something that makes room, like
+    /// dropping a tree, whether there is room for user data or not.
+    pub(crate) fn claim_from_reserve(&self, pages: u64) {
+        let bytes = pages * PAGE_SIZE as u64;
+        self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
     /// Gives back the room of `pages` pages that exist no longer.
     pub(crate) fn unclaim_pages(&self, pages: u64) {
         let bytes = pages * PAGE_SIZE as u64;

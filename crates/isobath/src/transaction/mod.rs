@@ -378,6 +378,7 @@ impl Transaction {
             let author = Author {
                 snapshot: Some(view.registered()),
                 reads,
+                makes_room: false,
             };
             commit::change_all(local, &changes, author, durability, &mut |_, _| Ok(true))
         });

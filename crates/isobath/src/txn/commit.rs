@@ -87,6 +87,8 @@ pub(crate) struct Author<'a> {
     pub(crate) snapshot: Option<&'a Registered>,
     /// What a serializable transaction has read.
     pub(crate) reads: Option<&'a ReadSet>,
+    /// It makes room, and may take the little that it needs from the reserve.
+    pub(crate) makes_room: bool,
 }
 
 /// What a key has, read under its lock.
@@ -227,9 +229,10 @@ fn tidy(local: &Local, added: usize) {
 
 /// Frees a large value that is no longer reachable.
 fn free_large(local: &Local, descriptor: &Descriptor) {
-    // The change has happened, whatever becomes of this: a value whose list of
-    // chunks cannot be read keeps its room, and `check` says so.
-    let _ = extent::free_descriptor(local, descriptor.bytes());
+    // One that makes no sense was reported when it was read.
+    if let Some(extent) = Extent::decode(descriptor.bytes()) {
+        local.engine.transactions.free(local, extent);
+    }
 }
 
 /// A commit whose keys are locked.
@@ -295,7 +298,10 @@ impl<'a> Commit<'a, '_> {
         let mut peeked = Vec::with_capacity(self.changes.len());
         let mut bytes = Vec::new();
         for (at, change) in self.changes.iter().enumerate() {
-            let kind = change.tree.get(&ctx, change.key, &mut bytes)?;
+            change.check_gate()?;
+            let kind = change.tree.get(&ctx, change.key, &mut bytes);
+            // A tree that is dropped meanwhile looks damaged.
+            let kind = kind.or_else(|error| change.check_gate().and(Err(error)))?;
             let old = kind.map(|kind| ValueRef {
                 kind,
                 bytes: &bytes,
@@ -364,7 +370,7 @@ impl<'a> Commit<'a, '_> {
         let local = self.local;
         let engine = &local.engine;
         let body = self.record(&peeked)?;
-        let prepaid = Prepaid::claim(local, self.pages_to_claim(&peeked))?;
+        let prepaid = Prepaid::claim(local, self.pages_to_claim(&peeked), self.author.makes_room)?;
         let _room = local.log_room(body.bytes().len() as u64, Tier::Commit)?;
         engine.writable()?;
         let slot = self

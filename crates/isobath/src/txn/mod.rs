@@ -76,10 +76,16 @@ pub(crate) struct Transactions {
     pub(crate) versions: Versions,
     pub(crate) locks: Locks,
     /// Large values that nobody can read any more, to be freed by some task.
-    graveyard: Mutex<Vec<Extent>>,
+    graveyard: Mutex<Vec<Dead>>,
     has_dead: AtomicBool,
     pub(crate) counters: TransactionCounters,
 }
+
+/// A large value to be freed, and how often that was tried.
+struct Dead(Extent, u8);
+
+/// Times that freeing a large value is tried whose list of chunks cannot be read.
+const FREEING_TRIES: u8 = 3;
 
 /// Counters since the store was opened.
 #[derive(Default)]
@@ -152,7 +158,7 @@ impl Transactions {
 
     /// Leaves large values that nobody reads any more to the next task.
     pub(crate) fn bury(&self, extents: impl IntoIterator<Item = Extent>) {
-        let mut extents = extents.into_iter().peekable();
+        let mut extents = extents.into_iter().map(|extent| Dead(extent, 0)).peekable();
         if extents.peek().is_some() {
             self.graveyard.lock().extend(extents);
             self.has_dead.store(true, Ordering::Release);
@@ -174,10 +180,23 @@ impl Transactions {
             self.has_dead.store(false, Ordering::Release);
             std::mem::take(&mut *graveyard)
         };
-        for extent in dead {
-            // One whose list of chunks cannot be read keeps its room; `check`
-            // finds it.
-            let _ = extent::free(local, extent);
+        for Dead(extent, tries) in dead {
+            self.try_to_free(local, extent, tries);
+        }
+    }
+
+    /// Frees a large value that nothing names any more.
+    pub(crate) fn free(&self, local: &Local, extent: Extent) {
+        self.try_to_free(local, extent, 0);
+    }
+
+    fn try_to_free(&self, local: &Local, extent: Extent, tries: u8) {
+        // What took it out of its tree has happened, whatever becomes of this. Where
+        // its list of chunks cannot be read now, a later task tries again; a value
+        // that stays unreadable keeps its room, and `check` finds it.
+        if extent::free(local, extent).is_err() && tries < FREEING_TRIES {
+            self.graveyard.lock().push(Dead(extent, tries + 1));
+            self.has_dead.store(true, Ordering::Release);
         }
     }
 

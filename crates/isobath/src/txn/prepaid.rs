@@ -18,13 +18,20 @@ pub(crate) struct Prepaid<'l> {
 }
 
 impl<'l> Prepaid<'l> {
-    /// Claims room for `pages` new pages.
+    /// Claims room for `pages` new pages, beyond what user data may take if
+    /// `from_reserve` says so.
     ///
     /// # Errors
     ///
     /// [`Error::VolumeFull`].
-    pub(crate) fn claim(local: &'l Local, pages: u64) -> Result<Prepaid<'l>, Error> {
-        if pages > 0 {
+    pub(crate) fn claim(
+        local: &'l Local,
+        pages: u64,
+        from_reserve: bool,
+    ) -> Result<Prepaid<'l>, Error> {
+        if from_reserve {
+            local.engine.claim_from_reserve(pages);
+        } else if pages > 0 {
             local.engine.claim_pages(pages)?;
         }
         Ok(Prepaid {
