@@ -34,6 +34,19 @@ pub(crate) struct Current {
     pub(super) open: Option<(u32, u32)>,
 }
 
+impl Current {
+    /// What a new store has: nothing but its superblock.
+    pub(super) fn of_new(superblock: Superblock) -> Current {
+        Current {
+            superblock,
+            directory: Vec::new(),
+            others: Vec::new(),
+            segments: HashMap::new(),
+            open: None,
+        }
+    }
+}
+
 /// How a checkpoint reaches the volume: as a task, which lets others run
 /// meanwhile, or blocking, once the workers have ended.
 pub(crate) enum Via<'a> {
@@ -440,7 +453,7 @@ impl Local {
         let result = self.settle_pages(before).and_then(|()| {
             // In this order; see `Engine::oldest_unsettled`.
             let complete = engine.log.complete();
-            let start = engine.oldest_commit(complete);
+            let start = engine.transactions.tracker.oldest(complete);
             let start = engine.oldest_unsettled(start);
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);

@@ -11,12 +11,13 @@ use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Surv
 use isobath_io::{Volume, VolumeOptions};
 use parking_lot::Mutex;
 
+use super::checkpoint::Current;
 use super::{Engine, Local, Parts};
 use crate::buffer::BufferPool;
 use crate::log::record::Kind;
 use crate::log::{BLOCK, Log, LogArea, LogConfig, Reader, Tier};
 use crate::page::{Lsn, PageId};
-use crate::pagestore::{PageIds, ReservedWords, Space};
+use crate::pagestore::{PageIds, ReservedWords, Space, Superblock};
 use crate::runtime::Runtime;
 use crate::sched::clock;
 use crate::{Durability, Error, Options};
@@ -54,12 +55,14 @@ fn engine(volume: Volume, options: &Options, area_bytes: u64) -> Arc<Engine> {
         pool: BufferPool::new(options.frames(), 1 << 20).unwrap(),
         log,
         seqs: ReservedWords::reserve(1 << 10).unwrap(),
-        space: Space::new(SEGMENTS, SEGMENT_BYTES, volume.logical_block(), policy),
+        space: Space::new(SEGMENTS, SEGMENT_BYTES, volume.logical_block(), 1, policy),
         volume,
         config,
         ids: PageIds::new(PageId::FIRST_FREE.0),
         allocated_bytes: 0,
         claimed_bytes: 0,
+        current: Current::of_new(Superblock::new(STORE, SEGMENT_BYTES, SEGMENTS)),
+        recovering: false,
     })
 }
 
