@@ -34,8 +34,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "the API",
         &[
-            "bulk", "catalog", "check", "many", "options", "range", "runtime", "sim", "stats",
-            "store", "task", "transaction", "tree", "value",
+            "bulk",
+            "catalog",
+            "check",
+            "many",
+            "options",
+            "range",
+            "runtime",
+            "sim",
+            "stats",
+            "store",
+            "task",
+            "transaction",
+            "tree",
+            "value",
         ],
     ),
 ];
