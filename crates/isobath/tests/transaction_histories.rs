@@ -63,7 +63,7 @@ fn number(value: Option<&[u8]>) -> u64 {
 fn version(number: u64) -> Vec<u8> {
     let mut value = number.to_le_bytes().to_vec();
     // Some of them large values.
-    value.resize(if number % 7 == 0 { 3000 } else { 200 }, number as u8);
+    value.resize(if number.is_multiple_of(7) { 3000 } else { 200 }, number as u8);
     value
 }
 
@@ -162,7 +162,7 @@ impl Shared {
                 let n = random.below(KEYS);
                 match random.below(10) {
                     0..4 => self.read_one(t, n, record)?,
-                    4..5 => self.read_all(t, n % 2 == 0, record)?,
+                    4..5 => self.read_all(t, n.is_multiple_of(2), record)?,
                     5..6 => self.watch(t, &before, &mut seen)?,
                     _ => self.write(t, n, record)?,
                 }
@@ -305,7 +305,7 @@ fn run(seed: u64, isolation: Isolation) -> (Vec<(Writer, Writer, bool)>, u64) {
             }
             live.fetch_sub(1, Ordering::SeqCst);
         };
-        let _ = simulation.spawn(task as usize, work);
+        drop(simulation.spawn(task as usize, work));
     }
     let done = simulation.run_until(|| live.load(Ordering::SeqCst) == 0, 2_000_000);
     done.unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
