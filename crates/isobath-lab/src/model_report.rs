@@ -595,6 +595,7 @@ mod tests {
                     throughput_spread: (v[4] / v[5] - 1.0).abs(),
                     repeats: 2,
                     reruns: 0,
+                    disturbed: 0,
                     cpu_us_per_io: None,
                     latency_us: None,
                 }

@@ -36,6 +36,7 @@ fn profile() -> DeviceProfile {
             throughput_spread: *spread,
             repeats: 2,
             reruns: 0,
+            disturbed: 0,
             cpu_us_per_io: Some(cpu),
             latency_us: Some(Latency {
                 mean,

@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::btree::{Cursor, Direction, Tree, TreeId, ValueKind, ValueRef};
+use crate::buffer::Place;
 use crate::engine::{Local, TaskContext};
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::txn::commit::{self, Author, Change};
@@ -46,6 +47,11 @@ fn dropping_key(id: TreeId) -> [u8; 5] {
     key
 }
 
+/// The tree whose drop begins when `key` is put into the catalog.
+pub(crate) fn dropped_by(key: &[u8]) -> Option<TreeId> {
+    (key.len() == 5 && key[0] == DROPPING).then(|| TreeId(get_u32(key, 1)))
+}
+
 fn encode(tree: Tree) -> [u8; ENTRY_BYTES] {
     let mut bytes = [0; ENTRY_BYTES];
     put_u32(&mut bytes, 0, tree.id.0);
@@ -66,12 +72,16 @@ fn decode(bytes: &[u8]) -> Result<Tree, Error> {
     })
 }
 
-/// Makes the catalog of a new store.
+/// Makes the catalog of a new store, durably. Does nothing where there is one.
 pub(crate) fn create(local: &Local) -> Result<(), Error> {
     let ctx = TaskContext { local };
+    let mapping = &local.engine.pool.mapping;
+    if mapping.place(CATALOG.root) != Place::Free {
+        return Ok(());
+    }
     let tree = Tree::create(&ctx, CATALOG.id)?;
     assert_eq!(tree, CATALOG, "the catalog is the first tree of a store");
-    Ok(())
+    local.wait_durable(local.engine.newest_record())
 }
 
 /// The tree `name`, if there is one.

@@ -4,6 +4,7 @@
 mod btree;
 mod buffer;
 mod bulk;
+mod canary;
 mod catalog;
 mod check;
 mod context;
@@ -28,12 +29,16 @@ mod tree;
 mod txn;
 mod value;
 
+#[cfg(any(test, feature = "simulation"))]
+pub use canary::Canary;
 pub use check::CheckReport;
 pub use error::Error;
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
-pub use options::Options;
+pub use log::MAX_TRANSACTION_BYTES;
+pub use options::{Durability, Options};
 pub use page::{PAGE_SIZE, PageFault};
+pub use pagestore::PageTrace;
 pub use range::Range;
 #[cfg(any(test, feature = "simulation"))]
 pub use sim::{Simulation, Stuck};
@@ -45,13 +50,9 @@ pub use transaction::{
     TransactionWriter,
 };
 pub use tree::Tree;
-pub use txn::Durability;
 pub use value::{ValueReader, ValueWriter};
 
 /// Most bytes that a key can have.
 pub const MAX_KEY_BYTES: usize = 1024;
-/// Most bytes that a transaction's changes can take: its keys and values inline,
-/// and 17 bytes for each change. Large values and bulk loads do not count.
-pub const MAX_TRANSACTION_BYTES: u64 = 4 << 20;
 /// Most bytes that a value can have: 1 GiB.
 pub const MAX_VALUE_BYTES: u64 = 1 << 30;

@@ -34,6 +34,10 @@ pub struct Stats {
     pub summary_bytes_written: u64,
     /// Of `bytes_written`, those of pages and chunks that the cleaner moved.
     pub cleaning_bytes_written: u64,
+    /// Of `bytes_written`, those of checkpoints.
+    pub checkpoint_bytes_written: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
     /// Pages that left the pool.
     pub evictions: u64,
     /// Segments of the volume.
@@ -42,6 +46,8 @@ pub struct Stats {
     pub free_segments: u64,
     /// Bytes of one segment.
     pub segment_bytes: u64,
+    /// Full segments by the share of them that is dead: bin i counts i·10% to (i+1)·10%.
+    pub segment_emptiness: [u64; 10],
     /// Bytes on the volume of pages and chunks that are current.
     pub live_bytes: u64,
     /// Bytes of all pages and chunks that exist, written yet or not.
@@ -73,6 +79,19 @@ pub struct Stats {
     pub stall_ns: u64,
     /// Nanoseconds of the longest one.
     pub stall_ns_max: u64,
+    /// Bytes of records and stamps that were logged; 0 without a log.
+    pub log_bytes: u64,
+    /// Bytes of the log that were written, in whole blocks of 4 KiB; part of `bytes_written`
+    /// where the log lies on the store's own volume.
+    pub log_bytes_written: u64,
+    /// Commits that were logged; divided by `log_flushes`, the commits that share a flush.
+    pub log_commits: u64,
+    /// Durable writes of the log.
+    pub log_flushes: u64,
+    /// Nanoseconds of all of them together, each from its submission to its completion.
+    pub log_flush_ns: u64,
+    /// Nanoseconds of the longest one.
+    pub log_flush_ns_max: u64,
     /// Damaged pages that the cleaner came upon and left in place.
     pub damaged_pages: u64,
     /// Worker threads.
@@ -88,6 +107,7 @@ impl Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let volume = engine.volume().ok();
         let backend = volume.as_ref().map_or_else(|| "closed".to_owned(), backend);
+        let log = engine.log.counters();
         let space = engine.space.lock();
         Stats {
             pool_frames: u64::from(engine.pool.frames.count()),
@@ -110,6 +130,8 @@ impl Stats {
             version_bytes: transactions.versions.bytes(),
             version_bytes_limit: transactions.versions.limit(),
             snapshots_expelled: read(&transactions.counters.expelled),
+            checkpoint_bytes_written: read(&counters.checkpoint_bytes),
+            checkpoints: read(&counters.checkpoints),
             stalls: read(&counters.stalls),
             stall_ns: read(&counters.stall_ns),
             stall_ns_max: read(&counters.stall_ns_max),
@@ -117,11 +139,18 @@ impl Stats {
             segments: u64::from(space.segments()),
             free_segments: u64::from(space.free_segments()),
             segment_bytes: u64::from(space.segment_bytes()),
+            segment_emptiness: space.emptiness_histogram(),
             live_bytes: space.live_bytes(),
             allocated_bytes: read(&engine.allocated_bytes),
             capacity_bytes: read(&engine.capacity_bytes),
             volume_bytes: volume.map_or(0, |volume| volume.len()),
             page_ids: engine.ids.lock().high_water(),
+            log_bytes: log.bytes,
+            log_bytes_written: log.bytes_written,
+            log_commits: log.commits,
+            log_flushes: log.flushes,
+            log_flush_ns: log.flush_ns,
+            log_flush_ns_max: log.flush_ns_max,
             damaged_pages: read(&counters.damaged_pages),
             workers: engine.config.workers as u64,
             backend,

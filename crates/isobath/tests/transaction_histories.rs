@@ -63,7 +63,10 @@ fn number(value: Option<&[u8]>) -> u64 {
 fn version(number: u64) -> Vec<u8> {
     let mut value = number.to_le_bytes().to_vec();
     // Some of them large values.
-    value.resize(if number.is_multiple_of(7) { 3000 } else { 200 }, number as u8);
+    value.resize(
+        if number.is_multiple_of(7) { 3000 } else { 200 },
+        number as u8,
+    );
     value
 }
 
@@ -155,8 +158,8 @@ impl Shared {
         };
         let mut seen = HashMap::new();
         let mut work = |t: &mut Transaction,
-                    record: &mut Committed,
-                    random: &mut Random|
+                        record: &mut Committed,
+                        random: &mut Random|
          -> Result<(), Error> {
             for _ in 0..1 + random.below(5) {
                 let n = random.below(KEYS);

@@ -1,9 +1,11 @@
-//! One point: repeats until its confidence interval is as asked.
+//! One slice of one point.
+
+use std::path::PathBuf;
 
 use isobath_model::OperatingPoint;
 use isobath_model::profile::{Latency, MeasuredPoint};
 
-use super::regimes::{Taken, TakenPoint, cliff};
+use super::system::Traffic;
 use crate::raw::{self, LatencySummary, RawPlan, RawResult, RawTarget};
 use crate::{LabError, Monitor, Stage};
 
@@ -26,11 +28,9 @@ pub(super) struct Gauge<'a> {
     pub(super) cores: u32,
     pub(super) slice_ms: u32,
     pub(super) warmup_ms: u32,
-    pub(super) repeats_min: u32,
-    pub(super) repeats_max: u32,
-    /// Half width of the 95% interval of the mean, as a share of it.
-    pub(super) confidence: f64,
     pub(super) seed: u64,
+    /// The directory under /sys of the drive that is measured.
+    pub(super) drive: Option<PathBuf>,
     pub(super) monitor: &'a dyn Monitor,
 }
 
@@ -38,8 +38,6 @@ pub(super) struct Gauge<'a> {
 const DEPTH_PER_THREAD: u32 = 64;
 /// A slow drive gets this many times the slice before it counts as not answering.
 const PATIENCE: u32 = 16;
-/// Further repeats when the last ones fall: they tell a cliff from a slow moment.
-const CLIFF_REPEATS: u32 = 3;
 
 /// Threads and depth whose product is `k`.
 pub(super) fn split(k: f64, cores: u32) -> (u32, u32) {
@@ -61,6 +59,8 @@ impl Gauge<'_> {
             random_percent: (point.random_share * 100.0).round() as u32,
             threads,
             depth,
+            // As if every I/O in flight were a thread of the paper's: neighbours are not merged on their way.
+            streams: depth,
             // Few, so that what is in flight stays near k.
             wait_min: (depth / 8).clamp(1, 16),
             prepare: false,
@@ -89,107 +89,40 @@ impl Gauge<'_> {
         }
     }
 
-    /// Measures a point; two entries where a write cache filled up in between.
+    /// Measures one slice of a point, and whether others disturbed it.
     pub(super) fn point(
         &self,
         point: &OperatingPoint,
         number: u64,
-        clock: &dyn Fn() -> f64,
-    ) -> Result<Vec<TakenPoint>, LabError> {
-        let mut began = vec![clock()];
-        let mut results: Vec<RawResult> = Vec::new();
-        let mut most = self.repeats_max;
-        loop {
-            results.push(self.run(point, number * 64 + results.len() as u64)?);
-            began.push(clock());
-            let rates: Vec<f64> = results.iter().map(|r| r.ios_per_s).collect();
-            let n = rates.len() as u32;
-            let falls = point.read_share < 1.0 && rates[rates.len() - 1] < rates[0] / 1.5;
-            if falls {
-                most = self.repeats_max + CLIFF_REPEATS;
-            }
-            let settled = !falls && n >= self.repeats_min && interval(&rates) <= self.confidence;
-            if settled || n >= most {
-                break;
-            }
-        }
-        let rates: Vec<f64> = results.iter().map(|r| r.ios_per_s).collect();
-        let at = match point.read_share < 1.0 {
-            true => cliff(&rates).unwrap_or(0),
-            false => 0,
+        began_s: f64,
+    ) -> Result<(MeasuredPoint, bool), LabError> {
+        let before = Traffic::now(self.drive.as_deref());
+        let result = self.run(point, number)?;
+        let disturbed = Traffic::now(self.drive.as_deref()).disturbed_since(&before);
+        let (threads, queue_depth) = split(point.concurrency, self.cores);
+        let measured = MeasuredPoint {
+            threads,
+            queue_depth,
+            random_share: point.random_share,
+            io_pages: point.io_pages.round(),
+            read_share: point.read_share,
+            regime: 0,
+            began_s,
+            duration_s: result.window_s,
+            throughput_pages_per_s: result.ios_per_s * point.io_pages.round(),
+            throughput_spread: 0.0,
+            repeats: 1,
+            reruns: 0,
+            disturbed: u32::from(disturbed),
+            cpu_us_per_io: Some(result.cpu_us_per_io),
+            // Reads and writes of a mix have latencies of their own; one summary would describe neither.
+            latency_us: match point.read_share {
+                share if share >= 1.0 => Some(latency(&result.read_latency)),
+                share if share <= 0.0 => Some(latency(&result.write_latency)),
+                _ => None,
+            },
         };
-        let of = |from: usize, to: usize, taken| TakenPoint {
-            point: assemble(point, self.cores, &results[from..to], began[from]),
-            taken,
-        };
-        let mut taken = Vec::new();
-        if at > 0 {
-            taken.push(of(0, at, Taken::WriteCache));
-        }
-        taken.push(of(at, results.len(), Taken::Steady));
-        Ok(taken)
-    }
-}
-
-/// Two-sided 95% quantiles of Student's t for 1, 2, … degrees of freedom.
-const T_95: [f64; 10] = [
-    12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-];
-
-/// Half width of the 95% interval of the mean as a share of the mean; infinite for one value.
-pub(super) fn interval(rates: &[f64]) -> f64 {
-    if rates.len() < 2 {
-        return f64::INFINITY;
-    }
-    let t = T_95[(rates.len() - 2).min(T_95.len() - 1)];
-    t * spread(rates) / (rates.len() as f64).sqrt()
-}
-
-/// Relative standard deviation; 0 for a single value.
-fn spread(rates: &[f64]) -> f64 {
-    let n = rates.len() as f64;
-    if n < 2.0 {
-        return 0.0;
-    }
-    let mean = rates.iter().sum::<f64>() / n;
-    let variance = rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    variance.sqrt() / mean
-}
-
-/// The repeats of a point as one.
-fn assemble(
-    point: &OperatingPoint,
-    cores: u32,
-    results: &[RawResult],
-    began_s: f64,
-) -> MeasuredPoint {
-    let rates: Vec<f64> = results.iter().map(|r| r.ios_per_s).collect();
-    let n = results.len() as f64;
-    let (threads, queue_depth) = split(point.concurrency, cores);
-    let mut order: Vec<usize> = (0..results.len()).collect();
-    order.sort_by(|a, b| rates[*a].total_cmp(&rates[*b]));
-    // The repeat of median rate stands for the distribution: quantiles do not average.
-    let typical = &results[order[order.len() / 2]];
-    MeasuredPoint {
-        threads,
-        queue_depth,
-        random_share: point.random_share,
-        io_pages: point.io_pages.round(),
-        read_share: point.read_share,
-        regime: 0,
-        began_s,
-        duration_s: results.iter().map(|r| r.window_s).sum(),
-        throughput_pages_per_s: rates.iter().sum::<f64>() / n * point.io_pages.round(),
-        throughput_spread: spread(&rates),
-        repeats: results.len() as u32,
-        reruns: 0,
-        cpu_us_per_io: Some(results.iter().map(|r| r.cpu_us_per_io).sum::<f64>() / n),
-        // Reads and writes of a mix have latencies of their own; one summary would describe neither.
-        latency_us: match point.read_share {
-            share if share >= 1.0 => Some(latency(&typical.read_latency)),
-            share if share <= 0.0 => Some(latency(&typical.write_latency)),
-            _ => None,
-        },
+        Ok((measured, disturbed))
     }
 }
 
@@ -218,13 +151,5 @@ mod tests {
         assert_eq!(split(128.0, 2), (2, 64));
         assert_eq!(split(64.0, 2), (1, 64));
         assert_eq!(split(128.0, 1), (1, 128));
-    }
-
-    #[test]
-    fn the_interval_is_students() {
-        // Mean 10, standard deviation 1, n = 3: 4.303 · 0.1 / √3.
-        assert!((interval(&[9.0, 10.0, 11.0]) - 0.2484).abs() < 1e-3);
-        assert!(interval(&[5.0]).is_infinite());
-        assert!(interval(&[5.0, 5.0]).abs() < 1e-12);
     }
 }

@@ -1,7 +1,8 @@
 //! Probing a drive: a plan of raw I/O points that ends in a device profile (paper 000, section 3.3, with O_DIRECT).
 //!
-//! Points are measured in random order between sentinels, one fixed point that tells whether the drive is still the same.
-//! Where the sentinels around a point differ by more than 10% the point is measured again later; it is never rescaled. The
+//! Points are measured in several passes, each in a random order of its own, between sentinels: one fixed point that tells
+//! whether the drive is still the same. Where the sentinels around a repeat differ by more than 10%, or others used the drive
+//! or the CPU meanwhile, it is thrown away and done again in a later pass; it is never rescaled. The
 //! profile is written after every group of points, whole or not at all, so an interrupted probe leaves what it has and can go
 //! on from there. A test file loses its name as soon as it is open: nothing stays behind, however the process ends.
 
@@ -10,6 +11,7 @@ mod regimes;
 mod run;
 mod system;
 mod target;
+mod visits;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,6 +23,7 @@ use serde::Serialize;
 
 use crate::{LabError, Monitor};
 pub use target::{Intent, intent};
+use visits::{Enough, Visits};
 
 /// Which points are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +72,9 @@ pub struct ProbePlan {
     pub slice: Duration,
     /// Points between two sentinels.
     pub group: usize,
-    /// How often a point is measured again because its sentinels differ.
+    /// How many repeats of a point may be thrown away because its sentinels differ or others disturbed it.
     pub reruns_max: u32,
-    /// After this time nothing is measured again.
+    /// After this time only points that have no repeat yet are measured.
     pub rerun_until: Duration,
     /// Seed of order, offsets and drawn points.
     pub seed: u64,
@@ -121,11 +124,11 @@ impl ProbePlan {
             concurrency_max: 128,
             confidence: if quick { 0.10 } else { 0.05 },
             repeats_min: if quick { 2 } else { 3 },
-            repeats_max: if quick { 3 } else { 6 },
+            repeats_max: if quick { 4 } else { 6 },
             slice: Duration::from_millis(if quick { 400 } else { 600 }),
             group: if quick { 2 } else { 1 },
-            reruns_max: if quick { 2 } else { 3 },
-            rerun_until: Duration::from_secs(if quick { 36 } else { 3600 }),
+            reruns_max: if quick { 3 } else { 4 },
+            rerun_until: Duration::from_secs(if quick { 48 } else { 3600 }),
             seed: 1,
             precondition: false,
             destroy: false,
@@ -154,11 +157,13 @@ impl ProbePlan {
         }
     }
 
-    /// Points that the target allows and `taken` does not hold yet.
-    fn missing(&self, read_only: bool, taken: &[OperatingPoint]) -> Vec<OperatingPoint> {
-        let mut points = self.points();
-        points.retain(|p| (!read_only || p.read_share >= 1.0) && !taken.contains(p));
-        points
+    fn enough(&self) -> Enough {
+        Enough {
+            repeats_min: self.repeats_min,
+            repeats_max: self.repeats_max,
+            reruns_max: self.reruns_max,
+            confidence: self.confidence,
+        }
     }
 
     fn check(&self) -> Result<(), LabError> {
@@ -239,13 +244,26 @@ impl Prepared {
         matches!(self.intent, Intent::ReadOnly(_))
     }
 
-    fn taken(&self) -> Vec<OperatingPoint> {
-        let Some(profile) = &self.earlier else {
-            return Vec::new();
-        };
-        let sound = |regime: usize| profile.regimes[regime].name != regimes::DRIFTING;
-        let kept = profile.points.iter().filter(|p| sound(p.regime));
-        kept.map(|p| p.sample().point).collect()
+    /// The points that the target allows, with what an earlier session knows of them.
+    fn visits(&self) -> Vec<Visits> {
+        let mut points = self.plan.points();
+        points.retain(|p| !self.read_only() || p.read_share >= 1.0);
+        let known = self.earlier.iter().flat_map(|profile| {
+            let sound = |regime: usize| {
+                let name = &profile.regimes[regime].name;
+                name != regimes::DRIFTING && name != regimes::WRITE_CACHE
+            };
+            profile.points.iter().filter(move |p| sound(p.regime))
+        });
+        let known: Vec<_> = known.collect();
+        let visits = points.into_iter().map(|point| {
+            let mut visits = Visits::new(point);
+            for earlier in known.iter().filter(|p| p.sample().point == point) {
+                visits.take_over((*earlier).clone());
+            }
+            visits
+        });
+        visits.collect()
     }
 
     /// What the probe will do and how long it will take.
@@ -253,12 +271,16 @@ impl Prepared {
     pub fn estimate(&self) -> Estimate {
         let plan = &self.plan;
         let read_only = self.read_only();
-        let missing = plan.missing(read_only, &self.taken());
-        let points = missing.len();
+        let enough = plan.enough();
+        let mut visits = self.visits();
+        visits.retain(|v| v.wants_more(&enough));
+        let points = visits.len();
         let slice = plan.slice.as_secs_f64() + run::WARM_UP.as_secs_f64() + SLICE_OVERHEAD_S;
-        let sentinels = points.div_ceil(plan.group.max(1)) + 1;
-        let measuring = |repeats: u32, tries: f64| {
-            slice * tries * (points as f64 * f64::from(repeats) + sentinels as f64)
+        let group = plan.group.max(1);
+        let measuring = |repeats: u32| {
+            let known = |v: &Visits| f64::from(repeats.saturating_sub(v.repeats()));
+            let slices: f64 = visits.iter().map(known).sum();
+            slice * (slices + slices / group as f64 + 1.0)
         };
         let bytes = plan.bytes;
         let written = match (read_only, plan.precondition) {
@@ -267,15 +289,18 @@ impl Prepared {
             (false, true) => 3 * bytes,
         };
         let moved = (written + bytes) as f64;
-        let writes = missing.iter().map(|p| 1.0 - p.read_share).sum::<f64>();
+        let writes = visits.iter().map(|v| 1.0 - v.point.read_share).sum::<f64>();
+        let (fast, slow) = (moved / FAST, moved / SLOW);
+        // After `rerun_until` only points that have nothing yet are measured.
+        let until = plan.rerun_until.as_secs_f64().max(slow + measuring(1));
         Estimate {
             points,
             action: self.action(),
             bytes,
             prepare_writes_bytes: written,
             measuring_writes_s: writes * f64::from(plan.repeats_min) * slice,
-            seconds_min: moved / FAST + measuring(plan.repeats_min, 1.0),
-            seconds_max: moved / SLOW + measuring(plan.repeats_max, 1.0),
+            seconds_min: fast + measuring(plan.repeats_min),
+            seconds_max: (slow + measuring(plan.repeats_max)).min(until),
         }
     }
 

@@ -191,22 +191,7 @@ mod tests {
     }
 
     fn point(began_s: f64, taken: Taken) -> TakenPoint {
-        let point = MeasuredPoint {
-            threads: 1,
-            queue_depth: 1,
-            random_share: 1.0,
-            io_pages: 1.0,
-            read_share: 1.0,
-            regime: 99,
-            began_s,
-            duration_s: 0.5,
-            throughput_pages_per_s: 1.0,
-            throughput_spread: 0.0,
-            repeats: 1,
-            reruns: 0,
-            cpu_us_per_io: None,
-            latency_us: None,
-        };
+        let point = crate::probe::visits::tests::slice(1.0, began_s, 1.0);
         TakenPoint { point, taken }
     }
 

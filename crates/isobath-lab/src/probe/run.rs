@@ -1,6 +1,5 @@
 //! The run of a probe: fill, first pass, read, then points between sentinels.
 
-use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,8 +11,9 @@ use isobath_model::{OperatingPoint, PAGE_BYTES};
 
 use super::measure::{Gauge, Quietly};
 use super::regimes::{self, AGREE, Taken, TakenPoint, assign, cliff, difference};
-use super::system::{CpuTicks, hardware, io_scheduler};
+use super::system::{CpuTicks, drive_of, hardware, io_scheduler};
 use super::target::Opened;
+use super::visits::{Around, Visits, pool};
 use super::{Prepared, ProbePlan};
 use crate::drive_model::write_profile;
 use crate::{LabError, Machine, Monitor, Stage, Unit, raw};
@@ -37,7 +37,9 @@ struct Session<'a> {
     offset_s: f64,
     ticks: CpuTicks,
     profile: DeviceProfile,
-    taken: Vec<TakenPoint>,
+    visits: Vec<Visits>,
+    /// Points of earlier sessions that lie before a cliff.
+    cached: Vec<TakenPoint>,
     fill_cliff: Option<(f64, f64)>,
     slices: u64,
 }
@@ -54,14 +56,15 @@ pub(super) fn run(prepared: Prepared, monitor: &dyn Monitor) -> Result<DevicePro
         cores: profile.hardware.cpu_count,
         slice_ms: plan.slice.as_millis() as u32,
         warmup_ms: WARM_UP.as_millis() as u32,
-        repeats_min: plan.repeats_min,
-        repeats_max: plan.repeats_max,
-        confidence: plan.confidence,
         seed: plan.seed,
+        drive: drive_of(&plan.path),
         monitor,
     };
-    let missing = plan.missing(opened.read_only, &prepared.taken());
-    let (taken, offset_s) = match prepared.earlier {
+    let mut visits = prepared.visits();
+    if opened.read_only {
+        visits.retain(|v| v.point.read_share >= 1.0);
+    }
+    let (cached, offset_s) = match prepared.earlier {
         Some(earlier) => take_over(&mut profile, earlier),
         None => (Vec::new(), 0.0),
     };
@@ -72,16 +75,17 @@ pub(super) fn run(prepared: Prepared, monitor: &dyn Monitor) -> Result<DevicePro
         offset_s,
         ticks,
         profile,
-        taken,
+        visits,
+        cached,
         fill_cliff: None,
         slices: 0,
     };
     let outcome = session
         .ready_drive(&opened, monitor)
-        .and_then(|()| session.measure(missing, monitor));
+        .and_then(|()| session.measure(monitor));
     session.profile.complete = outcome.is_ok();
     // Before any point there is nothing worth a file.
-    if outcome.is_ok() || !session.taken.is_empty() {
+    if outcome.is_ok() || session.visits.iter().any(|v| !v.is_empty()) {
         session.save()?;
     }
     outcome?;
@@ -134,30 +138,22 @@ fn describe(plan: &ProbePlan, opened: &Opened) -> DeviceProfile {
     }
 }
 
-/// Puts the points and sentinels of an earlier session in front; drifting points are measured again. Answers the points and
-/// the time at which the earlier session ended.
+/// Puts the sentinels of an earlier session in front. Answers its points before cliffs and the time at which it ended.
 fn take_over(profile: &mut DeviceProfile, earlier: DeviceProfile) -> (Vec<TakenPoint>, f64) {
-    let ended = earlier
-        .regimes
-        .iter()
-        .map(|r| r.ended_s)
-        .fold(0.0, f64::max);
-    let regimes = earlier.regimes;
-    let taken = earlier
+    let regimes = &earlier.regimes;
+    let ended = regimes.iter().map(|r| r.ended_s).fold(0.0, f64::max);
+    let cached = earlier
         .points
         .into_iter()
-        .filter_map(|point| {
-            let taken = match regimes[point.regime].name.as_str() {
-                regimes::DRIFTING => return None,
-                regimes::WRITE_CACHE => Taken::WriteCache,
-                _ => Taken::Steady,
-            };
-            Some(TakenPoint { point, taken })
+        .filter(|p| regimes[p.regime].name == regimes::WRITE_CACHE)
+        .map(|point| TakenPoint {
+            point,
+            taken: Taken::WriteCache,
         })
         .collect();
     profile.created_unix_s = earlier.created_unix_s;
     profile.sentinels = earlier.sentinels;
-    (taken, ended)
+    (cached, ended)
 }
 
 impl Session<'_> {
@@ -234,68 +230,94 @@ impl Session<'_> {
         Ok(rate)
     }
 
-    /// Measures the points in random order, groups between sentinels.
-    fn measure(
-        &mut self,
-        mut points: Vec<OperatingPoint>,
-        monitor: &dyn Monitor,
-    ) -> Result<(), LabError> {
+    /// Measures the points in passes, each in a random order of its own, groups between sentinels.
+    fn measure(&mut self, monitor: &dyn Monitor) -> Result<(), LabError> {
+        let least = self.plan.repeats_min;
+        let enough = self.plan.enough();
+        let missing = |v: &Visits| u64::from(least - v.progress(&enough));
         monitor.begin(Stage {
             name: "measuring points",
-            total: Some(points.len() as u64),
+            total: Some(self.visits.iter().map(missing).sum()),
             unit: Unit::Items,
         });
-        fastrand::Rng::with_seed(self.plan.seed).shuffle(&mut points);
-        let mut queue: VecDeque<(Vec<OperatingPoint>, u32)> = points
-            .chunks(self.plan.group.max(1))
-            .map(|g| (g.to_vec(), 0))
-            .collect();
-        let mut before = if queue.is_empty() {
-            0.0
-        } else {
-            self.sentinel()?
-        };
-        while let Some((group, tries)) = queue.pop_front() {
-            let mut fresh = Vec::new();
-            for point in &group {
-                self.slices += 1;
-                let clock = || self.clock();
-                fresh.extend(self.gauge.point(point, self.slices, &clock)?);
+        let mut order = fastrand::Rng::with_seed(self.plan.seed);
+        let mut before = None;
+        loop {
+            let mut pass: Vec<usize> = (0..self.visits.len()).filter(|i| self.wanted(*i)).collect();
+            if pass.is_empty() {
+                // Also where an earlier session has left nothing to measure.
+                return self.save();
             }
-            let after = self.sentinel()?;
-            let drifted = difference(before, after) > AGREE;
-            before = after;
-            let may_rerun =
-                tries < self.plan.reruns_max && self.start.elapsed() < self.plan.rerun_until;
-            if drifted && may_rerun {
-                queue.push_back((group, tries + 1));
-                continue;
-            }
-            for mut taken in fresh {
-                taken.point.reruns = tries;
-                if drifted {
-                    taken.taken = Taken::Drifting;
+            order.shuffle(&mut pass);
+            for group in pass.chunks(self.plan.group.max(1)) {
+                // A pass may outlast the time.
+                let group: Vec<usize> = group.iter().copied().filter(|i| self.wanted(*i)).collect();
+                if group.is_empty() {
+                    continue;
                 }
-                self.taken.push(taken);
+                let first = match before {
+                    Some(rate) => rate,
+                    None => self.sentinel()?,
+                };
+                before = Some(self.visit(&group, first, monitor)?);
             }
-            self.save()?;
-            monitor.advance(group.len() as u64);
         }
-        Ok(())
+    }
+
+    /// Whether a point is worth another slice; once time is up, only one that has none.
+    fn wanted(&self, index: usize) -> bool {
+        let visits = &self.visits[index];
+        let late = self.start.elapsed() >= self.plan.rerun_until;
+        visits.wants_more(&self.plan.enough()) && (!late || visits.is_empty())
+    }
+
+    /// One slice at each point of a group. Answers the sentinel after them.
+    fn visit(
+        &mut self,
+        group: &[usize],
+        before: f64,
+        monitor: &dyn Monitor,
+    ) -> Result<f64, LabError> {
+        let enough = self.plan.enough();
+        let mut fresh = Vec::new();
+        for &index in group {
+            self.slices += 1;
+            let (point, began_s) = (self.visits[index].point, self.clock());
+            fresh.push(self.gauge.point(&point, self.slices, began_s)?);
+        }
+        let after = self.sentinel()?;
+        let drifted = difference(before, after) > AGREE;
+        for (&index, (slice, disturbed)) in group.iter().zip(fresh) {
+            let around = match (drifted, disturbed) {
+                (true, _) => Around::Drift,
+                (false, true) => Around::Others,
+                (false, false) => Around::Quiet,
+            };
+            let visits = &mut self.visits[index];
+            let done = visits.progress(&enough);
+            visits.take(slice, around, &enough);
+            monitor.advance(u64::from(visits.progress(&enough) - done));
+        }
+        self.save()?;
+        Ok(after)
     }
 
     /// Brings the profile up to date and writes it.
     fn save(&mut self) -> Result<(), LabError> {
+        let mut taken = self.cached.clone();
+        taken.extend(self.visits.iter().flat_map(Visits::taken));
         let (regimes, points): (Vec<Regime>, _) =
-            assign(&self.profile.sentinels, &self.taken, self.fill_cliff);
+            assign(&self.profile.sentinels, &taken, self.fill_cliff);
+        self.profile.points = pool(&points, |a, b| {
+            a == b || (regimes[a].usable && regimes[b].usable)
+        });
         self.profile.regimes = regimes;
-        self.profile.points = points;
         self.profile.steal_share = CpuTicks::now().stolen_since(self.ticks);
         let noise = |keep: fn(f64) -> bool| {
             let mut spreads: Vec<f64> = self
-                .taken
+                .profile
+                .points
                 .iter()
-                .map(|t| &t.point)
                 .filter(|p| keep(p.read_share) && p.repeats > 1)
                 .map(|p| p.throughput_spread * DIFFERENCE_PER_SPREAD)
                 .collect();

@@ -42,7 +42,7 @@ pub(super) fn io_scheduler(path: &Path) -> Option<String> {
 }
 
 /// The directory under /sys of the whole drive that holds `path` (or is `path`).
-fn drive_of(path: &Path) -> Option<PathBuf> {
+pub(super) fn drive_of(path: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).ok()?;
     let meta = absolute.ancestors().find_map(|p| fs::metadata(p).ok())?;
     let device = match meta.file_type().is_block_device() {
@@ -105,6 +105,84 @@ impl CpuTicks {
     }
 }
 
+/// Of the bytes that the drive moved, others may have asked for this share.
+const OTHERS_BYTES: f64 = 0.05;
+/// Of the CPU time of all cores, others may have used this share.
+const OTHERS_CPU: f64 = 0.25;
+/// A slice shorter than this says nothing about CPU: the kernel counts in ticks of 10 ms.
+const CPU_TIME_MIN_S: f64 = 0.1;
+
+/// What this process and everybody did so far, to tell whether others disturb a measurement.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Traffic {
+    /// Bytes that the drive read and wrote for anybody; `None` if the kernel does not say.
+    drive_bytes: Option<u64>,
+    own_bytes: u64,
+    /// User and system time of anybody, and all time, in ticks.
+    busy_ticks: u64,
+    all_ticks: u64,
+    own_cpu_s: f64,
+}
+
+impl Traffic {
+    pub(super) fn now(drive: Option<&Path>) -> Traffic {
+        let drive_bytes = drive
+            .and_then(|d| fs::read_to_string(d.join("stat")).ok())
+            .and_then(|text| drive_bytes(&text));
+        let (read, written) = crate::machine::device_bytes();
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let (busy_ticks, all_ticks) = busy(&text);
+        Traffic {
+            drive_bytes,
+            own_bytes: read + written,
+            busy_ticks,
+            all_ticks,
+            own_cpu_s: crate::cpu_time().as_secs_f64(),
+        }
+    }
+
+    /// Whether others used the drive or the CPU between `before` and now, more than a little.
+    pub(super) fn disturbed_since(&self, before: &Traffic) -> bool {
+        let own = self.own_bytes.saturating_sub(before.own_bytes);
+        let drive = self
+            .drive_bytes
+            .zip(before.drive_bytes)
+            .map(|(now, then)| now.saturating_sub(then));
+        // A kernel that counts nothing for this process counts it for nobody.
+        let of_drive =
+            drive.is_some_and(|all| own > 0 && all as f64 * (1.0 - OTHERS_BYTES) > own as f64);
+        let ticks = self.all_ticks.saturating_sub(before.all_ticks) as f64;
+        let busy = self.busy_ticks.saturating_sub(before.busy_ticks) as f64;
+        let own_ticks = (self.own_cpu_s - before.own_cpu_s) * TICKS_PER_S;
+        let enough = ticks > CPU_TIME_MIN_S * TICKS_PER_S;
+        of_drive || (enough && busy - own_ticks > OTHERS_CPU * ticks)
+    }
+}
+
+/// `USER_HZ`, the same on every Linux.
+const TICKS_PER_S: f64 = 100.0;
+
+/// Bytes read and written by a drive: the third and seventh field of its `stat`, in sectors of 512 bytes.
+fn drive_bytes(stat: &str) -> Option<u64> {
+    let fields: Vec<u64> = stat
+        .split_ascii_whitespace()
+        .filter_map(|f| f.parse().ok())
+        .collect();
+    Some((fields.get(2)? + fields.get(6)?) * 512)
+}
+
+/// Ticks of user and system time, and of all time, over all cores.
+fn busy(stat: &str) -> (u64, u64) {
+    let line = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<u64> = line
+        .split_ascii_whitespace()
+        .skip(1)
+        .take(8)
+        .map(|t| t.parse().unwrap_or(0))
+        .collect();
+    (ticks.iter().take(3).sum(), ticks.iter().sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,5 +194,36 @@ mod tests {
         assert!((after.stolen_since(before).unwrap() - 0.2).abs() < 1e-12);
         assert!(before.stolen_since(before).is_none());
         assert!(CpuTicks::now().total > 0);
+    }
+
+    fn traffic(drive_mib: u64, own_mib: u64, busy_ticks: u64, own_cpu_s: f64) -> Traffic {
+        Traffic {
+            drive_bytes: Some(drive_mib << 20),
+            own_bytes: own_mib << 20,
+            busy_ticks,
+            all_ticks: 1000 + 100 * u64::from(drive_mib > 0),
+            own_cpu_s,
+        }
+    }
+
+    #[test]
+    fn others_are_told_from_ourselves() {
+        let before = traffic(0, 0, 500, 1.0);
+        let disturbed = |now: Traffic| now.disturbed_since(&before);
+        assert!(!disturbed(traffic(100, 100, 530, 1.25)));
+        assert!(disturbed(traffic(120, 100, 530, 1.25)), "the drive");
+        assert!(disturbed(traffic(100, 100, 580, 1.25)), "the CPU");
+        assert!(
+            !disturbed(traffic(120, 0, 530, 1.25)),
+            "a kernel that does not count"
+        );
+    }
+
+    #[test]
+    fn the_kernels_counters_are_read_by_their_places() {
+        let stat = "  11 2 100 4 55 6 300 8 0 9 10 0 0 0 0 1 2";
+        assert_eq!(drive_bytes(stat), Some(400 * 512));
+        assert_eq!(drive_bytes("1 2"), None);
+        assert_eq!(busy("cpu  1 2 4 100 50 6 7 8 9 10\ncpu0 1"), (7, 178));
     }
 }

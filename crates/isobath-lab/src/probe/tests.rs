@@ -13,7 +13,7 @@ fn tiny(dir: &tempfile::TempDir, points: usize) -> ProbePlan {
         bytes: 128 << 20,
         slice: Duration::from_millis(15),
         repeats_min: 1,
-        repeats_max: 2,
+        repeats_max: 1,
         reruns_max: 0,
         group: 1,
         ..ProbePlan::new(dir.path(), &dir.path().join("p.json"), Grid::Seeded(points))

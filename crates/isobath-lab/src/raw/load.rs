@@ -90,6 +90,7 @@ pub(super) struct Places {
     page: u64,
     pages: u64,
     threads: u64,
+    streams: u64,
     /// For the assigned model: members, and pages of a stripe unit.
     assigned: Option<(u64, u64)>,
     read_percent: u32,
@@ -102,7 +103,9 @@ pub(super) struct Stream {
     /// Pages that this thread may use; page numbers below are within them.
     mine: u64,
     thread: u64,
-    next: u64,
+    /// Where each sequential stream goes on.
+    next: Vec<u64>,
+    turn: usize,
     random: u64,
 }
 
@@ -122,6 +125,7 @@ impl Places {
             page,
             pages: region / page,
             threads: u64::from(plan.threads),
+            streams: u64::from(plan.streams),
             assigned: assigned.then(|| (u64::from(layout.members), layout.stripe_unit / page)),
             read_percent: plan.read_percent,
             random_percent: plan.random_percent,
@@ -130,15 +134,21 @@ impl Places {
 
     pub(super) fn stream(&self, thread: u32, seed: u64) -> Stream {
         let thread = u64::from(thread);
-        let (mine, next) = match self.assigned {
-            None => (self.pages, self.pages / self.threads * thread),
-            Some((members, _)) => (self.pages / members, 0),
+        let (mine, first, room) = match self.assigned {
+            None => {
+                let room = self.pages / self.threads;
+                (self.pages, room * thread, room)
+            }
+            Some((members, _)) => (self.pages / members, 0, self.pages / members),
         };
+        // 128-bit, because pages × streams may not fit.
+        let part = |i: u64| (u128::from(room) * u128::from(i) / u128::from(self.streams)) as u64;
         Stream {
             places: *self,
             mine,
             thread,
-            next,
+            next: (0..self.streams).map(|i| first + part(i)).collect(),
+            turn: 0,
             // Never zero, and far apart for neighbouring threads.
             random: (seed ^ (thread + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1,
         }
@@ -162,8 +172,10 @@ impl Stream {
         let page = if random {
             ((u128::from(self.draw()) * u128::from(self.mine)) >> 64) as u64
         } else {
-            let page = self.next;
-            self.next = if page + 1 < self.mine { page + 1 } else { 0 };
+            self.turn = (self.turn + 1) % self.next.len();
+            let next = &mut self.next[self.turn];
+            let page = *next;
+            *next = if page + 1 < self.mine { page + 1 } else { 0 };
             page
         };
         let page = match self.places.assigned {
@@ -222,6 +234,19 @@ mod tests {
                 assert_eq!(stream.next().offset, page * 4096);
             }
         }
+    }
+
+    #[test]
+    fn streams_of_a_thread_take_turns() {
+        let plan = RawPlan {
+            random_percent: 0,
+            threads: 2,
+            streams: 5,
+            ..RawPlan::default()
+        };
+        let mut stream = places(&plan, 100).stream(1, 1);
+        let pages: Vec<u64> = (0..10).map(|_| stream.next().offset / 4096).collect();
+        assert_eq!(pages, [60, 70, 80, 90, 50, 61, 71, 81, 91, 51]);
     }
 
     #[test]

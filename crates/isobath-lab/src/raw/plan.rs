@@ -90,8 +90,12 @@ pub struct RawPlan {
     pub page_bytes: u32,
     /// Share of reads among the I/Os in percent, the rest being writes; default 100.
     pub read_percent: u32,
-    /// Share of randomly placed I/Os in percent, the rest being sequential, one stream per thread; default 100.
+    /// Share of randomly placed I/Os in percent, the rest being sequential; default 100.
     pub random_percent: u32,
+    /// Sequential streams of a thread, which take turns; default 1. With one, the kernel merges neighbours that are
+    /// submitted together into one larger I/O; with as many as I/Os are in flight, a thread does what that many threads
+    /// with one I/O each do.
+    pub streams: u32,
     /// Whether each write is to be durable when it completes; default false.
     pub durable: bool,
     /// Threads that want I/Os; default 1.
@@ -129,6 +133,7 @@ impl Default for RawPlan {
             page_bytes: 4096,
             read_percent: 100,
             random_percent: 100,
+            streams: 1,
             durable: false,
             threads: 1,
             depth: 128,
@@ -163,6 +168,7 @@ impl RawPlan {
         between("read_percent", self.read_percent, 0, 100)?;
         between("random_percent", self.random_percent, 0, 100)?;
         between("threads", self.threads, 1, 1024)?;
+        between("streams", self.streams, 1, 32768)?;
         between("io_threads", io_threads, 1, 256)?;
         between("depth", self.depth, 1, 32768)?;
         between("wait_min", self.wait_min, 1, 32768)?;

@@ -236,14 +236,18 @@ pub struct MeasuredPoint {
     pub began_s: f64,
     /// Seconds measured, all repeats together.
     pub duration_s: f64,
-    /// Mean throughput over the repeats, 4 KiB pages per second.
+    /// Median throughput over the repeats, 4 KiB pages per second.
     pub throughput_pages_per_s: f64,
     /// Relative standard deviation between repeats; 0 for a single one.
     pub throughput_spread: f64,
-    /// Repeats that the mean is over.
+    /// Repeats that the median is over.
     pub repeats: u32,
-    /// Measurements that were thrown away because the sentinels around them differed by more than 10%.
+    /// Measurements that were thrown away because the sentinels around them differed by more than 10%, or because other
+    /// programs used the drive or the CPU meanwhile.
     pub reruns: u32,
+    /// Repeats that were kept although other programs used the drive or the CPU meanwhile: no quieter ones came.
+    #[serde(default)]
+    pub disturbed: u32,
     /// User and system time of the issuing process per I/O.
     #[serde(default)]
     pub cpu_us_per_io: Option<f64>,

@@ -20,14 +20,15 @@ use super::serializable::ReadSet;
 use super::snapshots::Registered;
 use super::tracker::Slot;
 use super::versions::{CommitNumber, OldValue};
-use super::{COLLECT_LEAST, Durability, Gate, Transactions, key_number};
-use crate::Error;
+use super::{COLLECT_LEAST, Dead, Gate, Transactions, key_number};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::context::WriteContext;
-use crate::engine::{Counters, Local, TaskContext, Tier};
-use crate::extent::{self, Extent, ExtentReader};
+use crate::engine::{Counters, Local, TaskContext};
+use crate::extent::{self, Extent};
+use crate::log::Tier;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::page::{Lsn, PageId};
+use crate::{Durability, Error};
 
 /// Pages that one insert may take at most: its leaf split twice.
 const PAGES_PER_INSERT: u64 = 2;
@@ -204,9 +205,7 @@ fn finish(local: &Local, outcome: Outcome, durability: Durability) -> Result<boo
     let Some(lsn) = outcome.lsn else {
         return Ok(false);
     };
-    if durability == Durability::Synced {
-        local.wait_durable(lsn)?;
-    }
+    local.make_durable(lsn, durability)?;
     let engine = &local.engine;
     while engine.transactions.watermark(&engine.log) <= lsn {
         engine.writable()?;
@@ -231,8 +230,27 @@ fn tidy(local: &Local, added: usize) {
 fn free_large(local: &Local, descriptor: &Descriptor) {
     // One that makes no sense was reported when it was read.
     if let Some(extent) = Extent::decode(descriptor.bytes()) {
-        local.engine.transactions.free(local, extent);
+        local.engine.transactions.free(local, Dead::unborn(extent));
     }
+}
+
+/// What is logged of a commit.
+#[derive(Default)]
+struct Record {
+    body: CommitBody,
+    /// Tokens of the large values that it names.
+    confirmed: Vec<Token>,
+    /// Large values that it takes out of their trees.
+    replaced: Vec<Replaced>,
+}
+
+/// A large value that a commit takes out of its tree.
+struct Replaced {
+    /// The index of its change.
+    at: usize,
+    /// What the chunks belong to while only snapshots can read them.
+    token: Token,
+    chunks: Vec<PageId>,
 }
 
 /// A commit whose keys are locked.
@@ -341,37 +359,45 @@ impl<'a> Commit<'a, '_> {
         PAGES_PER_COMMIT + growing * PAGES_PER_INSERT
     }
 
-    /// The commit record's body, if anybody will read it.
-    fn record(&self, peeked: &[Peeked]) -> Result<CommitBody, Error> {
-        if !self.local.engine.log.is_on() {
-            return Ok(CommitBody::default());
+    /// The commit's record, as far as anybody will read it.
+    fn record(&self, peeked: &[Peeked]) -> Result<Record, Error> {
+        let local = self.local;
+        let mut record = Record::default();
+        if !local.engine.log.is_on() {
+            return Ok(record);
         }
-        let tokens: Vec<Token> = self.changes.iter().filter_map(Change::token).collect();
-        let mut chunks: Vec<PageId> = Vec::new();
-        for peeked in peeked {
+        record.confirmed = self.changes.iter().filter_map(Change::token).collect();
+        for (at, peeked) in peeked.iter().enumerate() {
             if let OldValue::Extent(descriptor) = &peeked.old {
                 let extent = extent::decode(descriptor.bytes())?;
-                chunks.extend(ExtentReader::new(self.local, extent)?.ids());
+                record.replaced.push(Replaced {
+                    at,
+                    token: local.engine.log.stamp(local.worker.index).0,
+                    chunks: extent::chunk_ids(local, extent)?,
+                });
             }
         }
-        let mut body = CommitBody::new(&tokens, &chunks);
+        let chunks = record.replaced.iter().flat_map(|old| &old.chunks);
+        let chunks: Vec<PageId> = chunks.copied().collect();
+        record.body = CommitBody::new(&record.confirmed, &chunks);
         for change in self.changes {
-            body.push(&Operation {
+            record.body.push(&Operation {
                 tree: change.tree,
                 key: change.key,
                 value: change.value,
             });
         }
-        Ok(body)
+        Ok(record)
     }
 
     /// Steps 4 to 9; `None` if a snapshot has begun for which nothing was read.
     fn write(&mut self, peeked: Vec<Peeked>, publish: bool) -> Result<Option<Outcome>, Error> {
         let local = self.local;
         let engine = &local.engine;
-        let body = self.record(&peeked)?;
+        let record = self.record(&peeked)?;
         let prepaid = Prepaid::claim(local, self.pages_to_claim(&peeked), self.author.makes_room)?;
-        let _room = local.log_room(body.bytes().len() as u64, Tier::Commit)?;
+        let bytes = record.body.bytes().len() as u64;
+        let _room = local.log_room(bytes, Tier::Commit)?;
         engine.writable()?;
         let slot = self
             .transactions()
@@ -381,30 +407,30 @@ impl<'a> Commit<'a, '_> {
             return Ok(None);
         }
         self.changes.iter().try_for_each(Change::check_gate)?;
-        let dead = if publish {
-            Vec::new()
-        } else {
+        let unlogged = !publish && !engine.log.is_on();
+        let dead = if unlogged {
             extents_of(&peeked)
+        } else {
+            Vec::new()
         };
-        let published = publish.then(|| self.publish(&slot, peeked));
+        let published = publish.then(|| self.publish(&slot, peeked, &record));
         if let Err(error) = self.validate_reads(published) {
             self.cancel(published);
             return Err(error);
         }
-        let lsn = engine
-            .log
-            .append(local.worker.index, Kind::Commit, &[body.bytes()], |lsn| {
-                slot.is_at(lsn)
-            });
+        let lsn = self.append(&slot, &record, publish);
         if let Err(error) = self.apply(&prepaid, lsn) {
             self.fail(slot, published, &error);
             return Err(error);
         }
-        if let Some(number) = published {
-            let versions = &self.transactions().versions;
-            for change in self.changes {
-                versions.settle(change.tree.id, change.key, number, lsn.0);
-            }
+        match published {
+            Some(number) => self.settle(number, lsn),
+            // While the slot is occupied no checkpoint can begin that would know
+            // neither the record nor that they are gone.
+            None => record
+                .replaced
+                .iter()
+                .for_each(|old| extent::free_logged(local, lsn, &old.chunks)),
         }
         drop(slot);
         Ok(Some(Outcome {
@@ -412,6 +438,32 @@ impl<'a> Commit<'a, '_> {
             dead,
             versions: published.map_or(0, |_| self.changes.len()),
         }))
+    }
+
+    fn append(&self, slot: &Slot<'_>, record: &Record, publish: bool) -> Lsn {
+        let engine = &self.local.engine;
+        let body = record.body.bytes();
+        let writer = self.local.worker.index;
+        engine.log.append(writer, Kind::Commit, &[body], |lsn| {
+            slot.is_at(lsn);
+            engine.settle_promises(&record.confirmed);
+            if publish {
+                // A checkpoint that starts behind the record finds them in use.
+                // Were the store to end before they are freed, the next opening
+                // frees them.
+                for old in &record.replaced {
+                    engine.promise(old.token, &old.chunks);
+                }
+            }
+        })
+    }
+
+    /// The published versions are those of the commit at `lsn`.
+    fn settle(&self, number: CommitNumber, lsn: Lsn) {
+        let versions = &self.transactions().versions;
+        for change in self.changes {
+            versions.settle(change.tree.id, change.key, number, lsn.0);
+        }
     }
 
     /// Without a log a single change that fails has not happened: it needs no
@@ -424,11 +476,16 @@ impl<'a> Commit<'a, '_> {
         }
     }
 
-    fn publish(&self, slot: &Slot<'_>, peeked: Vec<Peeked>) -> CommitNumber {
+    fn publish(&self, slot: &Slot<'_>, peeked: Vec<Peeked>, record: &Record) -> CommitNumber {
         let versions = &self.transactions().versions;
         let number = versions.commit_number();
-        for (change, peeked) in self.changes.iter().zip(peeked) {
-            versions.add(change.tree.id, change.key, peeked.old, number);
+        let mut replaced = record.replaced.iter().peekable();
+        for (at, (change, peeked)) in self.changes.iter().zip(peeked).enumerate() {
+            let token = replaced
+                .next_if(|old| old.at == at)
+                .map_or(0, |old| old.token);
+            let old = (peeked.old, token);
+            versions.add(change.tree.id, change.key, old, number);
         }
         slot.publishes();
         number

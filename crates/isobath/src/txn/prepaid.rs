@@ -7,8 +7,9 @@ use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::engine::{Local, TaskContext};
-use crate::log::Log;
-use crate::page::PageId;
+use crate::log::record::Token;
+use crate::log::{Log, LogRoom};
+use crate::page::{Lsn, PageId};
 
 /// A task with some pages claimed ahead; what it does not use is given back when
 /// this is dropped.
@@ -98,7 +99,27 @@ impl WriteContext for Prepaid<'_> {
         self.pages.set(self.pages.get() + back);
     }
 
-    fn free(&self, page: Exclusive<'_>) {
-        self.task.free(page);
+    fn free(&self, page: Exclusive<'_>, record: Lsn) {
+        self.task.free(page, record);
+    }
+
+    fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
+        self.task.structure_room()
+    }
+
+    fn promise(&self, token: Token, ids: &[PageId]) {
+        self.task.promise(token, ids);
+    }
+
+    fn withdraw(&self, token: Option<Token>, ids: &[PageId]) {
+        self.task.withdraw(token, ids);
+    }
+
+    fn confirmed(&self, token: Token) {
+        self.task.confirmed(token);
+    }
+
+    fn settle(&self, lsn: Lsn) -> Result<(), Error> {
+        self.task.settle(lsn)
     }
 }
