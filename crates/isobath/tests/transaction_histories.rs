@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Random, assert_sound, parameter, tiny};
+use common::{Random, assert_sound, parameter, perhaps_logged, tiny};
 use isobath::{Error, Isolation, Simulation, Transaction, TransactionOptions, Tree, yield_now};
 use isobath_io::{FaultDevice, FaultPlan};
 
@@ -271,7 +271,7 @@ fn is_snapshot_isolated(edges: &[(Writer, Writer, bool)]) -> bool {
 fn run(seed: u64, isolation: Isolation) -> (Vec<(Writer, Writer, bool)>, u64) {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=40));
     let volume = isobath::Volume::from_device(device);
-    let options = tiny(3, 12);
+    let options = perhaps_logged(tiny(3, 12), seed);
     let mut simulation = Simulation::new(volume, &options, seed).unwrap();
     let tree = simulation.store().create_tree("t").unwrap();
     let shared = Arc::new(Shared {

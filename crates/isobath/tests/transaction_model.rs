@@ -8,7 +8,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use common::{Random, assert_sound, parameter, tiny, value};
+use common::{Random, assert_sound, parameter, perhaps_logged, tiny, value};
 use isobath::{Error, Isolation, Savepoint, Simulation, Transaction, TransactionOptions, Tree};
 use isobath_io::{FaultDevice, FaultPlan};
 
@@ -272,7 +272,7 @@ impl World {
 fn run(seed: u64, steps: u64) -> u64 {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=40));
     let volume = isobath::Volume::from_device(device);
-    let simulation = Simulation::new(volume, &tiny(2, 8), seed).unwrap();
+    let simulation = Simulation::new(volume, &perhaps_logged(tiny(2, 8), seed), seed).unwrap();
     let trees = (0..TREES).map(|n| {
         simulation
             .store()
