@@ -15,7 +15,10 @@ use isobath::{
 };
 
 fn options() -> Options {
-    Options::new().pool_bytes(8 << 20).workers(2)
+    Options::new()
+        .pool_bytes(8 << 20)
+        .workers(2)
+        .log_bytes(8 << 20)
 }
 
 fn store() -> (Store, Tree) {
@@ -389,7 +392,14 @@ fn a_full_version_store_fails_the_oldest_and_nobody_else() {
 
 #[test]
 fn transactions_that_are_too_large_are_refused_and_may_go_on() {
-    let (store, tree) = store();
+    too_large(&options(), 200 << 10);
+    let unlogged = Options::new().pool_bytes(8 << 20).workers(2);
+    too_large(&unlogged, isobath::MAX_TRANSACTION_BYTES * 9 / 10);
+}
+
+fn too_large(options: &Options, least: u64) {
+    let store = Store::in_memory(options).unwrap();
+    let tree = store.create_tree("t").unwrap();
     let mut transaction = store.begin().unwrap();
     let mut count = 0;
     let error = loop {
@@ -402,7 +412,7 @@ fn transactions_that_are_too_large_are_refused_and_may_go_on() {
         matches!(error, Error::TransactionTooLarge { .. }),
         "{error}"
     );
-    assert!(count * 1000 > isobath::MAX_TRANSACTION_BYTES * 9 / 10);
+    assert!(count * 1000 > least, "{count}");
     assert!(!transaction.contains(&tree, &key(count)).unwrap());
     transaction.commit().unwrap();
     assert_sound(&store, Some(count));
