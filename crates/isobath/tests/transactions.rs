@@ -654,3 +654,39 @@ fn commits_can_be_awaited_and_moved_between_threads() {
     assert_eq!(tree.range(..).count(), 2);
     store.close().unwrap();
 }
+
+#[test]
+fn a_bulk_load_is_no_phantom() {
+    let (store, tree) = store();
+    let other = store.create_tree("other").unwrap();
+    let snapshot = store.snapshot().unwrap();
+    let mut serial = store.begin_with(serializable()).unwrap();
+    assert_eq!(serial.range(&tree, ..).unwrap().count(), 0);
+    serial.insert(&other, b"k", b"").unwrap();
+    let mut blind = store.begin().unwrap();
+    blind.insert(&tree, b"zzz", b"").unwrap();
+    tree.bulk_load((0..5000u32).map(|n| (n.to_be_bytes(), b"loaded")))
+        .unwrap();
+    let key = 7u32.to_be_bytes();
+    assert!(matches!(
+        snapshot.get(&tree, &key),
+        Err(Error::SnapshotTooOld)
+    ));
+    assert!(!snapshot.contains(&other, &key).unwrap());
+    assert!(is_conflict(serial.commit()));
+    assert!(is_conflict(blind.commit()));
+    let after = store.begin().unwrap();
+    assert!(after.contains(&tree, &key).unwrap());
+    assert_eq!(after.range(&tree, ..).unwrap().count(), 5000);
+    drop((after, snapshot));
+    // One that failed has changed nothing.
+    let before = store.snapshot().unwrap();
+    let unsorted = [(b"zz", b""), (b"zy", b"")];
+    assert!(matches!(
+        tree.bulk_load(unsorted),
+        Err(Error::LoadOrder { .. })
+    ));
+    assert!(before.contains(&tree, &key).unwrap());
+    drop(before);
+    store.close().unwrap();
+}
