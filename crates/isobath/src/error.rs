@@ -258,17 +258,6 @@ pub enum Error {
     },
 }
 
-impl From<crate::log::ReadError> for Error {
-    fn from(error: crate::log::ReadError) -> Error {
-        use crate::log::ReadError;
-        match error {
-            ReadError::Io(source) => Error::Io(source),
-            ReadError::Lost { position, durable } => Error::LogDamaged { position, durable },
-            ReadError::UnknownKind { position, kind } => Error::UnknownLogRecord { position, kind },
-        }
-    }
-}
-
 impl Error {
     /// Whether the same transaction may succeed when it is run again from its
     /// beginning, as [`Store::transact`](crate::Store::transact) does.
@@ -284,6 +273,17 @@ fn show(key: &[u8]) -> String {
     let shown = key[..key.len().min(MOST)].escape_ascii();
     let rest = if key.len() > MOST { "..." } else { "" };
     format!("\"{shown}{rest}\"")
+}
+
+impl From<crate::log::ReadError> for Error {
+    fn from(error: crate::log::ReadError) -> Error {
+        use crate::log::ReadError;
+        match error {
+            ReadError::Io(source) => Error::Io(source),
+            ReadError::Lost { position, durable } => Error::LogDamaged { position, durable },
+            ReadError::UnknownKind { position, kind } => Error::UnknownLogRecord { position, kind },
+        }
+    }
 }
 
 impl From<isobath_io::VolumeError> for Error {

@@ -244,7 +244,7 @@ impl ExtentWriter {
     pub(crate) fn abandon(mut self, local: &Local) {
         self.give_ids_back(local);
         let tokens: Vec<Token> = self.stamp.iter().map(|stamp| stamp.0).collect();
-        free_chunks(local, &tokens, self.runs.ids());
+        free_chunks(local, &tokens, None, self.runs.ids());
     }
 }
 
@@ -313,9 +313,14 @@ fn place_and_write(
     }
 }
 
-/// Frees chunks: their places, their bytes and their ids. A record of their own
-/// says so, and gives up `tokens`.
-fn free_chunks(local: &Local, tokens: &[Token], ids: impl Iterator<Item = PageId>) {
+/// Frees chunks: their places, their bytes and their ids. `record` says so, or
+/// a record of their own does, which also gives up `tokens`.
+fn free_chunks(
+    local: &Local,
+    tokens: &[Token],
+    record: Option<Lsn>,
+    ids: impl Iterator<Item = PageId>,
+) {
     let engine = &local.engine;
     let mut taken: Vec<PageId> = Vec::new();
     let mut dead: Vec<Address> = Vec::new();
@@ -325,7 +330,7 @@ fn free_chunks(local: &Local, tokens: &[Token], ids: impl Iterator<Item = PageId
             dead.push(address);
         }
     }
-    let record = local.log_free(tokens, &taken);
+    let record = record.unwrap_or_else(|| local.log_free(tokens, &taken));
     dead.iter()
         .for_each(|&address| local.kill_after(record, address));
     let mut runs = Runs::default();
@@ -514,13 +519,26 @@ pub(crate) fn free_descriptor(local: &Local, descriptor: &[u8]) -> Result<(), Er
 /// Frees all chunks of a value that nothing names any more; a record of its own says so.
 pub(crate) fn free(local: &Local, extent: Extent) -> Result<(), Error> {
     let ids = chunk_ids(local, extent)?;
-    free_chunks(local, &[extent.token()], ids.into_iter());
+    free_chunks(local, &[extent.token()], None, ids.into_iter());
+    Ok(())
+}
+
+/// As [`free`], of a value that was taken out of its tree earlier and has belonged
+/// to `token` since.
+pub(crate) fn free_promised(local: &Local, extent: Extent, token: Token) -> Result<(), Error> {
+    let ids = chunk_ids(local, extent)?;
+    free_chunks(local, &[token], None, ids.into_iter());
     Ok(())
 }
 
 /// Every page id that a value takes; reads its index chunk, if it has one.
 pub(crate) fn chunk_ids(local: &Local, extent: Extent) -> Result<Vec<PageId>, Error> {
     Ok(ExtentReader::new(local, extent)?.ids().collect())
+}
+
+/// Frees the chunks `ids` of a value, as the log record at `record` says.
+pub(crate) fn free_logged(local: &Local, record: Lsn, ids: &[PageId]) {
+    free_chunks(local, &[], Some(record), ids.iter().copied());
 }
 
 /// Appends the whole value to `into`.

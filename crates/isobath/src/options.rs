@@ -79,10 +79,10 @@ pub struct Options {
     direct: DirectMode,
     stripe_unit: u32,
     policy: PolicyKind,
-    /// By default as the pool is.
-    log_bytes: Option<u64>,
     version_store_bytes: Option<u64>,
     durability: Durability,
+    /// By default as the pool is.
+    log_bytes: Option<u64>,
 }
 
 impl Default for Options {
@@ -110,9 +110,9 @@ impl Options {
             direct: DirectMode::Auto,
             stripe_unit: VolumeOptions::DEFAULT_STRIPE_UNIT,
             policy: PolicyKind::Mdc,
-            log_bytes: None,
             version_store_bytes: None,
             durability: Durability::Synced,
+            log_bytes: None,
         }
     }
 
@@ -394,11 +394,11 @@ impl Options {
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,
-            log_segments: self.log_segments(),
             version_bytes: self
                 .version_store_bytes
                 .unwrap_or(self.pool_bytes / VERSION_SHARE),
             durability: self.durability,
+            log_segments: self.log_segments(),
         })
     }
 }

@@ -453,7 +453,7 @@ impl Local {
         let result = self.settle_pages(before).and_then(|()| {
             // In this order; see `Engine::oldest_unsettled`.
             let complete = engine.log.complete();
-            let start = engine.transactions.tracker.oldest(complete);
+            let start = engine.oldest_commit(complete);
             let start = engine.oldest_unsettled(start);
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);

@@ -64,12 +64,12 @@ pub(crate) struct Config {
     pub(crate) block_bytes: u32,
     pub(crate) fill_factor: f64,
     pub(crate) read_only: bool,
-    /// Segments of the log area; none where nothing is logged.
-    pub(crate) log_segments: u32,
     /// Bytes that the version store may take.
     pub(crate) version_bytes: u64,
     /// How lasting an operation is that does not say.
     pub(crate) durability: Durability,
+    /// Segments of the log area; none where nothing is logged.
+    pub(crate) log_segments: u32,
 }
 
 /// Counters of the whole engine since it was opened.
@@ -182,8 +182,8 @@ impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
         let frames = parts.pool.frames.count();
-        let changes = Changes::new(parts.pool.mapping.capacity());
         let transactions = Transactions::new(&parts.config);
+        let changes = Changes::new(parts.pool.mapping.capacity());
         let engine = Engine {
             partitions: (0..workers)
                 .map(|_| Mutex::new(Partition::new(frames as usize / workers)))

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use isobath_io::Volume;
 
-use super::{Local, TaskContext};
+use super::{Engine, Local, TaskContext};
 use crate::Error;
 use crate::btree::{Decision, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::{Place, Reservation};
@@ -423,5 +423,12 @@ impl Local {
         page.words().store_all(image);
         page.changed(lsn, lsn);
         Ok(())
+    }
+}
+
+impl Engine {
+    /// The oldest commit in flight that has not been applied, or `complete`.
+    pub(crate) fn oldest_commit(&self, complete: Lsn) -> Lsn {
+        complete.min(self.transactions.oldest_unapplied(&self.log))
     }
 }

@@ -21,6 +21,7 @@ use crate::btree::{self, Direction, prefix_end};
 use crate::engine::Counters;
 use crate::runtime::Runtime;
 use crate::tree::{Tree, check_key, check_value};
+use crate::txn::Dead;
 use crate::txn::commit::{self, Author};
 use crate::txn::serializable::ReadSet;
 use crate::value::ValueReader;
@@ -317,7 +318,8 @@ impl Transaction {
     }
 
     fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
-        let result = self.writes.put(tree, key, write);
+        let limit = self.view.runtime().engine.log.transaction_limit();
+        let result = self.writes.put(tree, key, write, limit);
         self.bury();
         result
     }
@@ -325,6 +327,7 @@ impl Transaction {
     /// Large values that the transaction wrote and gave up go to the next task.
     fn bury(&mut self) {
         let dead = self.writes.take_dead();
+        let dead = dead.into_iter().map(Dead::unborn);
         self.view.transactions().bury(dead);
     }
 

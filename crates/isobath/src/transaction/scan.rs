@@ -25,6 +25,8 @@ const LARGEST_BATCH: usize = 256;
 /// Bytes after which a batch ends.
 const BATCH_BYTES: usize = 256 << 10;
 
+type Record = (Vec<u8>, Vec<u8>);
+
 /// One tree, seen by one transaction.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'s> {
@@ -406,7 +408,7 @@ impl<'t> TransactionRange<'t> {
         }
     }
 
-    fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Vec<u8>), Error>> {
+    fn step(&mut self, direction: Direction) -> Option<Result<Record, Error>> {
         if self.ended {
             return None;
         }
@@ -415,7 +417,7 @@ impl<'t> TransactionRange<'t> {
         record.transpose()
     }
 
-    fn take(&mut self, direction: Direction) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error> {
+    fn take(&mut self, direction: Direction) -> Result<Option<Record>, Error> {
         let is_forward = direction == Direction::Forward;
         let cursor = if is_forward {
             &mut self.front

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::Error;
 use crate::btree::ValueRef;
 use crate::extent::{DESCRIPTOR_BYTES, Extent};
 use crate::tree::{Tree, TreeState};
 use crate::txn::commit::{Change, change_bytes};
 use crate::txn::versions::{Bounds, is_range};
-use crate::{Error, MAX_TRANSACTION_BYTES};
 
 /// What a key is going to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +73,15 @@ impl WriteSet {
         self.trees.iter().position(same)
     }
 
-    /// Adds a change. One that is refused is given up.
-    pub(super) fn put(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
+    /// Adds a change, if all take at most `limit` bytes then. One that is refused is
+    /// given up.
+    pub(super) fn put(
+        &mut self,
+        tree: &Tree,
+        key: &[u8],
+        write: Write,
+        limit: u64,
+    ) -> Result<(), Error> {
         let at = self.position(&tree.state).unwrap_or_else(|| {
             self.trees
                 .push((Arc::clone(&tree.state), TreeWrites::new()));
@@ -83,12 +90,9 @@ impl WriteSet {
         let writes = &mut self.trees[at].1;
         let before = writes.get(key).map_or(0, |before| before.bytes(key));
         let bytes = self.bytes - before + write.bytes(key);
-        if bytes > MAX_TRANSACTION_BYTES {
+        if bytes > limit {
             self.give_up(Some(write));
-            return Err(Error::TransactionTooLarge {
-                bytes,
-                limit: MAX_TRANSACTION_BYTES,
-            });
+            return Err(Error::TransactionTooLarge { bytes, limit });
         }
         self.bytes = bytes;
         let before = match writes.get_mut(key) {

@@ -20,7 +20,7 @@ use super::serializable::ReadSet;
 use super::snapshots::Registered;
 use super::tracker::Slot;
 use super::versions::{CommitNumber, OldValue};
-use super::{COLLECT_LEAST, Gate, Transactions, key_number};
+use super::{COLLECT_LEAST, Dead, Gate, Transactions, key_number};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::context::WriteContext;
 use crate::engine::{Counters, Local, TaskContext};
@@ -90,16 +90,6 @@ pub(crate) struct Author<'a> {
     pub(crate) reads: Option<&'a ReadSet>,
     /// It makes room, and may take the little that it needs from the reserve.
     pub(crate) makes_room: bool,
-}
-
-/// What a commit's record says, and what has to be noted with it.
-struct Record {
-    body: CommitBody,
-    /// Tokens of the large values that it makes reachable.
-    tokens: Vec<Token>,
-    /// Large values that it takes out: their tokens and chunks. They stay until no
-    /// snapshot can read them, or until a recovery, which has no snapshots.
-    gone: Vec<(Token, Vec<PageId>)>,
 }
 
 /// What a key has, read under its lock.
@@ -240,8 +230,27 @@ fn tidy(local: &Local, added: usize) {
 fn free_large(local: &Local, descriptor: &Descriptor) {
     // One that makes no sense was reported when it was read.
     if let Some(extent) = Extent::decode(descriptor.bytes()) {
-        local.engine.transactions.free(local, extent);
+        local.engine.transactions.free(local, Dead::unborn(extent));
     }
+}
+
+/// What is logged of a commit.
+#[derive(Default)]
+struct Record {
+    body: CommitBody,
+    /// Tokens of the large values that it names.
+    confirmed: Vec<Token>,
+    /// Large values that it takes out of their trees.
+    replaced: Vec<Replaced>,
+}
+
+/// A large value that a commit takes out of its tree.
+struct Replaced {
+    /// The index of its change.
+    at: usize,
+    /// What the chunks belong to while only snapshots can read them.
+    token: Token,
+    chunks: Vec<PageId>,
 }
 
 /// A commit whose keys are locked.
@@ -350,33 +359,35 @@ impl<'a> Commit<'a, '_> {
         PAGES_PER_COMMIT + growing * PAGES_PER_INSERT
     }
 
-    /// The commit record, if anybody will read it.
+    /// The commit's record, as far as anybody will read it.
     fn record(&self, peeked: &[Peeked]) -> Result<Record, Error> {
-        if !self.local.engine.log.is_on() {
-            return Ok(Record {
-                body: CommitBody::default(),
-                tokens: Vec::new(),
-                gone: Vec::new(),
-            });
+        let local = self.local;
+        let mut record = Record::default();
+        if !local.engine.log.is_on() {
+            return Ok(record);
         }
-        let tokens: Vec<Token> = self.changes.iter().filter_map(Change::token).collect();
-        let mut gone: Vec<(Token, Vec<PageId>)> = Vec::new();
-        for peeked in peeked {
+        record.confirmed = self.changes.iter().filter_map(Change::token).collect();
+        for (at, peeked) in peeked.iter().enumerate() {
             if let OldValue::Extent(descriptor) = &peeked.old {
                 let extent = extent::decode(descriptor.bytes())?;
-                gone.push((extent.token(), extent::chunk_ids(self.local, extent)?));
+                record.replaced.push(Replaced {
+                    at,
+                    token: local.engine.log.stamp(local.worker.index).0,
+                    chunks: extent::chunk_ids(local, extent)?,
+                });
             }
         }
-        let chunks: Vec<PageId> = gone.iter().flat_map(|(_, ids)| ids).copied().collect();
-        let mut body = CommitBody::new(&tokens, &chunks);
+        let chunks = record.replaced.iter().flat_map(|old| &old.chunks);
+        let chunks: Vec<PageId> = chunks.copied().collect();
+        record.body = CommitBody::new(&record.confirmed, &chunks);
         for change in self.changes {
-            body.push(&Operation {
+            record.body.push(&Operation {
                 tree: change.tree,
                 key: change.key,
                 value: change.value,
             });
         }
-        Ok(Record { body, tokens, gone })
+        Ok(record)
     }
 
     /// Steps 4 to 9; `None` if a snapshot has begun for which nothing was read.
@@ -384,9 +395,9 @@ impl<'a> Commit<'a, '_> {
         let local = self.local;
         let engine = &local.engine;
         let record = self.record(&peeked)?;
-        let body = record.body.bytes();
         let prepaid = Prepaid::claim(local, self.pages_to_claim(&peeked), self.author.makes_room)?;
-        let _room = local.log_room(body.len() as u64, Tier::Commit)?;
+        let bytes = record.body.bytes().len() as u64;
+        let _room = local.log_room(bytes, Tier::Commit)?;
         engine.writable()?;
         let slot = self
             .transactions()
@@ -396,34 +407,30 @@ impl<'a> Commit<'a, '_> {
             return Ok(None);
         }
         self.changes.iter().try_for_each(Change::check_gate)?;
-        let dead = if publish {
-            Vec::new()
-        } else {
+        let unlogged = !publish && !engine.log.is_on();
+        let dead = if unlogged {
             extents_of(&peeked)
+        } else {
+            Vec::new()
         };
-        let published = publish.then(|| self.publish(&slot, peeked));
+        let published = publish.then(|| self.publish(&slot, peeked, &record));
         if let Err(error) = self.validate_reads(published) {
             self.cancel(published);
             return Err(error);
         }
-        let lsn = engine
-            .log
-            .append(local.worker.index, Kind::Commit, &[body], |lsn| {
-                slot.is_at(lsn);
-                engine.settle_promises(&record.tokens);
-                for (token, chunks) in &record.gone {
-                    engine.promise(*token, chunks);
-                }
-            });
+        let lsn = self.append(&slot, &record, publish);
         if let Err(error) = self.apply(&prepaid, lsn) {
             self.fail(slot, published, &error);
             return Err(error);
         }
-        if let Some(number) = published {
-            let versions = &self.transactions().versions;
-            for change in self.changes {
-                versions.settle(change.tree.id, change.key, number, lsn.0);
-            }
+        match published {
+            Some(number) => self.settle(number, lsn),
+            // While the slot is occupied no checkpoint can begin that would know
+            // neither the record nor that they are gone.
+            None => record
+                .replaced
+                .iter()
+                .for_each(|old| extent::free_logged(local, lsn, &old.chunks)),
         }
         drop(slot);
         Ok(Some(Outcome {
@@ -431,6 +438,32 @@ impl<'a> Commit<'a, '_> {
             dead,
             versions: published.map_or(0, |_| self.changes.len()),
         }))
+    }
+
+    fn append(&self, slot: &Slot<'_>, record: &Record, publish: bool) -> Lsn {
+        let engine = &self.local.engine;
+        let body = record.body.bytes();
+        let writer = self.local.worker.index;
+        engine.log.append(writer, Kind::Commit, &[body], |lsn| {
+            slot.is_at(lsn);
+            engine.settle_promises(&record.confirmed);
+            if publish {
+                // A checkpoint that starts behind the record finds them in use.
+                // Were the store to end before they are freed, the next opening
+                // frees them.
+                for old in &record.replaced {
+                    engine.promise(old.token, &old.chunks);
+                }
+            }
+        })
+    }
+
+    /// The published versions are those of the commit at `lsn`.
+    fn settle(&self, number: CommitNumber, lsn: Lsn) {
+        let versions = &self.transactions().versions;
+        for change in self.changes {
+            versions.settle(change.tree.id, change.key, number, lsn.0);
+        }
     }
 
     /// Without a log a single change that fails has not happened: it needs no
@@ -443,11 +476,16 @@ impl<'a> Commit<'a, '_> {
         }
     }
 
-    fn publish(&self, slot: &Slot<'_>, peeked: Vec<Peeked>) -> CommitNumber {
+    fn publish(&self, slot: &Slot<'_>, peeked: Vec<Peeked>, record: &Record) -> CommitNumber {
         let versions = &self.transactions().versions;
         let number = versions.commit_number();
-        for (change, peeked) in self.changes.iter().zip(peeked) {
-            versions.add(change.tree.id, change.key, peeked.old, number);
+        let mut replaced = record.replaced.iter().peekable();
+        for (at, (change, peeked)) in self.changes.iter().zip(peeked).enumerate() {
+            let token = replaced
+                .next_if(|old| old.at == at)
+                .map_or(0, |old| old.token);
+            let old = (peeked.old, token);
+            versions.add(change.tree.id, change.key, old, number);
         }
         slot.publishes();
         number

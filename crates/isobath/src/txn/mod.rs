@@ -34,6 +34,7 @@ use crate::btree::{Descriptor, TreeId};
 use crate::engine::{Config, Local};
 use crate::extent::{self, Extent};
 use crate::log::Log;
+use crate::log::record::Token;
 use crate::page::Lsn;
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
@@ -67,8 +68,25 @@ pub(crate) struct Transactions {
     pub(crate) counters: TransactionCounters,
 }
 
-/// A large value to be freed, and how often that was tried.
-struct Dead(Extent, u8);
+/// A large value to be freed.
+pub(crate) struct Dead {
+    pub(crate) extent: Extent,
+    /// What its chunks belong to.
+    pub(crate) token: Token,
+    /// How often freeing it was tried.
+    pub(crate) tries: u8,
+}
+
+impl Dead {
+    /// A value that no commit has named.
+    pub(crate) fn unborn(extent: Extent) -> Dead {
+        Dead {
+            extent,
+            token: extent.token(),
+            tries: 0,
+        }
+    }
+}
 
 /// Times that freeing a large value is tried whose list of chunks cannot be read.
 const FREEING_TRIES: u8 = 3;
@@ -111,7 +129,6 @@ impl Transactions {
     }
 
     /// Where replaying commits would have to start, were the pages as they are now.
-    #[allow(dead_code)] // until checkpoints ask
     pub(crate) fn oldest_unapplied(&self, log: &Log) -> Lsn {
         self.watermark(log)
     }
@@ -125,7 +142,7 @@ impl Transactions {
         let horizon = self.snapshots.horizon(log, &self.tracker);
         let mut dead = Vec::new();
         let left = self.versions.collect(horizon, most, &mut dead);
-        self.bury(dead.iter().filter_map(decode));
+        self.bury(dead.iter().filter_map(as_dead));
         left
     }
 
@@ -143,10 +160,10 @@ impl Transactions {
     }
 
     /// Leaves large values that nobody reads any more to the next task.
-    pub(crate) fn bury(&self, extents: impl IntoIterator<Item = Extent>) {
-        let mut extents = extents.into_iter().map(|extent| Dead(extent, 0)).peekable();
-        if extents.peek().is_some() {
-            self.graveyard.lock().extend(extents);
+    pub(crate) fn bury(&self, dead: impl IntoIterator<Item = Dead>) {
+        let mut dead = dead.into_iter().peekable();
+        if dead.peek().is_some() {
+            self.graveyard.lock().extend(dead);
             self.has_dead.store(true, Ordering::Release);
         }
     }
@@ -166,23 +183,22 @@ impl Transactions {
             self.has_dead.store(false, Ordering::Release);
             std::mem::take(&mut *graveyard)
         };
-        for Dead(extent, tries) in dead {
-            self.try_to_free(local, extent, tries);
+        for dead in dead {
+            self.free(local, dead);
         }
     }
 
     /// Frees a large value that nothing names any more.
-    pub(crate) fn free(&self, local: &Local, extent: Extent) {
-        self.try_to_free(local, extent, 0);
-    }
-
-    fn try_to_free(&self, local: &Local, extent: Extent, tries: u8) {
+    pub(crate) fn free(&self, local: &Local, dead: Dead) {
         // What took it out of its tree has happened, whatever becomes of this. Where
         // its list of chunks cannot be read now, a later task tries again; a value
         // that stays unreadable keeps its room, and `check` finds it.
-        if extent::free(local, extent).is_err() && tries < FREEING_TRIES {
-            self.graveyard.lock().push(Dead(extent, tries + 1));
-            self.has_dead.store(true, Ordering::Release);
+        let freed = extent::free_promised(local, dead.extent, dead.token);
+        if freed.is_err() && dead.tries < FREEING_TRIES {
+            self.bury([Dead {
+                tries: dead.tries + 1,
+                ..dead
+            }]);
         }
     }
 
@@ -195,7 +211,12 @@ impl Transactions {
     }
 }
 
-fn decode(descriptor: &Descriptor) -> Option<Extent> {
+fn as_dead(&(descriptor, token): &(Descriptor, Token)) -> Option<Dead> {
     // One that makes no sense was reported when its commit read it.
-    Extent::decode(descriptor.bytes())
+    let extent = Extent::decode(descriptor.bytes())?;
+    Some(Dead {
+        extent,
+        token,
+        tries: 0,
+    })
 }

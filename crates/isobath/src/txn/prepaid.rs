@@ -99,12 +99,12 @@ impl WriteContext for Prepaid<'_> {
         self.pages.set(self.pages.get() + back);
     }
 
-    fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
-        self.task.structure_room()
-    }
-
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
         self.task.free(page, record);
+    }
+
+    fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
+        self.task.structure_room()
     }
 
     fn promise(&self, token: Token, ids: &[PageId]) {

@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(reads.trees[0].ranges.len(), 1);
         let change = |key: &[u8], tree: u32, lsn: u64| {
             let by = versions.commit_number();
-            versions.add(TreeId(tree), key, OldValue::Absent, by);
+            versions.add(TreeId(tree), key, (OldValue::Absent, 0), by);
             versions.settle(TreeId(tree), key, by, lsn);
         };
         let is_valid = || reads.validate(&versions, &snapshot, None).is_ok();

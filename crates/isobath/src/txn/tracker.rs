@@ -105,15 +105,6 @@ impl Tracker {
         }
     }
 
-    /// A lower bound of the LSNs of all commits in flight that are not fully
-    /// applied, or `complete`, which the caller has read before.
-    pub(crate) fn oldest(&self, complete: Lsn) -> Lsn {
-        fence(Ordering::SeqCst);
-        let slots = self.workers.iter().flat_map(|worker| &worker.slots);
-        let words = slots.map(|slot| slot.load(Ordering::Acquire) & LSN);
-        Lsn(words.filter(|&lsn| lsn != 0).fold(complete.0, u64::min))
-    }
-
     /// Waits until the commits that are in flight now have ended, or only the
     /// blind ones of them; `wait` lets others run, and says when to give up.
     pub(crate) fn drain<E>(

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::key_number;
 use crate::btree::{Descriptor, TreeId, ValueKind, ValueRef};
+use crate::log::record::Token;
 
 const SHARDS: usize = 32;
 /// Bytes that a version takes beside key and value: its place in the maps and
@@ -63,6 +64,8 @@ struct Version {
     /// The LSN of the commit that replaced the value, or [`PENDING`] and its number.
     stamp: u64,
     old: OldValue,
+    /// What the chunks of a large value belong to from the commit to their end.
+    token: Token,
 }
 
 /// Versions of one key, oldest first.
@@ -154,10 +157,21 @@ impl Versions {
 
     // ---- writers ----------------------------------------------------------------
 
-    /// Adds what `key` has, before the commit `by` replaces it.
-    pub(crate) fn add(&self, tree: TreeId, key: &[u8], old: OldValue, by: CommitNumber) {
+    /// Adds what `key` has, before the commit `by` replaces it. The chunks of a
+    /// large value belong to `token` once that has happened.
+    pub(crate) fn add(
+        &self,
+        tree: TreeId,
+        key: &[u8],
+        (old, token): (OldValue, Token),
+        by: CommitNumber,
+    ) {
         let bytes = key.len() + old.bytes() + OVERHEAD;
-        let version = Version { stamp: by.0, old };
+        let version = Version {
+            stamp: by.0,
+            old,
+            token,
+        };
         let mut inner = self.shard(tree, key).inner.lock();
         let keys = inner.trees.entry(tree).or_default();
         match keys.get_mut(key) {
@@ -315,7 +329,12 @@ impl Versions {
 
     /// Drops versions below `horizon`, at most `most`; large values that only
     /// they named go to `dead`. Whether more are left.
-    pub(crate) fn collect(&self, horizon: u64, most: usize, dead: &mut Vec<Descriptor>) -> bool {
+    pub(crate) fn collect(
+        &self,
+        horizon: u64,
+        most: usize,
+        dead: &mut Vec<(Descriptor, Token)>,
+    ) -> bool {
         let start = self.next_shard.fetch_add(1, Ordering::Relaxed) as usize;
         let mut left = most;
         for step in 0..SHARDS {
@@ -337,7 +356,7 @@ impl Versions {
                     chain.drain(..old).collect()
                 });
                 dead.extend(gone.iter().filter_map(|version| match &version.old {
-                    OldValue::Extent(descriptor) => Some(*descriptor),
+                    OldValue::Extent(descriptor) => Some((*descriptor, version.token)),
                     OldValue::Absent | OldValue::Inline(_) => None,
                 }));
             }
@@ -376,18 +395,20 @@ mod tests {
     const TREE: TreeId = TreeId(5);
 
     fn value(of: u64) -> Option<Vec<u8>> {
-        (of % 5 != 0).then(|| of.to_le_bytes().to_vec())
+        (!of.is_multiple_of(5)).then(|| of.to_le_bytes().to_vec())
     }
 
     fn as_old(of: &Option<Vec<u8>>) -> OldValue {
         OldValue::of(of.as_deref().map(ValueRef::inline))
     }
 
+    type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
     /// The store beside whole copies of the map at every moment.
     struct Model {
         versions: Versions,
-        leaf: BTreeMap<Vec<u8>, Vec<u8>>,
-        snapshots: Vec<(u64, BTreeMap<Vec<u8>, Vec<u8>>)>,
+        leaf: Map,
+        snapshots: Vec<(u64, Map)>,
         next: u64,
     }
 
@@ -399,7 +420,7 @@ mod tests {
             keys.dedup();
             for key in &keys {
                 let old = as_old(&self.leaf.get(&vec![*key]).cloned());
-                self.versions.add(TREE, &[*key], old, by);
+                self.versions.add(TREE, &[*key], (old, 0), by);
             }
             if given_up {
                 keys.iter()
@@ -434,7 +455,7 @@ mod tests {
                         _ => whole.remove(&key.to_vec()),
                     };
                 }
-                let keep = |map: &BTreeMap<Vec<u8>, Vec<u8>>| -> Vec<_> {
+                let keep = |map: &Map| -> Vec<_> {
                     map.iter()
                         .filter(|(k, _)| (3..17).contains(&k[0]))
                         .map(|(k, v)| (k.clone(), v.clone()))
@@ -490,7 +511,7 @@ mod tests {
     fn pending_changes_of_others_conflict_and_own_ones_do_not() {
         let versions = Versions::new(1 << 20);
         let (mine, other) = (versions.commit_number(), versions.commit_number());
-        versions.add(TREE, b"k", OldValue::Absent, mine);
+        versions.add(TREE, b"k", (OldValue::Absent, 0), mine);
         assert!(versions.is_changed(TREE, b"k", 8, None));
         assert!(versions.is_changed(TREE, b"k", 8, Some(other)));
         assert!(!versions.is_changed(TREE, b"k", 8, Some(mine)));
@@ -510,12 +531,12 @@ mod tests {
         let versions = Versions::new(1 << 20);
         let by = versions.commit_number();
         let descriptor = Descriptor::new(&[7; 32]);
-        versions.add(TREE, b"k", OldValue::Extent(descriptor), by);
+        versions.add(TREE, b"k", (OldValue::Extent(descriptor), 9), by);
         versions.settle(TREE, b"k", by, 16);
         let mut dead = Vec::new();
         assert!(!versions.collect(16, 10, &mut dead));
         assert!(dead.is_empty() && versions.count() == 1);
         versions.collect(17, 10, &mut dead);
-        assert_eq!(dead, [descriptor]);
+        assert_eq!(dead, [(descriptor, 9)]);
     }
 }
