@@ -10,6 +10,11 @@ use crate::random::Random;
 
 /// Bytes of a segment in simulated stores.
 const SEGMENT: u64 = 64 << 10;
+/// Bytes of their logs: as few as can be.
+const LOG: u64 = 4 << 20;
+
+/// How many of a hundred runs without power cuts have a log.
+const LOGGED_PERCENT: u64 = 0;
 
 /// A kind of fault that a campaign may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -64,6 +69,8 @@ pub(crate) struct Scenario {
     pub(crate) shared_keys: u64,
     pub(crate) large_values: bool,
     pub(crate) extra_frames: u64,
+    /// Whether there is a log; without one no power may be cut.
+    pub(crate) log: bool,
     pub(crate) limit_bytes: Option<u64>,
     pub(crate) latency_us: RangeInclusive<u64>,
     pub(crate) atomic_unit: u32,
@@ -89,8 +96,9 @@ impl Scenario {
             own_keys: 1 + random.skewed(400),
             shared_keys: 1 + random.skewed(24),
             large_values: random.chance(60),
+            log: faults.power || random.chance(LOGGED_PERCENT),
             extra_frames: random.one_of(&[0, 0, 40, 400]),
-            limit_bytes: full.then(|| (2 << 20) + random.below(8) * (512 << 10)),
+            limit_bytes: full.then(|| LOG + (2 << 20) + random.below(8) * (512 << 10)),
             latency_us: 0..=random.one_of(&[0, 5, 40, 200]),
             atomic_unit: random.one_of(&[512, 512, 4096]),
             faults,
@@ -118,6 +126,7 @@ impl Scenario {
             .tasks_per_worker(self.tasks)
             .depth_per_worker(16)
             .segment_bytes(SEGMENT as u32)
+            .log_bytes(if self.log { LOG } else { 0 })
             .volume_limit_bytes(self.limit_bytes)
     }
 

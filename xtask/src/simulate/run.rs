@@ -12,7 +12,7 @@ use super::plan::{Damage, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
 use crate::data::{Universe, key_bytes};
-use crate::history::{History, Key, Version, check};
+use crate::history::{History, Key, Outcome, Version, Write, check};
 use crate::random::Random;
 
 /// Steps after which a round that has not ended counts as stuck.
@@ -49,6 +49,14 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    /// Says where it happened.
+    pub(super) fn at(mut self, place: impl std::fmt::Display) -> Failure {
+        for problem in &mut self.problems {
+            *problem = format!("{place}: {problem}");
+        }
+        self
+    }
+
     pub(super) fn of(problem: impl Into<String>) -> Failure {
         Failure {
             problems: vec![problem.into()],
@@ -57,16 +65,16 @@ impl Failure {
 }
 
 /// Between two rounds.
-struct Between {
-    device: Arc<FaultDevice>,
+pub(super) struct Between {
+    pub(super) device: Arc<FaultDevice>,
     /// What every reader will find from now on.
-    known: BTreeMap<Key, Version>,
-    created: BTreeMap<Key, Version>,
-    next_version: Version,
+    pub(super) known: BTreeMap<Key, Version>,
+    pub(super) created: BTreeMap<Key, Version>,
+    pub(super) next_version: Version,
 }
 
 /// How a round ended.
-enum Ended {
+pub(super) enum Ended {
     /// Everybody had done everything.
     Done,
     /// The power was cut.
@@ -82,6 +90,8 @@ pub(crate) struct Run {
     /// Index of the tree that comes and goes.
     pub(super) passing: usize,
     pub(super) report: Report,
+    /// The power goes where the device's rules say, and nowhere else.
+    pub(super) cut_by_rule: bool,
     random: Random,
 }
 
@@ -99,6 +109,18 @@ pub(crate) fn run(scenario: Scenario) -> Result<Report, Failure> {
 fn mix(hash: u64, fact: u64) -> u64 {
     let mixed = (hash ^ fact).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 29
+}
+
+impl Between {
+    /// Before anything.
+    pub(super) fn new(device: Arc<FaultDevice>) -> Between {
+        Between {
+            device,
+            known: BTreeMap::new(),
+            created: BTreeMap::new(),
+            next_version: 1,
+        }
+    }
 }
 
 impl Run {
@@ -139,6 +161,7 @@ impl Run {
                 ..Report::default()
             },
             scenario,
+            cut_by_rule: false,
             random,
         }
     }
@@ -149,12 +172,7 @@ impl Run {
 
     fn whole(&mut self) -> Result<(), Failure> {
         let device = FaultDevice::new(0, self.scenario.device(0));
-        let mut between = Between {
-            device,
-            known: BTreeMap::new(),
-            created: BTreeMap::new(),
-            next_version: 1,
-        };
+        let mut between = Between::new(device);
         for round in 0..self.scenario.rounds {
             let Some(simulation) = self.opened(&mut between, round)? else {
                 return Ok(());
@@ -168,16 +186,12 @@ impl Run {
     }
 
     /// A store to work with.
-    fn opened(&mut self, between: &mut Between, round: u64) -> Result<Option<Simulation>, Failure> {
+    pub(super) fn opened(&mut self, between: &mut Between, round: u64) -> Result<Option<Simulation>, Failure> {
         let seed = self.scenario.seed.wrapping_add(round << 48);
         let volume = Volume::from_device(between.device.clone());
         let options = self.scenario.options();
         let opened = if round == 0 {
-            let simulation = Simulation::new(volume, &options, seed);
-            simulation.and_then(|simulation| {
-                self.make_trees(simulation.store(), between)?;
-                Ok(simulation)
-            })
+            Simulation::new(volume, &options, seed)
         } else {
             Simulation::open(volume, &options, seed)
         };
@@ -191,14 +205,30 @@ impl Run {
         }
     }
 
-    fn make_trees(&self, store: &Store, between: &mut Between) -> Result<(), Error> {
-        for tree in &self.universe.trees[..self.passing] {
-            store.create_tree(&tree.name)?;
-            between.known.insert(tree.existence, between.next_version);
-            between.created.insert(tree.existence, between.next_version);
-            between.next_version += 1;
+    /// The tree of this index, made if there is none yet.
+    fn base_tree(
+        &self,
+        store: &Store,
+        index: usize,
+        recorder: &Recorder,
+        known: &BTreeMap<Key, Version>,
+    ) -> Result<Tree, Error> {
+        let tree = &self.universe.trees[index];
+        if known.contains_key(&tree.existence) {
+            return store.tree(&tree.name);
         }
-        Ok(())
+        let write = Write {
+            key: tree.existence,
+            version: recorder.version(),
+            present: true,
+        };
+        recorder.creating(write.key, write.version);
+        let at = recorder.begin_writes(&[write]);
+        let made = store.create_tree(&tree.name);
+        if made.is_ok() {
+            recorder.end(at, Outcome::Committed);
+        }
+        made
     }
 
     /// An error that says what the faults of this run have done.
@@ -219,7 +249,7 @@ impl Run {
     }
 
     /// Lets clients work until they are done or the power is cut.
-    fn round(
+    pub(super) fn round(
         &mut self,
         mut simulation: Simulation,
         between: &mut Between,
@@ -274,27 +304,18 @@ impl Run {
             *self.report.errors.entry(name).or_default() += count;
         }
         let cut = between.device.is_off()
-            || self.scenario.faults.power && self.random.chance(30);
+            || self.scenario.faults.power && !self.cut_by_rule && self.random.chance(30);
         if cut {
             between.device.power_off();
-        } else {
+        } else if !self.cut_by_rule {
             between.device.clear_rules();
             self.whole_state(&mut simulation, &recorder, round)?;
-        }
-        let frames = simulation.store().stats().pool_frames;
-        let accounted = simulation.accounted_frames() as u64;
-        let closed = simulation.close();
-        if !cut {
-            if accounted != frames {
-                let what = format!("round {round}: {accounted} of {frames} frames are accounted for");
-                return Err(Failure::of(what));
-            }
-            match closed {
-                Ok(()) => {}
-                Err(error) if self.is_detected(&error) => {}
-                Err(error) => return Err(Failure::of(format!("closing: {error}"))),
+            if self.scenario.faults.power && self.random.chance(25) {
+                let at = Trigger::At(self.random.skewed(40) - 1);
+                between.device.add_rule(FaultRule::new(Fault::PowerLoss, at));
             }
         }
+        let cut = self.close(simulation, between, round)?;
         let violations = recorder.violations();
         if !violations.is_empty() {
             return Err(Failure {
@@ -304,10 +325,36 @@ impl Run {
         Ok((if cut { Ended::Cut } else { Ended::Done }, recorder))
     }
 
+    /// Closes the store at the end of a round; whether the power is off then.
+    fn close(
+        &mut self,
+        simulation: Simulation,
+        between: &Between,
+        round: u64,
+    ) -> Result<bool, Failure> {
+        let frames = simulation.store().stats().pool_frames;
+        let accounted = simulation.accounted_frames() as u64;
+        let was_off = between.device.is_off();
+        let closed = simulation.close();
+        if between.device.is_off() {
+            return Ok(true);
+        }
+        if !was_off && accounted != frames {
+            let what = format!("round {round}: {accounted} of {frames} frames are accounted for");
+            return Err(Failure::of(what));
+        }
+        match closed {
+            Err(error) if !self.is_detected(&error) => {
+                Err(Failure::of(format!("closing: {error}")))
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Decides when the power goes: the step, if it is not at an I/O.
     fn plan_cut(&mut self, device: &FaultDevice) -> Option<u64> {
         let (draw, at) = (self.random.below(3), self.random.skewed(20_000));
-        if !self.scenario.faults.power {
+        if !self.scenario.faults.power || self.cut_by_rule {
             return None;
         }
         match draw {
@@ -346,8 +393,8 @@ impl Run {
     ) -> Result<(Arc<AtomicUsize>, usize), Error> {
         let store = simulation.store();
         let mut trees: Vec<Tree> = Vec::new();
-        for tree in &self.universe.trees[..self.passing] {
-            trees.push(store.tree(&tree.name)?);
+        for index in 0..self.passing {
+            trees.push(self.base_tree(store, index, recorder, &between.known)?);
         }
         let ended = Arc::new(AtomicUsize::new(0));
         for (number, own) in self.own.iter().enumerate() {
@@ -400,12 +447,12 @@ impl Run {
     ) -> Result<(), Failure> {
         let state = state::read(simulation.store(), &self.universe, &recorder.created());
         self.judge(state, recorder.history(), true)
-            .map_err(|failure| failure.in_round(round, "running"))?;
+            .map_err(|failure| failure.at(format!("round {}, {}", round, "running")))?;
         self.sound(simulation.store(), round)
     }
 
     /// `store.check` finds nothing; what it should find is in the report.
-    fn sound(&mut self, store: &Store, round: u64) -> Result<(), Failure> {
+    pub(super) fn sound(&mut self, store: &Store, round: u64) -> Result<(), Failure> {
         self.report.checks += 1;
         let faults = &self.scenario.faults;
         match store.check(&mut |_, _| {}) {
@@ -522,7 +569,7 @@ impl Run {
         between.created = recorder.created();
         between.known = self
             .judge(state, recorder.history(), running)
-            .map_err(|failure| failure.in_round(round, "reopened"))?;
+            .map_err(|failure| failure.at(format!("round {}, {}", round, "reopened")))?;
         self.sound(store, round)?;
         self.close_and_compare(simulation, between, round)
     }
@@ -625,20 +672,11 @@ impl Run {
         let state = state::read(simulation.store(), &self.universe, &between.created);
         let history = History::starting_with(between.known.clone());
         self.judge(state, history, true)
-            .map_err(|failure| failure.in_round(self.scenario.rounds, "at last"))?;
+            .map_err(|failure| failure.at(format!("round {}, {}", self.scenario.rounds, "at last")))?;
         self.note(simulation.trace_hash());
         drop(simulation);
         self.note(between.device.digest());
         Ok(())
-    }
-}
-
-impl Failure {
-    pub(super) fn in_round(mut self, round: u64, when: &str) -> Failure {
-        for problem in &mut self.problems {
-            *problem = format!("round {round}, {when}: {problem}");
-        }
-        self
     }
 }
 
