@@ -2,8 +2,8 @@
 //! or an ordinary thread, which can only read what is in memory.
 
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
-use crate::log::Log;
 use crate::log::record::Token;
+use crate::log::{Log, LogRoom};
 use crate::page::{Lsn, PageId};
 
 /// A place to read pages from.
@@ -33,6 +33,10 @@ pub(crate) trait WriteContext: ReadContext {
 
     /// Who appends to the log: the worker's index.
     fn writer(&self) -> usize;
+
+    /// Room in the log for one structure modification, which is held until it is
+    /// logged. Called holding nothing: waits while the log has none.
+    fn structure_room(&self) -> Result<LogRoom<'_>, Self::Stop>;
 
     /// Called before a change, holding nothing: waits while too many pages are
     /// dirty, and refuses while the store is poisoned or read-only.

@@ -277,6 +277,7 @@ fn place_and_write(
         rate: 0.0,
     };
     let mut staging = AlignedBuf::new(length as usize);
+    let _room = local.mapping_room(1)?;
     let placed = local.place_chunk(Request { page: id, write })?;
     let image = staging.as_mut_slice();
     image.fill(0);

@@ -229,11 +229,15 @@ impl Local {
         while rest < group.len() {
             self.engine.writable().map_err(Failed::Write)?;
             batch.clear();
+            let room = self
+                .mapping_room(group.len() - rest)
+                .map_err(Failed::Write)?;
             let outcome = self.place_survivors(&group[rest..], batch);
             let placed = batch.placed.len();
             self.seal_group(&group[rest..rest + placed], batch, staging);
             let result = self.write_out(staging, &batch.placed, &batch.closing);
             self.install(&group[rest..rest + placed], batch, result.is_ok());
+            drop(room);
             result.map_err(Failed::Write)?;
             rest += placed;
             if outcome.is_err() {

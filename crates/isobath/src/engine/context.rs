@@ -9,8 +9,8 @@ use super::{Engine, Local};
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart, flag};
 use crate::context::{ReadContext, WriteContext};
-use crate::log::Log;
 use crate::log::record::Token;
+use crate::log::{Log, LogRoom};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 
@@ -51,6 +51,10 @@ impl WriteContext for TaskContext<'_> {
 
     fn writer(&self) -> usize {
         self.local.worker.index
+    }
+
+    fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
+        self.local.structure_room()
     }
 
     fn admit(&self) -> Result<(), Error> {
@@ -193,10 +197,6 @@ impl ReadContext for InlineContext<'_> {
 }
 
 impl Local {
-    pub(crate) fn wait_durable(&self, _lsn: Lsn) -> Result<(), Error> {
-        Ok(())
-    }
-
     /// A free frame, its latch held exclusively; waits for one.
     pub(super) fn wait_for_frame(&self) -> crate::buffer::FrameId {
         loop {

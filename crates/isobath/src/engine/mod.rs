@@ -6,6 +6,7 @@ mod cleaner;
 mod context;
 mod fault;
 mod local;
+mod logging;
 mod open;
 mod recovery;
 mod settle;
@@ -132,6 +133,8 @@ pub(crate) struct Engine {
     pub(crate) dirty_waiters: Mutex<Vec<TaskRef>>,
     /// The first failed write; no more writes are accepted after it.
     pub(crate) poison: OnceLock<Error>,
+    /// Per worker: what its tasks wait for in the log.
+    awaited: Vec<logging::Awaited>,
     pub(crate) counters: Counters,
     pub(crate) settling: Settling,
     /// Pages of the mapping table that the next checkpoint has to write.
@@ -189,6 +192,7 @@ impl Engine {
             segment_waiters: Mutex::new(Vec::new()),
             dirty_waiters: Mutex::new(Vec::new()),
             poison: OnceLock::new(),
+            awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),
             counters: Counters::default(),
             settling: Settling::new(workers * local::WRITING_TASKS),
             changes,
@@ -267,6 +271,7 @@ impl Engine {
     pub(crate) fn poison(&self, cause: Error) {
         // The first cause is the one that matters.
         let _ = self.poison.set(cause);
+        self.stop_log();
         for waiters in [&self.segment_waiters, &self.dirty_waiters] {
             self.wake_all(waiters);
         }

@@ -12,8 +12,8 @@ use crate::btree::{Decision, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::{Place, Reservation};
 use crate::catalog;
 use crate::context::WriteContext;
-use crate::log::record::{Body, Copied, Mapped, Token, decode};
-use crate::log::{LogArea, LogEnd, ReadError, Reader};
+use crate::log::record::{Body, Copied, Kind, Mapped, Token, decode};
+use crate::log::{LogArea, LogEnd, Reader};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Superblock};
 use crate::runtime::{Job, Runtime};
@@ -79,24 +79,11 @@ impl Plan {
     }
 }
 
-fn read_failed(error: ReadError) -> Error {
-    match error {
-        ReadError::Io(source) => Error::Io(source),
-        ReadError::Lost { position, .. } => Error::LogDamaged {
-            lsn: position,
-            reason: "it breaks off although more of it was durable",
-        },
-        ReadError::UnknownKind { position, .. } => Error::LogDamaged {
-            lsn: position,
-            reason: "a record is of a kind that this version does not know",
-        },
-    }
-}
-
-fn nonsense(lsn: Lsn) -> Error {
-    Error::LogDamaged {
-        lsn: lsn.0,
-        reason: "a record with a matching checksum makes no sense",
+/// A record whose checksum matches, but which this version cannot read.
+fn nonsense(lsn: Lsn, kind: Kind) -> Error {
+    Error::UnknownLogRecord {
+        position: lsn.0,
+        kind: kind as u8,
     }
 }
 
@@ -137,8 +124,8 @@ impl Scan {
         let mut reader = reader(volume, area, superblock);
         let mut scan = Scan::empty(reader.end());
         scan.promised_before(promises);
-        while let Some(record) = reader.next().map_err(read_failed)? {
-            let body = decode(record.kind, record.body).ok_or(nonsense(record.lsn))?;
+        while let Some(record) = reader.next()? {
+            let body = decode(record.kind, record.body).ok_or(nonsense(record.lsn, record.kind))?;
             scan.note(record.lsn, &body);
         }
         scan.end = reader.end();
@@ -335,11 +322,11 @@ impl Plan {
         let from = reader.position();
         let mut found = Vec::new();
         while reader.position().0 < (from.0 + STRIDE_BYTES).min(self.end.lsn.0) {
-            let Some(record) = reader.next().map_err(read_failed)? else {
+            let Some(record) = reader.next()? else {
                 return Ok((found, false));
             };
             let lsn = record.lsn;
-            let body = decode(record.kind, record.body).ok_or(nonsense(lsn))?;
+            let body = decode(record.kind, record.body).ok_or(nonsense(lsn, record.kind))?;
             if let Body::Structure { images, .. } = body {
                 for image in images {
                     if self.images.get(&image.page) == Some(&lsn) {
@@ -363,11 +350,11 @@ impl Plan {
         let from = reader.position();
         let mut changes: Vec<Vec<Change>> = (0..lanes).map(|_| Vec::new()).collect();
         while reader.position().0 < (from.0 + STRIDE_BYTES).min(self.end.lsn.0) {
-            let Some(record) = reader.next().map_err(read_failed)? else {
+            let Some(record) = reader.next()? else {
                 return Ok((changes, false));
             };
             let lsn = record.lsn;
-            let body = decode(record.kind, record.body).ok_or(nonsense(lsn))?;
+            let body = decode(record.kind, record.body).ok_or(nonsense(lsn, record.kind))?;
             let Body::Commit { operations, .. } = body else {
                 continue;
             };

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::{Engine, Local};
 use crate::Error;
 use crate::buffer::flag;
+use crate::log::Tier;
 use crate::log::record::{Copied, Kind, Mapped, Token, free_body, mapping_body};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
@@ -257,9 +258,13 @@ impl Local {
         let _ = self.log_copies(token, &promised);
     }
 
-    /// Appends a free record: chunks or pages that are gone, tokens given up.
+    /// Appends a free record: chunks or pages that are gone, tokens given up. May
+    /// wait for room in the log.
     pub(crate) fn log_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
         let engine = &self.engine;
+        let bytes = 8 * (tokens.len() + pages.len() + 1) as u64;
+        // Without room the store is poisoned, and nothing is written any more.
+        let _room = self.log_room(bytes, Tier::System);
         let body = if engine.log.is_on() {
             free_body(tokens, pages)
         } else {

@@ -12,7 +12,8 @@ use isobath_io::{AlignedBuf, Io};
 use super::{Counters, Engine, Local};
 use crate::Error;
 use crate::buffer::{FrameId, flag};
-use crate::log::record::{Copied, Mapped};
+use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
+use crate::log::{LogRoom, Tier};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Closing, Content, NoSegment, Placed, Request, summaries};
 
@@ -168,6 +169,7 @@ impl Local {
         let mut rest = 0;
         while rest < batch.requests.len() {
             let end = batch.requests.len().min(rest + BATCH);
+            let room = self.mapping_room(end - rest)?;
             let outcome = self.engine.space.lock().place(
                 Content::Pages,
                 &batch.requests[rest..end],
@@ -177,6 +179,7 @@ impl Local {
             );
             rest += batch.placed.len();
             self.write_placed(staging, batch)?;
+            drop(room);
             batch.clear_placed();
             match (outcome, cause) {
                 (Ok(()), _) => {}
@@ -191,6 +194,12 @@ impl Local {
             }
         }
         Ok(batch.requests.len())
+    }
+
+    /// Room in the log for a mapping record of `copies` copies.
+    pub(crate) fn mapping_room(&self, copies: usize) -> Result<LogRoom<'_>, Error> {
+        let bytes = MAPPING_BYTES + copies * MAPPED_BYTES;
+        self.log_room(bytes as u64, Tier::System)
     }
 
     fn requeue(&self, frame: FrameId) {

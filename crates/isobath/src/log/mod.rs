@@ -13,15 +13,16 @@ mod reader;
 pub(crate) mod record;
 mod ring;
 mod room;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod testing;
 
 pub(crate) use area::LogArea;
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, INCARNATION_LIMIT};
-pub(crate) use reader::{LogEnd, ReadError, Reader, seal_tail};
+#[allow(unused_imports)] // until recovery uses them
+pub(crate) use reader::{Entry, LogEnd, ReadError, Reader, seal_tail};
 pub use room::MAX_TRANSACTION_BYTES;
-pub(crate) use room::{LogRoom, Need, RoomWaiter, Tier};
+pub(crate) use room::{LogRoom, Need, Tier};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,12 +1,10 @@
 //! The time that timers go by: the system's, or a simulation's own.
 
-use std::time::Instant;
-
 /// Now.
 #[cfg(not(any(test, feature = "simulation")))]
 #[inline]
-pub(crate) fn now() -> Instant {
-    Instant::now()
+pub(crate) fn now() -> std::time::Instant {
+    std::time::Instant::now()
 }
 
 #[cfg(any(test, feature = "simulation"))]

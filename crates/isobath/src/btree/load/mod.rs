@@ -16,6 +16,7 @@ use super::{Cursor, Descriptor, Direction, Tree, ValueRef};
 use crate::Error;
 use crate::buffer::Reservation;
 use crate::context::WriteContext;
+use crate::log::LogRoom;
 use crate::log::record::Token;
 use crate::page::PageId;
 
@@ -24,6 +25,12 @@ const RESERVED: u32 = 16;
 
 const NOT_ABOVE: &str = "its key is not above that of the record before it";
 const NOT_BEYOND: &str = "its key is not above every key that the tree has";
+
+/// A page that can be taken, and room in the log for it.
+struct Page<'c> {
+    reservation: Reservation,
+    room: LogRoom<'c>,
+}
 
 /// A bulk load in progress.
 pub(crate) struct Loader<'c, C: WriteContext> {
@@ -122,22 +129,37 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// Makes sure that a page can be taken.
-    fn reserve(&mut self) -> Result<Reservation, C::Stop> {
+    fn reserve(&mut self) -> Result<Page<'c>, C::Stop> {
+        let room = self.ctx.structure_room()?;
         if let Some(reservation) = self.reservation.take() {
             if reservation.len() > 0 {
-                return Ok(reservation);
+                return Ok(Page { reservation, room });
             }
             self.ctx.release(reservation);
         }
+        // Nothing is held while waiting for pages to be written.
+        drop(room);
         self.ctx.admit()?;
         let reservation = self.ctx.reserve(RESERVED)?;
-        let ids: Vec<PageId> = reservation.ids().collect();
-        self.ctx.promise(self.token, &ids);
-        Ok(reservation)
+        match self.ctx.structure_room() {
+            Ok(room) => {
+                let ids: Vec<PageId> = reservation.ids().collect();
+                self.ctx.promise(self.token, &ids);
+                Ok(Page { reservation, room })
+            }
+            Err(stop) => {
+                self.ctx.release(reservation);
+                Err(stop)
+            }
+        }
     }
 
     /// Writes one finished page, which nothing names yet.
-    fn write(&mut self, mut reservation: Reservation, image: Box<Image>) -> PageId {
+    fn write(&mut self, page: Page<'c>, image: Box<Image>) -> PageId {
+        let Page {
+            mut reservation,
+            room: _room,
+        } = page;
         let page = reservation.take(self.ctx.pool());
         let id = page.id();
         self.reservation = Some(reservation);

@@ -141,11 +141,13 @@ impl<'p> Modification<'p> {
 }
 
 /// Runs `attempt` until it succeeds, with frames and page ids reserved as it
-/// asks for them. What it does not use is released at the end.
+/// asks for them, and with room in the log. What it does not use is released at
+/// the end.
 pub(super) fn with_pages<C: WriteContext, T>(
     ctx: &C,
     mut attempt: impl FnMut(&mut Reservation) -> Result<T, Fail>,
 ) -> Result<T, C::Stop> {
+    let _room = ctx.structure_room()?;
     let mut reservation = Reservation::new(Vec::new());
     let result = loop {
         let fail = match attempt(&mut reservation) {

@@ -17,8 +17,8 @@ use super::node::Image;
 use super::{Tree, TreeId};
 use crate::buffer::{BufferPool, Exclusive, FrameId, Place, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
-use crate::log::Log;
 use crate::log::record::Token;
+use crate::log::{Log, LogRoom};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 
@@ -177,6 +177,10 @@ impl WriteContext for TestContext {
 
     fn writer(&self) -> usize {
         0
+    }
+
+    fn structure_room(&self) -> Result<LogRoom<'_>, crate::Error> {
+        Ok(LogRoom::none())
     }
 
     fn admit(&self) -> Result<(), crate::Error> {
