@@ -8,6 +8,8 @@ pub(crate) mod plan;
 mod recorder;
 mod run;
 mod state;
+#[cfg(feature = "transactions")]
+mod transact;
 
 use std::time::{Duration, Instant};
 

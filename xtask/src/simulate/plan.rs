@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+#[cfg(feature = "transactions")]
+use isobath::Durability;
 use isobath::Options;
 use isobath_io::{Fault, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 
@@ -15,6 +17,15 @@ const LOG: u64 = 4 << 20;
 
 /// How many of a hundred runs without power cuts have a log.
 const LOGGED_PERCENT: u64 = 0;
+
+/// When commits are acknowledged.
+#[cfg(not(feature = "transactions"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    Synced,
+    Buffered,
+    None,
+}
 
 /// A kind of fault that a campaign may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -67,7 +78,14 @@ pub(crate) struct Scenario {
     pub(crate) trees: usize,
     pub(crate) own_keys: u64,
     pub(crate) shared_keys: u64,
+    pub(crate) counters: u64,
     pub(crate) large_values: bool,
+    /// Of a hundred operations, those that are transactions.
+    pub(crate) transactions: u64,
+    /// What operations outside transactions promise.
+    pub(crate) durability: Durability,
+    /// Bytes of old values that are kept for snapshots.
+    pub(crate) version_bytes: u64,
     pub(crate) extra_frames: u64,
     /// Whether there is a log; without one no power may be cut.
     pub(crate) log: bool,
@@ -95,6 +113,15 @@ impl Scenario {
             trees: 1 + random.below(3) as usize,
             own_keys: 1 + random.skewed(400),
             shared_keys: 1 + random.skewed(24),
+            counters: 1 + random.skewed(12),
+            transactions: random.one_of(&[0, 20, 50, 80]),
+            durability: random.one_of(&[
+                Durability::Synced,
+                Durability::Synced,
+                Durability::Buffered,
+                Durability::None,
+            ]),
+            version_bytes: random.one_of(&[2 << 10, 64 << 10, 1 << 20]),
             large_values: random.chance(60),
             log: faults.power || random.chance(LOGGED_PERCENT),
             extra_frames: random.one_of(&[0, 0, 40, 400]),
@@ -120,7 +147,13 @@ impl Scenario {
     pub(crate) fn options(&self) -> Options {
         let (workers, tasks) = (self.workers as u64, self.tasks as u64);
         let frames = 128 + 64 * workers + 4 * workers * tasks + self.extra_frames;
-        Options::new()
+        #[cfg(feature = "transactions")]
+        let options = Options::new()
+            .durability(self.durability)
+            .version_store_bytes(self.version_bytes);
+        #[cfg(not(feature = "transactions"))]
+        let options = Options::new();
+        options
             .pool_bytes(frames * 4224)
             .workers(self.workers)
             .tasks_per_worker(self.tasks)

@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use isobath::{Error, Simulation, Store, Tree, Volume};
+#[cfg(feature = "transactions")]
+use isobath::Durability;
 use isobath_io::{Fault, FaultDevice, FaultRule, Op, Trigger};
 
 use super::actor::{Actor, Passing};
+#[cfg(not(feature = "transactions"))]
+use super::plan::Durability;
 use super::plan::{Damage, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
@@ -87,6 +91,7 @@ pub(crate) struct Run {
     /// The groups of records.
     pub(super) own: Vec<Vec<Key>>,
     pub(super) shared: Vec<Key>,
+    pub(super) counters: Vec<Key>,
     /// Index of the tree that comes and goes.
     pub(super) passing: usize,
     pub(super) report: Report,
@@ -140,12 +145,17 @@ impl Run {
             }
             own.push(keys);
         }
-        let mut shared = Vec::new();
-        for number in 0..scenario.shared_keys {
-            let tree = random.below(scenario.trees as u64) as usize;
-            let bytes = key_bytes(b's', 0, number, &mut random);
-            shared.push(universe.add_key(tree, bytes));
-        }
+        let mut group = |kind, count| -> Vec<Key> {
+            let mut keys = Vec::new();
+            for number in 0..count {
+                let tree = random.below(scenario.trees as u64) as usize;
+                let bytes = key_bytes(kind, 0, number, &mut random);
+                keys.push(universe.add_key(tree, bytes));
+            }
+            keys
+        };
+        let shared = group(b's', scenario.shared_keys);
+        let counters = group(b'c', scenario.counters);
         let passing = universe.add_tree("passing");
         for number in 0..20 {
             let bytes = key_bytes(b'p', 0, number, &mut random);
@@ -155,6 +165,7 @@ impl Run {
             universe: Arc::new(universe),
             own,
             shared,
+            counters,
             passing,
             report: Report {
                 hash: scenario.seed,
@@ -407,6 +418,9 @@ impl Run {
                 ),
                 own: own.clone(),
                 shared: self.shared.clone(),
+                counters: self.counters.clone(),
+                durable: self.scenario.durability == Durability::Synced,
+                transactions: self.scenario.transactions,
                 passing: (number == 0).then(|| self.passing_tree(&between.known)),
                 large_values: self.scenario.large_values,
             };
