@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isobath::{Error, Simulation, Store, Tree, Volume};
 #[cfg(feature = "transactions")]
 use isobath::Durability;
+use isobath::{Error, Simulation, Store, Tree, Volume};
 use isobath_io::{Fault, FaultDevice, FaultRule, Op, Trigger};
 
 use super::actor::{Actor, Passing};
@@ -197,7 +197,11 @@ impl Run {
     }
 
     /// A store to work with.
-    pub(super) fn opened(&mut self, between: &mut Between, round: u64) -> Result<Option<Simulation>, Failure> {
+    pub(super) fn opened(
+        &mut self,
+        between: &mut Between,
+        round: u64,
+    ) -> Result<Option<Simulation>, Failure> {
         let seed = self.scenario.seed.wrapping_add(round << 48);
         let volume = Volume::from_device(between.device.clone());
         let options = self.scenario.options();
@@ -253,7 +257,10 @@ impl Run {
         );
         let failed = matches!(
             error,
-            Error::Io(_) | Error::Volume(_) | Error::Poisoned { .. } | Error::NotClosedCleanly { .. }
+            Error::Io(_)
+                | Error::Volume(_)
+                | Error::Poisoned { .. }
+                | Error::NotClosedCleanly { .. }
         );
         let faults = &self.scenario.faults;
         (damaged || failed) && faults.damage.is_some() || failed && faults.io.is_some()
@@ -301,7 +308,9 @@ impl Run {
             self.rot(&between.device, steps);
             if steps == MOST_STEPS {
                 let stuck = simulation.run_until(|| false, 1);
-                let what = stuck.err().map_or_else(String::new, |stuck| stuck.to_string());
+                let what = stuck
+                    .err()
+                    .map_or_else(String::new, |stuck| stuck.to_string());
                 // Closing a store that is stuck would never end.
                 std::mem::forget(simulation);
                 let mut problems = recorder.violations();
@@ -323,7 +332,9 @@ impl Run {
             self.whole_state(&mut simulation, &recorder, round)?;
             if self.scenario.faults.power && self.random.chance(25) {
                 let at = Trigger::At(self.random.skewed(40) - 1);
-                between.device.add_rule(FaultRule::new(Fault::PowerLoss, at));
+                between
+                    .device
+                    .add_rule(FaultRule::new(Fault::PowerLoss, at));
             }
         }
         let cut = self.close(simulation, between, round)?;
@@ -574,7 +585,9 @@ impl Run {
                 return Ok(false);
             }
             Err(error) => {
-                return Err(Failure::of(format!("reopening after round {round}: {error}")));
+                return Err(Failure::of(format!(
+                    "reopening after round {round}: {error}"
+                )));
             }
         };
         let store = simulation.store();
@@ -685,8 +698,9 @@ impl Run {
         };
         let state = state::read(simulation.store(), &self.universe, &between.created);
         let history = History::starting_with(between.known.clone());
-        self.judge(state, history, true)
-            .map_err(|failure| failure.at(format!("round {}, {}", self.scenario.rounds, "at last")))?;
+        self.judge(state, history, true).map_err(|failure| {
+            failure.at(format!("round {}, {}", self.scenario.rounds, "at last"))
+        })?;
         self.note(simulation.trace_hash());
         drop(simulation);
         self.note(between.device.digest());

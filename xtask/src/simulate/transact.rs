@@ -246,7 +246,8 @@ impl Actor {
             let shown = String::from_utf8_lossy(&foreign).into_owned();
             let name = &universe.trees[index].name;
             let version = version_of(&value);
-            let what = format!("a scan of {name} found {shown:?} ({version:?}), which nobody wrote");
+            let what =
+                format!("a scan of {name} found {shown:?} ({version:?}), which nobody wrote");
             self.recorder.violate(what);
             return Err(Stop::Wrong);
         }
@@ -333,4 +334,3 @@ fn stream<'p>(
     }
     writer.finish()
 }
-
