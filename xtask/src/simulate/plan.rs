@@ -16,7 +16,7 @@ const SEGMENT: u64 = 64 << 10;
 const LOG: u64 = 4 << 20;
 
 /// How many of a hundred runs without power cuts have a log.
-const LOGGED_PERCENT: u64 = 0;
+const LOGGED_PERCENT: u64 = 80;
 
 /// When commits are acknowledged.
 #[cfg(not(feature = "transactions"))]
