@@ -7,7 +7,7 @@ mod exhaustive;
 pub(crate) mod plan;
 mod recorder;
 mod run;
-mod state;
+pub(crate) mod state;
 #[cfg(feature = "transactions")]
 mod transact;
 

@@ -524,30 +524,13 @@ impl Run {
             self.report.hash = mix(self.report.hash, transaction.end ^ transaction.begin << 32);
         }
         for finding in check(&history) {
-            problems.push(self.translate(&finding.to_string()));
+            problems.push(self.universe.translate(&finding.to_string()));
         }
         if problems.is_empty() {
             Ok(state.records)
         } else {
             Err(Failure { problems })
         }
-    }
-
-    /// Names records as the store does.
-    fn translate(&self, story: &str) -> String {
-        let mut out = String::new();
-        let mut rest = story;
-        while let Some(at) = rest.find("record ") {
-            let (before, after) = rest.split_at(at + "record ".len());
-            out.push_str(before);
-            let digits = after.bytes().take_while(u8::is_ascii_digit).count();
-            match after[..digits].parse::<u32>() {
-                Ok(number) => out.push_str(&self.universe.describe(Key(number))),
-                Err(_) => out.push_str(&after[..digits]),
-            }
-            rest = &after[digits..];
-        }
-        out + rest
     }
 
     /// After a round: what is there now. `false` where the run ends early.
