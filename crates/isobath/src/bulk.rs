@@ -6,7 +6,7 @@ use oneshot::{AsyncReceiver, Sender};
 use crate::btree::{self, Descriptor, Loader, ValueRef};
 use crate::engine::{Counters, Local, TaskContext};
 use crate::sched::block_on;
-use crate::tree::{Tree, check_key, check_value, free_extent};
+use crate::tree::{Tree, check_key, check_value};
 use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
@@ -134,7 +134,7 @@ fn load_in_task(
         }
     };
     for extent in extents {
-        free_extent(local, extent.bytes())?;
+        extent::free_descriptor(local, extent.bytes())?;
     }
     outcome
 }

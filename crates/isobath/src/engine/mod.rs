@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 use checkpoint::Current;
 use settle::{Changes, Settling};
 
+use crate::Durability;
 use crate::Error;
 use crate::buffer::{BufferPool, FrameId, Partition, Place};
 use crate::log::Log;
@@ -40,6 +41,7 @@ use crate::pagestore::{
     Address, PageIds, PageTrace, ReservedWords, Space, footprint, page_payload,
 };
 use crate::sched::{Remote, TaskRef};
+use crate::txn::Transactions;
 
 /// Share of the pool that may be dirty: one frame in this many (DESIGN.md).
 const DIRTY_SHARE: usize = 8;
@@ -62,6 +64,10 @@ pub(crate) struct Config {
     pub(crate) block_bytes: u32,
     pub(crate) fill_factor: f64,
     pub(crate) read_only: bool,
+    /// Bytes that the version store may take.
+    pub(crate) version_bytes: u64,
+    /// How lasting an operation is that does not say.
+    pub(crate) durability: Durability,
     /// Segments of the log area; none where nothing is logged.
     pub(crate) log_segments: u32,
 }
@@ -149,6 +155,7 @@ pub(crate) struct Engine {
     recovering: AtomicBool,
     /// Which user work is accepted.
     pub(crate) admission: Admission,
+    pub(crate) transactions: Transactions,
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
@@ -175,6 +182,7 @@ impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
         let frames = parts.pool.frames.count();
+        let transactions = Transactions::new(&parts.config);
         let changes = Changes::new(parts.pool.mapping.capacity());
         let engine = Engine {
             partitions: (0..workers)
@@ -207,6 +215,7 @@ impl Engine {
             checkpointed_at: AtomicU64::new(0),
             recovering: AtomicBool::new(parts.recovering),
             admission: Admission::default(),
+            transactions,
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
             traced: AtomicBool::new(false),
@@ -327,6 +336,14 @@ impl Engine {
     pub(crate) fn claim_pages(&self, pages: u64) -> Result<(), Error> {
         let bytes = pages * PAGE_SIZE as u64;
         self.claim(bytes, bytes)
+    }
+
+    /// Accounts for `pages` new pages of something that makes room, like
+    /// dropping a tree, whether there is room for user data or not.
+    pub(crate) fn claim_from_reserve(&self, pages: u64) {
+        let bytes = pages * PAGE_SIZE as u64;
+        self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Gives back the room of `pages` pages that exist no longer.

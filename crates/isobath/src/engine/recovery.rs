@@ -429,6 +429,6 @@ impl Local {
 impl Engine {
     /// The oldest commit in flight that has not been applied, or `complete`.
     pub(crate) fn oldest_commit(&self, complete: Lsn) -> Lsn {
-        complete
+        complete.min(self.transactions.oldest_unapplied(&self.log))
     }
 }
