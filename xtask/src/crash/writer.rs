@@ -3,12 +3,12 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use isobath::{Error, Store, Tree};
+use isobath::{Durability, Error, Isolation, Store, TransactionOptions, Tree};
 
 use super::journal::{Journal, now};
 use super::{Problem, Records, THREADS, Way, options};
-use crate::data::value;
-use crate::history::{Key, Level, Transaction, Version, Write};
+use crate::data::{value, version_of};
+use crate::history::{Key, Level, Read, Seen, Transaction, Version, Write};
 use crate::random::Random;
 
 /// Options of the writer process.
@@ -137,7 +137,6 @@ impl Client<'_> {
     fn answered(&mut self, done: Result<(), Error>) -> Result<(), Problem> {
         let committed = match done {
             Ok(()) => true,
-            #[cfg(feature = "transactions")]
             Err(error) if error.is_retryable() => false,
             Err(error) => return Err(format!("a write failed: {error}")),
         };
@@ -145,19 +144,8 @@ impl Client<'_> {
         noted.map_err(|error| format!("the journal: {error}"))
     }
 
-    #[cfg(not(feature = "transactions"))]
-    fn transact(&mut self) -> Result<(), Problem> {
-        let _ = (&self.store, &self.records.counters);
-        self.single()
-    }
-
     /// Replaces some counters and some records of its own, all or none.
-    #[cfg(feature = "transactions")]
     fn transact(&mut self) -> Result<(), Problem> {
-        use crate::data::version_of;
-        use crate::history::{Read, Seen};
-        use isobath::{Durability, Isolation, TransactionOptions};
-
         let begin = now();
         let failed = |error: Error| format!("in a transaction: {error}");
         let serializable = self.random.chance(40);
@@ -170,7 +158,7 @@ impl Client<'_> {
         let durability = if durable {
             Durability::Synced
         } else if self.random.chance(50) {
-            Durability::Buffered
+            Durability::Buffered { window_ms: 3 }
         } else {
             Durability::None
         };

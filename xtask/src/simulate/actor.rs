@@ -55,7 +55,6 @@ impl Actor {
 
     /// One operation; `false` if there is no point in another one.
     fn step(&mut self) -> bool {
-        #[cfg(feature = "transactions")]
         if self.random.chance(self.transactions) {
             return if self.random.chance(85) {
                 self.transact()

@@ -8,7 +8,6 @@ pub(crate) mod plan;
 mod recorder;
 mod run;
 pub(crate) mod state;
-#[cfg(feature = "transactions")]
 mod transact;
 
 use std::time::{Duration, Instant};

@@ -3,9 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-#[cfg(feature = "transactions")]
-use isobath::Durability;
-use isobath::Options;
+use isobath::{Durability, Options};
 use isobath_io::{Fault, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 
 use crate::random::Random;
@@ -17,15 +15,6 @@ const LOG: u64 = 4 << 20;
 
 /// How many of a hundred runs without power cuts have a log.
 const LOGGED_PERCENT: u64 = 80;
-
-/// When commits are acknowledged.
-#[cfg(not(feature = "transactions"))]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Durability {
-    Synced,
-    Buffered,
-    None,
-}
 
 /// A kind of fault that a campaign may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -118,7 +107,7 @@ impl Scenario {
             durability: random.one_of(&[
                 Durability::Synced,
                 Durability::Synced,
-                Durability::Buffered,
+                Durability::Buffered { window_ms: 3 },
                 Durability::None,
             ]),
             version_bytes: random.one_of(&[2 << 10, 64 << 10, 1 << 20]),
@@ -147,13 +136,9 @@ impl Scenario {
     pub(crate) fn options(&self) -> Options {
         let (workers, tasks) = (self.workers as u64, self.tasks as u64);
         let frames = 128 + 64 * workers + 4 * workers * tasks + self.extra_frames;
-        #[cfg(feature = "transactions")]
-        let options = Options::new()
+        Options::new()
             .durability(self.durability)
-            .version_store_bytes(self.version_bytes);
-        #[cfg(not(feature = "transactions"))]
-        let options = Options::new();
-        options
+            .version_store_bytes(self.version_bytes)
             .pool_bytes(frames * 4224)
             .workers(self.workers)
             .tasks_per_worker(self.tasks)

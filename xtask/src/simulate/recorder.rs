@@ -273,9 +273,7 @@ impl Recorder {
         let failing = self.faults.io.is_some() || self.faults.power || self.is_stopped();
         match error {
             Error::VolumeFull { .. } => ("full", self.faults.full.then_some(Meaning::Refused)),
-            #[cfg(feature = "transactions")]
             Error::Conflict { .. } => ("conflict", Some(Meaning::Refused)),
-            #[cfg(feature = "transactions")]
             Error::SnapshotTooOld => ("snapshot too old", Some(Meaning::Refused)),
             Error::Poisoned { .. } | Error::Closed => (
                 "poisoned",

@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-#[cfg(feature = "transactions")]
 use isobath::Durability;
 use isobath::{Error, Simulation, Store, Tree, Volume};
 use isobath_io::{Fault, FaultDevice, FaultRule, Op, Trigger};
 
 use super::actor::{Actor, Passing};
-#[cfg(not(feature = "transactions"))]
-use super::plan::Durability;
 use super::plan::{Damage, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
@@ -81,6 +78,8 @@ pub(super) struct Between {
 pub(super) enum Ended {
     /// Everybody had done everything.
     Done,
+    /// Writing failed, and closing did too.
+    Failed,
     /// The power was cut.
     Cut,
 }
@@ -239,6 +238,9 @@ impl Run {
         };
         recorder.creating(write.key, write.version);
         let at = recorder.begin_writes(&[write]);
+        if self.scenario.durability != Durability::Synced {
+            recorder.promise_nothing(at);
+        }
         let made = store.create_tree(&tree.name);
         if made.is_ok() {
             recorder.end(at, Outcome::Committed);
@@ -337,29 +339,29 @@ impl Run {
                     .add_rule(FaultRule::new(Fault::PowerLoss, at));
             }
         }
-        let cut = self.close(simulation, between, round)?;
+        let ended = self.close(simulation, between, round)?;
         let violations = recorder.violations();
         if !violations.is_empty() {
             return Err(Failure {
                 problems: violations,
             });
         }
-        Ok((if cut { Ended::Cut } else { Ended::Done }, recorder))
+        Ok((ended, recorder))
     }
 
-    /// Closes the store at the end of a round; whether the power is off then.
+    /// Closes the store at the end of a round.
     fn close(
         &mut self,
         simulation: Simulation,
         between: &Between,
         round: u64,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Ended, Failure> {
         let frames = simulation.store().stats().pool_frames;
         let accounted = simulation.accounted_frames() as u64;
         let was_off = between.device.is_off();
         let closed = simulation.close();
         if between.device.is_off() {
-            return Ok(true);
+            return Ok(Ended::Cut);
         }
         if !was_off && accounted != frames {
             let what = format!("round {round}: {accounted} of {frames} frames are accounted for");
@@ -369,7 +371,8 @@ impl Run {
             Err(error) if !self.is_detected(&error) => {
                 Err(Failure::of(format!("closing: {error}")))
             }
-            _ => Ok(false),
+            Err(_) => Ok(Ended::Failed),
+            Ok(()) => Ok(Ended::Done),
         }
     }
 
@@ -545,7 +548,7 @@ impl Run {
         self.report.ios += between.device.io_count();
         let plan = self.scenario.device(round + 1);
         let kept = match ended {
-            Ended::Done => isobath_io::Survivors::Executed,
+            Ended::Done | Ended::Failed => isobath_io::Survivors::Executed,
             Ended::Cut => {
                 self.report.crashes += 1;
                 survivors(&mut self.random)

@@ -285,7 +285,7 @@ impl Actor {
     fn durability(&mut self) -> Durability {
         match self.random.below(10) {
             0..6 => Durability::Synced,
-            6..8 => Durability::Buffered,
+            6..8 => Durability::Buffered { window_ms: 3 },
             _ => Durability::None,
         }
     }
