@@ -189,6 +189,11 @@ impl Scenario {
 }
 
 impl Faults {
+    /// Whether writes or flushes may fail.
+    pub(crate) fn fails_writes(&self) -> bool {
+        self.io.is_some_and(|(op, _)| op != Op::Read)
+    }
+
     fn draw(random: &mut Random, allowed: &[FaultKind]) -> Faults {
         let may = |kind| allowed.contains(&kind);
         // Drawn whether allowed or not, so that the rest of the scenario stays.

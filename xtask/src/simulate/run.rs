@@ -476,6 +476,12 @@ impl Run {
         let state = state::read(simulation.store(), &self.universe, &recorder.created());
         self.judge(state, recorder.history(), true)
             .map_err(|failure| failure.at(format!("round {}, {}", round, "running")))?;
+        // Once a write has failed, what was begun cannot be taken back any more:
+        // the next opening does so.
+        let poisoned = recorder.counts().contains_key("poisoned");
+        if poisoned || self.scenario.faults.fails_writes() {
+            return Ok(());
+        }
         self.sound(simulation.store(), round)
     }
 

@@ -2,7 +2,6 @@
 //! log, and what is rebuilt from that.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,6 +20,7 @@ use crate::pagestore::{
     Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords,
     SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, footprint,
 };
+use crate::sync::HashMap;
 
 /// The first position of a new log.
 const FIRST_LSN: Lsn = Lsn(PAGE_SIZE as u64);
@@ -124,7 +124,7 @@ pub(crate) fn create(
             superblock,
             directory: Vec::new(),
             others: Vec::new(),
-            segments: HashMap::new(),
+            segments: HashMap::default(),
             open: None,
         },
         recovering: false,
@@ -425,7 +425,7 @@ impl Loaded {
             .map(|words| (Address::from_raw(words[0] & ((1 << 62) - 1)), words[1]))
             .collect();
         let others = reader.visited.into_inner();
-        let mut counts = HashMap::new();
+        let mut counts = HashMap::default();
         let pages = directory.iter().map(|(address, _)| address).chain(&others);
         for address in pages.filter(|address| !address.is_none()) {
             *counts.entry(address.segment()).or_insert(0) += 1;

@@ -3,7 +3,7 @@
 //! durable yet, pages and chunks that nothing reachable names yet
 //! (docs/decisions/0014).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
@@ -17,6 +17,7 @@ use crate::log::record::{Copied, Kind, Mapped, Token, free_body, mapping_body};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 use crate::sched::TaskRef;
+use crate::sync::HashMap;
 
 /// A floor that holds nothing back.
 const NONE: u64 = u64::MAX;
@@ -47,7 +48,7 @@ impl Settling {
             grave_count: AtomicUsize::new(0),
             floors: (0..writers).map(|_| AtomicU64::new(NONE)).collect(),
             unsettled: Mutex::new(VecDeque::new()),
-            promises: Mutex::new(HashMap::new()),
+            promises: Mutex::new(HashMap::default()),
             flush_before: AtomicU64::new(0),
             flush_waiters: Mutex::new(Vec::new()),
             flush_left: AtomicUsize::new(0),
