@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::{Engine, Local};
 use crate::Error;
 use crate::buffer::flag;
+use crate::canary::{self, Canary};
 use crate::log::Tier;
 use crate::log::record::{Copied, Kind, Mapped, Token, free_body, mapping_body};
 use crate::page::{Lsn, PageId};
@@ -117,6 +118,9 @@ impl Engine {
     pub(crate) fn oldest_unsettled(&self, complete: Lsn) -> Lsn {
         // In this order: a change moves from the frame to the floor of whoever
         // writes it, and from there to the unsettled.
+        if canary::sings(Canary::CutLogEarly) {
+            return complete;
+        }
         let mut oldest = complete.0;
         for frame in 0..self.pool.frames.count() {
             let header = self.pool.frames.header(frame);
@@ -151,7 +155,7 @@ impl Engine {
     /// `pages` belong to `token` until a record confirms it. They are listed
     /// before the record that says so is appended.
     pub(crate) fn promise(&self, token: Token, pages: &[PageId]) {
-        if self.log.is_on() {
+        if self.log.is_on() && !canary::sings(Canary::ForgetPromises) {
             let mut promises = self.settling.promises.lock();
             promises.entry(token).or_default().extend(pages);
         }
@@ -202,7 +206,7 @@ impl Local {
         };
         let mut dead: Vec<Address> = Vec::new();
         while let Some(&(record, address)) = graves.front()
-            && record < durable
+            && (record < durable || canary::sings(Canary::ReuseSegmentsAtOnce))
         {
             graves.pop_front();
             dead.push(address);
@@ -257,7 +261,7 @@ impl Local {
 
     /// Notes that `pages`, which no copy exists of yet, belong to `token`.
     pub(crate) fn promise_pages(&self, token: Token, pages: &[PageId]) {
-        if !self.engine.log.is_on() {
+        if !self.engine.log.is_on() || canary::sings(Canary::ForgetPromises) {
             return;
         }
         self.engine.promise(token, pages);
