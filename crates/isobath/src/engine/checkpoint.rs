@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,6 +14,7 @@ use crate::buffer::Place;
 use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
 use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
 use crate::pagestore::{Address, Closing, SUPERBLOCK_OFFSETS, Superblock, summaries};
+use crate::sync::HashMap;
 
 /// Words per segment in a checkpoint.
 pub(super) const SEGMENT_WORDS: u64 = 4;
@@ -41,7 +41,7 @@ impl Current {
             superblock,
             directory: Vec::new(),
             others: Vec::new(),
-            segments: HashMap::new(),
+            segments: HashMap::default(),
             open: None,
         }
     }

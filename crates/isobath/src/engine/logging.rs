@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use isobath_io::Io;
 
 use super::{Counters, Engine, Local};
+use crate::canary::{self, Canary};
 use crate::log::{Claim, Flush, LogRoom, Need, Tier};
 use crate::page::Lsn;
 use crate::sched::{TaskId, clock};
@@ -130,6 +131,9 @@ impl Local {
     ///
     /// As for [`Local::wait_durable`].
     pub(crate) fn make_durable(&self, lsn: Lsn, durability: Durability) -> Result<(), Error> {
+        if canary::sings(Canary::AcknowledgeEarly) {
+            return Ok(());
+        }
         match durability {
             Durability::Synced => self.wait_durable(lsn),
             Durability::Buffered { window_ms } => {
@@ -244,7 +248,12 @@ impl Local {
         let engine = &self.engine;
         let since = clock::now();
         for (offset, memory, length) in engine.log.writes(flush) {
-            let io = Io::write(offset, memory, length, 0).durable();
+            let io = Io::write(offset, memory, length, 0);
+            let io = if canary::sings(Canary::SkipLogFlush) {
+                io
+            } else {
+                io.durable()
+            };
             // SAFETY: the ring lives as long as the engine, and what a flush
             // covers is not overwritten before it is durable.
             unsafe { self.worker.start_io(io) };

@@ -2,7 +2,6 @@
 //! log, and what is rebuilt from that.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,13 +13,14 @@ use super::recovery::{Plan, Scan};
 use super::{Config, Engine, Parts};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
-use crate::log::{BLOCK, Log, LogArea, LogConfig, LogEnd, seal_tail};
+use crate::log::{BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, seal_tail};
 use crate::page::{Lsn, PAGE_SIZE, PageFault, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
     Address, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, SUPERBLOCK_OFFSETS,
     Space, Superblock, Unreadable, footprint,
 };
+use crate::sync::HashMap;
 
 /// The first position of a new log.
 const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
@@ -65,8 +65,12 @@ pub(crate) fn create(
 ) -> Result<Opened, Error> {
     config.block_bytes = volume.logical_block();
     let segment_bytes = config.segment_bytes;
-    let first = FIRST_SEGMENTS + config.log_segments;
     let most = volume.limit().unwrap_or(u64::MAX) / u64::from(segment_bytes);
+    if config.log_fits_volume {
+        let least = LEAST_AREA_BYTES.div_ceil(u64::from(segment_bytes));
+        config.log_segments = config.log_segments.min((most / 8).max(least) as u32);
+    }
+    let first = FIRST_SEGMENTS + config.log_segments;
     if most < u64::from(first) {
         return Err(Error::BadOption {
             option: "volume_limit_bytes",
@@ -398,7 +402,7 @@ impl Loaded {
             .map(|words| (Address::from_raw(words[0] & ((1 << 62) - 1)), words[1]))
             .collect();
         let others = reader.visited.into_inner();
-        let mut counts = HashMap::new();
+        let mut counts = HashMap::default();
         let pages = directory.iter().map(|(address, _)| address).chain(&others);
         for address in pages.filter(|address| !address.is_none()) {
             *counts.entry(address.segment()).or_insert(0) += 1;
