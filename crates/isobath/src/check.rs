@@ -7,10 +7,9 @@ use isobath_flash::policy::{SegmentId, SegmentState};
 use crate::btree::{Tree, Visitor};
 use crate::buffer::Place;
 use crate::engine::{Local, TaskContext};
-use crate::extent::ExtentReader;
+use crate::extent::{self, ExtentReader};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::store::Progress;
-use crate::tree::decode_extent;
 use crate::{Error, catalog};
 
 /// What [`Store::check`](crate::Store::check) found; a sound store has no
@@ -115,7 +114,7 @@ fn check_values(
     let mut bytes = Vec::new();
     for descriptor in std::mem::take(&mut found.extents) {
         progress(found.ids.len() as u64);
-        let outcome = decode_extent(&descriptor).and_then(|extent| {
+        let outcome = extent::decode(&descriptor).and_then(|extent| {
             let mut reader = ExtentReader::new(local, extent)?;
             for id in reader.ids() {
                 found.page(id, 0);

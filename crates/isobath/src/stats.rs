@@ -60,6 +60,21 @@ pub struct Stats {
     pub volume_bytes: u64,
     /// Page ids in use or free for reuse: 8 bytes of memory each.
     pub page_ids: u64,
+    /// Commits that changed something, single operations included while a
+    /// snapshot is open or the log is kept.
+    pub commits: u64,
+    /// Commits that failed because of other transactions.
+    pub conflicts: u64,
+    /// Snapshots and transactions that are open now.
+    pub open_snapshots: u64,
+    /// Old values that they may still read.
+    pub versions: u64,
+    /// Bytes that those take.
+    pub version_bytes: u64,
+    /// Bytes that they may take before the oldest snapshots fail.
+    pub version_bytes_limit: u64,
+    /// Snapshots and transactions that failed for that reason.
+    pub snapshots_expelled: u64,
     /// Times that a change or a write waited for other writes or for cleaning.
     pub stalls: u64,
     /// Nanoseconds of all those waits together.
@@ -90,6 +105,7 @@ pub struct Stats {
 impl Stats {
     pub(crate) fn of(engine: &Engine) -> Stats {
         let counters = &engine.counters;
+        let transactions = &engine.transactions;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let volume = engine.volume().ok();
         let backend = volume.as_ref().map_or_else(|| "closed".to_owned(), backend);
@@ -109,6 +125,13 @@ impl Stats {
             cleaning_bytes_written: read(&counters.cleaning_bytes),
             value_bytes_written: read(&counters.value_bytes),
             summary_bytes_written: read(&counters.summary_bytes),
+            commits: read(&transactions.counters.commits),
+            conflicts: read(&transactions.counters.conflicts),
+            open_snapshots: transactions.snapshots.active(),
+            versions: transactions.versions.count(),
+            version_bytes: transactions.versions.bytes(),
+            version_bytes_limit: transactions.versions.limit(),
+            snapshots_expelled: read(&transactions.counters.expelled),
             checkpoint_bytes_written: read(&counters.checkpoint_bytes),
             checkpoints: read(&counters.checkpoints),
             stalls: read(&counters.stalls),

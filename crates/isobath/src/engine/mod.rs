@@ -35,6 +35,7 @@ use parking_lot::Mutex;
 use checkpoint::Current;
 use settle::{Changes, Settling};
 
+use crate::Durability;
 use crate::Error;
 use crate::buffer::{BufferPool, FrameId, Partition, Place};
 use crate::log::Log;
@@ -43,6 +44,7 @@ use crate::pagestore::{
     Address, PageIds, PageTrace, ReservedWords, Space, footprint, page_payload,
 };
 use crate::sched::{Remote, TaskRef};
+use crate::txn::Transactions;
 
 /// Share of the pool that may be dirty: one frame in this many (DESIGN.md).
 const DIRTY_SHARE: usize = 8;
@@ -67,8 +69,14 @@ pub(crate) struct Config {
     pub(crate) read_only: bool,
     /// Whether others may see the statistics of a store in files.
     pub(crate) publish_stats: bool,
+    /// Bytes that the version store may take.
+    pub(crate) version_bytes: u64,
+    /// How lasting an operation is that does not say.
+    pub(crate) durability: Durability,
     /// Segments of the log area; none where nothing is logged.
     pub(crate) log_segments: u32,
+    /// A new store's log takes at most an eighth of its volume.
+    pub(crate) log_fits_volume: bool,
 }
 
 /// Counters of the whole engine since it was opened.
@@ -154,6 +162,7 @@ pub(crate) struct Engine {
     recovering: AtomicBool,
     /// Which user work is accepted.
     pub(crate) admission: Admission,
+    pub(crate) transactions: Transactions,
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
@@ -183,6 +192,7 @@ impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
         let frames = parts.pool.frames.count();
+        let transactions = Transactions::new(&parts.config);
         let changes = Changes::new(parts.pool.mapping.capacity());
         let engine = Engine {
             partitions: (0..workers)
@@ -215,6 +225,7 @@ impl Engine {
             checkpointed_at: AtomicU64::new(0),
             recovering: AtomicBool::new(parts.recovering),
             admission: Admission::default(),
+            transactions,
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
             traced: AtomicBool::new(false),
@@ -337,6 +348,14 @@ impl Engine {
     pub(crate) fn claim_pages(&self, pages: u64) -> Result<(), Error> {
         let bytes = pages * PAGE_SIZE as u64;
         self.claim(bytes, bytes)
+    }
+
+    /// Accounts for `pages` new pages of something that makes room, like
+    /// dropping a tree, whether there is room for user data or not.
+    pub(crate) fn claim_from_reserve(&self, pages: u64) {
+        let bytes = pages * PAGE_SIZE as u64;
+        self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Gives back the room of `pages` pages that exist no longer.
