@@ -15,6 +15,8 @@
 //!   that is equal everywhere at the optimum (see [`crate::analysis::fluid_bound`]), of which MDC's f·(1−E)/E² is an
 //!   approximation.
 //!
+//! A stream that few pages want is merged with its nearest neighbour, since each one keeps a segment open.
+//!
 //! Counts fade, so that the tables follow the workload. There is no sort buffer.
 
 use super::multi_log::marginal_gain;
@@ -410,8 +412,7 @@ impl CleaningPolicy for LifeTable {
         let mut tag = Tag::unpack(old);
         let units = self.age(tag, now);
         let age = bucket(units);
-        // It leaves observation where it comes back: otherwise the time between would count twice.
-        self.observe(tag, age / 2 * 2, false);
+        self.observe(tag, age, false);
         tag.seen = age / 2;
         if units > STAMP_MASK / 2 {
             // Very old pages stay half the range old, so that the stamp never wraps round to young.
