@@ -306,11 +306,9 @@ impl Options {
 
     /// Segments of the log.
     fn log_segments(&self) -> u32 {
-        let most = self.volume_limit_bytes.unwrap_or(u64::MAX) / 8;
-        let bytes = self.log_bytes.unwrap_or_else(|| {
-            let share = (self.pool_bytes / 4).clamp(16 << 20, 1 << 30);
-            share.min(most).max(LEAST_AREA_BYTES)
-        });
+        let bytes = self
+            .log_bytes
+            .unwrap_or_else(|| (self.pool_bytes / 4).clamp(16 << 20, 1 << 30));
         bytes.div_ceil(u64::from(self.segment_bytes)) as u32
     }
 
@@ -398,11 +396,8 @@ impl Options {
                 .version_store_bytes
                 .unwrap_or(self.pool_bytes / VERSION_SHARE),
             durability: self.durability,
-            log_segments: if self.log_bytes.is_none() {
-                0
-            } else {
-                self.log_segments()
-            },
+            log_segments: self.log_segments(),
+            log_fits_volume: self.log_bytes.is_none(),
         })
     }
 }

@@ -298,6 +298,10 @@ impl Tree {
     /// tree must be empty, or its last key below the first new one. Returns how
     /// many were loaded.
     ///
+    /// The records appear at the end, and leave nothing for those who should not
+    /// see them: transactions and snapshots that began before fail with
+    /// [`Error::SnapshotTooOld`] when they read the tree afterwards.
+    ///
     /// # Errors
     ///
     /// [`Error::LoadOrder`] with the offending record, and as for

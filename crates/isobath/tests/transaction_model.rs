@@ -28,6 +28,9 @@ fn key(n: u64) -> Vec<u8> {
     key
 }
 
+/// What a transaction is going to change in each tree.
+type Writes = [BTreeMap<Vec<u8>, Option<u64>>; TREES];
+
 /// What was changed at a moment: tree and key.
 type Changes = Vec<(usize, Vec<u8>)>;
 
@@ -37,12 +40,12 @@ struct Open {
     /// Commits before it began.
     began: usize,
     view: [Map; TREES],
-    writes: [BTreeMap<Vec<u8>, Option<u64>>; TREES],
+    writes: Writes,
     /// What it has read for sure, and whether it has read anything of a tree.
     keys_read: BTreeSet<(usize, Vec<u8>)>,
     ranges_read: Vec<(usize, Vec<u8>, Vec<u8>)>,
     has_read: [bool; TREES],
-    savepoints: Vec<(Savepoint, [BTreeMap<Vec<u8>, Option<u64>>; TREES])>,
+    savepoints: Vec<(Savepoint, Writes)>,
 }
 
 impl Open {
@@ -216,7 +219,7 @@ impl World {
             66..84 => {
                 let bounds = (Bound::Included(&from[..]), Bound::Included(&to[..]));
                 let range = open.transaction.range(handle, bounds).unwrap();
-                let found: Vec<_> = if what % 2 == 0 {
+                let found: Vec<_> = if what.is_multiple_of(2) {
                     range.map(Result::unwrap).collect()
                 } else {
                     let mut back: Vec<_> = range.rev().map(Result::unwrap).collect();

@@ -15,7 +15,10 @@ use isobath::{
 };
 
 fn options() -> Options {
-    Options::new().pool_bytes(8 << 20).workers(2)
+    Options::new()
+        .pool_bytes(8 << 20)
+        .workers(2)
+        .log_bytes(8 << 20)
 }
 
 fn store() -> (Store, Tree) {
@@ -389,7 +392,14 @@ fn a_full_version_store_fails_the_oldest_and_nobody_else() {
 
 #[test]
 fn transactions_that_are_too_large_are_refused_and_may_go_on() {
-    let (store, tree) = store();
+    too_large(&options(), 200 << 10);
+    let unlogged = Options::new().pool_bytes(8 << 20).workers(2);
+    too_large(&unlogged, isobath::MAX_TRANSACTION_BYTES * 9 / 10);
+}
+
+fn too_large(options: &Options, least: u64) {
+    let store = Store::in_memory(options).unwrap();
+    let tree = store.create_tree("t").unwrap();
     let mut transaction = store.begin().unwrap();
     let mut count = 0;
     let error = loop {
@@ -402,7 +412,7 @@ fn transactions_that_are_too_large_are_refused_and_may_go_on() {
         matches!(error, Error::TransactionTooLarge { .. }),
         "{error}"
     );
-    assert!(count * 1000 > isobath::MAX_TRANSACTION_BYTES * 9 / 10);
+    assert!(count * 1000 > least, "{count}");
     assert!(!transaction.contains(&tree, &key(count)).unwrap());
     transaction.commit().unwrap();
     assert_sound(&store, Some(count));
@@ -642,5 +652,41 @@ fn commits_can_be_awaited_and_moved_between_threads() {
     task.join().unwrap();
     done.lock().unwrap().take().unwrap().unwrap();
     assert_eq!(tree.range(..).count(), 2);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_bulk_load_is_no_phantom() {
+    let (store, tree) = store();
+    let other = store.create_tree("other").unwrap();
+    let snapshot = store.snapshot().unwrap();
+    let mut serial = store.begin_with(serializable()).unwrap();
+    assert_eq!(serial.range(&tree, ..).unwrap().count(), 0);
+    serial.insert(&other, b"k", b"").unwrap();
+    let mut blind = store.begin().unwrap();
+    blind.insert(&tree, b"zzz", b"").unwrap();
+    tree.bulk_load((0..5000u32).map(|n| (n.to_be_bytes(), b"loaded")))
+        .unwrap();
+    let key = 7u32.to_be_bytes();
+    assert!(matches!(
+        snapshot.get(&tree, &key),
+        Err(Error::SnapshotTooOld)
+    ));
+    assert!(!snapshot.contains(&other, &key).unwrap());
+    assert!(is_conflict(serial.commit()));
+    assert!(is_conflict(blind.commit()));
+    let after = store.begin().unwrap();
+    assert!(after.contains(&tree, &key).unwrap());
+    assert_eq!(after.range(&tree, ..).unwrap().count(), 5000);
+    drop((after, snapshot));
+    // One that failed has changed nothing.
+    let before = store.snapshot().unwrap();
+    let unsorted = [(b"zz", b""), (b"zy", b"")];
+    assert!(matches!(
+        tree.bulk_load(unsorted),
+        Err(Error::LoadOrder { .. })
+    ));
+    assert!(before.contains(&tree, &key).unwrap());
+    drop(before);
     store.close().unwrap();
 }

@@ -34,6 +34,19 @@ pub(crate) struct Current {
     pub(super) open: Option<(u32, u32)>,
 }
 
+impl Current {
+    /// What a new store has: nothing but its superblock.
+    pub(super) fn of_new(superblock: Superblock) -> Current {
+        Current {
+            superblock,
+            directory: Vec::new(),
+            others: Vec::new(),
+            segments: HashMap::default(),
+            open: None,
+        }
+    }
+}
+
 /// How a checkpoint reaches the volume: as a task, which lets others run
 /// meanwhile, or blocking, once the workers have ended.
 pub(crate) enum Via<'a> {

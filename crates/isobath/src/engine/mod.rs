@@ -70,6 +70,8 @@ pub(crate) struct Config {
     pub(crate) durability: Durability,
     /// Segments of the log area; none where nothing is logged.
     pub(crate) log_segments: u32,
+    /// A new store's log takes at most an eighth of its volume.
+    pub(crate) log_fits_volume: bool,
 }
 
 /// Counters of the whole engine since it was opened.

@@ -231,11 +231,6 @@ impl Space {
         self.system -= 1;
     }
 
-    /// Segments that hold no pages of the store.
-    pub(crate) fn system_segments(&self) -> u32 {
-        self.system
-    }
-
     /// What was written to a sealed segment that has no summary; `None` if it has one.
     pub(crate) fn unsummarized(&self, segment: u32) -> Option<Vec<Entry>> {
         self.unsummarized.get(&segment).cloned()

@@ -23,6 +23,7 @@ use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_LEAST, Dead, Gate, Transactions, key_number};
 use crate::canary::{self, Canary};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
+use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::{Counters, Local, TaskContext};
 use crate::extent::{self, Extent};

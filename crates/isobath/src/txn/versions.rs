@@ -395,18 +395,20 @@ mod tests {
     const TREE: TreeId = TreeId(5);
 
     fn value(of: u64) -> Option<Vec<u8>> {
-        (of % 5 != 0).then(|| of.to_le_bytes().to_vec())
+        (!of.is_multiple_of(5)).then(|| of.to_le_bytes().to_vec())
     }
 
     fn as_old(of: &Option<Vec<u8>>) -> OldValue {
         OldValue::of(of.as_deref().map(ValueRef::inline))
     }
 
+    type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
     /// The store beside whole copies of the map at every moment.
     struct Model {
         versions: Versions,
-        leaf: BTreeMap<Vec<u8>, Vec<u8>>,
-        snapshots: Vec<(u64, BTreeMap<Vec<u8>, Vec<u8>>)>,
+        leaf: Map,
+        snapshots: Vec<(u64, Map)>,
         next: u64,
     }
 
@@ -453,7 +455,7 @@ mod tests {
                         _ => whole.remove(&key.to_vec()),
                     };
                 }
-                let keep = |map: &BTreeMap<Vec<u8>, Vec<u8>>| -> Vec<_> {
+                let keep = |map: &Map| -> Vec<_> {
                     map.iter()
                         .filter(|(k, _)| (3..17).contains(&k[0]))
                         .map(|(k, v)| (k.clone(), v.clone()))
