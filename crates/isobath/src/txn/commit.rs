@@ -21,7 +21,6 @@ use super::snapshots::Registered;
 use super::tracker::Slot;
 use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_LEAST, Dead, Gate, Transactions, key_number};
-use crate::canary::{self, Canary};
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
