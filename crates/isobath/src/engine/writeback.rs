@@ -12,6 +12,7 @@ use isobath_io::{AlignedBuf, Io};
 use super::{Counters, Engine, Local};
 use crate::Error;
 use crate::buffer::{FrameId, flag};
+use crate::canary::{self, Canary};
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogRoom, Tier};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
@@ -325,7 +326,7 @@ impl Local {
             let from = &staging.as_slice()[staged..staged + length as usize];
             let mut io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
             // The mapping record that follows must name what is on the drive.
-            io.durable = self.engine.log.is_on();
+            io.durable = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
             // SAFETY: the staging buffer is the caller's until `wait_io` below returned.
             unsafe { self.worker.start_io(io) };
             staged += length as usize;
