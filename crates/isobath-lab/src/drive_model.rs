@@ -90,6 +90,8 @@ fn fit_and_judge(
 pub struct JudgedModel {
     /// The model.
     pub kind: ModelKind,
+    /// Points that it was fitted to.
+    pub trained_on: usize,
     /// Cross-validated inside the training points.
     pub held_out: Option<HeldOutError>,
     /// On the points of the test profile.
@@ -159,6 +161,7 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
             };
             JudgedModel {
                 kind: row.kind,
+                trained_on: report.samples.len(),
                 held_out: row.held_out,
                 unseen: row.unseen,
                 unseen_reads: on(|share| share >= 1.0),
