@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 
 use isobath_lab::drive_model;
+use isobath_model::advise::Advice;
+use isobath_model::lsm::Layout;
 
 type Opaque = c_void;
 
@@ -148,43 +150,66 @@ fn docs(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The file for one of the documented workloads.
-fn advised(workload: &str) -> String {
+/// The advice for one of the documented workloads.
+fn advice(workload: &str) -> Advice {
     let workload = docs(&format!("workloads/{workload}.toml"));
-    let (_, advice) = drive_model::advise(&docs("examples/profile.json"), &workload).unwrap();
-    advice.rocksdb_options_file()
+    drive_model::advise(&docs("examples/profile.json"), &workload)
+        .unwrap()
+        .1
+}
+
+fn loads_and_means(what: &str, text: &str) {
+    let directory = tempfile::TempDir::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    std::fs::write(directory.path().join("OPTIONS-000005"), text).unwrap();
+    load_and_open(directory.path()).unwrap_or_else(|e| panic!("{what}: {e}\n{text}"));
+    let (asked, found) = (entries(text), persisted(directory.path()));
+    let mut compared = 0;
+    for (key, value) in &asked {
+        // The version is RocksDB's own, and a cache is an object that it does not write down.
+        if key.starts_with("[Version]") || key.ends_with("block_cache") {
+            continue;
+        }
+        let found = found
+            .get(key)
+            .unwrap_or_else(|| panic!("{what}: RocksDB forgot {key}"));
+        assert!(
+            found.starts_with(value),
+            "{what}: {key}={value} became {found}"
+        );
+        compared += 1;
+    }
+    assert!(compared > 20, "{compared}");
 }
 
 #[test]
 fn rocksdb_loads_and_means_what_the_advice_says() {
     for workload in ["read-mostly", "update-heavy", "ingest"] {
-        let text = advised(workload);
-        let directory = tempfile::TempDir::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        std::fs::write(directory.path().join("OPTIONS-000005"), &text).unwrap();
-        load_and_open(directory.path()).unwrap_or_else(|e| panic!("{workload}: {e}\n{text}"));
-        let (asked, found) = (entries(&text), persisted(directory.path()));
-        let mut compared = 0;
-        for (key, value) in &asked {
-            // The version is RocksDB's own, and a cache is an object that it does not write down.
-            if key.starts_with("[Version]") || key.ends_with("block_cache") {
-                continue;
-            }
-            let found = found
-                .get(key)
-                .unwrap_or_else(|| panic!("{workload}: RocksDB forgot {key}"));
-            assert!(
-                found.starts_with(value),
-                "{workload}: {key}={value} became {found}"
-            );
-            compared += 1;
-        }
-        assert!(compared > 20, "{compared}");
+        loads_and_means(workload, &advice(workload).rocksdb_options_file());
+    }
+}
+
+#[test]
+fn rocksdb_loads_every_layout() {
+    let mut advice = advice("ingest");
+    let layouts = [2, 4, 8, 16, 32].map(|fanout| Layout::Leveled {
+        fanout,
+        l0_files: 4,
+    });
+    for layout in layouts.into_iter().chain([Layout::SingleLevel]) {
+        advice.rocksdb.settings.layout = layout;
+        advice.rocksdb.settings.filter_bits_per_key = match layout {
+            Layout::SingleLevel => 0,
+            Layout::Leveled { .. } => 10,
+        };
+        loads_and_means(&format!("{layout:?}"), &advice.rocksdb_options_file());
     }
 }
 
 #[test]
 fn a_key_that_rocksdb_does_not_know_is_refused() {
-    let text = advised("ingest").replace("max_open_files", "max_open_filez");
+    let text = advice("ingest")
+        .rocksdb_options_file()
+        .replace("max_open_files", "max_open_filez");
     let directory = tempfile::TempDir::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     std::fs::write(directory.path().join("OPTIONS-000005"), text).unwrap();
     let error = load_and_open(directory.path()).unwrap_err();
