@@ -54,15 +54,11 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
     })
 }
 
-/// Fits every model to a profile.
+/// Fits every model to a profile, and judges it on another run of the drive if one is given.
 ///
 /// # Errors
 /// [`LabError::Input`] if not even the coarsest model can be fitted: it says which points are missing.
-pub fn fit(path: &Path, profile: &DeviceProfile) -> Result<ModelReport, LabError> {
-    fit_and_judge(path, profile, None)
-}
-
-fn fit_and_judge(
+pub fn fit(
     path: &Path,
     profile: &DeviceProfile,
     unseen: Option<&DeviceProfile>,
@@ -145,7 +141,7 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
     if test_points.is_empty() {
         return Err(LabError::input(test_path, "it has no usable points"));
     }
-    let report = fit_and_judge(train_path, &train, Some(&test))?;
+    let report = fit(train_path, &train, Some(&test))?;
     let models = report
         .rows
         .iter()

@@ -24,7 +24,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
     /// Judge the models on the points of another run of the same drive
-    #[arg(long, value_name = "PROFILE", conflicts_with = "html", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PROFILE", value_hint = ValueHint::FilePath)]
     pub(crate) evaluate: Option<PathBuf>,
     /// Measure how well the models predict the drive under this directory: probes 20
     /// points, then 100 others in another run, then the paper's grid for MQSSD as printed

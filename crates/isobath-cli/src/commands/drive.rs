@@ -4,7 +4,7 @@ use std::path::Path;
 
 use isobath_lab::accuracy::AccuracyPlan;
 use isobath_lab::drive_model::{self, Evaluation};
-use isobath_lab::{Monitor, advice_report, model_report};
+use isobath_lab::{LabError, Monitor, advice_report, model_report};
 use serde_json::json;
 
 use crate::args::{AdviseArgs, GlobalArgs, ModelArgs};
@@ -17,6 +17,11 @@ pub(crate) fn model(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
+    // The parser does not ask for what would contradict a PROFILE.
+    if args.accuracy.is_none() && (args.quick || args.resume) {
+        let text = "--quick and --resume belong to --accuracy".to_owned();
+        return Err(LabError::Request(text).into());
+    }
     let evaluation = match (&args.profile, &args.accuracy, &args.evaluate) {
         (_, Some(path), _) => accuracy(args, path, global)?,
         (Some(profile), None, Some(test)) => drive_model::evaluate(profile, test)?,
@@ -24,6 +29,12 @@ pub(crate) fn model(
         // The parser asks for one of them.
         (None, None, _) => return Ok(()),
     };
+    if let (Some(html), Some(train), Some(test)) = (&args.html, &args.profile, &args.evaluate) {
+        let train_profile = drive_model::read_profile(train)?;
+        let unseen = drive_model::read_profile(test)?;
+        let report = drive_model::fit(train, &train_profile, Some(&unseen))?;
+        drive_model::write_whole(html, &model_report::render(&report, &train_profile))?;
+    }
     match out.json() {
         true => out.document(&evaluation),
         false => print_evaluation(&evaluation, out),
@@ -59,7 +70,7 @@ fn accuracy(args: &ModelArgs, path: &Path, global: &GlobalArgs) -> Result<Evalua
 
 fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure> {
     let profile = drive_model::read_profile(path)?;
-    let report = drive_model::fit(path, &profile)?;
+    let report = drive_model::fit(path, &profile, None)?;
     if let Some(html) = &args.html {
         drive_model::write_whole(html, &model_report::render(&report, &profile))?;
     }
@@ -204,7 +215,12 @@ pub(crate) fn advise(args: &AdviseArgs, out: &mut Output) -> Result<(), Failure>
     ] {
         let rows: Vec<Vec<String>> = reasons
             .iter()
-            .map(|r| vec![r.setting.to_owned(), r.value.clone()])
+            .map(|r| {
+                vec![
+                    r.setting.to_owned(),
+                    advice_report::readable(r.setting, &r.value),
+                ]
+            })
             .collect();
         out.line("")?;
         out.table(&[engine, "value"], &rows, false)?;
