@@ -24,7 +24,7 @@ const CRATES: &[(&str, &[&str])] = &[
 /// The engine's layers from the lowest to the highest. A module may import
 /// modules of its own layer and of lower ones.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("words of the trade", &["page", "sync", "error"]),
+    ("words of the trade", &["page", "sync", "error", "canary"]),
     ("room on the volume, tasks", &["pagestore", "sched"]),
     ("pages in memory", &["buffer"]),
     ("the gate of every change", &["log"]),

@@ -45,6 +45,11 @@ fn dropping_key(id: TreeId) -> [u8; 5] {
     key
 }
 
+/// The tree whose drop begins when `key` is put into the catalog.
+pub(crate) fn dropped_by(key: &[u8]) -> Option<TreeId> {
+    (key.len() == 5 && key[0] == DROPPING).then(|| TreeId(get_u32(key, 1)))
+}
+
 fn encode(tree: Tree) -> [u8; ENTRY_BYTES] {
     let mut bytes = [0; ENTRY_BYTES];
     put_u32(&mut bytes, 0, tree.id.0);

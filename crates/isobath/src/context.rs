@@ -2,8 +2,9 @@
 //! or an ordinary thread, which can only read what is in memory.
 
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
-use crate::log::Log;
-use crate::page::PageId;
+use crate::log::record::Token;
+use crate::log::{Log, LogRoom};
+use crate::page::{Lsn, PageId};
 
 /// A place to read pages from.
 ///
@@ -33,6 +34,10 @@ pub(crate) trait WriteContext: ReadContext {
     /// Who appends to the log: the worker's index.
     fn writer(&self) -> usize;
 
+    /// Room in the log for one structure modification, which is held until it is
+    /// logged. Called holding nothing: waits while the log has none.
+    fn structure_room(&self) -> Result<LogRoom<'_>, Self::Stop>;
+
     /// Called before a change, holding nothing: waits while too many pages are
     /// dirty, and refuses while the store is poisoned or read-only.
     fn admit(&self) -> Result<(), Self::Stop>;
@@ -45,7 +50,22 @@ pub(crate) trait WriteContext: ReadContext {
     /// Gives back what a reservation did not use.
     fn release(&self, unused: Reservation);
 
-    /// Frees a page that no reachable page names any more. The change that
-    /// unlinked it has been logged.
-    fn free(&self, page: Exclusive<'_>);
+    /// Frees a page that no reachable page names any more, as the log record at
+    /// `record` says.
+    fn free(&self, page: Exclusive<'_>, record: Lsn);
+
+    /// Notes that the reserved pages `ids` belong to `token`: unless a record
+    /// confirms the token, a recovery frees them.
+    fn promise(&self, token: Token, ids: &[PageId]);
+
+    /// Takes [`WriteContext::promise`] back for pages that were not used, or for
+    /// all that is left of `token`.
+    fn withdraw(&self, token: Option<Token>, ids: &[PageId]);
+
+    /// The record that confirms `token` has been appended; called before it
+    /// counts as complete.
+    fn confirmed(&self, token: Token);
+
+    /// Waits until all changes before `lsn` are durable on the volume.
+    fn settle(&self, lsn: Lsn) -> Result<(), Self::Stop>;
 }

@@ -50,6 +50,41 @@ pub enum Error {
     /// The mapping table's address space is used up.
     #[error("the store has as many pages as its mapping table can name")]
     TooManyPages,
+    /// A transaction's writes take more room in the log than a transaction may have.
+    #[error(
+        "the transaction would log {bytes} bytes; at most {limit} are possible with this log: split it, or bulk-load"
+    )]
+    TransactionTooLarge {
+        /// Bytes that its log record would have.
+        bytes: u64,
+        /// Most bytes that it can have ([`crate::MAX_TRANSACTION_BYTES`], less with a small log).
+        limit: u64,
+    },
+    /// More was logged than there was room for; an error of the engine's own accounting.
+    #[error(
+        "the log ran over: more was logged than was provided for; reopen the store, with a larger log"
+    )]
+    LogOverrun,
+    /// The log breaks off before its end: acknowledged changes are missing.
+    #[error(
+        "the log is damaged at position {position}: nothing sound is there, but it had reached the drive up to {durable}; restore from a backup, or salvage what is left"
+    )]
+    LogDamaged {
+        /// The position in the log (LSN) of the first byte that is not sound.
+        position: u64,
+        /// The position up to which it had been durable, at least.
+        durable: u64,
+    },
+    /// The log holds a sound record of an unknown kind: a newer version wrote it.
+    #[error(
+        "the log's record at position {position} has kind {kind}, which this version does not know; use a newer one"
+    )]
+    UnknownLogRecord {
+        /// The record's position in the log (LSN).
+        position: u64,
+        /// Its kind.
+        kind: u8,
+    },
     /// A page on the volume is not what it should be.
     #[error(
         "page {page} at byte {offset} of the volume is damaged: {fault}; run `isobath check` and restore from a backup"
@@ -191,6 +226,17 @@ pub enum Error {
         /// The panic's message.
         message: String,
     },
+}
+
+impl From<crate::log::ReadError> for Error {
+    fn from(error: crate::log::ReadError) -> Error {
+        use crate::log::ReadError;
+        match error {
+            ReadError::Io(source) => Error::Io(source),
+            ReadError::Lost { position, durable } => Error::LogDamaged { position, durable },
+            ReadError::UnknownKind { position, kind } => Error::UnknownLogRecord { position, kind },
+        }
+    }
 }
 
 impl From<isobath_io::VolumeError> for Error {

@@ -14,6 +14,7 @@ use isobath_io::{AlignedBuf, Io};
 use crate::Error;
 use crate::buffer::Place;
 use crate::engine::{Config, Counters, Local};
+use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageFault, PageId, PageKind, get_u32, get_u64, offset,
     put_u32, put_u64,
@@ -78,6 +79,11 @@ impl Extent {
             && extent.payload < CHUNK_MOST
             && get_u32(bytes, 20) <= 1;
         sound.then_some(extent)
+    }
+
+    /// What its chunks belong to until a commit names the value.
+    pub(crate) fn token(&self) -> Token {
+        self.stamp.0
     }
 
     fn chunk_count(&self) -> u64 {
@@ -237,7 +243,8 @@ impl ExtentWriter {
     /// Frees all that was written.
     pub(crate) fn abandon(mut self, local: &Local) {
         self.give_ids_back(local);
-        free_chunks(local, self.runs.ids());
+        let tokens: Vec<Token> = self.stamp.iter().map(|stamp| stamp.0).collect();
+        free_chunks(local, &tokens, None, self.runs.ids());
     }
 }
 
@@ -270,6 +277,7 @@ fn place_and_write(
         rate: 0.0,
     };
     let mut staging = AlignedBuf::new(length as usize);
+    let _room = local.mapping_room(1)?;
     let placed = local.place_chunk(Request { page: id, write })?;
     let image = staging.as_mut_slice();
     image.fill(0);
@@ -277,11 +285,24 @@ fn place_and_write(
     put_u32(image, offset::KIND_SPECIFIC, payload.len() as u32);
     image[HEADER_SIZE..HEADER_SIZE + payload.len()].copy_from_slice(payload);
     page::seal(image, id, stamp, engine.seq_of(placed.address()));
-    let result = local.write_chunk(&staging, &placed);
+    let token = stamp.0;
+    let result = local.write_chunk(&staging, &placed, || {
+        engine.promise(token, &[id]);
+        engine.pool.mapping.set(id, Place::Stored(placed.address()));
+        let _ = local.log_copies(
+            token,
+            &[Mapped {
+                what: Copied::NewChunk,
+                page: id,
+                version: stamp,
+                address: placed.address(),
+                seq: engine.seq_of(placed.address()),
+            }],
+        );
+    });
     match result {
         Ok(()) => {
             Counters::add(&engine.counters.value_bytes, u64::from(length));
-            engine.pool.mapping.set(id, Place::Stored(placed.address()));
             Ok(())
         }
         Err(error) => {
@@ -292,25 +313,42 @@ fn place_and_write(
     }
 }
 
-/// Frees chunks: their places, their bytes and their ids.
-fn free_chunks(local: &Local, ids: impl Iterator<Item = PageId>) {
-    let mut runs = Runs::default();
-    ids.filter(|&id| take_chunk(local, id))
-        .for_each(|id| runs.push(id));
+/// Frees chunks: their places, their bytes and their ids. `record` says so, or
+/// a record of their own does, which also gives up `tokens`.
+fn free_chunks(
+    local: &Local,
+    tokens: &[Token],
+    record: Option<Lsn>,
+    ids: impl Iterator<Item = PageId>,
+) {
     let engine = &local.engine;
+    let mut taken: Vec<PageId> = Vec::new();
+    let mut dead: Vec<Address> = Vec::new();
+    for id in ids {
+        if let Some(address) = take_chunk(local, id) {
+            taken.push(id);
+            dead.push(address);
+        }
+    }
+    let record = record.unwrap_or_else(|| local.log_free(tokens, &taken));
+    dead.iter()
+        .for_each(|&address| local.kill_after(record, address));
+    let mut runs = Runs::default();
+    taken.iter().for_each(|&id| runs.push(id));
     let mut ids = engine.ids.lock();
-    for (first, count) in runs.0 {
+    for &(first, count) in &runs.0 {
         ids.free_run(&engine.pool.mapping, PageId(first), count);
     }
+    drop(ids);
+    taken.iter().for_each(|&id| engine.changes.mark(id));
 }
 
-/// Takes the chunk `id` out of the mapping table and frees its place; whether
-/// there was one.
-fn take_chunk(local: &Local, id: PageId) -> bool {
+/// Takes the chunk `id` out of the mapping table; where it was, if there was one.
+fn take_chunk(local: &Local, id: PageId) -> Option<Address> {
     let engine = &local.engine;
     loop {
         let Place::Stored(address) = engine.pool.mapping.place(id) else {
-            return false;
+            return None;
         };
         // The cleaner may be moving it: only one of the two gets the word.
         if engine
@@ -318,9 +356,8 @@ fn take_chunk(local: &Local, id: PageId) -> bool {
             .mapping
             .replace(id, Place::Stored(address), Place::Free)
         {
-            local.kill(address);
             engine.unclaim_chunk(address.length());
-            return true;
+            return Some(address);
         }
     }
 }
@@ -462,11 +499,21 @@ impl ExtentReader {
     }
 }
 
-/// Frees all chunks of a value that nothing names any more.
+/// Frees all chunks of a value that nothing names any more; a record of its own says so.
 pub(crate) fn free(local: &Local, extent: Extent) -> Result<(), Error> {
-    let reader = ExtentReader::new(local, extent)?;
-    free_chunks(local, reader.ids());
+    let ids = chunk_ids(local, extent)?;
+    free_chunks(local, &[extent.token()], None, ids.into_iter());
     Ok(())
+}
+
+/// Every page id that a value takes; reads its index chunk, if it has one.
+pub(crate) fn chunk_ids(local: &Local, extent: Extent) -> Result<Vec<PageId>, Error> {
+    Ok(ExtentReader::new(local, extent)?.ids().collect())
+}
+
+/// Frees the chunks `ids` of a value, as the log record at `record` says.
+pub(crate) fn free_logged(local: &Local, record: Lsn, ids: &[PageId]) {
+    free_chunks(local, &[], Some(record), ids.iter().copied());
 }
 
 /// Appends the whole value to `into`.

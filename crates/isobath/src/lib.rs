@@ -4,6 +4,7 @@
 mod btree;
 mod buffer;
 mod bulk;
+mod canary;
 mod catalog;
 mod check;
 mod context;
@@ -26,12 +27,16 @@ mod task;
 mod tree;
 mod value;
 
+#[cfg(any(test, feature = "simulation"))]
+pub use canary::Canary;
 pub use check::CheckReport;
 pub use error::Error;
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
-pub use options::Options;
+pub use log::MAX_TRANSACTION_BYTES;
+pub use options::{Durability, Options};
 pub use page::{PAGE_SIZE, PageFault};
+pub use pagestore::PageTrace;
 pub use range::Range;
 #[cfg(any(test, feature = "simulation"))]
 pub use sim::{Simulation, Stuck};

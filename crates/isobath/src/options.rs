@@ -10,6 +10,7 @@ use isobath_model::profile::DeviceProfile;
 use crate::Error;
 use crate::buffer::FRAME_COST;
 use crate::engine::Config;
+use crate::log::LEAST_AREA_BYTES;
 use crate::page::PAGE_SIZE;
 use crate::pagestore::{LEAST_SEGMENT_BYTES, MAX_SEGMENT_BYTES};
 
@@ -24,10 +25,32 @@ const FRAMES_PER_TASK: u64 = 4;
 /// Address space of a task's stack; memory is used only as it is touched.
 const STACK_BYTES: usize = 256 << 10;
 /// Most workers that a store can have.
+/// Most bytes of a log.
+const MOST_LOG_BYTES: u64 = 1 << 40;
 const MOST_WORKERS: usize = 256;
 /// Most tasks and I/Os in flight that a worker can have.
 const MOST_TASKS: usize = 4096;
 const MOST_DEPTH: u32 = 4096;
+
+/// When a commit is acknowledged. In all three, commits are logged, atomic, and
+/// lost in reverse order if at all: after a crash the store holds everything
+/// up to some commit, and nothing after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Once it is on the drive, its volatile cache included. Commits of many tasks
+    /// share a flush.
+    #[default]
+    Synced,
+    /// At once; it is on the drive at most `window_ms` milliseconds later, and the
+    /// time that one flush takes.
+    Buffered {
+        /// Milliseconds of commits that a crash may lose.
+        window_ms: u32,
+    },
+    /// At once; it is on the drive when something else makes it so: a later synced
+    /// commit, much that was logged since, a checkpoint.
+    None,
+}
 
 /// How a store is created or opened. Every option has a default that fits the
 /// machine; sizes are bytes.
@@ -53,6 +76,8 @@ pub struct Options {
     direct: DirectMode,
     stripe_unit: u32,
     policy: PolicyKind,
+    /// By default as the pool is.
+    log_bytes: Option<u64>,
 }
 
 impl Default for Options {
@@ -80,6 +105,7 @@ impl Options {
             direct: DirectMode::Auto,
             stripe_unit: VolumeOptions::DEFAULT_STRIPE_UNIT,
             policy: PolicyKind::Mdc,
+            log_bytes: None,
         }
     }
 
@@ -138,6 +164,20 @@ impl Options {
     #[must_use]
     pub fn fill_factor(mut self, share: f64) -> Options {
         self.fill_factor = share;
+        self
+    }
+
+    /// Bytes of the write-ahead log, rounded up to whole segments; fixed when the
+    /// store is created. By default a quarter of the pool, 16 MiB to 1 GiB, and at
+    /// most an eighth of the volume's limit. A larger log makes for fewer
+    /// checkpoints and longer recoveries.
+    ///
+    /// With 0 nothing is logged: a mode for benchmarks. Commits are then neither
+    /// durable nor atomic across a crash, and a store that was not closed cannot be
+    /// opened again.
+    #[must_use]
+    pub fn log_bytes(mut self, bytes: u64) -> Options {
+        self.log_bytes = Some(bytes);
         self
     }
 
@@ -240,6 +280,16 @@ impl Options {
         Ok(self.policy.build(u64::from(self.frames())))
     }
 
+    /// Segments of the log.
+    fn log_segments(&self) -> u32 {
+        let most = self.volume_limit_bytes.unwrap_or(u64::MAX) / 8;
+        let bytes = self.log_bytes.unwrap_or_else(|| {
+            let share = (self.pool_bytes / 4).clamp(16 << 20, 1 << 30);
+            share.min(most).max(LEAST_AREA_BYTES)
+        });
+        bytes.div_ceil(u64::from(self.segment_bytes)) as u32
+    }
+
     /// Frames of the pool.
     pub(crate) fn frames(&self) -> u32 {
         (self.pool_bytes / FRAME_COST as u64).min(u64::from(u32::MAX >> 2)) as u32
@@ -293,6 +343,14 @@ impl Options {
                 ),
             ));
         }
+        if let Some(bytes) = self.log_bytes
+            && (bytes != 0 && bytes < LEAST_AREA_BYTES || bytes > MOST_LOG_BYTES)
+        {
+            return Err(bad(
+                "log_bytes",
+                format!("0 for none, or {LEAST_AREA_BYTES} to {MOST_LOG_BYTES}, not {bytes}"),
+            ));
+        }
         if self
             .volume_limit_bytes
             .is_some_and(|limit| !limit.is_multiple_of(PAGE_SIZE as u64))
@@ -312,6 +370,11 @@ impl Options {
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,
+            log_segments: if self.log_bytes.is_none() {
+                0
+            } else {
+                self.log_segments()
+            },
         })
     }
 }

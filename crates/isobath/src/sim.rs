@@ -29,6 +29,7 @@ mod simulated {
     use std::rc::Rc;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
+    use std::time::Duration;
 
     use isobath_flash::rng::Rng;
     use isobath_io::Volume;
@@ -36,9 +37,12 @@ mod simulated {
     use crate::buffer::flag;
     use crate::engine::{self, Engine, Local, Opened};
     use crate::runtime::Runtime;
+    use crate::sched::clock;
     use crate::task::TaskHandle;
     use crate::{Error, Options, Store};
 
+    /// Simulated time that a step takes.
+    const STEP_TIME: Duration = Duration::from_micros(10);
     /// Steps in a row, per operation that waits, after which a simulation
     /// counts as stuck.
     const MOST_STEPS: u64 = 3_000_000;
@@ -74,6 +78,7 @@ mod simulated {
             let local = &self.locals[index as usize];
             let progress = local.step(false);
             self.steps.set(self.steps.get() + 1);
+            clock::advance(STEP_TIME);
             self.note(u64::from(index));
             self.note(u64::from(progress));
             self.note(local.worker.counters.resumes.get());
@@ -191,13 +196,9 @@ mod simulated {
         fn start(
             opened: Opened,
             seed: u64,
-            make: fn(
-                Runtime,
-                crate::pagestore::Superblock,
-                Vec<std::path::PathBuf>,
-            ) -> Result<Store, Error>,
+            make: fn(Runtime, engine::Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
         ) -> Result<Simulation, Error> {
-            let Opened { engine, superblock } = opened;
+            let Opened { engine, plan } = opened;
             let mut rng = Rng::new(seed);
             let mut locals = Vec::new();
             for index in 0..engine.config.workers {
@@ -215,8 +216,9 @@ mod simulated {
             let outer = DRIVER.replace(Some(Rc::clone(&driver)));
             assert!(outer.is_none(), "one simulation at a time per thread");
             WAITED.set(0);
+            clock::simulate(true);
             let runtime = Runtime::simulated(Arc::clone(&engine));
-            let made = make(runtime, superblock, Vec::new());
+            let made = make(runtime, plan, Vec::new());
             let mut simulation = Simulation {
                 store: None,
                 engine,
@@ -324,6 +326,7 @@ mod simulated {
             WAITED.set(0);
             drop(self.store.take());
             DRIVER.set(None);
+            clock::simulate(false);
         }
     }
 }

@@ -34,6 +34,10 @@ pub struct Stats {
     pub summary_bytes_written: u64,
     /// Of `bytes_written`, those of pages and chunks that the cleaner moved.
     pub cleaning_bytes_written: u64,
+    /// Of `bytes_written`, those of checkpoints.
+    pub checkpoint_bytes_written: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
     /// Pages that left the pool.
     pub evictions: u64,
     /// Segments of the volume.
@@ -42,6 +46,8 @@ pub struct Stats {
     pub free_segments: u64,
     /// Bytes of one segment.
     pub segment_bytes: u64,
+    /// Full segments by the share of them that is dead: bin i counts i·10% to (i+1)·10%.
+    pub segment_emptiness: [u64; 10],
     /// Bytes on the volume of pages and chunks that are current.
     pub live_bytes: u64,
     /// Bytes of all pages and chunks that exist, written yet or not.
@@ -87,6 +93,8 @@ impl Stats {
             cleaning_bytes_written: read(&counters.cleaning_bytes),
             value_bytes_written: read(&counters.value_bytes),
             summary_bytes_written: read(&counters.summary_bytes),
+            checkpoint_bytes_written: read(&counters.checkpoint_bytes),
+            checkpoints: read(&counters.checkpoints),
             stalls: read(&counters.stalls),
             stall_ns: read(&counters.stall_ns),
             stall_ns_max: read(&counters.stall_ns_max),
@@ -94,6 +102,7 @@ impl Stats {
             segments: u64::from(space.segments()),
             free_segments: u64::from(space.free_segments()),
             segment_bytes: u64::from(space.segment_bytes()),
+            segment_emptiness: space.emptiness_histogram(),
             live_bytes: space.live_bytes(),
             allocated_bytes: read(&engine.allocated_bytes),
             capacity_bytes: read(&engine.capacity_bytes),

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use crate::check::{self, CheckReport};
 use crate::engine;
-use crate::pagestore::Superblock;
+use crate::engine::Plan;
+use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
 use crate::task::TaskHandle;
@@ -41,7 +42,6 @@ struct Shared {
 /// What closing a store needs, apart from its handles.
 struct Closer {
     runtime: Arc<Runtime>,
-    superblock: Mutex<Superblock>,
     closed: AtomicBool,
 }
 
@@ -132,7 +132,7 @@ impl Store {
             store_id,
         )?;
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
-        Store::created(runtime, opened.superblock, paths)
+        Store::created(runtime, opened.plan, paths)
     }
 
     /// Opens an existing store; `paths` in the order of its creation.
@@ -166,16 +166,16 @@ impl Store {
         let policy = options.policy()?;
         let opened = engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
-        Store::opened(runtime, opened.superblock, paths)
+        Store::opened(runtime, opened.plan, paths)
     }
 
     /// The new store of an engine whose workers run.
     pub(crate) fn created(
         runtime: Runtime,
-        superblock: Superblock,
+        _plan: Plan,
         paths: Vec<PathBuf>,
     ) -> Result<Store, Error> {
-        let store = Store::on(runtime, superblock, paths);
+        let store = Store::on(runtime, paths);
         store.0.runtime.run(catalog::create)?;
         Ok(store)
     }
@@ -183,27 +183,30 @@ impl Store {
     /// The existing store of an engine whose workers run.
     pub(crate) fn opened(
         runtime: Runtime,
-        mut superblock: Superblock,
+        plan: Plan,
         paths: Vec<PathBuf>,
     ) -> Result<Store, Error> {
         let read_only = runtime.engine.config.read_only;
-        if !read_only && let Err(error) = engine::mark_open(&runtime.engine, &mut superblock) {
-            runtime.stop();
-            return Err(error);
+        if !read_only {
+            let recovered = engine::mark_open(&runtime.engine, &plan)
+                .and_then(|()| plan.run(&runtime, &mut |_, _| {}));
+            if let Err(error) = recovered {
+                runtime.stop();
+                return Err(error);
+            }
         }
-        let store = Store::on(runtime, superblock, paths);
+        let store = Store::on(runtime, paths);
         if !read_only {
             store.0.runtime.run(catalog::resume_drops)?;
         }
         Ok(store)
     }
 
-    fn on(runtime: Runtime, superblock: Superblock, paths: Vec<PathBuf>) -> Store {
+    fn on(runtime: Runtime, paths: Vec<PathBuf>) -> Store {
         let runtime = Arc::new(runtime);
         Store(Arc::new(Shared {
             closer: Arc::new(Closer {
                 runtime: Arc::clone(&runtime),
-                superblock: Mutex::new(superblock),
                 closed: AtomicBool::new(false),
             }),
             runtime,
@@ -331,6 +334,13 @@ impl Store {
         Stats::of(&self.0.runtime.engine)
     }
 
+    /// Tells `trace` of every page that is stored now, then of every page that is written because it changed, and of
+    /// every page that is freed: what a cleaning policy sees of a workload. `None` ends that. Chunks of large values
+    /// are not told. Page numbers start at 1.
+    pub fn trace_pages(&self, trace: Option<Box<dyn PageTrace>>) {
+        self.0.runtime.engine.trace_pages(trace);
+    }
+
     /// Reads and verifies everything: every page and chunk, every rule of
     /// every tree, and that all room is accounted for. Nobody may change the
     /// store meanwhile. Progress is in pages and chunks.
@@ -389,11 +399,9 @@ impl Closer {
         }
         let flushed = self.runtime.run_last(engine::flush);
         self.runtime.stop();
-        let closed = flushed.and_then(|()| engine.writable()).and_then(|()| {
-            let mut superblock = self.superblock.lock();
-            *superblock = engine::checkpoint(engine, &superblock)?;
-            Ok(())
-        });
+        let closed = flushed
+            .and_then(|()| engine.writable())
+            .and_then(|()| engine.last_checkpoint());
         engine.release_volume();
         closed
     }

@@ -156,7 +156,31 @@ impl Tree {
         bounds: impl RangeBounds<&'k [u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        self.scan_in(bounds, Direction::Forward, visit)
+        self.scan_in(bounds, Direction::Forward, None, visit)
+    }
+
+    /// As [`Tree::scan`], of the first `limit` records only. Missing pages are
+    /// read together, as far as those records need them and no further: for short
+    /// scans this is faster than ending a longer one early.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::scan`].
+    pub fn scan_first<'k>(
+        &self,
+        bounds: impl RangeBounds<&'k [u8]>,
+        limit: usize,
+        mut visit: impl FnMut(&[u8], &[u8]) + Send,
+    ) -> Result<(), Error> {
+        if limit == 0 {
+            return self.alive();
+        }
+        let mut left = limit;
+        self.scan_in(bounds, Direction::Forward, Some(limit), |key, value| {
+            visit(key, value);
+            left -= 1;
+            left > 0
+        })
     }
 
     /// As [`Tree::scan`], by descending keys.
@@ -169,19 +193,23 @@ impl Tree {
         bounds: impl RangeBounds<&'k [u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        self.scan_in(bounds, Direction::Reverse, visit)
+        self.scan_in(bounds, Direction::Reverse, None, visit)
     }
 
     fn scan_in<'k>(
         &self,
         bounds: impl RangeBounds<&'k [u8]>,
         direction: Direction,
+        limit: Option<usize>,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
         self.alive()?;
         let lower = bounds.start_bound().map(|key| *key);
         let upper = bounds.end_bound().map(|key| *key);
         let mut cursor = Cursor::new(self.state.tree, lower, upper, direction);
+        if let Some(limit) = limit {
+            cursor.limit(limit);
+        }
         let engine = &self.runtime.engine;
         let in_task = Local::with_current(engine, |local| local.is_some());
         if !in_task {

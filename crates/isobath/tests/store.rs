@@ -262,3 +262,38 @@ fn more_short_tasks_than_slots_all_run() {
     }
     store.close().unwrap();
 }
+
+#[test]
+fn short_scans_read_what_they_need_and_hardly_more() {
+    let store = Store::create_on_volume(Volume::in_memory(0, None), &small()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let records = (0..400_000u64).map(|n| (n.to_be_bytes(), value(n, 120)));
+    tree.bulk_load(records).unwrap();
+    let before = store.stats().page_reads;
+    let mut scans = 0;
+    for limit in [1usize, 2, 29, 30, 100, 1000] {
+        for from in (0..40u64).map(|n| n * 9_973) {
+            let mut seen = Vec::new();
+            let first = from.to_be_bytes();
+            tree.scan_first(&first[..].., limit, |key, _| seen.push(key.to_vec()))
+                .unwrap();
+            let expected: Vec<_> = (from..400_000)
+                .take(limit)
+                .map(|n| n.to_be_bytes())
+                .collect();
+            assert_eq!(seen, expected);
+            scans += 1;
+        }
+    }
+    // A page holds about 29 records; the pool holds few of the pages.
+    let needed: u64 = [1u64, 2, 29, 30, 100, 1000]
+        .iter()
+        .map(|limit| 40 * (limit / 29 + 2))
+        .sum();
+    let read = store.stats().page_reads - before;
+    assert!(
+        read < needed + scans * 2,
+        "{read} pages read, {needed} needed"
+    );
+    store.close().unwrap();
+}

@@ -35,6 +35,9 @@ const UNKNOWN_CELL: usize = BUCKETS - 1;
 /// One stream per factor of two in death rate.
 const STREAMS: usize = 32;
 
+/// The stream of pages that die at the mean rate.
+const MEAN_STREAM: u8 = 11;
+
 /// Weight of the newest interval in the smoothed one.
 const SMOOTHING: f32 = 0.25;
 /// Intervals are averaged as their square roots: between the mean of logarithms, which short intervals upset, and the
@@ -132,6 +135,11 @@ fn edge(bucket: usize) -> f32 {
     log.floor().exp2() * (1.0 + log.fract()) - 1.0
 }
 
+/// Ticks per unit of a time stamp, in a space of `pages` pages.
+fn quantum(pages: u64) -> u64 {
+    (pages >> 11).max(1)
+}
+
 impl LifeTable {
     /// The policy for a space of about `pages` user pages.
     pub fn new(pages: u64) -> Self {
@@ -142,7 +150,7 @@ impl LifeTable {
             rate: [0.0; BUCKETS],
         };
         let mut policy = Self {
-            quantum: (pages >> 11).max(1),
+            quantum: quantum(pages),
             pages: pages as f32,
             lives: vec![UNSEEN; CELLS],
             stream_of: vec![[0; BUCKETS]; CELLS],
@@ -173,12 +181,12 @@ impl LifeTable {
     /// The stream for pages that die at `rate` per tick: the middle of stream s is 2^(top−s), and one of the middles is
     /// 1/pages.
     fn stream_for(&self, rate: f32) -> u8 {
-        let octaves_below_top = -(rate * self.pages).log2() + 11.0;
+        let octaves_below_top = -(rate * self.pages).log2() + f32::from(MEAN_STREAM);
         (octaves_below_top + 0.5).clamp(0.0, (STREAMS - 1) as f32) as u8
     }
 
     fn rate_of(&self, stream: usize) -> f32 {
-        (11.0 - stream as f32).exp2() / self.pages
+        (f32::from(MEAN_STREAM) - stream as f32).exp2() / self.pages
     }
 
     /// Ticks in age bucket `age`.
@@ -310,6 +318,16 @@ impl CleaningPolicy for LifeTable {
 
     fn streams(&self) -> u16 {
         STREAMS as u16
+    }
+
+    /// Growing by less than half changes nothing. Beyond, time stamps get a coarser unit; pages stamped before look
+    /// older than they are until they are written or moved again.
+    fn resized(&mut self, pages: u64) {
+        if pages as f32 > 1.5 * self.pages {
+            self.quantum = quantum(pages);
+            self.pages = pages as f32;
+            self.stream_of.fill([MEAN_STREAM; BUCKETS]);
+        }
     }
 
     fn history_kind(&self) -> HistoryKind {

@@ -106,6 +106,11 @@ pub trait CleaningPolicy: Send {
     /// Number of streams: [`place`](Self::place) returns ids below it. The owner keeps that many open segments at most.
     fn streams(&self) -> u16;
 
+    /// The space now has room for about `pages` pages; called when it grows. What was learned stays.
+    fn resized(&mut self, pages: u64) {
+        let _ = pages;
+    }
+
     /// Where the owner keeps page histories for this policy.
     fn history_kind(&self) -> HistoryKind {
         HistoryKind::None
@@ -189,6 +194,9 @@ impl<P: CleaningPolicy + ?Sized> CleaningPolicy for Box<P> {
     }
     fn streams(&self) -> u16 {
         (**self).streams()
+    }
+    fn resized(&mut self, pages: u64) {
+        (**self).resized(pages);
     }
     fn history_kind(&self) -> HistoryKind {
         (**self).history_kind()

@@ -97,6 +97,22 @@ impl FaultDevice {
         image
     }
 
+    /// Cuts the power and leaves it so: every later I/O fails, in flight or new. [`FaultDevice::crash_image`] says what
+    /// survived.
+    pub fn power_off(&self) {
+        self.lock().power_off();
+    }
+
+    /// Whether the power was cut.
+    pub fn is_off(&self) -> bool {
+        self.lock().is_off()
+    }
+
+    /// Bytes of the device now.
+    pub fn bytes(&self) -> u64 {
+        self.lock().len()
+    }
+
     /// Adds a rule now. Its count begins with the next I/O.
     pub fn add_rule(&self, rule: FaultRule) {
         self.lock().add_rule(rule);

@@ -135,10 +135,9 @@ impl Session for TreeSession {
     ) -> Result<usize, LabError> {
         let mut seen = 0;
         let bounds = (Bound::Included(&from[..]), Bound::Unbounded);
-        self.tree.scan(bounds, |key, value| {
+        self.tree.scan_first(bounds, limit, |key, value| {
             visit(key, value);
             seen += 1;
-            seen < limit
         })?;
         Ok(seen)
     }

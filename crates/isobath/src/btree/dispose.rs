@@ -34,6 +34,7 @@ impl Tree {
     ) -> Result<bool, C::Stop> {
         let mut freed = 0;
         loop {
+            let room = ctx.structure_room()?;
             match self.try_free(ctx) {
                 Ok(step) => {
                     step.extents.iter().for_each(&mut *on_extent);
@@ -42,7 +43,10 @@ impl Tree {
                         return Ok(step.is_empty);
                     }
                 }
-                Err(fail) => fail.resolve(ctx)?,
+                Err(fail) => {
+                    drop(room);
+                    fail.resolve(ctx)?;
+                }
             }
         }
     }
@@ -50,6 +54,7 @@ impl Tree {
     /// Frees the last page of a tree of which [`Tree::free_some`] has left
     /// nothing else.
     pub(crate) fn free_root<C: WriteContext>(&self, ctx: &C) -> Result<(), C::Stop> {
+        let _room = ctx.structure_room()?;
         loop {
             let latched = root(ctx.pool(), self).and_then(|root| Ok(root.page.exclusive()?));
             match latched {

@@ -32,6 +32,7 @@ impl Tree {
     /// Makes the one page of an empty tree, and the tree.
     pub(crate) fn create<C: WriteContext>(ctx: &C, id: TreeId) -> Result<Tree, C::Stop> {
         ctx.admit()?;
+        let _room = ctx.structure_room()?;
         let mut reservation = ctx.reserve(1)?;
         let page = reservation.take(ctx.pool());
         let tree = Tree {

@@ -44,6 +44,13 @@ impl Latch {
         self.0.load(Ordering::Relaxed) & (EXCLUSIVE | VERSION_MASK) == version.0
     }
 
+    /// The whole word: as long as it stays the same, the frame holds the same
+    /// page, in the same state.
+    #[inline]
+    pub(crate) fn word(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
     /// Takes the latch shared unless a writer holds it.
     #[inline]
     pub(crate) fn try_shared(&self) -> bool {

@@ -12,8 +12,9 @@ use super::writeback::{BATCH, Batch, SPARE_ENOUGH};
 use super::{Counters, Local};
 use crate::Error;
 use crate::buffer::{FrameId, Place, flag};
+use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, get_u64, offset};
-use crate::pagestore::{Address, Content, Entry, Placed, Request, summaries};
+use crate::pagestore::{Address, Content, Entry, Request, summaries};
 
 /// Reads of one victim that are in flight together.
 const READ_BYTES: usize = 256 << 10;
@@ -87,6 +88,12 @@ impl Local {
     /// written or being cleaned.
     fn nothing_to_clean(&self) {
         let engine = &self.engine;
+        if engine.has_graves() {
+            let _ = self.wait_durable(engine.newest_record());
+            if self.settle_graves() {
+                return;
+            }
+        }
         let (segments, others) = {
             let space = engine.space.lock();
             (space.segments(), space.cleaning() > 0)
@@ -115,6 +122,18 @@ impl Local {
             Err(Failed::Write(error)) => self.engine.poison(error),
         }
         self.after_space_change(freed, spare);
+        self.await_graves();
+    }
+
+    /// Has what was moved away die before more is moved: the room that it takes
+    /// is what cleaning is about.
+    fn await_graves(&self) {
+        let engine = &self.engine;
+        if engine.has_graves() && engine.space.lock().spare_segments() < engine.low_water() {
+            // A failed log write has poisoned the store; whoever asks is told.
+            let _ = self.wait_durable(engine.newest_record());
+            let _ = self.settle_graves();
+        }
     }
 
     fn clean_segment(&self, segment: u32) -> Result<(), Failed> {
@@ -125,7 +144,7 @@ impl Local {
             self.judge(entry, segment, &mut survivors, &mut dirty);
         }
         let mut staging = AlignedBuf::new(READ_BYTES.max(longest(&survivors)));
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(self.cleaner_slot());
         for frames in dirty.chunks(BATCH) {
             self.write_frames(frames, Cause::Relocated, &mut staging, &mut batch)
                 .map_err(Failed::Write)?;
@@ -141,7 +160,12 @@ impl Local {
     }
 
     fn read_summary(&self, segment: u32) -> Result<Vec<Entry>, Error> {
-        let at = self.engine.space.lock().summary_offset(segment);
+        let space = self.engine.space.lock();
+        if let Some(entries) = space.unsummarized(segment) {
+            return Ok(entries);
+        }
+        let at = space.summary_offset(segment);
+        drop(space);
         let seq = self.engine.seqs.at(u64::from(segment)).load(Acquire);
         let length = self.engine.config.segment_bytes - at;
         let mut buffer = AlignedBuf::new(length as usize);
@@ -205,11 +229,15 @@ impl Local {
         while rest < group.len() {
             self.engine.writable().map_err(Failed::Write)?;
             batch.clear();
+            let room = self
+                .mapping_room(group.len() - rest)
+                .map_err(Failed::Write)?;
             let outcome = self.place_survivors(&group[rest..], batch);
             let placed = batch.placed.len();
-            self.seal_group(&group[rest..rest + placed], &mut batch.placed, staging);
+            self.seal_group(&group[rest..rest + placed], batch, staging);
             let result = self.write_out(staging, &batch.placed, &batch.closing);
             self.install(&group[rest..rest + placed], batch, result.is_ok());
+            drop(room);
             result.map_err(Failed::Write)?;
             rest += placed;
             if outcome.is_err() {
@@ -256,7 +284,7 @@ impl Local {
         let mut space = self.engine.space.lock();
         let now = space.now;
         for (token, survivor) in group.iter().enumerate() {
-            let inherited = space.inherited(survivor.address);
+            let inherited = space.inherited(survivor.page, survivor.address);
             let history = space.policy.survived(inherited, now);
             batch.requests.push(Request {
                 page: survivor.page,
@@ -278,6 +306,7 @@ impl Local {
         } else {
             Content::Chunks
         };
+        batch.content = content;
         space.place(
             content,
             &batch.requests,
@@ -289,9 +318,9 @@ impl Local {
 
     /// Checks the survivors read and stamps them for their new places. One
     /// that does not verify stays where it is.
-    fn seal_group(&self, group: &[Survivor], placed: &mut [Placed], staging: &mut AlignedBuf) {
+    fn seal_group(&self, group: &[Survivor], batch: &mut Batch, staging: &mut AlignedBuf) {
         let mut at = 0;
-        for (survivor, placed) in group.iter().zip(placed) {
+        for (survivor, placed) in group.iter().zip(&mut batch.placed) {
             let length = survivor.address.length() as usize;
             let image = &mut staging.as_mut_slice()[at..at + length];
             at += length;
@@ -302,9 +331,11 @@ impl Local {
                 Counters::add(&self.engine.counters.damaged_pages, 1);
                 image.fill(0);
                 placed.token = u64::MAX;
+                batch.versions.push(Lsn(0));
                 continue;
             }
             let lsn = Lsn(get_u64(image, offset::LSN));
+            batch.versions.push(lsn);
             page::seal(
                 image,
                 survivor.page,
@@ -316,23 +347,38 @@ impl Local {
 
     /// Points every survivor at its new place, if it is still at the old one.
     fn install(&self, group: &[Survivor], batch: &Batch, written: bool) {
-        let mut dead = Vec::with_capacity(batch.placed.len());
+        let engine = &self.engine;
+        let mut copies = Vec::with_capacity(batch.placed.len());
+        let (mut dead, mut moved) = (Vec::new(), Vec::new());
         let mut bytes = 0;
-        for (survivor, placed) in group.iter().zip(&batch.placed) {
-            let moved =
-                written && placed.token != u64::MAX && self.move_page(survivor, placed.address);
-            dead.push(if moved {
-                survivor.address
-            } else {
-                placed.address
-            });
+        for ((survivor, placed), &version) in group.iter().zip(&batch.placed).zip(&batch.versions) {
             bytes += u64::from(placed.address.length());
+            if !written || placed.token == u64::MAX || !self.move_page(survivor, placed.address) {
+                dead.push(placed.address);
+                continue;
+            }
+            moved.push(survivor.address);
+            copies.push(Mapped {
+                what: match batch.content {
+                    Content::Pages => Copied::Page,
+                    Content::Chunks => Copied::MovedChunk,
+                },
+                page: survivor.page,
+                version,
+                address: placed.address,
+                seq: engine.seq_of(placed.address),
+            });
         }
-        let mut space = self.engine.space.lock();
+        // Before the new segments can be cleaned in their turn.
+        let record = self.log_copies(0, &copies);
+        engine.bury(record, moved.into_iter());
+        let mut space = engine.space.lock();
         let mut freed = false;
-        for (placed, dead) in batch.placed.iter().zip(dead) {
+        for placed in &batch.placed {
             freed |= space.written(placed.address.segment());
-            freed |= space.kill(dead);
+        }
+        for address in dead {
+            freed |= space.kill(address);
         }
         for closing in &batch.closing {
             freed |= space.written(closing.segment);
@@ -342,6 +388,7 @@ impl Local {
         Counters::add(&self.engine.counters.relocated, batch.placed.len() as u64);
         Counters::add(&self.engine.counters.cleaning_bytes, bytes);
         self.after_space_change(freed, spare);
+        let _ = self.settle_graves();
     }
 
     /// Changes where a page is stored from its survivor's address to `to`;

@@ -9,8 +9,9 @@ use super::{Engine, Local};
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart, flag};
 use crate::context::{ReadContext, WriteContext};
-use crate::log::Log;
-use crate::page::PageId;
+use crate::log::record::Token;
+use crate::log::{Log, LogRoom};
+use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 
 /// A task of a worker: waits by yielding.
@@ -50,6 +51,10 @@ impl WriteContext for TaskContext<'_> {
 
     fn writer(&self) -> usize {
         self.local.worker.index
+    }
+
+    fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
+        self.local.structure_room()
     }
 
     fn admit(&self) -> Result<(), Error> {
@@ -96,7 +101,7 @@ impl WriteContext for TaskContext<'_> {
         }
     }
 
-    fn free(&self, page: Exclusive<'_>) {
+    fn free(&self, page: Exclusive<'_>, record: Lsn) {
         let engine = &self.local.engine;
         let id = page.id();
         // The latch is never released: the frame leaves as a free frame does.
@@ -105,10 +110,9 @@ impl WriteContext for TaskContext<'_> {
         let before = header.flags.fetch_or(flag::FREED, AcqRel);
         if before & flag::WRITING == 0 {
             let address = Address::from_raw(header.address.load(Acquire));
-            if !address.is_none() {
-                self.local.kill(address);
-            }
+            self.local.kill_after(record, address);
         }
+        engine.changes.mark(id);
         if before & flag::DIRTY != 0 {
             engine.frames_cleaned(1);
         }
@@ -116,6 +120,27 @@ impl WriteContext for TaskContext<'_> {
         if before & flag::WRITING == 0 {
             self.local.retire_unlisted(frame);
         }
+    }
+
+    fn promise(&self, token: Token, ids: &[PageId]) {
+        self.local.promise_pages(token, ids);
+    }
+
+    fn withdraw(&self, token: Option<Token>, ids: &[PageId]) {
+        if self.local.engine.log.is_on() {
+            let _ = self.local.log_free(token.as_slice(), ids);
+        }
+    }
+
+    fn confirmed(&self, token: Token) {
+        self.local.engine.settle_promises(&[token]);
+    }
+
+    fn settle(&self, lsn: Lsn) -> Result<(), Error> {
+        if self.local.engine.log.is_on() {
+            self.local.settle_pages(lsn)?;
+        }
+        Ok(())
     }
 }
 
@@ -183,7 +208,19 @@ impl Local {
         }
     }
 
-    /// What was at `address` is there no longer.
+    /// What is at `address`, if it is one, dies once the record at `record` is durable.
+    pub(crate) fn kill_after(&self, record: Lsn, address: Address) {
+        if address.is_none() {
+            return;
+        }
+        if record < self.engine.log.durable() {
+            self.kill(address);
+        } else {
+            self.engine.bury(record, std::iter::once(address));
+        }
+    }
+
+    /// What was at `address` is there no longer, and no log record says that it is.
     pub(crate) fn kill(&self, address: Address) {
         let mut space = self.engine.space.lock();
         let freed = space.kill(address);

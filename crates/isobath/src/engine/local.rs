@@ -12,6 +12,7 @@ use std::time::Duration;
 use isobath_io::{AlignedBuf, IoError};
 
 use super::fault::{Loads, PageWaiter};
+use super::logging::{LOG_WRITERS, LogShare};
 use super::{Counters, Engine};
 use crate::Error;
 use crate::buffer::FrameId;
@@ -19,6 +20,8 @@ use crate::sched::{Duties, Limits, TaskId, Worker};
 
 /// Tasks that write dirty pages back, per worker.
 pub(super) const WRITERS: usize = 3;
+/// Tasks that write pages, per worker: those and the cleaner.
+pub(super) const WRITING_TASKS: usize = WRITERS + 1;
 /// How long a worker sleeps at most while tasks wait for free frames.
 const FRAME_RETRY: Duration = Duration::from_micros(200);
 /// Bytes of a writer's staging buffer: the largest single page write.
@@ -34,13 +37,15 @@ pub(crate) struct Local {
     pub(super) frame_waiters: RefCell<Vec<TaskId>>,
     /// Tasks that wait for pages that other workers load.
     pub(super) page_waiters: RefCell<Vec<PageWaiter>>,
-    /// Parked writers and the cleaner, to be woken when there is work.
+    /// Parked writers, the cleaner and the checkpointer, to be woken when there is work.
     pub(super) idle_writers: RefCell<Vec<TaskId>>,
     pub(super) idle_cleaner: Cell<Option<TaskId>>,
+    pub(super) idle_checkpointer: Cell<Option<TaskId>>,
     /// System tasks that still run.
     pub(super) system_tasks: Cell<usize>,
     /// Next dirty shard to write from.
     pub(super) dirty_cursor: Cell<usize>,
+    pub(super) log: LogShare,
     pub(super) failures: RefCell<Vec<(TaskId, Error)>>,
     batch: usize,
 }
@@ -62,12 +67,14 @@ impl Local {
             .channel(&isobath_io::ChannelOptions::with_depth(config.depth))
             .map_err(|source| Error::Volume(Arc::new(source)))?;
         // Registration only saves time; a refusal is in the backend's report.
-        let (base, length) = engine.pool.frames.region();
-        // SAFETY: the pool's frames outlive every channel of its engine.
-        let _ = unsafe { channel.register_buffers(&[(base, length)]) };
+        let mut regions = vec![engine.pool.frames.region()];
+        regions.extend(engine.log.region());
+        // SAFETY: the pool's frames and the log's ring outlive every channel of
+        // their engine.
+        let _ = unsafe { channel.register_buffers(&regions) };
         let limits = Limits {
             tasks: config.tasks,
-            system_tasks: WRITERS + 1,
+            system_tasks: WRITERS + 2 + LOG_WRITERS,
             stack_bytes: config.stack_bytes,
         };
         let worker = Worker::new(index, limits, Arc::clone(&engine.remotes[index]), channel);
@@ -81,8 +88,10 @@ impl Local {
             page_waiters: RefCell::new(Vec::new()),
             idle_writers: RefCell::new(Vec::new()),
             idle_cleaner: Cell::new(None),
+            idle_checkpointer: Cell::new(None),
             system_tasks: Cell::new(0),
             dirty_cursor: Cell::new(index),
+            log: LogShare::new(),
             failures: RefCell::new(Vec::new()),
             batch,
             engine,
@@ -94,11 +103,12 @@ impl Local {
     }
 
     fn start_system_tasks(self: &Rc<Self>) {
-        for _ in 0..WRITERS {
+        let first = self.worker.index * WRITING_TASKS;
+        for slot in first..first + WRITERS {
             let local = Rc::downgrade(self);
             self.spawn_system(move || {
                 if let Some(local) = local.upgrade() {
-                    local.writer(&mut AlignedBuf::new(STAGING_BYTES));
+                    local.writer(slot, &mut AlignedBuf::new(STAGING_BYTES));
                 }
             });
         }
@@ -108,15 +118,54 @@ impl Local {
                 local.cleaner();
             }
         });
+        if self.worker.index == 0 && self.engine.log.is_on() {
+            let local = Rc::downgrade(self);
+            self.spawn_system(move || {
+                if let Some(local) = local.upgrade() {
+                    local.checkpointer();
+                }
+            });
+        }
+        let log_writers = if self.engine.log.is_on() {
+            LOG_WRITERS
+        } else {
+            0
+        };
+        for _ in 0..log_writers {
+            let local = Rc::downgrade(self);
+            // Counted apart: they outlive the others, who may wait for the log.
+            self.spawn_counted(
+                |local| &local.log.running,
+                move || {
+                    if let Some(local) = local.upgrade() {
+                        local.log_writer();
+                    }
+                },
+            );
+        }
+    }
+
+    /// The cleaner's place among the tasks that write.
+    pub(super) fn cleaner_slot(&self) -> usize {
+        self.worker.index * WRITING_TASKS + WRITERS
     }
 
     fn spawn_system(self: &Rc<Self>, work: impl FnOnce() + 'static) {
+        self.spawn_counted(|local| &local.system_tasks, work);
+    }
+
+    /// Runs a system task that `counter` counts while it lives.
+    fn spawn_counted(
+        self: &Rc<Self>,
+        counter: fn(&Local) -> &Cell<usize>,
+        work: impl FnOnce() + 'static,
+    ) {
         let local = Rc::downgrade(self);
-        self.system_tasks.set(self.system_tasks.get() + 1);
+        counter(self).set(counter(self).get() + 1);
         let started = self.worker.spawn_system(Box::new(move || {
             work();
             if let Some(local) = local.upgrade() {
-                local.system_tasks.set(local.system_tasks.get() - 1);
+                counter(&local).set(counter(&local).get() - 1);
             }
         }));
         debug_assert!(started, "a slot for every system task");
@@ -153,7 +202,8 @@ impl Local {
     pub(crate) fn has_ended(&self) -> bool {
         let ended = self.engine.stopping.load(Ordering::Acquire)
             && self.worker.is_quiescent()
-            && self.system_tasks.get() == 0;
+            && self.system_tasks.get() == 0
+            && self.log.running.get() == 0;
         if ended {
             self.worker.remote().close();
         }
@@ -274,6 +324,11 @@ impl Local {
             self.worker.make_ready(task);
             woke = true;
         }
+        let checkpoint = stopping || self.engine.log.checkpoint_wanted();
+        if checkpoint && let Some(task) = self.idle_checkpointer.take() {
+            self.worker.make_ready(task);
+            woke = true;
+        }
         woke
     }
 }
@@ -292,6 +347,10 @@ impl Duties for Local {
         progress |= self.wake_frame_waiters();
         progress |= self.wake_page_waiters();
         progress |= self.wake_system_tasks();
+        progress |= self.settle_graves();
+        if self.log.running.get() > 0 {
+            progress |= self.wake_for_log();
+        }
         progress
     }
 
@@ -299,6 +358,7 @@ impl Duties for Local {
     /// released, a frame that the replacement strategy passes over now and takes
     /// on its next round. Who waits for one looks again soon instead of being told.
     fn longest_sleep(&self) -> Option<Duration> {
-        (!self.frame_waiters.borrow().is_empty()).then_some(FRAME_RETRY)
+        let frames = (!self.frame_waiters.borrow().is_empty()).then_some(FRAME_RETRY);
+        frames.into_iter().chain(self.log.until_deadline()).min()
     }
 }

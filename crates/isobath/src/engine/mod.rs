@@ -1,11 +1,15 @@
 //! The engine: what the layers share, and the workers that drive them.
 
 mod admission;
+mod checkpoint;
 mod cleaner;
 mod context;
 mod fault;
 mod local;
+mod logging;
 mod open;
+mod recovery;
+mod settle;
 mod writeback;
 
 pub(crate) use admission::Admission;
@@ -13,7 +17,8 @@ pub(crate) use context::{InlineContext, TaskContext};
 pub(crate) use local::Local;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
-pub(crate) use open::{checkpoint, create, mark_open, open, read_superblock};
+pub(crate) use open::{create, mark_open, open, read_superblock};
+pub(crate) use recovery::Plan;
 pub(crate) use writeback::flush;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,11 +27,16 @@ use std::sync::{Arc, OnceLock};
 use isobath_io::Volume;
 use parking_lot::Mutex;
 
+use checkpoint::Current;
+use settle::{Changes, Settling};
+
 use crate::Error;
-use crate::buffer::{BufferPool, FrameId, Partition};
+use crate::buffer::{BufferPool, FrameId, Partition, Place};
 use crate::log::Log;
 use crate::page::{PAGE_SIZE, PageId};
-use crate::pagestore::{Address, PageIds, ReservedWords, Space, footprint, page_payload};
+use crate::pagestore::{
+    Address, PageIds, PageTrace, ReservedWords, Space, footprint, page_payload,
+};
 use crate::sched::{Remote, TaskRef};
 
 /// Share of the pool that may be dirty: one frame in this many (DESIGN.md).
@@ -50,6 +60,8 @@ pub(crate) struct Config {
     pub(crate) block_bytes: u32,
     pub(crate) fill_factor: f64,
     pub(crate) read_only: bool,
+    /// Segments of the log area; none where nothing is logged.
+    pub(crate) log_segments: u32,
 }
 
 /// Counters of the whole engine since it was opened.
@@ -66,6 +78,8 @@ pub(crate) struct Counters {
     pub(crate) segments_cleaned: AtomicU64,
     pub(crate) damaged_pages: AtomicU64,
     pub(crate) summary_bytes: AtomicU64,
+    pub(crate) checkpoint_bytes: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
     pub(crate) value_bytes: AtomicU64,
     pub(crate) stalls: AtomicU64,
     pub(crate) stall_ns: AtomicU64,
@@ -119,12 +133,21 @@ pub(crate) struct Engine {
     pub(crate) dirty_waiters: Mutex<Vec<TaskRef>>,
     /// The first failed write; no more writes are accepted after it.
     pub(crate) poison: OnceLock<Error>,
+    /// Per worker: what its tasks wait for in the log.
+    awaited: Vec<logging::Awaited>,
     pub(crate) counters: Counters,
+    pub(crate) settling: Settling,
+    /// Pages of the mapping table that the next checkpoint has to write.
+    pub(crate) changes: Changes,
+    /// The checkpoint on the volume; taken out by whoever writes the next one.
+    pub(crate) current: Mutex<Option<Box<Current>>>,
     /// Which user work is accepted.
     pub(crate) admission: Admission,
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
+    /// Somebody hears of page writes.
+    traced: AtomicBool,
 }
 
 /// The parts that an engine is made of when it is opened.
@@ -138,12 +161,14 @@ pub(crate) struct Parts {
     pub(crate) ids: PageIds,
     pub(crate) allocated_bytes: u64,
     pub(crate) claimed_bytes: u64,
+    pub(crate) current: Current,
 }
 
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
         let frames = parts.pool.frames.count();
+        let changes = Changes::new(parts.pool.mapping.capacity());
         let engine = Engine {
             partitions: (0..workers)
                 .map(|_| Mutex::new(Partition::new(frames as usize / workers)))
@@ -167,10 +192,15 @@ impl Engine {
             segment_waiters: Mutex::new(Vec::new()),
             dirty_waiters: Mutex::new(Vec::new()),
             poison: OnceLock::new(),
+            awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),
             counters: Counters::default(),
+            settling: Settling::new(workers * local::WRITING_TASKS),
+            changes,
+            current: Mutex::new(Some(Box::new(parts.current))),
             admission: Admission::default(),
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
+            traced: AtomicBool::new(false),
         };
         engine.update_capacity(&engine.space.lock());
         Arc::new(engine)
@@ -241,9 +271,11 @@ impl Engine {
     pub(crate) fn poison(&self, cause: Error) {
         // The first cause is the one that matters.
         let _ = self.poison.set(cause);
+        self.stop_log();
         for waiters in [&self.segment_waiters, &self.dirty_waiters] {
             self.wake_all(waiters);
         }
+        self.settling_failed();
     }
 
     /// `count` frames are no longer dirty nor being written: changes that wait
@@ -269,7 +301,10 @@ impl Engine {
     fn update_capacity(&self, space: &Space) {
         // Beside the reserve, every stream has a segment open and the cleaner
         // wants some spare ones to work towards.
-        let kept = 1 + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
+        let checkpoints = space.segments() / 250 + 2;
+        let log = self.config.log_segments;
+        let kept =
+            1 + log + checkpoints + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
         let usable = u64::from(space.segments().saturating_sub(kept));
         let bytes = usable * page_payload(space.segment_bytes()) * FULL_PERCENT / 100;
         self.capacity_bytes.store(bytes, Ordering::Release);
@@ -383,6 +418,33 @@ impl Engine {
         space.live_bytes() as f64 > self.config.fill_factor * total as f64
     }
 
+    // ---- tracing ------------------------------------------------------------
+
+    /// Tells `trace` of every page that is stored now, in order of their
+    /// numbers, then of every page write and freed page; `None` ends that.
+    pub(crate) fn trace_pages(&self, mut trace: Option<Box<dyn PageTrace>>) {
+        let high_water = self.ids.lock().high_water();
+        let mut space = self.space.lock();
+        if let Some(trace) = &mut trace {
+            (1..high_water)
+                .map(PageId)
+                .filter(|&id| self.is_stored_page(id))
+                .for_each(|id| trace.written(id.0));
+        }
+        self.traced.store(trace.is_some(), Ordering::Relaxed);
+        space.set_trace(trace);
+    }
+
+    /// Whether `id` is a page, not a chunk of a large value, that was written before.
+    fn is_stored_page(&self, id: PageId) -> bool {
+        let address = match self.pool.mapping.place(id) {
+            Place::Free => return false,
+            Place::Stored(address) => address,
+            Place::Resident(frame) | Place::Loading(frame) => self.stored_address(frame),
+        };
+        !address.is_none() && address.length() as usize == PAGE_SIZE
+    }
+
     // ---- page ids -----------------------------------------------------------
 
     /// A page id whose bytes the caller has claimed.
@@ -395,7 +457,11 @@ impl Engine {
 
     /// Frees the id of a page whose storage was given up.
     pub(crate) fn free_id(&self, id: PageId) {
+        if self.traced.load(Ordering::Relaxed) {
+            self.space.lock().trace_freed(id);
+        }
         self.ids.lock().free(&self.pool.mapping, id);
+        self.changes.mark(id);
         self.unclaim_pages(1);
     }
 }

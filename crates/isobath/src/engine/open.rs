@@ -1,35 +1,39 @@
-//! Creating, opening and closing: superblocks, checkpoints, and what is
-//! rebuilt from them.
+//! Creating and opening: superblocks, what is read from the checkpoint and the
+//! log, and what is rebuilt from that.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use isobath_flash::policy::{Cause, CleaningPolicy, History, PageWrite};
+use isobath_flash::policy::CleaningPolicy;
 use isobath_io::Volume;
 
+use super::checkpoint::{Current, SEGMENT_WORDS};
+use super::recovery::{Plan, Scan};
 use super::{Config, Engine, Parts};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
-use crate::log::Log;
+use crate::log::{BLOCK, Log, LogArea, LogConfig, LogEnd, seal_tail};
 use crate::page::{Lsn, PAGE_SIZE, PageFault, PageId};
-use crate::pagestore::checkpoint::{Array, LoadError, Reader, Writer};
+use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
-    Address, ArrayRoot, Closing, Content, FORMAT_VERSION, MAX_SEGMENTS, PageIds, Request,
-    ReservedWords, SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, footprint, summaries,
+    Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords,
+    SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, footprint,
 };
 
-/// Words per segment in a checkpoint.
-const SEGMENT_WORDS: u64 = 4;
+/// The first position of a new log.
+const FIRST_LSN: Lsn = Lsn(PAGE_SIZE as u64);
 /// Segments of a new volume.
 const FIRST_SEGMENTS: u32 = 32;
 /// Page ids for which address space is reserved: 16 TiB of pages.
 const MAX_PAGES: u64 = 1 << 32;
 
-/// An engine and its volume's superblock, as create and open make them.
+/// An engine as create and open make it.
 pub(crate) struct Opened {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) superblock: Superblock,
+    /// What is left to do once its workers run.
+    pub(crate) plan: Plan,
 }
 
 fn memory(what: &'static str) -> impl Fn(std::io::Error) -> Error {
@@ -61,52 +65,97 @@ pub(crate) fn create(
 ) -> Result<Opened, Error> {
     config.block_bytes = volume.logical_block();
     let segment_bytes = config.segment_bytes;
+    let first = FIRST_SEGMENTS + config.log_segments;
     let most = volume.limit().unwrap_or(u64::MAX) / u64::from(segment_bytes);
-    let segments = u64::from(FIRST_SEGMENTS).min(most) as u32;
-    if segments < FIRST_SEGMENTS {
+    if most < u64::from(first) {
         return Err(Error::BadOption {
             option: "volume_limit_bytes",
             reason: format!(
-                "a volume needs at least {FIRST_SEGMENTS} segments of {segment_bytes} bytes"
+                "a volume needs at least {FIRST_SEGMENTS} segments of {segment_bytes} bytes, and {} for the log",
+                config.log_segments
             ),
         });
     }
+    let segments = first;
     let (pool, seqs) = reserve_tables(frames, segments)?;
     volume.grow(u64::from(segments) * u64::from(segment_bytes))?;
+    let empty = ArrayRoot {
+        length: 0,
+        root: Address::NONE,
+    };
     let superblock = Superblock {
         sequence: 1,
         store_id,
         segment_bytes,
         segments,
         clean: false,
-        next_lsn: 1,
+        next_lsn: FIRST_LSN.0,
         next_segment_seq: 1,
         tick: 0,
         page_high_water: PageId::FIRST_FREE.0,
         checkpoint: 0,
-        segment_table: ArrayRoot {
-            length: 0,
-            root: Address::NONE,
-        },
-        mapping: ArrayRoot {
-            length: 0,
-            root: Address::NONE,
-        },
+        segment_table: empty,
+        directory: empty,
+        promises: empty,
+        log_segments: config.log_segments,
+        incarnation: 1,
+        log_start: FIRST_LSN.0,
+        log_incarnation: 1,
     };
+    let log = log_of(&config, &superblock, FIRST_LSN);
+    if let Some(area) = log.area() {
+        area.fill_with_zeros(&volume).map_err(Error::Io)?;
+    }
     write_superblock(&volume, &superblock)?;
-    let space = Space::new(segments, segment_bytes, volume.logical_block(), policy);
+    let system = 1 + config.log_segments;
+    let align = volume.logical_block();
+    let space = Space::new(segments, segment_bytes, align, system, policy);
     let engine = Engine::new(Parts {
         config,
         pool,
-        log: Log::off(Lsn(1)),
+        log,
         volume,
         seqs,
         space,
         ids: PageIds::new(PageId::FIRST_FREE.0),
         allocated_bytes: 0,
         claimed_bytes: 0,
+        current: Current {
+            superblock,
+            directory: Vec::new(),
+            others: Vec::new(),
+            segments: HashMap::new(),
+            open: None,
+        },
     });
-    Ok(Opened { engine, superblock })
+    Ok(Opened {
+        engine,
+        plan: Plan::default(),
+    })
+}
+
+/// The log of a store, which goes on at `end`.
+fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
+    match log_area(superblock) {
+        Some(area) if !config.read_only => Log::on(LogConfig {
+            area,
+            store_id: superblock.store_id,
+            start: Lsn(superblock.log_start),
+            next: Lsn(end.0.next_multiple_of(BLOCK)),
+            incarnation: superblock.incarnation,
+            writers: config.workers,
+        }),
+        _ => Log::off(end),
+    }
+}
+
+/// Where the log of a store lies, if it has one: behind segment 0.
+fn log_area(superblock: &Superblock) -> Option<LogArea> {
+    let segment = u64::from(superblock.segment_bytes);
+    LogArea::new(vec![(
+        segment,
+        segment * u64::from(superblock.log_segments),
+    )])
 }
 
 /// Reads the newer of the two superblocks.
@@ -171,7 +220,8 @@ pub(crate) fn write_superblock(volume: &Volume, superblock: &Superblock) -> Resu
 ///
 /// # Errors
 ///
-/// What is wrong with the checkpoint; nothing was changed on the volume then.
+/// What is wrong with the checkpoint or the log; nothing was changed on the
+/// volume then.
 pub(crate) fn open(
     volume: Volume,
     superblock: Superblock,
@@ -181,13 +231,15 @@ pub(crate) fn open(
     policy: Box<dyn CleaningPolicy>,
 ) -> Result<Opened, Error> {
     config.block_bytes = volume.logical_block();
-    if !superblock.clean {
-        return Err(Error::NotClosedCleanly {
-            paths: paths.to_vec(),
-        });
+    config.log_segments = superblock.log_segments;
+    let not_closed = || Error::NotClosedCleanly {
+        paths: paths.to_vec(),
+    };
+    if !superblock.clean && superblock.log_segments == 0 {
+        return Err(not_closed());
     }
-    let (segments, segment_bytes) = (superblock.segments, superblock.segment_bytes);
-    let expected = u64::from(segments) * u64::from(segment_bytes);
+    let segment_bytes = superblock.segment_bytes;
+    let expected = u64::from(superblock.segments) * u64::from(segment_bytes);
     if volume.len() < expected {
         return Err(Error::Truncated {
             paths: paths.to_vec(),
@@ -195,59 +247,213 @@ pub(crate) fn open(
             expected,
         });
     }
+    // The volume may have grown after the last checkpoint.
+    let whole = volume.len() / u64::from(segment_bytes);
+    let segments = superblock
+        .segments
+        .max(whole.min(u64::from(MAX_SEGMENTS)) as u32);
     let (pool, seqs) = reserve_tables(frames, segments)?;
-    let reader = Reader {
-        volume: &volume,
-        segment_bytes: u64::from(segment_bytes),
-        segments,
-        sequence: superblock.checkpoint,
+    let loaded = Loaded::read(&volume, &superblock, segments, &pool)?;
+    let scan = match log_area(&superblock) {
+        Some(area) => Scan::read(&volume, &area, &superblock, &loaded.promises)?,
+        None => Scan::empty(LogEnd {
+            lsn: Lsn(superblock.next_lsn),
+            incarnation: superblock.incarnation,
+        }),
     };
-    let mut words = vec![[0u64; SEGMENT_WORDS as usize]; segments as usize];
-    reader
-        .read(Array::Segments, superblock.segment_table, |index, word| {
-            let (segment, field) = (index / SEGMENT_WORDS, index % SEGMENT_WORDS);
-            if let Some(words) = words.get_mut(segment as usize) {
-                words[field as usize] = word;
-            }
-        })
-        .map_err(load_error)?;
-    let mapped = load_mapping(&reader, &superblock, &pool)?;
-    let mut space = Space::new(segments, segment_bytes, volume.logical_block(), policy);
-    space.restore(&words, &mapped.live, mapped.chunk_bytes, &seqs);
+    let mut table = loaded.table;
+    for (&segment, &seq) in &scan.seqs {
+        match table.get_mut(segment as usize) {
+            Some(words) if words[0] < seq => *words = [seq, 0, superblock.tick, u64::MAX],
+            Some(_) => {}
+            None => return Err(misplaced(0, Address::new(segment, 0, 0))),
+        }
+    }
+    let newest_seq = table.iter().map(|words| words[0]).max().unwrap_or(0);
+    let end = scan.end;
+    let mut high_water = superblock.page_high_water;
+    let plan = scan.apply(&superblock, &mut |page, place| {
+        high_water = high_water.max(page.0 + 1);
+        pool.mapping.set(page, place);
+    });
+    if config.read_only && !plan.is_empty() {
+        return Err(not_closed());
+    }
+    let mapped = Mapped::of(&superblock, segments, high_water, &pool)?;
+    let align = volume.logical_block();
+    let system = 1 + superblock.log_segments;
+    let mut space = Space::new(segments, segment_bytes, align, system, policy);
+    space.restore(&table, &mapped.live, mapped.chunk_bytes, &seqs);
     space.now = superblock.tick;
-    space.next_seq = superblock.next_segment_seq;
+    // Above whatever a crash left in segments that nothing names.
+    space.next_seq = superblock.next_segment_seq.max(newest_seq + 1) + u64::from(segments);
+    for &segment in loaded.current.segments.keys() {
+        if !space.adopt_system(segment) {
+            return Err(misplaced(0, Address::new(segment, 0, 0)));
+        }
+    }
+    list_unsummarized(&mut space, high_water, &pool);
+    let mut current = loaded.current;
+    current.superblock.incarnation = superblock.incarnation.max(end.incarnation) + 1;
+    let log = log_of(&config, &current.superblock, end.lsn);
     let engine = Engine::new(Parts {
         config,
         pool,
-        log: Log::off(Lsn(superblock.next_lsn)),
+        log,
         volume,
         seqs,
         space,
         ids: mapped.ids,
         allocated_bytes: mapped.bytes,
         claimed_bytes: mapped.footprint,
+        current,
     });
-    Ok(Opened { engine, superblock })
+    for page in plan.touched() {
+        engine.changes.mark(page);
+    }
+    Ok(Opened { engine, plan })
+}
+
+/// Notes what lives in segments that have no summary, for the cleaner.
+fn list_unsummarized(space: &mut Space, high_water: u64, pool: &BufferPool) {
+    let lacking = (0..space.segments()).any(|segment| space.lacks_summary(segment));
+    if !lacking {
+        return;
+    }
+    for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
+        if let Place::Stored(address) = pool.mapping.place(id)
+            && space.lacks_summary(address.segment())
+        {
+            let entry = Entry {
+                page: id,
+                offset: address.offset(),
+                length: address.length(),
+            };
+            space.add_unsummarized(address.segment(), entry);
+        }
+    }
 }
 
 /// Notes on the volume that a writer has the store open. Before this, opening
-/// has changed nothing; after it, only a checkpoint makes the store whole.
+/// has changed nothing; where nothing is logged, only a checkpoint makes the
+/// store whole after it.
 ///
 /// # Errors
 ///
 /// Any of the volume's.
-pub(crate) fn mark_open(engine: &Engine, superblock: &mut Superblock) -> Result<(), Error> {
-    superblock.clean = false;
+pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
+    let volume = engine.volume()?;
+    let mut current = engine.current.lock();
+    let Some(current) = current.as_mut() else {
+        return Err(Error::Closed);
+    };
+    current.superblock.clean = false;
     // Both of them: were only one to say "open" and be damaged later, the
     // other would vouch for a checkpoint that is overwritten by then.
     for _ in SUPERBLOCK_OFFSETS {
-        superblock.sequence += 1;
-        write_superblock(&engine.volume()?, superblock)?;
+        current.superblock.sequence += 1;
+        write_superblock(&volume, &current.superblock)?;
+    }
+    if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
+        let superblock = &current.superblock;
+        let incarnation = superblock.incarnation;
+        seal_tail(&volume, area, &superblock.store_id, end, incarnation).map_err(Error::Io)?;
     }
     Ok(())
 }
 
-/// What the checkpointed mapping table says.
+/// What a checkpoint says.
+struct Loaded {
+    /// Four words per segment of the volume.
+    table: Vec<[u64; SEGMENT_WORDS as usize]>,
+    promises: Vec<u64>,
+    current: Current,
+}
+
+impl Loaded {
+    /// Reads the checkpoint, and its mapping table into the pool's.
+    fn read(
+        volume: &Volume,
+        superblock: &Superblock,
+        segments: u32,
+        pool: &BufferPool,
+    ) -> Result<Loaded, Error> {
+        let reader = Reader {
+            volume,
+            segment_bytes: u64::from(superblock.segment_bytes),
+            segments,
+            sequence: superblock.checkpoint,
+            visited: RefCell::default(),
+        };
+        let array = |array, root| {
+            let mut words = Vec::new();
+            reader
+                .read(array, root, |_, word| words.push(word))
+                .map_err(load_error)?;
+            Ok::<_, Error>(words)
+        };
+        let flat = array(Array::Segments, superblock.segment_table)?;
+        let mut table = vec![[0; SEGMENT_WORDS as usize]; segments as usize];
+        for (words, flat) in table
+            .iter_mut()
+            .zip(flat.chunks_exact(SEGMENT_WORDS as usize))
+        {
+            words.copy_from_slice(flat);
+        }
+        let promises = array(Array::Promises, superblock.promises)?;
+        let directory = array(Array::Directory, superblock.directory)?;
+        let mut bad = None;
+        reader
+            .read_mapping(&directory, superblock.page_high_water, |id, word| {
+                if let Place::Stored(address) = Place::from_word(word)
+                    && id > 0
+                {
+                    if address.segment() >= segments {
+                        bad = bad.or(Some((id, address)));
+                    }
+                    pool.mapping.set(PageId(id), Place::Stored(address));
+                }
+            })
+            .map_err(load_error)?;
+        if let Some((page, address)) = bad {
+            return Err(misplaced(page, address));
+        }
+        let directory: Vec<(Address, u64)> = directory
+            .chunks_exact(2)
+            .map(|words| (Address::from_raw(words[0] & ((1 << 62) - 1)), words[1]))
+            .collect();
+        let others = reader.visited.into_inner();
+        let mut counts = HashMap::new();
+        let pages = directory.iter().map(|(address, _)| address).chain(&others);
+        for address in pages.filter(|address| !address.is_none()) {
+            *counts.entry(address.segment()).or_insert(0) += 1;
+        }
+        Ok(Loaded {
+            table,
+            promises,
+            current: Current {
+                superblock: superblock.clone(),
+                directory,
+                others,
+                segments: counts,
+                open: None,
+            },
+        })
+    }
+}
+
+fn misplaced(page: u64, address: Address) -> Error {
+    Error::Damaged {
+        page,
+        offset: 0,
+        fault: PageFault::Misplaced {
+            segment: address.segment(),
+            offset: address.offset(),
+        },
+    }
+}
+
+/// What the mapping table says, brought up to the log.
 struct Mapped {
     /// Live bytes and pages per segment.
     live: Vec<(u32, u32)>,
@@ -258,63 +464,54 @@ struct Mapped {
     ids: PageIds,
 }
 
-fn load_mapping(
-    reader: &Reader<'_>,
-    superblock: &Superblock,
-    pool: &BufferPool,
-) -> Result<Mapped, Error> {
-    let mut live = vec![(0u32, 0u32); superblock.segments as usize];
-    let (mut bytes, mut chunk_bytes, mut taken) = (0, 0, 0);
-    let mut bad: Option<(u64, Address)> = None;
-    reader
-        .read(Array::Mapping, superblock.mapping, |id, word| {
-            let Place::Stored(address) = Place::from_word(word) else {
-                return;
+impl Mapped {
+    fn of(
+        superblock: &Superblock,
+        segments: u32,
+        high_water: u64,
+        pool: &BufferPool,
+    ) -> Result<Mapped, Error> {
+        let mut live = vec![(0u32, 0u32); segments as usize];
+        let (mut bytes, mut chunk_bytes, mut taken) = (0, 0, 0);
+        for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
+            let address = match pool.mapping.place(id) {
+                Place::Stored(address) => address,
+                // Its newest state is in the log.
+                Place::Loading(_) => {
+                    bytes += PAGE_SIZE as u64;
+                    taken += PAGE_SIZE as u64;
+                    continue;
+                }
+                Place::Free | Place::Resident(_) => continue,
             };
             let end = u64::from(address.offset()) + u64::from(address.length());
             let fits = end <= u64::from(superblock.segment_bytes)
                 && address.length() > 0
-                && address.segment() > 0;
-            match live.get_mut(address.segment() as usize) {
-                Some(live) if fits => {
-                    *live = (live.0.saturating_add(address.length()), live.1 + 1);
-                    let length = u64::from(address.length());
-                    bytes += length;
-                    taken += footprint(address.length());
-                    if length != PAGE_SIZE as u64 {
-                        chunk_bytes += length;
-                    }
-                    pool.mapping.set(PageId(id), Place::Stored(address));
-                }
-                _ => bad = bad.or(Some((id, address))),
+                && address.segment() > superblock.log_segments;
+            let Some(live) = live.get_mut(address.segment() as usize).filter(|_| fits) else {
+                return Err(misplaced(id.0, address));
+            };
+            *live = (live.0.saturating_add(address.length()), live.1 + 1);
+            if live.0 > superblock.segment_bytes {
+                return Err(misplaced(id.0, address));
             }
+            let length = u64::from(address.length());
+            bytes += length;
+            taken += footprint(address.length());
+            if length != PAGE_SIZE as u64 {
+                chunk_bytes += length;
+            }
+        }
+        let mut ids = PageIds::new(high_water);
+        ids.adopt_free(&pool.mapping);
+        Ok(Mapped {
+            live,
+            bytes,
+            chunk_bytes,
+            footprint: taken,
+            ids,
         })
-        .map_err(load_error)?;
-    let overfull = live
-        .iter()
-        .position(|live| live.0 > superblock.segment_bytes);
-    if let Some(segment) = overfull {
-        bad = bad.or(Some((0, Address::new(segment as u32, 0, 0))));
     }
-    if let Some((page, address)) = bad {
-        return Err(Error::Damaged {
-            page,
-            offset: 0,
-            fault: PageFault::Misplaced {
-                segment: address.segment(),
-                offset: address.offset(),
-            },
-        });
-    }
-    let mut ids = PageIds::new(superblock.page_high_water);
-    ids.adopt_free(&pool.mapping);
-    Ok(Mapped {
-        live,
-        bytes,
-        chunk_bytes,
-        footprint: taken,
-        ids,
-    })
 }
 
 fn load_error(error: LoadError) -> Error {
@@ -329,114 +526,5 @@ fn load_error(error: LoadError) -> Error {
             offset,
             fault,
         },
-    }
-}
-
-/// Writes the final checkpoint. All pages have been written back and every
-/// worker has stopped.
-///
-/// # Errors
-///
-/// Any of the volume's; the store then counts as not closed.
-pub(crate) fn checkpoint(engine: &Engine, superblock: &Superblock) -> Result<Superblock, Error> {
-    let volume = engine.volume()?;
-    let mut space = engine.space.lock();
-    let mut closing: Vec<Closing> = Vec::new();
-    space.close_all(&mut closing);
-    let mut next = superblock.clone();
-    next.sequence += 1;
-    next.checkpoint = next.sequence;
-    let writer = Writer {
-        volume: &volume,
-        segment_bytes: u64::from(engine.config.segment_bytes),
-        sequence: next.sequence,
-    };
-    let high_water = engine.ids.lock().high_water();
-    let mapping = &engine.pool.mapping;
-    let stored = |id: u64| stored_word(engine, mapping.place(PageId(id)));
-    let mut place = |id: PageId| place_one(engine, &mut space, id, &mut closing);
-    next.mapping = writer.write(Array::Mapping, high_water, stored, &mut place)?;
-    let segments = space.segments();
-    // The table is taken before its own pages are placed: those segments hold
-    // nothing but the checkpoint, which the next opening does not need.
-    let words: Vec<[u64; 4]> = (0..segments)
-        .map(|segment| space.to_words(segment, &engine.seqs))
-        .collect();
-    let word =
-        |index: u64| words[(index / SEGMENT_WORDS) as usize][(index % SEGMENT_WORDS) as usize];
-    let mut place = |id: PageId| place_one(engine, &mut space, id, &mut closing);
-    let count = u64::from(segments) * SEGMENT_WORDS;
-    next.segment_table = writer.write(Array::Segments, count, word, &mut place)?;
-    space.close_all(&mut closing);
-    for closing in &closing {
-        let mut bytes = vec![0; summaries::size(closing.entries.len()) as usize];
-        let at = Address::new(closing.segment, closing.offset, bytes.len() as u32);
-        summaries::encode(
-            &closing.entries,
-            closing.segment,
-            engine.seq_of(at),
-            &mut bytes,
-        );
-        volume.write_at(engine.offset_of(at), &bytes)?;
-    }
-    volume.sync()?;
-    next.segments = segments;
-    next.clean = true;
-    next.next_lsn = engine.log.next().0;
-    next.next_segment_seq = space.next_seq;
-    next.tick = space.now;
-    next.page_high_water = high_water;
-    write_superblock(&volume, &next)?;
-    // Either of them is enough to open the store.
-    next.sequence += 1;
-    write_superblock(&volume, &next)?;
-    Ok(next)
-}
-
-/// The mapping word to store: resident pages are where their frames say.
-fn stored_word(engine: &Engine, place: Place) -> u64 {
-    match place {
-        Place::Resident(frame) => {
-            let header = engine.pool.frames.header(frame);
-            let address = Address::from_raw(header.address.load(Ordering::Acquire));
-            if address.is_none() {
-                0
-            } else {
-                Place::Stored(address).to_word()
-            }
-        }
-        Place::Stored(_) => place.to_word(),
-        Place::Free | Place::Loading(_) => 0,
-    }
-}
-
-fn place_one(
-    engine: &Engine,
-    space: &mut Space,
-    page: PageId,
-    closing: &mut Vec<Closing>,
-) -> Result<Address, Error> {
-    let write = PageWrite {
-        token: 0,
-        bytes: PAGE_SIZE as u32,
-        // From the reserve, which is kept large enough for a checkpoint.
-        cause: Cause::Relocated,
-        history: History::UNKNOWN,
-        rate: 0.0,
-    };
-    let mut placed = Vec::with_capacity(1);
-    let request = [Request { page, write }];
-    let outcome = space.place(Content::Pages, &request, &engine.seqs, &mut placed, closing);
-    match (outcome, placed.first()) {
-        (Ok(()), Some(placed)) => Ok(placed.address),
-        _ => {
-            let used = engine.allocated_bytes.load(Ordering::Relaxed);
-            let reason = Arc::new(isobath_io::VolumeError::Device("no segment is free".into()));
-            Err(Error::VolumeFull {
-                used,
-                limit: used,
-                reason,
-            })
-        }
     }
 }

@@ -12,6 +12,8 @@ use isobath_io::{AlignedBuf, Io};
 use super::{Counters, Engine, Local};
 use crate::Error;
 use crate::buffer::{FrameId, flag};
+use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
+use crate::log::{LogRoom, Tier};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Closing, Content, NoSegment, Placed, Request, summaries};
 
@@ -28,6 +30,8 @@ pub(crate) fn flush(local: &Local) -> Result<(), Error> {
     while engine.pool.dirty.unwritten() > 0 && engine.poison.get().is_none() {
         local.worker.yield_now();
     }
+    local.wait_durable(engine.newest_record())?;
+    let _ = local.settle_graves();
     // Room for the checkpoint that follows.
     let lacks_room = || {
         let space = engine.space.lock();
@@ -46,7 +50,9 @@ impl Engine {
     pub(super) fn writes_wanted(&self) -> bool {
         let unwritten = self.pool.dirty.unwritten();
         unwritten > 0
-            && (unwritten > self.dirty_target() || self.flush_all.load(Relaxed))
+            && (unwritten > self.dirty_target()
+                || self.flush_all.load(Relaxed)
+                || self.settling.flush_wanted())
             && self.poison.get().is_none()
     }
 }
@@ -58,29 +64,44 @@ pub(super) struct Batch {
     writes: Vec<PageWrite>,
     pub(super) placed: Vec<Placed>,
     pub(super) closing: Vec<Closing>,
+    /// Per placed page or chunk: the version that is being written.
+    pub(super) versions: Vec<Lsn>,
+    /// What the cleaner moves.
+    pub(super) content: Content,
+    /// Which of the writing tasks this is, in [`super::settle::Settling`].
+    slot: usize,
 }
 
 impl Batch {
-    pub(super) fn new() -> Batch {
+    /// For the writing task `slot` of this worker.
+    pub(super) fn new(slot: usize) -> Batch {
         Batch {
             requests: Vec::with_capacity(BATCH),
             writes: Vec::new(),
             placed: Vec::with_capacity(BATCH),
             closing: Vec::new(),
+            versions: Vec::with_capacity(BATCH),
+            content: Content::Pages,
+            slot,
         }
     }
 
     pub(super) fn clear(&mut self) {
         self.requests.clear();
+        self.clear_placed();
+    }
+
+    fn clear_placed(&mut self) {
         self.placed.clear();
         self.closing.clear();
+        self.versions.clear();
     }
 }
 
 impl Local {
     /// A writer's life: writes batches while there are too many dirty pages.
-    pub(super) fn writer(&self, staging: &mut AlignedBuf) {
-        let mut batch = Batch::new();
+    pub(super) fn writer(&self, slot: usize, staging: &mut AlignedBuf) {
+        let mut batch = Batch::new(slot);
         let sort_run = self.engine.sort_run();
         let mut frames = Vec::with_capacity(sort_run);
         loop {
@@ -148,6 +169,7 @@ impl Local {
         let mut rest = 0;
         while rest < batch.requests.len() {
             let end = batch.requests.len().min(rest + BATCH);
+            let room = self.mapping_room(end - rest)?;
             let outcome = self.engine.space.lock().place(
                 Content::Pages,
                 &batch.requests[rest..end],
@@ -157,8 +179,8 @@ impl Local {
             );
             rest += batch.placed.len();
             self.write_placed(staging, batch)?;
-            batch.placed.clear();
-            batch.closing.clear();
+            drop(room);
+            batch.clear_placed();
             match (outcome, cause) {
                 (Ok(()), _) => {}
                 (Err(NoSegment), Cause::User) => {
@@ -172,6 +194,12 @@ impl Local {
             }
         }
         Ok(batch.requests.len())
+    }
+
+    /// Room in the log for a mapping record of `copies` copies.
+    pub(crate) fn mapping_room(&self, copies: usize) -> Result<LogRoom<'_>, Error> {
+        let bytes = MAPPING_BYTES + copies * MAPPED_BYTES;
+        self.log_room(bytes as u64, Tier::System)
     }
 
     fn requeue(&self, frame: FrameId) {
@@ -189,10 +217,10 @@ impl Local {
         batch.writes.clear();
         for request in &batch.requests {
             let mut write = request.write;
-            if !write.history.is_known() {
+            if !write.history.is_known() || space.keeps_page_histories() {
                 let header = frames.header(write.token as FrameId);
                 let old = Address::from_raw(header.address.load(Relaxed));
-                write.history = space.inherited(old);
+                write.history = space.inherited(request.page, old);
             }
             write.history = space.policy.updated(write.history, now);
             batch.writes.push(write);
@@ -210,30 +238,28 @@ impl Local {
     /// Copies the placed frames into staging, writes them, and installs their
     /// new addresses.
     fn write_placed(&self, staging: &mut AlignedBuf, batch: &mut Batch) -> Result<(), Error> {
-        let mut highest = Lsn(0);
-        for (slot, placed) in batch.placed.iter_mut().enumerate() {
-            let image = &mut staging.as_mut_slice()[slot * PAGE_SIZE..][..PAGE_SIZE];
-            match self.copy_for_write(placed, image) {
-                Some(lsn) => highest = highest.max(lsn),
-                None => {
-                    // The frame changed hands or is latched; what was placed is
-                    // dead before it is written.
-                    image.fill(0);
-                    placed.token = u64::MAX;
-                }
+        for (at, placed) in batch.placed.iter_mut().enumerate() {
+            let image = &mut staging.as_mut_slice()[at * PAGE_SIZE..][..PAGE_SIZE];
+            let copied = self.copy_for_write(placed, batch.slot, image);
+            if copied.is_none() {
+                // The frame changed hands or is latched; what was placed is
+                // dead before it is written.
+                image.fill(0);
+                placed.token = u64::MAX;
             }
+            batch.versions.push(copied.unwrap_or_default());
         }
-        while !self.engine.log.may_write(highest) {
-            self.worker.yield_now();
-        }
-        let result = self.write_out(staging, &batch.placed, &batch.closing);
+        let highest = batch.versions.iter().copied().max().unwrap_or_default();
+        let result = self
+            .wait_durable(highest)
+            .and_then(|()| self.write_out(staging, &batch.placed, &batch.closing));
         self.finish_frames(batch, result.is_ok());
         result
     }
 
     /// Copies a dirty frame's page into `image`, sealed for its new place, and
     /// marks the frame as being written.
-    fn copy_for_write(&self, placed: &Placed, image: &mut [u8]) -> Option<Lsn> {
+    fn copy_for_write(&self, placed: &Placed, slot: usize, image: &mut [u8]) -> Option<Lsn> {
         let pool = &self.engine.pool;
         let frame = placed.token as FrameId;
         let header = pool.frames.header(frame);
@@ -245,6 +271,11 @@ impl Local {
             return None;
         }
         let same = header.page_id.load(Relaxed) == placed.page.0;
+        if same {
+            // Before the frame says that it is clean; too much held back is no harm.
+            let oldest = header.oldest_lsn.load(Acquire);
+            self.engine.settling.hold(slot, oldest);
+        }
         // Two writers may hold the frame shared: one of them wins the right to write.
         let claimed = header.flags.fetch_update(AcqRel, Acquire, |flags| {
             let unclaimed = flags & (flag::DIRTY | flag::WRITING | flag::FREED) == flag::DIRTY;
@@ -292,7 +323,9 @@ impl Local {
                 run_end += 1;
             }
             let from = &staging.as_slice()[staged..staged + length as usize];
-            let io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
+            let mut io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
+            // The mapping record that follows must name what is on the drive.
+            io.durable = self.engine.log.is_on();
             // SAFETY: the staging buffer is the caller's until `wait_io` below returned.
             unsafe { self.worker.start_io(io) };
             staged += length as usize;
@@ -332,46 +365,57 @@ impl Local {
     /// Installs the new addresses of written frames, or makes them dirty again.
     fn finish_frames(&self, batch: &Batch, written: bool) {
         let engine = &self.engine;
-        let mut space = engine.space.lock();
-        let mut freed_segment = false;
+        let settling = &engine.settling;
+        let mut old = Vec::new();
+        let record = written.then(|| self.install_copies(batch, &mut old));
+        let mut dead: Vec<Address> = Vec::new();
         let mut count = 0;
         // Frames of new pages, which no replacement queue holds yet.
         let mut listed: Vec<(FrameId, PageId, bool)> = Vec::new();
         for placed in &batch.placed {
-            freed_segment |= space.written(placed.address.segment());
             if placed.token == u64::MAX {
-                freed_segment |= space.kill(placed.address);
+                dead.push(placed.address);
                 continue;
             }
             count += 1;
-            let header = engine.pool.frames.header(placed.token as FrameId);
+            let frame = placed.token as FrameId;
+            let header = engine.pool.frames.header(frame);
             if !written {
-                freed_segment |= space.kill(placed.address);
+                dead.push(placed.address);
                 let before = header.flags.fetch_and(!flag::WRITING, AcqRel);
                 if before & flag::FREED != 0 {
-                    freed_segment |= kill_old(&mut space, header.address.load(Acquire));
-                    self.retire_unlisted(placed.token as FrameId);
+                    old.push(Address::from_raw(header.address.load(Acquire)));
+                    self.retire_unlisted(frame);
                 } else if header.flags.fetch_or(flag::DIRTY, AcqRel) & flag::DIRTY == 0 {
                     engine.pool.dirty.turned_dirty();
-                    self.requeue(placed.token as FrameId);
+                    self.requeue(frame);
                 }
                 continue;
             }
-            let old = header.address.swap(placed.address.to_raw(), AcqRel);
-            freed_segment |= kill_old(&mut space, old);
             let before = header
                 .flags
                 .fetch_and(!(flag::WRITING | flag::UNLISTED), AcqRel);
-            if before & flag::FREED != 0 {
-                freed_segment |= space.kill(placed.address);
+            let freed = before & flag::FREED != 0;
+            if freed {
+                // No record names it, or one that the page's end is newer than.
+                old.push(placed.address);
             }
             if before & flag::UNLISTED != 0 {
-                listed.push((
-                    placed.token as FrameId,
-                    placed.page,
-                    before & flag::FREED != 0,
-                ));
+                listed.push((frame, placed.page, freed));
             }
+        }
+        engine.bury(engine.newest_record(), old.into_iter());
+        settling.release(batch.slot, record);
+        let mut freed_segment = false;
+        let mut space = engine.space.lock();
+        for placed in &batch.placed {
+            freed_segment |= space.written(placed.address.segment());
+            if written && placed.token != u64::MAX {
+                space.trace_written(placed.page);
+            }
+        }
+        for address in dead {
+            freed_segment |= space.kill(address);
         }
         for closing in &batch.closing {
             freed_segment |= space.written(closing.segment);
@@ -388,8 +432,34 @@ impl Local {
             }
         }
         engine.frames_cleaned(count);
+        engine.flush_progress(count);
         Counters::add(&engine.counters.page_writes, count as u64);
         self.after_space_change(freed_segment, spare);
+        let _ = self.settle_graves();
+    }
+
+    /// Points the written frames at their copies and logs where those are,
+    /// before anything else can happen to the pages. Adds to `old` where the
+    /// pages were before.
+    fn install_copies(&self, batch: &Batch, old: &mut Vec<Address>) -> Lsn {
+        let engine = &self.engine;
+        let mut copies = Vec::with_capacity(batch.placed.len());
+        for (placed, &version) in batch.placed.iter().zip(&batch.versions) {
+            if placed.token == u64::MAX {
+                continue;
+            }
+            let header = engine.pool.frames.header(placed.token as FrameId);
+            let before = header.address.swap(placed.address.to_raw(), AcqRel);
+            old.push(Address::from_raw(before));
+            copies.push(Mapped {
+                what: Copied::Page,
+                page: placed.page,
+                version,
+                address: placed.address,
+                seq: engine.seq_of(placed.address),
+            });
+        }
+        self.log_copies(0, &copies)
     }
 
     /// Wakes whoever waits for room, or has room made.
@@ -405,8 +475,9 @@ impl Local {
 
     /// Waits until a segment is free for user writes, growing the volume where
     /// live data fills it.
-    fn wait_for_segment(&self) -> Result<(), Error> {
+    pub(super) fn wait_for_segment(&self) -> Result<(), Error> {
         let engine = &self.engine;
+        let _ = self.settle_graves();
         let space = engine.space.lock();
         if space.spare_segments() > 0 {
             return Ok(());
@@ -417,6 +488,13 @@ impl Local {
             return Ok(());
         }
         self.engine.request_cleaning();
+        if engine.has_graves() {
+            // What is dead already needs only its records on the drive.
+            self.wait_durable(engine.newest_record())?;
+            if self.settle_graves() {
+                return engine.writable();
+            }
+        }
         let Some(task) = self.worker.current_task() else {
             return Ok(());
         };
@@ -428,6 +506,22 @@ impl Local {
             engine.counters.stalled(since.elapsed());
         }
         engine.writable()
+    }
+}
+
+impl Local {
+    /// Waits a while for a segment that the cleaner may free.
+    pub(super) fn wait_for_free_segment(&self) -> Result<(), Error> {
+        self.engine.request_cleaning();
+        for _ in 0..CHECKPOINT_PATIENCE {
+            let _ = self.settle_graves();
+            if self.engine.space.lock().free_segments() > 0 {
+                break;
+            }
+            self.engine.writable()?;
+            self.worker.yield_now();
+        }
+        Ok(())
     }
 }
 
@@ -473,13 +567,18 @@ impl Local {
         }
     }
 
-    /// Writes a chunk, sealed in `staging`, to its place.
+    /// Writes a chunk, sealed in `staging`, to its place, and has `install`
+    /// publish it before its segment can be cleaned.
     pub(crate) fn write_chunk(
         &self,
         staging: &AlignedBuf,
         chunk: &PlacedChunk,
+        install: impl FnOnce(),
     ) -> Result<(), Error> {
         let result = self.write_out(staging, &chunk.placed, &chunk.closing);
+        if result.is_ok() {
+            install();
+        }
         let mut space = self.engine.space.lock();
         let mut freed = space.written(chunk.address().segment());
         for closing in &chunk.closing {
@@ -503,11 +602,8 @@ impl Local {
     }
 }
 
-/// Counts what was at the raw address `old` as dead; nothing was there if it is 0.
-fn kill_old(space: &mut crate::pagestore::Space, old: u64) -> bool {
-    let old = Address::from_raw(old);
-    !old.is_none() && space.kill(old)
-}
+/// Looks that a checkpoint takes for a free segment.
+const CHECKPOINT_PATIENCE: usize = 10_000;
 
 /// Most pages that are ordered together: 16 segments of 2 MiB.
 const SORT_RUN_MOST: usize = 8192;

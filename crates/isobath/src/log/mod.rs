@@ -3,29 +3,148 @@
 
 #![allow(dead_code)] // until commits and recovery use it
 
+mod area;
+mod flush;
+mod layout;
+mod marks;
+#[cfg(all(test, loom))]
+mod marks_loom;
+mod reader;
 pub(crate) mod record;
+mod ring;
+mod room;
+#[cfg(test)]
+mod testing;
+
+pub(crate) use area::LogArea;
+pub(crate) use flush::{Claim, Flush, LogCounters};
+pub(crate) use layout::{BLOCK, INCARNATION_LIMIT};
+#[allow(unused_imports)] // until recovery uses them
+pub(crate) use reader::{Entry, LogEnd, ReadError, Reader, seal_tail};
+pub use room::MAX_TRANSACTION_BYTES;
+pub(crate) use room::{LogRoom, Need, Tier};
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::page::Lsn;
+use flush::Flushing;
+use layout::{Header, Seed, Skip, body_checksum, record_bytes, skip_word};
+use marks::Marks;
 use record::Kind;
+use ring::Ring;
+use room::Rooms;
+
+/// Least and most bytes of the ring.
+pub(crate) const LEAST_RING_BYTES: u64 = 512 << 10;
+const MOST_RING_BYTES: u64 = 16 << 20;
+/// Least bytes of the area.
+pub(crate) const LEAST_AREA_BYTES: u64 = 4 << 20;
+
+/// What a log is made of.
+pub(crate) struct LogConfig {
+    /// Where it lies.
+    pub(crate) area: LogArea,
+    /// Seeds the checksums, so that no other store's log is taken for this one's.
+    pub(crate) store_id: [u8; 16],
+    /// The oldest position that a recovery would read.
+    pub(crate) start: Lsn,
+    /// Where it goes on: a multiple of [`BLOCK`], see [`seal_tail`].
+    pub(crate) next: Lsn,
+    /// One more than that of any opening before, below [`INCARNATION_LIMIT`].
+    pub(crate) incarnation: u32,
+    /// Workers that append.
+    pub(crate) writers: usize,
+}
+
+/// What a log that is kept consists of, beside the counter.
+struct On {
+    ring: Ring,
+    area: LogArea,
+    seed: Seed,
+    incarnation: u32,
+    /// Where this opening began.
+    first: u64,
+    flushing: Flushing,
+    rooms: Rooms,
+    /// Commits, per writer.
+    commits: Box<[Count]>,
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Count(AtomicU64);
 
 /// The LSN space, and the gate before page writes.
 pub(crate) struct Log {
-    next: AtomicU64,
+    marks: Marks,
+    on: Option<Box<On>>,
 }
 
 impl Log {
     /// A log that keeps nothing: it gives out LSNs, and every page may be written.
     pub(crate) fn off(next: Lsn) -> Log {
         Log {
-            next: AtomicU64::new(next.0.next_multiple_of(8).max(8)),
+            marks: Marks::new(next.0.next_multiple_of(8).max(8), 0),
+            on: None,
         }
     }
 
+    /// A log that is kept in `config.area`.
+    ///
+    /// # Panics
+    ///
+    /// If the area is smaller than [`LEAST_AREA_BYTES`], or a number is out of
+    /// its range: whoever opens the store has checked them.
+    pub(crate) fn on(config: LogConfig) -> Log {
+        let area_bytes = config.area.bytes();
+        assert!(
+            area_bytes >= LEAST_AREA_BYTES,
+            "a log area of {area_bytes} bytes"
+        );
+        assert!(config.incarnation < INCARNATION_LIMIT, "too many openings");
+        assert!(config.next.0.is_multiple_of(BLOCK) && config.next.0 > 0);
+        assert!(config.start <= config.next);
+        let ring_bytes = (area_bytes / 8).clamp(LEAST_RING_BYTES, MOST_RING_BYTES);
+        let ring_bytes = 1 << ring_bytes.ilog2();
+        let next = config.next.0;
+        Log {
+            marks: Marks::new(next, config.writers),
+            on: Some(Box::new(On {
+                ring: Ring::new(ring_bytes),
+                area: config.area,
+                seed: Seed::of(&config.store_id),
+                incarnation: config.incarnation,
+                first: next,
+                flushing: Flushing::new(next),
+                rooms: Rooms::new(config.start.0),
+                commits: (0..config.writers).map(|_| Count::default()).collect(),
+            })),
+        }
+    }
+
+    /// Where this opening began to write.
+    pub(crate) fn first(&self) -> Lsn {
+        Lsn(self.on.as_ref().map_or(0, |on| on.first))
+    }
+
+    /// The oldest position that a recovery would read.
+    pub(crate) fn start(&self) -> Lsn {
+        Lsn(self
+            .on
+            .as_ref()
+            .map_or(self.marks.next(), |on| on.rooms.start()))
+    }
+
+    /// Where the log lies, if it is kept.
+    pub(crate) fn area(&self) -> Option<&LogArea> {
+        self.on.as_ref().map(|on| &on.area)
+    }
+
     /// Whether anything is kept.
+    #[inline]
     pub(crate) fn is_on(&self) -> bool {
-        false
+        self.on.is_some()
     }
 
     /// Appends one record whose body is `parts`, one after another, and calls
@@ -41,37 +160,217 @@ impl Log {
         parts: &[&[u8]],
         stamp: impl FnOnce(Lsn),
     ) -> Lsn {
-        let _ = (writer, kind, parts);
-        let lsn = Lsn(self.next.fetch_add(8, Ordering::Relaxed));
-        stamp(lsn);
-        lsn
+        let Some(on) = &self.on else {
+            let lsn = Lsn(self.marks.skip(8));
+            stamp(lsn);
+            return lsn;
+        };
+        // As much as possible before the place is taken: others wait from then on.
+        let bytes = record_bytes(parts);
+        let body = body_checksum(on.seed, parts);
+        self.marks.begin(writer);
+        let lsn = self.marks.take(bytes as u64);
+        if on.fits(lsn + bytes as u64) {
+            let durable = on.flushing.durable_hint();
+            let header = Header::new(bytes, lsn, on.incarnation, kind, durable).encode(body);
+            on.put_record(lsn, &header, parts, bytes);
+        }
+        stamp(Lsn(lsn));
+        self.marks.end(writer);
+        if kind == Kind::Commit {
+            let count = &on.commits[writer].0;
+            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        Lsn(lsn)
     }
 
     /// A position in the log without a record: above every LSN given before,
     /// and nobody else's.
     pub(crate) fn stamp(&self, writer: usize) -> Lsn {
-        let _ = writer;
-        Lsn(self.next.fetch_add(8, Ordering::Relaxed))
+        let Some(on) = &self.on else {
+            return Lsn(self.marks.skip(8));
+        };
+        self.marks.begin(writer);
+        let lsn = self.marks.take(8);
+        if on.fits(lsn + 8) {
+            on.put_word(lsn, skip_word(on.seed, lsn, on.incarnation, Skip::Word));
+        }
+        self.marks.end(writer);
+        Lsn(lsn)
+    }
+
+    /// Fills the log up to a whole block: where the padding starts and ends.
+    fn pad(&self, on: &On, writer: usize) -> (u64, u64) {
+        self.marks.begin(writer);
+        let (start, end) = self.marks.take_to_multiple(BLOCK);
+        if start < end && on.fits(end) {
+            on.put_word(
+                start,
+                skip_word(on.seed, start, on.incarnation, Skip::Block),
+            );
+            on.put_zeros(start + 8, end);
+        }
+        self.marks.end(writer);
+        (start, end)
     }
 
     /// Every record that starts below this is durable.
     pub(crate) fn durable(&self) -> Lsn {
-        self.next()
+        match &self.on {
+            Some(on) => Lsn(on.flushing.durable()),
+            None => self.next(),
+        }
     }
 
     /// Whether a page whose newest change is `lsn` may be written to the volume:
     /// the record is durable.
+    #[inline]
     pub(crate) fn may_write(&self, lsn: Lsn) -> bool {
-        lsn < self.durable()
+        self.on
+            .as_ref()
+            .is_none_or(|on| lsn.0 < on.flushing.durable_hint())
     }
 
     /// Every record that starts below this has been copied and its pages stamped.
     pub(crate) fn complete(&self) -> Lsn {
-        self.next()
+        Lsn(self.marks.complete())
     }
 
     /// The LSN that the next record will get at least.
     pub(crate) fn next(&self) -> Lsn {
-        Lsn(self.next.load(Ordering::Acquire))
+        Lsn(self.marks.next())
+    }
+
+    // ---- flushing -----------------------------------------------------------
+
+    /// Has what was given `lsn` written soon. The caller wakes a log writer.
+    pub(crate) fn want(&self, lsn: Lsn) {
+        if let Some(on) = &self.on {
+            on.flushing.want((lsn.0 + 1).min(self.marks.next()));
+        }
+    }
+
+    /// Has all that was appended so far written soon.
+    pub(crate) fn want_all(&self) {
+        if let Some(on) = &self.on {
+            on.flushing.want(self.marks.next());
+        }
+    }
+
+    /// Whether a log writer would find something to do.
+    pub(crate) fn flush_is_due(&self) -> bool {
+        self.on.as_ref().is_some_and(|on| {
+            on.flushing
+                .is_due(self.marks.next(), on.rooms.anybody_waits())
+        })
+    }
+
+    /// Takes the next part of the log to write, for a log writer of worker `writer`.
+    pub(crate) fn claim(&self, writer: usize) -> Claim {
+        let Some(on) = &self.on else {
+            return Claim::Nothing;
+        };
+        on.flushing.claim(
+            self.marks.next(),
+            on.rooms.anybody_waits(),
+            || self.pad(on, writer),
+            || self.marks.complete(),
+        )
+    }
+
+    /// The I/Os of a flush: (volume offset, first byte in memory, length).
+    pub(crate) fn writes(&self, flush: Flush) -> Vec<(u64, *const u8, u32)> {
+        let Some(on) = &self.on else {
+            return Vec::new();
+        };
+        let mut writes = Vec::with_capacity(2);
+        for (lsn, memory, length) in on.ring.pieces(flush.start, flush.end) {
+            let mut done = 0;
+            for (offset, count) in on.area.pieces(lsn, length) {
+                writes.push((offset, memory.wrapping_add(done), count as u32));
+                done += count as usize;
+            }
+        }
+        writes
+    }
+
+    /// The I/Os of a flush have ended, after `took`. Returns whether more is
+    /// durable than before; what waits for room has been served then.
+    pub(crate) fn flushed(&self, flush: Flush, succeeded: bool, took: Duration) -> bool {
+        let Some(on) = &self.on else { return false };
+        let advanced = on.flushing.flushed(flush, succeeded, took);
+        if advanced {
+            self.serve_rooms();
+        }
+        advanced
+    }
+
+    /// Nothing more becomes durable: a write failed, of the log or of something
+    /// that the log vouches for.
+    pub(crate) fn fail(&self) {
+        if let Some(on) = &self.on {
+            on.flushing.fail();
+            self.wake_rooms();
+        }
+    }
+
+    /// The ring's memory, for registration with channels.
+    pub(crate) fn region(&self) -> Option<(*mut u8, usize)> {
+        self.on.as_ref().map(|on| on.ring.region())
+    }
+
+    /// Numbers since the store was opened.
+    pub(crate) fn counters(&self) -> LogCounters {
+        self.on.as_ref().map_or_else(LogCounters::default, |on| {
+            let read = |count: &Count| count.0.load(Ordering::Relaxed);
+            let commits = on.commits.iter().map(read).sum();
+            on.flushing.counters(self.marks.next() - on.first, commits)
+        })
+    }
+}
+
+impl On {
+    /// Whether the ring and the area have room up to `end`. If not, somebody has
+    /// appended more than there was room for; nothing is overwritten, and from
+    /// here on nothing becomes durable.
+    #[inline]
+    fn fits(&self, end: u64) -> bool {
+        let fits = end - self.flushing.durable_hint() <= self.ring.bytes()
+            && end - self.rooms.start() <= self.area.bytes();
+        if !fits {
+            self.flushing.overrun();
+        }
+        fits && !self.flushing.has_overrun()
+    }
+}
+
+#[allow(unsafe_code)]
+impl On {
+    #[inline]
+    fn put_record(&self, lsn: u64, header: &[u8], parts: &[&[u8]], bytes: usize) {
+        let mut at = lsn;
+        let zeros = &[0; 8][..];
+        let body: usize = parts.iter().map(|part| part.len()).sum();
+        let padding = &zeros[..bytes - header.len() - body];
+        for part in [header].iter().chain(parts).chain([&padding]) {
+            // SAFETY: the caller has taken `[lsn, lsn + bytes)`, has found that it
+            // fits, and has not marked it complete.
+            unsafe { self.ring.write(at, part) };
+            at += part.len() as u64;
+        }
+    }
+
+    #[inline]
+    fn put_word(&self, lsn: u64, word: u64) {
+        // SAFETY: as above, for 8 bytes.
+        unsafe { self.ring.write(lsn, &word.to_le_bytes()) };
+    }
+
+    fn put_zeros(&self, start: u64, end: u64) {
+        // SAFETY: as above; less than a block.
+        unsafe {
+            self.ring
+                .write(start, &[0; BLOCK as usize][..(end - start) as usize])
+        };
     }
 }

@@ -72,7 +72,9 @@ pub(crate) struct Mapped {
     pub(crate) seq: u64,
 }
 
-const MAPPED_BYTES: usize = 32;
+/// Bytes of a mapping record's body beside its copies, and of each of these.
+pub(crate) const MAPPING_BYTES: usize = 8;
+pub(crate) const MAPPED_BYTES: usize = 32;
 /// Above the bits of a page id.
 const WHAT_SHIFT: u32 = 56;
 

@@ -4,7 +4,8 @@
 //! Leaf pages hold 504 words each; a page of a higher level holds the addresses
 //! of 504 pages of the level below. All carry the superblock's sequence number
 //! in place of a segment's, so that a checkpoint can only be read by the
-//! superblock that it belongs to.
+//! superblock that it belongs to. Pages of the mapping table outlive checkpoints
+//! that did not change them: the directory knows the number that each carries.
 
 use isobath_io::{IoError, Volume};
 
@@ -23,8 +24,14 @@ const CHUNK: usize = 1 << 20;
 /// Which array a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Array {
+    /// Four words per segment.
     Segments = 1,
+    /// One word per page id; its pages are written one by one.
     Mapping = 2,
+    /// Two words per page of the mapping table: its address and its stamp.
+    Directory = 3,
+    /// What no record has confirmed yet: token, number of pages, pages; and so on.
+    Promises = 4,
 }
 
 /// Why a checkpoint could not be read.
@@ -43,92 +50,58 @@ fn page_id(array: Array, level: u64, index: u64) -> PageId {
     PageId(1 << 62 | (array as u64) << 58 | level << 54 | index)
 }
 
-/// Writes an array.
-pub(crate) struct Writer<'v> {
-    pub(crate) volume: &'v Volume,
-    pub(crate) segment_bytes: u64,
-    /// Of the superblock that will name the array.
-    pub(crate) sequence: u64,
+/// Where the pages of a checkpoint go.
+pub(crate) trait Sink {
+    /// Why a page could not be written.
+    type Error;
+
+    /// Writes the page `id`, which `fill` fills between its header and its
+    /// end, to a new place.
+    fn put(&mut self, id: PageId, fill: impl FnOnce(&mut [u8])) -> Result<Address, Self::Error>;
 }
 
-impl Writer<'_> {
-    /// Writes `words` words, given by index, to pages whose addresses `place`
-    /// gives, one at a time.
-    pub(crate) fn write<E: From<IoError>>(
-        &self,
-        array: Array,
-        words: u64,
-        word: impl Fn(u64) -> u64,
-        mut place: impl FnMut(PageId) -> Result<Address, E>,
-    ) -> Result<ArrayRoot, E> {
-        let mut root = ArrayRoot {
-            length: words,
-            root: Address::NONE,
-        };
-        if words == 0 {
-            return Ok(root);
-        }
-        let mut below = self.level(array, 0, words, &word, &mut place)?;
-        let mut level = 1;
-        while below.len() > 1 {
-            let addresses = below;
-            let count = addresses.len() as u64;
-            let address = |index: u64| addresses[index as usize].to_raw();
-            below = self.level(array, level, count, &address, &mut place)?;
-            level += 1;
-        }
-        root.root = below[0];
-        Ok(root)
-    }
+/// The id of page `index` of the mapping table.
+pub(crate) fn mapping_page(index: u64) -> PageId {
+    page_id(Array::Mapping, 0, index)
+}
 
-    fn level<E: From<IoError>>(
-        &self,
-        array: Array,
-        level: u64,
-        words: u64,
-        word: &impl Fn(u64) -> u64,
-        place: &mut impl FnMut(PageId) -> Result<Address, E>,
-    ) -> Result<Vec<Address>, E> {
-        let pages = words.div_ceil(WORDS_PER_PAGE);
-        let mut addresses = Vec::with_capacity(pages as usize);
-        let mut run: Vec<u8> = Vec::new();
-        let mut run_at = 0;
-        for index in 0..pages {
-            let id = page_id(array, level, index);
-            let address = place(id)?;
-            let at =
-                u64::from(address.segment()) * self.segment_bytes + u64::from(address.offset());
-            if run_at + run.len() as u64 != at || run.len() >= CHUNK {
-                self.flush_run(run_at, &mut run)?;
-                run_at = at;
-            }
-            let start = run.len();
-            run.resize(start + PAGE_SIZE, 0);
-            let image = &mut run[start..];
-            image[offset::KIND] = PageKind::Checkpoint as u8;
-            image[offset::LEVEL] = level as u8;
-            let first = index * WORDS_PER_PAGE;
-            for within in 0..WORDS_PER_PAGE.min(words - first) {
-                put_u64(
-                    image,
-                    HEADER_SIZE + within as usize * 8,
-                    word(first + within),
-                );
-            }
-            page::seal(image, id, Lsn(0), self.sequence);
-            addresses.push(address);
-        }
-        self.flush_run(run_at, &mut run)?;
-        Ok(addresses)
-    }
+/// Makes `image` the sealed checkpoint page `id`, whose words `fill` puts in.
+pub(crate) fn seal(image: &mut [u8], id: PageId, stamp: u64, fill: impl FnOnce(&mut [u8])) {
+    image.fill(0);
+    image[offset::KIND] = PageKind::Checkpoint as u8;
+    fill(&mut image[HEADER_SIZE..]);
+    page::seal(image, id, Lsn(0), stamp);
+}
 
-    fn flush_run(&self, at: u64, run: &mut Vec<u8>) -> Result<(), IoError> {
-        if !run.is_empty() {
-            self.volume.write_at(at, run)?;
-            run.clear();
+/// Writes `words`, and over them as many levels of pages as it takes for one root.
+pub(crate) fn write<S: Sink>(
+    sink: &mut S,
+    array: Array,
+    words: &[u64],
+) -> Result<ArrayRoot, S::Error> {
+    let mut root = ArrayRoot {
+        length: words.len() as u64,
+        root: Address::NONE,
+    };
+    let mut level = 0;
+    let mut below = words.to_vec();
+    while level == 0 && !below.is_empty() || below.len() > 1 {
+        let mut addresses = Vec::with_capacity(below.len() / WORDS_PER_PAGE as usize + 1);
+        for (index, words) in below.chunks(WORDS_PER_PAGE as usize).enumerate() {
+            let address = sink.put(page_id(array, level, index as u64), |into| {
+                for (at, word) in words.iter().enumerate() {
+                    put_u64(into, at * 8, *word);
+                }
+            })?;
+            addresses.push(address.to_raw());
         }
-        Ok(())
+        below = addresses;
+        level += 1;
     }
+    if let Some(top) = below.first() {
+        root.root = Address::from_raw(*top);
+    }
+    Ok(root)
 }
 
 /// Reads an array.
@@ -138,9 +111,31 @@ pub(crate) struct Reader<'v> {
     pub(crate) segments: u32,
     /// Of the superblock that names the array.
     pub(crate) sequence: u64,
+    /// Where the pages that were read lie.
+    pub(crate) visited: std::cell::RefCell<Vec<Address>>,
 }
 
 impl Reader<'_> {
+    /// Reads the pages of the mapping table that the directory `words` names
+    /// and calls `each` with every id and word, in order. Ids end at `length`.
+    pub(crate) fn read_mapping(
+        &self,
+        words: &[u64],
+        length: u64,
+        mut each: impl FnMut(u64, u64),
+    ) -> Result<(), LoadError> {
+        let addresses: Vec<Address> = words.chunks_exact(2).map(|w| raw_address(w[0])).collect();
+        let stamps: Vec<u64> = words.chunks_exact(2).map(|w| w[1]).collect();
+        self.pages(
+            Array::Mapping,
+            0,
+            length,
+            &addresses,
+            Some(&stamps),
+            &mut each,
+        )
+    }
+
     /// Calls `each` with every index and word of the array, in order.
     pub(crate) fn read(
         &self,
@@ -161,7 +156,7 @@ impl Reader<'_> {
             let words = counts[level - 1];
             self.level(array, level as u64, words, &addresses, &mut |_, word| {
                 // A word that is no address cannot verify, and is reported there.
-                below.push(Address::from_raw(word & ((1 << 62) - 1)));
+                below.push(raw_address(word));
             })?;
             addresses = below;
         }
@@ -176,9 +171,27 @@ impl Reader<'_> {
         addresses: &[Address],
         each: &mut dyn FnMut(u64, u64),
     ) -> Result<(), LoadError> {
+        self.visited.borrow_mut().extend(addresses);
+        self.pages(array, level, words, addresses, None, each)
+    }
+
+    /// Reads pages, neighbours together. A page without an address holds zeros.
+    fn pages(
+        &self,
+        array: Array,
+        level: u64,
+        words: u64,
+        addresses: &[Address],
+        stamps: Option<&[u64]>,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), LoadError> {
         let mut buffer = Vec::new();
         let mut first = 0;
         while first < addresses.len() {
+            if stamps.is_some() && addresses[first].is_none() {
+                first += 1;
+                continue;
+            }
             let start = self.offset(array, level, first as u64, addresses[first])?;
             let mut end = first + 1;
             while end < addresses.len()
@@ -196,13 +209,14 @@ impl Reader<'_> {
             for (step, image) in buffer.chunks_exact(PAGE_SIZE).enumerate() {
                 let index = (first + step) as u64;
                 let id = page_id(array, level, index);
-                page::verify(image, id, self.sequence).map_err(|fault| LoadError::Damaged {
+                let stamp = stamps.map_or(self.sequence, |stamps| stamps[first + step]);
+                page::verify(image, id, stamp).map_err(|fault| LoadError::Damaged {
                     page: id.0,
                     offset: start + (step * PAGE_SIZE) as u64,
                     fault,
                 })?;
                 let from = index * WORDS_PER_PAGE;
-                for within in 0..WORDS_PER_PAGE.min(words - from) {
+                for within in 0..WORDS_PER_PAGE.min(words.saturating_sub(from)) {
                     each(
                         from + within,
                         get_u64(image, HEADER_SIZE + within as usize * 8),
@@ -234,10 +248,37 @@ impl Reader<'_> {
     }
 }
 
+/// A word that is no address cannot verify, and is reported there.
+fn raw_address(word: u64) -> Address {
+    Address::from_raw(word & ((1 << 62) - 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    struct ToVolume<'v> {
+        volume: &'v Volume,
+        next: u32,
+        gaps: u32,
+    }
+
+    impl Sink for ToVolume<'_> {
+        type Error = IoError;
+
+        fn put(&mut self, id: PageId, fill: impl FnOnce(&mut [u8])) -> Result<Address, IoError> {
+            self.next += if self.next.is_multiple_of(5) {
+                self.gaps
+            } else {
+                1
+            };
+            let mut image = vec![0; PAGE_SIZE];
+            seal(&mut image, id, 7, fill);
+            self.volume.write_at(u64::from(self.next) * 4096, &image)?;
+            Ok(Address::new(self.next / 256, self.next % 256 * 4096, 4096))
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
@@ -245,22 +286,19 @@ mod tests {
         fn arrays_of_any_length_read_back(words in prop_oneof![0u64..3, 500u64..1100, 254_000u64..255_000], gaps in 1u32..4) {
             let volume = Volume::in_memory(64 << 20, None);
             let segment_bytes = 1u64 << 20;
-            let writer = Writer { volume: &volume, segment_bytes, sequence: 7 };
-            let mut next = 256u32;
-            let root = writer.write::<IoError>(Array::Mapping, words, |i| i * 3, |_| {
-                next += if next.is_multiple_of(5) { gaps } else { 1 };
-                Ok(Address::new(next / 256, next % 256 * 4096, 4096))
-            }).expect("memory");
-            let reader = Reader { volume: &volume, segment_bytes, segments: 64, sequence: 7 };
+            let values: Vec<u64> = (0..words).map(|i| i * 3).collect();
+            let mut sink = ToVolume { volume: &volume, next: 256, gaps };
+            let root = write(&mut sink, Array::Segments, &values).expect("memory");
+            let reader = Reader { volume: &volume, segment_bytes, segments: 64, sequence: 7, visited: Vec::new().into() };
             let mut seen = 0;
-            reader.read(Array::Mapping, root, |index, word| {
+            reader.read(Array::Segments, root, |index, word| {
                 assert_eq!((index, word), (seen, seen * 3));
                 seen += 1;
             }).expect("reads back");
             prop_assert_eq!(seen, words);
             if words > 0 {
                 let stale = Reader { sequence: 8, ..reader };
-                let outcome = stale.read(Array::Mapping, root, |_, _| {});
+                let outcome = stale.read(Array::Segments, root, |_, _| {});
                 prop_assert!(outcome.is_err());
             }
         }

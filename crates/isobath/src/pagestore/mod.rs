@@ -3,11 +3,13 @@
 
 mod address;
 pub(crate) mod checkpoint;
+mod history;
 mod ids;
 mod reserved;
 mod space;
 mod summary;
 mod superblock;
+mod trace;
 
 pub(crate) use address::{
     Address, GRANULE, LEAST_SEGMENT_BYTES, MAX_LENGTH, MAX_SEGMENT_BYTES, MAX_SEGMENTS,
@@ -21,6 +23,7 @@ pub(crate) use summary::Entry;
 pub(crate) use superblock::{
     ArrayRoot, FORMAT_VERSION, OFFSETS as SUPERBLOCK_OFFSETS, Superblock, Unreadable,
 };
+pub use trace::PageTrace;
 pub(crate) mod summaries {
     //! Segment summaries on disk.
     pub(crate) use super::summary::{address, decode, encode, size};

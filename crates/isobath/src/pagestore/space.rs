@@ -4,11 +4,15 @@
 //! Pure state behind one lock that is held for one batch of pages at a time;
 //! the I/O that it implies is the caller's.
 
+use std::collections::HashMap;
+
 use isobath_flash::policy::{
     Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, SegmentTable, StreamId,
 };
 
+use super::history::PageHistories;
 use super::summary::{self, Entry};
+use super::trace::PageTrace;
 use super::{Address, ReservedWords};
 use crate::page::{PAGE_SIZE, PageId};
 
@@ -45,6 +49,9 @@ pub(crate) struct Closing {
     pub(crate) offset: u32,
     pub(crate) entries: Vec<Entry>,
 }
+
+/// Segments that may be open at a time in however small a volume: two streams of pages and two of chunks.
+const OPEN_LEAST: u32 = 4;
 
 /// No free segment for `cause`: clean, or grow the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,12 +94,17 @@ struct Open {
     segment: u32,
     cursor: u32,
     entries: Vec<Entry>,
+    /// Whose need opened it.
+    cause: Cause,
 }
 
 /// The state of every segment, and the streams' open segments.
 pub(crate) struct Space {
     pub(crate) table: SegmentTable,
     pub(crate) policy: Box<dyn CleaningPolicy>,
+    histories: PageHistories,
+    /// Hears of every page write, if anybody listens.
+    trace: Option<Box<dyn PageTrace>>,
     /// The update clock: user page writes so far (paper 003, section 4.2).
     pub(crate) now: u64,
     pub(crate) next_seq: u64,
@@ -104,6 +116,8 @@ pub(crate) struct Space {
     summaries: Vec<u32>,
     /// Segments that only cleaning may take.
     reserve: u32,
+    /// Streams beyond this many share the segments of others.
+    open_limit: u32,
     live_bytes: u64,
     /// Of these, chunks of large values.
     live_chunk_bytes: u64,
@@ -115,36 +129,48 @@ pub(crate) struct Space {
     cleaning: u32,
     /// Pages start at multiples of this in their segment.
     chunk_align: u32,
+    /// What lies in sealed segments that have no summary, as after a crash.
+    unsummarized: HashMap<u32, Vec<Entry>>,
+    /// Segments that hold no pages of the store: superblocks, log, checkpoints.
+    system: u32,
 }
 
 impl Space {
-    /// A space of `segments` segments, all free but segment 0.
+    /// A space of `segments` segments, all free but the first `system`, which
+    /// hold the superblocks and the log.
     pub(crate) fn new(
         segments: u32,
         segment_bytes: u32,
         chunk_align: u32,
+        system: u32,
         policy: Box<dyn CleaningPolicy>,
     ) -> Space {
         let streams = usize::from(policy.streams()) * 2;
         let mut space = Space {
-            table: SegmentTable::new(1, segment_bytes),
+            table: SegmentTable::new(system, segment_bytes),
+            histories: PageHistories::new(&*policy),
+            trace: None,
             policy,
             now: 0,
             next_seq: 1,
             free: Vec::new(),
             open: (0..streams).map(|_| None).collect(),
-            busy: vec![0],
-            summaries: vec![0],
+            busy: vec![1; system as usize],
+            summaries: vec![0; system as usize],
             reserve: 0,
+            open_limit: 0,
             live_bytes: 0,
             live_chunk_bytes: 0,
-            waste: vec![0],
+            waste: vec![0; system as usize],
             cleaning: 0,
             chunk_align,
+            unsummarized: HashMap::new(),
+            system,
         };
-        // Segment 0 holds the superblocks: open for ever, so that nothing frees it.
-        space.table.open(SegmentId(0), StreamId(0));
-        space.busy[0] = 1;
+        // Open for ever, so that nothing frees them.
+        for segment in 0..system {
+            space.table.open(SegmentId(segment), StreamId(0));
+        }
         space.grow(segments);
         space
     }
@@ -153,6 +179,8 @@ impl Space {
     pub(crate) fn grow(&mut self, segments: u32) {
         let before = self.table.len();
         self.table.grow(segments);
+        let pages = u64::from(segments) * u64::from(self.segment_bytes()) / PAGE_SIZE as u64;
+        self.policy.resized(pages);
         self.busy.resize(segments as usize, 0);
         self.summaries.resize(segments as usize, 0);
         self.waste.resize(segments as usize, 0);
@@ -160,9 +188,69 @@ impl Space {
         self.free.splice(0..0, (before..segments).rev());
         // Every stream of relocated pages may hold one half-filled segment while
         // the next victim is read.
-        // The next checkpoint needs a word per page and a few per segment.
+        // A checkpoint needs a word per page and a few per segment, beside the
+        // one that it replaces.
         let checkpoint = segments / 300 + 2;
-        self.reserve = (self.open.len() as u32).min(segments / 4) + checkpoint;
+        self.open_limit = (self.open.len() as u32).min((segments / 64).max(OPEN_LEAST));
+        self.reserve = self.open_limit.min(segments / 4) + checkpoint;
+    }
+
+    /// Takes a free segment for the system's own use: nothing frees it, and no
+    /// policy sees it, until [`Space::release_system`].
+    pub(crate) fn take_system(&mut self) -> Option<u32> {
+        let segment = self.free.pop()?;
+        self.hold(segment);
+        Some(segment)
+    }
+
+    /// Takes this free segment as [`Space::take_system`] does; `false` if it is not free.
+    pub(crate) fn adopt_system(&mut self, segment: u32) -> bool {
+        let Some(at) = self.free.iter().position(|free| *free == segment) else {
+            return false;
+        };
+        self.free.remove(at);
+        self.hold(segment);
+        true
+    }
+
+    fn hold(&mut self, segment: u32) {
+        self.table.open(SegmentId(segment), StreamId(0));
+        self.busy[segment as usize] = 1;
+        self.summaries[segment as usize] = 0;
+        self.system += 1;
+    }
+
+    /// Gives a segment of the system back.
+    pub(crate) fn release_system(&mut self, segment: u32) {
+        let id = SegmentId(segment);
+        self.table.seal(id, self.now);
+        self.table.begin_cleaning(id);
+        self.table.free(id);
+        self.busy[segment as usize] = 0;
+        self.free.push(segment);
+        self.system -= 1;
+    }
+
+    /// Segments that hold no pages of the store.
+    pub(crate) fn system_segments(&self) -> u32 {
+        self.system
+    }
+
+    /// What was written to a sealed segment that has no summary; `None` if it has one.
+    pub(crate) fn unsummarized(&self, segment: u32) -> Option<Vec<Entry>> {
+        self.unsummarized.get(&segment).cloned()
+    }
+
+    /// Whether `segment` holds pages but no summary, as one does that was open
+    /// when the store crashed.
+    pub(crate) fn lacks_summary(&self, segment: u32) -> bool {
+        self.summaries[segment as usize] == 0
+            && self.table.state(SegmentId(segment)) == SegmentState::Sealed
+    }
+
+    /// Notes what lives in a segment without summary.
+    pub(crate) fn add_unsummarized(&mut self, segment: u32, entry: Entry) {
+        self.unsummarized.entry(segment).or_default().push(entry);
     }
 
     pub(crate) fn segments(&self) -> u32 {
@@ -180,7 +268,7 @@ impl Space {
 
     /// Most segments that are open at a time.
     pub(crate) fn streams(&self) -> u32 {
-        self.open.len() as u32
+        self.open_limit
     }
 
     /// Segments that only cleaning may take.
@@ -249,6 +337,7 @@ impl Space {
                 self.close(slot, closing);
             }
         }
+        let slot = self.slot_for(slot, request)?;
         if self.open[slot].is_none() {
             let segment = self.take_segment(request.write.cause)?;
             self.table.open(SegmentId(segment), stream);
@@ -261,6 +350,7 @@ impl Space {
                 segment,
                 cursor: 0,
                 entries: Vec::new(),
+                cause: request.write.cause,
             });
         }
         let align = self.chunk_align;
@@ -278,8 +368,48 @@ impl Space {
         self.table
             .append(SegmentId(segment), length, request.write.history);
         self.policy.appended(SegmentId(segment), &request.write);
+        self.histories.set(request.page, request.write.history);
         self.count_live(length);
         Ok(Address::new(segment, offset, length))
+    }
+
+    /// The stream that takes `request`: its own, or the nearest one that has a segment open with room, where as many are
+    /// open as may be, or where what is free belongs to the cleaner.
+    ///
+    /// Changed pages fill no segment that the cleaner took from its reserve while nothing else is free: where many streams
+    /// share their segments, that would use up the reserve.
+    fn slot_for(&self, slot: usize, request: &Request) -> Result<usize, NoSegment> {
+        let user = request.write.cause == Cause::User;
+        let scarce = match user {
+            true => self.spare_segments() == 0,
+            false => self.free_segments() <= self.cleaning,
+        };
+        let allowed = |open: &Open| !(user && scarce) || open.cause == Cause::User;
+        match &self.open[slot] {
+            Some(open) if allowed(open) => return Ok(slot),
+            None if !scarce && self.opened() < self.open_limit => return Ok(slot),
+            _ => {}
+        }
+        let streams = usize::from(self.policy.streams());
+        let alike = if slot < streams {
+            0..streams
+        } else {
+            streams..2 * streams
+        };
+        let has_room = |open: &Open| {
+            let entries = summary::size(open.entries.len() + 1);
+            open.cursor + request.write.bytes + entries <= self.segment_bytes()
+        };
+        let suits = |open: &Open| allowed(open) && has_room(open);
+        alike
+            .filter(|&other| self.open[other].as_ref().is_some_and(suits))
+            .min_by_key(|&other| other.abs_diff(slot))
+            .or((!(user && scarce)).then_some(slot))
+            .ok_or(NoSegment)
+    }
+
+    fn opened(&self) -> u32 {
+        self.open.iter().flatten().count() as u32
     }
 
     fn take_segment(&mut self, cause: Cause) -> Result<u32, NoSegment> {
@@ -380,6 +510,7 @@ impl Space {
         self.table.free(id);
         self.policy.freed(id);
         self.summaries[segment as usize] = 0;
+        self.unsummarized.remove(&segment);
         self.free.push(segment);
         true
     }
@@ -445,18 +576,57 @@ impl Space {
     pub(crate) fn cleaning_goal(&self, enough: u32) -> u32 {
         let footprint = self.live_bytes + chunk_waste(self.live_chunk_bytes);
         let packed = footprint.div_ceil(page_payload(self.segment_bytes()));
-        let kept = u64::from(1 + self.streams() + self.reserve);
+        let kept = u64::from(self.system + self.streams() + self.reserve);
         let reachable = u64::from(self.segments()).saturating_sub(packed + kept) as u32;
         enough.min(reachable - reachable / 4).max(1)
     }
 
-    /// The history that a page stored at `address` inherits.
-    pub(crate) fn inherited(&self, address: Address) -> History {
-        if address.is_none() {
+    /// The history of `page`, stored at `address`: its own where the policy keeps one per page, else its segment's.
+    pub(crate) fn inherited(&self, page: PageId, address: Address) -> History {
+        if self.histories.wanted() {
+            self.histories.get(page)
+        } else if address.is_none() {
             History::UNKNOWN
         } else {
             self.table.history(SegmentId(address.segment()))
         }
+    }
+
+    /// Whether pages have histories of their own, so that the one that a frame carries may be older.
+    pub(crate) fn keeps_page_histories(&self) -> bool {
+        self.histories.wanted()
+    }
+
+    /// Whoever hears of page writes from now on.
+    pub(crate) fn set_trace(&mut self, trace: Option<Box<dyn PageTrace>>) {
+        self.trace = trace;
+    }
+
+    /// A changed page was written.
+    #[inline]
+    pub(crate) fn trace_written(&mut self, page: PageId) {
+        if let Some(trace) = &mut self.trace {
+            trace.written(page.0);
+        }
+    }
+
+    /// A page exists no longer.
+    pub(crate) fn trace_freed(&mut self, page: PageId) {
+        if let Some(trace) = &mut self.trace {
+            trace.freed(page.0);
+        }
+    }
+
+    /// Sealed segments by emptiness: bin i counts i·10% ≤ E < (i+1)·10%, the last one E = 100% too.
+    pub(crate) fn emptiness_histogram(&self) -> [u64; 10] {
+        let mut bins = [0; 10];
+        for segment in (0..self.segments()).map(SegmentId) {
+            if self.table.state(segment) == SegmentState::Sealed {
+                let bin = (f64::from(self.table.emptiness(segment)) * 10.0) as usize;
+                bins[bin.min(9)] += 1;
+            }
+        }
+        bins
     }
 
     /// Four words of `segment` for the checkpoint: sequence number, summary
@@ -489,7 +659,7 @@ impl Space {
         self.free.clear();
         self.live_bytes = live.iter().map(|live| u64::from(live.0)).sum();
         self.live_chunk_bytes = chunk_bytes;
-        for segment in (1..self.segments()).rev() {
+        for segment in (self.system..self.segments()).rev() {
             let words = words.get(segment as usize).copied().unwrap_or_default();
             let (bytes, pages) = live.get(segment as usize).copied().unwrap_or_default();
             seqs.at(u64::from(segment))

@@ -34,7 +34,8 @@ pub(crate) struct Superblock {
     pub(crate) segment_bytes: u32,
     /// Segments of the volume when this was written.
     pub(crate) segments: u32,
-    /// No writer has the store open: the checkpoint is all there is.
+    /// No writer has the store open: the checkpoint is all there is. Where nothing
+    /// is logged, a store that is not clean is lost.
     pub(crate) clean: bool,
     /// The next LSN.
     pub(crate) next_lsn: u64,
@@ -50,8 +51,18 @@ pub(crate) struct Superblock {
     pub(crate) checkpoint: u64,
     /// Four words per segment.
     pub(crate) segment_table: ArrayRoot,
-    /// One word per page id below the high-water mark.
-    pub(crate) mapping: ArrayRoot,
+    /// Two words per page of the mapping table: address and stamp.
+    pub(crate) directory: ArrayRoot,
+    /// What no record had confirmed when the checkpoint was written.
+    pub(crate) promises: ArrayRoot,
+    /// Segments of the log area, which follow segment 0; none where nothing is logged.
+    pub(crate) log_segments: u32,
+    /// Writers that have opened the store, this one included; what its log records carry.
+    pub(crate) incarnation: u32,
+    /// Where a recovery reads the log from.
+    pub(crate) log_start: u64,
+    /// What records there carry at least; others were left behind by a crash.
+    pub(crate) log_incarnation: u32,
 }
 
 /// Why four KiB are no superblock of ours.
@@ -90,9 +101,15 @@ impl Superblock {
         put_u64(&mut bytes, 80, self.page_high_water);
         put_u64(&mut bytes, 88, self.segment_table.length);
         put_u64(&mut bytes, 96, self.segment_table.root.to_raw());
-        put_u64(&mut bytes, 104, self.mapping.length);
-        put_u64(&mut bytes, 112, self.mapping.root.to_raw());
+        put_u64(&mut bytes, 104, self.directory.length);
+        put_u64(&mut bytes, 112, self.directory.root.to_raw());
         put_u64(&mut bytes, 120, self.checkpoint);
+        put_u64(&mut bytes, 128, self.promises.length);
+        put_u64(&mut bytes, 136, self.promises.root.to_raw());
+        put_u32(&mut bytes, 144, self.log_segments);
+        put_u32(&mut bytes, 148, self.incarnation);
+        put_u64(&mut bytes, 152, self.log_start);
+        put_u32(&mut bytes, 160, self.log_incarnation);
         let sum = checksum(&bytes);
         put_u32(&mut bytes, CHECKSUM, sum);
         bytes
@@ -141,10 +158,18 @@ impl Superblock {
                 length: get_u64(bytes, 88),
                 root: address(96)?,
             },
-            mapping: ArrayRoot {
+            directory: ArrayRoot {
                 length: get_u64(bytes, 104),
                 root: address(112)?,
             },
+            promises: ArrayRoot {
+                length: get_u64(bytes, 128),
+                root: address(136)?,
+            },
+            log_segments: get_u32(bytes, 144),
+            incarnation: get_u32(bytes, 148),
+            log_start: get_u64(bytes, 152),
+            log_incarnation: get_u32(bytes, 160),
         })
     }
 }
@@ -174,10 +199,18 @@ mod tests {
                 length: 8,
                 root: Address::new(3, 4096, 4096),
             },
-            mapping: ArrayRoot {
+            directory: ArrayRoot {
                 length: 9,
                 root: Address::NONE,
             },
+            promises: ArrayRoot {
+                length: 3,
+                root: Address::new(4, 0, 4096),
+            },
+            log_segments: 10,
+            incarnation: 11,
+            log_start: 12,
+            log_incarnation: 13,
         };
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(superblock));

@@ -5,6 +5,7 @@
 //! is one function, [`Worker::step`], so that a test can drive several workers
 //! from one thread in any order.
 
+pub(crate) mod clock;
 mod remote;
 mod task;
 mod worker;

@@ -13,6 +13,7 @@ use corosensei::CoroutineResult;
 use corosensei::stack::DefaultStack;
 use isobath_io::{Channel, Completion, Io, IoError};
 
+use super::clock;
 use super::remote::{Message, Remote, Work};
 use super::task::{Fiber, Slot, TaskId, TaskRef};
 
@@ -167,6 +168,11 @@ impl Worker {
             && self.channel.borrow().in_flight() == 0
     }
 
+    /// Whether no user work runs or waits to.
+    pub(crate) fn has_no_user_tasks(&self) -> bool {
+        self.live_user_tasks.get() == 0 && self.waiting_work.borrow().is_empty()
+    }
+
     /// I/Os in flight or waiting for room in the queue.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn in_flight(&self) -> u32 {
@@ -225,7 +231,7 @@ impl Worker {
         if timers.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let now = clock::now();
         while let Some(&Reverse((wake_at, task))) = timers.peek() {
             if wake_at > now {
                 return;
@@ -239,7 +245,7 @@ impl Worker {
     fn until_next_timer(&self) -> Option<Duration> {
         let timers = self.timers.borrow();
         let Reverse((wake_at, _)) = timers.peek()?;
-        Some(wake_at.saturating_duration_since(Instant::now()))
+        Some(wake_at.saturating_duration_since(clock::now()))
     }
 
     /// Starts an I/O of the running task, to be awaited with [`Worker::wait_io`].

@@ -24,6 +24,8 @@ pub(super) struct ReadAhead {
     edge: Vec<u8>,
     /// Whether the tree has no leaves beyond `edge`.
     at_end: bool,
+    /// Leaves that the scan still needs, where that is known.
+    needed: Option<usize>,
     ids: Vec<PageId>,
 }
 
@@ -34,8 +36,15 @@ impl ReadAhead {
             outstanding: 0,
             edge: Vec::new(),
             at_end: false,
+            needed: None,
             ids: Vec::new(),
         }
+    }
+
+    /// The scan needs about so many leaves more: these are asked for together,
+    /// and no others.
+    pub(super) fn need(&mut self, leaves: usize) {
+        self.needed = Some(leaves);
     }
 
     /// Notes that the cursor met a page that is not in memory.
@@ -50,7 +59,7 @@ impl ReadAhead {
 
     /// Whether [`ReadAhead::run`] would ask for anything.
     pub(super) fn is_wanted(&self) -> bool {
-        self.window > 0 && self.outstanding <= self.window / 2
+        self.window > 0 && self.outstanding <= self.window / 2 && self.needed != Some(0)
     }
 
     /// Asks for the leaves after (before) the ones asked for already, or after
@@ -70,7 +79,7 @@ impl ReadAhead {
         if self.at_end {
             return;
         }
-        self.window = (self.window * 2).min(WINDOW_MAX);
+        self.window = self.needed.unwrap_or(self.window * 2).min(WINDOW_MAX);
         // Bound: a round per parent; parents without children do not exist.
         while self.outstanding < self.window && !self.at_end {
             self.ids.clear();
@@ -85,6 +94,9 @@ impl ReadAhead {
                 Err(_) => return,
             }
             self.outstanding += self.ids.len();
+            self.needed = self
+                .needed
+                .map(|needed| needed.saturating_sub(self.ids.len()));
             let resident =
                 |id: &PageId| matches!(ctx.pool().mapping.place(*id), Place::Resident(_));
             let asked = self.ids.len();

@@ -154,6 +154,8 @@ pub(crate) struct Cursor {
     key: Vec<u8>,
     prefix_len: usize,
     ahead: ReadAhead,
+    /// Records that will be taken, where that is known.
+    limit: Option<usize>,
 }
 
 /// The smallest key that is greater than every key with this prefix.
@@ -195,7 +197,13 @@ impl Cursor {
             key: Vec::new(),
             prefix_len: 0,
             ahead: ReadAhead::new(),
+            limit: None,
         }
+    }
+
+    /// Reads no further ahead than `records` records need.
+    pub(crate) fn limit(&mut self, records: usize) {
+        self.limit = Some(records);
     }
 
     /// A cursor over the keys that start with `prefix`.
@@ -282,6 +290,11 @@ impl Cursor {
         }
         self.leaves = self.leaves.saturating_add(1);
         self.ahead.note_leaf();
+        if let Some(limit) = self.limit.take() {
+            let per_leaf = Node::reopen(&*self.leaf, self.geometry).count().max(1);
+            let missing = limit.saturating_sub(self.rest.len());
+            self.ahead.need(missing.div_ceil(per_leaf));
+        }
         self.look_ahead(ctx.pool());
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::btree::smo::{Goal, Modification, make_room, with_pages};
 use crate::btree::{Fail, MAX_LEVELS, Tree};
 use crate::buffer::Restart;
 use crate::context::WriteContext;
+use crate::log::record::Token;
 use crate::page::PageId;
 
 /// A complete subtree for the keys from `lower` on, which nothing names.
@@ -33,7 +34,12 @@ struct Edge<'p> {
 impl Built {
     /// Links the subtree; `false`, and nothing changed, where the tree has keys
     /// at or above its lower bound.
-    pub(super) fn link<C: WriteContext>(&self, ctx: &C, tree: &Tree) -> Result<bool, C::Stop> {
+    pub(super) fn link<C: WriteContext>(
+        &self,
+        ctx: &C,
+        tree: &Tree,
+        token: Token,
+    ) -> Result<bool, C::Stop> {
         // Bound: every round but the last makes room, or raises the root.
         loop {
             let outcome = with_pages(ctx, |reservation| {
@@ -41,14 +47,14 @@ impl Built {
                 let node = edge[0].hold.node(tree)?;
                 if node.is_leaf() && node.count() == 0 {
                     if self.lower.is_empty() {
-                        return self.become_root(ctx, tree, &edge[0].hold);
+                        return self.become_root(ctx, tree, &edge[0].hold, token);
                     }
                 } else if self.lower.is_empty() {
                     edge[0].hold.validate()?;
                     return Ok(Outcome::Overlaps);
                 }
                 if node.level() > self.level {
-                    return self.append(ctx, tree, edge);
+                    return self.append(ctx, tree, edge, token);
                 }
                 if node.level() + 2 >= MAX_LEVELS {
                     return Err(edge[0]
@@ -85,6 +91,7 @@ impl Built {
         ctx: &C,
         tree: &Tree,
         root: &Hold<'_>,
+        token: Token,
     ) -> Result<Outcome, Fail> {
         let top = ctx.pool().read(self.top)?;
         let (root, top) = (root.page.exclusive()?, top.exclusive()?);
@@ -92,6 +99,7 @@ impl Built {
         Modification::new(*tree)
             .page(root, image)
             .unlink(top)
+            .confirm(token)
             .apply(ctx);
         Ok(Outcome::Linked)
     }
@@ -103,8 +111,9 @@ impl Built {
         ctx: &C,
         tree: &Tree,
         edge: Vec<Edge<'_>>,
+        token: Token,
     ) -> Result<Outcome, Fail> {
-        let mut modification = Modification::new(*tree);
+        let mut modification = Modification::new(*tree).confirm(token);
         for Edge { hold, lower } in edge {
             let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
             let level = hold.node(tree)?.level();

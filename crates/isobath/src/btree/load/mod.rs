@@ -16,6 +16,8 @@ use super::{Cursor, Descriptor, Direction, Tree, ValueRef};
 use crate::Error;
 use crate::buffer::Reservation;
 use crate::context::WriteContext;
+use crate::log::LogRoom;
+use crate::log::record::Token;
 use crate::page::PageId;
 
 /// Pages reserved at a time.
@@ -23,6 +25,12 @@ const RESERVED: u32 = 16;
 
 const NOT_ABOVE: &str = "its key is not above that of the record before it";
 const NOT_BEYOND: &str = "its key is not above every key that the tree has";
+
+/// A page that can be taken, and room in the log for it.
+struct Page<'c> {
+    reservation: Reservation,
+    room: LogRoom<'c>,
+}
 
 /// A bulk load in progress.
 pub(crate) struct Loader<'c, C: WriteContext> {
@@ -42,6 +50,8 @@ pub(crate) struct Loader<'c, C: WriteContext> {
     orphans: Vec<PageId>,
     /// Whether the pages built are linked, or freed.
     is_over: bool,
+    /// What the pages built belong to until they are linked.
+    token: Token,
 }
 
 impl<'c, C: WriteContext> Loader<'c, C> {
@@ -62,6 +72,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             edge: (!is_empty).then(|| last.unwrap_or_default()),
             orphans: Vec::new(),
             is_over: false,
+            token: ctx.log().stamp(ctx.writer()).0,
         })
     }
 
@@ -118,25 +129,43 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// Makes sure that a page can be taken.
-    fn reserve(&mut self) -> Result<Reservation, C::Stop> {
+    fn reserve(&mut self) -> Result<Page<'c>, C::Stop> {
+        let room = self.ctx.structure_room()?;
         if let Some(reservation) = self.reservation.take() {
             if reservation.len() > 0 {
-                return Ok(reservation);
+                return Ok(Page { reservation, room });
             }
             self.ctx.release(reservation);
         }
+        // Nothing is held while waiting for pages to be written.
+        drop(room);
         self.ctx.admit()?;
-        self.ctx.reserve(RESERVED)
+        let reservation = self.ctx.reserve(RESERVED)?;
+        match self.ctx.structure_room() {
+            Ok(room) => {
+                let ids: Vec<PageId> = reservation.ids().collect();
+                self.ctx.promise(self.token, &ids);
+                Ok(Page { reservation, room })
+            }
+            Err(stop) => {
+                self.ctx.release(reservation);
+                Err(stop)
+            }
+        }
     }
 
     /// Writes one finished page, which nothing names yet.
-    fn write(&mut self, mut reservation: Reservation, image: Box<Image>) -> PageId {
+    fn write(&mut self, page: Page<'c>, image: Box<Image>) -> PageId {
+        let Page {
+            mut reservation,
+            room: _room,
+        } = page;
         let page = reservation.take(self.ctx.pool());
         let id = page.id();
         self.reservation = Some(reservation);
         Modification::new(self.tree)
             .page(page, image)
-            .apply(self.ctx);
+            .apply_private(self.ctx);
         id
     }
 
@@ -220,7 +249,9 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         let Some(built) = self.finish_nodes()? else {
             return Ok(());
         };
-        if !built.link(self.ctx, &self.tree)? {
+        // The record that links the pages does not hold them.
+        self.ctx.settle(self.ctx.log().next())?;
+        if !built.link(self.ctx, &self.tree, self.token)? {
             return Err(Error::LoadOrder {
                 record: 0,
                 reason: NOT_BEYOND,
@@ -252,6 +283,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             while let Ok(false) = part.free_some(self.ctx, 64, on_extent) {}
             let _ = part.free_root(self.ctx);
         }
+        self.ctx.withdraw(Some(self.token), &[]);
     }
 }
 
@@ -261,6 +293,10 @@ impl<C: WriteContext> Drop for Loader<'_, C> {
             self.free_built(&mut |_| {});
         }
         if let Some(reservation) = self.reservation.take() {
+            let ids: Vec<PageId> = reservation.ids().collect();
+            if !ids.is_empty() {
+                self.ctx.withdraw(None, &ids);
+            }
             self.ctx.release(reservation);
         }
     }

@@ -40,6 +40,9 @@ enum Outcome {
 /// its ancestors likewise. Errors are left to whoever meets the page next: the
 /// change that called for the merge is complete.
 pub(in crate::btree) fn merge<C: WriteContext>(ctx: &C, tree: &Tree, key: &[u8]) {
+    let Ok(_room) = ctx.structure_room() else {
+        return;
+    };
     let (mut level, mut attempts) = (0, 0);
     // Bound: each round goes one level up or is one of MERGE_ATTEMPTS.
     loop {

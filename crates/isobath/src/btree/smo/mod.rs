@@ -16,7 +16,7 @@ use super::node::{Image, Node};
 use super::{Fail, Tree};
 use crate::buffer::{Exclusive, Reservation, Restart};
 use crate::context::WriteContext;
-use crate::log::record::{Kind, structure_body};
+use crate::log::record::{Kind, Token, structure_body};
 use crate::page::{offset, put_u64};
 
 /// All pages of one structure modification, latched, with their new images.
@@ -24,6 +24,8 @@ pub(super) struct Modification<'p> {
     tree: Tree,
     changed: Vec<(Exclusive<'p>, Box<Image>)>,
     unlinked: Vec<Exclusive<'p>>,
+    /// What this makes part of the tree.
+    confirms: Option<Token>,
 }
 
 impl<'p> Modification<'p> {
@@ -32,7 +34,14 @@ impl<'p> Modification<'p> {
             tree,
             changed: Vec::with_capacity(3),
             unlinked: Vec::new(),
+            confirms: None,
         }
+    }
+
+    /// Makes what `token` names part of the tree.
+    pub(super) fn confirm(mut self, token: Token) -> Modification<'p> {
+        self.confirms = Some(token);
+        self
     }
 
     /// Adds a page and what it shall hold.
@@ -50,6 +59,43 @@ impl<'p> Modification<'p> {
     /// Writes the images into the frames, logs them as one record, lets go of
     /// the latches, then frees what was unlinked.
     pub(super) fn apply<C: WriteContext>(mut self, ctx: &C) {
+        self.store_images();
+        let log = ctx.log();
+        let body = if log.is_on() {
+            let images = self
+                .changed
+                .iter()
+                .map(|(page, image)| (page.id(), &image.0));
+            let ended = self.unlinked.iter().map(Exclusive::id);
+            structure_body(self.tree.id, images, ended, self.confirms.as_slice())
+        } else {
+            Vec::new()
+        };
+        let record = log.append(ctx.writer(), Kind::Structure, &[&body], |lsn| {
+            for (page, _) in &mut self.changed {
+                page.changed(lsn, lsn);
+            }
+            if let Some(token) = self.confirms {
+                ctx.confirmed(token);
+            }
+        });
+        drop(self.changed);
+        for page in self.unlinked {
+            ctx.free(page, record);
+        }
+    }
+
+    /// Writes the images of pages that nothing names yet, and that belong to a
+    /// token; these are not logged.
+    pub(super) fn apply_private<C: WriteContext>(mut self, ctx: &C) {
+        self.store_images();
+        let version = ctx.log().stamp(ctx.writer());
+        for (page, _) in &mut self.changed {
+            page.changed(version, version);
+        }
+    }
+
+    fn store_images(&mut self) {
         for (page, image) in &mut self.changed {
             put_u64(&mut image.0, offset::PAGE_ID, page.id().0);
         }
@@ -58,26 +104,6 @@ impl<'p> Modification<'p> {
         }
         for (page, image) in &self.changed {
             page.words().store_all(&image.0);
-        }
-        let log = ctx.log();
-        let body = if log.is_on() {
-            let images = self
-                .changed
-                .iter()
-                .map(|(page, image)| (page.id(), &image.0));
-            let ended = self.unlinked.iter().map(Exclusive::id);
-            structure_body(self.tree.id, images, ended, &[])
-        } else {
-            Vec::new()
-        };
-        log.append(ctx.writer(), Kind::Structure, &[&body], |lsn| {
-            for (page, _) in &mut self.changed {
-                page.changed(lsn, lsn);
-            }
-        });
-        drop(self.changed);
-        for page in self.unlinked {
-            ctx.free(page);
         }
     }
 
@@ -115,11 +141,13 @@ impl<'p> Modification<'p> {
 }
 
 /// Runs `attempt` until it succeeds, with frames and page ids reserved as it
-/// asks for them. What it does not use is released at the end.
+/// asks for them, and with room in the log. What it does not use is released at
+/// the end.
 pub(super) fn with_pages<C: WriteContext, T>(
     ctx: &C,
     mut attempt: impl FnMut(&mut Reservation) -> Result<T, Fail>,
 ) -> Result<T, C::Stop> {
+    let _room = ctx.structure_room()?;
     let mut reservation = Reservation::new(Vec::new());
     let result = loop {
         let fail = match attempt(&mut reservation) {

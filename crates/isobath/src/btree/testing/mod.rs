@@ -17,7 +17,8 @@ use super::node::Image;
 use super::{Tree, TreeId};
 use crate::buffer::{BufferPool, Exclusive, FrameId, Place, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
-use crate::log::Log;
+use crate::log::record::Token;
+use crate::log::{Log, LogRoom};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 
@@ -178,6 +179,10 @@ impl WriteContext for TestContext {
         0
     }
 
+    fn structure_room(&self) -> Result<LogRoom<'_>, crate::Error> {
+        Ok(LogRoom::none())
+    }
+
     fn admit(&self) -> Result<(), crate::Error> {
         Ok(())
     }
@@ -207,12 +212,22 @@ impl WriteContext for TestContext {
         }
     }
 
-    fn free(&self, page: Exclusive<'_>) {
+    fn free(&self, page: Exclusive<'_>, _record: Lsn) {
         let id = page.id();
         self.pool.mapping.set(id, Place::Free);
         let frame = page.leak();
         let mut free = self.free.lock();
         free.frames.push(frame);
         free.ids.push(id);
+    }
+
+    fn promise(&self, _token: Token, _ids: &[PageId]) {}
+
+    fn withdraw(&self, _token: Option<Token>, _ids: &[PageId]) {}
+
+    fn confirmed(&self, _token: Token) {}
+
+    fn settle(&self, _lsn: Lsn) -> Result<(), crate::Error> {
+        Ok(())
     }
 }

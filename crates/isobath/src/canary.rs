@@ -1,0 +1,54 @@
+//! Known bugs, to be switched on: the simulator has to find each of them, or
+//! it proves nothing. Builds without simulations have none of this.
+
+/// A bug that a simulation can switch on for itself.
+#[cfg_attr(
+    not(any(test, feature = "simulation")),
+    allow(unreachable_pub, dead_code)
+)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Canary {
+    /// Pages read from the volume are not verified.
+    SkipPageChecks,
+    /// A commit is acknowledged before its record is durable.
+    AcknowledgeEarly,
+    /// Pages are written before the log is durable up to their LSN.
+    SkipPageLsnGate,
+    /// Segments are reused although a recovery may need what they hold.
+    ReuseSegmentsAtOnce,
+    /// A commit's changes are applied before its record is in the log.
+    ApplyBeforeLog,
+    /// Commits do not look for conflicts.
+    SkipValidation,
+    /// The log is cut before the checkpoint that replaces it is durable.
+    CutLogEarly,
+    /// A flush of the volume is answered without being done.
+    SkipFlush,
+}
+
+#[cfg(any(test, feature = "simulation"))]
+thread_local! {
+    static ON: std::cell::Cell<Option<Canary>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(any(test, feature = "simulation"))]
+impl Canary {
+    /// Switches this bug, and no other, on for the stores that this thread
+    /// simulates.
+    pub fn switch_on(self) {
+        ON.set(Some(self));
+    }
+}
+
+/// Whether a bug is switched on for the simulation that this thread runs.
+#[inline(always)]
+pub(crate) fn sings(canary: Canary) -> bool {
+    #[cfg(any(test, feature = "simulation"))]
+    return ON.get() == Some(canary);
+    #[cfg(not(any(test, feature = "simulation")))]
+    {
+        let _ = canary;
+        false
+    }
+}

@@ -1,0 +1,438 @@
+//! Checkpoints: the mapping table on the volume, page by page as it changes,
+//! and the superblock that names it (docs/decisions/0014).
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use isobath_io::{AlignedBuf, Io, Volume};
+
+use super::{Counters, Engine, Local};
+use crate::Error;
+use crate::buffer::Place;
+use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
+use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
+use crate::pagestore::{Address, Closing, SUPERBLOCK_OFFSETS, Superblock, summaries};
+
+/// Words per segment in a checkpoint.
+pub(super) const SEGMENT_WORDS: u64 = 4;
+/// Bytes of one write.
+const RUN_BYTES: usize = 256 << 10;
+
+/// The checkpoint that a recovery would begin with, and where its pages lie.
+pub(crate) struct Current {
+    pub(crate) superblock: Superblock,
+    /// Per page of the mapping table: its address and its stamp.
+    pub(super) directory: Vec<(Address, u64)>,
+    /// All other pages.
+    pub(super) others: Vec<Address>,
+    /// Segments of checkpoint pages: how many of their pages are in use.
+    pub(super) segments: HashMap<u32, u32>,
+    /// The segment that is being filled, and its next byte.
+    pub(super) open: Option<(u32, u32)>,
+}
+
+/// How a checkpoint reaches the volume: as a task, which lets others run
+/// meanwhile, or blocking, once the workers have ended.
+pub(crate) enum Via<'a> {
+    Task(&'a Local),
+    Volume(Volume),
+}
+
+impl Via<'_> {
+    fn write(&self, at: u64, bytes: &AlignedBuf, length: usize) -> Result<(), Error> {
+        match self {
+            Via::Task(local) => {
+                let io = Io::write(at, bytes.as_ptr(), length as u32, 0);
+                // SAFETY: the buffer is borrowed until `wait_io` returned.
+                unsafe { local.worker.start_io(io) };
+                local.worker.wait_io().map_err(Error::Io)
+            }
+            Via::Volume(volume) => volume
+                .write_at(at, &bytes.as_slice()[..length])
+                .map_err(Error::Io),
+        }
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        match self {
+            Via::Task(local) => {
+                // SAFETY: a flush has no buffer.
+                unsafe { local.worker.start_io(Io::flush(0)) };
+                local.worker.wait_io().map_err(Error::Io)
+            }
+            Via::Volume(volume) => volume.sync().map_err(Error::Io),
+        }
+    }
+
+    /// Waits until every record up to now is durable.
+    fn flush_log(&self, engine: &Engine) -> Result<(), Error> {
+        match self {
+            Via::Task(local) => local.wait_durable(engine.newest_record()),
+            // The last task has waited for it.
+            Via::Volume(_) => Ok(()),
+        }
+    }
+
+    /// Waits for a segment that the cleaner may yet free.
+    fn wait_for_segment(&self) -> Result<(), Error> {
+        match self {
+            Via::Task(local) => local.wait_for_free_segment(),
+            Via::Volume(_) => Ok(()),
+        }
+    }
+
+    /// Writes a superblock to the place that its sequence number chooses.
+    fn superblock(&self, superblock: &Superblock) -> Result<(), Error> {
+        let place = SUPERBLOCK_OFFSETS[superblock.sequence as usize % 2];
+        let mut bytes = AlignedBuf::new(PAGE_SIZE);
+        bytes.as_mut_slice().copy_from_slice(&superblock.encode());
+        self.write(place, &bytes, PAGE_SIZE)?;
+        self.flush()
+    }
+}
+
+/// Pages of a checkpoint on their way to the volume, neighbours in one write.
+struct Pages<'a> {
+    engine: &'a Engine,
+    via: &'a Via<'a>,
+    current: &'a mut Current,
+    stamp: u64,
+    run: AlignedBuf,
+    run_at: Address,
+    run_bytes: usize,
+    written: Vec<Address>,
+}
+
+impl Pages<'_> {
+    fn place(&mut self) -> Result<Address, Error> {
+        let segment_bytes = self.engine.config.segment_bytes;
+        if let Some((segment, next)) = self.current.open
+            && next + PAGE_SIZE as u32 <= segment_bytes
+        {
+            self.current.open = Some((segment, next + PAGE_SIZE as u32));
+            *self.current.segments.entry(segment).or_insert(0) += 1;
+            return Ok(Address::new(segment, next, PAGE_SIZE as u32));
+        }
+        let segment = self.take_segment()?;
+        self.current.segments.insert(segment, 1);
+        self.current.open = Some((segment, PAGE_SIZE as u32));
+        Ok(Address::new(segment, 0, PAGE_SIZE as u32))
+    }
+
+    fn take_segment(&mut self) -> Result<u32, Error> {
+        if let Some(segment) = self.engine.space.lock().take_system() {
+            return Ok(segment);
+        }
+        self.via.wait_for_segment()?;
+        let taken = self.engine.space.lock().take_system();
+        taken.ok_or_else(|| {
+            let used = self.engine.allocated_bytes.load(Ordering::Relaxed);
+            let reason = "no segment is free for a checkpoint";
+            Error::VolumeFull {
+                used,
+                limit: used,
+                reason: Arc::new(isobath_io::VolumeError::Device(reason.into())),
+            }
+        })
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        if self.run_bytes > 0 {
+            let at = self.engine.offset_of(self.run_at);
+            self.via.write(at, &self.run, self.run_bytes)?;
+            let counters = &self.engine.counters;
+            Counters::add(&counters.bytes_written, self.run_bytes as u64);
+            Counters::add(&counters.checkpoint_bytes, self.run_bytes as u64);
+            self.run_bytes = 0;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Pages<'_> {
+    type Error = Error;
+
+    fn put(&mut self, id: PageId, fill: impl FnOnce(&mut [u8])) -> Result<Address, Error> {
+        let address = self.place()?;
+        let follows = self.run_bytes > 0
+            && address.segment() == self.run_at.segment()
+            && address.offset() == self.run_at.offset() + self.run_bytes as u32;
+        if !follows || self.run_bytes == RUN_BYTES {
+            self.flush()?;
+            self.run_at = address;
+        }
+        let image = &mut self.run.as_mut_slice()[self.run_bytes..][..PAGE_SIZE];
+        checkpoint::seal(image, id, self.stamp, fill);
+        self.run_bytes += PAGE_SIZE;
+        self.written.push(address);
+        Ok(address)
+    }
+}
+
+/// Writes a checkpoint; `start` is where a recovery from it reads the log.
+/// Whoever has `current` is the only one that writes checkpoints.
+///
+/// # Errors
+///
+/// Any of the volume's. The checkpoint before is still the one that counts
+/// then, but `current` no longer tells which pages are its own.
+pub(crate) fn write(
+    engine: &Engine,
+    current: &mut Current,
+    via: &Via<'_>,
+    start: Lsn,
+    clean: bool,
+) -> Result<(), Error> {
+    let mut next = current.superblock.clone();
+    next.sequence += 1;
+    next.checkpoint = next.sequence;
+    let high_water = engine.ids.lock().high_water();
+    let dead = std::mem::take(&mut current.others);
+    let mut pages = Pages {
+        engine,
+        via,
+        stamp: next.checkpoint,
+        run: AlignedBuf::new(RUN_BYTES),
+        run_at: Address::NONE,
+        run_bytes: 0,
+        written: Vec::new(),
+        current,
+    };
+    let promises = promise_words(engine);
+    let replaced = write_mapping(&mut pages, high_water)?;
+    // From here on, pages that are written belong to this checkpoint alone.
+    pages.written.clear();
+    let directory: Vec<u64> = pages
+        .current
+        .directory
+        .iter()
+        .flat_map(|(address, stamp)| [address.to_raw(), *stamp])
+        .collect();
+    next.directory = checkpoint::write(&mut pages, Array::Directory, &directory)?;
+    let table = segment_words(engine);
+    next.segment_table = checkpoint::write(&mut pages, Array::Segments, &table)?;
+    next.promises = checkpoint::write(&mut pages, Array::Promises, &promises)?;
+    pages.flush()?;
+    let written = std::mem::take(&mut pages.written);
+    via.flush_log(engine)?;
+    via.flush()?;
+    {
+        let space = engine.space.lock();
+        next.segments = space.segments();
+        next.next_segment_seq = space.next_seq;
+        next.tick = space.now;
+    }
+    next.clean = clean;
+    next.next_lsn = engine.log.next().0;
+    next.log_start = start.0;
+    if start >= engine.log.first() {
+        next.log_incarnation = next.incarnation;
+    }
+    next.page_high_water = high_water;
+    via.superblock(&next)?;
+    if clean {
+        // Either of them is enough to open the store.
+        next.sequence += 1;
+        via.superblock(&next)?;
+    }
+    current.superblock = next;
+    current.others = written;
+    release(engine, current, dead.into_iter().chain(replaced));
+    compact(engine, current);
+    Counters::add(&engine.counters.checkpoints, 1);
+    Ok(())
+}
+
+/// Writes the pages of the mapping table that changed; where they were before.
+fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>, Error> {
+    let count = high_water.div_ceil(WORDS_PER_PAGE);
+    pages
+        .current
+        .directory
+        .resize(count as usize, (Address::NONE, 0));
+    let mut replaced = Vec::new();
+    for page in 0..count {
+        if !pages.engine.changes.take(page) {
+            continue;
+        }
+        let engine = pages.engine;
+        let first = page * WORDS_PER_PAGE;
+        let address = pages.put(checkpoint::mapping_page(page), |into| {
+            for (at, id) in (first..(first + WORDS_PER_PAGE).min(high_water)).enumerate() {
+                put_u64(into, at * 8, stored_word(engine, PageId(id)));
+            }
+        })?;
+        let stamp = pages.stamp;
+        let entry = &mut pages.current.directory[page as usize];
+        replaced.push(std::mem::replace(entry, (address, stamp)).0);
+    }
+    pages.flush()?;
+    Ok(replaced)
+}
+
+fn segment_words(engine: &Engine) -> Vec<u64> {
+    let space = engine.space.lock();
+    (0..space.segments())
+        .flat_map(|segment| space.to_words(segment, &engine.seqs))
+        .collect()
+}
+
+fn promise_words(engine: &Engine) -> Vec<u64> {
+    let mut words = Vec::new();
+    for (token, pages) in engine.settling.promises() {
+        words.extend([token, pages.len() as u64]);
+        words.extend(pages.iter().map(|page| page.0));
+    }
+    words
+}
+
+/// The mapping word of `id` to store: a resident page is where its frame says.
+fn stored_word(engine: &Engine, id: PageId) -> u64 {
+    loop {
+        let place = engine.pool.mapping.place(id);
+        let frame = match place {
+            Place::Resident(frame) | Place::Loading(frame) => frame,
+            Place::Stored(_) => return place.to_word(),
+            Place::Free => return 0,
+        };
+        // The frame may pass to another page, and back, between two looks; its
+        // latch's word would not stay the same.
+        let latch = &engine.pool.frames.header(frame).latch;
+        let before = latch.word();
+        let address = engine.stored_address(frame);
+        if engine.pool.mapping.place(id) == place && latch.word() == before {
+            return if address.is_none() {
+                0
+            } else {
+                Place::Stored(address).to_word()
+            };
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// `dead` belong to no checkpoint any more: segments without others are free.
+fn release(engine: &Engine, current: &mut Current, dead: impl Iterator<Item = Address>) {
+    for address in dead.filter(|address| !address.is_none()) {
+        if let Some(live) = current.segments.get_mut(&address.segment()) {
+            *live -= 1;
+        }
+    }
+    let open = current.open.map(|(segment, _)| segment);
+    let mut space = engine.space.lock();
+    current.segments.retain(|&segment, live| {
+        let keep = *live > 0 || Some(segment) == open;
+        if !keep {
+            space.release_system(segment);
+        }
+        keep
+    });
+    drop(space);
+    engine.wake_all(&engine.segment_waiters);
+}
+
+/// Has the pages of sparse segments written again by the next checkpoint,
+/// where checkpoints take more than twice the room that they need.
+fn compact(engine: &Engine, current: &Current) {
+    let per_segment = u64::from(engine.config.segment_bytes) / PAGE_SIZE as u64;
+    let live: u64 = current.segments.values().map(|live| u64::from(*live)).sum();
+    let enough = 2 * live.div_ceil(per_segment) + 1;
+    if current.segments.len() as u64 <= enough {
+        return;
+    }
+    let open = current.open.map(|(segment, _)| segment);
+    let sparse = |segment: u32| {
+        let live = current.segments.get(&segment).copied().unwrap_or(0);
+        Some(segment) != open && u64::from(live) * 2 < per_segment
+    };
+    for (page, (address, _)) in current.directory.iter().enumerate() {
+        if !address.is_none() && sparse(address.segment()) {
+            engine.changes.mark_page(page as u64);
+        }
+    }
+}
+
+/// Writes the summaries of all open segments; blocking, once the workers have ended.
+fn close_segments(engine: &Engine, volume: &Volume) -> Result<(), Error> {
+    let mut closing: Vec<Closing> = Vec::new();
+    engine.space.lock().close_all(&mut closing);
+    for closing in &closing {
+        let mut bytes = vec![0; summaries::size(closing.entries.len()) as usize];
+        let at = Address::new(closing.segment, closing.offset, bytes.len() as u32);
+        let seq = engine.seq_of(at);
+        summaries::encode(&closing.entries, closing.segment, seq, &mut bytes);
+        volume.write_at(engine.offset_of(at), &bytes)?;
+        let _ = engine.space.lock().written(closing.segment);
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Writes the final checkpoint. All pages have been written back, the log
+    /// is durable, and every worker has ended.
+    ///
+    /// # Errors
+    ///
+    /// Any of the volume's; the store then counts as not closed.
+    pub(crate) fn last_checkpoint(&self) -> Result<(), Error> {
+        let volume = self.volume()?;
+        let mut current = self.current.lock();
+        let Some(current) = current.as_mut() else {
+            return Err(Error::Closed);
+        };
+        close_segments(self, &volume)?;
+        // Whatever happens to the log from here on, nothing in it is needed.
+        let start = Lsn(self.log.next().0.next_multiple_of(PAGE_SIZE as u64));
+        write(self, current, &Via::Volume(volume), start, true)
+    }
+}
+
+impl Local {
+    /// The checkpointer's life: writes checkpoints while the log grows.
+    pub(super) fn checkpointer(&self) {
+        let engine = &self.engine;
+        while !engine.stopping.load(Ordering::Acquire) {
+            if !engine.log.checkpoint_wanted() || engine.poison.get().is_some() {
+                self.idle_checkpointer.set(Some(self.worker.task_id()));
+                self.worker.suspend();
+                continue;
+            }
+            // The older half: what was changed since will be changed again.
+            let (start, next) = (engine.log.start(), engine.log.next());
+            let before = Lsn(start.0 + (next.0 - start.0) / 2);
+            // A failure has poisoned the store.
+            let _ = self.checkpoint(before);
+        }
+    }
+
+    /// Writes a checkpoint that needs none of the log before `before`, waiting
+    /// until no dirty page needs it. One at a time: returns at once where
+    /// another task writes one.
+    ///
+    /// # Errors
+    ///
+    /// Any of the volume's; the store is poisoned then.
+    pub(crate) fn checkpoint(&self, before: Lsn) -> Result<(), Error> {
+        let engine = &self.engine;
+        let Some(mut current) = engine.current.lock().take() else {
+            return Ok(());
+        };
+        let result = self.settle_pages(before).and_then(|()| {
+            // In this order; see `Engine::oldest_unsettled`.
+            let complete = engine.log.complete();
+            let start = engine.oldest_commit(complete);
+            let start = engine.oldest_unsettled(start);
+            write(engine, &mut current, &Via::Task(self), start, false)?;
+            engine.log.set_start(start);
+            Ok(())
+        });
+        *engine.current.lock() = Some(current);
+        if let Err(error) = &result {
+            engine.poison(error.clone());
+        }
+        result
+    }
+}

@@ -1,0 +1,312 @@
+//! The log's part in a worker: tasks that write it, tasks that wait until it is
+//! durable, and tasks that wait for room in it.
+
+#![allow(unsafe_code)]
+#![allow(dead_code)] // until commits use it
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use isobath_io::Io;
+
+use super::{Counters, Engine, Local};
+use crate::log::{Claim, Flush, LogRoom, Need, Tier};
+use crate::page::Lsn;
+use crate::sched::{TaskId, clock};
+use crate::{Durability, Error};
+
+/// Tasks that write the log, per worker.
+pub(super) const LOG_WRITERS: usize = 1;
+
+/// A worker on which nobody waits for the log.
+const NOBODY: u64 = u64::MAX;
+
+/// Per worker, for the others: the smallest LSN that a task of it waits for.
+#[repr(align(128))]
+pub(super) struct Awaited(AtomicU64);
+
+impl Awaited {
+    pub(super) fn new() -> Awaited {
+        Awaited(AtomicU64::new(NOBODY))
+    }
+}
+
+/// One worker's part in the log.
+pub(super) struct LogShare {
+    /// Tasks that wait until their LSN is durable, the smallest first.
+    waiters: RefCell<BinaryHeap<Reverse<(Lsn, TaskId)>>>,
+    /// Parked log writers.
+    idle: RefCell<Vec<TaskId>>,
+    /// Log writers that still run.
+    pub(super) running: Cell<usize>,
+    /// When what is buffered has to be written at the latest.
+    deadline: Cell<Option<Instant>>,
+}
+
+impl LogShare {
+    pub(super) fn new() -> LogShare {
+        LogShare {
+            waiters: RefCell::new(BinaryHeap::new()),
+            idle: RefCell::new(Vec::new()),
+            running: Cell::new(0),
+            deadline: Cell::new(None),
+        }
+    }
+
+    /// Time until buffered commits have to be written.
+    pub(super) fn until_deadline(&self) -> Option<Duration> {
+        let deadline = self.deadline.get()?;
+        Some(deadline.saturating_duration_since(clock::now()))
+    }
+}
+
+impl Engine {
+    /// Has the record or stamp at `lsn` made durable soon, without waiting.
+    pub(crate) fn request_flush(&self, lsn: Lsn) {
+        if self.log.may_write(lsn) {
+            return;
+        }
+        self.log.want(lsn);
+        // A task's own worker looks for wishes in this very step.
+        if !Local::with_current(self, |local| local.is_some()) {
+            self.remotes[0].notify();
+        }
+    }
+
+    /// Wakes the workers on which somebody waits for what is durable now.
+    fn wake_durable(&self, except: usize) {
+        let durable = self.log.durable().0;
+        for (index, awaited) in self.awaited.iter().enumerate() {
+            if index != except && awaited.0.load(Ordering::SeqCst) < durable {
+                self.remotes[index].notify();
+            }
+        }
+    }
+
+    /// Nothing more is written; who waits for the log looks for the reason.
+    pub(super) fn stop_log(&self) {
+        if self.log.is_on() {
+            self.log.fail();
+            for remote in &self.remotes {
+                remote.notify();
+            }
+        }
+    }
+}
+
+impl Local {
+    // ---- waiting ------------------------------------------------------------
+
+    /// Waits until what was given `lsn` is durable, and sees to it that it is
+    /// written. The caller holds no latch, guard or borrow.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] if a write failed before it was.
+    pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<(), Error> {
+        let engine = &self.engine;
+        while !engine.log.may_write(lsn) {
+            engine.writable()?;
+            engine.log.want(lsn);
+            let waiter = Reverse((lsn, self.worker.task_id()));
+            self.log.waiters.borrow_mut().push(waiter);
+            self.publish_awaited();
+            // Housekeeping compares with the durable end after this, before the
+            // worker sleeps; whoever moves that end looks at what is published.
+            self.worker.suspend();
+        }
+        Ok(())
+    }
+
+    /// Has `lsn`, a commit's, made durable as `durability` says: waits, or sees
+    /// to it that it is written in time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Local::wait_durable`].
+    pub(crate) fn make_durable(&self, lsn: Lsn, durability: Durability) -> Result<(), Error> {
+        match durability {
+            Durability::Synced => self.wait_durable(lsn),
+            Durability::Buffered { window_ms } => {
+                let deadline = clock::now() + Duration::from_millis(u64::from(window_ms));
+                let earlier = self.log.deadline.get().is_none_or(|set| deadline < set);
+                if self.engine.log.is_on() && earlier {
+                    self.log.deadline.set(Some(deadline));
+                }
+                Ok(())
+            }
+            Durability::None => Ok(()),
+        }
+    }
+
+    fn publish_awaited(&self) {
+        let waiters = self.log.waiters.borrow();
+        let least = waiters.peek().map_or(NOBODY, |Reverse((lsn, _))| lsn.0);
+        self.engine.awaited[self.worker.index]
+            .0
+            .store(least, Ordering::SeqCst);
+    }
+
+    // ---- room ---------------------------------------------------------------
+
+    /// Room for a record of `bytes` bytes and, for a commit, for what applying
+    /// it causes; waits until there is some. Called before the first latch. Give
+    /// it back (drop it) once everything is appended and applied, and before
+    /// waiting for anything of unknown length, such as durability.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TransactionTooLarge`]; [`Error::Poisoned`] or [`Error::ReadOnly`].
+    pub(crate) fn log_room(&self, bytes: u64, tier: Tier) -> Result<LogRoom<'_>, Error> {
+        let log = &self.engine.log;
+        if !log.is_on() {
+            return Ok(LogRoom::none());
+        }
+        if tier == Tier::Commit {
+            let limit = log.transaction_limit();
+            if bytes > limit {
+                return Err(Error::TransactionTooLarge { bytes, limit });
+            }
+            if let Some(delay) = log.commit_delay() {
+                self.worker.sleep_until(clock::now() + delay);
+                self.engine.counters.stalled(delay);
+            }
+        }
+        self.wait_for_room(Need::records(bytes, tier))
+    }
+
+    /// Room in the ring for one structure modification; see [`Local::log_room`].
+    pub(crate) fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
+        if !self.engine.log.is_on() {
+            return Ok(LogRoom::none());
+        }
+        self.wait_for_room(Need::structure())
+    }
+
+    fn wait_for_room(&self, need: Need) -> Result<LogRoom<'_>, Error> {
+        let engine = &self.engine;
+        engine.writable()?;
+        if engine.log.ring_is_filling() {
+            engine.log.want_all();
+        }
+        if let Some(room) = engine.log.try_room(need) {
+            return Ok(room);
+        }
+        let Some(task) = self.worker.current_task() else {
+            return Err(Error::Closed);
+        };
+        let since = clock::now();
+        let waiter = engine.log.queue_for_room(need, Waker::from(Arc::new(task)));
+        loop {
+            if let Some(room) = engine.log.granted(&waiter) {
+                engine.counters.stalled(clock::now() - since);
+                return Ok(room);
+            }
+            if let Err(error) = engine.writable() {
+                engine.log.leave_queue(&waiter);
+                return Err(error);
+            }
+            self.worker.park();
+        }
+    }
+
+    // ---- writing ------------------------------------------------------------
+
+    /// A log writer's life: writes what is complete while somebody wants it durable.
+    pub(super) fn log_writer(&self) {
+        loop {
+            match self.engine.log.claim(self.worker.index) {
+                Claim::Flush(flush) => self.flush_log(flush),
+                Claim::Later => self.worker.yield_now(),
+                Claim::Overrun => self.engine.poison(Error::LogOverrun),
+                Claim::Nothing if self.log_has_ended() => return,
+                Claim::Nothing => {
+                    self.log.idle.borrow_mut().push(self.worker.task_id());
+                    self.worker.suspend();
+                }
+            }
+        }
+    }
+
+    /// Whether nobody is left on this worker who could want something written.
+    fn log_has_ended(&self) -> bool {
+        self.engine.stopping.load(Ordering::Acquire)
+            && self.system_tasks.get() == 0
+            && self.worker.has_no_user_tasks()
+    }
+
+    fn flush_log(&self, flush: Flush) {
+        let engine = &self.engine;
+        let since = clock::now();
+        for (offset, memory, length) in engine.log.writes(flush) {
+            let io = Io::write(offset, memory, length, 0).durable();
+            // SAFETY: the ring lives as long as the engine, and what a flush
+            // covers is not overwritten before it is durable.
+            unsafe { self.worker.start_io(io) };
+        }
+        let result = self.worker.wait_io();
+        let bytes = flush.end - flush.start;
+        Counters::add(&engine.counters.bytes_written, bytes);
+        let took = clock::now() - since;
+        if engine.log.flushed(flush, result.is_ok(), took) {
+            engine.wake_durable(self.worker.index);
+        }
+        if let Err(error) = result {
+            engine.poison(Error::Io(error));
+        }
+    }
+
+    // ---- housekeeping -------------------------------------------------------
+
+    /// Readies whom the log concerns; part of each step while there is a log.
+    pub(super) fn wake_for_log(&self) -> bool {
+        let mut woke = self.wake_durable_waiters();
+        if let Some(deadline) = self.log.deadline.get()
+            && deadline <= clock::now()
+        {
+            self.log.deadline.set(None);
+            self.engine.log.want_all();
+        }
+        let mut idle = self.log.idle.borrow_mut();
+        if !idle.is_empty() && (self.engine.log.flush_is_due() || self.log_has_ended()) {
+            for task in idle.drain(..) {
+                self.worker.make_ready(task);
+            }
+            woke = true;
+        }
+        woke
+    }
+
+    fn wake_durable_waiters(&self) -> bool {
+        if self.log.waiters.borrow().is_empty() {
+            return false;
+        }
+        let mut woke = false;
+        loop {
+            let durable = self.engine.log.durable();
+            let poisoned = self.engine.poison.get().is_some();
+            let mut changed = false;
+            let mut waiters = self.log.waiters.borrow_mut();
+            while let Some(&Reverse((lsn, task))) = waiters.peek()
+                && (lsn < durable || poisoned)
+            {
+                waiters.pop();
+                self.worker.make_ready(task);
+                changed = true;
+            }
+            drop(waiters);
+            if !changed {
+                return woke;
+            }
+            woke = true;
+            // The next one waits for something that may have become durable
+            // before this was published: look again.
+            self.publish_awaited();
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! What must be durable before something else may happen: addresses that die
+//! only with the record that replaces them, writes whose mapping record is not
+//! durable yet, pages and chunks that nothing reachable names yet
+//! (docs/decisions/0014).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use parking_lot::Mutex;
+
+use super::{Engine, Local};
+use crate::Error;
+use crate::buffer::flag;
+use crate::log::Tier;
+use crate::log::record::{Copied, Kind, Mapped, Token, free_body, mapping_body};
+use crate::page::{Lsn, PageId};
+use crate::pagestore::Address;
+use crate::sched::TaskRef;
+
+/// A floor that holds nothing back.
+const NONE: u64 = u64::MAX;
+
+/// The waiting rooms between a change and its durability.
+pub(crate) struct Settling {
+    /// Addresses that die once the record at their LSN is durable; about in order.
+    graves: Mutex<VecDeque<(Lsn, Address)>>,
+    grave_count: AtomicUsize,
+    /// Per system task: the oldest change in the batch that it is writing.
+    floors: Vec<AtomicU64>,
+    /// Batches that were written: the oldest change in them, and their mapping record.
+    unsettled: Mutex<VecDeque<(u64, Lsn)>>,
+    /// What belongs to something that is not committed yet.
+    promises: Mutex<HashMap<Token, Vec<PageId>>>,
+    /// Dirty pages with changes older than this are to be written; 0 if none.
+    flush_before: AtomicU64,
+    flush_waiters: Mutex<Vec<TaskRef>>,
+    /// Frames still to be written before the waiters look again.
+    flush_left: AtomicUsize,
+}
+
+impl Settling {
+    /// For as many tasks that write batches as `writers`.
+    pub(super) fn new(writers: usize) -> Settling {
+        Settling {
+            graves: Mutex::new(VecDeque::new()),
+            grave_count: AtomicUsize::new(0),
+            floors: (0..writers).map(|_| AtomicU64::new(NONE)).collect(),
+            unsettled: Mutex::new(VecDeque::new()),
+            promises: Mutex::new(HashMap::new()),
+            flush_before: AtomicU64::new(0),
+            flush_waiters: Mutex::new(Vec::new()),
+            flush_left: AtomicUsize::new(0),
+        }
+    }
+
+    /// A change as old as `oldest` is in the batch of the writing task `slot`.
+    /// Called before the frame says that it is clean.
+    pub(super) fn hold(&self, slot: usize, oldest: u64) {
+        self.floors[slot].fetch_min(oldest, AcqRel);
+    }
+
+    /// The batch of `slot` was written, or will be written again; `record`
+    /// says where to, if it was.
+    pub(super) fn release(&self, slot: usize, record: Option<Lsn>) {
+        let floor = self.floors[slot].load(Acquire);
+        if let Some(record) = record
+            && floor != NONE
+        {
+            self.unsettled.lock().push_back((floor, record));
+        }
+        self.floors[slot].store(NONE, Release);
+    }
+
+    /// Whether writers are to write however few pages are dirty.
+    pub(super) fn flush_wanted(&self) -> bool {
+        self.flush_before.load(Relaxed) > 0
+    }
+
+    /// Every promise that is open: token and pages.
+    pub(super) fn promises(&self) -> Vec<(Token, Vec<PageId>)> {
+        let promises = self.promises.lock();
+        promises
+            .iter()
+            .map(|(t, pages)| (*t, pages.clone()))
+            .collect()
+    }
+}
+
+impl Engine {
+    /// What is at `addresses` dies once the record at `record` is durable.
+    pub(crate) fn bury(&self, record: Lsn, addresses: impl Iterator<Item = Address>) {
+        let mut graves = self.settling.graves.lock();
+        let before = graves.len();
+        graves.extend(
+            addresses
+                .filter(|address| !address.is_none())
+                .map(|address| (record, address)),
+        );
+        let added = graves.len() - before;
+        self.settling.grave_count.fetch_add(added, Relaxed);
+    }
+
+    /// The LSN whose durability implies that of every record so far.
+    pub(crate) fn newest_record(&self) -> Lsn {
+        Lsn(self.log.next().0.saturating_sub(1))
+    }
+
+    /// Whether addresses wait for records to become durable.
+    pub(crate) fn has_graves(&self) -> bool {
+        self.settling.grave_count.load(Relaxed) > 0
+    }
+
+    /// The oldest change that no durable copy contains, as of now and of
+    /// `complete`, which was read before: where a recovery has to start at the latest.
+    pub(crate) fn oldest_unsettled(&self, complete: Lsn) -> Lsn {
+        // In this order: a change moves from the frame to the floor of whoever
+        // writes it, and from there to the unsettled.
+        let mut oldest = complete.0;
+        for frame in 0..self.pool.frames.count() {
+            let header = self.pool.frames.header(frame);
+            let flags = header.flags.load(Acquire);
+            if flags & flag::DIRTY != 0 && flags & flag::FREED == 0 {
+                oldest = oldest.min(header.oldest_lsn.load(Acquire));
+            }
+        }
+        for floor in &self.settling.floors {
+            oldest = oldest.min(floor.load(Acquire));
+        }
+        let durable = self.log.durable();
+        let mut unsettled = self.settling.unsettled.lock();
+        unsettled.retain(|(_, record)| *record >= durable);
+        let waiting = unsettled.iter().map(|(floor, _)| *floor);
+        Lsn(waiting.fold(oldest, u64::min))
+    }
+
+    /// Frames that are dirty, or being written, with a change older than `before`.
+    fn count_older(&self, before: Lsn) -> usize {
+        (0..self.pool.frames.count())
+            .filter(|&frame| {
+                let header = self.pool.frames.header(frame);
+                let flags = header.flags.load(Acquire);
+                flags & flag::DIRTY != 0
+                    && flags & flag::FREED == 0
+                    && header.oldest_lsn.load(Acquire) < before.0
+            })
+            .count()
+    }
+
+    /// `pages` belong to `token` until a record confirms it. They are listed
+    /// before the record that says so is appended.
+    pub(crate) fn promise(&self, token: Token, pages: &[PageId]) {
+        if self.log.is_on() {
+            let mut promises = self.settling.promises.lock();
+            promises.entry(token).or_default().extend(pages);
+        }
+    }
+
+    /// The record that confirms `tokens`, or gives them up, has been appended.
+    /// Called before it counts as complete: no checkpoint that starts behind the
+    /// record may still hold them open.
+    pub(crate) fn settle_promises(&self, tokens: &[Token]) {
+        if !tokens.is_empty() && self.log.is_on() {
+            let mut promises = self.settling.promises.lock();
+            for token in tokens {
+                promises.remove(token);
+            }
+        }
+    }
+
+    /// Writing has failed: nobody waits for old pages any longer.
+    pub(super) fn settling_failed(&self) {
+        self.wake_all(&self.settling.flush_waiters);
+    }
+
+    /// `count` frames were written: whoever waits for old ones may look again.
+    pub(super) fn flush_progress(&self, count: usize) {
+        if !self.settling.flush_wanted() {
+            return;
+        }
+        let left = &self.settling.flush_left;
+        let before = left
+            .fetch_update(AcqRel, Acquire, |left| Some(left.saturating_sub(count)))
+            .unwrap_or(0);
+        if before <= count {
+            self.wake_all(&self.settling.flush_waiters);
+        }
+    }
+}
+
+impl Local {
+    /// Lets die what waited for records that are durable by now.
+    pub(crate) fn settle_graves(&self) -> bool {
+        let engine = &self.engine;
+        if !engine.has_graves() {
+            return false;
+        }
+        let durable = engine.log.durable();
+        let Some(mut graves) = engine.settling.graves.try_lock() else {
+            return false;
+        };
+        let mut dead: Vec<Address> = Vec::new();
+        while let Some(&(record, address)) = graves.front()
+            && record < durable
+        {
+            graves.pop_front();
+            dead.push(address);
+        }
+        drop(graves);
+        if dead.is_empty() {
+            return false;
+        }
+        engine.settling.grave_count.fetch_sub(dead.len(), Relaxed);
+        let mut space = engine.space.lock();
+        let mut freed = false;
+        for address in dead {
+            freed |= space.kill(address);
+        }
+        let spare = space.spare_segments();
+        drop(space);
+        self.after_space_change(freed, spare);
+        true
+    }
+
+    /// Appends a mapping record; where nothing is logged, an LSN.
+    pub(crate) fn log_copies(&self, token: Token, copies: &[Mapped]) -> Lsn {
+        let engine = &self.engine;
+        let body = if engine.log.is_on() {
+            mapping_body(token, copies)
+        } else {
+            Vec::new()
+        };
+        let record = engine
+            .log
+            .append(self.worker.index, Kind::Mapping, &[&body], |_| {});
+        for copy in copies {
+            engine.changes.mark(copy.page);
+        }
+        record
+    }
+
+    /// Notes that `pages`, which no copy exists of yet, belong to `token`.
+    pub(crate) fn promise_pages(&self, token: Token, pages: &[PageId]) {
+        if !self.engine.log.is_on() {
+            return;
+        }
+        self.engine.promise(token, pages);
+        let promised: Vec<Mapped> = pages
+            .iter()
+            .map(|&page| Mapped {
+                what: Copied::Promised,
+                page,
+                version: Lsn(0),
+                address: Address::NONE,
+                seq: 0,
+            })
+            .collect();
+        let _ = self.log_copies(token, &promised);
+    }
+
+    /// Appends a free record: chunks or pages that are gone, tokens given up. May
+    /// wait for room in the log.
+    pub(crate) fn log_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
+        let engine = &self.engine;
+        let bytes = 8 * (tokens.len() + pages.len() + 1) as u64;
+        // Without room the store is poisoned, and nothing is written any more.
+        let _room = self.log_room(bytes, Tier::System);
+        let body = if engine.log.is_on() {
+            free_body(tokens, pages)
+        } else {
+            Vec::new()
+        };
+        let settle = |_| engine.settle_promises(tokens);
+        engine
+            .log
+            .append(self.worker.index, Kind::Free, &[&body], settle)
+    }
+
+    /// Waits until every change that is older than `before` is in a copy on
+    /// the drive that a durable record names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn settle_pages(&self, before: Lsn) -> Result<(), Error> {
+        let engine = &self.engine;
+        let settling = &engine.settling;
+        loop {
+            engine.writable()?;
+            let left = engine.count_older(before);
+            if left == 0 {
+                break;
+            }
+            let Some(task) = self.worker.current_task() else {
+                break;
+            };
+            settling.flush_left.store(left, Release);
+            settling.flush_waiters.lock().push(task);
+            settling.flush_before.fetch_max(before.0, AcqRel);
+            for remote in &engine.remotes {
+                remote.notify();
+            }
+            self.worker.park();
+        }
+        if settling.flush_before.load(Acquire) <= before.0 {
+            settling.flush_before.store(0, Release);
+        }
+        // Copies may still be in flight, or their records.
+        loop {
+            engine.writable()?;
+            let complete = engine.log.complete();
+            if engine.oldest_unsettled(complete) >= before.min(complete) {
+                return Ok(());
+            }
+            self.wait_durable(engine.newest_record())?;
+            self.worker.yield_now();
+        }
+    }
+}
+
+/// Which pages of the checkpointed mapping table have changed since they were
+/// written: a bit each.
+pub(crate) struct Changes(Vec<AtomicU64>);
+
+impl Changes {
+    /// For `capacity` page ids.
+    pub(super) fn new(capacity: u64) -> Changes {
+        let pages = capacity.div_ceil(crate::pagestore::checkpoint::WORDS_PER_PAGE);
+        let mut bits = Vec::new();
+        bits.resize_with(pages.div_ceil(64) as usize, || AtomicU64::new(0));
+        Changes(bits)
+    }
+
+    /// The word of `id` was changed.
+    pub(crate) fn mark(&self, id: PageId) {
+        let page = id.0 / crate::pagestore::checkpoint::WORDS_PER_PAGE;
+        self.mark_page(page);
+    }
+
+    /// Page `page` of the table is to be written again.
+    pub(super) fn mark_page(&self, page: u64) {
+        if let Some(word) = self.0.get((page / 64) as usize) {
+            // Orders the change before whoever clears the bit.
+            word.fetch_or(1 << (page % 64), AcqRel);
+        }
+    }
+
+    /// Clears the bit of `page`; whether it was set.
+    pub(super) fn take(&self, page: u64) -> bool {
+        let bit = 1 << (page % 64);
+        self.0.get((page / 64) as usize).is_some_and(|word| {
+            word.load(Acquire) & bit != 0 && word.fetch_and(!bit, AcqRel) & bit != 0
+        })
+    }
+}

@@ -1,0 +1,249 @@
+//! What is being written to the drive, and what is there.
+//!
+//! Any worker flushes. A flush takes everything that is complete, padded to a
+//! whole block; while one is in flight, what completes meanwhile gathers for the
+//! next, which is all that group commit needs.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// Flushes in flight at most, over all workers.
+const MOST_FLUSHES: usize = 4;
+/// Bytes that must wait before a flush starts beside another one.
+const BESIDE_BYTES: u64 = 32 << 10;
+
+/// A part of the log that one flush writes: whole blocks that nobody wrote before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Flush {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+/// What a log writer is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Claim {
+    /// Nothing that the end of a flush in flight, or a new wish, does not bring up again.
+    Nothing,
+    /// Somebody on another thread is still copying.
+    Later,
+    /// Write this, then tell [`super::Log::flushed`].
+    Flush(Flush),
+    /// More was appended than there was room for: nothing more can be written.
+    Overrun,
+}
+
+struct Flight {
+    flush: Flush,
+    done: bool,
+}
+
+struct State {
+    /// Flushes in flight, in order; all before the first are durable.
+    flights: VecDeque<Flight>,
+    running: usize,
+    /// End of the padding that was taken for the next flush.
+    padded_to: u64,
+}
+
+/// Numbers of the log since the store was opened.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct LogCounters {
+    /// Bytes of records and stamps.
+    pub(crate) bytes: u64,
+    /// Bytes written to the drive, whole blocks.
+    pub(crate) bytes_written: u64,
+    pub(crate) commits: u64,
+    pub(crate) flushes: u64,
+    pub(crate) flush_ns: u64,
+    pub(crate) flush_ns_max: u64,
+}
+
+pub(super) struct Flushing {
+    state: Mutex<State>,
+    /// Everything that starts below this shall become durable.
+    wanted: AtomicU64,
+    /// Everything below this is durable or in flight.
+    claimed: AtomicU64,
+    durable: AtomicU64,
+    running: AtomicUsize,
+    failed: AtomicBool,
+    overrun: AtomicBool,
+    padding: AtomicU64,
+    flushes: AtomicU64,
+    bytes: AtomicU64,
+    ns: AtomicU64,
+    ns_max: AtomicU64,
+}
+
+impl Flushing {
+    pub(super) fn new(next: u64) -> Flushing {
+        Flushing {
+            state: Mutex::new(State {
+                flights: VecDeque::with_capacity(MOST_FLUSHES),
+                running: 0,
+                padded_to: next,
+            }),
+            wanted: AtomicU64::new(next),
+            claimed: AtomicU64::new(next),
+            durable: AtomicU64::new(next),
+            running: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            overrun: AtomicBool::new(false),
+            padding: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            ns: AtomicU64::new(0),
+            ns_max: AtomicU64::new(0),
+        }
+    }
+
+    // Sequentially consistent where two sides each write one word and look at
+    // the other's: of a wish and the end of a flush, or of the durable end and
+    // somebody who waits for it, one sees the other.
+
+    #[inline]
+    pub(super) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub(super) fn durable_hint(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub(super) fn want(&self, below: u64) {
+        if self.wanted.load(Ordering::Relaxed) < below {
+            self.wanted.fetch_max(below, Ordering::SeqCst);
+        }
+    }
+
+    /// Gives up: nothing more becomes durable.
+    pub(super) fn fail(&self) {
+        self.failed.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn overrun(&self) {
+        self.overrun.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn has_overrun(&self) -> bool {
+        self.overrun.load(Ordering::Relaxed)
+    }
+
+    /// Whether a log writer that looked now would find something to do. `next`
+    /// is the log's end; `everything` asks for all of it.
+    pub(super) fn is_due(&self, next: u64, everything: bool) -> bool {
+        if self.failed.load(Ordering::Relaxed) {
+            return false;
+        }
+        if self.overrun.load(Ordering::Relaxed) {
+            return true;
+        }
+        let claimed = self.claimed.load(Ordering::SeqCst);
+        let wanted = self.wanted.load(Ordering::SeqCst) > claimed || (everything && next > claimed);
+        wanted
+            && may_start(
+                self.running.load(Ordering::SeqCst),
+                next.saturating_sub(claimed),
+            )
+    }
+
+    /// Takes the next flush. `pad` fills the log up to a whole block, and
+    /// returns the end; `complete` is up to where everybody has copied.
+    pub(super) fn claim(
+        &self,
+        next: u64,
+        everything: bool,
+        pad: impl FnOnce() -> (u64, u64),
+        complete: impl FnOnce() -> u64,
+    ) -> Claim {
+        let mut state = self.state.lock();
+        if self.overrun.load(Ordering::Relaxed) {
+            return self.give_up();
+        }
+        if !self.is_due(next, everything) {
+            return Claim::Nothing;
+        }
+        let start = self.claimed.load(Ordering::Relaxed);
+        if state.padded_to <= start {
+            let (from, to) = pad();
+            self.padding.fetch_add(to - from, Ordering::Relaxed);
+            state.padded_to = to;
+        }
+        let end = state.padded_to;
+        if end <= start {
+            return Claim::Nothing;
+        }
+        if complete() < end {
+            return Claim::Later;
+        }
+        // Not before: a writer that finds no room says so before it clears its mark.
+        if self.overrun.load(Ordering::SeqCst) {
+            return self.give_up();
+        }
+        self.claimed.store(end, Ordering::SeqCst);
+        let flush = Flush { start, end };
+        state.flights.push_back(Flight { flush, done: false });
+        state.running += 1;
+        self.running.store(state.running, Ordering::SeqCst);
+        Claim::Flush(flush)
+    }
+
+    fn give_up(&self) -> Claim {
+        if self.failed.swap(true, Ordering::SeqCst) {
+            Claim::Nothing
+        } else {
+            Claim::Overrun
+        }
+    }
+
+    /// The I/O of `flush` has ended, after `took`; returns whether more is durable than before.
+    pub(super) fn flushed(&self, flush: Flush, succeeded: bool, took: Duration) -> bool {
+        if !succeeded {
+            self.fail();
+        }
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.bytes
+            .fetch_add(flush.end - flush.start, Ordering::Relaxed);
+        self.ns.fetch_add(ns, Ordering::Relaxed);
+        self.ns_max.fetch_max(ns, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.running -= 1;
+        self.running.store(state.running, Ordering::SeqCst);
+        if succeeded && let Some(flight) = state.flights.iter_mut().find(|f| f.flush == flush) {
+            flight.done = true;
+        }
+        let mut advanced = false;
+        // A flush that failed stays, and with it all that come after it.
+        while let Some(first) = state.flights.front()
+            && first.done
+        {
+            self.durable.store(first.flush.end, Ordering::SeqCst);
+            state.flights.pop_front();
+            advanced = true;
+        }
+        advanced
+    }
+
+    pub(super) fn counters(&self, appended: u64, commits: u64) -> LogCounters {
+        LogCounters {
+            bytes: appended.saturating_sub(self.padding.load(Ordering::Relaxed)),
+            bytes_written: self.bytes.load(Ordering::Relaxed),
+            commits,
+            flushes: self.flushes.load(Ordering::Relaxed),
+            flush_ns: self.ns.load(Ordering::Relaxed),
+            flush_ns_max: self.ns_max.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Whether a flush of `pending` bytes may start beside `running` others. Alone
+/// at once; beside others only with enough to do, because whatever waits for the
+/// end of the one in flight costs no flush of its own.
+fn may_start(running: usize, pending: u64) -> bool {
+    running == 0 || (running < MOST_FLUSHES && pending >= BESIDE_BYTES)
+}

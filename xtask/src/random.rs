@@ -1,0 +1,38 @@
+//! Seeded randomness for choosing what to do.
+
+use isobath_flash::rng::Rng;
+
+/// A seeded stream of choices.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(Rng);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(Rng::new(seed))
+    }
+
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0.bits()
+    }
+
+    /// Evenly from 0 to `n` - 1.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// True `percent` times in a hundred.
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    /// From 1 to about `most`, small numbers as often as large ones.
+    pub(crate) fn skewed(&mut self, most: u64) -> u64 {
+        let bits = 64 - most.leading_zeros();
+        let width = self.below(u64::from(bits)) + 1;
+        1 + self.below(most.min((1 << width) - 1).max(1))
+    }
+}

@@ -1,0 +1,323 @@
+//! Clients of a simulated store: tasks that read and write and record it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use isobath::{Error, Store, Tree};
+
+use super::recorder::{Meaning, Recorder};
+use crate::data::value;
+use crate::history::{Key, Level, Outcome, Read, Version, Write};
+use crate::random::Random;
+
+/// Lengths of values: in the leaf, and in one or several chunks.
+const LENGTHS: [usize; 8] = [12, 12, 20, 60, 400, 1000, 1100, 1500];
+const LARGE: [usize; 4] = [4000, 9000, 30_000, 70_000];
+
+/// One client.
+pub(super) struct Actor {
+    pub(super) store: Store,
+    pub(super) trees: Vec<Tree>,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) random: Random,
+    /// Records that only this client writes.
+    pub(super) own: Vec<Key>,
+    /// Records that everybody writes without looking.
+    pub(super) shared: Vec<Key>,
+    /// A tree that this client alone makes, fills and drops, and its records.
+    pub(super) passing: Option<Passing>,
+    pub(super) large_values: bool,
+}
+
+/// A tree that comes and goes.
+pub(super) struct Passing {
+    pub(super) index: usize,
+    pub(super) exists: bool,
+    pub(super) present: BTreeMap<Key, Version>,
+}
+
+impl Actor {
+    /// Works until it has done `operations` or is told to stop.
+    pub(super) fn run(mut self, operations: u64) {
+        for _ in 0..operations {
+            if self.recorder.is_stopped() || !self.step() {
+                return;
+            }
+        }
+    }
+
+    /// One operation; `false` if there is no point in another one.
+    fn step(&mut self) -> bool {
+        match self.random.below(100) {
+            0..34 => {
+                let key = self.random.one_of(&self.own);
+                self.write(key)
+            }
+            34..46 => {
+                let key = self.random.one_of(&self.shared);
+                self.write(key)
+            }
+            46..66 => {
+                let key = self.any_key();
+                self.get(key)
+            }
+            66..70 => self.scan(),
+            70..80 if self.passing.is_some() => self.pass(),
+            _ => {
+                let key = self.random.one_of(&self.own);
+                self.write(key)
+            }
+        }
+    }
+
+    fn any_key(&mut self) -> Key {
+        if self.random.chance(50) {
+            self.random.one_of(&self.own)
+        } else {
+            self.random.one_of(&self.shared)
+        }
+    }
+
+    pub(super) fn length(&mut self) -> usize {
+        if self.large_values && self.random.chance(6) {
+            self.random.one_of(&LARGE)
+        } else {
+            self.random.one_of(&LENGTHS)
+        }
+    }
+
+    /// Ends an operation that failed; whether to go on.
+    pub(super) fn failed(&self, at: usize, error: &Error, doing: &str) -> bool {
+        let meaning = self.recorder.meaning(error, doing);
+        self.recorder.end_with(at, meaning);
+        meaning != Meaning::Over
+    }
+
+    /// Puts or removes a record.
+    fn write(&mut self, key: Key) -> bool {
+        let version = self.recorder.version();
+        let present = self.random.chance(75);
+        let write = Write {
+            key,
+            version,
+            present,
+        };
+        let universe = Arc::clone(&self.recorder.universe);
+        let (tree, bytes) = universe.record(key);
+        let tree = self.trees[tree].clone();
+        let length = self.length();
+        let at = self.recorder.begin_writes(&[write]);
+        let (done, doing) = if !present {
+            (tree.remove(bytes).map(|_| ()), "removing")
+        } else if length > 5000 && self.random.chance(50) {
+            (self.stream(&tree, bytes, &value(version, length)), "streaming")
+        } else {
+            (tree.insert(bytes, &value(version, length)), "inserting")
+        };
+        match done {
+            Ok(()) => {
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => self.failed(at, &error, doing),
+        }
+    }
+
+    /// Writes a value in parts.
+    fn stream(&mut self, tree: &Tree, key: &[u8], bytes: &[u8]) -> Result<(), Error> {
+        let part = 1 + self.random.below(bytes.len() as u64) as usize;
+        let mut writer = tree.writer(key)?;
+        for part in bytes.chunks(part) {
+            writer.append(part)?;
+        }
+        writer.finish()
+    }
+
+    fn get(&mut self, key: Key) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let (tree, bytes) = universe.record(key);
+        let at = self.recorder.begin(Level::Single);
+        match self.trees[tree].get(bytes) {
+            Ok(found) => {
+                if let Some(seen) = self.recorder.seen(key, found.as_deref()) {
+                    self.recorder.read(at, key, seen);
+                }
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => self.failed(at, &error, "getting"),
+        }
+    }
+
+    /// Reads a range of one tree, in either direction.
+    fn scan(&mut self) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let index = self.random.below(self.trees.len() as u64) as usize;
+        let keys = &universe.trees[index].keys;
+        if keys.is_empty() {
+            return true;
+        }
+        let from = self.random.below(keys.len() as u64) as usize;
+        let count = self.random.skewed(60) as usize;
+        let part: Vec<(&Vec<u8>, Key)> = keys
+            .iter()
+            .skip(from)
+            .take(count)
+            .map(|(bytes, &key)| (bytes, key))
+            .collect();
+        let (Some(first), Some(end)) = (part.first(), part.last()) else {
+            return true;
+        };
+        let begin = self.recorder.tick();
+        let mut found: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        let bounds = (Bound::Included(&first.0[..]), Bound::Included(&end.0[..]));
+        let tree = &self.trees[index];
+        let mut order = Vec::new();
+        let reverse = self.random.chance(30);
+        let take = |key: &[u8], value: &[u8]| {
+            order.push(key.to_vec());
+            found.insert(key.to_vec(), value.to_vec());
+            true
+        };
+        let scanned = if reverse {
+            tree.scan_reverse(bounds, take)
+        } else {
+            tree.scan(bounds, take)
+        };
+        if let Err(error) = scanned {
+            return self.recorder.meaning(&error, "scanning") != Meaning::Over;
+        }
+        if reverse {
+            order.reverse();
+        }
+        if !order.is_sorted_by(|a, b| a < b) {
+            self.recorder.violate("a scan is out of order".to_owned());
+        }
+        let mut reads = Vec::with_capacity(part.len());
+        for (bytes, key) in part {
+            let value = found.remove(bytes);
+            if let Some(seen) = self.recorder.seen(key, value.as_deref()) {
+                reads.push(Read { key, seen });
+            }
+        }
+        if let Some(foreign) = found.keys().next() {
+            let shown = String::from_utf8_lossy(foreign).into_owned();
+            let what = format!("a scan found the key {shown:?}, which nobody wrote");
+            self.recorder.violate(what);
+        }
+        self.recorder.scanned(begin, &reads);
+        true
+    }
+
+    // ---- a tree that comes and goes --------------------------------------------------
+
+    fn pass(&mut self) -> bool {
+        let Some(mut passing) = self.passing.take() else {
+            return true;
+        };
+        let go_on = if !passing.exists {
+            self.create(&mut passing)
+        } else if self.random.chance(12) {
+            self.drop_tree(&mut passing)
+        } else {
+            self.fill(&mut passing)
+        };
+        self.passing = Some(passing);
+        go_on
+    }
+
+    fn create(&mut self, passing: &mut Passing) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let tree = &universe.trees[passing.index];
+        let version = self.recorder.version();
+        self.recorder.creating(tree.existence, version);
+        let write = Write {
+            key: tree.existence,
+            version,
+            present: true,
+        };
+        let at = self.recorder.begin_writes(&[write]);
+        match self.store.create_tree(&tree.name) {
+            Ok(_) => {
+                passing.exists = true;
+                passing.present.clear();
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => {
+                // Whether the tree is there now is for recovery to say.
+                let refused = self.recorder.meaning(&error, "creating a tree");
+                self.recorder.end_with(at, refused);
+                refused == Meaning::Refused
+            }
+        }
+    }
+
+    /// One operation that removes the tree and all its records.
+    fn drop_tree(&mut self, passing: &mut Passing) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let tree = &universe.trees[passing.index];
+        let mut removed = vec![tree.existence];
+        removed.extend(passing.present.keys());
+        let writes: Vec<Write> = removed
+            .into_iter()
+            .map(|key| Write {
+                key,
+                version: self.recorder.version(),
+                present: false,
+            })
+            .collect();
+        let at = self.recorder.begin_writes(&writes);
+        match self.store.drop_tree(&tree.name) {
+            Ok(()) => {
+                passing.exists = false;
+                passing.present.clear();
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => {
+                let refused = self.recorder.meaning(&error, "dropping a tree");
+                self.recorder.end_with(at, refused);
+                refused == Meaning::Refused
+            }
+        }
+    }
+
+    fn fill(&mut self, passing: &mut Passing) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let keys: Vec<Key> = universe.trees[passing.index].keys.values().copied().collect();
+        let key = self.random.one_of(&keys);
+        let version = self.recorder.version();
+        let name = &universe.trees[passing.index].name;
+        let tree = match self.store.tree(name) {
+            Ok(tree) => tree,
+            Err(Error::NoSuchTree { .. }) => {
+                let what = format!("the tree {name} was made and is gone");
+                self.recorder.violate(what);
+                return false;
+            }
+            Err(error) => return self.recorder.meaning(&error, "opening a tree") != Meaning::Over,
+        };
+        let write = Write {
+            key,
+            version,
+            present: true,
+        };
+        let bytes = value(version, self.length());
+        let at = self.recorder.begin_writes(&[write]);
+        match tree.insert(universe.record(key).1, &bytes) {
+            Ok(()) => {
+                passing.present.insert(key, version);
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => {
+                // It may be there, and then a drop removes it too.
+                passing.present.insert(key, version);
+                self.failed(at, &error, "filling a tree")
+            }
+        }
+    }
+}
+

@@ -1,0 +1,205 @@
+//! What one seed does: sizes, workload and faults, all drawn from it.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use isobath::Options;
+use isobath_io::{Fault, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
+
+use crate::random::Random;
+
+/// Bytes of a segment in simulated stores.
+const SEGMENT: u64 = 64 << 10;
+
+/// A kind of fault that a campaign may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum FaultKind {
+    /// Power cuts, between runs and during recovery.
+    Power,
+    /// I/Os that fail.
+    Io,
+    /// Bits of stored bytes change.
+    Rot,
+    /// Writes land elsewhere.
+    Misdirected,
+    /// Writes are acknowledged and dropped.
+    Lost,
+    /// Some I/Os take a thousand times longer.
+    Slow,
+    /// The device is full at times.
+    Full,
+}
+
+/// What happens to stored bytes behind the store's back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Damage {
+    Rot,
+    Misdirected,
+    Lost,
+}
+
+/// The faults of one seed.
+#[derive(Debug, Clone)]
+pub(crate) struct Faults {
+    pub(crate) power: bool,
+    /// Operations that fail, and how many of a million.
+    pub(crate) io: Option<(Op, u32)>,
+    pub(crate) damage: Option<Damage>,
+    pub(crate) slow: bool,
+    pub(crate) full: bool,
+}
+
+/// Everything that a seed decides before it runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Scenario {
+    pub(crate) seed: u64,
+    pub(crate) workers: usize,
+    pub(crate) tasks: usize,
+    pub(crate) actors: u64,
+    /// Operations of each actor and round.
+    pub(crate) operations: u64,
+    pub(crate) rounds: u64,
+    pub(crate) trees: usize,
+    pub(crate) own_keys: u64,
+    pub(crate) shared_keys: u64,
+    pub(crate) large_values: bool,
+    pub(crate) extra_frames: u64,
+    pub(crate) limit_bytes: Option<u64>,
+    pub(crate) latency_us: RangeInclusive<u64>,
+    pub(crate) atomic_unit: u32,
+    pub(crate) faults: Faults,
+}
+
+impl Scenario {
+    /// The scenario of `seed`, with faults of the kinds `allowed` only.
+    pub(crate) fn draw(seed: u64, allowed: &[FaultKind]) -> Scenario {
+        let mut random = Random::new(seed ^ 0x0073_6365_6e61_7269);
+        let faults = Faults::draw(&mut random, allowed);
+        let workers = 1 + random.below(4) as usize;
+        let actors = 1 + random.below(12);
+        let full = faults.full;
+        Scenario {
+            seed,
+            workers,
+            tasks: 2 + random.below(7) as usize,
+            actors,
+            operations: 10 + random.skewed(1500) / actors.div_ceil(4),
+            rounds: 1 + random.below(3),
+            trees: 1 + random.below(3) as usize,
+            own_keys: 1 + random.skewed(400),
+            shared_keys: 1 + random.skewed(24),
+            large_values: random.chance(60),
+            extra_frames: random.one_of(&[0, 0, 40, 400]),
+            limit_bytes: full.then(|| (2 << 20) + random.below(8) * (512 << 10)),
+            latency_us: 0..=random.one_of(&[0, 5, 40, 200]),
+            atomic_unit: random.one_of(&[512, 512, 4096]),
+            faults,
+        }
+    }
+
+    /// A short run for crash points at every I/O.
+    pub(crate) fn short(seed: u64) -> Scenario {
+        let mut random = Random::new(seed);
+        let mut scenario = Scenario::draw(seed, &[FaultKind::Power]);
+        scenario.actors = 1 + random.below(4);
+        scenario.operations = 6 + random.below(24);
+        scenario.rounds = 1;
+        scenario.own_keys = 1 + random.below(30);
+        scenario
+    }
+
+    /// How the store is created and opened.
+    pub(crate) fn options(&self) -> Options {
+        let (workers, tasks) = (self.workers as u64, self.tasks as u64);
+        let frames = 128 + 64 * workers + 4 * workers * tasks + self.extra_frames;
+        Options::new()
+            .pool_bytes(frames * 4224)
+            .workers(self.workers)
+            .tasks_per_worker(self.tasks)
+            .depth_per_worker(16)
+            .segment_bytes(SEGMENT as u32)
+            .volume_limit_bytes(self.limit_bytes)
+    }
+
+    /// The device's behaviour in round `round`, before faults are armed.
+    pub(crate) fn device(&self, round: u64) -> FaultPlan {
+        let seed = self.seed ^ (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut plan = FaultPlan::new(seed)
+            .latency_us(self.latency_us.clone())
+            .atomic_unit(self.atomic_unit)
+            .max_bytes(self.limit_bytes);
+        if self.faults.slow {
+            let slow = Fault::Delay(Duration::from_millis(20));
+            plan = plan.rule(FaultRule::new(slow, Trigger::Probability(0.01)));
+        }
+        plan
+    }
+
+    /// Superblocks lie before this byte; they are written twice, and a run that
+    /// loses both says nothing more.
+    pub(crate) fn first_byte_at_risk(&self) -> u64 {
+        SEGMENT
+    }
+
+    /// What goes wrong while actors work, apart from power cuts.
+    pub(crate) fn rules(&self) -> Vec<FaultRule> {
+        let mut rules = Vec::new();
+        if let Some((op, per_million)) = self.faults.io {
+            let share = Trigger::Probability(f64::from(per_million) / 1e6);
+            let error = Fault::Error(IoErrorKind::Media);
+            rules.push(FaultRule::new(error, share).ops(&[op]));
+        }
+        let fault = match self.faults.damage {
+            Some(Damage::Misdirected) => Fault::Misdirected,
+            Some(Damage::Lost) => Fault::Lost,
+            Some(Damage::Rot) | None => return rules,
+        };
+        let share = Trigger::Probability(0.004);
+        let rule = FaultRule::new(fault, share).ops(&[Op::Write, Op::WriteV]);
+        rules.push(rule.region(self.first_byte_at_risk()..u64::MAX));
+        rules
+    }
+}
+
+impl Faults {
+    fn draw(random: &mut Random, allowed: &[FaultKind]) -> Faults {
+        let may = |kind| allowed.contains(&kind);
+        // Drawn whether allowed or not, so that the rest of the scenario stays.
+        let (power, main) = (random.chance(75), random.below(20));
+        let (slow, full) = (random.chance(15), random.chance(20));
+        let io_op = random.one_of(&[Op::Read, Op::Write, Op::Flush]);
+        let per_million = random.one_of(&[1_000, 5_000, 30_000]);
+        let damage = match main {
+            0 if may(FaultKind::Rot) => Some(Damage::Rot),
+            1 if may(FaultKind::Misdirected) => Some(Damage::Misdirected),
+            2 if may(FaultKind::Lost) => Some(Damage::Lost),
+            _ => None,
+        };
+        let only = match allowed {
+            [FaultKind::Rot] => Some(Damage::Rot),
+            [FaultKind::Misdirected] => Some(Damage::Misdirected),
+            [FaultKind::Lost] => Some(Damage::Lost),
+            _ => None,
+        };
+        let io = may(FaultKind::Io) && ((3..6).contains(&main) || allowed.len() == 1);
+        let damage = damage.or(only);
+        Faults {
+            power: power && may(FaultKind::Power) && damage.is_none(),
+            io: io.then_some((io_op, per_million)),
+            damage,
+            slow: slow && may(FaultKind::Slow),
+            full: full && may(FaultKind::Full),
+        }
+    }
+}
+
+/// What becomes of unflushed writes in one power cut.
+pub(crate) fn survivors(random: &mut Random) -> Survivors {
+    random.one_of(&[
+        Survivors::Random,
+        Survivors::Random,
+        Survivors::Random,
+        Survivors::None,
+        Survivors::Executed,
+    ])
+}

@@ -1,0 +1,257 @@
+//! The shared record of a run: its history, and what went wrong in it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use isobath::Error;
+
+use crate::data::{Universe, version_of};
+use crate::history::{
+    History, Key, Level, Outcome, Read, Seen, Transaction, Version, Write,
+};
+use crate::simulate::plan::Faults;
+
+/// What an error means for the operation that got it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// It had no effect.
+    Refused,
+    /// It may have had one.
+    Open,
+    /// The same, and nothing can be changed any more.
+    Over,
+}
+
+/// What every client of one run shares.
+pub(super) struct Recorder {
+    pub(super) universe: Arc<Universe>,
+    faults: Faults,
+    state: Mutex<State>,
+    /// Clients are to end.
+    stop: AtomicBool,
+    next_version: AtomicU64,
+    /// Errors that were expected, by what they were.
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+struct State {
+    history: History,
+    violations: Vec<String>,
+    created: BTreeMap<Key, Version>,
+}
+
+impl Recorder {
+    pub(super) fn new(universe: Arc<Universe>, faults: Faults, history: History, first_version: Version) -> Arc<Recorder> {
+        Arc::new(Recorder {
+            universe,
+            faults,
+            state: Mutex::new(State {
+                history,
+                violations: Vec::new(),
+                created: BTreeMap::new(),
+            }),
+            stop: AtomicBool::new(false),
+            next_version: AtomicU64::new(first_version),
+            counts: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn version(&self) -> Version {
+        self.next_version.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn versions_so_far(&self) -> Version {
+        self.next_version.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn violate(&self, what: String) {
+        self.stop();
+        self.state().violations.push(what);
+    }
+
+    pub(super) fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.counts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The history so far.
+    pub(super) fn history(&self) -> History {
+        self.state().history.clone()
+    }
+
+    /// The instant of the history.
+    pub(super) fn now(&self) -> u64 {
+        self.state().history.now()
+    }
+
+    // ---- transactions ------------------------------------------------------------
+
+    pub(super) fn begin(&self, level: Level) -> usize {
+        let mut state = self.state();
+        let begin = state.history.tick();
+        state.history.transactions.push(Transaction::new(level, begin));
+        state.history.transactions.len() - 1
+    }
+
+    /// Asks for an operation outside transactions that writes.
+    pub(super) fn begin_writes(&self, writes: &[Write]) -> usize {
+        let at = self.begin(Level::Single);
+        self.state().history.transactions[at].writes = writes.to_vec();
+        at
+    }
+
+    pub(super) fn read(&self, at: usize, key: Key, seen: Seen) {
+        let reads = &mut self.state().history.transactions[at].reads;
+        reads.push(Read { key, seen });
+    }
+
+    /// A write inside a transaction; one that it made before is replaced.
+    pub(super) fn write(&self, at: usize, write: Write) {
+        let mut state = self.state();
+        let transaction = &mut state.history.transactions[at];
+        if let Some(old) = transaction.writes.iter_mut().find(|w| w.key == write.key) {
+            let replaced = (old.key, old.version);
+            *old = write;
+            transaction.replaced.push(replaced);
+        } else {
+            transaction.writes.push(write);
+        }
+    }
+
+    /// Puts the writes of a transaction back to what they were (a savepoint).
+    pub(super) fn restore_writes(&self, at: usize, writes: &[Write]) {
+        let mut state = self.state();
+        let transaction = &mut state.history.transactions[at];
+        let now = std::mem::replace(&mut transaction.writes, writes.to_vec());
+        for write in now {
+            if !writes.iter().any(|w| w.version == write.version) {
+                transaction.replaced.push((write.key, write.version));
+            }
+        }
+    }
+
+    pub(super) fn writes_of(&self, at: usize) -> Vec<Write> {
+        self.state().history.transactions[at].writes.clone()
+    }
+
+    pub(super) fn ask(&self, at: usize, durable: bool) {
+        let mut state = self.state();
+        let now = state.history.tick();
+        let transaction = &mut state.history.transactions[at];
+        transaction.asked = now;
+        transaction.durable = durable;
+    }
+
+    pub(super) fn end(&self, at: usize, outcome: Outcome) {
+        let mut state = self.state();
+        let now = state.history.tick();
+        let transaction = &mut state.history.transactions[at];
+        transaction.outcome = outcome;
+        if outcome != Outcome::Unknown {
+            transaction.end = now;
+        }
+    }
+
+    pub(super) fn end_with(&self, at: usize, meaning: Meaning) {
+        let outcome = match meaning {
+            Meaning::Refused => Outcome::Aborted,
+            Meaning::Open | Meaning::Over => Outcome::Unknown,
+        };
+        self.end(at, outcome);
+    }
+
+    /// Reads of a scan outside transactions: each one an operation of its own.
+    pub(super) fn scanned(&self, begin: u64, reads: &[Read]) {
+        let mut state = self.state();
+        let end = state.history.tick();
+        for &read in reads {
+            let mut single = Transaction::new(Level::Single, begin);
+            single.end = end;
+            single.outcome = Outcome::Committed;
+            single.reads.push(read);
+            state.history.transactions.push(single);
+        }
+    }
+
+    pub(super) fn tick(&self) -> u64 {
+        self.state().history.tick()
+    }
+
+    /// The tree is being made: if it is there from now on, this write made it.
+    pub(super) fn creating(&self, existence: Key, version: Version) {
+        self.state().created.insert(existence, version);
+    }
+
+    pub(super) fn created(&self) -> BTreeMap<Key, Version> {
+        self.state().created.clone()
+    }
+
+    pub(super) fn known_created(&self, created: BTreeMap<Key, Version>) {
+        self.state().created = created;
+    }
+
+    // ---- answers -----------------------------------------------------------------
+
+    /// What a value read under `key` says; a value that is not whole is a violation.
+    pub(super) fn seen(&self, key: Key, value: Option<&[u8]>) -> Option<Seen> {
+        let Some(bytes) = value else {
+            return Some(Seen::Absent);
+        };
+        let version = version_of(bytes);
+        if version.is_none() {
+            let record = self.universe.describe(key);
+            self.violate(format!("{record} has {} bytes that nobody wrote", bytes.len()));
+        }
+        version.map(Seen::Version)
+    }
+
+    /// What an error means, under the faults of this run; an error that no fault
+    /// explains is a violation.
+    pub(super) fn meaning(&self, error: &Error, doing: &str) -> Meaning {
+        let (name, meaning) = self.classify(error);
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(name).or_default() += 1;
+        drop(counts);
+        meaning.unwrap_or_else(|| {
+            if !self.is_stopped() {
+                self.violate(format!("{doing} failed without a reason: {error}"));
+            }
+            Meaning::Open
+        })
+    }
+
+    fn classify(&self, error: &Error) -> (&'static str, Option<Meaning>) {
+        let failing = self.faults.io.is_some() || self.faults.power || self.is_stopped();
+        match error {
+            Error::VolumeFull { .. } => ("full", self.faults.full.then_some(Meaning::Refused)),
+            Error::Poisoned { .. } | Error::Closed => (
+                "poisoned",
+                (failing || self.faults.damage.is_some()).then_some(Meaning::Over),
+            ),
+            Error::Io(_) | Error::Volume(_) => ("io", failing.then_some(Meaning::Open)),
+            Error::Damaged { .. } | Error::Structure { .. } => {
+                ("damaged", self.faults.damage.map(|_| Meaning::Open))
+            }
+            _ => ("other", None),
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! One seed from its first step to its last check.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use isobath::{Error, Simulation, Store, Tree, Volume};
+use isobath_io::{Fault, FaultDevice, FaultRule, Op, Trigger};
+
+use super::actor::{Actor, Passing};
+use super::plan::{Damage, Scenario, survivors};
+use super::recorder::Recorder;
+use super::state;
+use crate::data::{Universe, key_bytes};
+use crate::history::{History, Key, Version, check};
+use crate::random::Random;
+
+/// Steps after which a round that has not ended counts as stuck.
+const MOST_STEPS: u64 = 20_000_000;
+/// Bits that rot at a time, and steps between two such times.
+const ROTTEN_BITS: u64 = 8;
+const ROT_EVERY: u64 = 3000;
+/// Most power cuts during one recovery before it may end.
+const MOST_INTERRUPTIONS: u64 = 4;
+
+/// What a run did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Depends on every step, I/O and answer.
+    pub(crate) hash: u64,
+    pub(crate) operations: u64,
+    pub(crate) ios: u64,
+    pub(crate) crashes: u64,
+    /// Power cuts while recovering from one.
+    pub(crate) interruptions: u64,
+    pub(crate) checks: u64,
+    /// Runs that ended because the store refused to open, having found damage.
+    pub(crate) refused: u64,
+    /// Records that could not be read, having been damaged.
+    pub(crate) unreadable: u64,
+    pub(crate) errors: BTreeMap<&'static str, u64>,
+}
+
+/// What no correct engine would have done.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}", problems.join("\n"))]
+pub(crate) struct Failure {
+    pub(crate) problems: Vec<String>,
+}
+
+impl Failure {
+    pub(super) fn of(problem: impl Into<String>) -> Failure {
+        Failure {
+            problems: vec![problem.into()],
+        }
+    }
+}
+
+/// Between two rounds.
+struct Between {
+    device: Arc<FaultDevice>,
+    /// What every reader will find from now on.
+    known: BTreeMap<Key, Version>,
+    created: BTreeMap<Key, Version>,
+    next_version: Version,
+}
+
+/// How a round ended.
+enum Ended {
+    /// Everybody had done everything.
+    Done,
+    /// The power was cut.
+    Cut,
+}
+
+pub(crate) struct Run {
+    pub(super) scenario: Scenario,
+    pub(super) universe: Arc<Universe>,
+    /// The groups of records.
+    pub(super) own: Vec<Vec<Key>>,
+    pub(super) shared: Vec<Key>,
+    /// Index of the tree that comes and goes.
+    pub(super) passing: usize,
+    pub(super) report: Report,
+    random: Random,
+}
+
+/// Runs `scenario`.
+///
+/// # Errors
+///
+/// What went wrong.
+pub(crate) fn run(scenario: Scenario) -> Result<Report, Failure> {
+    let mut run = Run::new(scenario);
+    run.whole()?;
+    Ok(run.report)
+}
+
+fn mix(hash: u64, fact: u64) -> u64 {
+    let mixed = (hash ^ fact).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 29
+}
+
+impl Run {
+    pub(super) fn new(scenario: Scenario) -> Run {
+        let mut random = Random::new(scenario.seed ^ 0x72_756e);
+        let mut universe = Universe::default();
+        for index in 0..scenario.trees {
+            universe.add_tree(&format!("t{index}"));
+        }
+        let mut own = Vec::new();
+        for actor in 0..scenario.actors {
+            let mut keys = Vec::new();
+            for number in 0..scenario.own_keys {
+                let tree = random.below(scenario.trees as u64) as usize;
+                let bytes = key_bytes(b'o', actor, number, &mut random);
+                keys.push(universe.add_key(tree, bytes));
+            }
+            own.push(keys);
+        }
+        let mut shared = Vec::new();
+        for number in 0..scenario.shared_keys {
+            let tree = random.below(scenario.trees as u64) as usize;
+            let bytes = key_bytes(b's', 0, number, &mut random);
+            shared.push(universe.add_key(tree, bytes));
+        }
+        let passing = universe.add_tree("passing");
+        for number in 0..20 {
+            let bytes = key_bytes(b'p', 0, number, &mut random);
+            universe.add_key(passing, bytes);
+        }
+        Run {
+            universe: Arc::new(universe),
+            own,
+            shared,
+            passing,
+            report: Report {
+                hash: scenario.seed,
+                ..Report::default()
+            },
+            scenario,
+            random,
+        }
+    }
+
+    fn note(&mut self, fact: u64) {
+        self.report.hash = mix(self.report.hash, fact);
+    }
+
+    fn whole(&mut self) -> Result<(), Failure> {
+        let device = FaultDevice::new(0, self.scenario.device(0));
+        let mut between = Between {
+            device,
+            known: BTreeMap::new(),
+            created: BTreeMap::new(),
+            next_version: 1,
+        };
+        for round in 0..self.scenario.rounds {
+            let Some(simulation) = self.opened(&mut between, round)? else {
+                return Ok(());
+            };
+            let (ended, recorder) = self.round(simulation, &mut between, round)?;
+            if !self.ended(&ended, &recorder, &mut between, round)? {
+                return Ok(());
+            }
+        }
+        self.finally(&mut between)
+    }
+
+    /// A store to work with.
+    fn opened(&mut self, between: &mut Between, round: u64) -> Result<Option<Simulation>, Failure> {
+        let seed = self.scenario.seed.wrapping_add(round << 48);
+        let volume = Volume::from_device(between.device.clone());
+        let options = self.scenario.options();
+        let opened = if round == 0 {
+            let simulation = Simulation::new(volume, &options, seed);
+            simulation.and_then(|simulation| {
+                self.make_trees(simulation.store(), between)?;
+                Ok(simulation)
+            })
+        } else {
+            Simulation::open(volume, &options, seed)
+        };
+        match opened {
+            Ok(simulation) => Ok(Some(simulation)),
+            Err(error) if self.is_detected(&error) => {
+                self.report.refused += 1;
+                Ok(None)
+            }
+            Err(error) => Err(Failure::of(format!("opening for round {round}: {error}"))),
+        }
+    }
+
+    fn make_trees(&self, store: &Store, between: &mut Between) -> Result<(), Error> {
+        for tree in &self.universe.trees[..self.passing] {
+            store.create_tree(&tree.name)?;
+            between.known.insert(tree.existence, between.next_version);
+            between.created.insert(tree.existence, between.next_version);
+            between.next_version += 1;
+        }
+        Ok(())
+    }
+
+    /// An error that says what the faults of this run have done.
+    fn is_detected(&self, error: &Error) -> bool {
+        let damaged = matches!(
+            error,
+            Error::Damaged { .. }
+                | Error::Structure { .. }
+                | Error::SuperblockDamaged { .. }
+                | Error::NotClosedCleanly { .. }
+        );
+        let failed = matches!(
+            error,
+            Error::Io(_) | Error::Volume(_) | Error::Poisoned { .. } | Error::NotClosedCleanly { .. }
+        );
+        let faults = &self.scenario.faults;
+        (damaged || failed) && faults.damage.is_some() || failed && faults.io.is_some()
+    }
+
+    /// Lets clients work until they are done or the power is cut.
+    fn round(
+        &mut self,
+        mut simulation: Simulation,
+        between: &mut Between,
+        round: u64,
+    ) -> Result<(Ended, Arc<Recorder>), Failure> {
+        let recorder = Recorder::new(
+            Arc::clone(&self.universe),
+            self.scenario.faults.clone(),
+            History::starting_with(between.known.clone()),
+            between.next_version,
+        );
+        recorder.known_created(between.created.clone());
+        for rule in self.scenario.rules() {
+            between.device.add_rule(rule);
+        }
+        let cut = self.plan_cut(&between.device);
+        let ended = self.start(&simulation, &recorder, between, round);
+        let (ended, count) = match ended {
+            Ok(started) => started,
+            Err(error) if self.is_detected(&error) || between.device.is_off() => {
+                recorder.stop();
+                (Arc::new(AtomicUsize::new(0)), 0)
+            }
+            Err(error) => return Err(Failure::of(format!("opening trees: {error}"))),
+        };
+        let mut steps = 0u64;
+        let mut was_off = false;
+        while ended.load(Ordering::Relaxed) < count {
+            simulation.step();
+            steps += 1;
+            if cut == Some(steps) {
+                between.device.power_off();
+            }
+            if !was_off && between.device.is_off() {
+                was_off = true;
+                recorder.stop();
+            }
+            self.rot(&between.device, steps);
+            if steps == MOST_STEPS {
+                let stuck = simulation.run_until(|| false, 1);
+                let what = stuck.err().map_or_else(String::new, |stuck| stuck.to_string());
+                // Closing a store that is stuck would never end.
+                std::mem::forget(simulation);
+                let mut problems = recorder.violations();
+                problems.push(format!("round {round} does not end: {what}"));
+                return Err(Failure { problems });
+            }
+        }
+        self.note(simulation.trace_hash());
+        self.report.operations += recorder.history().transactions.len() as u64;
+        for (name, count) in recorder.counts() {
+            *self.report.errors.entry(name).or_default() += count;
+        }
+        let cut = between.device.is_off()
+            || self.scenario.faults.power && self.random.chance(30);
+        if cut {
+            between.device.power_off();
+        } else {
+            between.device.clear_rules();
+            self.whole_state(&mut simulation, &recorder, round)?;
+        }
+        let frames = simulation.store().stats().pool_frames;
+        let accounted = simulation.accounted_frames() as u64;
+        let closed = simulation.close();
+        if !cut {
+            if accounted != frames {
+                let what = format!("round {round}: {accounted} of {frames} frames are accounted for");
+                return Err(Failure::of(what));
+            }
+            match closed {
+                Ok(()) => {}
+                Err(error) if self.is_detected(&error) => {}
+                Err(error) => return Err(Failure::of(format!("closing: {error}"))),
+            }
+        }
+        let violations = recorder.violations();
+        if !violations.is_empty() {
+            return Err(Failure {
+                problems: violations,
+            });
+        }
+        Ok((if cut { Ended::Cut } else { Ended::Done }, recorder))
+    }
+
+    /// Decides when the power goes: the step, if it is not at an I/O.
+    fn plan_cut(&mut self, device: &FaultDevice) -> Option<u64> {
+        let (draw, at) = (self.random.below(3), self.random.skewed(20_000));
+        if !self.scenario.faults.power {
+            return None;
+        }
+        match draw {
+            0 => None,
+            1 => Some(at),
+            _ => {
+                let rule = FaultRule::new(Fault::PowerLoss, Trigger::At(at / 8));
+                device.add_rule(rule.ops(&[Op::Write, Op::WriteV, Op::Flush]));
+                None
+            }
+        }
+    }
+
+    /// Changes stored bits, now and then.
+    fn rot(&mut self, device: &FaultDevice, steps: u64) {
+        if self.scenario.faults.damage != Some(Damage::Rot) || !steps.is_multiple_of(ROT_EVERY) {
+            return;
+        }
+        let first = self.scenario.first_byte_at_risk();
+        let length = device.bytes();
+        // Most of the device holds nothing that matters.
+        for _ in 0..ROTTEN_BITS {
+            let at = first + self.random.below(length - first);
+            let bit = 1 << self.random.below(8);
+            device.corrupt(at..at + 1, |bytes| bytes[0] ^= bit);
+        }
+    }
+
+    /// Starts the clients; how many have ended, and how many there are.
+    fn start(
+        &mut self,
+        simulation: &Simulation,
+        recorder: &Arc<Recorder>,
+        between: &Between,
+        round: u64,
+    ) -> Result<(Arc<AtomicUsize>, usize), Error> {
+        let store = simulation.store();
+        let mut trees: Vec<Tree> = Vec::new();
+        for tree in &self.universe.trees[..self.passing] {
+            trees.push(store.tree(&tree.name)?);
+        }
+        let ended = Arc::new(AtomicUsize::new(0));
+        for (number, own) in self.own.iter().enumerate() {
+            let actor = Actor {
+                store: store.clone(),
+                trees: trees.clone(),
+                recorder: Arc::clone(recorder),
+                random: Random::new(
+                    self.scenario.seed ^ (number as u64 + 1) << 32 ^ (round + 1) << 56,
+                ),
+                own: own.clone(),
+                shared: self.shared.clone(),
+                passing: (number == 0).then(|| self.passing_tree(&between.known)),
+                large_values: self.scenario.large_values,
+            };
+            let ended = Ending(Arc::clone(&ended));
+            let watched = Arc::clone(recorder);
+            let operations = self.scenario.operations;
+            // Its result is in the recorder.
+            let _detached = simulation.spawn(number, move || {
+                let _ended = ended;
+                let work = std::panic::AssertUnwindSafe(|| actor.run(operations));
+                if let Err(panic) = std::panic::catch_unwind(work) {
+                    watched.violate(format!("a client panicked: {}", message(&*panic)));
+                }
+            });
+        }
+        Ok((ended, self.own.len()))
+    }
+
+    fn passing_tree(&self, known: &BTreeMap<Key, Version>) -> Passing {
+        let tree = &self.universe.trees[self.passing];
+        let present = tree
+            .keys
+            .values()
+            .filter_map(|key| known.get(key).map(|&version| (*key, version)));
+        Passing {
+            index: self.passing,
+            exists: known.contains_key(&tree.existence),
+            present: present.collect(),
+        }
+    }
+
+    /// Reads everything of a running store and judges the history with it.
+    fn whole_state(
+        &mut self,
+        simulation: &mut Simulation,
+        recorder: &Recorder,
+        round: u64,
+    ) -> Result<(), Failure> {
+        let state = state::read(simulation.store(), &self.universe, &recorder.created());
+        self.judge(state, recorder.history(), true)
+            .map_err(|failure| failure.in_round(round, "running"))?;
+        self.sound(simulation.store(), round)
+    }
+
+    /// `store.check` finds nothing; what it should find is in the report.
+    fn sound(&mut self, store: &Store, round: u64) -> Result<(), Failure> {
+        self.report.checks += 1;
+        let faults = &self.scenario.faults;
+        match store.check(&mut |_, _| {}) {
+            Ok(report) if report.problems.is_empty() || faults.damage.is_some() => Ok(()),
+            Ok(report) => Err(Failure {
+                problems: report
+                    .problems
+                    .into_iter()
+                    .map(|problem| format!("round {round}: check: {problem}"))
+                    .collect(),
+            }),
+            Err(error) if self.is_detected(&error) => Ok(()),
+            Err(error) => Err(Failure::of(format!("round {round}: check: {error}"))),
+        }
+    }
+
+    /// Judges a history whose last state was read; `running` if nothing happened
+    /// in between that could have undone an acknowledgement.
+    pub(super) fn judge(
+        &mut self,
+        state: state::State,
+        mut history: History,
+        running: bool,
+    ) -> Result<BTreeMap<Key, Version>, Failure> {
+        let mut problems = state.problems;
+        let damage = self.scenario.faults.damage.is_some();
+        let failing = self.scenario.faults.io.is_some();
+        self.report.unreadable += state.unreadable.len() as u64;
+        for (key, error) in &state.unreadable {
+            let explained = damage || failing && matches!(error, Error::Io(_));
+            if !explained {
+                let record = self.universe.describe(*key);
+                problems.push(format!("{record} cannot be read: {error}"));
+            }
+        }
+        if running {
+            for transaction in &mut history.transactions {
+                transaction.durable = true;
+            }
+        }
+        history.unreadable = state.unreadable.iter().map(|(key, _)| *key).collect();
+        history.last = Some(state.records.clone());
+        for transaction in &history.transactions {
+            self.report.hash = mix(self.report.hash, transaction.end ^ transaction.begin << 32);
+        }
+        for finding in check(&history) {
+            problems.push(self.translate(&finding.to_string()));
+        }
+        if problems.is_empty() {
+            Ok(state.records)
+        } else {
+            Err(Failure { problems })
+        }
+    }
+
+    /// Names records as the store does.
+    fn translate(&self, story: &str) -> String {
+        let mut out = String::new();
+        let mut rest = story;
+        while let Some(at) = rest.find("record ") {
+            let (before, after) = rest.split_at(at + "record ".len());
+            out.push_str(before);
+            let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+            match after[..digits].parse::<u32>() {
+                Ok(number) => out.push_str(&self.universe.describe(Key(number))),
+                Err(_) => out.push_str(&after[..digits]),
+            }
+            rest = &after[digits..];
+        }
+        out + rest
+    }
+
+    /// After a round: what is there now. `false` where the run ends early.
+    fn ended(
+        &mut self,
+        ended: &Ended,
+        recorder: &Recorder,
+        between: &mut Between,
+        round: u64,
+    ) -> Result<bool, Failure> {
+        self.note(between.device.digest());
+        self.report.ios += between.device.io_count();
+        let plan = self.scenario.device(round + 1);
+        let kept = match ended {
+            Ended::Done => isobath_io::Survivors::Executed,
+            Ended::Cut => {
+                self.report.crashes += 1;
+                survivors(&mut self.random)
+            }
+        };
+        let mut image = between
+            .device
+            .crash_image_with(kept, self.random.bits(), plan.clone());
+        if matches!(ended, Ended::Cut) {
+            image = self.interrupt_recovery(image, round)?;
+        }
+        between.device = image;
+        between.next_version = recorder.versions_so_far();
+        let seed = self.scenario.seed ^ 0x6f70_656e ^ round << 40;
+        let volume = Volume::from_device(between.device.clone());
+        let simulation = match Simulation::open(volume, &self.scenario.options(), seed) {
+            Ok(simulation) => simulation,
+            Err(error) if self.is_detected(&error) => {
+                self.report.refused += 1;
+                return Ok(false);
+            }
+            Err(error) => {
+                return Err(Failure::of(format!("reopening after round {round}: {error}")));
+            }
+        };
+        let store = simulation.store();
+        let state = state::read(store, &self.universe, &recorder.created());
+        let running = matches!(ended, Ended::Done);
+        between.created = recorder.created();
+        between.known = self
+            .judge(state, recorder.history(), running)
+            .map_err(|failure| failure.in_round(round, "reopened"))?;
+        self.sound(store, round)?;
+        self.close_and_compare(simulation, between, round)
+    }
+
+    /// Closes, opens, and finds exactly as much room taken.
+    fn close_and_compare(
+        &mut self,
+        simulation: Simulation,
+        between: &mut Between,
+        round: u64,
+    ) -> Result<bool, Failure> {
+        let before = simulation.store().stats();
+        self.note(simulation.trace_hash());
+        if let Err(error) = simulation.close() {
+            if self.is_detected(&error) {
+                self.report.refused += 1;
+                return Ok(false);
+            }
+            return Err(Failure::of(format!("closing after round {round}: {error}")));
+        }
+        let volume = Volume::from_device(between.device.clone());
+        let seed = self.scenario.seed ^ 0x0061_6761_696e;
+        let options = self.scenario.options();
+        match Simulation::open(volume, &options, seed) {
+            Ok(simulation) => {
+                let after = simulation.store().stats();
+                let lost = after.allocated_bytes != before.allocated_bytes
+                    || after.live_bytes != before.allocated_bytes;
+                if lost && self.scenario.faults.damage.is_none() {
+                    let what = format!(
+                        "round {round}: room is lost: {} bytes were allocated, now {} are, {} of them live",
+                        before.allocated_bytes, after.allocated_bytes, after.live_bytes
+                    );
+                    return Err(Failure::of(what));
+                }
+                let closed = simulation.close();
+                if let Err(error) = closed
+                    && !self.is_detected(&error)
+                {
+                    return Err(Failure::of(format!("closing again: {error}")));
+                }
+                Ok(true)
+            }
+            Err(error) if self.is_detected(&error) => {
+                self.report.refused += 1;
+                Ok(false)
+            }
+            Err(error) => Err(Failure::of(format!("opening again: {error}"))),
+        }
+    }
+
+    /// Cuts the power again, several times perhaps, while the store recovers.
+    fn interrupt_recovery(
+        &mut self,
+        mut image: Arc<FaultDevice>,
+        round: u64,
+    ) -> Result<Arc<FaultDevice>, Failure> {
+        if !self.random.chance(40) {
+            return Ok(image);
+        }
+        for again in 0..=self.random.below(MOST_INTERRUPTIONS) {
+            let index = self.random.skewed(300) - 1;
+            image.add_rule(FaultRule::new(Fault::PowerLoss, Trigger::At(index)));
+            let volume = Volume::from_device(image.clone());
+            let seed = self.scenario.seed ^ again << 32;
+            let opened = Simulation::open(volume, &self.scenario.options(), seed);
+            match opened {
+                Ok(simulation) => {
+                    // Recovered before the cut, which may come while closing.
+                    drop(simulation);
+                }
+                Err(_) if image.is_off() => {}
+                Err(error) => {
+                    let what = format!("recovering after round {round}: {error}");
+                    return Err(Failure::of(what));
+                }
+            }
+            if !image.is_off() {
+                image.clear_rules();
+                continue;
+            }
+            self.report.interruptions += 1;
+            self.report.ios += image.io_count();
+            let plan = self.scenario.device(round + 100 + again);
+            let kept = survivors(&mut self.random);
+            image = image.crash_image_with(kept, self.random.bits(), plan);
+        }
+        Ok(image)
+    }
+
+    /// After the last round: the store opens, and has what it had.
+    fn finally(&mut self, between: &mut Between) -> Result<(), Failure> {
+        let volume = Volume::from_device(between.device.clone());
+        let opened = Simulation::open(volume, &self.scenario.options(), self.scenario.seed);
+        let simulation = match opened {
+            Ok(simulation) => simulation,
+            Err(error) if self.is_detected(&error) => return Ok(()),
+            Err(error) => return Err(Failure::of(format!("opening at last: {error}"))),
+        };
+        let state = state::read(simulation.store(), &self.universe, &between.created);
+        let history = History::starting_with(between.known.clone());
+        self.judge(state, history, true)
+            .map_err(|failure| failure.in_round(self.scenario.rounds, "at last"))?;
+        self.note(simulation.trace_hash());
+        drop(simulation);
+        self.note(between.device.digest());
+        Ok(())
+    }
+}
+
+impl Failure {
+    pub(super) fn in_round(mut self, round: u64, when: &str) -> Failure {
+        for problem in &mut self.problems {
+            *problem = format!("round {round}, {when}: {problem}");
+        }
+        self
+    }
+}
+
+/// Counts the clients that have ended, by a panic too.
+struct Ending(Arc<AtomicUsize>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What a panic said.
+pub(super) fn message(payload: &(dyn std::any::Any + Send)) -> String {
+    payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".to_owned())
+}

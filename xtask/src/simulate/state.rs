@@ -1,0 +1,121 @@
+//! Reading everything that a store has.
+
+use std::collections::BTreeMap;
+
+use isobath::{Error, Store};
+
+use crate::data::{Universe, version_of};
+use crate::history::{Key, Version};
+
+/// All records of a store.
+pub(super) struct State {
+    pub(super) records: BTreeMap<Key, Version>,
+    /// Records that could not be read, and why.
+    pub(super) unreadable: Vec<(Key, Error)>,
+    pub(super) problems: Vec<String>,
+}
+
+/// Reads all trees of `store` by scans, and each record that is missing or
+/// behind damage by its key. A tree that exists was made by its write in `created`.
+pub(super) fn read(
+    store: &Store,
+    universe: &Universe,
+    created: &BTreeMap<Key, Version>,
+) -> State {
+    let mut state = State {
+        records: BTreeMap::new(),
+        unreadable: Vec::new(),
+        problems: Vec::new(),
+    };
+    for index in 0..universe.trees.len() {
+        state.read_tree(store, universe, index, created);
+    }
+    match store.trees() {
+        Ok(trees) => {
+            for found in trees {
+                if !universe.trees.iter().any(|tree| tree.name == found.name) {
+                    let what = format!("there is a tree {:?} that nobody made", found.name);
+                    state.problems.push(what);
+                }
+            }
+        }
+        Err(error) => {
+            let first = universe.trees[0].existence;
+            state.unreadable.push((first, error));
+        }
+    }
+    state
+}
+
+impl State {
+    fn read_tree(
+        &mut self,
+        store: &Store,
+        universe: &Universe,
+        index: usize,
+        created: &BTreeMap<Key, Version>,
+    ) {
+        let keys = &universe.trees[index];
+        let tree = match store.tree(&keys.name) {
+            Ok(tree) => tree,
+            Err(Error::NoSuchTree { .. }) => return,
+            Err(error) => {
+                self.unreadable.push((keys.existence, error.clone()));
+                let all = keys.keys.values();
+                self.unreadable.extend(all.map(|&key| (key, error.clone())));
+                return;
+            }
+        };
+        match created.get(&keys.existence) {
+            Some(&version) => {
+                self.records.insert(keys.existence, version);
+            }
+            None => {
+                let what = format!("there is a tree {:?} that nobody made yet", keys.name);
+                self.problems.push(what);
+            }
+        }
+        let mut scanned = BTreeMap::new();
+        let mut foreign = Vec::new();
+        let whole = tree.scan(.., |bytes, value| {
+            match keys.keys.get(bytes) {
+                Some(&key) => {
+                    scanned.insert(key, version_of(value));
+                }
+                None => foreign.push(String::from_utf8_lossy(bytes).into_owned()),
+            }
+            true
+        });
+        for key in foreign {
+            let what = format!("{} has the key {key:?}, which nobody wrote", keys.name);
+            self.problems.push(what);
+        }
+        for (bytes, &key) in &keys.keys {
+            let found = match tree.get(bytes) {
+                Ok(found) => found.map(|value| version_of(&value)),
+                Err(error) => {
+                    self.unreadable.push((key, error));
+                    continue;
+                }
+            };
+            if whole.is_ok() && scanned.get(&key) != found.as_ref() {
+                let what = format!(
+                    "{}: a scan finds {:?}, a lookup {found:?}",
+                    universe.describe(key),
+                    scanned.get(&key)
+                );
+                self.problems.push(what);
+            }
+            match found {
+                None => {}
+                Some(Some(version)) => {
+                    self.records.insert(key, version);
+                }
+                Some(None) => {
+                    let what = format!("{} has bytes that nobody wrote", universe.describe(key));
+                    self.problems.push(what);
+                }
+            }
+        }
+    }
+}
