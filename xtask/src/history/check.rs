@@ -375,12 +375,14 @@ impl Checker<'_> {
                 Anomaly::TornCommit
             };
         }
-        let reader = missed.first().and_then(|edge| match (self.node(edge.0), edge.1) {
-            (Node::Snapshot(reader) | Node::Commit(reader), Edge::ReadWrite(key)) => {
-                Some((reader, key))
-            }
-            _ => None,
-        });
+        let reader = missed
+            .first()
+            .and_then(|edge| match (self.node(edge.0), edge.1) {
+                (Node::Snapshot(reader) | Node::Commit(reader), Edge::ReadWrite(key)) => {
+                    Some((reader, key))
+                }
+                _ => None,
+            });
         match (missed.len(), reader) {
             (0, _) if has(&|edge| matches!(edge, Edge::WriteRead(_))) => {
                 Anomaly::CircularInformation
@@ -445,10 +447,20 @@ impl Checker<'_> {
                     format!("{} wrote record {} before {}", named(from), k.0, named(to))
                 }
                 Edge::WriteRead(k) => {
-                    format!("{} wrote what {} saw of record {}", named(from), named(to), k.0)
+                    format!(
+                        "{} wrote what {} saw of record {}",
+                        named(from),
+                        named(to),
+                        k.0
+                    )
                 }
                 Edge::ReadWrite(k) => {
-                    format!("{} missed what {} wrote to record {}", named(from), named(to), k.0)
+                    format!(
+                        "{} missed what {} wrote to record {}",
+                        named(from),
+                        named(to),
+                        k.0
+                    )
                 }
             };
             // Writing to a string cannot fail.

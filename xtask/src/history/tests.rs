@@ -11,7 +11,11 @@ struct T(Transaction);
 fn t(level: Level, begin: u64, end: u64) -> T {
     let mut transaction = Transaction::new(level, begin);
     transaction.end = end;
-    transaction.asked = if level == Level::Single { begin } else { end - 1 };
+    transaction.asked = if level == Level::Single {
+        begin
+    } else {
+        end - 1
+    };
     transaction.outcome = Outcome::Committed;
     T(transaction)
 }
@@ -41,13 +45,21 @@ impl T {
 
     fn w(mut self, key: Key, version: Version) -> T {
         let present = true;
-        self.0.writes.push(Write { key, version, present });
+        self.0.writes.push(Write {
+            key,
+            version,
+            present,
+        });
         self
     }
 
     fn d(mut self, key: Key, version: Version) -> T {
         let present = false;
-        self.0.writes.push(Write { key, version, present });
+        self.0.writes.push(Write {
+            key,
+            version,
+            present,
+        });
         self
     }
 
@@ -124,10 +136,7 @@ fn g0_write_cycle() {
     ]);
     fine(&stamped);
     finds(
-        &history([
-            one(1, 3).w(X, 10).stamp(7),
-            one(4, 9).w(X, 20).stamp(5),
-        ]),
+        &history([one(1, 3).w(X, 10).stamp(7), one(4, 9).w(X, 20).stamp(5)]),
         Anomaly::WriteCycle,
     );
 }
@@ -139,10 +148,7 @@ fn g1a_aborted_read() {
         Anomaly::AbortedRead,
     );
     fine(&history([si(1, 4).w(X, 10).aborted(), one(2, 3).r(X, 1)]));
-    let torn = last(
-        history([si(1, 4).w(X, 10).aborted()]),
-        &[(X, 10), (Y, 2)],
-    );
+    let torn = last(history([si(1, 4).w(X, 10).aborted()]), &[(X, 10), (Y, 2)]);
     finds(&torn, Anomaly::AbortedRead);
 }
 
@@ -159,13 +165,13 @@ fn g1b_intermediate_read() {
 #[test]
 fn g1c_circular_information() {
     finds(
-        &history([
-            si(1, 9).w(X, 10).r(Y, 20),
-            si(1, 9).w(Y, 20).r(X, 10),
-        ]),
+        &history([si(1, 9).w(X, 10).r(Y, 20), si(1, 9).w(Y, 20).r(X, 10)]),
         Anomaly::CircularInformation,
     );
-    fine(&history([si(1, 9).w(X, 10).r(Y, 2), si(1, 9).w(Y, 20).r(X, 1)]));
+    fine(&history([
+        si(1, 9).w(X, 10).r(Y, 2),
+        si(1, 9).w(Y, 20).r(X, 1),
+    ]));
 }
 
 #[test]
@@ -174,8 +180,14 @@ fn garbage() {
     // The version of another record.
     finds(&history([one(1, 2).r(X, 2)]), Anomaly::Garbage);
     // An absence without a removal.
-    finds(&last(history([one(1, 2).r(X, 1)]), &[(Y, 2)]), Anomaly::Garbage);
-    finds(&last(history([]), &[(X, 1), (Y, 2), (Key(3), 9)]), Anomaly::Garbage);
+    finds(
+        &last(history([one(1, 2).r(X, 1)]), &[(Y, 2)]),
+        Anomaly::Garbage,
+    );
+    finds(
+        &last(history([]), &[(X, 1), (Y, 2), (Key(3), 9)]),
+        Anomaly::Garbage,
+    );
 }
 
 #[test]
@@ -190,7 +202,10 @@ fn lost_update() {
         Anomaly::LostUpdate,
     );
     fine(&history([si(1, 8).r(X, 1).w(X, 10), one(2, 9).w(X, 20)]));
-    fine(&history([si(1, 8).r(X, 1).w(X, 10), si(2, 9).r(X, 10).w(X, 20)]));
+    fine(&history([
+        si(1, 8).r(X, 1).w(X, 10),
+        si(2, 9).r(X, 10).w(X, 20),
+    ]));
     // Increments of a record that was not there.
     let z = Key(3);
     finds(
@@ -207,11 +222,20 @@ fn g_single_read_skew() {
     );
     // The reader is not spared by being rolled back.
     finds(
-        &history([si(1, 8).w(X, 10).w(Y, 11), si(2, 9).r(X, 10).r(Y, 2).aborted()]),
+        &history([
+            si(1, 8).w(X, 10).w(Y, 11),
+            si(2, 9).r(X, 10).r(Y, 2).aborted(),
+        ]),
         Anomaly::ReadSkew,
     );
-    fine(&history([si(1, 8).w(X, 10).w(Y, 11), si(2, 9).r(X, 10).r(Y, 11)]));
-    fine(&history([si(1, 8).w(X, 10).w(Y, 11), si(2, 9).r(X, 1).r(Y, 2)]));
+    fine(&history([
+        si(1, 8).w(X, 10).w(Y, 11),
+        si(2, 9).r(X, 10).r(Y, 11),
+    ]));
+    fine(&history([
+        si(1, 8).w(X, 10).w(Y, 11),
+        si(2, 9).r(X, 1).r(Y, 2),
+    ]));
     // A phantom is a read of an absence.
     let z = Key(3);
     finds(
@@ -247,10 +271,7 @@ fn g2_write_skew() {
     // A serializable one beside one that is not: what it read was replaced
     // before it committed, which only it has to prevent.
     finds(
-        &history([
-            ser(1, 20).r(X, 1).w(Y, 20),
-            one(2, 3).w(X, 10),
-        ]),
+        &history([ser(1, 20).r(X, 1).w(Y, 20), one(2, 3).w(X, 10)]),
         Anomaly::WriteSkew,
     );
     fine(&history([si(1, 20).r(X, 1).w(Y, 20), one(2, 3).w(X, 10)]));
@@ -258,18 +279,21 @@ fn g2_write_skew() {
     fine(&history([ser(1, 20).r(X, 1), one(2, 3).w(X, 10)]));
     let z = Key(3);
     finds(
-        &history([
-            ser(1, 8).r(z, 0).w(X, 10),
-            ser(2, 9).r(X, 1).w(z, 20),
-        ]),
+        &history([ser(1, 8).r(z, 0).w(X, 10), ser(2, 9).r(X, 1).w(z, 20)]),
         Anomaly::WriteSkew,
     );
 }
 
 #[test]
 fn stale_reads() {
-    finds(&history([one(1, 2).w(X, 10), one(3, 4).r(X, 1)]), Anomaly::Stale);
-    finds(&history([one(1, 2).w(X, 10), si(3, 4).r(X, 1)]), Anomaly::Stale);
+    finds(
+        &history([one(1, 2).w(X, 10), one(3, 4).r(X, 1)]),
+        Anomaly::Stale,
+    );
+    finds(
+        &history([one(1, 2).w(X, 10), si(3, 4).r(X, 1)]),
+        Anomaly::Stale,
+    );
     fine(&history([one(1, 3).w(X, 10), one(2, 4).r(X, 1)]));
     // Back in time: the second read may not see less than the first.
     finds(
@@ -277,22 +301,24 @@ fn stale_reads() {
         Anomaly::Stale,
     );
     // Removals.
-    finds(&history([one(1, 2).d(X, 10), one(3, 4).r(X, 1)]), Anomaly::Stale);
+    finds(
+        &history([one(1, 2).d(X, 10), one(3, 4).r(X, 1)]),
+        Anomaly::Stale,
+    );
     finds(
         &history([one(1, 2).d(X, 10), one(3, 4).w(X, 11), one(5, 6).r(X, 0)]),
         Anomaly::Stale,
     );
-    fine(&history([one(1, 2).d(X, 10), one(3, 5).w(X, 11), one(4, 6).r(X, 0)]));
+    fine(&history([
+        one(1, 2).d(X, 10),
+        one(3, 5).w(X, 11),
+        one(4, 6).r(X, 0),
+    ]));
 }
 
 #[test]
 fn lost_and_torn_commits() {
-    let two = || {
-        history([
-            si(1, 4).w(X, 10).w(Y, 11),
-            si(5, 8).r(X, 10).w(X, 20),
-        ])
-    };
+    let two = || history([si(1, 4).w(X, 10).w(Y, 11), si(5, 8).r(X, 10).w(X, 20)]);
     fine(&last(two(), &[(X, 20), (Y, 11)]));
     finds(&last(two(), &[(X, 10), (Y, 11)]), Anomaly::LostCommit);
     finds(&last(two(), &[(X, 20), (Y, 2)]), Anomaly::LostCommit);
@@ -330,7 +356,10 @@ fn what_is_not_durable_may_go_but_in_order() {
     // One that is durable takes what was acknowledged before it along.
     let mut mixed = three();
     mixed.transactions[1].durable = true;
-    finds(&last(mixed.clone(), &[(X, 1), (Y, 20)]), Anomaly::LostCommit);
+    finds(
+        &last(mixed.clone(), &[(X, 1), (Y, 20)]),
+        Anomaly::LostCommit,
+    );
     fine(&last(mixed, &[(X, 10), (Y, 20)]));
 }
 
@@ -343,5 +372,8 @@ fn an_earlier_instant_knows_less() {
     for y in [2, 20] {
         fine(&last(whole.until(7), &[(X, 10), (Y, y)]));
     }
-    finds(&last(whole.until(9), &[(X, 10), (Y, 2)]), Anomaly::LostCommit);
+    finds(
+        &last(whole.until(9), &[(X, 10), (Y, 2)]),
+        Anomaly::LostCommit,
+    );
 }

@@ -311,9 +311,9 @@ fn order(history: &History, key: Key, items: &[Item]) -> Vec<Vec<usize>> {
             let seen = match read.seen {
                 Seen::Version(version) => index_of.get(&version).copied(),
                 // Without removals there is only one absence.
-                Seen::Absent => (!items[0].present
-                    && items[1..].iter().all(|item| item.present))
-                .then_some(0),
+                Seen::Absent => {
+                    (!items[0].present && items[1..].iter().all(|item| item.present)).then_some(0)
+                }
             };
             if let Some(seen) = seen.filter(|&seen| seen != index) {
                 after[seen].push(index);

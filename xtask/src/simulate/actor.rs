@@ -111,7 +111,10 @@ impl Actor {
         let (done, doing) = if !present {
             (tree.remove(bytes).map(|_| ()), "removing")
         } else if length > 5000 && self.random.chance(50) {
-            (self.stream(&tree, bytes, &value(version, length)), "streaming")
+            (
+                self.stream(&tree, bytes, &value(version, length)),
+                "streaming",
+            )
         } else {
             (tree.insert(bytes, &value(version, length)), "inserting")
         };
@@ -286,7 +289,11 @@ impl Actor {
 
     fn fill(&mut self, passing: &mut Passing) -> bool {
         let universe = Arc::clone(&self.recorder.universe);
-        let keys: Vec<Key> = universe.trees[passing.index].keys.values().copied().collect();
+        let keys: Vec<Key> = universe.trees[passing.index]
+            .keys
+            .values()
+            .copied()
+            .collect();
         let key = self.random.one_of(&keys);
         let version = self.recorder.version();
         let name = &universe.trees[passing.index].name;
@@ -320,4 +327,3 @@ impl Actor {
         }
     }
 }
-

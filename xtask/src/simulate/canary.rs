@@ -19,14 +19,12 @@ pub(crate) struct Known {
 const POWER: &[FaultKind] = &[FaultKind::Power];
 
 /// All of them.
-pub(crate) const KNOWN: &[Known] = &[
-    Known {
-        name: "skip-page-checks",
-        canary: Canary::SkipPageChecks,
-        faults: &[FaultKind::Rot],
-        seeds: 60,
-    },
-];
+pub(crate) const KNOWN: &[Known] = &[Known {
+    name: "skip-page-checks",
+    canary: Canary::SkipPageChecks,
+    faults: &[FaultKind::Rot],
+    seeds: 60,
+}];
 
 impl Known {
     /// The bug of this name.

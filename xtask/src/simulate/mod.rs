@@ -70,7 +70,10 @@ fn canaries(name: &str, from: u64) -> bool {
     }
     let Some(known) = Known::named(name) else {
         let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
-        println!("no known bug has the name {name:?}; there are all, {}", names.join(", "));
+        println!(
+            "no known bug has the name {name:?}; there are all, {}",
+            names.join(", ")
+        );
         return false;
     };
     known.hunt(from)
@@ -184,7 +187,10 @@ impl Totals {
         );
         println!("expected errors: {:?}", sum.errors);
         if !self.failed.is_empty() {
-            println!("failed: {:?}; `cargo xtask simulate --seed N` repeats one", self.failed);
+            println!(
+                "failed: {:?}; `cargo xtask simulate --seed N` repeats one",
+                self.failed
+            );
         }
     }
 }

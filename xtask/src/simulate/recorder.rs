@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use isobath::Error;
 
 use crate::data::{Universe, version_of};
-use crate::history::{
-    History, Key, Level, Outcome, Read, Seen, Transaction, Version, Write,
-};
+use crate::history::{History, Key, Level, Outcome, Read, Seen, Transaction, Version, Write};
 use crate::simulate::plan::Faults;
 
 /// What an error means for the operation that got it.
@@ -42,7 +40,12 @@ struct State {
 }
 
 impl Recorder {
-    pub(super) fn new(universe: Arc<Universe>, faults: Faults, history: History, first_version: Version) -> Arc<Recorder> {
+    pub(super) fn new(
+        universe: Arc<Universe>,
+        faults: Faults,
+        history: History,
+        first_version: Version,
+    ) -> Arc<Recorder> {
         Arc::new(Recorder {
             universe,
             faults,
@@ -108,7 +111,10 @@ impl Recorder {
     pub(super) fn begin(&self, level: Level) -> usize {
         let mut state = self.state();
         let begin = state.history.tick();
-        state.history.transactions.push(Transaction::new(level, begin));
+        state
+            .history
+            .transactions
+            .push(Transaction::new(level, begin));
         state.history.transactions.len() - 1
     }
 
@@ -219,7 +225,10 @@ impl Recorder {
         let version = version_of(bytes);
         if version.is_none() {
             let record = self.universe.describe(key);
-            self.violate(format!("{record} has {} bytes that nobody wrote", bytes.len()));
+            self.violate(format!(
+                "{record} has {} bytes that nobody wrote",
+                bytes.len()
+            ));
         }
         version.map(Seen::Version)
     }

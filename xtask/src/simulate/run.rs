@@ -212,7 +212,10 @@ impl Run {
         );
         let failed = matches!(
             error,
-            Error::Io(_) | Error::Volume(_) | Error::Poisoned { .. } | Error::NotClosedCleanly { .. }
+            Error::Io(_)
+                | Error::Volume(_)
+                | Error::Poisoned { .. }
+                | Error::NotClosedCleanly { .. }
         );
         let faults = &self.scenario.faults;
         (damaged || failed) && faults.damage.is_some() || failed && faults.io.is_some()
@@ -260,7 +263,9 @@ impl Run {
             self.rot(&between.device, steps);
             if steps == MOST_STEPS {
                 let stuck = simulation.run_until(|| false, 1);
-                let what = stuck.err().map_or_else(String::new, |stuck| stuck.to_string());
+                let what = stuck
+                    .err()
+                    .map_or_else(String::new, |stuck| stuck.to_string());
                 // Closing a store that is stuck would never end.
                 std::mem::forget(simulation);
                 let mut problems = recorder.violations();
@@ -273,8 +278,7 @@ impl Run {
         for (name, count) in recorder.counts() {
             *self.report.errors.entry(name).or_default() += count;
         }
-        let cut = between.device.is_off()
-            || self.scenario.faults.power && self.random.chance(30);
+        let cut = between.device.is_off() || self.scenario.faults.power && self.random.chance(30);
         if cut {
             between.device.power_off();
         } else {
@@ -286,7 +290,8 @@ impl Run {
         let closed = simulation.close();
         if !cut {
             if accounted != frames {
-                let what = format!("round {round}: {accounted} of {frames} frames are accounted for");
+                let what =
+                    format!("round {round}: {accounted} of {frames} frames are accounted for");
                 return Err(Failure::of(what));
             }
             match closed {
@@ -513,7 +518,9 @@ impl Run {
                 return Ok(false);
             }
             Err(error) => {
-                return Err(Failure::of(format!("reopening after round {round}: {error}")));
+                return Err(Failure::of(format!(
+                    "reopening after round {round}: {error}"
+                )));
             }
         };
         let store = simulation.store();

@@ -17,11 +17,7 @@ pub(super) struct State {
 
 /// Reads all trees of `store` by scans, and each record that is missing or
 /// behind damage by its key. A tree that exists was made by its write in `created`.
-pub(super) fn read(
-    store: &Store,
-    universe: &Universe,
-    created: &BTreeMap<Key, Version>,
-) -> State {
+pub(super) fn read(store: &Store, universe: &Universe, created: &BTreeMap<Key, Version>) -> State {
     let mut state = State {
         records: BTreeMap::new(),
         unreadable: Vec::new(),
