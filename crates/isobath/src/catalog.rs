@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::btree::{Cursor, Decision, Direction, Tree, TreeId, ValueKind, ValueRef};
+use crate::buffer::Place;
 use crate::engine::{Local, TaskContext};
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 
@@ -70,12 +71,16 @@ fn decode(bytes: &[u8]) -> Result<Tree, Error> {
     })
 }
 
-/// Makes the catalog of a new store.
+/// Makes the catalog of a new store, durably. Does nothing where there is one.
 pub(crate) fn create(local: &Local) -> Result<(), Error> {
     let ctx = TaskContext { local };
+    let mapping = &local.engine.pool.mapping;
+    if mapping.place(CATALOG.root) != Place::Free {
+        return Ok(());
+    }
     let tree = Tree::create(&ctx, CATALOG.id)?;
     assert_eq!(tree, CATALOG, "the catalog is the first tree of a store");
-    Ok(())
+    local.wait_durable(local.engine.newest_record())
 }
 
 /// The tree `name`, if there is one.

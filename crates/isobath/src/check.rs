@@ -82,6 +82,8 @@ pub(crate) fn check(local: &Local, progress: Progress<'_>) -> Result<CheckReport
         // With pages unread, unreachable ones are a consequence.
         check_reachability(local, &found, &mut report);
     }
+    // What died counts until its record is durable.
+    local.wait_for_graves()?;
     check_accounts(local, &mut report);
     progress(total, total);
     Ok(report)

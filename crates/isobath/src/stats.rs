@@ -64,6 +64,19 @@ pub struct Stats {
     pub stall_ns: u64,
     /// Nanoseconds of the longest one.
     pub stall_ns_max: u64,
+    /// Bytes of records and stamps that were logged; 0 without a log.
+    pub log_bytes: u64,
+    /// Bytes of the log that were written, in whole blocks of 4 KiB; part of `bytes_written`
+    /// where the log lies on the store's own volume.
+    pub log_bytes_written: u64,
+    /// Commits that were logged; divided by `log_flushes`, the commits that share a flush.
+    pub log_commits: u64,
+    /// Durable writes of the log.
+    pub log_flushes: u64,
+    /// Nanoseconds of all of them together, each from its submission to its completion.
+    pub log_flush_ns: u64,
+    /// Nanoseconds of the longest one.
+    pub log_flush_ns_max: u64,
     /// Damaged pages that the cleaner came upon and left in place.
     pub damaged_pages: u64,
     /// Worker threads.
@@ -78,6 +91,7 @@ impl Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let volume = engine.volume().ok();
         let backend = volume.as_ref().map_or_else(|| "closed".to_owned(), backend);
+        let log = engine.log.counters();
         let space = engine.space.lock();
         Stats {
             pool_frames: u64::from(engine.pool.frames.count()),
@@ -108,6 +122,12 @@ impl Stats {
             capacity_bytes: read(&engine.capacity_bytes),
             volume_bytes: volume.map_or(0, |volume| volume.len()),
             page_ids: engine.ids.lock().high_water(),
+            log_bytes: log.bytes,
+            log_bytes_written: log.bytes_written,
+            log_commits: log.commits,
+            log_flushes: log.flushes,
+            log_flush_ns: log.flush_ns,
+            log_flush_ns_max: log.flush_ns_max,
             damaged_pages: read(&counters.damaged_pages),
             workers: engine.config.workers as u64,
             backend,

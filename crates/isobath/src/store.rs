@@ -197,6 +197,8 @@ impl Store {
         }
         let store = Store::on(runtime, paths);
         if !read_only {
+            // Its creation may have been interrupted.
+            store.0.runtime.run(catalog::create)?;
             store.0.runtime.run(catalog::resume_drops)?;
         }
         Ok(store)

@@ -370,7 +370,23 @@ fn close_segments(engine: &Engine, volume: &Volume) -> Result<(), Error> {
     Ok(())
 }
 
+/// Share of the log's area that has to be written between two checkpoints.
+const SHARE_BETWEEN: u64 = 16;
+
 impl Engine {
+    /// Whether the checkpointer should write a checkpoint now.
+    pub(super) fn checkpoint_is_due(&self) -> bool {
+        let since = self.checkpointed_at.load(Ordering::Relaxed);
+        let least = self
+            .log
+            .area()
+            .map_or(0, |area| area.bytes() / SHARE_BETWEEN);
+        self.log.checkpoint_wanted()
+            && self.log.next().0 >= since + least
+            && !self.recovering.load(Ordering::Acquire)
+            && self.poison.get().is_none()
+    }
+
     /// Writes the final checkpoint. All pages have been written back, the log
     /// is durable, and every worker has ended.
     ///
@@ -395,7 +411,7 @@ impl Local {
     pub(super) fn checkpointer(&self) {
         let engine = &self.engine;
         while !engine.stopping.load(Ordering::Acquire) {
-            if !engine.log.checkpoint_wanted() || engine.poison.get().is_some() {
+            if !engine.checkpoint_is_due() {
                 self.idle_checkpointer.set(Some(self.worker.task_id()));
                 self.worker.suspend();
                 continue;
@@ -405,6 +421,7 @@ impl Local {
             let before = Lsn(start.0 + (next.0 - start.0) / 2);
             // A failure has poisoned the store.
             let _ = self.checkpoint(before);
+            engine.checkpointed_at.store(next.0, Ordering::Relaxed);
         }
     }
 

@@ -324,8 +324,10 @@ impl Local {
             self.worker.make_ready(task);
             woke = true;
         }
-        let checkpoint = stopping || self.engine.log.checkpoint_wanted();
-        if checkpoint && let Some(task) = self.idle_checkpointer.take() {
+        if self.idle_checkpointer.get().is_some()
+            && (stopping || self.engine.checkpoint_is_due())
+            && let Some(task) = self.idle_checkpointer.take()
+        {
             self.worker.make_ready(task);
             woke = true;
         }

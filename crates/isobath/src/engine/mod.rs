@@ -7,6 +7,8 @@ mod context;
 mod fault;
 mod local;
 mod logging;
+#[cfg(test)]
+mod logging_tests;
 mod open;
 mod recovery;
 mod settle;
@@ -141,6 +143,10 @@ pub(crate) struct Engine {
     pub(crate) changes: Changes,
     /// The checkpoint on the volume; taken out by whoever writes the next one.
     pub(crate) current: Mutex<Option<Box<Current>>>,
+    /// Where the log ended when the last checkpoint began.
+    checkpointed_at: AtomicU64,
+    /// What the log says is not all in the pages yet: no checkpoint may shorten it.
+    recovering: AtomicBool,
     /// Which user work is accepted.
     pub(crate) admission: Admission,
     growing: Mutex<()>,
@@ -162,6 +168,7 @@ pub(crate) struct Parts {
     pub(crate) allocated_bytes: u64,
     pub(crate) claimed_bytes: u64,
     pub(crate) current: Current,
+    pub(crate) recovering: bool,
 }
 
 impl Engine {
@@ -197,6 +204,8 @@ impl Engine {
             settling: Settling::new(workers * local::WRITING_TASKS),
             changes,
             current: Mutex::new(Some(Box::new(parts.current))),
+            checkpointed_at: AtomicU64::new(0),
+            recovering: AtomicBool::new(parts.recovering),
             admission: Admission::default(),
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),

@@ -127,6 +127,7 @@ pub(crate) fn create(
             segments: HashMap::new(),
             open: None,
         },
+        recovering: false,
     });
     Ok(Opened {
         engine,
@@ -307,6 +308,7 @@ pub(crate) fn open(
         allocated_bytes: mapped.bytes,
         claimed_bytes: mapped.footprint,
         current,
+        recovering: !plan.is_empty(),
     });
     for page in plan.touched() {
         engine.changes.mark(page);

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::Ordering;
 
 use isobath_io::Volume;
 
@@ -313,6 +314,7 @@ impl Plan {
                 break;
             }
         }
+        engine.recovering.store(false, Ordering::Release);
         let before = engine.log.next();
         runtime.run(|local| local.checkpoint(before))
     }

@@ -222,6 +222,21 @@ impl Local {
         true
     }
 
+    /// Waits until everything that is dead by now counts as dead.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn wait_for_graves(&self) -> Result<(), Error> {
+        while self.engine.has_graves() {
+            self.wait_durable(self.engine.newest_record())?;
+            if !self.settle_graves() {
+                self.worker.yield_now();
+            }
+        }
+        Ok(())
+    }
+
     /// Appends a mapping record; where nothing is logged, an LSN.
     pub(crate) fn log_copies(&self, token: Token, copies: &[Mapped]) -> Lsn {
         let engine = &self.engine;

@@ -30,8 +30,9 @@ pub(crate) fn flush(local: &Local) -> Result<(), Error> {
     while engine.pool.dirty.unwritten() > 0 && engine.poison.get().is_none() {
         local.worker.yield_now();
     }
+    local.wait_for_graves()?;
+    // The log's last word, too: nothing in it is needed after this.
     local.wait_durable(engine.newest_record())?;
-    let _ = local.settle_graves();
     // Room for the checkpoint that follows.
     let lacks_room = || {
         let space = engine.space.lock();
