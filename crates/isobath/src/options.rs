@@ -446,6 +446,31 @@ mod tests {
     }
 
     #[test]
+    fn a_store_is_opened_with_what_its_profile_says() {
+        let profile = DeviceProfile::from_json(&std::fs::read_to_string(EXAMPLE).unwrap()).unwrap();
+        let said = open_settings(&profile, 2).unwrap();
+        let pool = 64 << 20;
+        let options = Options::new().workers(2).pool_bytes(pool);
+        let options = options.profile(EXAMPLE.as_ref()).unwrap();
+        let config = options.config().unwrap();
+        assert_eq!(config.depth, said.depth_per_worker);
+        assert!(config.tasks <= said.tasks_per_worker as usize && config.tasks > 0);
+        assert_eq!(u64::from(config.segment_bytes), said.segment_bytes);
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = [dir.path().join("s.iso")];
+        let store = crate::Store::create(&path, &options).unwrap();
+        assert_eq!(store.workers(), 2);
+        let tree = store.create_tree("t").unwrap();
+        tree.insert(b"k", b"v").unwrap();
+        store.close().unwrap();
+        let store = crate::Store::open(&path, &options).unwrap();
+        let found = store.tree("t").unwrap().get(b"k").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"v"[..]));
+        store.close().unwrap();
+    }
+
+    #[test]
     fn a_file_that_is_no_profile_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p.json");

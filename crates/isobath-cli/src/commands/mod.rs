@@ -45,7 +45,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
             BenchVerb::Lookup(args) => measure::lookup(&args, global, &mut out)?,
         },
         Verb::Probe(args) => probe::probe(&args, global, &mut out)?,
-        Verb::Model(args) => drive::model(&args, &mut out)?,
+        Verb::Model(args) => drive::model(&args, global, &mut out)?,
         Verb::Advise(args) => drive::advise(&args, &mut out)?,
         Verb::Completions { shell } => {
             let mut script = Vec::new();
