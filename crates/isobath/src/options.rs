@@ -83,6 +83,7 @@ pub struct Options {
     durability: Durability,
     /// By default as the pool is.
     log_bytes: Option<u64>,
+    publish_stats: bool,
 }
 
 impl Default for Options {
@@ -113,6 +114,7 @@ impl Options {
             version_store_bytes: None,
             durability: Durability::Synced,
             log_bytes: None,
+            publish_stats: true,
         }
     }
 
@@ -185,6 +187,16 @@ impl Options {
     #[must_use]
     pub fn log_bytes(mut self, bytes: u64) -> Options {
         self.log_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether processes of the same user may watch the statistics of the store while it is in use
+    /// ([`Stats::of_store_in_use`](crate::Stats::of_store_in_use), `isobath stats --watch`). They are in a small file in
+    /// memory, renewed at most four times a second while anything happens. By default on; stores without files and stores
+    /// opened for reading publish nothing.
+    #[must_use]
+    pub fn publish_stats(mut self, publish: bool) -> Options {
+        self.publish_stats = publish;
         self
     }
 
@@ -392,6 +404,7 @@ impl Options {
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,
+            publish_stats: self.publish_stats,
             version_bytes: self
                 .version_store_bytes
                 .unwrap_or(self.pool_bytes / VERSION_SHARE),

@@ -9,8 +9,7 @@ use isobath_io::Volume;
 use parking_lot::Mutex;
 
 use crate::check::{self, CheckReport};
-use crate::engine;
-use crate::engine::Plan;
+use crate::engine::{self, Local, Plan, Publisher};
 use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
@@ -206,6 +205,13 @@ impl Store {
     }
 
     fn on(runtime: Runtime, paths: Vec<PathBuf>) -> Store {
+        if let Some(first) = paths.first()
+            && runtime.engine.config.publish_stats
+            && !runtime.engine.config.read_only
+        {
+            let publisher = Publisher::new(first, Stats::to_text);
+            runtime.engine.start_publishing(publisher);
+        }
         let runtime = Arc::new(runtime);
         Store(Arc::new(Shared {
             closer: Arc::new(Closer {
@@ -426,6 +432,17 @@ impl Store {
         Stats::of(&self.0.runtime.engine)
     }
 
+    /// Tells the drive which segments hold nothing (TRIM; holes in a file), so that it need not keep what they held. Answers
+    /// how many bytes that were. The store can be used meanwhile. A file then has to find room for them again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the device does not know the operation or fails; nothing is lost. [`Error::ReadOnly`],
+    /// [`Error::Poisoned`].
+    pub fn discard_free_segments(&self) -> Result<u64, Error> {
+        self.0.runtime.run(Local::discard_free)
+    }
+
     /// Tells `trace` of every page that is stored now, then of every page that is written because it changed, and of
     /// every page that is freed: what a cleaning policy sees of a workload. `None` ends that. Chunks of large values
     /// are not told. Page numbers start at 1.
@@ -487,6 +504,7 @@ impl Closer {
         }
         let engine = &self.runtime.engine;
         self.runtime.refuse_and_drain();
+        engine.stop_publishing();
         if engine.config.read_only {
             self.runtime.stop();
             engine.release_volume();
