@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ::isobath::{Options, PolicyKind, Store, Tree};
+use ::isobath::{Durability, Options, PolicyKind, Store, Tree};
 
 use super::{
     Callers, Client, Counters, Engine, EngineConfig, Key, Session, Sorted, SpaceCounters,
@@ -48,6 +48,11 @@ impl IsobathEngine {
         if space.log_off {
             options = options.log_bytes(0);
         }
+        options = options.durability(match space.buffered_ms {
+            None => Durability::Synced,
+            Some(u32::MAX) => Durability::None,
+            Some(window_ms) => Durability::Buffered { window_ms },
+        });
         let store = match &config.path {
             None => Store::in_memory(&options)?,
             Some(path) if create => Store::create(&[path], &options)?,

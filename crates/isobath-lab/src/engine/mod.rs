@@ -81,6 +81,9 @@ pub struct SpaceConfig {
     pub segment_bytes: Option<u32>,
     /// Whether nothing is logged, so that a crash loses the store.
     pub log_off: bool,
+    /// Milliseconds that commits may reach the drive late; `None` waits for each,
+    /// `u32::MAX` promises nothing.
+    pub buffered_ms: Option<u32>,
     /// Where page writes are recorded, once the data is loaded.
     #[serde(skip)]
     pub trace: Option<PathBuf>,

@@ -452,7 +452,8 @@ impl Engine {
         if self.growth_refused.load(Ordering::Relaxed) {
             return false;
         }
-        let total = u64::from(space.segments()) * u64::from(space.segment_bytes());
+        let room = u64::from(space.segments() - space.system_segments());
+        let total = room * u64::from(space.segment_bytes());
         space.live_bytes() as f64 > self.config.fill_factor * total as f64
     }
 
