@@ -49,7 +49,8 @@ struct Closer {
 ///
 /// [`Store::close`] writes a checkpoint; dropping the last clone does so too,
 /// but cannot report errors, and inside a task does not wait for it. A store
-/// that was not closed refuses to open.
+/// that was not closed is recovered from its log by its next writer; without a
+/// log ([`Options::log_bytes`] 0) it refuses to open.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -135,7 +136,10 @@ impl Store {
         Store::created(runtime, opened.plan, paths)
     }
 
-    /// Opens an existing store; `paths` in the order of its creation.
+    /// Opens an existing store; `paths` in the order of its creation. One that
+    /// was not closed is recovered first: everything that was acknowledged is
+    /// there, and nothing of a commit that was not complete. That takes a few
+    /// seconds for each GiB of log.
     ///
     /// # Errors
     ///
