@@ -168,7 +168,9 @@ impl Store {
         let superblock = engine::read_superblock(&volume, &paths)?;
         config.segment_bytes = superblock.segment_bytes;
         let policy = options.policy()?;
-        let opened = engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
+        let mut opened =
+            engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
+        opened.plan.listener = options.on_recovery.clone();
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
         Store::opened(runtime, opened.plan, paths)
     }
@@ -192,8 +194,8 @@ impl Store {
     ) -> Result<Store, Error> {
         let read_only = runtime.engine.config.read_only;
         if !read_only {
-            let recovered = engine::mark_open(&runtime.engine, &plan)
-                .and_then(|()| plan.run(&runtime, &mut |_, _| {}));
+            let recovered =
+                engine::mark_open(&runtime.engine, &plan).and_then(|()| plan.run(&runtime));
             if let Err(error) = recovered {
                 runtime.stop();
                 return Err(error);

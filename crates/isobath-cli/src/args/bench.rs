@@ -148,6 +148,9 @@ pub(crate) struct LookupArgs {
     /// Log nothing: a crash loses the store
     #[arg(long)]
     pub(crate) log_off: bool,
+    /// Size of Isobath's log [default: a quarter of the pool]
+    #[arg(long, value_name = "SIZE", conflicts_with = "log_off")]
+    pub(crate) log: Option<Size>,
     /// Acknowledge Isobath's commits once they are durable, up to 10 ms before, or whenever
     #[arg(
         long,

@@ -271,7 +271,11 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
                 policy: args.policy.map(isobath::PolicyKind::name),
                 fill_factor: args.fill_factor,
                 segment_bytes: args.segment.map(|s| u32::try_from(s.0).unwrap_or(u32::MAX)),
-                log_off: args.log_off,
+                log_bytes: if args.log_off {
+                    Some(0)
+                } else {
+                    args.log.map(|size| size.0)
+                },
                 buffered_ms: match args.durability {
                     Durable::Synced => None,
                     Durable::Buffered => Some(10),

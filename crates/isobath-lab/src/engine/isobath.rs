@@ -45,8 +45,8 @@ impl IsobathEngine {
         if let Some(bytes) = space.segment_bytes {
             options = options.segment_bytes(bytes);
         }
-        if space.log_off {
-            options = options.log_bytes(0);
+        if let Some(bytes) = space.log_bytes {
+            options = options.log_bytes(bytes);
         }
         options = options.durability(match space.buffered_ms {
             None => Durability::Synced,

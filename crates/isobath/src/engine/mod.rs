@@ -95,6 +95,8 @@ pub(crate) struct Counters {
     pub(crate) summary_bytes: AtomicU64,
     pub(crate) checkpoint_bytes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
+    pub(crate) recovered_bytes: AtomicU64,
+    pub(crate) recovery_ns: AtomicU64,
     pub(crate) value_bytes: AtomicU64,
     pub(crate) stalls: AtomicU64,
     pub(crate) stall_ns: AtomicU64,
