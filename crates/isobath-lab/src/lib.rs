@@ -5,6 +5,7 @@
 //! itself only parses arguments and prints results. Long work reports to a
 //! [`Monitor`] and can be cancelled through it.
 
+pub mod accuracy;
 pub mod advice_report;
 pub mod bench;
 mod bytes;

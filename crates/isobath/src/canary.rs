@@ -13,8 +13,8 @@ pub enum Canary {
     SkipPageChecks,
     /// A commit is acknowledged before its record is durable.
     AcknowledgeEarly,
-    /// Pages are written before the log is durable up to their LSN.
-    SkipPageLsnGate,
+    /// Pages are written and not flushed before the log says where they are.
+    SkipPageFlush,
     /// Segments are reused although a recovery may need what they hold.
     ReuseSegmentsAtOnce,
     /// Commits do not look whether somebody has changed what they write.

@@ -42,7 +42,7 @@ pub(crate) const KNOWN: &[Known] = &[
     ),
     known("acknowledge-early", Canary::AcknowledgeEarly, POWER, 40),
     known("skip-log-flush", Canary::SkipLogFlush, POWER, 40),
-    known("skip-page-lsn-gate", Canary::SkipPageLsnGate, POWER, 200),
+    known("skip-page-flush", Canary::SkipPageFlush, POWER, 100),
     known(
         "reuse-segments-at-once",
         Canary::ReuseSegmentsAtOnce,

@@ -48,7 +48,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
             BenchVerb::Lookup(args) => measure::lookup(&args, global, &mut out)?,
         },
         Verb::Probe(args) => probe::probe(&args, global, &mut out)?,
-        Verb::Model(args) => drive::model(&args, &mut out)?,
+        Verb::Model(args) => drive::model(&args, global, &mut out)?,
         Verb::Sim(args) => match args.verb {
             SimVerb::Clean(args) => sim::clean(&args, global, &mut out)?,
             SimVerb::Analysis(args) => sim::analysis(&args, &mut out)?,

@@ -27,7 +27,6 @@ pub(crate) use room::{LogRoom, Need, Tier};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::canary::{self, Canary};
 use crate::page::Lsn;
 use flush::Flushing;
 use layout::{Header, Seed, Skip, body_checksum, record_bytes, skip_word};
@@ -230,7 +229,6 @@ impl Log {
         self.on
             .as_ref()
             .is_none_or(|on| lsn.0 < on.flushing.durable_hint())
-            || canary::sings(Canary::SkipPageLsnGate)
     }
 
     /// Every record that starts below this has been copied and its pages stamped.
