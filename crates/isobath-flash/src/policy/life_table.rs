@@ -530,19 +530,14 @@ mod tests {
             tags[page] = policy.updated(tags[page], now);
         }
         let now = 60 * pages;
-        let mut mean = |range: std::ops::Range<usize>| {
+        // What the tables say, before streams that few pages want are merged.
+        let mean = |range: std::ops::Range<usize>| {
             let n = range.len() as f64;
-            let place = |history| {
-                let page = PageWrite {
-                    token: 0,
-                    bytes: 1,
-                    cause: super::super::Cause::Relocated,
-                    history,
-                    rate: 0.0,
-                };
-                f64::from(policy.place(&page, now).0)
+            let stream = |history| {
+                let tag = Tag::unpack(history);
+                f64::from(policy.stream_of[tag.cell][bucket(policy.age(tag, now))])
             };
-            tags[range].iter().copied().map(place).sum::<f64>() / n
+            tags[range].iter().copied().map(stream).sum::<f64>() / n
         };
         let (hot, cold) = (mean(0..819), mean(819..8192));
         assert!(
