@@ -84,6 +84,9 @@ pub struct ProbePlan {
     pub destroy: bool,
     /// Go on with the profile at `output`.
     pub resume: bool,
+    /// Levels of the small and the large sentinel, pages/s, at which the drive is to be measured: those of an earlier profile
+    /// ([`DeviceProfile::levels`]) that this one is to be compared with. `None`: wherever most points lie.
+    pub levels: (Option<f64>, Option<f64>),
 }
 
 /// What a probe will do, told before it does anything.
@@ -133,6 +136,7 @@ impl ProbePlan {
             precondition: false,
             destroy: false,
             resume: false,
+            levels: (None, None),
         }
     }
 

@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isobath_model::profile::{
-    DeviceProfile, DriveState, HostCache, HostCacheVerdict, PROFILE_FORMAT, PROFILE_VERSION,
-    Preparation, Regime, RepeatNoise, Sentinel, System, Target,
+    DeviceProfile, DriveState, HostCache, HostCacheVerdict, MeasuredPoint, PROFILE_FORMAT,
+    PROFILE_VERSION, Preparation, Regime, RepeatNoise, Sentinel, System, Target,
 };
 use isobath_model::{OperatingPoint, PAGE_BYTES};
 
@@ -280,7 +280,26 @@ impl Session<'_> {
     fn wanted(&self, index: usize) -> bool {
         let visits = &self.visits[index];
         let late = self.start.elapsed() >= self.plan.rerun_until;
-        visits.wants_more(&self.plan.enough()) && (!late || visits.is_empty())
+        let enough = self.plan.enough();
+        let more = visits.wants_more(&enough) || visits.may_go_on(&enough) && self.elsewhere(index);
+        more && (!late || visits.is_empty())
+    }
+
+    /// Whether too many repeats of a point were taken at another level of the drive than the one that is fitted.
+    fn elsewhere(&self, index: usize) -> bool {
+        let point = self.visits[index].point;
+        let usable = |p: &&MeasuredPoint| {
+            p.sample().point == point
+                && self.profile.regimes.get(p.regime).is_some_and(|r| r.usable)
+        };
+        let fitted: u32 = self
+            .profile
+            .points
+            .iter()
+            .filter(usable)
+            .map(|p| p.repeats)
+            .sum();
+        fitted < self.plan.repeats_min
     }
 
     /// One slice at each point of a group. Answers the sentinel after them.
@@ -317,8 +336,12 @@ impl Session<'_> {
     fn save(&mut self) -> Result<(), LabError> {
         let mut taken = self.cached.clone();
         taken.extend(self.visits.iter().flat_map(Visits::taken));
-        let (regimes, points): (Vec<Regime>, _) =
-            assign(&self.profile.sentinels, &taken, self.fill_cliff);
+        let (regimes, points): (Vec<Regime>, _) = assign(
+            &self.profile.sentinels,
+            &taken,
+            self.fill_cliff,
+            self.plan.levels,
+        );
         self.profile.points = pool(&points, |a, b| {
             a == b || (regimes[a].usable && regimes[b].usable)
         });

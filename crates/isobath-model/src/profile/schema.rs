@@ -202,6 +202,9 @@ pub struct Regime {
     pub operation: Option<Operation>,
     /// Whether its points may be fitted.
     pub usable: bool,
+    /// Median of the sentinel that tells this regime from others, 4 KiB pages per second; `None` where none does.
+    #[serde(default)]
+    pub level_pages_per_s: Option<f64>,
     /// Seconds since the probe began.
     pub began_s: f64,
     /// Seconds since the probe began.
