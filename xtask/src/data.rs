@@ -94,6 +94,23 @@ impl Universe {
             format!("{name}/{text:?} of {} bytes", bytes.len())
         }
     }
+
+    /// Names records as the store does.
+    pub(crate) fn translate(&self, story: &str) -> String {
+        let mut out = String::new();
+        let mut rest = story;
+        while let Some(at) = rest.find("record ") {
+            let (before, after) = rest.split_at(at + "record ".len());
+            out.push_str(before);
+            let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+            match after[..digits].parse::<u32>() {
+                Ok(number) => out.push_str(&self.describe(Key(number))),
+                Err(_) => out.push_str(&after[..digits]),
+            }
+            rest = &after[digits..];
+        }
+        out + rest
+    }
 }
 
 /// A key of the group `kind`, of an owner and with a number, of some length.

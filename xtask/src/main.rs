@@ -1,5 +1,6 @@
 //! The repository's own tools: `cargo xtask --help`.
 
+mod crash;
 mod data;
 mod history;
 mod random;
@@ -15,11 +16,18 @@ use clap::Parser;
 enum Command {
     /// Run stores on a simulated drive that fails, and judge their answers
     Simulate(simulate::Args),
+    /// Kill processes that write, and judge what they leave
+    Crash(crash::Args),
+    /// Write until killed (what `crash` starts)
+    #[command(hide = true)]
+    CrashWriter(crash::WriterArgs),
 }
 
 fn main() -> ExitCode {
     let passed = match Command::parse() {
         Command::Simulate(args) => simulate::campaign(&args),
+        Command::Crash(args) => crash::campaign(&args),
+        Command::CrashWriter(args) => crash::write(&args),
     };
     if passed {
         ExitCode::SUCCESS

@@ -1,12 +1,16 @@
 //! Loading sorted records: the caller's thread packs them into batches, a task
 //! builds the tree's pages from them.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use oneshot::{AsyncReceiver, Sender};
 
 use crate::btree::{self, Descriptor, Loader, ValueRef};
 use crate::engine::{Counters, Local, TaskContext};
 use crate::sched::block_on;
-use crate::tree::{Tree, check_key, check_value, free_extent};
+use crate::tree::{Tree, TreeState, check_key, check_value};
+use crate::txn::Gate;
 use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
@@ -53,13 +57,13 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     tree: &Tree,
     records: impl Iterator<Item = (K, V)>,
 ) -> Result<u64, Error> {
-    let inner = tree.state.tree;
+    let state = Arc::clone(&tree.state);
     let runtime = &tree.runtime;
     let (first, parcels) = oneshot::async_channel();
     let engine = std::sync::Arc::clone(&runtime.engine);
     let task = runtime.spawn(None, move || {
         Local::with_current(&engine, |local| match local {
-            Some(local) => load_in_task(local, inner, parcels),
+            Some(local) => load_in_task(local, &state, parcels),
             None => Err(Error::Closed),
         })
     });
@@ -114,16 +118,20 @@ fn feed<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 
 fn load_in_task(
     local: &Local,
-    tree: btree::Tree,
+    tree: &TreeState,
     first: AsyncReceiver<Parcel>,
 ) -> Result<u64, Error> {
     let ctx = TaskContext { local };
-    let mut loader = Loader::new(&ctx, tree, FILL_PERCENT)?;
+    let mut loader = Loader::new(&ctx, tree.tree, FILL_PERCENT)?;
     let mut extents = Vec::new();
     let outcome = take_parcels(local, &mut loader, first);
     let mut note = |extent: &Descriptor| extents.push(*extent);
     let outcome = match outcome {
-        Ok(true) => loader.finish(&mut note),
+        Ok(true) => {
+            let loading = Loading::begin(&tree.gate);
+            let loaded = loader.finish(&mut note);
+            loading.end(local, loaded.is_ok()).and(loaded)
+        }
         Ok(false) => {
             loader.abort(&mut note);
             Ok(0)
@@ -134,9 +142,41 @@ fn load_in_task(
         }
     };
     for extent in extents {
-        free_extent(local, extent.bytes())?;
+        extent::free_descriptor(local, extent.bytes())?;
     }
     outcome
+}
+
+/// The moment in which the loaded records appear. They leave no versions, so who
+/// began before must not read the tree any more.
+struct Loading<'g> {
+    gate: &'g Gate,
+    before: u64,
+}
+
+impl<'g> Loading<'g> {
+    fn begin(gate: &'g Gate) -> Loading<'g> {
+        Loading {
+            gate,
+            before: gate.loaded.swap(u64::MAX, Ordering::SeqCst),
+        }
+    }
+
+    /// They have appeared, or never will. Who begins after this returns may read.
+    fn end(self, local: &Local, appeared: bool) -> Result<(), Error> {
+        let engine = &local.engine;
+        if !appeared {
+            self.gate.loaded.store(self.before, Ordering::SeqCst);
+            return Ok(());
+        }
+        let now = engine.log.next();
+        self.gate.loaded.store(now.0, Ordering::SeqCst);
+        while engine.transactions.watermark(&engine.log) < now {
+            engine.writable()?;
+            local.worker.yield_now();
+        }
+        Ok(())
+    }
 }
 
 /// Loads batch after batch; `false` if the sender gave up.

@@ -13,18 +13,21 @@ pub enum Canary {
     SkipPageChecks,
     /// A commit is acknowledged before its record is durable.
     AcknowledgeEarly,
-    /// Pages are written before the log is durable up to their LSN.
-    SkipPageLsnGate,
+    /// Pages are written and not flushed before the log says where they are.
+    SkipPageFlush,
     /// Segments are reused although a recovery may need what they hold.
     ReuseSegmentsAtOnce,
-    /// A commit's changes are applied before its record is in the log.
-    ApplyBeforeLog,
-    /// Commits do not look for conflicts.
-    SkipValidation,
-    /// The log is cut before the checkpoint that replaces it is durable.
+    /// Commits do not look whether somebody has changed what they write.
+    SkipWriteValidation,
+    /// Serializable commits do not look whether what they read has changed.
+    SkipReadValidation,
+    /// A checkpoint shortens the log by changes that are in no page on the
+    /// drive yet.
     CutLogEarly,
-    /// A flush of the volume is answered without being done.
-    SkipFlush,
+    /// The log is written and its writes are not flushed.
+    SkipLogFlush,
+    /// Chunks are written for a commit that may never come, and not noted.
+    ForgetPromises,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -5,10 +5,11 @@
 //! the last id given to a tree, which is never given again.
 
 use crate::Error;
-use crate::btree::{Cursor, Decision, Direction, Tree, TreeId, ValueKind, ValueRef};
+use crate::btree::{Cursor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
 use crate::engine::{Local, TaskContext};
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
+use crate::txn::commit::{self, Author, Change};
 
 /// Most bytes that a tree's name can have.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -103,37 +104,54 @@ pub(crate) fn add(local: &Local, name: &str) -> Result<Tree, Error> {
         });
     }
     let ctx = TaskContext { local };
-    let tree = Tree::create(&ctx, next_id(&ctx)?)?;
-    if CATALOG.insert_if_absent(&ctx, &key, ValueRef::inline(&encode(tree)))? {
+    let tree = Tree::create(&ctx, next_id(local)?)?;
+    let entry = encode(tree);
+    let named = change(local, &key, Some(&entry), |old| old.is_none());
+    if matches!(named, Ok(true)) {
         return Ok(tree);
     }
-    free_tree(local, tree)?;
+    if local.engine.writable().is_ok() {
+        free_tree(local, tree)?;
+    }
+    named?;
     Err(Error::TreeExists {
         name: name.to_owned(),
     })
 }
 
-fn next_id(ctx: &TaskContext<'_>) -> Result<TreeId, Error> {
+fn entry<'a>(key: &'a [u8], value: Option<&'a [u8]>) -> Change<'a> {
+    Change {
+        tree: CATALOG,
+        name: "the catalog",
+        gate: None,
+        key,
+        value: value.map(ValueRef::inline),
+    }
+}
+
+/// Changes one entry if `go`, which sees what it is, says so.
+fn change(
+    local: &Local,
+    key: &[u8],
+    value: Option<&[u8]>,
+    go: impl FnMut(Option<ValueRef<'_>>) -> bool,
+) -> Result<bool, Error> {
+    commit::change_one(local, entry(key, value), local.engine.config.durability, go)
+}
+
+fn next_id(local: &Local) -> Result<TreeId, Error> {
     let mut last = 0;
+    // Compare and set: the value to put must be known before the attempt.
+    // Bound: each round is another tree made by somebody else, but for the first.
     loop {
-        // Compare and set: the value to put must be known before the attempt.
         let next = (last + 1u32).to_le_bytes();
         let mut seen = 0;
-        CATALOG.update(ctx, LAST_ID, |old| {
-            seen = old.map_or(0, |old| {
-                if old.bytes.len() == 4 {
-                    get_u32(old.bytes, 0)
-                } else {
-                    0
-                }
-            });
-            if seen == last {
-                Decision::Put(ValueRef::inline(&next))
-            } else {
-                Decision::Keep
-            }
+        let done = change(local, LAST_ID, Some(&next), |old| {
+            let old = old.filter(|old| old.bytes.len() == 4);
+            seen = old.map_or(0, |old| get_u32(old.bytes, 0));
+            seen == last
         })?;
-        if seen == last {
+        if done {
             return Ok(TreeId(last + 1));
         }
         last = seen;
@@ -141,24 +159,26 @@ fn next_id(ctx: &TaskContext<'_>) -> Result<TreeId, Error> {
 }
 
 /// Drops the tree `name`: it is gone for everybody at once, its pages are freed
-/// before this returns, or by the next opening.
+/// before this returns, or by the next opening. No commit to the tree may be in
+/// flight or begin any more.
 pub(crate) fn remove(local: &Local, name: &str) -> Result<(), Error> {
-    let ctx = TaskContext { local };
     let missing = || Error::NoSuchTree {
         name: name.to_owned(),
     };
     let tree = find(local, name)?.ok_or_else(missing)?;
-    let mark = dropping_key(tree.id);
-    let _ = CATALOG.insert(&ctx, &mark, ValueRef::inline(&encode(tree)))?;
-    let mut mine = false;
-    CATALOG.update(&ctx, &name_key(name)?, |old| {
-        mine = old.is_some_and(|old| old.bytes == encode(tree));
-        if mine {
-            Decision::Remove
-        } else {
-            Decision::Keep
-        }
-    })?;
+    let (mark, key, value) = (dropping_key(tree.id), name_key(name)?, encode(tree));
+    let changes = [entry(&mark, Some(&value)), entry(&key, None)];
+    let durability = local.engine.config.durability;
+    let mine = commit::change_all(
+        local,
+        &changes,
+        Author {
+            makes_room: true,
+            ..Author::default()
+        },
+        durability,
+        &mut |at, old| Ok(at == 0 || old.is_some_and(|old| old.bytes == value)),
+    )?;
     if !mine {
         // Somebody else dropped it meanwhile, and frees it.
         return Err(missing());
@@ -168,7 +188,7 @@ pub(crate) fn remove(local: &Local, name: &str) -> Result<(), Error> {
 
 fn finish_drop(local: &Local, tree: Tree) -> Result<(), Error> {
     free_tree(local, tree)?;
-    let _ = CATALOG.remove(&TaskContext { local }, &dropping_key(tree.id))?;
+    change(local, &dropping_key(tree.id), None, |_| true)?;
     Ok(())
 }
 
@@ -179,7 +199,7 @@ fn free_tree(local: &Local, tree: Tree) -> Result<(), Error> {
         let mut extents = Vec::new();
         let is_empty = tree.free_some(&ctx, FREE_STEP, &mut |extent| extents.push(*extent))?;
         for extent in extents {
-            crate::tree::free_extent(local, extent.bytes())?;
+            crate::extent::free_descriptor(local, extent.bytes())?;
         }
         if is_empty {
             return tree.free_root(&ctx);

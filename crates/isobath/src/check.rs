@@ -7,10 +7,9 @@ use isobath_flash::policy::{SegmentId, SegmentState};
 use crate::btree::{Tree, Visitor};
 use crate::buffer::Place;
 use crate::engine::{Local, TaskContext};
-use crate::extent::ExtentReader;
+use crate::extent::{self, ExtentReader};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::store::Progress;
-use crate::tree::decode_extent;
 use crate::{Error, catalog};
 
 /// What [`Store::check`](crate::Store::check) found; a sound store has no
@@ -73,6 +72,7 @@ pub(crate) fn check(local: &Local, progress: Progress<'_>) -> Result<CheckReport
             progress(done, total)
         });
     }
+    check_versions(local, &mut found, &mut report);
     for id in &found.twice {
         report
             .problems
@@ -115,7 +115,7 @@ fn check_values(
     let mut bytes = Vec::new();
     for descriptor in std::mem::take(&mut found.extents) {
         progress(found.ids.len() as u64);
-        let outcome = decode_extent(&descriptor).and_then(|extent| {
+        let outcome = extent::decode(&descriptor).and_then(|extent| {
             let mut reader = ExtentReader::new(local, extent)?;
             for id in reader.ids() {
                 found.page(id, 0);
@@ -143,6 +143,23 @@ fn check_values(
             report
                 .problems
                 .push(format!("a large value of tree {name:?}: {error}"));
+        }
+    }
+}
+
+/// What open snapshots can still read belongs to nobody else.
+fn check_versions(local: &Local, found: &mut Found, report: &mut CheckReport) {
+    for descriptor in local.engine.transactions.versions.large_values() {
+        let ids =
+            extent::decode(descriptor.bytes()).and_then(|extent| extent::chunk_ids(local, extent));
+        match ids {
+            Ok(ids) => ids.into_iter().for_each(|id| {
+                found.page(id, 0);
+                report.value_chunks += 1;
+            }),
+            Err(error) => report
+                .problems
+                .push(format!("a large value that a snapshot can read: {error}")),
         }
     }
 }

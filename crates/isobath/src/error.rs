@@ -220,12 +220,67 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// Nobody publishes the statistics of this store.
+    #[error("the statistics of {} cannot be watched: {reason}", path.display())]
+    NotPublished {
+        /// The store's first file.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Another transaction changed what this one writes, or, if it is
+    /// serializable, what it has read.
+    #[error(
+        "another transaction changed key {} of tree {tree:?} since this one began; run it again",
+        show(key)
+    )]
+    Conflict {
+        /// The tree's name.
+        tree: String,
+        /// The key that both concern.
+        key: Vec<u8>,
+    },
+    /// So much was changed since the snapshot began that what it would see is
+    /// kept no longer.
+    #[error(
+        "more was changed since this snapshot began than the version store holds; begin anew, or raise `Options::version_store_bytes`"
+    )]
+    SnapshotTooOld,
+    /// The transaction was begun as read-only.
+    #[error("the transaction is read-only")]
+    ReadOnlyTransaction,
+    /// A savepoint of another transaction, or one that was rolled back.
+    #[error("the savepoint is not one of this transaction, or was rolled back itself")]
+    NoSuchSavepoint,
+    /// A tree of another store was used in a transaction.
+    #[error("the tree {name:?} belongs to another store than the transaction")]
+    OtherStore {
+        /// The tree's name.
+        name: String,
+    },
     /// The user's closure panicked in a task.
     #[error("a task panicked: {message}")]
     TaskPanicked {
         /// The panic's message.
         message: String,
     },
+}
+
+impl Error {
+    /// Whether the same transaction may succeed when it is run again from its
+    /// beginning, as [`Store::transact`](crate::Store::transact) does.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Conflict { .. } | Error::SnapshotTooOld)
+    }
+}
+
+/// A key for a message: as text where it is some, shortened.
+fn show(key: &[u8]) -> String {
+    const MOST: usize = 48;
+    let shown = key[..key.len().min(MOST)].escape_ascii();
+    let rest = if key.len() > MOST { "..." } else { "" };
+    format!("\"{shown}{rest}\"")
 }
 
 impl From<crate::log::ReadError> for Error {

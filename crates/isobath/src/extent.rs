@@ -499,10 +499,35 @@ impl ExtentReader {
     }
 }
 
+/// Reads the descriptor that a leaf has.
+///
+/// # Errors
+///
+/// [`Error::Structure`] if it cannot be one.
+pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, Error> {
+    Extent::decode(descriptor).ok_or(Error::Structure {
+        page: 0,
+        reason: "the descriptor of a large value makes no sense",
+    })
+}
+
+/// As [`free`], by the value's descriptor.
+pub(crate) fn free_descriptor(local: &Local, descriptor: &[u8]) -> Result<(), Error> {
+    free(local, decode(descriptor)?)
+}
+
 /// Frees all chunks of a value that nothing names any more; a record of its own says so.
 pub(crate) fn free(local: &Local, extent: Extent) -> Result<(), Error> {
     let ids = chunk_ids(local, extent)?;
     free_chunks(local, &[extent.token()], None, ids.into_iter());
+    Ok(())
+}
+
+/// As [`free`], of a value that was taken out of its tree earlier and has belonged
+/// to `token` since.
+pub(crate) fn free_promised(local: &Local, extent: Extent, token: Token) -> Result<(), Error> {
+    let ids = chunk_ids(local, extent)?;
+    free_chunks(local, &[token], None, ids.into_iter());
     Ok(())
 }
 

@@ -24,7 +24,9 @@ mod stats;
 mod store;
 mod sync;
 mod task;
+mod transaction;
 mod tree;
+mod txn;
 mod value;
 
 #[cfg(any(test, feature = "simulation"))]
@@ -43,6 +45,10 @@ pub use sim::{Simulation, Stuck};
 pub use stats::Stats;
 pub use store::{Progress, Store, TreeInfo};
 pub use task::{TaskHandle, TaskPanic, sleep_until, yield_now};
+pub use transaction::{
+    Isolation, Savepoint, Snapshot, Transaction, TransactionOptions, TransactionRange,
+    TransactionWriter,
+};
 pub use tree::Tree;
 pub use value::{ValueReader, ValueWriter};
 

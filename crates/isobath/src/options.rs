@@ -22,6 +22,9 @@ const LEAST_FRAMES_PER_WORKER: u64 = 64;
 /// beyond those, all tasks would wait for each other. The rest is for pages that
 /// tasks make dirty after all of them saw that there was still room for more.
 const FRAMES_PER_TASK: u64 = 4;
+/// Part of the pool's size that the version store may take unless an option says
+/// otherwise.
+const VERSION_SHARE: u64 = 16;
 /// Address space of a task's stack; memory is used only as it is touched.
 const STACK_BYTES: usize = 256 << 10;
 /// Most workers that a store can have.
@@ -76,8 +79,11 @@ pub struct Options {
     direct: DirectMode,
     stripe_unit: u32,
     policy: PolicyKind,
+    version_store_bytes: Option<u64>,
+    durability: Durability,
     /// By default as the pool is.
     log_bytes: Option<u64>,
+    publish_stats: bool,
 }
 
 impl Default for Options {
@@ -105,7 +111,10 @@ impl Options {
             direct: DirectMode::Auto,
             stripe_unit: VolumeOptions::DEFAULT_STRIPE_UNIT,
             policy: PolicyKind::Mdc,
+            version_store_bytes: None,
+            durability: Durability::Synced,
             log_bytes: None,
+            publish_stats: true,
         }
     }
 
@@ -181,6 +190,16 @@ impl Options {
         self
     }
 
+    /// Whether processes of the same user may watch the statistics of the store while it is in use
+    /// ([`Stats::of_store_in_use`](crate::Stats::of_store_in_use), `isobath stats --watch`). They are in a small file in
+    /// memory, renewed at most four times a second while anything happens. By default on; stores without files and stores
+    /// opened for reading publish nothing.
+    #[must_use]
+    pub fn publish_stats(mut self, publish: bool) -> Options {
+        self.publish_stats = publish;
+        self
+    }
+
     /// Opens for reading only: nothing on the volume changes, and several
     /// readers may have it open at a time.
     #[must_use]
@@ -215,6 +234,23 @@ impl Options {
     #[must_use]
     pub fn cleaning_policy(mut self, policy: PolicyKind) -> Options {
         self.policy = policy;
+        self
+    }
+
+    /// Bytes that old values may take which open snapshots can still see, over
+    /// all trees. When they take more, the oldest snapshots and transactions fail
+    /// with [`Error::SnapshotTooOld`]. By default a sixteenth of the pool.
+    #[must_use]
+    pub fn version_store_bytes(mut self, bytes: u64) -> Options {
+        self.version_store_bytes = Some(bytes);
+        self
+    }
+
+    /// When single operations, and transactions that do not say otherwise, are
+    /// acknowledged; by default [`Durability::Synced`].
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Options {
+        self.durability = durability;
         self
     }
 
@@ -282,11 +318,9 @@ impl Options {
 
     /// Segments of the log.
     fn log_segments(&self) -> u32 {
-        let most = self.volume_limit_bytes.unwrap_or(u64::MAX) / 8;
-        let bytes = self.log_bytes.unwrap_or_else(|| {
-            let share = (self.pool_bytes / 4).clamp(16 << 20, 1 << 30);
-            share.min(most).max(LEAST_AREA_BYTES)
-        });
+        let bytes = self
+            .log_bytes
+            .unwrap_or_else(|| (self.pool_bytes / 4).clamp(16 << 20, 1 << 30));
         bytes.div_ceil(u64::from(self.segment_bytes)) as u32
     }
 
@@ -370,11 +404,13 @@ impl Options {
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,
-            log_segments: if self.log_bytes.is_none() {
-                0
-            } else {
-                self.log_segments()
-            },
+            publish_stats: self.publish_stats,
+            version_bytes: self
+                .version_store_bytes
+                .unwrap_or(self.pool_bytes / VERSION_SHARE),
+            durability: self.durability,
+            log_segments: self.log_segments(),
+            log_fits_volume: self.log_bytes.is_none(),
         })
     }
 }

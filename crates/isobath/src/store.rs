@@ -9,12 +9,12 @@ use isobath_io::Volume;
 use parking_lot::Mutex;
 
 use crate::check::{self, CheckReport};
-use crate::engine;
-use crate::engine::Plan;
+use crate::engine::{self, Local, Plan, Publisher};
 use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
 use crate::task::TaskHandle;
+use crate::transaction::{Snapshot, Transaction, TransactionOptions};
 use crate::tree::{Tree, TreeState};
 use crate::{Error, Options, catalog};
 
@@ -205,6 +205,13 @@ impl Store {
     }
 
     fn on(runtime: Runtime, paths: Vec<PathBuf>) -> Store {
+        if let Some(first) = paths.first()
+            && runtime.engine.config.publish_stats
+            && !runtime.engine.config.read_only
+        {
+            let publisher = Publisher::new(first, Stats::to_text);
+            runtime.engine.start_publishing(publisher);
+        }
         let runtime = Arc::new(runtime);
         Store(Arc::new(Shared {
             closer: Arc::new(Closer {
@@ -249,11 +256,31 @@ impl Store {
     ///
     /// [`Error::NoSuchTree`], [`Error::BadTreeName`], or a failed read.
     pub fn tree(&self, name: &str) -> Result<Tree, Error> {
-        match self.0.runtime.run(|local| catalog::find(local, name))? {
-            Some(tree) => Ok(self.handle(name, tree)),
-            None => Err(Error::NoSuchTree {
-                name: name.to_owned(),
-            }),
+        let missing = || Error::NoSuchTree {
+            name: name.to_owned(),
+        };
+        let found = self.find(name)?.ok_or_else(missing)?;
+        let handle = self.handle(name, found);
+        // Were it dropped between the two, the handle's state would not say so,
+        // and nobody would keep commits from the tree.
+        if self.find(name)? == Some(found) {
+            return Ok(handle);
+        }
+        handle.state.gate.dropped.store(true, Ordering::SeqCst);
+        self.forget(&handle);
+        Err(missing())
+    }
+
+    fn find(&self, name: &str) -> Result<Option<crate::btree::Tree>, Error> {
+        self.0.runtime.run(|local| catalog::find(local, name))
+    }
+
+    /// Takes a dropped tree out of the list of known ones.
+    fn forget(&self, tree: &Tree) {
+        let mut trees = self.0.trees.lock();
+        let is_listed = |state: &Arc<TreeState>| Arc::ptr_eq(state, &tree.state);
+        if trees.get(tree.name()).is_some_and(is_listed) {
+            trees.remove(tree.name());
         }
     }
 
@@ -280,11 +307,7 @@ impl Store {
             .filter(|state| state.tree == tree)
             .map(Arc::clone);
         let state = known.unwrap_or_else(|| {
-            let state = Arc::new(TreeState {
-                name: name.to_owned(),
-                tree,
-                dropped: AtomicBool::new(false),
-            });
+            let state = Arc::new(TreeState::new(name, tree));
             trees.insert(name.to_owned(), Arc::clone(&state));
             state
         });
@@ -302,14 +325,24 @@ impl Store {
     /// [`Error::NoSuchTree`], and as for [`Tree::remove`].
     pub fn drop_tree(&self, name: &str) -> Result<(), Error> {
         let tree = self.tree(name)?;
-        tree.state.dropped.store(true, Ordering::Release);
-        let result = self.0.runtime.run(|local| catalog::remove(local, name));
-        let mut trees = self.0.trees.lock();
-        if trees
-            .get(name)
-            .is_some_and(|state| Arc::ptr_eq(state, &tree.state))
-        {
-            trees.remove(name);
+        let gate = &tree.state.gate;
+        gate.dropped.store(true, Ordering::SeqCst);
+        let result = self.0.runtime.run(|local| {
+            let engine = &local.engine;
+            // Commits that have not seen the mark come to their ends; of a commit
+            // and this, one sees the other.
+            engine.transactions.tracker.drain(false, || {
+                local.worker.yield_now();
+                engine.writable()
+            })?;
+            catalog::remove(local, name)
+        });
+        let still_there = !matches!(result, Ok(()) | Err(Error::NoSuchTree { .. }));
+        let is_writable = self.0.runtime.engine.writable().is_ok();
+        if still_there && is_writable && self.find(name)? == Some(tree.state.tree) {
+            gate.dropped.store(false, Ordering::SeqCst);
+        } else {
+            self.forget(&tree);
         }
         result
     }
@@ -330,10 +363,84 @@ impl Store {
             .collect())
     }
 
+    /// Begins a transaction with snapshot isolation, see [`Transaction`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Closed`].
+    pub fn begin(&self) -> Result<Transaction, Error> {
+        self.begin_with(TransactionOptions::new())
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::begin`]; a read-only one needs no writable store.
+    pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction, Error> {
+        Transaction::begin(&self.0.runtime, options)
+    }
+
+    /// Opens a snapshot for reading: everything that is committed now, and
+    /// nothing that is committed later.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`].
+    pub fn snapshot(&self) -> Result<Snapshot, Error> {
+        Snapshot::open(&self.0.runtime)
+    }
+
+    /// Runs `work` in a transaction and commits it. Where that fails because of
+    /// other transactions, it runs `work` again from the beginning, in a new
+    /// transaction, after pauses that grow; at most
+    /// [`TransactionOptions::attempts`] times. So `work` should have no effects but
+    /// on the transaction.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), isobath::Error> {
+    /// use isobath::{Options, Store, TransactionOptions};
+    ///
+    /// let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// let counters = store.create_tree("counters")?;
+    /// let visits = store.transact(TransactionOptions::new(), |transaction| {
+    ///     let old = transaction.get(&counters, b"visits")?.unwrap_or_default();
+    ///     let visits = old.len() + 1;
+    ///     transaction.insert(&counters, b"visits", &vec![b'I'; visits])?;
+    ///     Ok(visits)
+    /// })?;
+    /// assert_eq!(visits, 1);
+    /// # store.close()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What `work` fails with, and as for [`Transaction::commit`]; the last
+    /// [`Error::Conflict`] where no attempt has succeeded.
+    pub fn transact<T>(
+        &self,
+        options: TransactionOptions,
+        work: impl FnMut(&mut Transaction) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        crate::transaction::transact(&self.0.runtime, options, work)
+    }
+
     /// Counters and gauges of the whole store.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats::of(&self.0.runtime.engine)
+    }
+
+    /// Tells the drive which segments hold nothing (TRIM; holes in a file), so that it need not keep what they held. Answers
+    /// how many bytes that were. The store can be used meanwhile. A file then has to find room for them again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the device does not know the operation or fails; nothing is lost. [`Error::ReadOnly`],
+    /// [`Error::Poisoned`].
+    pub fn discard_free_segments(&self) -> Result<u64, Error> {
+        self.0.runtime.run(Local::discard_free)
     }
 
     /// Tells `trace` of every page that is stored now, then of every page that is written because it changed, and of
@@ -352,7 +459,10 @@ impl Store {
     /// Only what prevents checking at all; what is wrong with the store is in
     /// the report.
     pub fn check(&self, progress: Progress<'_>) -> Result<CheckReport, Error> {
-        self.0.runtime.run(|local| check::check(local, progress))
+        self.0.runtime.run(|local| {
+            local.engine.transactions.settle(local);
+            check::check(local, progress)
+        })
     }
 
     /// Runs `work` as a task on some worker: operations on the store's trees
@@ -394,12 +504,18 @@ impl Closer {
         }
         let engine = &self.runtime.engine;
         self.runtime.refuse_and_drain();
+        engine.stop_publishing();
         if engine.config.read_only {
             self.runtime.stop();
             engine.release_volume();
             return Ok(());
         }
-        let flushed = self.runtime.run_last(engine::flush);
+        let flushed = self.runtime.run_last(|local| {
+            // Snapshots that are still open end with the store.
+            while local.engine.transactions.snapshots.expel_oldest() {}
+            local.engine.transactions.settle(local);
+            engine::flush(local)
+        });
         self.runtime.stop();
         let closed = flushed
             .and_then(|()| engine.writable())

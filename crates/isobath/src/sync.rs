@@ -13,3 +13,10 @@ pub(crate) mod atomic {
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
+
+/// Hash tables whose order is the same in every run, so that simulations repeat.
+pub(crate) type HashMap<K, V> =
+    std::collections::HashMap<K, V, std::hash::BuildHasherDefault<std::hash::DefaultHasher>>;
+/// The same for sets.
+pub(crate) type HashSet<K> =
+    std::collections::HashSet<K, std::hash::BuildHasherDefault<std::hash::DefaultHasher>>;

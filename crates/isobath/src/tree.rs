@@ -3,21 +3,48 @@
 use std::future::Future;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use crate::btree::{self, Cursor, Direction, Old, ValueKind, ValueRef};
+use crate::btree::{self, Cursor, Direction, ValueKind, ValueRef};
 use crate::engine::{Counters, InlineContext, Local, TaskContext};
 use crate::extent::{self, Extent};
 use crate::range::Range;
 use crate::runtime::Runtime;
+use crate::txn::Gate;
+use crate::txn::commit::{self, Change};
 use crate::value::{ValueReader, ValueWriter};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 /// What all handles of one tree share.
 pub(crate) struct TreeState {
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) tree: btree::Tree,
-    pub(crate) dropped: AtomicBool,
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl TreeState {
+    pub(crate) fn new(name: &str, tree: btree::Tree) -> TreeState {
+        TreeState {
+            name: Arc::from(name),
+            tree,
+            gate: Arc::new(Gate::default()),
+        }
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.gate.dropped.load(Ordering::Acquire)
+    }
+
+    /// A change of `key` for a commit.
+    pub(crate) fn change<'a>(&'a self, key: &'a [u8], value: Option<ValueRef<'a>>) -> Change<'a> {
+        Change {
+            tree: self.tree,
+            name: &self.name,
+            gate: Some(&self.gate),
+            key,
+            value,
+        }
+    }
 }
 
 /// A named tree of a [`Store`](crate::Store): an ordered map from byte strings
@@ -111,8 +138,7 @@ impl Tree {
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         check_key(key)?;
         check_value(value.len() as u64)?;
-        let tree = self.state.tree;
-        self.run(|local| insert_in_task(local, tree, key, value))
+        self.run(|local| insert_in_task(local, &self.state, key, value))
     }
 
     /// Removes `key`; `false` if it had no value.
@@ -122,8 +148,7 @@ impl Tree {
     /// As for [`Tree::insert`].
     pub fn remove(&self, key: &[u8]) -> Result<bool, Error> {
         check_key(key)?;
-        let tree = self.state.tree;
-        self.run(|local| remove_in_task(local, tree, key))
+        self.run(|local| remove_in_task(local, &self.state, key))
     }
 
     /// The records whose keys lie within `bounds`, in order, from both ends.
@@ -273,6 +298,10 @@ impl Tree {
     /// tree must be empty, or its last key below the first new one. Returns how
     /// many were loaded.
     ///
+    /// The records appear at the end, and leave nothing for those who should not
+    /// see them: transactions and snapshots that began before fail with
+    /// [`Error::SnapshotTooOld`] when they read the tree afterwards.
+    ///
     /// # Errors
     ///
     /// [`Error::LoadOrder`] with the offending record, and as for
@@ -353,15 +382,19 @@ impl Tree {
     /// Refuses once the tree is dropped or the store closed.
     #[inline]
     pub(crate) fn alive(&self) -> Result<(), Error> {
-        if self.state.dropped.load(Ordering::Acquire) {
-            return Err(Error::TreeDropped {
-                name: self.state.name.clone(),
-            });
+        if self.state.is_dropped() {
+            return Err(self.dropped());
         }
         if self.runtime.is_stopped() {
             return Err(Error::Closed);
         }
         Ok(())
+    }
+
+    fn dropped(&self) -> Error {
+        Error::TreeDropped {
+            name: self.state.name.to_string(),
+        }
     }
 
     /// Runs `work` in a task, and names the tree in its errors.
@@ -377,11 +410,7 @@ impl Tree {
     /// A tree that was dropped meanwhile looks damaged to whoever is still in it.
     pub(crate) fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         match result {
-            Err(Error::Structure { .. }) if self.state.dropped.load(Ordering::Acquire) => {
-                Err(Error::TreeDropped {
-                    name: self.state.name.clone(),
-                })
-            }
+            Err(Error::Structure { .. }) if self.state.is_dropped() => Err(self.dropped()),
             other => other,
         }
     }
@@ -462,7 +491,7 @@ pub(crate) fn read_value(
             into.extend_from_slice(value.bytes);
             Ok(())
         }
-        ValueKind::Extent => extent::read_all(local, decode_extent(value.bytes)?, into),
+        ValueKind::Extent => extent::read_all(local, extent::decode(value.bytes)?, into),
     }
 }
 
@@ -482,38 +511,14 @@ pub(crate) fn read_entry(
     }
 }
 
-pub(crate) fn decode_extent(descriptor: &[u8]) -> Result<Extent, Error> {
-    Extent::decode(descriptor).ok_or(Error::Structure {
-        page: 0,
-        reason: "the descriptor of a large value makes no sense",
-    })
-}
-
-pub(crate) fn free_extent(local: &Local, descriptor: &[u8]) -> Result<(), Error> {
-    extent::free(local, decode_extent(descriptor)?)
-}
-
-fn free_old(local: &Local, old: &Old) -> Result<(), Error> {
-    match old {
-        Old::Extent(descriptor) => free_extent(local, descriptor.bytes()),
-        Old::Absent | Old::Inline => Ok(()),
-    }
-}
-
 pub(crate) fn insert_in_task(
     local: &Local,
-    tree: btree::Tree,
+    tree: &TreeState,
     key: &[u8],
     value: &[u8],
 ) -> Result<(), Error> {
     if btree::fits_inline(key.len(), value.len()) {
-        put_in_task(
-            local,
-            tree,
-            key,
-            ValueRef::inline(value),
-            value.len() as u64,
-        )
+        put_in_task(local, tree, key, ValueRef::inline(value), value.len())
     } else {
         local.engine.writable()?;
         let extent = extent::write_all(local, value)?;
@@ -524,20 +529,16 @@ pub(crate) fn insert_in_task(
 /// Points `key` at an extent, which is freed again if that fails.
 pub(crate) fn put_extent(
     local: &Local,
-    tree: btree::Tree,
+    tree: &TreeState,
     key: &[u8],
     extent: Extent,
 ) -> Result<(), Error> {
     let descriptor = extent.encode();
-    let result = put_in_task(
-        local,
-        tree,
-        key,
-        ValueRef::extent(&descriptor),
-        extent.length,
-    );
-    if result.is_err() {
-        // The first error is the one to report.
+    let value = ValueRef::extent(&descriptor);
+    let result = put_in_task(local, tree, key, value, extent.length as usize);
+    if result.is_err() && local.engine.writable().is_ok() {
+        // The first error is the one to report. After a failed write nobody
+        // knows whether the key has the value.
         let _ = extent::free(local, extent);
     }
     result
@@ -545,21 +546,24 @@ pub(crate) fn put_extent(
 
 fn put_in_task(
     local: &Local,
-    tree: btree::Tree,
+    tree: &TreeState,
     key: &[u8],
     value: ValueRef<'_>,
-    bytes: u64,
+    length: usize,
 ) -> Result<(), Error> {
-    let old = tree.insert(&TaskContext { local }, key, value)?;
-    Counters::add(&local.engine.counters.user_bytes, key.len() as u64 + bytes);
-    free_old(local, &old)
+    let durability = local.engine.config.durability;
+    commit::change_one(local, tree.change(key, Some(value)), durability, |_| true)?;
+    let bytes = key.len() + length;
+    Counters::add(&local.engine.counters.user_bytes, bytes as u64);
+    Ok(())
 }
 
-fn remove_in_task(local: &Local, tree: btree::Tree, key: &[u8]) -> Result<bool, Error> {
-    let old = tree.remove(&TaskContext { local }, key)?;
+fn remove_in_task(local: &Local, tree: &TreeState, key: &[u8]) -> Result<bool, Error> {
+    let durability = local.engine.config.durability;
+    let change = tree.change(key, None);
+    let existed = commit::change_one(local, change, durability, |old| old.is_some())?;
     Counters::add(&local.engine.counters.user_bytes, key.len() as u64);
-    free_old(local, &old)?;
-    Ok(old.existed())
+    Ok(existed)
 }
 
 fn scan_in_task(

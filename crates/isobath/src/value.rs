@@ -3,10 +3,10 @@
 use std::io;
 
 use crate::Error;
-use crate::btree::ValueKind;
+use crate::btree::{ValueKind, fits_inline};
 use crate::engine::TaskContext;
-use crate::extent::{ExtentReader, ExtentWriter, payload_bytes};
-use crate::tree::{Tree, check_value, decode_extent, insert_in_task, put_extent};
+use crate::extent::{self, Extent, ExtentReader, ExtentWriter, payload_bytes};
+use crate::tree::{Tree, check_value, insert_in_task, put_extent};
 
 /// A value that is being written as a stream, from [`Tree::writer`]. Dropping
 /// it without [`ValueWriter::finish`] leaves the tree as it was.
@@ -78,22 +78,43 @@ impl ValueWriter {
     ///
     /// As for [`Tree::insert`]; the tree is unchanged then.
     pub fn finish(mut self) -> Result<(), Error> {
-        let tree = self.tree.state.tree;
+        let finished = self.take_finished()?;
+        let (tree, key) = (&self.tree, &self.key);
+        tree.run(|local| match finished {
+            Finished::Inline(bytes) => insert_in_task(local, &tree.state, key, &bytes),
+            Finished::Extent(extent) => put_extent(local, &tree.state, key, extent),
+        })
+    }
+
+    /// Ends the value without putting it anywhere.
+    pub(crate) fn finish_apart(mut self) -> Result<Finished, Error> {
+        self.take_finished()
+    }
+
+    fn take_finished(&mut self) -> Result<Finished, Error> {
         let mut extent = self.extent.take().unwrap_or_default();
-        let (key, buffer) = (&self.key, &self.buffer);
+        let buffer = std::mem::take(&mut self.buffer);
+        if extent.length() == 0 && fits_inline(self.key.len(), buffer.len()) {
+            return Ok(Finished::Inline(buffer));
+        }
         self.tree.run(move |local| {
-            if extent.length() == 0 {
-                return insert_in_task(local, tree, key, buffer);
-            }
             if !buffer.is_empty()
-                && let Err(error) = extent.write(local, buffer)
+                && let Err(error) = extent.write(local, &buffer)
             {
                 extent.abandon(local);
                 return Err(error);
             }
-            put_extent(local, tree, key, extent.finish(local)?)
+            extent.finish(local).map(Finished::Extent)
         })
     }
+}
+
+/// A whole value that no key has yet.
+pub(crate) enum Finished {
+    /// Small enough for a leaf.
+    Inline(Vec<u8>),
+    /// On the volume.
+    Extent(Extent),
 }
 
 impl Drop for ValueWriter {
@@ -140,20 +161,34 @@ impl ValueReader {
                 None => None,
                 Some(ValueKind::Inline) => Some((value, None)),
                 Some(ValueKind::Extent) => {
-                    let reader = ExtentReader::new(local, decode_extent(&value)?)?;
+                    let reader = ExtentReader::new(local, extent::decode(&value)?)?;
                     Some((Vec::new(), Some(reader)))
                 }
             })
         })?;
-        Ok(found.map(|(buffer, extent)| ValueReader {
-            length: extent
-                .as_ref()
-                .map_or(buffer.len() as u64, ExtentReader::length),
+        Ok(found.map(|(buffer, extent)| ValueReader::new(tree, buffer, extent)))
+    }
+
+    fn new(tree: Tree, buffer: Vec<u8>, extent: Option<ExtentReader>) -> ValueReader {
+        let length = extent.as_ref().map(ExtentReader::length);
+        ValueReader {
+            length: length.unwrap_or(buffer.len() as u64),
             tree,
             extent,
             buffer,
             position: 0,
-        }))
+        }
+    }
+
+    /// Reads a value that is in memory.
+    pub(crate) fn of_bytes(tree: Tree, bytes: Vec<u8>) -> ValueReader {
+        ValueReader::new(tree, bytes, None)
+    }
+
+    /// Reads a large value, wherever its descriptor comes from.
+    pub(crate) fn of_extent(tree: Tree, extent: Extent) -> Result<ValueReader, Error> {
+        let reader = tree.run(|local| ExtentReader::new(local, extent))?;
+        Ok(ValueReader::new(tree, Vec::new(), Some(reader)))
     }
 
     /// Bytes of the whole value.

@@ -257,10 +257,11 @@ fn truncated_newer_and_foreign_volumes_are_told_apart() {
 }
 
 #[test]
-fn a_store_that_was_not_closed_refuses_to_open() {
+fn a_store_without_a_log_that_was_not_closed_refuses_to_open() {
     let device = device();
     let volume = Volume::from_device(device.clone());
-    let store = Store::create_on_volume(volume, &options()).unwrap();
+    let unlogged = options().log_bytes(0);
+    let store = Store::create_on_volume(volume, &unlogged).unwrap();
     store.create_tree("t").unwrap();
     let unclosed = image(&device);
     store.close().unwrap();
@@ -296,4 +297,27 @@ fn reading_only_refuses_every_change() {
     assert_sound(&store, Some(model.len() as u64));
     store.close().unwrap();
     assert!(bytes_of(&device) == pristine);
+}
+
+#[test]
+fn only_a_writer_recovers_a_store_that_was_not_closed() {
+    let device = device();
+    let volume = Volume::from_device(device.clone());
+    let store = Store::create_on_volume(volume, &options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    tree.insert(b"key", b"value").unwrap();
+    let unclosed = image(&device);
+    store.close().unwrap();
+    let volume = Volume::from_device(image(&unclosed));
+    let error = Store::open_on_volume(volume.clone(), &options().read_only(true)).err();
+    assert!(
+        matches!(error, Some(Error::NotClosedCleanly { .. })),
+        "{error:?}"
+    );
+    let store = Store::open_on_volume(volume.clone(), &options()).unwrap();
+    let tree = store.tree("t").unwrap();
+    assert_eq!(tree.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    store.close().unwrap();
+    let store = Store::open_on_volume(volume, &options().read_only(true)).unwrap();
+    assert!(store.tree("t").unwrap().contains(b"key").unwrap());
 }

@@ -317,8 +317,9 @@ fn thousands_of_trees_come_and_go_with_their_room() {
 #[test]
 fn a_full_volume_stays_usable() {
     for length in [100, 700, 1200, 3000, 30_000, 200_000] {
-        let options = options().volume_limit_bytes(Some(24 << 20));
-        let volume = Volume::in_memory(0, Some(24 << 20));
+        // 4 MiB of it are the log's.
+        let options = options().volume_limit_bytes(Some(32 << 20));
+        let volume = Volume::in_memory(0, Some(32 << 20));
         let store = Store::create_on_volume(volume.clone(), &options).unwrap();
         let tree = store.create_tree("t").unwrap();
         let other = store.create_tree("other").unwrap();

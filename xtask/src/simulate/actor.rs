@@ -25,6 +25,12 @@ pub(super) struct Actor {
     pub(super) own: Vec<Key>,
     /// Records that everybody writes without looking.
     pub(super) shared: Vec<Key>,
+    /// Records that are only ever changed by transactions that read them first.
+    pub(super) counters: Vec<Key>,
+    /// Acknowledged operations outside transactions survive crashes.
+    pub(super) durable: bool,
+    /// Of a hundred operations, those that are transactions.
+    pub(super) transactions: u64,
     /// A tree that this client alone makes, fills and drops, and its records.
     pub(super) passing: Option<Passing>,
     pub(super) large_values: bool,
@@ -49,6 +55,13 @@ impl Actor {
 
     /// One operation; `false` if there is no point in another one.
     fn step(&mut self) -> bool {
+        if self.random.chance(self.transactions) {
+            return if self.random.chance(85) {
+                self.transact()
+            } else {
+                self.look_back()
+            };
+        }
         match self.random.below(100) {
             0..34 => {
                 let key = self.random.one_of(&self.own);
@@ -71,11 +84,11 @@ impl Actor {
         }
     }
 
-    fn any_key(&mut self) -> Key {
-        if self.random.chance(50) {
-            self.random.one_of(&self.own)
-        } else {
-            self.random.one_of(&self.shared)
+    pub(super) fn any_key(&mut self) -> Key {
+        match self.random.below(3) {
+            0 => self.random.one_of(&self.own),
+            1 => self.random.one_of(&self.counters),
+            _ => self.random.one_of(&self.shared),
         }
     }
 
@@ -85,6 +98,15 @@ impl Actor {
         } else {
             self.random.one_of(&LENGTHS)
         }
+    }
+
+    /// Begins an operation outside transactions that writes.
+    fn begin_single(&self, writes: &[Write]) -> usize {
+        let at = self.recorder.begin_writes(writes);
+        if !self.durable {
+            self.recorder.promise_nothing(at);
+        }
+        at
     }
 
     /// Ends an operation that failed; whether to go on.
@@ -107,9 +129,14 @@ impl Actor {
         let (tree, bytes) = universe.record(key);
         let tree = self.trees[tree].clone();
         let length = self.length();
-        let at = self.recorder.begin_writes(&[write]);
+        let at = self.begin_single(&[write]);
         let (done, doing) = if !present {
-            (tree.remove(bytes).map(|_| ()), "removing")
+            let done = tree.remove(bytes).map(|existed| {
+                if !existed {
+                    self.recorder.found_nothing(at, key);
+                }
+            });
+            (done, "removing")
         } else if length > 5000 && self.random.chance(50) {
             (
                 self.stream(&tree, bytes, &value(version, length)),
@@ -153,22 +180,20 @@ impl Actor {
         }
     }
 
-    /// Reads a range of one tree, in either direction.
-    fn scan(&mut self) -> bool {
+    /// Consecutive records of a tree, whether they exist or not.
+    pub(super) fn some_range(&mut self, tree: usize) -> Vec<(Vec<u8>, Key)> {
         let universe = Arc::clone(&self.recorder.universe);
-        let index = self.random.below(self.trees.len() as u64) as usize;
-        let keys = &universe.trees[index].keys;
-        if keys.is_empty() {
-            return true;
-        }
+        let keys = &universe.trees[tree].keys;
         let from = self.random.below(keys.len() as u64) as usize;
         let count = self.random.skewed(60) as usize;
-        let part: Vec<(&Vec<u8>, Key)> = keys
-            .iter()
-            .skip(from)
-            .take(count)
-            .map(|(bytes, &key)| (bytes, key))
-            .collect();
+        let part = keys.iter().skip(from).take(count);
+        part.map(|(bytes, &key)| (bytes.clone(), key)).collect()
+    }
+
+    /// Reads a range of one tree, in either direction.
+    fn scan(&mut self) -> bool {
+        let index = self.random.below(self.trees.len() as u64) as usize;
+        let part = self.some_range(index);
         let (Some(first), Some(end)) = (part.first(), part.last()) else {
             return true;
         };
@@ -199,7 +224,7 @@ impl Actor {
         }
         let mut reads = Vec::with_capacity(part.len());
         for (bytes, key) in part {
-            let value = found.remove(bytes);
+            let value = found.remove(&bytes);
             if let Some(seen) = self.recorder.seen(key, value.as_deref()) {
                 reads.push(Read { key, seen });
             }
@@ -240,7 +265,7 @@ impl Actor {
             version,
             present: true,
         };
-        let at = self.recorder.begin_writes(&[write]);
+        let at = self.begin_single(&[write]);
         match self.store.create_tree(&tree.name) {
             Ok(_) => {
                 passing.exists = true;
@@ -271,7 +296,7 @@ impl Actor {
                 present: false,
             })
             .collect();
-        let at = self.recorder.begin_writes(&writes);
+        let at = self.begin_single(&writes);
         match self.store.drop_tree(&tree.name) {
             Ok(()) => {
                 passing.exists = false;
@@ -312,7 +337,7 @@ impl Actor {
             present: true,
         };
         let bytes = value(version, self.length());
-        let at = self.recorder.begin_writes(&[write]);
+        let at = self.begin_single(&[write]);
         match tree.insert(universe.record(key).1, &bytes) {
             Ok(()) => {
                 passing.present.insert(key, version);

@@ -18,13 +18,47 @@ pub(crate) struct Known {
 
 const POWER: &[FaultKind] = &[FaultKind::Power];
 
+const fn known(
+    name: &'static str,
+    canary: Canary,
+    faults: &'static [FaultKind],
+    seeds: u64,
+) -> Known {
+    Known {
+        name,
+        canary,
+        faults,
+        seeds,
+    }
+}
+
 /// All of them.
-pub(crate) const KNOWN: &[Known] = &[Known {
-    name: "skip-page-checks",
-    canary: Canary::SkipPageChecks,
-    faults: &[FaultKind::Rot],
-    seeds: 60,
-}];
+pub(crate) const KNOWN: &[Known] = &[
+    known(
+        "skip-page-checks",
+        Canary::SkipPageChecks,
+        &[FaultKind::Rot],
+        60,
+    ),
+    known("acknowledge-early", Canary::AcknowledgeEarly, POWER, 40),
+    known("skip-log-flush", Canary::SkipLogFlush, POWER, 40),
+    known("skip-page-flush", Canary::SkipPageFlush, POWER, 100),
+    known(
+        "reuse-segments-at-once",
+        Canary::ReuseSegmentsAtOnce,
+        POWER,
+        200,
+    ),
+    known("cut-log-early", Canary::CutLogEarly, POWER, 200),
+    known("forget-promises", Canary::ForgetPromises, POWER, 100),
+    known(
+        "skip-write-validation",
+        Canary::SkipWriteValidation,
+        &[],
+        20,
+    ),
+    known("skip-read-validation", Canary::SkipReadValidation, &[], 40),
+];
 
 impl Known {
     /// The bug of this name.

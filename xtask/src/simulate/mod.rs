@@ -3,10 +3,12 @@
 
 mod actor;
 mod canary;
+mod exhaustive;
 pub(crate) mod plan;
 mod recorder;
 mod run;
-mod state;
+pub(crate) mod state;
+mod transact;
 
 use std::time::{Duration, Instant};
 
@@ -36,6 +38,12 @@ pub(crate) struct Args {
     /// Stop after this many minutes
     #[arg(long)]
     minutes: Option<f64>,
+    /// Cut the power of short runs at every I/O, and of recoveries too
+    #[arg(long)]
+    exhaustive: bool,
+    /// With --exhaustive: cut every n-th recovery at each of its I/Os
+    #[arg(long, default_value_t = 16)]
+    interrupt_every: u64,
     /// Switch on a known bug, which must be found; `all` tries each of them
     #[arg(long, value_name = "NAME")]
     canary: Option<String>,
@@ -58,6 +66,7 @@ impl Args {
 pub(crate) fn campaign(args: &Args) -> bool {
     match &args.canary {
         Some(name) => canaries(name, args.from),
+        None if args.exhaustive => exhaustive(args),
         None => seeds(args),
     }
 }
@@ -79,13 +88,42 @@ fn canaries(name: &str, from: u64) -> bool {
     known.hunt(from)
 }
 
+impl Args {
+    /// The first seed, and how many.
+    fn range(&self) -> std::ops::Range<u64> {
+        let (from, seeds) = self.seed.map_or((self.from, self.seeds), |seed| (seed, 1));
+        from..from.saturating_add(seeds)
+    }
+}
+
+/// Every crash point of short runs; whether all were survived.
+fn exhaustive(args: &Args) -> bool {
+    let mut failed = 0;
+    for seed in args.range() {
+        let begin = Instant::now();
+        match exhaustive::every_io(seed, args.interrupt_every, None) {
+            Ok(coverage) => println!(
+                "seed {seed}: {} I/Os, {} media after a cut, {} cuts during recovery, in {:.1} s",
+                coverage.ios,
+                coverage.images,
+                coverage.interruptions,
+                begin.elapsed().as_secs_f64()
+            ),
+            Err(failure) => {
+                println!("seed {seed} FAILED:\n{failure}\n");
+                failed += 1;
+            }
+        }
+    }
+    failed == 0
+}
+
 fn seeds(args: &Args) -> bool {
     let kinds = args.kinds();
-    let (from, seeds) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
     let begin = Instant::now();
     let limit = args.minutes.map(|m| Duration::from_secs_f64(60.0 * m));
     let mut total = Totals::default();
-    for seed in from..from.saturating_add(seeds) {
+    for seed in args.range() {
         if limit.is_some_and(|limit| begin.elapsed() > limit) {
             break;
         }
@@ -125,13 +163,22 @@ fn isolated(scenario: Scenario) -> Result<Report, Failure> {
 
 /// The same, with a known bug.
 fn isolated_with(scenario: Scenario, canary: Option<Canary>) -> Result<Report, Failure> {
+    in_thread(scenario.seed, canary, move || run(scenario))
+}
+
+/// Does `work` in a thread of its own.
+fn in_thread<T: Send + 'static>(
+    seed: u64,
+    canary: Option<Canary>,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
     let thread = std::thread::Builder::new()
-        .name(format!("seed {}", scenario.seed))
+        .name(format!("seed {seed}"))
         .spawn(move || {
             if let Some(canary) = canary {
                 canary.switch_on();
             }
-            run(scenario)
+            work()
         });
     match thread.map(std::thread::JoinHandle::join) {
         Ok(Ok(outcome)) => outcome,

@@ -3,13 +3,18 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use isobath::Options;
+use isobath::{Durability, Options};
 use isobath_io::{Fault, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 
 use crate::random::Random;
 
 /// Bytes of a segment in simulated stores.
 const SEGMENT: u64 = 64 << 10;
+/// Bytes of their logs: as few as can be.
+const LOG: u64 = 4 << 20;
+
+/// How many of a hundred runs without power cuts have a log.
+const LOGGED_PERCENT: u64 = 80;
 
 /// A kind of fault that a campaign may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -62,8 +67,17 @@ pub(crate) struct Scenario {
     pub(crate) trees: usize,
     pub(crate) own_keys: u64,
     pub(crate) shared_keys: u64,
+    pub(crate) counters: u64,
     pub(crate) large_values: bool,
+    /// Of a hundred operations, those that are transactions.
+    pub(crate) transactions: u64,
+    /// What operations outside transactions promise.
+    pub(crate) durability: Durability,
+    /// Bytes of old values that are kept for snapshots.
+    pub(crate) version_bytes: u64,
     pub(crate) extra_frames: u64,
+    /// Whether there is a log; without one no power may be cut.
+    pub(crate) log: bool,
     pub(crate) limit_bytes: Option<u64>,
     pub(crate) latency_us: RangeInclusive<u64>,
     pub(crate) atomic_unit: u32,
@@ -88,9 +102,19 @@ impl Scenario {
             trees: 1 + random.below(3) as usize,
             own_keys: 1 + random.skewed(400),
             shared_keys: 1 + random.skewed(24),
+            counters: 1 + random.skewed(12),
+            transactions: random.one_of(&[0, 20, 50, 80]),
+            durability: random.one_of(&[
+                Durability::Synced,
+                Durability::Synced,
+                Durability::Buffered { window_ms: 3 },
+                Durability::None,
+            ]),
+            version_bytes: random.one_of(&[2 << 10, 64 << 10, 1 << 20]),
             large_values: random.chance(60),
+            log: faults.power || random.chance(LOGGED_PERCENT),
             extra_frames: random.one_of(&[0, 0, 40, 400]),
-            limit_bytes: full.then(|| (2 << 20) + random.below(8) * (512 << 10)),
+            limit_bytes: full.then(|| LOG + (2 << 20) + random.below(8) * (512 << 10)),
             latency_us: 0..=random.one_of(&[0, 5, 40, 200]),
             atomic_unit: random.one_of(&[512, 512, 4096]),
             faults,
@@ -113,11 +137,14 @@ impl Scenario {
         let (workers, tasks) = (self.workers as u64, self.tasks as u64);
         let frames = 128 + 64 * workers + 4 * workers * tasks + self.extra_frames;
         Options::new()
+            .durability(self.durability)
+            .version_store_bytes(self.version_bytes)
             .pool_bytes(frames * 4224)
             .workers(self.workers)
             .tasks_per_worker(self.tasks)
             .depth_per_worker(16)
             .segment_bytes(SEGMENT as u32)
+            .log_bytes(if self.log { LOG } else { 0 })
             .volume_limit_bytes(self.limit_bytes)
     }
 
@@ -162,6 +189,11 @@ impl Scenario {
 }
 
 impl Faults {
+    /// Whether writes or flushes may fail.
+    pub(crate) fn fails_writes(&self) -> bool {
+        self.io.is_some_and(|(op, _)| op != Op::Read)
+    }
+
     fn draw(random: &mut Random, allowed: &[FaultKind]) -> Faults {
         let may = |kind| allowed.contains(&kind);
         // Drawn whether allowed or not, so that the rest of the scenario stays.

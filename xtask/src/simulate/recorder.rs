@@ -125,6 +125,22 @@ impl Recorder {
         at
     }
 
+    /// The acknowledgement of an operation does not mean that it lasts.
+    pub(super) fn promise_nothing(&self, at: usize) {
+        self.state().history.transactions[at].durable = false;
+    }
+
+    /// The removal of a record found none: it was a read.
+    pub(super) fn found_nothing(&self, at: usize, key: Key) {
+        let mut state = self.state();
+        let transaction = &mut state.history.transactions[at];
+        transaction.writes.clear();
+        transaction.reads.push(Read {
+            key,
+            seen: Seen::Absent,
+        });
+    }
+
     pub(super) fn read(&self, at: usize, key: Key, seen: Seen) {
         let reads = &mut self.state().history.transactions[at].reads;
         reads.push(Read { key, seen });
@@ -148,6 +164,10 @@ impl Recorder {
         let mut state = self.state();
         let transaction = &mut state.history.transactions[at];
         let now = std::mem::replace(&mut transaction.writes, writes.to_vec());
+        // What had replaced them is undone.
+        transaction
+            .replaced
+            .retain(|(_, version)| !writes.iter().any(|w| w.version == *version));
         for write in now {
             if !writes.iter().any(|w| w.version == write.version) {
                 transaction.replaced.push((write.key, write.version));
@@ -173,6 +193,7 @@ impl Recorder {
         let transaction = &mut state.history.transactions[at];
         transaction.outcome = outcome;
         if outcome != Outcome::Unknown {
+            transaction.asked = transaction.asked.min(now);
             transaction.end = now;
         }
     }
@@ -252,6 +273,8 @@ impl Recorder {
         let failing = self.faults.io.is_some() || self.faults.power || self.is_stopped();
         match error {
             Error::VolumeFull { .. } => ("full", self.faults.full.then_some(Meaning::Refused)),
+            Error::Conflict { .. } => ("conflict", Some(Meaning::Refused)),
+            Error::SnapshotTooOld => ("snapshot too old", Some(Meaning::Refused)),
             Error::Poisoned { .. } | Error::Closed => (
                 "poisoned",
                 (failing || self.faults.damage.is_some()).then_some(Meaning::Over),

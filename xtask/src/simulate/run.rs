@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use isobath::Durability;
 use isobath::{Error, Simulation, Store, Tree, Volume};
 use isobath_io::{Fault, FaultDevice, FaultRule, Op, Trigger};
 
@@ -12,7 +13,7 @@ use super::plan::{Damage, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
 use crate::data::{Universe, key_bytes};
-use crate::history::{History, Key, Version, check};
+use crate::history::{History, Key, Outcome, Version, Write, check};
 use crate::random::Random;
 
 /// Steps after which a round that has not ended counts as stuck.
@@ -49,6 +50,14 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    /// Says where it happened.
+    pub(super) fn at(mut self, place: impl std::fmt::Display) -> Failure {
+        for problem in &mut self.problems {
+            *problem = format!("{place}: {problem}");
+        }
+        self
+    }
+
     pub(super) fn of(problem: impl Into<String>) -> Failure {
         Failure {
             problems: vec![problem.into()],
@@ -57,18 +66,20 @@ impl Failure {
 }
 
 /// Between two rounds.
-struct Between {
-    device: Arc<FaultDevice>,
+pub(super) struct Between {
+    pub(super) device: Arc<FaultDevice>,
     /// What every reader will find from now on.
-    known: BTreeMap<Key, Version>,
-    created: BTreeMap<Key, Version>,
-    next_version: Version,
+    pub(super) known: BTreeMap<Key, Version>,
+    pub(super) created: BTreeMap<Key, Version>,
+    pub(super) next_version: Version,
 }
 
 /// How a round ended.
-enum Ended {
+pub(super) enum Ended {
     /// Everybody had done everything.
     Done,
+    /// Writing failed, and closing did too.
+    Failed,
     /// The power was cut.
     Cut,
 }
@@ -79,9 +90,12 @@ pub(crate) struct Run {
     /// The groups of records.
     pub(super) own: Vec<Vec<Key>>,
     pub(super) shared: Vec<Key>,
+    pub(super) counters: Vec<Key>,
     /// Index of the tree that comes and goes.
     pub(super) passing: usize,
     pub(super) report: Report,
+    /// The power goes where the device's rules say, and nowhere else.
+    pub(super) cut_by_rule: bool,
     random: Random,
 }
 
@@ -101,6 +115,18 @@ fn mix(hash: u64, fact: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
+impl Between {
+    /// Before anything.
+    pub(super) fn new(device: Arc<FaultDevice>) -> Between {
+        Between {
+            device,
+            known: BTreeMap::new(),
+            created: BTreeMap::new(),
+            next_version: 1,
+        }
+    }
+}
+
 impl Run {
     pub(super) fn new(scenario: Scenario) -> Run {
         let mut random = Random::new(scenario.seed ^ 0x72_756e);
@@ -118,12 +144,17 @@ impl Run {
             }
             own.push(keys);
         }
-        let mut shared = Vec::new();
-        for number in 0..scenario.shared_keys {
-            let tree = random.below(scenario.trees as u64) as usize;
-            let bytes = key_bytes(b's', 0, number, &mut random);
-            shared.push(universe.add_key(tree, bytes));
-        }
+        let mut group = |kind, count| -> Vec<Key> {
+            let mut keys = Vec::new();
+            for number in 0..count {
+                let tree = random.below(scenario.trees as u64) as usize;
+                let bytes = key_bytes(kind, 0, number, &mut random);
+                keys.push(universe.add_key(tree, bytes));
+            }
+            keys
+        };
+        let shared = group(b's', scenario.shared_keys);
+        let counters = group(b'c', scenario.counters);
         let passing = universe.add_tree("passing");
         for number in 0..20 {
             let bytes = key_bytes(b'p', 0, number, &mut random);
@@ -133,12 +164,14 @@ impl Run {
             universe: Arc::new(universe),
             own,
             shared,
+            counters,
             passing,
             report: Report {
                 hash: scenario.seed,
                 ..Report::default()
             },
             scenario,
+            cut_by_rule: false,
             random,
         }
     }
@@ -149,12 +182,7 @@ impl Run {
 
     fn whole(&mut self) -> Result<(), Failure> {
         let device = FaultDevice::new(0, self.scenario.device(0));
-        let mut between = Between {
-            device,
-            known: BTreeMap::new(),
-            created: BTreeMap::new(),
-            next_version: 1,
-        };
+        let mut between = Between::new(device);
         for round in 0..self.scenario.rounds {
             let Some(simulation) = self.opened(&mut between, round)? else {
                 return Ok(());
@@ -168,16 +196,16 @@ impl Run {
     }
 
     /// A store to work with.
-    fn opened(&mut self, between: &mut Between, round: u64) -> Result<Option<Simulation>, Failure> {
+    pub(super) fn opened(
+        &mut self,
+        between: &mut Between,
+        round: u64,
+    ) -> Result<Option<Simulation>, Failure> {
         let seed = self.scenario.seed.wrapping_add(round << 48);
         let volume = Volume::from_device(between.device.clone());
         let options = self.scenario.options();
         let opened = if round == 0 {
-            let simulation = Simulation::new(volume, &options, seed);
-            simulation.and_then(|simulation| {
-                self.make_trees(simulation.store(), between)?;
-                Ok(simulation)
-            })
+            Simulation::new(volume, &options, seed)
         } else {
             Simulation::open(volume, &options, seed)
         };
@@ -191,14 +219,33 @@ impl Run {
         }
     }
 
-    fn make_trees(&self, store: &Store, between: &mut Between) -> Result<(), Error> {
-        for tree in &self.universe.trees[..self.passing] {
-            store.create_tree(&tree.name)?;
-            between.known.insert(tree.existence, between.next_version);
-            between.created.insert(tree.existence, between.next_version);
-            between.next_version += 1;
+    /// The tree of this index, made if there is none yet.
+    fn base_tree(
+        &self,
+        store: &Store,
+        index: usize,
+        recorder: &Recorder,
+        known: &BTreeMap<Key, Version>,
+    ) -> Result<Tree, Error> {
+        let tree = &self.universe.trees[index];
+        if known.contains_key(&tree.existence) {
+            return store.tree(&tree.name);
         }
-        Ok(())
+        let write = Write {
+            key: tree.existence,
+            version: recorder.version(),
+            present: true,
+        };
+        recorder.creating(write.key, write.version);
+        let at = recorder.begin_writes(&[write]);
+        if self.scenario.durability != Durability::Synced {
+            recorder.promise_nothing(at);
+        }
+        let made = store.create_tree(&tree.name);
+        if made.is_ok() {
+            recorder.end(at, Outcome::Committed);
+        }
+        made
     }
 
     /// An error that says what the faults of this run have done.
@@ -222,7 +269,7 @@ impl Run {
     }
 
     /// Lets clients work until they are done or the power is cut.
-    fn round(
+    pub(super) fn round(
         &mut self,
         mut simulation: Simulation,
         between: &mut Between,
@@ -278,41 +325,61 @@ impl Run {
         for (name, count) in recorder.counts() {
             *self.report.errors.entry(name).or_default() += count;
         }
-        let cut = between.device.is_off() || self.scenario.faults.power && self.random.chance(30);
+        let cut = between.device.is_off()
+            || self.scenario.faults.power && !self.cut_by_rule && self.random.chance(30);
         if cut {
             between.device.power_off();
-        } else {
+        } else if !self.cut_by_rule {
             between.device.clear_rules();
             self.whole_state(&mut simulation, &recorder, round)?;
-        }
-        let frames = simulation.store().stats().pool_frames;
-        let accounted = simulation.accounted_frames() as u64;
-        let closed = simulation.close();
-        if !cut {
-            if accounted != frames {
-                let what =
-                    format!("round {round}: {accounted} of {frames} frames are accounted for");
-                return Err(Failure::of(what));
-            }
-            match closed {
-                Ok(()) => {}
-                Err(error) if self.is_detected(&error) => {}
-                Err(error) => return Err(Failure::of(format!("closing: {error}"))),
+            if self.scenario.faults.power && self.random.chance(25) {
+                let at = Trigger::At(self.random.skewed(40) - 1);
+                between
+                    .device
+                    .add_rule(FaultRule::new(Fault::PowerLoss, at));
             }
         }
+        let ended = self.close(simulation, between, round)?;
         let violations = recorder.violations();
         if !violations.is_empty() {
             return Err(Failure {
                 problems: violations,
             });
         }
-        Ok((if cut { Ended::Cut } else { Ended::Done }, recorder))
+        Ok((ended, recorder))
+    }
+
+    /// Closes the store at the end of a round.
+    fn close(
+        &mut self,
+        simulation: Simulation,
+        between: &Between,
+        round: u64,
+    ) -> Result<Ended, Failure> {
+        let frames = simulation.store().stats().pool_frames;
+        let accounted = simulation.accounted_frames() as u64;
+        let was_off = between.device.is_off();
+        let closed = simulation.close();
+        if between.device.is_off() {
+            return Ok(Ended::Cut);
+        }
+        if !was_off && accounted != frames {
+            let what = format!("round {round}: {accounted} of {frames} frames are accounted for");
+            return Err(Failure::of(what));
+        }
+        match closed {
+            Err(error) if !self.is_detected(&error) => {
+                Err(Failure::of(format!("closing: {error}")))
+            }
+            Err(_) => Ok(Ended::Failed),
+            Ok(()) => Ok(Ended::Done),
+        }
     }
 
     /// Decides when the power goes: the step, if it is not at an I/O.
     fn plan_cut(&mut self, device: &FaultDevice) -> Option<u64> {
         let (draw, at) = (self.random.below(3), self.random.skewed(20_000));
-        if !self.scenario.faults.power {
+        if !self.scenario.faults.power || self.cut_by_rule {
             return None;
         }
         match draw {
@@ -351,8 +418,8 @@ impl Run {
     ) -> Result<(Arc<AtomicUsize>, usize), Error> {
         let store = simulation.store();
         let mut trees: Vec<Tree> = Vec::new();
-        for tree in &self.universe.trees[..self.passing] {
-            trees.push(store.tree(&tree.name)?);
+        for index in 0..self.passing {
+            trees.push(self.base_tree(store, index, recorder, &between.known)?);
         }
         let ended = Arc::new(AtomicUsize::new(0));
         for (number, own) in self.own.iter().enumerate() {
@@ -365,6 +432,9 @@ impl Run {
                 ),
                 own: own.clone(),
                 shared: self.shared.clone(),
+                counters: self.counters.clone(),
+                durable: self.scenario.durability == Durability::Synced,
+                transactions: self.scenario.transactions,
                 passing: (number == 0).then(|| self.passing_tree(&between.known)),
                 large_values: self.scenario.large_values,
             };
@@ -405,12 +475,18 @@ impl Run {
     ) -> Result<(), Failure> {
         let state = state::read(simulation.store(), &self.universe, &recorder.created());
         self.judge(state, recorder.history(), true)
-            .map_err(|failure| failure.in_round(round, "running"))?;
+            .map_err(|failure| failure.at(format!("round {}, {}", round, "running")))?;
+        // Once a write has failed, what was begun cannot be taken back any more:
+        // the next opening does so.
+        let poisoned = recorder.counts().contains_key("poisoned");
+        if poisoned || self.scenario.faults.fails_writes() {
+            return Ok(());
+        }
         self.sound(simulation.store(), round)
     }
 
     /// `store.check` finds nothing; what it should find is in the report.
-    fn sound(&mut self, store: &Store, round: u64) -> Result<(), Failure> {
+    pub(super) fn sound(&mut self, store: &Store, round: u64) -> Result<(), Failure> {
         self.report.checks += 1;
         let faults = &self.scenario.faults;
         match store.check(&mut |_, _| {}) {
@@ -457,30 +533,13 @@ impl Run {
             self.report.hash = mix(self.report.hash, transaction.end ^ transaction.begin << 32);
         }
         for finding in check(&history) {
-            problems.push(self.translate(&finding.to_string()));
+            problems.push(self.universe.translate(&finding.to_string()));
         }
         if problems.is_empty() {
             Ok(state.records)
         } else {
             Err(Failure { problems })
         }
-    }
-
-    /// Names records as the store does.
-    fn translate(&self, story: &str) -> String {
-        let mut out = String::new();
-        let mut rest = story;
-        while let Some(at) = rest.find("record ") {
-            let (before, after) = rest.split_at(at + "record ".len());
-            out.push_str(before);
-            let digits = after.bytes().take_while(u8::is_ascii_digit).count();
-            match after[..digits].parse::<u32>() {
-                Ok(number) => out.push_str(&self.universe.describe(Key(number))),
-                Err(_) => out.push_str(&after[..digits]),
-            }
-            rest = &after[digits..];
-        }
-        out + rest
     }
 
     /// After a round: what is there now. `false` where the run ends early.
@@ -495,7 +554,7 @@ impl Run {
         self.report.ios += between.device.io_count();
         let plan = self.scenario.device(round + 1);
         let kept = match ended {
-            Ended::Done => isobath_io::Survivors::Executed,
+            Ended::Done | Ended::Failed => isobath_io::Survivors::Executed,
             Ended::Cut => {
                 self.report.crashes += 1;
                 survivors(&mut self.random)
@@ -529,7 +588,7 @@ impl Run {
         between.created = recorder.created();
         between.known = self
             .judge(state, recorder.history(), running)
-            .map_err(|failure| failure.in_round(round, "reopened"))?;
+            .map_err(|failure| failure.at(format!("round {}, {}", round, "reopened")))?;
         self.sound(store, round)?;
         self.close_and_compare(simulation, between, round)
     }
@@ -631,21 +690,13 @@ impl Run {
         };
         let state = state::read(simulation.store(), &self.universe, &between.created);
         let history = History::starting_with(between.known.clone());
-        self.judge(state, history, true)
-            .map_err(|failure| failure.in_round(self.scenario.rounds, "at last"))?;
+        self.judge(state, history, true).map_err(|failure| {
+            failure.at(format!("round {}, {}", self.scenario.rounds, "at last"))
+        })?;
         self.note(simulation.trace_hash());
         drop(simulation);
         self.note(between.device.digest());
         Ok(())
-    }
-}
-
-impl Failure {
-    pub(super) fn in_round(mut self, round: u64, when: &str) -> Failure {
-        for problem in &mut self.problems {
-            *problem = format!("round {round}, {when}: {problem}");
-        }
-        self
     }
 }
 

@@ -8,16 +8,16 @@ use crate::data::{Universe, version_of};
 use crate::history::{Key, Version};
 
 /// All records of a store.
-pub(super) struct State {
-    pub(super) records: BTreeMap<Key, Version>,
+pub(crate) struct State {
+    pub(crate) records: BTreeMap<Key, Version>,
     /// Records that could not be read, and why.
-    pub(super) unreadable: Vec<(Key, Error)>,
-    pub(super) problems: Vec<String>,
+    pub(crate) unreadable: Vec<(Key, Error)>,
+    pub(crate) problems: Vec<String>,
 }
 
 /// Reads all trees of `store` by scans, and each record that is missing or
 /// behind damage by its key. A tree that exists was made by its write in `created`.
-pub(super) fn read(store: &Store, universe: &Universe, created: &BTreeMap<Key, Version>) -> State {
+pub(crate) fn read(store: &Store, universe: &Universe, created: &BTreeMap<Key, Version>) -> State {
     let mut state = State {
         records: BTreeMap::new(),
         unreadable: Vec::new(),

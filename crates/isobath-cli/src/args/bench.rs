@@ -80,7 +80,8 @@ Examples:
   isobath bench lookup --path /mnt/nvme/bench.iso --rate 60000     # latency, open loop
   isobath bench lookup --memory-device --bytes 1GiB                # the CPU's limit
   isobath bench lookup --in-pool --op get-many --bytes 1GiB        # no I/O at all
-  isobath bench lookup --path /mnt/nvme/bench.iso --op scan --scan-records 100")]
+  isobath bench lookup --path /mnt/nvme/bench.iso --op scan --scan-records 100
+  isobath bench lookup --memory-device --bytes 512MiB --op update --zipf 0.99 --log-off --trace t.trace")]
 pub(crate) struct LookupArgs {
     /// The engine
     #[arg(long, value_enum, default_value = "isobath")]
@@ -118,6 +119,24 @@ pub(crate) struct LookupArgs {
     /// Operations and their weights
     #[arg(long, value_name = "OP[:WEIGHT],...", default_value = "get")]
     pub(crate) op: Mix,
+    /// Choose records by a Zipf law with this exponent instead of uniformly
+    #[arg(long, value_name = "EXPONENT")]
+    pub(crate) zipf: Option<f64>,
+    /// Record which pages Isobath writes while the clients run: a trace for `isobath sim clean`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) trace: Option<PathBuf>,
+    /// Isobath's cleaning policy [default: the engine's own choice]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<isobath::PolicyKind>,
+    /// Share of the volume that live data may fill, 0.1 to 0.9 [default: the engine's own choice]
+    #[arg(long, value_name = "F")]
+    pub(crate) fill_factor: Option<f64>,
+    /// Size of Isobath's segments [default: the engine's own choice]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) segment: Option<Size>,
+    /// Log nothing: a crash loses the store
+    #[arg(long)]
+    pub(crate) log_off: bool,
     /// Keys per get-many
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) batch: usize,

@@ -4,6 +4,7 @@ mod bench;
 mod data;
 mod drive;
 mod raw;
+mod sim;
 mod values;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
@@ -16,6 +17,9 @@ pub(crate) use data::{
 };
 pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
 pub(crate) use raw::{BackendName, ModelName, RawArgs};
+pub(crate) use sim::{
+    DuplicatesName, Fills, PageSizesName, SimAnalysisArgs, SimArgs, SimCleanArgs, SimVerb,
+};
 pub(crate) use values::Size;
 
 const LONG_ABOUT: &str = "\
@@ -99,6 +103,8 @@ pub(crate) enum Verb {
     Model(ModelArgs),
     /// Settings for a workload on a profiled drive: Isobath's, RocksDB's, and which fits better
     Advise(AdviseArgs),
+    /// Simulate cleaning of log-structured space, and say what it must cost
+    Sim(SimArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Example:\n  isobath completions bash > ~/.local/share/bash-completion/completions/isobath"

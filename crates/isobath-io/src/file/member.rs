@@ -23,6 +23,8 @@ const SIGNATURE_AREA: usize = 1 << 20;
 /// Attempts to claim a busy block device, and the pause between them.
 const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// Attempts to lock a file whose holder has died, at such pauses: ten seconds.
+const GONE_TRIES: u32 = 1000;
 
 pub(super) struct Member {
     pub(super) path: PathBuf,
@@ -144,10 +146,20 @@ impl Member {
 
     fn lock(&self, access: Access) -> Result<(), VolumeError> {
         let write = access == Access::ReadWrite;
-        let result = match write {
+        let attempt = || match write {
             true => self.file.try_lock(),
             false => self.file.try_lock_shared(),
         };
+        let mut result = attempt();
+        // A process that was killed is gone before the kernel has taken down its ring, which holds the file until then.
+        for _ in 0..GONE_TRIES {
+            let blocked = matches!(result, Err(TryLockError::WouldBlock));
+            if !blocked || !self.holder().is_some_and(|(pid, _)| sys::is_gone(pid)) {
+                break;
+            }
+            std::thread::sleep(BUSY_PAUSE);
+            result = attempt();
+        }
         match result {
             Ok(()) => Ok(()),
             Err(TryLockError::WouldBlock) => {

@@ -105,6 +105,16 @@ pub(super) unsafe fn transfer(
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
+/// Whether no process has this id.
+pub(super) fn is_gone(pid: u32) -> bool {
+    let Ok(pid) = libc::pid_t::try_from(pid) else {
+        return false;
+    };
+    // SAFETY: signal 0 only asks; no memory is passed.
+    let asked = unsafe { libc::kill(pid, 0) };
+    asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
 /// `fdatasync`.
 pub(super) fn sync(fd: RawFd) -> io::Result<()> {
     // SAFETY: no memory is passed.

@@ -125,7 +125,8 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    fn new(from: &[u8]) -> Descriptor {
+    /// A copy of a descriptor's bytes.
+    pub(crate) fn new(from: &[u8]) -> Descriptor {
         let mut bytes = [0; MAX_DESCRIPTOR];
         let length = from.len().min(MAX_DESCRIPTOR);
         bytes[..length].copy_from_slice(&from[..length]);
@@ -142,6 +143,7 @@ impl Descriptor {
 }
 
 /// What a key had before it was changed.
+#[cfg(test)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Old {
@@ -153,6 +155,7 @@ pub(crate) enum Old {
     Extent(Descriptor),
 }
 
+#[cfg(test)]
 impl Old {
     fn of(value: Option<ValueRef<'_>>) -> Old {
         match value {

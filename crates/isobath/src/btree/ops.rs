@@ -1,8 +1,10 @@
 //! Reading and changing single records.
 
+#[cfg(test)]
+use super::Old;
 use super::descend::Descent;
 use super::node::{Builder, Edit, Garbled, LeafEdit};
-use super::{Fail, Old, Tree, TreeId, ValueKind, ValueRef, smo};
+use super::{Fail, Tree, TreeId, ValueKind, ValueRef, smo};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::BufferPool;
 use crate::context::{ReadContext, WriteContext};
@@ -75,6 +77,7 @@ impl Tree {
 
     /// Lets `decide` look at the record of `key` and says what becomes of it,
     /// in one step. `decide` may be called several times; its last call counts.
+    #[cfg(test)]
     pub(crate) fn update<'v, C: WriteContext>(
         &self,
         ctx: &C,
@@ -85,8 +88,10 @@ impl Tree {
         self.apply(ctx, key, None, decide)
     }
 
-    /// As [`Tree::update`], for a change that the log record `change` has
-    /// announced, and for which room was made.
+    /// Lets `decide` look at the record of `key` and says what becomes of it, in
+    /// one step, on behalf of the log record `change`, which has announced it and
+    /// for which room was made. `decide` may be called several times; its last
+    /// call counts.
     pub(crate) fn apply<'v, C: WriteContext>(
         &self,
         ctx: &C,
@@ -169,6 +174,7 @@ impl Tree {
     }
 
     /// Gives `key` this value; returns what it had before.
+    #[cfg(test)]
     pub(crate) fn insert<C: WriteContext>(
         &self,
         ctx: &C,
@@ -184,6 +190,7 @@ impl Tree {
     }
 
     /// Gives `key` this value unless it has one; returns whether it did.
+    #[cfg(test)]
     pub(crate) fn insert_if_absent<C: WriteContext>(
         &self,
         ctx: &C,
@@ -203,6 +210,7 @@ impl Tree {
     }
 
     /// Removes the record of `key`; returns what it had.
+    #[cfg(test)]
     pub(crate) fn remove<C: WriteContext>(&self, ctx: &C, key: &[u8]) -> Result<Old, C::Stop> {
         let mut old = Old::Absent;
         self.update(ctx, key, |found| {

@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,6 +14,7 @@ use crate::buffer::Place;
 use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
 use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
 use crate::pagestore::{Address, Closing, SUPERBLOCK_OFFSETS, Superblock, summaries};
+use crate::sync::HashMap;
 
 /// Words per segment in a checkpoint.
 pub(super) const SEGMENT_WORDS: u64 = 4;
@@ -32,6 +32,19 @@ pub(crate) struct Current {
     pub(super) segments: HashMap<u32, u32>,
     /// The segment that is being filled, and its next byte.
     pub(super) open: Option<(u32, u32)>,
+}
+
+impl Current {
+    /// What a new store has: nothing but its superblock.
+    pub(super) fn of_new(superblock: Superblock) -> Current {
+        Current {
+            superblock,
+            directory: Vec::new(),
+            others: Vec::new(),
+            segments: HashMap::default(),
+            open: None,
+        }
+    }
 }
 
 /// How a checkpoint reaches the volume: as a task, which lets others run

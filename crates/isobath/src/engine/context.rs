@@ -77,28 +77,15 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
-        let engine = &self.local.engine;
-        engine.claim_pages(u64::from(pages))?;
-        let mut taken = Vec::with_capacity(pages as usize);
-        for _ in 0..pages {
-            match engine.allocate_id() {
-                Ok(id) => taken.push((self.local.wait_for_frame(), id)),
-                Err(error) => {
-                    let missing = u64::from(pages) - taken.len() as u64;
-                    engine.unclaim_pages(missing);
-                    self.release(Reservation::new(taken));
-                    return Err(error);
-                }
-            }
-        }
-        Ok(Reservation::new(taken))
+        self.local.engine.claim_pages(u64::from(pages))?;
+        self.reserve_claimed(pages).inspect_err(|_| {
+            self.local.engine.unclaim_pages(u64::from(pages));
+        })
     }
 
     fn release(&self, unused: Reservation) {
-        for (frame, id) in unused.into_unused() {
-            self.local.give_frame(frame);
-            self.local.engine.free_id(id);
-        }
+        let pages = self.release_claimed(unused);
+        self.local.engine.unclaim_pages(pages);
     }
 
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
@@ -141,6 +128,36 @@ impl WriteContext for TaskContext<'_> {
             self.local.settle_pages(lsn)?;
         }
         Ok(())
+    }
+}
+
+impl TaskContext<'_> {
+    /// [`WriteContext::reserve`] for pages whose room the caller has claimed,
+    /// and keeps where this fails.
+    pub(crate) fn reserve_claimed(&self, pages: u32) -> Result<Reservation, Error> {
+        let mut taken = Vec::with_capacity(pages as usize);
+        for _ in 0..pages {
+            match self.local.engine.allocate_id() {
+                Ok(id) => taken.push((self.local.wait_for_frame(), id)),
+                Err(error) => {
+                    self.release_claimed(Reservation::new(taken));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Reservation::new(taken))
+    }
+
+    /// Gives frames and ids back; how many pages are still claimed for them.
+    pub(crate) fn release_claimed(&self, unused: Reservation) -> u64 {
+        let engine = &self.local.engine;
+        let unused = unused.into_unused();
+        let pages = unused.len() as u64;
+        for (frame, id) in unused {
+            self.local.give_frame(frame);
+            engine.ids.lock().free(&engine.pool.mapping, id);
+        }
+        pages
     }
 }
 

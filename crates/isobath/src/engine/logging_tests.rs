@@ -11,61 +11,28 @@ use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Surv
 use isobath_io::{Volume, VolumeOptions};
 use parking_lot::Mutex;
 
-use super::{Engine, Local, Parts};
-use crate::buffer::BufferPool;
+use super::{Engine, Local};
 use crate::log::record::Kind;
-use crate::log::{BLOCK, Log, LogArea, LogConfig, Reader, Tier};
-use crate::page::{Lsn, PageId};
-use crate::pagestore::{PageIds, ReservedWords, Space};
+use crate::log::{Reader, Tier};
+use crate::page::Lsn;
 use crate::runtime::Runtime;
-use crate::sched::clock;
+use crate::sched::{TaskId, clock};
 use crate::{Durability, Error, Options};
 
 const STORE: [u8; 16] = [7; 16];
-const SEGMENTS: u32 = 32;
-const SEGMENT_BYTES: u32 = 64 << 10;
 
-/// The log's place: behind the segments.
-fn area(bytes: u64) -> LogArea {
-    let at = u64::from(SEGMENTS * SEGMENT_BYTES);
-    let half = bytes / 2;
-    LogArea::new(vec![(at + half, bytes - half), (at, half)]).unwrap()
-}
-
-/// An engine without pages, whose log is kept.
-fn engine(volume: Volume, options: &Options, area_bytes: u64) -> Arc<Engine> {
-    let at = u64::from(SEGMENTS * SEGMENT_BYTES);
-    volume.grow(at + area_bytes).unwrap();
-    let area = area(area_bytes);
-    area.fill_with_zeros(&volume).unwrap();
-    let mut config = options.config().unwrap();
-    config.segment_bytes = SEGMENT_BYTES;
-    config.block_bytes = volume.logical_block();
-    let log = Log::on(LogConfig {
-        area,
-        store_id: STORE,
-        start: Lsn(BLOCK),
-        next: Lsn(BLOCK),
-        incarnation: 1,
-        writers: config.workers,
-    });
-    let policy = options.policy().unwrap();
-    Engine::new(Parts {
-        pool: BufferPool::new(options.frames(), 1 << 20).unwrap(),
-        log,
-        seqs: ReservedWords::reserve(1 << 10).unwrap(),
-        space: Space::new(SEGMENTS, SEGMENT_BYTES, volume.logical_block(), policy),
-        volume,
-        config,
-        ids: PageIds::new(PageId::FIRST_FREE.0),
-        allocated_bytes: 0,
-        claimed_bytes: 0,
-    })
+/// An engine without trees, whose log has `log_bytes`.
+fn engine(volume: Volume, options: &Options, log_bytes: u64) -> Arc<Engine> {
+    let options = options.clone().log_bytes(log_bytes);
+    let (config, frames) = (options.config().unwrap(), options.frames());
+    let opened = super::create(volume, config, frames, options.policy().unwrap(), STORE);
+    opened.unwrap().engine
 }
 
 fn options(workers: usize, tasks: usize) -> Options {
     Options::new()
         .pool_bytes(16 << 20)
+        .segment_bytes(64 << 10)
         .workers(workers)
         .tasks_per_worker(tasks)
 }
@@ -124,6 +91,16 @@ impl Stepped {
         panic!("stuck");
     }
 
+    /// Takes the idle checkpointer away, so that nobody makes room.
+    fn hide_checkpointer(&mut self) -> TaskId {
+        loop {
+            if let Some(task) = self.locals[0].idle_checkpointer.take() {
+                return task;
+            }
+            self.step();
+        }
+    }
+
     fn end(mut self) {
         self.runtime.engine.stopping.store(true, Ordering::SeqCst);
         let locals = self.locals.clone();
@@ -162,15 +139,20 @@ fn spawn_commits(run: &Stepped, engine: &Arc<Engine>, book: &Arc<Book>, tasks: u
     }
 }
 
-/// Reads LSN and tag of every commit from `start` on.
-fn read_log(volume: &Volume, area_bytes: u64, start: u64) -> Vec<(u64, u64)> {
-    let area = area(area_bytes);
-    let mut reader = Reader::new(volume, &area, &STORE, Lsn(start), 1);
+/// Where a recovery of the store on `volume` starts, and LSN and tag of every
+/// commit from there on.
+fn read_log(volume: &Volume, engine: &Engine) -> (u64, Vec<(u64, u64)>) {
+    let superblock = super::read_superblock(volume, &[]).unwrap();
+    let (start, incarnation) = (Lsn(superblock.log_start), superblock.log_incarnation);
+    let area = engine.log.area().unwrap();
+    let mut reader = Reader::new(volume, area, &STORE, start, incarnation);
     let mut found = Vec::new();
     while let Some(entry) = reader.next().unwrap() {
-        found.push((entry.lsn.0, crate::page::get_u64(entry.body, 0)));
+        if entry.kind == Kind::Commit {
+            found.push((entry.lsn.0, crate::page::get_u64(entry.body, 0)));
+        }
     }
-    found
+    (start.0, found)
 }
 
 /// Power is cut at many moments of many runs: what was acknowledged until then
@@ -188,23 +170,18 @@ fn acknowledged_commits_survive_power_cuts() {
         let mut run = Stepped::new(&engine, seed);
         let book = Arc::new(Book::default());
         spawn_commits(&run, &engine, &book, 30, 400);
-        let mut start = BLOCK;
         let mut cuts = Rng::new(seed);
         while book.ended.load(Ordering::SeqCst) < 30 {
             for _ in 0..cuts.below(3000) {
                 run.step();
             }
             let image = device.crash_image(Survivors::Random, cuts.bits());
-            let found = read_log(&Volume::from_device(image), AREA, start);
+            let (start, found) = read_log(&Volume::from_device(image), &engine);
             for acknowledged in book.acknowledged.lock().iter() {
                 assert!(
                     acknowledged.0 < start || found.binary_search(acknowledged).is_ok(),
                     "seed {seed}: {acknowledged:?} is lost"
                 );
-            }
-            if engine.log.checkpoint_wanted() {
-                start = engine.log.durable().0;
-                engine.log.set_start(Lsn(start));
             }
         }
         assert_eq!(book.acknowledged.lock().len(), 30 * 400);
@@ -263,7 +240,7 @@ fn nobody_is_acknowledged_after_a_failed_log_write() {
             assert!(matches!(**cause, Error::Io(_)));
         }
         let image = device.crash_image(Survivors::None, 0);
-        let found = read_log(&Volume::from_device(image), 4 << 20, BLOCK);
+        let (_, found) = read_log(&Volume::from_device(image), &engine);
         for acknowledged in book.acknowledged.lock().iter() {
             assert!(found.binary_search(acknowledged).is_ok(), "seed {seed}");
         }
@@ -277,6 +254,7 @@ fn nobody_is_acknowledged_after_a_failed_log_write() {
 fn a_full_area_makes_commits_wait_for_the_checkpoint() {
     let engine = engine(Volume::in_memory(0, None), &options(2, 16), 4 << 20);
     let mut run = Stepped::new(&engine, 3);
+    let checkpointer = run.hide_checkpointer();
     let book = Arc::new(Book::default());
     spawn_commits(&run, &engine, &book, 20, 2000);
     for _ in 0..400_000 {
@@ -288,11 +266,8 @@ fn a_full_area_makes_commits_wait_for_the_checkpoint() {
         run.step();
     }
     assert_eq!(book.acknowledged.lock().len(), done, "all wait");
-    let log = &engine.log;
-    run.run_until(|| {
-        log.set_start(log.durable());
-        book.ended.load(Ordering::SeqCst) == 20
-    });
+    run.locals[0].idle_checkpointer.set(Some(checkpointer));
+    run.run_until(|| book.ended.load(Ordering::SeqCst) == 20);
     assert_eq!(book.acknowledged.lock().len(), 40_000);
     run.end();
 }
@@ -381,7 +356,7 @@ fn workers_on_threads_answer_every_commit() {
     }
     runtime.stop();
     let volume = engine.volume().unwrap();
-    assert_eq!(read_log(&volume, 64 << 20, BLOCK).len(), 96 * 300);
+    assert_eq!(read_log(&volume, &engine).1.len(), 96 * 300);
 }
 
 // ---- measurements -----------------------------------------------------------------
@@ -400,7 +375,7 @@ fn cpu_seconds() -> f64 {
 #[test]
 #[ignore = "a measurement"]
 fn bench_appends() {
-    let engine = engine(Volume::in_memory(0, None), &options(2, 4), 1 << 30);
+    let engine = engine(Volume::in_memory(0, None), &options(2, 4), 256 << 20);
     let log = &engine.log;
     for threads in [1, 2] {
         const COUNT: u64 = 2_000_000;
@@ -462,10 +437,8 @@ fn bench_group_commit() {
         let dir = tempfile::tempdir_in(&dir).unwrap();
         let path = dir.path().join("log");
         let volume = Volume::create(&[path], &VolumeOptions::new()).unwrap();
-        let area_bytes = 1 << 30;
-        let engine = engine(volume.clone(), &options(2, 256), area_bytes);
-        let at = u64::from(SEGMENTS * SEGMENT_BYTES) + area_bytes / 2;
-        let before = flush_rate(&volume, at);
+        let engine = engine(volume.clone(), &options(2, 256), 256 << 20);
+        let before = flush_rate(&volume, 128 << 20);
         let runtime = Runtime::start(Arc::clone(&engine)).unwrap();
         let (cpu, since) = (cpu_seconds(), Instant::now());
         let end = since + Duration::from_secs(4);
@@ -477,9 +450,6 @@ fn bench_group_commit() {
                     while Instant::now() < end {
                         commit(&engine, &[5; 168], Durability::Synced).unwrap();
                         count += 1;
-                        if engine.log.checkpoint_wanted() {
-                            engine.log.set_start(engine.log.durable());
-                        }
                     }
                     count
                 })

@@ -4,12 +4,14 @@ mod admission;
 mod checkpoint;
 mod cleaner;
 mod context;
+mod discard;
 mod fault;
 mod local;
 mod logging;
 #[cfg(test)]
 mod logging_tests;
 mod open;
+pub(crate) mod publish;
 mod recovery;
 mod settle;
 mod writeback;
@@ -20,6 +22,7 @@ pub(crate) use local::Local;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
 pub(crate) use open::{create, mark_open, open, read_superblock};
+pub(crate) use publish::Publisher;
 pub(crate) use recovery::Plan;
 pub(crate) use writeback::flush;
 
@@ -32,6 +35,7 @@ use parking_lot::Mutex;
 use checkpoint::Current;
 use settle::{Changes, Settling};
 
+use crate::Durability;
 use crate::Error;
 use crate::buffer::{BufferPool, FrameId, Partition, Place};
 use crate::log::Log;
@@ -40,6 +44,7 @@ use crate::pagestore::{
     Address, PageIds, PageTrace, ReservedWords, Space, footprint, page_payload,
 };
 use crate::sched::{Remote, TaskRef};
+use crate::txn::Transactions;
 
 /// Share of the pool that may be dirty: one frame in this many (DESIGN.md).
 const DIRTY_SHARE: usize = 8;
@@ -62,8 +67,16 @@ pub(crate) struct Config {
     pub(crate) block_bytes: u32,
     pub(crate) fill_factor: f64,
     pub(crate) read_only: bool,
+    /// Whether others may see the statistics of a store in files.
+    pub(crate) publish_stats: bool,
+    /// Bytes that the version store may take.
+    pub(crate) version_bytes: u64,
+    /// How lasting an operation is that does not say.
+    pub(crate) durability: Durability,
     /// Segments of the log area; none where nothing is logged.
     pub(crate) log_segments: u32,
+    /// A new store's log takes at most an eighth of its volume.
+    pub(crate) log_fits_volume: bool,
 }
 
 /// Counters of the whole engine since it was opened.
@@ -149,11 +162,15 @@ pub(crate) struct Engine {
     recovering: AtomicBool,
     /// Which user work is accepted.
     pub(crate) admission: Admission,
+    pub(crate) transactions: Transactions,
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
     /// Somebody hears of page writes.
     traced: AtomicBool,
+    /// Shows the statistics to others, if they may see them.
+    publisher: Mutex<Option<Arc<Publisher>>>,
+    pub(crate) publishes: AtomicBool,
 }
 
 /// The parts that an engine is made of when it is opened.
@@ -175,6 +192,7 @@ impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
         let frames = parts.pool.frames.count();
+        let transactions = Transactions::new(&parts.config);
         let changes = Changes::new(parts.pool.mapping.capacity());
         let engine = Engine {
             partitions: (0..workers)
@@ -207,9 +225,12 @@ impl Engine {
             checkpointed_at: AtomicU64::new(0),
             recovering: AtomicBool::new(parts.recovering),
             admission: Admission::default(),
+            transactions,
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
             traced: AtomicBool::new(false),
+            publisher: Mutex::new(None),
+            publishes: AtomicBool::new(false),
         };
         engine.update_capacity(&engine.space.lock());
         Arc::new(engine)
@@ -329,6 +350,14 @@ impl Engine {
         self.claim(bytes, bytes)
     }
 
+    /// Accounts for `pages` new pages of something that makes room, like
+    /// dropping a tree, whether there is room for user data or not.
+    pub(crate) fn claim_from_reserve(&self, pages: u64) {
+        let bytes = pages * PAGE_SIZE as u64;
+        self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
     /// Gives back the room of `pages` pages that exist no longer.
     pub(crate) fn unclaim_pages(&self, pages: u64) {
         let bytes = pages * PAGE_SIZE as u64;
@@ -425,6 +454,42 @@ impl Engine {
         }
         let total = u64::from(space.segments()) * u64::from(space.segment_bytes());
         space.live_bytes() as f64 > self.config.fill_factor * total as f64
+    }
+
+    // ---- publishing ---------------------------------------------------------
+
+    /// Shows the statistics to others from now on.
+    pub(crate) fn start_publishing(&self, publisher: Option<Publisher>) {
+        let mut slot = self.publisher.lock();
+        *slot = publisher.map(Arc::new);
+        self.publishes.store(slot.is_some(), Ordering::Release);
+    }
+
+    /// Ends that.
+    pub(crate) fn stop_publishing(&self) {
+        self.publishes.store(false, Ordering::Release);
+        self.publisher.lock().take();
+    }
+
+    /// Who shows the statistics, if anybody.
+    pub(crate) fn publisher(&self) -> Option<Arc<Publisher>> {
+        if !self.publishes.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.publisher.lock().clone()
+    }
+
+    /// A number that changes when something worth publishing happens.
+    pub(crate) fn activity(&self) -> u64 {
+        let counters = &self.counters;
+        [
+            &counters.bytes_read,
+            &counters.bytes_written,
+            &counters.user_bytes,
+        ]
+        .iter()
+        .map(|counter| counter.load(Ordering::Relaxed))
+        .fold(0, u64::wrapping_add)
     }
 
     // ---- tracing ------------------------------------------------------------

@@ -2,7 +2,6 @@
 //! log, and what is rebuilt from that.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,16 +13,17 @@ use super::recovery::{Plan, Scan};
 use super::{Config, Engine, Parts};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
-use crate::log::{BLOCK, Log, LogArea, LogConfig, LogEnd, seal_tail};
+use crate::log::{BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, seal_tail};
 use crate::page::{Lsn, PAGE_SIZE, PageFault, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
-    Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords,
-    SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, footprint,
+    Address, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, SUPERBLOCK_OFFSETS,
+    Space, Superblock, Unreadable, footprint,
 };
+use crate::sync::HashMap;
 
 /// The first position of a new log.
-const FIRST_LSN: Lsn = Lsn(PAGE_SIZE as u64);
+const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
 /// Segments of a new volume.
 const FIRST_SEGMENTS: u32 = 32;
 /// Page ids for which address space is reserved: 16 TiB of pages.
@@ -65,8 +65,12 @@ pub(crate) fn create(
 ) -> Result<Opened, Error> {
     config.block_bytes = volume.logical_block();
     let segment_bytes = config.segment_bytes;
-    let first = FIRST_SEGMENTS + config.log_segments;
     let most = volume.limit().unwrap_or(u64::MAX) / u64::from(segment_bytes);
+    if config.log_fits_volume {
+        let least = LEAST_AREA_BYTES.div_ceil(u64::from(segment_bytes));
+        config.log_segments = config.log_segments.min((most / 8).max(least) as u32);
+    }
+    let first = FIRST_SEGMENTS + config.log_segments;
     if most < u64::from(first) {
         return Err(Error::BadOption {
             option: "volume_limit_bytes",
@@ -79,29 +83,8 @@ pub(crate) fn create(
     let segments = first;
     let (pool, seqs) = reserve_tables(frames, segments)?;
     volume.grow(u64::from(segments) * u64::from(segment_bytes))?;
-    let empty = ArrayRoot {
-        length: 0,
-        root: Address::NONE,
-    };
-    let superblock = Superblock {
-        sequence: 1,
-        store_id,
-        segment_bytes,
-        segments,
-        clean: false,
-        next_lsn: FIRST_LSN.0,
-        next_segment_seq: 1,
-        tick: 0,
-        page_high_water: PageId::FIRST_FREE.0,
-        checkpoint: 0,
-        segment_table: empty,
-        directory: empty,
-        promises: empty,
-        log_segments: config.log_segments,
-        incarnation: 1,
-        log_start: FIRST_LSN.0,
-        log_incarnation: 1,
-    };
+    let mut superblock = Superblock::new(store_id, segment_bytes, segments);
+    superblock.log_segments = config.log_segments;
     let log = log_of(&config, &superblock, FIRST_LSN);
     if let Some(area) = log.area() {
         area.fill_with_zeros(&volume).map_err(Error::Io)?;
@@ -120,13 +103,7 @@ pub(crate) fn create(
         ids: PageIds::new(PageId::FIRST_FREE.0),
         allocated_bytes: 0,
         claimed_bytes: 0,
-        current: Current {
-            superblock,
-            directory: Vec::new(),
-            others: Vec::new(),
-            segments: HashMap::new(),
-            open: None,
-        },
+        current: Current::of_new(superblock),
         recovering: false,
     });
     Ok(Opened {
@@ -425,7 +402,7 @@ impl Loaded {
             .map(|words| (Address::from_raw(words[0] & ((1 << 62) - 1)), words[1]))
             .collect();
         let others = reader.visited.into_inner();
-        let mut counts = HashMap::new();
+        let mut counts = HashMap::default();
         let pages = directory.iter().map(|(address, _)| address).chain(&others);
         for address in pages.filter(|address| !address.is_none()) {
             *counts.entry(address.segment()).or_insert(0) += 1;

@@ -1,7 +1,6 @@
 //! What the log says beyond the checkpoint, and bringing the store up to it
 //! (docs/decisions/0014).
 
-use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::Ordering;
 
@@ -19,6 +18,7 @@ use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Superblock};
 use crate::runtime::{Job, Runtime};
 use crate::store::Progress;
+use crate::sync::{HashMap, HashSet};
 
 /// Bytes of the log whose changes are applied together, in parallel.
 const STRIDE_BYTES: u64 = 4 << 20;
@@ -104,11 +104,11 @@ impl Scan {
     /// Of a log that says nothing and ends at `end`.
     pub(super) fn empty(end: LogEnd) -> Scan {
         Scan {
-            pages: HashMap::new(),
-            promised: HashMap::new(),
-            settled: HashSet::new(),
-            seqs: HashMap::new(),
-            dropped: HashSet::new(),
+            pages: HashMap::default(),
+            promised: HashMap::default(),
+            settled: HashSet::default(),
+            seqs: HashMap::default(),
+            dropped: HashSet::default(),
             commits: 0,
             end,
         }
@@ -234,7 +234,7 @@ impl Scan {
                 self.pages.insert(*page, (Lsn(u64::MAX), Newest::Ended));
             }
         }
-        let mut images = HashMap::new();
+        let mut images = HashMap::default();
         for (&page, &(version, newest)) in &self.pages {
             match newest {
                 Newest::Copy(address) => set(page, Place::Stored(address)),
@@ -429,6 +429,6 @@ impl Local {
 impl Engine {
     /// The oldest commit in flight that has not been applied, or `complete`.
     pub(crate) fn oldest_commit(&self, complete: Lsn) -> Lsn {
-        complete
+        complete.min(self.transactions.oldest_unapplied(&self.log))
     }
 }

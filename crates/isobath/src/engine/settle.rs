@@ -3,7 +3,7 @@
 //! durable yet, pages and chunks that nothing reachable names yet
 //! (docs/decisions/0014).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
@@ -12,11 +12,13 @@ use parking_lot::Mutex;
 use super::{Engine, Local};
 use crate::Error;
 use crate::buffer::flag;
+use crate::canary::{self, Canary};
 use crate::log::Tier;
 use crate::log::record::{Copied, Kind, Mapped, Token, free_body, mapping_body};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 use crate::sched::TaskRef;
+use crate::sync::HashMap;
 
 /// A floor that holds nothing back.
 const NONE: u64 = u64::MAX;
@@ -47,7 +49,7 @@ impl Settling {
             grave_count: AtomicUsize::new(0),
             floors: (0..writers).map(|_| AtomicU64::new(NONE)).collect(),
             unsettled: Mutex::new(VecDeque::new()),
-            promises: Mutex::new(HashMap::new()),
+            promises: Mutex::new(HashMap::default()),
             flush_before: AtomicU64::new(0),
             flush_waiters: Mutex::new(Vec::new()),
             flush_left: AtomicUsize::new(0),
@@ -116,6 +118,9 @@ impl Engine {
     pub(crate) fn oldest_unsettled(&self, complete: Lsn) -> Lsn {
         // In this order: a change moves from the frame to the floor of whoever
         // writes it, and from there to the unsettled.
+        if canary::sings(Canary::CutLogEarly) {
+            return complete;
+        }
         let mut oldest = complete.0;
         for frame in 0..self.pool.frames.count() {
             let header = self.pool.frames.header(frame);
@@ -150,7 +155,7 @@ impl Engine {
     /// `pages` belong to `token` until a record confirms it. They are listed
     /// before the record that says so is appended.
     pub(crate) fn promise(&self, token: Token, pages: &[PageId]) {
-        if self.log.is_on() {
+        if self.log.is_on() && !canary::sings(Canary::ForgetPromises) {
             let mut promises = self.settling.promises.lock();
             promises.entry(token).or_default().extend(pages);
         }
@@ -201,7 +206,7 @@ impl Local {
         };
         let mut dead: Vec<Address> = Vec::new();
         while let Some(&(record, address)) = graves.front()
-            && record < durable
+            && (record < durable || canary::sings(Canary::ReuseSegmentsAtOnce))
         {
             graves.pop_front();
             dead.push(address);
@@ -256,7 +261,7 @@ impl Local {
 
     /// Notes that `pages`, which no copy exists of yet, belong to `token`.
     pub(crate) fn promise_pages(&self, token: Token, pages: &[PageId]) {
-        if !self.engine.log.is_on() {
+        if !self.engine.log.is_on() || canary::sings(Canary::ForgetPromises) {
             return;
         }
         self.engine.promise(token, pages);

@@ -12,6 +12,7 @@ use isobath_io::{AlignedBuf, Io};
 use super::{Counters, Engine, Local};
 use crate::Error;
 use crate::buffer::{FrameId, flag};
+use crate::canary::{self, Canary};
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogRoom, Tier};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
@@ -50,7 +51,7 @@ impl Engine {
     /// Whether writers have something to do.
     pub(super) fn writes_wanted(&self) -> bool {
         let unwritten = self.pool.dirty.unwritten();
-        unwritten > 0
+        self.pool.dirty.queued() > 0
             && (unwritten > self.dirty_target()
                 || self.flush_all.load(Relaxed)
                 || self.settling.flush_wanted())
@@ -151,8 +152,7 @@ impl Local {
             }
             if before & flag::WRITING != 0 {
                 // An older copy is still in flight; two at a time could land in
-                // either order.
-                self.requeue(frame);
+                // either order. Who ends that write queues the frame again.
                 continue;
             }
             batch.requests.push(Request {
@@ -326,7 +326,7 @@ impl Local {
             let from = &staging.as_slice()[staged..staged + length as usize];
             let mut io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
             // The mapping record that follows must name what is on the drive.
-            io.durable = self.engine.log.is_on();
+            io.durable = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
             // SAFETY: the staging buffer is the caller's until `wait_io` below returned.
             unsafe { self.worker.start_io(io) };
             staged += length as usize;
@@ -387,8 +387,10 @@ impl Local {
                 if before & flag::FREED != 0 {
                     old.push(Address::from_raw(header.address.load(Acquire)));
                     self.retire_unlisted(frame);
-                } else if header.flags.fetch_or(flag::DIRTY, AcqRel) & flag::DIRTY == 0 {
-                    engine.pool.dirty.turned_dirty();
+                } else {
+                    if header.flags.fetch_or(flag::DIRTY, AcqRel) & flag::DIRTY == 0 {
+                        engine.pool.dirty.turned_dirty();
+                    }
                     self.requeue(frame);
                 }
                 continue;
@@ -397,6 +399,9 @@ impl Local {
                 .flags
                 .fetch_and(!(flag::WRITING | flag::UNLISTED), AcqRel);
             let freed = before & flag::FREED != 0;
+            if before & (flag::DIRTY | flag::QUEUED | flag::FREED) == flag::DIRTY {
+                self.requeue(frame);
+            }
             if freed {
                 // No record names it, or one that the page's end is newer than.
                 old.push(placed.address);

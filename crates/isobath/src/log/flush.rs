@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 
 /// Flushes in flight at most, over all workers.
 const MOST_FLUSHES: usize = 4;
-/// Bytes that must wait before a flush starts beside another one.
-const BESIDE_BYTES: u64 = 32 << 10;
+/// Bytes that must wait before a flush starts beside another one: at least two
+/// blocks, so that padding stays the smaller part.
+const BESIDE_BYTES: u64 = 8 << 10;
 
 /// A part of the log that one flush writes: whole blocks that nobody wrote before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

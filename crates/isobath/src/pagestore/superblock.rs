@@ -3,7 +3,7 @@
 //! leaves the other one.
 
 use super::Address;
-use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
+use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
 
 /// The on-disk format that this engine writes.
 pub(crate) const FORMAT_VERSION: u32 = 1;
@@ -84,6 +84,36 @@ pub(crate) enum Unreadable {
 const CHECKSUM: usize = 12;
 
 impl Superblock {
+    /// The first position of a new log.
+    pub(crate) const FIRST_LSN: u64 = PAGE_SIZE as u64;
+
+    /// That of a new store without a log.
+    pub(crate) fn new(store_id: [u8; 16], segment_bytes: u32, segments: u32) -> Superblock {
+        let empty = ArrayRoot {
+            length: 0,
+            root: Address::NONE,
+        };
+        Superblock {
+            sequence: 1,
+            store_id,
+            segment_bytes,
+            segments,
+            clean: false,
+            next_lsn: Superblock::FIRST_LSN,
+            next_segment_seq: 1,
+            tick: 0,
+            page_high_water: PageId::FIRST_FREE.0,
+            checkpoint: 0,
+            segment_table: empty,
+            directory: empty,
+            promises: empty,
+            log_segments: 0,
+            incarnation: 1,
+            log_start: Superblock::FIRST_LSN,
+            log_incarnation: 1,
+        }
+    }
+
     /// The 4 KiB to write.
     pub(crate) fn encode(&self) -> [u8; PAGE_SIZE] {
         let mut bytes = [0; PAGE_SIZE];

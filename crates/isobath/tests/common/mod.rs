@@ -65,6 +65,15 @@ pub(crate) fn tiny(workers: usize, tasks: usize) -> Options {
         .segment_bytes(64 << 10)
 }
 
+/// Options with a log, for every other seed.
+pub(crate) fn perhaps_logged(options: Options, seed: u64) -> Options {
+    if seed % 2 == 1 {
+        options.log_bytes(4 << 20)
+    } else {
+        options.log_bytes(0)
+    }
+}
+
 /// No problem in the whole store, and as many records as the caller knows of.
 pub(crate) fn assert_sound(store: &Store, records: Option<u64>) {
     let report = store.check(&mut |_, _| {}).unwrap();

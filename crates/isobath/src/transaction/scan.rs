@@ -1,0 +1,470 @@
+//! Reading one tree as a transaction sees it: the leaves, then the version
+//! store, then the transaction's own changes.
+
+use std::collections::VecDeque;
+use std::ops::{Bound, RangeBounds};
+
+use parking_lot::Mutex;
+
+use super::view::View;
+use super::write_set::{TreeWrites, Write, within};
+use crate::Error;
+use crate::btree::{Cursor, Direction, ValueKind};
+use crate::context::ReadContext;
+use crate::engine::{InlineContext, Local, TaskContext};
+use crate::extent::{self, Extent};
+use crate::tree::Tree;
+use crate::txn::serializable::{ReadSet, TreeRead};
+use crate::txn::versions::{Bounds, OldValue};
+use crate::value::ValueReader;
+
+/// Records of a scan's first batch, and of those that follow; each is four
+/// times as long as the one before.
+const FIRST_BATCH: usize = 16;
+const LARGEST_BATCH: usize = 256;
+/// Bytes after which a batch ends.
+const BATCH_BYTES: usize = 256 << 10;
+
+type Record = (Vec<u8>, Vec<u8>);
+
+/// One tree, seen by one transaction.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'s> {
+    pub(super) tree: &'s Tree,
+    pub(super) view: &'s View,
+    pub(super) writes: Option<&'s TreeWrites>,
+    pub(super) reads: Option<&'s Mutex<ReadSet>>,
+}
+
+/// A value that may still have to be read.
+#[derive(Debug)]
+enum Found {
+    Bytes(Vec<u8>),
+    Large(Extent),
+}
+
+impl Source<'_> {
+    fn names(&self) -> TreeRead<'_> {
+        let state = &self.tree.state;
+        TreeRead {
+            tree: state.tree.id,
+            name: &state.name,
+            gate: &state.gate,
+        }
+    }
+
+    /// Remembers that `key` was read.
+    fn note(&self, key: &[u8]) {
+        if let Some(reads) = self.reads {
+            reads.lock().add_key(self.names(), key);
+        }
+    }
+
+    fn own(&self, key: &[u8]) -> Option<&Write> {
+        self.writes?.get(key)
+    }
+
+    fn read_extent(&self, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
+        into.clear();
+        self.tree.run(|local| extent::read_all(local, extent, into))
+    }
+
+    pub(super) fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        if let Some(write) = self.own(key) {
+            return self.take_own(write, value);
+        }
+        self.note(key);
+        // Whatever happens to the key meanwhile, its version is there afterwards.
+        let found = self.tree.get_into(key, value)?;
+        self.replace_by_older(key, found, value)
+    }
+
+    fn take_own(&self, write: &Write, value: &mut Vec<u8>) -> Result<bool, Error> {
+        value.clear();
+        match write {
+            Write::Removed => return Ok(false),
+            Write::Inline(bytes) => value.extend_from_slice(bytes),
+            Write::Extent(extent) => self.read_extent(*extent, value)?,
+        }
+        Ok(true)
+    }
+
+    /// Makes what the leaf has into what the snapshot has.
+    fn replace_by_older(
+        &self,
+        key: &[u8],
+        found: bool,
+        value: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
+        let older = self.view.older(self.tree, key);
+        self.view.check(self.tree)?;
+        match older {
+            None => Ok(found),
+            Some(OldValue::Absent) => Ok(false),
+            Some(OldValue::Inline(bytes)) => {
+                value.clear();
+                value.extend_from_slice(&bytes);
+                Ok(true)
+            }
+            Some(OldValue::Extent(descriptor)) => {
+                let read = extent::decode(descriptor.bytes())
+                    .and_then(|extent| self.read_extent(extent, value));
+                // A snapshot that failed meanwhile keeps no large values either.
+                self.view.check(self.tree)?;
+                read.map(|()| true)
+            }
+        }
+    }
+
+    pub(super) fn contains(&self, key: &[u8]) -> Result<bool, Error> {
+        if let Some(write) = self.own(key) {
+            return Ok(*write != Write::Removed);
+        }
+        self.note(key);
+        let found = self.tree.contains(key)?;
+        let older = self.view.older(self.tree, key);
+        self.view.check(self.tree)?;
+        Ok(older.map_or(found, |older| older != OldValue::Absent))
+    }
+
+    pub(super) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        keys.iter().for_each(|key| self.note(key));
+        let mut values = self.tree.get_many(keys)?;
+        for (key, slot) in keys.iter().zip(&mut values) {
+            let found = slot.is_some();
+            let mut value = slot.take().unwrap_or_default();
+            let found = match self.own(key) {
+                Some(write) => self.take_own(write, &mut value)?,
+                None => self.replace_by_older(key, found, &mut value)?,
+            };
+            *slot = found.then_some(value);
+        }
+        Ok(values)
+    }
+
+    pub(super) fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>, Error> {
+        let found = match self.own(key) {
+            Some(Write::Removed) => None,
+            Some(Write::Inline(bytes)) => Some(Found::Bytes(bytes.to_vec())),
+            Some(Write::Extent(extent)) => Some(Found::Large(*extent)),
+            None => {
+                let bounds = (Bound::Included(key), Bound::Included(key));
+                let mut cursor = MergeCursor::new(*self, bounds, Direction::Forward);
+                cursor.next(self)?.map(|(_, found)| found)
+            }
+        };
+        found
+            .map(|found| match found {
+                Found::Bytes(bytes) => Ok(ValueReader::of_bytes(self.tree.clone(), bytes)),
+                Found::Large(extent) => ValueReader::of_extent(self.tree.clone(), extent),
+            })
+            .transpose()
+    }
+
+    pub(super) fn scan<'k>(
+        &self,
+        bounds: impl RangeBounds<&'k [u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Error> {
+        let lower = bounds.start_bound().map(|key| *key);
+        let upper = bounds.end_bound().map(|key| *key);
+        let mut cursor = MergeCursor::new(*self, (lower, upper), direction);
+        let mut large = Vec::new();
+        while let Some((key, found)) = cursor.next(self)? {
+            let value = match &found {
+                Found::Bytes(bytes) => bytes,
+                Found::Large(extent) => {
+                    self.read_large(*extent, &mut large)?;
+                    &large
+                }
+            };
+            if !visit(&key, value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_large(&self, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
+        let read = self.read_extent(extent, into);
+        self.view.check(self.tree)?;
+        read
+    }
+}
+
+/// The records of a range, one direction, a batch at a time.
+struct MergeCursor {
+    direction: Direction,
+    leaves: Cursor,
+    /// What is still to come.
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+    ended: bool,
+    batch: VecDeque<(Vec<u8>, Found)>,
+    size: usize,
+}
+
+/// Records of leaves, in the cursor's order.
+#[derive(Default)]
+struct Records {
+    records: Vec<(Vec<u8>, Found)>,
+    bytes: usize,
+}
+
+impl Records {
+    /// Takes records until there are enough; `false` at the end of the range.
+    fn fill<C: ReadContext>(
+        &mut self,
+        cursor: &mut Cursor,
+        ctx: &C,
+        most: usize,
+    ) -> Result<bool, C::Stop> {
+        while self.records.len() < most && self.bytes < BATCH_BYTES {
+            let Some(entry) = cursor.next(ctx)? else {
+                return Ok(false);
+            };
+            let found = match entry.value.kind {
+                ValueKind::Inline => Found::Bytes(entry.value.bytes.to_vec()),
+                ValueKind::Extent => Found::Large(extent::decode(entry.value.bytes)?),
+            };
+            self.bytes += entry.key.len() + entry.value.bytes.len();
+            self.records.push((entry.key.to_vec(), found));
+        }
+        Ok(true)
+    }
+}
+
+impl MergeCursor {
+    fn new(source: Source<'_>, bounds: Bounds<'_>, direction: Direction) -> MergeCursor {
+        MergeCursor {
+            direction,
+            leaves: Cursor::new(source.tree.state.tree, bounds.0, bounds.1, direction),
+            lower: bounds.0.map(<[u8]>::to_vec),
+            upper: bounds.1.map(<[u8]>::to_vec),
+            ended: false,
+            batch: VecDeque::new(),
+            size: FIRST_BATCH,
+        }
+    }
+
+    fn next(&mut self, source: &Source<'_>) -> Result<Option<(Vec<u8>, Found)>, Error> {
+        // Bound: each round passes some records of the leaves, or is the last.
+        while self.batch.is_empty() && !self.ended {
+            self.fill(source)?;
+        }
+        Ok(self.batch.pop_front())
+    }
+
+    fn fill(&mut self, source: &Source<'_>) -> Result<(), Error> {
+        source.tree.alive()?;
+        let mut records = Records::default();
+        let more = self.read_leaves(source, &mut records)?;
+        let mut records = records.records;
+        self.size = (self.size * 4).min(LARGEST_BATCH);
+        // The part of the range that was read, and what is left of it.
+        let last = records.last().map(|(key, _)| key.clone());
+        let (lower, upper) = match (last.filter(|_| more), self.direction) {
+            (None, _) => {
+                self.ended = true;
+                (self.lower.clone(), self.upper.clone())
+            }
+            (Some(last), Direction::Forward) => (
+                std::mem::replace(&mut self.lower, Bound::Excluded(last.clone())),
+                Bound::Included(last),
+            ),
+            (Some(last), Direction::Reverse) => (
+                Bound::Included(last.clone()),
+                std::mem::replace(&mut self.upper, Bound::Excluded(last)),
+            ),
+        };
+        let bounds = (
+            lower.as_ref().map(Vec::as_slice),
+            upper.as_ref().map(Vec::as_slice),
+        );
+        let id = source.tree.state.tree.id;
+        let versions = &source.view.transactions().versions;
+        source.view.interrupted();
+        let older = versions.within(id, bounds, source.view.lsn());
+        source.view.check(source.tree)?;
+        let own = within(source.writes, bounds);
+        if self.direction == Direction::Reverse {
+            records.reverse();
+        }
+        let older = older
+            .into_iter()
+            .map(|(key, old)| Ok((key.to_vec(), from_old(old)?)));
+        let older = older.collect::<Result<Vec<_>, Error>>()?;
+        let own = own
+            .into_iter()
+            .map(|(key, write)| (key.to_vec(), from_write(write)));
+        let mut merged = overlay(present(records), older);
+        merged = overlay(merged, own.collect());
+        let visible = merged
+            .into_iter()
+            .filter_map(|(key, found)| Some((key, found?)));
+        self.batch = match self.direction {
+            Direction::Forward => visible.collect(),
+            Direction::Reverse => visible.rev().collect(),
+        };
+        if let Some(reads) = source.reads {
+            reads.lock().add_range(source.names(), lower, upper);
+        }
+        Ok(())
+    }
+
+    /// Reads the next leaves, here as far as they are in memory.
+    fn read_leaves(&mut self, source: &Source<'_>, records: &mut Records) -> Result<bool, Error> {
+        let (leaves, size) = (&mut self.leaves, self.size);
+        let engine = &source.tree.runtime.engine;
+        if !Local::with_current(engine, |local| local.is_some()) {
+            let inline = InlineContext::new(engine);
+            if let Ok(more) = records.fill(leaves, &inline, size) {
+                return Ok(more);
+            }
+        }
+        source
+            .tree
+            .run(|local| records.fill(leaves, &TaskContext { local }, size))
+    }
+}
+
+type Merged = Vec<(Vec<u8>, Option<Found>)>;
+
+fn present(records: Vec<(Vec<u8>, Found)>) -> Merged {
+    let found = |(key, found)| (key, Some(found));
+    records.into_iter().map(found).collect()
+}
+
+/// Two ascending lists as one; where both have a key, `upper` counts.
+fn overlay(lower: Merged, upper: Merged) -> Merged {
+    if upper.is_empty() {
+        return lower;
+    }
+    let mut all = Vec::with_capacity(lower.len() + upper.len());
+    let mut lower = lower.into_iter().peekable();
+    for (key, value) in upper {
+        while let Some(record) = lower.next_if(|record| record.0 < key) {
+            all.push(record);
+        }
+        lower.next_if(|record| record.0 == key);
+        all.push((key, value));
+    }
+    all.extend(lower);
+    all
+}
+
+fn from_old(old: OldValue) -> Result<Option<Found>, Error> {
+    Ok(match old {
+        OldValue::Absent => None,
+        OldValue::Inline(bytes) => Some(Found::Bytes(bytes.into_vec())),
+        OldValue::Extent(descriptor) => Some(Found::Large(extent::decode(descriptor.bytes())?)),
+    })
+}
+
+fn from_write(write: &Write) -> Option<Found> {
+    match write {
+        Write::Removed => None,
+        Write::Inline(bytes) => Some(Found::Bytes(bytes.to_vec())),
+        Write::Extent(extent) => Some(Found::Large(*extent)),
+    }
+}
+
+/// Records in key order as a transaction sees them, from
+/// [`Transaction::range`](super::Transaction::range). After an error it ends.
+pub struct TransactionRange<'t> {
+    source: Source<'t>,
+    front: MergeCursor,
+    back: MergeCursor,
+    /// The last keys that came from either end.
+    passed: (Option<Vec<u8>>, Option<Vec<u8>>),
+    ended: bool,
+}
+
+impl std::fmt::Debug for TransactionRange<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TransactionRange")
+            .field("passed", &self.passed)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'t> TransactionRange<'t> {
+    pub(super) fn new(
+        source: Source<'t>,
+        lower: Bound<Vec<u8>>,
+        upper: Bound<Vec<u8>>,
+    ) -> TransactionRange<'t> {
+        let bounds = (
+            lower.as_ref().map(Vec::as_slice),
+            upper.as_ref().map(Vec::as_slice),
+        );
+        TransactionRange {
+            front: MergeCursor::new(source, bounds, Direction::Forward),
+            back: MergeCursor::new(source, bounds, Direction::Reverse),
+            source,
+            passed: (None, None),
+            ended: false,
+        }
+    }
+
+    fn step(&mut self, direction: Direction) -> Option<Result<Record, Error>> {
+        if self.ended {
+            return None;
+        }
+        let record = self.take(direction);
+        self.ended = !matches!(record, Ok(Some(_)));
+        record.transpose()
+    }
+
+    fn take(&mut self, direction: Direction) -> Result<Option<Record>, Error> {
+        let is_forward = direction == Direction::Forward;
+        let cursor = if is_forward {
+            &mut self.front
+        } else {
+            &mut self.back
+        };
+        let Some((key, found)) = cursor.next(&self.source)? else {
+            return Ok(None);
+        };
+        // The other end has been here already.
+        let has_met = match (&self.passed, is_forward) {
+            ((_, Some(back)), true) => key >= *back,
+            ((Some(front), _), false) => key <= *front,
+            _ => false,
+        };
+        if has_met {
+            return Ok(None);
+        }
+        let value = match found {
+            Found::Bytes(bytes) => bytes,
+            Found::Large(extent) => {
+                let mut bytes = Vec::new();
+                self.source.read_large(extent, &mut bytes)?;
+                bytes
+            }
+        };
+        let passed = Some(key.clone());
+        if is_forward {
+            self.passed.0 = passed;
+        } else {
+            self.passed.1 = passed;
+        }
+        Ok(Some((key, value)))
+    }
+}
+
+impl Iterator for TransactionRange<'_> {
+    type Item = Result<(Vec<u8>, Vec<u8>), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Forward)
+    }
+}
+
+impl DoubleEndedIterator for TransactionRange<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Reverse)
+    }
+}

@@ -1,0 +1,130 @@
+//! An open snapshot and how its state of a record is found.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::Error;
+use crate::engine::{Engine, Local};
+use crate::runtime::Runtime;
+use crate::tree::Tree;
+use crate::txn::Transactions;
+use crate::txn::snapshots::Registered;
+use crate::txn::versions::OldValue;
+
+/// An open snapshot; dropping this closes it.
+pub(super) struct View {
+    runtime: Arc<Runtime>,
+    registered: Arc<Registered>,
+}
+
+impl View {
+    /// Opens a snapshot of everything that is committed and acknowledged.
+    pub(super) fn open(runtime: &Arc<Runtime>) -> Result<View, Error> {
+        if runtime.is_stopped() {
+            return Err(Error::Closed);
+        }
+        let engine = &runtime.engine;
+        let registered = engine.transactions.begin(&engine.log, || rest(engine));
+        Ok(View {
+            runtime: Arc::clone(runtime),
+            registered,
+        })
+    }
+
+    pub(super) fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    pub(super) fn registered(&self) -> &Registered {
+        &self.registered
+    }
+
+    /// Tells this transaction from all others of the store.
+    pub(super) fn number(&self) -> u64 {
+        self.registered.number()
+    }
+
+    pub(super) fn lsn(&self) -> u64 {
+        self.registered.lsn
+    }
+
+    pub(super) fn transactions(&self) -> &Transactions {
+        &self.runtime.engine.transactions
+    }
+
+    /// Refuses trees of other stores, and dropped ones.
+    pub(super) fn check_tree(&self, tree: &Tree) -> Result<(), Error> {
+        if !Arc::ptr_eq(&tree.runtime, &self.runtime) {
+            return Err(Error::OtherStore {
+                name: tree.name().to_owned(),
+            });
+        }
+        tree.alive()
+    }
+
+    /// Between reading a leaf and asking for versions, others may run.
+    pub(super) fn interrupted(&self) {
+        Local::with_current(&self.runtime.engine, |local| {
+            if let Some(local) = local {
+                local.worker.may_be_interrupted();
+            }
+        });
+    }
+
+    /// What `key` had when the snapshot began, if what is in the leaf, which was
+    /// read before this is called, may be newer.
+    pub(super) fn older(&self, tree: &Tree, key: &[u8]) -> Option<OldValue> {
+        self.interrupted();
+        let id = tree.state.tree.id;
+        self.transactions().versions.find(id, key, self.lsn())
+    }
+
+    /// To be asked when leaf and versions were read: whether both were complete.
+    pub(super) fn check(&self, tree: &Tree) -> Result<(), Error> {
+        if tree.state.gate.loaded.load(Ordering::Acquire) > self.lsn() {
+            return Err(Error::SnapshotTooOld);
+        }
+        self.registered.check()
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let engine = &self.runtime.engine;
+        let transactions = &engine.transactions;
+        transactions.snapshots.end(&self.registered);
+        // What only this snapshot could see goes; the last one takes all. A
+        // task that panics must not wait.
+        let panics = std::thread::panicking();
+        let go_on = || transactions.snapshots.active() == 0 && !panics;
+        while transactions.collect(&engine.log, COLLECT_AT_END) && go_on() {
+            rest_in_task(engine);
+        }
+        if transactions.has_dead() && !panics {
+            // While the store is closing, closing does it.
+            let _ = self.runtime.run(|local| {
+                local.engine.transactions.free_dead(local);
+                Ok(())
+            });
+        }
+    }
+}
+
+/// Versions that the end of a snapshot collects at least.
+const COLLECT_AT_END: usize = 256;
+
+fn rest_in_task(engine: &Engine) -> bool {
+    Local::with_current(engine, |local| {
+        if let Some(local) = local {
+            local.worker.yield_now();
+        }
+        local.is_some()
+    })
+}
+
+/// Lets others run: other tasks, other threads, or the simulation.
+pub(super) fn rest(engine: &Engine) {
+    if !rest_in_task(engine) && !crate::sim::drive() {
+        std::thread::yield_now();
+    }
+}

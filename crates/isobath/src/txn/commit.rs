@@ -1,0 +1,583 @@
+//! The commit: how changes become visible, all or none, and lasting.
+//!
+//! 1. Lock the keys, in ascending order of their numbers.
+//! 2. Validate: a key that was changed since the transaction's snapshot is a
+//!    conflict; the first committer wins.
+//! 3. Read what the keys have. This brings the leaves into memory, so that what
+//!    follows is short, and gives the versions, and the large values that go.
+//! 4. Claim room on the volume and in the log.
+//! 5. Occupy a slot of the tracker; from here on the watermark waits.
+//! 6. Unless no snapshot is open, publish the versions, pending.
+//! 7. Validate what a serializable transaction has read.
+//! 8. Append one record.
+//! 9. Apply, give the versions the LSN, empty the slot, unlock.
+//! 10. Wait until the record is durable and the watermark has passed it.
+
+use std::sync::atomic::Ordering;
+
+use super::prepaid::Prepaid;
+use super::serializable::ReadSet;
+use super::snapshots::Registered;
+use super::tracker::Slot;
+use super::versions::{CommitNumber, OldValue};
+use super::{COLLECT_LEAST, Dead, Gate, Transactions, key_number};
+use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
+use crate::canary::{self, Canary};
+use crate::context::WriteContext;
+use crate::engine::{Counters, Local, TaskContext};
+use crate::extent::{self, Extent};
+use crate::log::Tier;
+use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
+use crate::page::{Lsn, PageId};
+use crate::{Durability, Error};
+
+/// Pages that one insert may take at most: its leaf split twice.
+const PAGES_PER_INSERT: u64 = 2;
+/// And those above the leaves, of all inserts of a commit: some splits, and a
+/// new root.
+const PAGES_PER_COMMIT: u64 = 12;
+
+/// One key's change.
+#[derive(Clone, Copy)]
+pub(crate) struct Change<'a> {
+    pub(crate) tree: Tree,
+    /// The tree's name, for errors.
+    pub(crate) name: &'a str,
+    /// `None` for the catalog, which nobody drops.
+    pub(crate) gate: Option<&'a Gate>,
+    pub(crate) key: &'a [u8],
+    /// What it has from now on; `None` if nothing.
+    pub(crate) value: Option<ValueRef<'a>>,
+}
+
+impl Change<'_> {
+    fn conflict(&self) -> Error {
+        Error::Conflict {
+            tree: self.name.to_owned(),
+            key: self.key.to_vec(),
+        }
+    }
+
+    fn number(&self) -> u64 {
+        key_number(self.tree.id, self.key)
+    }
+
+    fn check_gate(&self) -> Result<(), Error> {
+        match self.gate {
+            Some(gate) if gate.dropped.load(Ordering::SeqCst) => Err(Error::TreeDropped {
+                name: self.name.to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn decision(&self) -> Decision<'_> {
+        self.value.map_or(Decision::Remove, Decision::Put)
+    }
+
+    /// The token of the large value that this makes reachable.
+    fn token(&self) -> Option<Token> {
+        let value = self.value.filter(|v| v.kind == ValueKind::Extent)?;
+        Extent::decode(value.bytes).map(|extent| extent.token())
+    }
+}
+
+/// On whose behalf a commit runs.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Author<'a> {
+    /// The transaction's snapshot; a single operation has none.
+    pub(crate) snapshot: Option<&'a Registered>,
+    /// What a serializable transaction has read.
+    pub(crate) reads: Option<&'a ReadSet>,
+    /// It makes room, and may take the little that it needs from the reserve.
+    pub(crate) makes_room: bool,
+}
+
+/// What a key has, read under its lock.
+struct Peeked {
+    old: OldValue,
+    /// Bytes of an inline value, whether `old` has them or not.
+    length: usize,
+}
+
+/// Rounds that a commit makes because snapshots begin between two of its steps.
+const MOST_ROUNDS: usize = 1000;
+
+/// How reading what the keys have has ended.
+enum Peek {
+    Done(Vec<Peeked>),
+    /// Whoever asked for the change does not want it any more.
+    Refused,
+    /// What snapshots would need is more than the version store may hold.
+    TooMuch,
+}
+
+/// Gives one key a value, or takes it, on nobody's behalf. `go` sees what the
+/// key has and says whether to go on; it may be asked several times, and its
+/// last answer is returned.
+pub(crate) fn change_one(
+    local: &Local,
+    change: Change<'_>,
+    durability: Durability,
+    mut go: impl FnMut(Option<ValueRef<'_>>) -> bool,
+) -> Result<bool, Error> {
+    let engine = &local.engine;
+    let transactions = &engine.transactions;
+    TaskContext { local }.admit()?;
+    let locked = transactions.locks.one(local, change.number());
+    if !engine.log.is_on() && transactions.snapshots.active() == 0 {
+        let slot = transactions.tracker.occupy(local.worker.index, &engine.log);
+        local.worker.may_be_interrupted();
+        if transactions.snapshots.active() == 0 {
+            local.worker.may_be_interrupted();
+            let (went, dead) = apply_blindly(local, &change, &mut go)?;
+            drop(slot);
+            drop(locked);
+            if let Some(dead) = dead {
+                free_large(local, &dead);
+            }
+            tidy(local, 0);
+            return Ok(went);
+        }
+    }
+    let outcome = Commit {
+        local,
+        changes: &[change],
+        author: Author::default(),
+        go: &mut |_, old| Ok(go(old)),
+    }
+    .run()?;
+    drop(locked);
+    finish(local, outcome, durability)
+}
+
+/// Changes all keys or none. `changes` are of distinct keys. `go` sees what each
+/// key has, by its index, and says whether to go on.
+pub(crate) fn change_all(
+    local: &Local,
+    changes: &[Change<'_>],
+    author: Author<'_>,
+    durability: Durability,
+    go: &mut Go<'_>,
+) -> Result<bool, Error> {
+    let transactions = &local.engine.transactions;
+    TaskContext { local }.admit()?;
+    let numbers = changes.iter().map(Change::number).collect();
+    let locked = transactions.locks.all(local, numbers);
+    let outcome = Commit {
+        local,
+        changes,
+        author,
+        go,
+    }
+    .run()?;
+    drop(locked);
+    finish(local, outcome, durability)
+}
+
+/// Looks at a key's old value, by the index of its change.
+pub(crate) type Go<'g> = dyn FnMut(usize, Option<ValueRef<'_>>) -> Result<bool, Error> + 'g;
+
+/// What is left to do for a commit once its keys are unlocked.
+struct Outcome {
+    /// Its record; `None` if `go` refused.
+    lsn: Option<Lsn>,
+    /// Large values that nobody can read any more.
+    dead: Vec<Descriptor>,
+    /// Versions that it added.
+    versions: usize,
+}
+
+/// Without a log and without a snapshot there is nobody to tell: the change is
+/// one step of the tree. The slot keeps snapshots from beginning meanwhile.
+fn apply_blindly(
+    local: &Local,
+    change: &Change<'_>,
+    go: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
+) -> Result<(bool, Option<Descriptor>), Error> {
+    change.check_gate()?;
+    let (mut went, mut dead) = (false, None);
+    let ctx = TaskContext { local };
+    change.tree.apply(&ctx, change.key, None, |old| {
+        dead = old
+            .filter(|old| old.kind == ValueKind::Extent)
+            .map(|old| Descriptor::new(old.bytes));
+        went = go(old);
+        if went {
+            change.decision()
+        } else {
+            Decision::Keep
+        }
+    })?;
+    Ok((went, dead.filter(|_| went)))
+}
+
+fn finish(local: &Local, outcome: Outcome, durability: Durability) -> Result<bool, Error> {
+    for dead in &outcome.dead {
+        free_large(local, dead);
+    }
+    tidy(local, outcome.versions);
+    let Some(lsn) = outcome.lsn else {
+        return Ok(false);
+    };
+    local.make_durable(lsn, durability)?;
+    let engine = &local.engine;
+    while engine.transactions.watermark(&engine.log) <= lsn {
+        engine.writable()?;
+        local.worker.yield_now();
+    }
+    Counters::add(&engine.transactions.counters.commits, 1);
+    Ok(true)
+}
+
+/// A commit pays for the versions that it added by collecting some more.
+fn tidy(local: &Local, added: usize) {
+    let transactions = &local.engine.transactions;
+    if !transactions.versions.is_empty() {
+        let log = &local.engine.log;
+        transactions.collect(log, COLLECT_LEAST + 2 * added);
+        transactions.make_room(log);
+    }
+    transactions.free_dead(local);
+}
+
+/// Frees a large value that is no longer reachable.
+fn free_large(local: &Local, descriptor: &Descriptor) {
+    // One that makes no sense was reported when it was read.
+    if let Some(extent) = Extent::decode(descriptor.bytes()) {
+        local.engine.transactions.free(local, Dead::unborn(extent));
+    }
+}
+
+/// What is logged of a commit.
+#[derive(Default)]
+struct Record {
+    body: CommitBody,
+    /// Tokens of the large values that it names.
+    confirmed: Vec<Token>,
+    /// Large values that it takes out of their trees.
+    replaced: Vec<Replaced>,
+}
+
+/// A large value that a commit takes out of its tree.
+struct Replaced {
+    /// The index of its change.
+    at: usize,
+    /// What the chunks belong to while only snapshots can read them.
+    token: Token,
+    chunks: Vec<PageId>,
+}
+
+/// A commit whose keys are locked.
+struct Commit<'a, 'g> {
+    local: &'a Local,
+    changes: &'a [Change<'a>],
+    author: Author<'a>,
+    go: &'a mut Go<'g>,
+}
+
+impl<'a> Commit<'a, '_> {
+    fn transactions(&self) -> &'a Transactions {
+        &self.local.engine.transactions
+    }
+
+    /// Whether some snapshot but the author's own needs versions.
+    fn must_publish(&self) -> bool {
+        self.transactions().snapshots.others(self.author.snapshot)
+    }
+
+    fn run(mut self) -> Result<Outcome, Error> {
+        self.validate_writes()?;
+        for _ in 0..MOST_ROUNDS {
+            let publish = self.must_publish();
+            match self.peek(publish)? {
+                Peek::Refused => {
+                    return Ok(Outcome {
+                        lsn: None,
+                        dead: Vec::new(),
+                        versions: 0,
+                    });
+                }
+                // Nobody may need what is too much to keep.
+                Peek::TooMuch => self.transactions().expel_others(self.author.snapshot),
+                Peek::Done(peeked) => {
+                    if let Some(outcome) = self.write(peeked, publish)? {
+                        return Ok(outcome);
+                    }
+                }
+            }
+        }
+        // Snapshots have begun again and again between two steps.
+        Err(Error::SnapshotTooOld)
+    }
+
+    /// First committer wins: nobody has changed these keys since the snapshot.
+    /// As they are locked, nobody will.
+    fn validate_writes(&self) -> Result<(), Error> {
+        let Some(snapshot) = self.author.snapshot else {
+            return Ok(());
+        };
+        let versions = &self.transactions().versions;
+        for change in self.changes {
+            let (tree, key) = (change.tree.id, change.key);
+            if versions.is_changed(tree, key, snapshot.lsn, None)
+                && !canary::sings(Canary::SkipWriteValidation)
+            {
+                return Err(change.conflict());
+            }
+            let loaded = change.gate.map_or(0, |g| g.loaded.load(Ordering::Acquire));
+            if loaded > snapshot.lsn {
+                return Err(change.conflict());
+            }
+        }
+        snapshot.check()
+    }
+
+    /// Reads what the keys have, with the bytes of inline values if `publish`.
+    fn peek(&mut self, publish: bool) -> Result<Peek, Error> {
+        let ctx = TaskContext { local: self.local };
+        let mut peeked = Vec::with_capacity(self.changes.len());
+        let mut bytes = Vec::new();
+        let mut kept = 0;
+        for (at, change) in self.changes.iter().enumerate() {
+            change.check_gate()?;
+            let kind = change.tree.get(&ctx, change.key, &mut bytes);
+            // A tree that is dropped meanwhile looks damaged.
+            let kind = kind.or_else(|error| change.check_gate().and(Err(error)))?;
+            let old = kind.map(|kind| ValueRef {
+                kind,
+                bytes: &bytes,
+            });
+            if !(self.go)(at, old)? {
+                return Ok(Peek::Refused);
+            }
+            let length = old.map_or(0, |old| old.bytes.len());
+            kept += (change.key.len() + length) as u64;
+            if publish && kept > self.transactions().versions.limit() {
+                return Ok(Peek::TooMuch);
+            }
+            let old = match old {
+                Some(old) if old.kind == ValueKind::Inline && !publish => {
+                    OldValue::Inline(Box::default())
+                }
+                old => OldValue::of(old),
+            };
+            peeked.push(Peeked { old, length });
+        }
+        Ok(Peek::Done(peeked))
+    }
+
+    /// Pages that applying may take: none for removing, nor for replacing a
+    /// value by one that is no longer.
+    fn worst_pages(&self, peeked: &[Peeked]) -> u64 {
+        let grows = |(change, peeked): (&Change<'_>, &Peeked)| match (change.value, &peeked.old) {
+            (None, _) => false,
+            (Some(_), OldValue::Absent) => true,
+            (Some(new), _) => new.bytes.len() > peeked.length,
+        };
+        let growing = self
+            .changes
+            .iter()
+            .zip(peeked)
+            .filter(|&c| grows(c))
+            .count() as u64;
+        if growing == 0 {
+            return 0;
+        }
+        PAGES_PER_COMMIT + growing * PAGES_PER_INSERT
+    }
+
+    /// The commit's record, as far as anybody will read it.
+    fn record(&self, peeked: &[Peeked]) -> Result<Record, Error> {
+        let local = self.local;
+        let mut record = Record::default();
+        if !local.engine.log.is_on() {
+            return Ok(record);
+        }
+        record.confirmed = self.changes.iter().filter_map(Change::token).collect();
+        for (at, peeked) in peeked.iter().enumerate() {
+            if let OldValue::Extent(descriptor) = &peeked.old {
+                let extent = extent::decode(descriptor.bytes())?;
+                record.replaced.push(Replaced {
+                    at,
+                    token: local.engine.log.stamp(local.worker.index).0,
+                    chunks: extent::chunk_ids(local, extent)?,
+                });
+            }
+        }
+        let chunks = record.replaced.iter().flat_map(|old| &old.chunks);
+        let chunks: Vec<PageId> = chunks.copied().collect();
+        record.body = CommitBody::new(&record.confirmed, &chunks);
+        for change in self.changes {
+            record.body.push(&Operation {
+                tree: change.tree,
+                key: change.key,
+                value: change.value,
+            });
+        }
+        Ok(record)
+    }
+
+    /// Steps 4 to 9; `None` if a snapshot has begun for which nothing was read.
+    fn write(&mut self, peeked: Vec<Peeked>, publish: bool) -> Result<Option<Outcome>, Error> {
+        let local = self.local;
+        let engine = &local.engine;
+        let record = self.record(&peeked)?;
+        let prepaid = Prepaid::claim(local, self.pages_to_claim(&peeked), self.author.makes_room)?;
+        let bytes = record.body.bytes().len() as u64;
+        let _room = local.log_room(bytes, Tier::Commit)?;
+        engine.writable()?;
+        let slot = self
+            .transactions()
+            .tracker
+            .occupy(local.worker.index, &engine.log);
+        local.worker.may_be_interrupted();
+        if !publish && self.must_publish() {
+            return Ok(None);
+        }
+        self.changes.iter().try_for_each(Change::check_gate)?;
+        let unlogged = !publish && !engine.log.is_on();
+        let dead = if unlogged {
+            extents_of(&peeked)
+        } else {
+            Vec::new()
+        };
+        let published = publish.then(|| self.publish(&slot, peeked, &record));
+        local.worker.may_be_interrupted();
+        if let Err(error) = self.validate_reads(published) {
+            self.cancel(published);
+            return Err(error);
+        }
+        local.worker.may_be_interrupted();
+        let lsn = self.append(&slot, &record, publish);
+        local.worker.may_be_interrupted();
+        if let Err(error) = self.apply(&prepaid, lsn) {
+            self.fail(slot, published, &error);
+            return Err(error);
+        }
+        match published {
+            Some(number) => self.settle(number, lsn),
+            // While the slot is occupied no checkpoint can begin that would know
+            // neither the record nor that they are gone.
+            None => record
+                .replaced
+                .iter()
+                .for_each(|old| extent::free_logged(local, lsn, &old.chunks)),
+        }
+        drop(slot);
+        Ok(Some(Outcome {
+            lsn: Some(lsn),
+            dead,
+            versions: published.map_or(0, |_| self.changes.len()),
+        }))
+    }
+
+    fn append(&self, slot: &Slot<'_>, record: &Record, publish: bool) -> Lsn {
+        let engine = &self.local.engine;
+        let body = record.body.bytes();
+        let writer = self.local.worker.index;
+        engine.log.append(writer, Kind::Commit, &[body], |lsn| {
+            slot.is_at(lsn);
+            engine.settle_promises(&record.confirmed);
+            if publish {
+                // A checkpoint that starts behind the record finds them in use.
+                // Were the store to end before they are freed, the next opening
+                // frees them.
+                for old in &record.replaced {
+                    engine.promise(old.token, &old.chunks);
+                }
+            }
+        })
+    }
+
+    /// The published versions are those of the commit at `lsn`.
+    fn settle(&self, number: CommitNumber, lsn: Lsn) {
+        let versions = &self.transactions().versions;
+        for change in self.changes {
+            versions.settle(change.tree.id, change.key, number, lsn.0);
+        }
+    }
+
+    /// Without a log a single change that fails has not happened: it needs no
+    /// room beforehand.
+    fn pages_to_claim(&self, peeked: &[Peeked]) -> u64 {
+        if self.changes.len() > 1 || self.local.engine.log.is_on() {
+            self.worst_pages(peeked)
+        } else {
+            0
+        }
+    }
+
+    fn publish(&self, slot: &Slot<'_>, peeked: Vec<Peeked>, record: &Record) -> CommitNumber {
+        let versions = &self.transactions().versions;
+        let number = versions.commit_number();
+        let mut replaced = record.replaced.iter().peekable();
+        for (at, (change, peeked)) in self.changes.iter().zip(peeked).enumerate() {
+            let token = replaced
+                .next_if(|old| old.at == at)
+                .map_or(0, |old| old.token);
+            let old = (peeked.old, token);
+            versions.add(change.tree.id, change.key, old, number);
+        }
+        slot.publishes();
+        number
+    }
+
+    fn cancel(&self, published: Option<CommitNumber>) {
+        let versions = &self.transactions().versions;
+        if let Some(number) = published {
+            for change in self.changes {
+                versions.cancel(change.tree.id, change.key, number);
+            }
+        }
+    }
+
+    fn validate_reads(&self, own: Option<CommitNumber>) -> Result<(), Error> {
+        if canary::sings(Canary::SkipReadValidation) {
+            return Ok(());
+        }
+        let Some(snapshot) = self.author.snapshot else {
+            return Ok(());
+        };
+        if let Some(reads) = self.author.reads {
+            reads.validate(&self.transactions().versions, snapshot, own)?;
+        }
+        // Versions that would have told of a conflict may be gone.
+        snapshot.check()
+    }
+
+    fn apply(&self, ctx: &Prepaid<'_>, lsn: Lsn) -> Result<(), Error> {
+        for change in self.changes {
+            let decide = |_: Option<ValueRef<'_>>| change.decision();
+            change.tree.apply(ctx, change.key, Some(lsn), decide)?;
+            self.local.worker.may_be_interrupted();
+        }
+        Ok(())
+    }
+
+    /// The record was appended, but the pages do not have all of it.
+    fn fail(&self, slot: Slot<'_>, published: Option<CommitNumber>, error: &Error) {
+        let engine = &self.local.engine;
+        if self.changes.len() == 1 && !engine.log.is_on() {
+            // Nothing has changed, and nobody has recorded that it would.
+            self.cancel(published);
+            return;
+        }
+        // The versions stay pending, so that no snapshot sees the part that is there.
+        slot.abandon();
+        engine.poison(error.clone());
+    }
+}
+
+fn extents_of(peeked: &[Peeked]) -> Vec<Descriptor> {
+    let extent = |peeked: &Peeked| match &peeked.old {
+        OldValue::Extent(descriptor) => Some(*descriptor),
+        OldValue::Absent | OldValue::Inline(_) => None,
+    };
+    peeked.iter().filter_map(extent).collect()
+}
+
+/// Bytes that a change counts towards [`crate::MAX_TRANSACTION_BYTES`].
+pub(crate) fn change_bytes(key: usize, value: usize) -> u64 {
+    operation_bytes(key, value) as u64
+}

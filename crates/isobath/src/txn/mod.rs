@@ -1,0 +1,231 @@
+//! What makes changes transactions: who commits now, which snapshots are open,
+//! what keys had before, who may change what, and the commit itself.
+//!
+//! The parts, in the order in which a commit meets them:
+//!
+//! - [`locks`]: a commit locks its keys, in one order for everybody, and keeps
+//!   them until its changes are in the pages.
+//! - [`tracker`]: a commit in flight occupies a slot from before its record is
+//!   appended until it is fully applied. Below the *watermark* all commits are
+//!   applied; a snapshot begins there and sees exactly those.
+//! - [`versions`]: what keys had before commits that an open snapshot must not
+//!   see. Added before the leaf changes; readers read the leaf first, then ask.
+//! - [`snapshots`]: which snapshots are open, so which versions are needed.
+//! - [`serializable`]: what a serializable transaction has read.
+//! - [`commit`]: the protocol.
+//!
+//! While no snapshot is open a commit adds no versions: it is *blind*. A
+//! snapshot that begins waits for the blind commits in flight; the others know
+//! of it.
+
+pub(crate) mod commit;
+pub(crate) mod locks;
+pub(crate) mod prepaid;
+pub(crate) mod serializable;
+pub(crate) mod snapshots;
+pub(crate) mod tracker;
+pub(crate) mod versions;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::btree::{Descriptor, TreeId};
+use crate::engine::{Config, Local};
+use crate::extent::{self, Extent};
+use crate::log::Log;
+use crate::log::record::Token;
+use crate::page::Lsn;
+use locks::Locks;
+use snapshots::{Registered, Snapshots};
+use tracker::Tracker;
+use versions::Versions;
+
+/// Versions that a commit collects beside its own work, at least.
+const COLLECT_LEAST: usize = 8;
+/// Versions that are collected between two looks at other tasks.
+const COLLECT_STEP: usize = 256;
+
+/// What is known of one tree beside its pages, for all its handles.
+#[derive(Default)]
+pub(crate) struct Gate {
+    /// No commit may change the tree any more.
+    pub(crate) dropped: AtomicBool,
+    /// Snapshots below this cannot read the tree: it was loaded since, which
+    /// leaves no versions.
+    pub(crate) loaded: AtomicU64,
+}
+
+/// The state that all transactions of a store share.
+pub(crate) struct Transactions {
+    pub(crate) tracker: Tracker,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) versions: Versions,
+    pub(crate) locks: Locks,
+    /// Large values that nobody can read any more, to be freed by some task.
+    graveyard: Mutex<Vec<Dead>>,
+    has_dead: AtomicBool,
+    pub(crate) counters: TransactionCounters,
+}
+
+/// A large value to be freed.
+pub(crate) struct Dead {
+    pub(crate) extent: Extent,
+    /// What its chunks belong to.
+    pub(crate) token: Token,
+    /// How often freeing it was tried.
+    pub(crate) tries: u8,
+}
+
+impl Dead {
+    /// A value that no commit has named.
+    pub(crate) fn unborn(extent: Extent) -> Dead {
+        Dead {
+            extent,
+            token: extent.token(),
+            tries: 0,
+        }
+    }
+}
+
+/// Times that freeing a large value is tried whose list of chunks cannot be read.
+const FREEING_TRIES: u8 = 3;
+
+/// Counters since the store was opened.
+#[derive(Default)]
+pub(crate) struct TransactionCounters {
+    pub(crate) commits: AtomicU64,
+    pub(crate) conflicts: AtomicU64,
+    pub(crate) expelled: AtomicU64,
+}
+
+/// The number by which locks and versions know a key. Two keys may have the
+/// same one, which costs a needless wait and nothing else.
+pub(crate) fn key_number(tree: TreeId, key: &[u8]) -> u64 {
+    u64::from(tree.0) << 32 | u64::from(crc32c::crc32c_append(tree.0, key))
+}
+
+impl Transactions {
+    pub(crate) fn new(config: &Config) -> Transactions {
+        Transactions {
+            tracker: Tracker::new(config.workers, config.tasks),
+            snapshots: Snapshots::new(),
+            versions: Versions::new(config.version_bytes),
+            locks: Locks::new(),
+            graveyard: Mutex::new(Vec::new()),
+            has_dead: AtomicBool::new(false),
+            counters: TransactionCounters::default(),
+        }
+    }
+
+    /// Opens a snapshot; `wait` is called while blind commits end.
+    pub(crate) fn begin(&self, log: &Log, wait: impl FnMut()) -> std::sync::Arc<Registered> {
+        self.snapshots.begin(log, &self.tracker, wait)
+    }
+
+    /// Everything below this is committed and applied.
+    pub(crate) fn watermark(&self, log: &Log) -> Lsn {
+        Lsn(self.tracker.watermark(log))
+    }
+
+    /// Where replaying commits would have to start, were the pages as they are now.
+    pub(crate) fn oldest_unapplied(&self, log: &Log) -> Lsn {
+        self.watermark(log)
+    }
+
+    /// Drops versions that no snapshot needs, at most `most` of them; whether
+    /// some are left that could go.
+    pub(crate) fn collect(&self, log: &Log, most: usize) -> bool {
+        if self.versions.is_empty() {
+            return false;
+        }
+        let horizon = self.snapshots.horizon(log, &self.tracker);
+        let mut dead = Vec::new();
+        let left = self.versions.collect(horizon, most, &mut dead);
+        self.bury(dead.iter().filter_map(as_dead));
+        left
+    }
+
+    /// Makes room in the version store: collects, and where that is not enough
+    /// fails the oldest snapshots.
+    pub(crate) fn make_room(&self, log: &Log) {
+        // Bound: each round fails a snapshot or is the last.
+        while self.versions.is_full() {
+            while self.collect(log, COLLECT_STEP) {}
+            if !self.versions.is_full() || !self.snapshots.expel_oldest() {
+                return;
+            }
+            self.counters.expelled.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Has every snapshot but `own` fail: what they would need is more than the
+    /// version store holds.
+    pub(crate) fn expel_others(&self, own: Option<&Registered>) {
+        let expelled = self.snapshots.expel_others(own);
+        self.counters
+            .expelled
+            .fetch_add(expelled, Ordering::Relaxed);
+    }
+
+    /// Leaves large values that nobody reads any more to the next task.
+    pub(crate) fn bury(&self, dead: impl IntoIterator<Item = Dead>) {
+        let mut dead = dead.into_iter().peekable();
+        if dead.peek().is_some() {
+            self.graveyard.lock().extend(dead);
+            self.has_dead.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether there are large values to free.
+    pub(crate) fn has_dead(&self) -> bool {
+        self.has_dead.load(Ordering::Acquire)
+    }
+
+    /// Frees the large values that were left to a task.
+    pub(crate) fn free_dead(&self, local: &Local) {
+        if !self.has_dead() {
+            return;
+        }
+        let dead = {
+            let mut graveyard = self.graveyard.lock();
+            self.has_dead.store(false, Ordering::Release);
+            std::mem::take(&mut *graveyard)
+        };
+        for dead in dead {
+            self.free(local, dead);
+        }
+    }
+
+    /// Frees a large value that nothing names any more.
+    pub(crate) fn free(&self, local: &Local, dead: Dead) {
+        // What took it out of its tree has happened, whatever becomes of this. Where
+        // its list of chunks cannot be read now, a later task tries again; a value
+        // that stays unreadable keeps its room, and `check` finds it.
+        let freed = extent::free_promised(local, dead.extent, dead.token);
+        if freed.is_err() && dead.tries < FREEING_TRIES {
+            self.bury([Dead {
+                tries: dead.tries + 1,
+                ..dead
+            }]);
+        }
+    }
+
+    /// Drops every version that no snapshot needs, and frees what that frees.
+    pub(crate) fn settle(&self, local: &Local) {
+        while self.collect(&local.engine.log, COLLECT_STEP) {
+            local.worker.yield_now();
+        }
+        self.free_dead(local);
+    }
+}
+
+fn as_dead(&(descriptor, token): &(Descriptor, Token)) -> Option<Dead> {
+    // One that makes no sense was reported when its commit read it.
+    let extent = Extent::decode(descriptor.bytes())?;
+    Some(Dead {
+        extent,
+        token,
+        tries: 0,
+    })
+}

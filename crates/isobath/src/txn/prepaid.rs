@@ -1,0 +1,125 @@
+//! Changing pages whose room was claimed beforehand, so that a change that is
+//! in the log cannot meet a full volume.
+
+use std::cell::Cell;
+
+use crate::Error;
+use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
+use crate::context::{ReadContext, WriteContext};
+use crate::engine::{Local, TaskContext};
+use crate::log::record::Token;
+use crate::log::{Log, LogRoom};
+use crate::page::{Lsn, PageId};
+
+/// A task with some pages claimed ahead; what it does not use is given back when
+/// this is dropped.
+pub(crate) struct Prepaid<'l> {
+    task: TaskContext<'l>,
+    pages: Cell<u64>,
+}
+
+impl<'l> Prepaid<'l> {
+    /// Claims room for `pages` new pages, beyond what user data may take if
+    /// `from_reserve` says so.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VolumeFull`].
+    pub(crate) fn claim(
+        local: &'l Local,
+        pages: u64,
+        from_reserve: bool,
+    ) -> Result<Prepaid<'l>, Error> {
+        if from_reserve {
+            local.engine.claim_from_reserve(pages);
+        } else if pages > 0 {
+            local.engine.claim_pages(pages)?;
+        }
+        Ok(Prepaid {
+            task: TaskContext { local },
+            pages: Cell::new(pages),
+        })
+    }
+}
+
+impl Drop for Prepaid<'_> {
+    fn drop(&mut self) {
+        let pages = self.pages.get();
+        if pages > 0 {
+            self.task.local.engine.unclaim_pages(pages);
+        }
+    }
+}
+
+impl ReadContext for Prepaid<'_> {
+    type Stop = Error;
+
+    fn pool(&self) -> &BufferPool {
+        self.task.pool()
+    }
+
+    fn resolve(&self, why: Restart) -> Result<(), Error> {
+        self.task.resolve(why)
+    }
+
+    fn read_ahead(&self, pages: &[PageId]) {
+        self.task.read_ahead(pages);
+    }
+}
+
+impl WriteContext for Prepaid<'_> {
+    fn log(&self) -> &Log {
+        self.task.log()
+    }
+
+    fn writer(&self) -> usize {
+        self.task.writer()
+    }
+
+    fn admit(&self) -> Result<(), Error> {
+        self.task.admit()
+    }
+
+    fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
+        let wanted = u64::from(pages);
+        let engine = &self.task.local.engine;
+        // More than the worst that was thought of has to be claimed now.
+        let missing = wanted.saturating_sub(self.pages.get());
+        if missing > 0 {
+            engine.claim_pages(missing)?;
+            self.pages.set(self.pages.get() + missing);
+        }
+        let reserved = self.task.reserve_claimed(pages)?;
+        self.pages.set(self.pages.get() - wanted);
+        Ok(reserved)
+    }
+
+    fn release(&self, unused: Reservation) {
+        let back = self.task.release_claimed(unused);
+        self.pages.set(self.pages.get() + back);
+    }
+
+    fn free(&self, page: Exclusive<'_>, record: Lsn) {
+        self.task.free(page, record);
+    }
+
+    fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
+        self.task.structure_room()
+    }
+
+    fn promise(&self, token: Token, ids: &[PageId]) {
+        self.task.promise(token, ids);
+    }
+
+    fn withdraw(&self, token: Option<Token>, ids: &[PageId]) {
+        self.task.withdraw(token, ids);
+    }
+
+    fn confirmed(&self, token: Token) {
+        self.task.confirmed(token);
+    }
+
+    fn settle(&self, lsn: Lsn) -> Result<(), Error> {
+        self.task.settle(lsn)
+    }
+}

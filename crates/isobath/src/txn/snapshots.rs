@@ -1,0 +1,218 @@
+//! Which snapshots are open.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+use parking_lot::Mutex;
+
+use super::tracker::Tracker;
+use crate::Error;
+use crate::log::Log;
+
+const SHARDS: usize = 8;
+const NONE: u64 = u64::MAX;
+
+/// An open snapshot.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    /// It sees exactly the commits whose LSN is below this.
+    pub(crate) lsn: u64,
+    number: u64,
+    too_old: AtomicBool,
+}
+
+impl Registered {
+    /// No other snapshot of the store ever has it.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether what was found so far is complete: versions that the snapshot
+    /// needed may be gone. To be asked after looking into the version store.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.too_old.load(Ordering::Acquire) {
+            Err(Error::SnapshotTooOld)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[repr(align(128))]
+struct Shard {
+    /// The oldest snapshot; 0 while one is being opened.
+    oldest: AtomicU64,
+    live: Mutex<BTreeMap<(u64, u64), Arc<Registered>>>,
+}
+
+impl Shard {
+    fn note_oldest(&self, live: &BTreeMap<(u64, u64), Arc<Registered>>) {
+        let oldest = live.first_key_value().map_or(NONE, |(at, _)| at.0);
+        self.oldest.store(oldest, Ordering::SeqCst);
+    }
+}
+
+/// All open snapshots of a store.
+pub(crate) struct Snapshots {
+    /// Open ones and those being opened; not those that have failed.
+    active: AtomicU64,
+    next: AtomicU64,
+    shards: [Shard; SHARDS],
+}
+
+impl Snapshots {
+    pub(crate) fn new() -> Snapshots {
+        Snapshots {
+            active: AtomicU64::new(0),
+            next: AtomicU64::new(1),
+            shards: std::array::from_fn(|_| Shard {
+                oldest: AtomicU64::new(NONE),
+                live: Mutex::new(BTreeMap::new()),
+            }),
+        }
+    }
+
+    /// Snapshots that are open or being opened.
+    #[inline]
+    pub(crate) fn active(&self) -> u64 {
+        self.active.load(Ordering::SeqCst)
+    }
+
+    fn shard(&self, number: u64) -> &Shard {
+        &self.shards[number as usize % SHARDS]
+    }
+
+    /// Opens a snapshot at the watermark.
+    pub(super) fn begin(
+        &self,
+        log: &Log,
+        tracker: &Tracker,
+        mut wait: impl FnMut(),
+    ) -> Arc<Registered> {
+        self.active.fetch_add(1, Ordering::SeqCst);
+        // Whoever occupies a slot after this sees the count.
+        let drained: Result<(), Infallible> = tracker.drain(true, || {
+            wait();
+            Ok(())
+        });
+        let Ok(()) = drained;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let shard = self.shard(number);
+        let mut live = shard.live.lock();
+        // Until the snapshot is in the list nothing may be collected that it
+        // could need: whoever has computed a horizon before this has told the
+        // watermark that this one starts from (`horizon`).
+        shard.oldest.store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let lsn = tracker.watermark(log);
+        let registered = Arc::new(Registered {
+            lsn,
+            number,
+            too_old: AtomicBool::new(false),
+        });
+        live.insert((lsn, number), Arc::clone(&registered));
+        shard.note_oldest(&live);
+        registered
+    }
+
+    /// Closes a snapshot.
+    pub(crate) fn end(&self, registered: &Registered) {
+        let shard = self.shard(registered.number);
+        let mut live = shard.live.lock();
+        if live.remove(&(registered.lsn, registered.number)).is_some() {
+            shard.note_oldest(&live);
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// No open snapshot, and none that begins later, is below this.
+    pub(super) fn horizon(&self, log: &Log, tracker: &Tracker) -> u64 {
+        let watermark = tracker.watermark(log);
+        fence(Ordering::SeqCst);
+        let oldest = self.shards.iter().map(|s| s.oldest.load(Ordering::SeqCst));
+        oldest.fold(watermark, u64::min)
+    }
+
+    fn expel(&self, snapshot: &Registered) {
+        // In this order: see `others`.
+        snapshot.too_old.store(true, Ordering::SeqCst);
+        self.active.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a snapshot beside `own` is open or being opened. A commit asks after it
+    /// has occupied its slot.
+    #[inline]
+    pub(crate) fn others(&self, own: Option<&Registered>) -> bool {
+        let active = self.active();
+        // If `own` has failed by now, and is counted still, the answer is yes for no
+        // reason, which is harmless.
+        let counts = own.is_some_and(|own| !own.too_old.load(Ordering::SeqCst));
+        active > u64::from(counts)
+    }
+
+    /// Has every snapshot but `own` fail from now on; how many.
+    pub(super) fn expel_others(&self, own: Option<&Registered>) -> u64 {
+        let mut expelled = 0;
+        for shard in &self.shards {
+            let mut live = shard.live.lock();
+            live.retain(|_, snapshot| {
+                let stays = own.is_some_and(|own| own.number == snapshot.number);
+                if !stays {
+                    self.expel(snapshot);
+                    expelled += 1;
+                }
+                stays
+            });
+            shard.note_oldest(&live);
+        }
+        expelled
+    }
+
+    /// Has the oldest snapshot fail from now on; `false` if none is open.
+    pub(crate) fn expel_oldest(&self) -> bool {
+        let oldest = |shard: &&Shard| shard.oldest.load(Ordering::SeqCst);
+        let Some(shard) = self.shards.iter().min_by_key(oldest) else {
+            return false;
+        };
+        let mut live = shard.live.lock();
+        let Some((_, expelled)) = live.pop_first() else {
+            return false;
+        };
+        self.expel(&expelled);
+        shard.note_oldest(&live);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::Lsn;
+
+    #[test]
+    fn the_horizon_is_the_oldest_open_snapshot() {
+        let log = Log::off(Lsn(8));
+        let tracker = Tracker::new(1, 1);
+        let snapshots = Snapshots::new();
+        let begin = || snapshots.begin(&log, &tracker, || unreachable!("nobody commits"));
+        let first = begin();
+        log.stamp(0);
+        let second = begin();
+        log.stamp(0);
+        assert!(first.lsn < second.lsn);
+        assert_eq!(snapshots.horizon(&log, &tracker), first.lsn);
+        assert_eq!(snapshots.active(), 2);
+        assert!(snapshots.expel_oldest());
+        assert!(first.check().is_err() && second.check().is_ok());
+        assert_eq!(snapshots.active(), 1);
+        assert!(!snapshots.others(Some(&second)) && snapshots.others(Some(&first)));
+        assert_eq!(snapshots.horizon(&log, &tracker), second.lsn);
+        snapshots.end(&first);
+        snapshots.end(&second);
+        assert_eq!(snapshots.active(), 0);
+        assert_eq!(snapshots.horizon(&log, &tracker), log.next().0);
+        assert!(!snapshots.expel_oldest());
+    }
+}

@@ -1,0 +1,246 @@
+//! Commits in flight, and the watermark below which all are applied.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+use crate::log::Log;
+use crate::page::Lsn;
+
+/// LSNs are multiples of 8; a slot's word keeps two things below.
+const LSN: u64 = !7;
+/// Which of its slot's commits it is, modulo 4.
+const GENERATION: u64 = 6;
+const GENERATION_STEP: u64 = 2;
+/// The commit may leave out its versions.
+const BLIND: u64 = 1;
+
+/// Slots beyond a worker's tasks: for its background work.
+const SYSTEM_SLOTS: usize = 8;
+
+/// The slots of one worker. Only its thread occupies and empties them.
+#[repr(align(128))]
+struct WorkerSlots {
+    /// All slots from here on are empty.
+    high: AtomicUsize,
+    slots: Box<[AtomicU64]>,
+}
+
+/// A slot per task, for the commit that it has in flight: a lower bound of its
+/// LSN, and the LSN once the record has one.
+pub(crate) struct Tracker {
+    workers: Box<[WorkerSlots]>,
+    /// The highest watermark that anybody was told. A commit may publish a lower
+    /// bound that is older than this; its LSN never is.
+    told: AtomicU64,
+}
+
+/// A commit in flight. Dropping it says that the commit is fully applied, or
+/// was given up before it had a record.
+pub(crate) struct Slot<'t> {
+    worker: &'t WorkerSlots,
+    index: usize,
+}
+
+impl Tracker {
+    pub(crate) fn new(workers: usize, tasks: usize) -> Tracker {
+        let slots = |_| WorkerSlots {
+            high: AtomicUsize::new(0),
+            slots: (0..tasks + SYSTEM_SLOTS)
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+        };
+        Tracker {
+            workers: (0..workers).map(slots).collect(),
+            told: AtomicU64::new(0),
+        }
+    }
+
+    /// Announces a commit of a task of worker `worker`, on that worker's thread:
+    /// from now on the watermark stays below whatever LSN it gets. The commit
+    /// counts as blind until [`Slot::publishes`].
+    #[inline]
+    pub(crate) fn occupy(&self, worker: usize, log: &Log) -> Slot<'_> {
+        let worker = &self.workers[worker];
+        let index = worker
+            .slots
+            .iter()
+            .position(|slot| slot.load(Ordering::Relaxed) & LSN == 0);
+        #[expect(
+            clippy::expect_used,
+            reason = "a task has one commit in flight, and every task has a slot"
+        )]
+        let index = index.expect("a free slot for every task");
+        let slot = &worker.slots[index];
+        let generation = slot.load(Ordering::Relaxed).wrapping_add(GENERATION_STEP) & GENERATION;
+        slot.store(log.next().0 & LSN | generation | BLIND, Ordering::Release);
+        if index >= worker.high.load(Ordering::Relaxed) {
+            worker.high.store(index + 1, Ordering::Release);
+        }
+        // Whoever sees the log's next position move sees the slot (`watermark`);
+        // of this and whoever opens a snapshot or drops a tree, one sees the
+        // other (`drain`).
+        fence(Ordering::SeqCst);
+        Slot { worker, index }
+    }
+
+    /// Every commit whose LSN is below this is fully applied, and none will get
+    /// an LSN below it. Never goes back.
+    #[inline]
+    pub(crate) fn watermark(&self, log: &Log) -> u64 {
+        let mut lowest = log.next().0;
+        fence(Ordering::SeqCst);
+        for worker in &self.workers {
+            let high = worker.high.load(Ordering::Acquire);
+            for slot in &worker.slots[..high] {
+                let lsn = slot.load(Ordering::Acquire) & LSN;
+                if lsn != 0 {
+                    lowest = lowest.min(lsn);
+                }
+            }
+        }
+        let told = self.told.load(Ordering::SeqCst);
+        if told < lowest {
+            self.told.fetch_max(lowest, Ordering::SeqCst).max(lowest)
+        } else {
+            told
+        }
+    }
+
+    /// Waits until the commits that are in flight now have ended, or only the
+    /// blind ones of them; `wait` lets others run, and says when to give up.
+    pub(crate) fn drain<E>(
+        &self,
+        blind_only: bool,
+        mut wait: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        fence(Ordering::SeqCst);
+        let concerns = |word: u64| word & LSN != 0 && (!blind_only || word & BLIND != 0);
+        for worker in &self.workers {
+            let high = worker.high.load(Ordering::Acquire);
+            for slot in &worker.slots[..high] {
+                let seen = slot.load(Ordering::Acquire);
+                let mut now = seen;
+                while concerns(now) && now & GENERATION == seen & GENERATION {
+                    wait()?;
+                    now = slot.load(Ordering::Acquire);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Slot<'_> {
+    fn word(&self) -> &AtomicU64 {
+        &self.worker.slots[self.index]
+    }
+
+    /// The commit adds versions: nobody has to wait for it.
+    pub(crate) fn publishes(&self) {
+        let word = self.word().load(Ordering::Relaxed);
+        self.word().store(word & !BLIND, Ordering::Release);
+    }
+
+    /// The commit's record has this LSN.
+    pub(crate) fn is_at(&self, lsn: Lsn) {
+        let word = self.word().load(Ordering::Relaxed);
+        self.word()
+            .store(lsn.0 & LSN | word & !LSN, Ordering::Release);
+    }
+
+    /// The commit is half applied, and will stay so: no snapshot may ever see it.
+    pub(crate) fn abandon(self) {
+        self.publishes();
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        let generation = self.word().load(Ordering::Relaxed) & GENERATION;
+        self.word().store(generation, Ordering::Release);
+        let slots = &self.worker.slots;
+        let mut high = self.worker.high.load(Ordering::Relaxed);
+        if high == self.index + 1 {
+            while high > 0 && slots[high - 1].load(Ordering::Relaxed) & LSN == 0 {
+                high -= 1;
+            }
+            self.worker.high.store(high, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::record::Kind;
+
+    fn append(log: &Log, slot: &Slot<'_>) -> Lsn {
+        log.append(0, Kind::Commit, &[], |lsn| slot.is_at(lsn))
+    }
+
+    #[test]
+    fn the_watermark_waits_for_the_oldest_commit() {
+        let log = Log::off(Lsn(8));
+        let tracker = Tracker::new(2, 4);
+        assert_eq!(tracker.watermark(&log), 8);
+        let first = tracker.occupy(0, &log);
+        let second = tracker.occupy(0, &log);
+        let third = tracker.occupy(1, &log);
+        let at_third = append(&log, &third);
+        let at_first = append(&log, &first);
+        let at_second = append(&log, &second);
+        assert!(at_third < at_first && at_first < at_second);
+        assert_eq!(tracker.watermark(&log), at_third.0);
+        drop(first);
+        assert_eq!(tracker.watermark(&log), at_third.0);
+        drop(third);
+        assert_eq!(tracker.watermark(&log), at_second.0);
+        let late = tracker.occupy(0, &log);
+        drop(second);
+        assert_eq!(tracker.watermark(&log), log.next().0);
+        drop(late);
+        assert_eq!(tracker.watermark(&log), log.next().0);
+    }
+
+    #[test]
+    fn the_watermark_never_goes_back() {
+        let log = Log::off(Lsn(8));
+        let tracker = Tracker::new(1, 1);
+        for _ in 0..5 {
+            log.stamp(0);
+        }
+        let told = tracker.watermark(&log);
+        // As if a commit had read the log's next position long ago.
+        let late = tracker.occupy(0, &Log::off(Lsn(8)));
+        assert_eq!(tracker.watermark(&log), told);
+        drop(late);
+    }
+
+    #[test]
+    fn draining_waits_for_those_in_flight_and_for_no_others() {
+        let log = Log::off(Lsn(8));
+        let tracker = Tracker::new(1, 4);
+        let mut blind = Some(tracker.occupy(0, &log));
+        let open = tracker.occupy(0, &log);
+        open.publishes();
+        let mut waits = 0;
+        let mut replacement = None;
+        let drained: Result<(), ()> = tracker.drain(true, || {
+            waits += 1;
+            // The slot is empty for no moment that the drain could see.
+            drop(blind.take());
+            replacement = Some(tracker.occupy(0, &log));
+            Ok(())
+        });
+        assert!(drained.is_ok() && waits == 1 && replacement.is_some());
+        drop(replacement);
+        let mut patience = 3;
+        let given_up: Result<(), &str> = tracker.drain(false, || {
+            patience -= 1;
+            if patience == 0 { Err("enough") } else { Ok(()) }
+        });
+        assert_eq!(given_up, Err("enough"));
+        drop(open);
+        assert!(tracker.drain(false, || Err("nobody is left")).is_ok());
+    }
+}

@@ -1,0 +1,300 @@
+//! Real processes that are killed while they write, and what they leave.
+//!
+//! A writer process notes in journals outside the store what it asks for and
+//! what was acknowledged. It is killed at a random instant; then the store is
+//! opened, read, checked, and judged by what the journals say.
+
+mod journal;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use isobath::{Backend, Options, Store};
+
+use crate::data::{Universe, key_bytes};
+use crate::history::{History, Key, Version, check};
+use crate::random::Random;
+use crate::simulate::state;
+
+pub(crate) use writer::{WriterArgs, write};
+
+/// Threads of a writer.
+const THREADS: u64 = 8;
+/// Records that each of them writes alone, and records of all of them.
+const OWN_KEYS: u64 = 150;
+const COUNTERS: u64 = 24;
+/// Longest life of a writer, in milliseconds.
+const LONGEST_MS: u64 = 500;
+
+/// A way to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Way {
+    /// io_uring
+    Uring,
+    /// Linux native AIO
+    Aio,
+    /// Blocking pread and pwrite
+    Pread,
+}
+
+impl Way {
+    fn backend(self) -> Backend {
+        match self {
+            Way::Uring => Backend::IoUring {
+                iopoll: false,
+                sqpoll: false,
+            },
+            Way::Aio => Backend::Libaio,
+            Way::Pread => Backend::Pread,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Uring => "uring",
+            Way::Aio => "aio",
+            Way::Pread => "pread",
+        }
+    }
+}
+
+/// Options of `cargo xtask crash`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Writers to kill, for each way to the kernel
+    #[arg(long, default_value_t = 20)]
+    rounds: u64,
+    /// Ways to the kernel; those that this machine refuses are named and left out
+    #[arg(long, value_delimiter = ',', default_value = "uring,aio,pread")]
+    backends: Vec<Way>,
+    /// Decides what is written and, as far as it can, when writers are killed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the stores are made; by default the system's place for such things
+    #[arg(long)]
+    directory: Option<PathBuf>,
+}
+
+/// What went wrong, in sentences.
+pub(super) type Problem = String;
+
+/// How a store is created and opened: small, so that everything happens often.
+pub(super) fn options(way: Way) -> Options {
+    Options::new()
+        .pool_bytes(4 << 20)
+        .workers(2)
+        .tasks_per_worker(16)
+        .segment_bytes(256 << 10)
+        .log_bytes(4 << 20)
+        .backend(way.backend())
+}
+
+/// The records of a crash test.
+pub(super) struct Records {
+    pub(super) universe: Universe,
+    pub(super) own: Vec<Vec<Key>>,
+    pub(super) counters: Vec<Key>,
+}
+
+impl Records {
+    pub(super) fn new() -> Records {
+        let mut random = Random::new(7);
+        let mut universe = Universe::default();
+        universe.add_tree("a");
+        universe.add_tree("b");
+        let mut group = |kind, owner, count| -> Vec<Key> {
+            (0..count)
+                .map(|number| {
+                    let tree = random.below(2) as usize;
+                    let bytes = key_bytes(kind, owner, number, &mut random);
+                    universe.add_key(tree, bytes)
+                })
+                .collect()
+        };
+        let own = (0..THREADS).map(|t| group(b'o', t, OWN_KEYS)).collect();
+        let counters = group(b'c', 0, COUNTERS);
+        Records {
+            universe,
+            own,
+            counters,
+        }
+    }
+}
+
+/// Kills writers; whether every store was as it should be.
+pub(crate) fn campaign(args: &Args) -> bool {
+    let mut sound = true;
+    for &way in &args.backends {
+        let begin = Instant::now();
+        match one_way(args, way) {
+            Ok(Some(sum)) => println!(
+                "{}: {} writers killed, {} of them while opening; {} commits acknowledged, {} open; \
+                 slowest opening {:.0} ms; {:.1} s",
+                way.name(),
+                args.rounds,
+                sum.while_opening,
+                sum.acknowledged,
+                sum.open,
+                sum.slowest_opening.as_secs_f64() * 1e3,
+                begin.elapsed().as_secs_f64()
+            ),
+            Ok(None) => println!("{}: this machine refuses it; left out", way.name()),
+            Err(problem) => {
+                println!("{} FAILED:\n{problem}", way.name());
+                sound = false;
+            }
+        }
+    }
+    sound
+}
+
+#[derive(Default)]
+struct Sum {
+    acknowledged: u64,
+    open: u64,
+    while_opening: u64,
+    slowest_opening: Duration,
+}
+
+fn one_way(args: &Args, way: Way) -> Result<Option<Sum>, Problem> {
+    let parent = args.directory.clone().unwrap_or_else(std::env::temp_dir);
+    let directory = tempfile::Builder::new()
+        .prefix("isobath-crash-")
+        .tempdir_in(&parent)
+        .map_err(|error| format!("{}: {error}", parent.display()))?;
+    let path = directory.path().join("store.isobath");
+    let store = match Store::create(&[&path], &options(way)) {
+        Ok(store) => store,
+        Err(error) => {
+            println!("{}: {error}", way.name());
+            return Ok(None);
+        }
+    };
+    let records = Records::new();
+    let mut known = BTreeMap::new();
+    let mut created = BTreeMap::new();
+    for (number, tree) in (1..).zip(&records.universe.trees) {
+        store.create_tree(&tree.name).map_err(|e| e.to_string())?;
+        known.insert(tree.existence, number);
+        created.insert(tree.existence, number);
+    }
+    store.close().map_err(|error| format!("closing: {error}"))?;
+    let mut random = Random::new(args.seed);
+    let mut sum = Sum::default();
+    for round in 1..=args.rounds {
+        let opened = kill_one(directory.path(), &path, way, args.seed, round, &mut random)?;
+        sum.while_opening += u64::from(!opened);
+        let history = journal::read(directory.path(), round, THREADS, known.clone())?;
+        for transaction in &history.transactions {
+            if transaction.outcome == crate::history::Outcome::Committed {
+                sum.acknowledged += 1;
+            } else {
+                sum.open += 1;
+            }
+        }
+        let judged = judge(&path, way, &records, &created, history, &mut sum);
+        known = judged.map_err(|problem| {
+            // What it shows would be gone with the directory.
+            let kept = directory.path().display();
+            format!("round {round}: {problem}\nthe store was in {kept}")
+        })?;
+    }
+    Ok(Some(sum))
+}
+
+/// Starts a writer and kills it; whether it had the store open by then.
+fn kill_one(
+    directory: &Path,
+    store: &Path,
+    way: Way,
+    seed: u64,
+    round: u64,
+    random: &mut Random,
+) -> Result<bool, Problem> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut writer = Command::new(this)
+        .arg("crash-writer")
+        .args(["--backend", way.name()])
+        .args(["--seed", &seed.to_string(), "--round", &round.to_string()])
+        .arg("--store")
+        .arg(store)
+        .arg("--journals")
+        .arg(directory)
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("starting a writer: {error}"))?;
+    let early = random.chance(15);
+    if early {
+        std::thread::sleep(Duration::from_millis(random.below(60)));
+    } else {
+        wait_for_word(&mut writer)?;
+        std::thread::sleep(Duration::from_micros(random.below(1000 * LONGEST_MS)));
+    }
+    let ended = writer.try_wait().map_err(|error| error.to_string())?;
+    if let Some(status) = ended {
+        return Err(format!(
+            "the writer of round {round} ended by itself: {status}"
+        ));
+    }
+    let killed = writer.kill().and_then(|()| writer.wait());
+    killed.map_err(|error| format!("killing a writer: {error}"))?;
+    Ok(!early)
+}
+
+/// Waits until the writer says that it writes.
+fn wait_for_word(writer: &mut Child) -> Result<(), Problem> {
+    let mut line = String::new();
+    let Some(output) = writer.stdout.take() else {
+        return Err("the writer has no output".to_owned());
+    };
+    let read = BufReader::new(output).read_line(&mut line);
+    read.map_err(|error| format!("reading from a writer: {error}"))?;
+    if line.trim() == "writing" {
+        return Ok(());
+    }
+    // Its end says why, on the error output that is shared.
+    let status = writer.wait().map_err(|error| error.to_string())?;
+    Err(format!("a writer said {line:?} and ended: {status}"))
+}
+
+/// Opens what a writer left, and compares it with what the writer noted.
+fn judge(
+    path: &Path,
+    way: Way,
+    records: &Records,
+    created: &BTreeMap<Key, Version>,
+    mut history: History,
+    sum: &mut Sum,
+) -> Result<BTreeMap<Key, Version>, Problem> {
+    let begin = Instant::now();
+    let store = Store::open(&[path], &options(way)).map_err(|error| format!("opening: {error}"))?;
+    sum.slowest_opening = sum.slowest_opening.max(begin.elapsed());
+    let state = state::read(&store, &records.universe, created);
+    let mut problems = state.problems;
+    for (key, error) in &state.unreadable {
+        problems.push(format!("{}: {error}", records.universe.describe(*key)));
+    }
+    history.last = Some(state.records.clone());
+    let findings = check(&history);
+    problems.extend(
+        findings
+            .iter()
+            .map(|f| records.universe.translate(&f.to_string())),
+    );
+    match store.check(&mut |_, _| {}) {
+        Ok(report) => problems.extend(report.problems),
+        Err(error) => problems.push(format!("check: {error}")),
+    }
+    if let Err(error) = store.close() {
+        problems.push(format!("closing: {error}"));
+    }
+    if problems.is_empty() {
+        Ok(state.records)
+    } else {
+        Err(problems.join("\n"))
+    }
+}
