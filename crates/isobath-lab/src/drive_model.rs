@@ -219,6 +219,16 @@ fn doubts(train: &DeviceProfile, test: &DeviceProfile) -> Vec<String> {
             ));
         }
     }
+    let disturbed = |p: &DeviceProfile| p.points.iter().filter(|p| p.disturbed > 0).count();
+    if disturbed(train) + disturbed(test) > 0 {
+        doubts.push(format!(
+            "Other programs used the drive or the CPU during repeats of {} of {} training and {} of {} test points: measure on a quiet machine.",
+            disturbed(train),
+            train.points.len(),
+            disturbed(test),
+            test.points.len()
+        ));
+    }
     let (a, b) = (&train.hardware, &test.hardware);
     if a.drive_model != b.drive_model || a.drive_capacity_bytes != b.drive_capacity_bytes {
         doubts.push("The profiles name different drives.".to_owned());
