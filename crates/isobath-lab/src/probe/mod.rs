@@ -284,9 +284,10 @@ impl Prepared {
         let measuring = |repeats: u32| {
             let known = |v: &Visits| f64::from(repeats.saturating_sub(v.repeats()));
             let slices: f64 = visits.iter().map(known).sum();
-            // Two of them, small and large.
+            // Small, large, and writes.
             let overhead = slice - plan.slice.as_secs_f64();
-            let sentinel = 2.0 * (plan.slice.as_secs_f64() * run::SENTINEL_SHARE + overhead);
+            let sentinel = if read_only { 2.0 } else { 3.0 }
+                * (plan.slice.as_secs_f64() * run::SENTINEL_SHARE + overhead);
             slice * slices + sentinel * (slices / group as f64 + 1.0)
         };
         let bytes = plan.bytes;

@@ -32,7 +32,9 @@ const LEVEL_CHANGE: f64 = 0.30;
 /// A level within this of the one that is wanted is that one.
 const WANTED: f64 = 0.15;
 /// Two sentinels within this agree.
-pub(super) const AGREE: f64 = 0.10;
+const AGREE: f64 = 0.10;
+/// Two sentinels of writes within this agree: repeats of writes differ about twice as much as those of reads.
+const AGREE_WRITES: f64 = 0.20;
 
 /// By how much two rates differ, as a share of the lower one.
 pub(super) fn difference(a: f64, b: f64) -> f64 {
@@ -51,11 +53,14 @@ fn is_large(point: &MeasuredPoint) -> bool {
 pub(super) fn drifted(before: &Sentinel, after: &Sentinel, point: &MeasuredPoint) -> bool {
     let small = (before.throughput_pages_per_s, after.throughput_pages_per_s);
     let large = before.large_pages_per_s.zip(after.large_pages_per_s);
-    let (before, after) = match is_large(point) {
+    let reads = match is_large(point) {
         true => large.unwrap_or(small),
         false => small,
     };
-    difference(before, after) > AGREE
+    let writes = before.write_pages_per_s.zip(after.write_pages_per_s);
+    let writes = writes.filter(|_| point.read_share < 1.0);
+    difference(reads.0, reads.1) > AGREE
+        || writes.is_some_and(|w| difference(w.0, w.1) > AGREE_WRITES)
 }
 
 /// Times and rates of one of the sentinels.
@@ -126,7 +131,11 @@ fn stretches(
         regime.level_pages_per_s = Some(rate(level)).filter(|r| r.is_finite());
         // A drive that comes back to its level is the same drive.
         regime.usable = match wanted {
-            Some(wanted) => !(difference(rate(level), wanted) > WANTED),
+            Some(wanted) => {
+                let off = difference(rate(level), wanted);
+                // Without sentinels there is no rate to differ.
+                off.is_nan() || off <= WANTED
+            }
             None => level == usable || difference(rate(level), rate(usable)) <= AGREE,
         };
         let name = match level {
@@ -261,6 +270,7 @@ mod tests {
             at_s: i as f64,
             throughput_pages_per_s: *rate,
             large_pages_per_s: Some(4.0 * rate),
+            write_pages_per_s: None,
         };
         rates.iter().enumerate().map(one).collect()
     }
@@ -297,6 +307,15 @@ mod tests {
             .collect();
         let (before, after) = (&s[2], &s[3]);
         assert!(drifted(before, after, &points[0].point));
+        let written = |rate| Sentinel {
+            write_pages_per_s: Some(rate),
+            ..*before
+        };
+        let mut write = points[1].point.clone();
+        assert!(!drifted(&written(100.0), &written(40.0), &write), "reads");
+        write.read_share = 0.5;
+        assert!(drifted(&written(100.0), &written(40.0), &write));
+        assert!(!drifted(&written(100.0), &written(85.0), &write));
         assert!(!drifted(before, after, &points[1].point));
         let (regimes, points) = assign(&s, &points, None, (None, None));
         let names: Vec<&str> = regimes.iter().map(|r| r.name.as_str()).collect();
@@ -334,6 +353,7 @@ mod tests {
                 at_s: i as f64,
                 throughput_pages_per_s: *rate,
                 large_pages_per_s: None,
+                write_pages_per_s: None,
             })
             .collect();
         let points: Vec<_> = (0..7)

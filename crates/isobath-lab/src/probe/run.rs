@@ -25,8 +25,8 @@ const SENTINEL_DEPTH: f64 = 32.0;
 /// The sentinel of large I/Os: random reads of this many pages, this many in flight.
 const LARGE_PAGES: f64 = 64.0;
 const LARGE_DEPTH: f64 = 8.0;
-/// Of the time of a slice, what each of the two takes.
-pub(super) const SENTINEL_SHARE: f64 = 2.0 / 3.0;
+/// Of the time of a slice, what each of them takes.
+pub(super) const SENTINEL_SHARE: f64 = 0.5;
 /// Repeated reads faster than first ones by more than this make a cache below the kernel suspected.
 const CACHE_GAIN: f64 = 1.3;
 /// Preconditioning writes this many times the range.
@@ -47,6 +47,8 @@ struct Session<'a> {
     cached: Vec<TakenPoint>,
     fill_cliff: Option<(f64, f64)>,
     slices: u64,
+    /// Whether any point writes.
+    writes: bool,
 }
 
 pub(super) fn run(prepared: Prepared, monitor: &dyn Monitor) -> Result<DeviceProfile, LabError> {
@@ -73,7 +75,9 @@ pub(super) fn run(prepared: Prepared, monitor: &dyn Monitor) -> Result<DevicePro
         Some(earlier) => take_over(&mut profile, earlier),
         None => (Vec::new(), 0.0),
     };
+    let writes = visits.iter().any(|v| v.point.read_share < 1.0);
     let mut session = Session {
+        writes,
         plan,
         gauge,
         start,
@@ -233,10 +237,15 @@ impl Session<'_> {
     fn sentinel(&mut self) -> Result<Sentinel, LabError> {
         let small = self.random_reads()?;
         let large = self.sentinel_rate(&OperatingPoint::random_reads(LARGE_DEPTH, LARGE_PAGES))?;
+        let write = match self.writes {
+            true => Some(self.sentinel_rate(&OperatingPoint::random_writes(SENTINEL_DEPTH, 1.0))?),
+            false => None,
+        };
         let sentinel = Sentinel {
             at_s: self.clock(),
             throughput_pages_per_s: small,
             large_pages_per_s: Some(large),
+            write_pages_per_s: write,
         };
         self.profile.sentinels.push(sentinel);
         Ok(sentinel)

@@ -221,6 +221,9 @@ pub struct Sentinel {
     /// Throughput of large I/Os: random reads of 64 pages. Bandwidth and I/Os per second are limited, and drift, apart.
     #[serde(default)]
     pub large_pages_per_s: Option<f64>,
+    /// Throughput of small writes at random; `None` where only reads are measured. Flushes of others slow writes alone.
+    #[serde(default)]
+    pub write_pages_per_s: Option<f64>,
 }
 
 /// One measured point.
