@@ -1,6 +1,7 @@
 //! How a store is created and opened.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use isobath_flash::policy::{CleaningPolicy, PolicyKind};
 use isobath_io::{Access, Backend, DirectMode, VolumeOptions};
@@ -83,7 +84,26 @@ pub struct Options {
     durability: Durability,
     /// By default as the pool is.
     log_bytes: Option<u64>,
+    pub(crate) on_recovery: RecoveryListener,
     publish_stats: bool,
+}
+
+/// Who is told how a recovery goes on.
+#[derive(Clone, Default)]
+pub(crate) struct RecoveryListener(Option<Arc<dyn Fn(u64, u64) + Send + Sync>>);
+
+impl RecoveryListener {
+    pub(crate) fn tell(&self, done: u64, total: u64) {
+        if let Some(listen) = &self.0 {
+            listen(done, total);
+        }
+    }
+}
+
+impl std::fmt::Debug for RecoveryListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "set" } else { "none" })
+    }
 }
 
 impl Default for Options {
@@ -114,6 +134,7 @@ impl Options {
             version_store_bytes: None,
             durability: Durability::Synced,
             log_bytes: None,
+            on_recovery: RecoveryListener::default(),
             publish_stats: true,
         }
     }
@@ -197,6 +218,14 @@ impl Options {
     #[must_use]
     pub fn publish_stats(mut self, publish: bool) -> Options {
         self.publish_stats = publish;
+        self
+    }
+
+    /// Calls `listen` while a store that was not closed is recovered, with the
+    /// bytes of the log that have been read and all that will be, each byte twice.
+    #[must_use]
+    pub fn on_recovery(mut self, listen: impl Fn(u64, u64) + Send + Sync + 'static) -> Options {
+        self.on_recovery = RecoveryListener(Some(Arc::new(listen)));
         self
     }
 

@@ -40,6 +40,10 @@ pub struct Stats {
     pub checkpoint_bytes_written: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
+    /// Bytes of log that opening had to apply; 0 after a clean close.
+    pub recovered_log_bytes: u64,
+    /// Nanoseconds that this took.
+    pub recovery_ns: u64,
     /// Pages that left the pool.
     pub evictions: u64,
     /// Segments of the volume.
@@ -134,6 +138,8 @@ impl Stats {
             snapshots_expelled: read(&transactions.counters.expelled),
             checkpoint_bytes_written: read(&counters.checkpoint_bytes),
             checkpoints: read(&counters.checkpoints),
+            recovered_log_bytes: read(&counters.recovered_bytes),
+            recovery_ns: read(&counters.recovery_ns),
             stalls: read(&counters.stalls),
             stall_ns: read(&counters.stall_ns),
             stall_ns_max: read(&counters.stall_ns_max),

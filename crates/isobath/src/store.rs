@@ -49,7 +49,8 @@ struct Closer {
 ///
 /// [`Store::close`] writes a checkpoint; dropping the last clone does so too,
 /// but cannot report errors, and inside a task does not wait for it. A store
-/// that was not closed refuses to open.
+/// that was not closed is recovered from its log by its next writer; without a
+/// log ([`Options::log_bytes`] 0) it refuses to open.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -135,7 +136,10 @@ impl Store {
         Store::created(runtime, opened.plan, paths)
     }
 
-    /// Opens an existing store; `paths` in the order of its creation.
+    /// Opens an existing store; `paths` in the order of its creation. One that
+    /// was not closed is recovered first: everything that was acknowledged is
+    /// there, and nothing of a commit that was not complete. That takes a few
+    /// seconds for each GiB of log.
     ///
     /// # Errors
     ///
@@ -164,7 +168,9 @@ impl Store {
         let superblock = engine::read_superblock(&volume, &paths)?;
         config.segment_bytes = superblock.segment_bytes;
         let policy = options.policy()?;
-        let opened = engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
+        let mut opened =
+            engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
+        opened.plan.listener = options.on_recovery.clone();
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
         Store::opened(runtime, opened.plan, paths)
     }
@@ -188,8 +194,8 @@ impl Store {
     ) -> Result<Store, Error> {
         let read_only = runtime.engine.config.read_only;
         if !read_only {
-            let recovered = engine::mark_open(&runtime.engine, &plan)
-                .and_then(|()| plan.run(&runtime, &mut |_, _| {}));
+            let recovered =
+                engine::mark_open(&runtime.engine, &plan).and_then(|()| plan.run(&runtime));
             if let Err(error) = recovered {
                 runtime.stop();
                 return Err(error);

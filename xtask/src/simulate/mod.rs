@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// Switch on a known bug, which must be found; `all` tries each of them
     #[arg(long, value_name = "NAME")]
     canary: Option<String>,
+    /// Let clients do so many times as much
+    #[arg(long, default_value_t = 1)]
+    scale: u64,
     /// Run every n-th seed twice and compare the traces
     #[arg(long, default_value_t = 10)]
     repeat_every: u64,
@@ -127,7 +130,8 @@ fn seeds(args: &Args) -> bool {
         if limit.is_some_and(|limit| begin.elapsed() > limit) {
             break;
         }
-        let scenario = Scenario::draw(seed, &kinds);
+        let mut scenario = Scenario::draw(seed, &kinds);
+        scenario.operations *= args.scale.max(1);
         if args.seed.is_some() {
             println!("{scenario:#?}");
         }

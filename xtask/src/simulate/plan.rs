@@ -128,6 +128,8 @@ impl Scenario {
         scenario.actors = 1 + random.below(4);
         scenario.operations = 6 + random.below(24);
         scenario.rounds = 1;
+        scenario.faults.power = true;
+        scenario.log = true;
         scenario.own_keys = 1 + random.below(30);
         scenario
     }

@@ -9,6 +9,17 @@ use isobath_lab::bench::Mix;
 
 use super::Size;
 
+/// When a commit is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Durable {
+    /// Once it is on the drive
+    Synced,
+    /// At once; it is on the drive 10 ms later
+    Buffered,
+    /// At once; it is on the drive some time later
+    None,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -137,6 +148,17 @@ pub(crate) struct LookupArgs {
     /// Log nothing: a crash loses the store
     #[arg(long)]
     pub(crate) log_off: bool,
+    /// Size of Isobath's log [default: a quarter of the pool]
+    #[arg(long, value_name = "SIZE", conflicts_with = "log_off")]
+    pub(crate) log: Option<Size>,
+    /// Acknowledge Isobath's commits once they are durable, up to 10 ms before, or whenever
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "synced",
+        conflicts_with = "log_off"
+    )]
+    pub(crate) durability: Durable,
     /// Keys per get-many
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) batch: usize,

@@ -10,7 +10,9 @@ mod values;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
-pub(crate) use bench::{BenchArgs, BenchVerb, CallFrom, EngineName, LookupArgs, QuickstartArgs};
+pub(crate) use bench::{
+    BenchArgs, BenchVerb, CallFrom, Durable, EngineName, LookupArgs, QuickstartArgs,
+};
 pub(crate) use data::{
     CheckArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, LoadArgs, LoadFrom, PutArgs,
     RecordFile, ScanArgs, StatsArgs, TreesArgs, TreesVerb,

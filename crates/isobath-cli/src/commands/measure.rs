@@ -8,7 +8,7 @@ use isobath_lab::quickstart::{self, Needs, Plan, Report};
 use isobath_lab::{Callers, DriveLimit, EngineConfig, EngineKind, Monitor, SpaceConfig};
 
 use super::load::skipped;
-use crate::args::{CallFrom, EngineName, GlobalArgs, LookupArgs, QuickstartArgs};
+use crate::args::{CallFrom, Durable, EngineName, GlobalArgs, LookupArgs, QuickstartArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, size};
 use crate::progress::Progress;
@@ -271,7 +271,16 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
                 policy: args.policy.map(isobath::PolicyKind::name),
                 fill_factor: args.fill_factor,
                 segment_bytes: args.segment.map(|s| u32::try_from(s.0).unwrap_or(u32::MAX)),
-                log_off: args.log_off,
+                log_bytes: if args.log_off {
+                    Some(0)
+                } else {
+                    args.log.map(|size| size.0)
+                },
+                buffered_ms: match args.durability {
+                    Durable::Synced => None,
+                    Durable::Buffered => Some(10),
+                    Durable::None => Some(u32::MAX),
+                },
                 trace: args.trace.clone(),
             },
         },

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ::isobath::{Options, PolicyKind, Store, Tree};
+use ::isobath::{Durability, Options, PolicyKind, Store, Tree};
 
 use super::{
     Callers, Client, Counters, Engine, EngineConfig, Key, Session, Sorted, SpaceCounters,
@@ -45,9 +45,14 @@ impl IsobathEngine {
         if let Some(bytes) = space.segment_bytes {
             options = options.segment_bytes(bytes);
         }
-        if space.log_off {
-            options = options.log_bytes(0);
+        if let Some(bytes) = space.log_bytes {
+            options = options.log_bytes(bytes);
         }
+        options = options.durability(match space.buffered_ms {
+            None => Durability::Synced,
+            Some(u32::MAX) => Durability::None,
+            Some(window_ms) => Durability::Buffered { window_ms },
+        });
         let store = match &config.path {
             None => Store::in_memory(&options)?,
             Some(path) if create => Store::create(&[path], &options)?,

@@ -79,8 +79,11 @@ pub struct SpaceConfig {
     pub fill_factor: Option<f64>,
     /// Bytes of a segment; `None` is the engine's own choice.
     pub segment_bytes: Option<u32>,
-    /// Whether nothing is logged, so that a crash loses the store.
-    pub log_off: bool,
+    /// Bytes of the log, 0 for none; `None` is the engine's own choice.
+    pub log_bytes: Option<u64>,
+    /// Milliseconds that commits may reach the drive late; `None` waits for each,
+    /// `u32::MAX` promises nothing.
+    pub buffered_ms: Option<u32>,
     /// Where page writes are recorded, once the data is loaded.
     #[serde(skip)]
     pub trace: Option<PathBuf>,

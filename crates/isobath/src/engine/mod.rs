@@ -95,6 +95,8 @@ pub(crate) struct Counters {
     pub(crate) summary_bytes: AtomicU64,
     pub(crate) checkpoint_bytes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
+    pub(crate) recovered_bytes: AtomicU64,
+    pub(crate) recovery_ns: AtomicU64,
     pub(crate) value_bytes: AtomicU64,
     pub(crate) stalls: AtomicU64,
     pub(crate) stall_ns: AtomicU64,
@@ -452,7 +454,8 @@ impl Engine {
         if self.growth_refused.load(Ordering::Relaxed) {
             return false;
         }
-        let total = u64::from(space.segments()) * u64::from(space.segment_bytes());
+        let room = u64::from(space.segments() - space.system_segments());
+        let total = room * u64::from(space.segment_bytes());
         space.live_bytes() as f64 > self.config.fill_factor * total as f64
     }
 

@@ -233,6 +233,11 @@ impl Space {
         self.system -= 1;
     }
 
+    /// Segments that hold no pages of the store: superblocks, log, checkpoints.
+    pub(crate) fn system_segments(&self) -> u32 {
+        self.system
+    }
+
     /// What was written to a sealed segment that has no summary; `None` if it has one.
     pub(crate) fn unsummarized(&self, segment: u32) -> Option<Vec<Entry>> {
         self.unsummarized.get(&segment).cloned()
