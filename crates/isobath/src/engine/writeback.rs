@@ -342,7 +342,12 @@ impl Local {
         let counters = &self.engine.counters;
         Counters::add(&counters.bytes_written, bytes + closing_bytes);
         Counters::add(&counters.summary_bytes, closing_bytes);
-        result.map_err(Error::Io)
+        result.map_err(Error::Io)?;
+        if self.engine.log.is_on() && !placed.is_empty() {
+            // The mapping record that follows must name what is on the drive.
+            self.flush_volume()?;
+        }
+        Ok(())
     }
 
     fn start_summary(&self, closing: &Closing) -> AlignedBuf {
