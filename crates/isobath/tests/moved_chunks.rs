@@ -21,22 +21,27 @@ fn chunks_as_long_as_pages_are_recovered_where_the_cleaner_put_them() {
     let tree = simulation.store().create_tree("t").unwrap();
     let mut random = Random::new(5);
     let mut model = BTreeMap::new();
-    for _ in 0..2500 {
+    let mut images = Vec::new();
+    for round in 0..2500 {
         // With their headers 4096 and 2048 bytes.
         let v = value(random.bits(), random.one_of(&[4000, 1900]));
         let k = key(random.below(250));
         tree.insert(&k, &v).unwrap();
         model.insert(k, v);
+        if round % 100 == 99 {
+            images.push((device.crash_image(Survivors::None, 0), model.clone()));
+        }
     }
     assert!(simulation.store().stats().segments_cleaned > 0);
-    let after = device.crash_image(Survivors::None, 0);
     simulation.close().unwrap();
 
-    let simulation = Simulation::open(Volume::from_device(after), &options, 6).unwrap();
-    let tree = simulation.store().tree("t").unwrap();
-    for (k, v) in &model {
-        assert!(tree.get(k).unwrap().as_ref() == Some(v));
+    for (image, model) in images {
+        let simulation = Simulation::open(Volume::from_device(image), &options, 6).unwrap();
+        let tree = simulation.store().tree("t").unwrap();
+        for (k, v) in &model {
+            assert!(tree.get(k).unwrap().as_ref() == Some(v));
+        }
+        assert_sound(simulation.store(), Some(model.len() as u64));
+        simulation.close().unwrap();
     }
-    assert_sound(simulation.store(), Some(model.len() as u64));
-    simulation.close().unwrap();
 }

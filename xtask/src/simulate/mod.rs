@@ -191,6 +191,39 @@ fn in_thread<T: Send + 'static>(
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<FaultKind> {
+        <FaultKind as clap::ValueEnum>::value_variants().to_vec()
+    }
+
+    #[test]
+    fn a_seed_repeats_its_run_and_another_seed_runs_otherwise() {
+        let report = |seed| isolated(Scenario::draw(seed, &all())).unwrap();
+        let first = report(5);
+        assert!(first.operations > 0 && first.ios > 0);
+        assert_eq!(first, report(5));
+        assert_ne!(first.hash, report(6).hash);
+    }
+
+    #[test]
+    fn some_seeds_pass_with_all_faults() {
+        for seed in 1000..1020 {
+            let outcome = isolated(Scenario::draw(seed, &all()));
+            assert!(outcome.is_ok(), "seed {seed}:\n{}", outcome.unwrap_err());
+        }
+    }
+
+    #[test]
+    fn a_short_run_survives_a_cut_at_every_io() {
+        let coverage = exhaustive::every_io(7, 20, None);
+        let coverage = coverage.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(coverage.ios > 20 && coverage.images > 80 && coverage.interruptions > 0);
+    }
+}
+
 /// Sums over a campaign.
 #[derive(Default)]
 struct Totals {
