@@ -101,11 +101,6 @@ impl Recorder {
         self.state().history.clone()
     }
 
-    /// The instant of the history.
-    pub(super) fn now(&self) -> u64 {
-        self.state().history.now()
-    }
-
     // ---- transactions ------------------------------------------------------------
 
     pub(super) fn begin(&self, level: Level) -> usize {
