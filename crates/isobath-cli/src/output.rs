@@ -75,6 +75,12 @@ impl Output {
         self.line(&table.trim_fmt())
     }
 
+    /// What was printed so far reaches the terminal now.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        self.out.flush()?;
+        Ok(())
+    }
+
     /// What was printed reaches the terminal now.
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         self.out.flush()?;

@@ -79,12 +79,38 @@ fn evaluate_judges_models_on_another_run() {
     };
     assert!(unseen("queue") < unseen("dam"));
     let text = place
-        .run(&["model", "p.json", "--evaluate", "test.json"])
+        .run(&[
+            "model",
+            "p.json",
+            "--evaluate",
+            "test.json",
+            "--html",
+            "r.html",
+        ])
         .ok();
     assert!(text.text().contains("judged on"), "{}", text.text());
+    let page = std::fs::read_to_string(place.path("r.html")).unwrap();
+    assert!(page.contains("Unseen: median"));
     place
         .run(&["model", "p.json", "--evaluate", "p.json"])
         .fails(2, "the same measurements");
+}
+
+#[test]
+fn the_accuracy_experiment_wants_a_directory_on_a_drive() {
+    let place = Place::new();
+    place.write("file", "x");
+    place
+        .run(&["model", "--accuracy", "file", "--quick"])
+        .fails(3, "directory");
+    place
+        .run(&["model", "p.json", "--accuracy", "."])
+        .fails(2, "--accuracy");
+    place
+        .run(&["model", "p.json", "--quick"])
+        .fails(2, "--accuracy");
+    place.run(&["model"]).fails(2, "PROFILE");
+    assert_eq!(place.names(), ["file"]);
 }
 
 #[test]

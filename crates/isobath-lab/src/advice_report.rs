@@ -30,10 +30,10 @@ pub fn render(advice: &Advice, workload: &str) -> String {
     put(
         &mut page,
         format_args!(
-            "<p>The drive, by the {}: {:.0} random 4 KiB reads/s and {:.0} writes/s with {} in flight.</p>",
+            "<p>The drive, by the {}: {} random 4 KiB reads/s and {} writes/s with {} in flight.</p>",
             escape(&advice.drive.model),
-            advice.drive.page_reads_per_s,
-            advice.drive.page_writes_per_s,
+            grouped(advice.drive.page_reads_per_s),
+            grouped(advice.drive.page_writes_per_s),
             advice.drive.depth
         ),
     );
@@ -46,14 +46,16 @@ pub fn render(advice: &Advice, workload: &str) -> String {
     put(
         &mut page,
         format_args!(
-            "<h2>Predicted</h2><table class=\"models\"><tr><th></th><th>Isobath</th><th>RocksDB</th></tr>"
+            "<h2>Predicted</h2><table class=\"models\"><tr><th></th><th class=\"number\">Isobath</th><th class=\"number\">RocksDB</th></tr>"
         ),
     );
     let rows = predicted(&advice.isobath.predicted);
     for ((name, ours), (_, theirs)) in rows.iter().zip(predicted(&advice.rocksdb.predicted)) {
         put(
             &mut page,
-            format_args!("<tr><td>{name}</td><td>{ours}</td><td>{theirs}</td></tr>"),
+            format_args!(
+                "<tr><td>{name}</td><td class=\"number\">{ours}</td><td class=\"number\">{theirs}</td></tr>"
+            ),
         );
     }
     page.push_str("</table>\n");
@@ -78,6 +80,33 @@ pub fn verdict(advice: &Advice) -> &'static str {
     }
 }
 
+/// 1234567.8 → `1,234,568`.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A setting's value for people: counts of bytes get their size in words beside the exact number.
+#[must_use]
+pub fn readable(setting: &str, value: &str) -> String {
+    let is_bytes = setting.ends_with("_bytes") || setting == "target_file_size_base";
+    let size = match value.parse::<f64>() {
+        Ok(bytes) if is_bytes && bytes >= 1_073_741_824.0 => bytes / 1_073_741_824.0,
+        Ok(bytes) if is_bytes && bytes >= 1_048_576.0 => {
+            return format!("{value} ({:.0} MiB)", bytes / 1_048_576.0);
+        }
+        _ => return value.to_owned(),
+    };
+    format!("{value} ({size:.1} GiB)")
+}
+
 /// What an engine is predicted to do, as rows of a table.
 #[must_use]
 pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
@@ -88,17 +117,20 @@ pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
         Some(years) => format!("{years:.1} years"),
     };
     vec![
-        ("operations/s", format!("{:.0}", p.operations_per_s)),
-        ("90% interval", format!("{low:.0} to {high:.0}")),
+        ("operations/s", grouped(p.operations_per_s)),
+        (
+            "90% interval",
+            format!("{} to {}", grouped(low), grouped(high)),
+        ),
         ("limited by", p.limited_by.to_owned()),
         (
             "read latency, mean",
-            format!("{:.0} us", p.read_latency_us_mean),
+            format!("{} us", grouped(p.read_latency_us_mean)),
         ),
         (
             "read latency, p99",
             p.read_latency_us_p99
-                .map_or_else(|| "-".to_owned(), |us| format!("{us:.0} us")),
+                .map_or_else(|| "-".to_owned(), |us| format!("{} us", grouped(us))),
         ),
         (
             "CPU per operation",
@@ -137,7 +169,7 @@ fn settings<S>(page: &mut String, engine: &str, advice: &EngineAdvice<S>) {
             format_args!(
                 "<tr><td>{}</td><td>{}</td><td>{}</td></tr>",
                 reason.setting,
-                escape(&reason.value),
+                escape(&readable(reason.setting, &reason.value)),
                 escape(&reason.because)
             ),
         );
@@ -149,4 +181,22 @@ fn settings<S>(page: &mut String, engine: &str, advice: &EngineAdvice<S>) {
 fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = page.write_fmt(text);
     page.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_for_people() {
+        assert_eq!(grouped(1_234_567.8), "1,234,568");
+        assert_eq!(grouped(999.0), "999");
+        assert_eq!(readable("pool_bytes", "4147708707"), "4147708707 (3.9 GiB)");
+        assert_eq!(
+            readable("target_file_size_base", "67108864"),
+            "67108864 (64 MiB)"
+        );
+        assert_eq!(readable("workers", "67108864"), "67108864");
+        assert_eq!(readable("pool_bytes", "none"), "none");
+    }
 }

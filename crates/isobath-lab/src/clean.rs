@@ -1,24 +1,114 @@
-//! Sweeps of the cleaning simulator: policy × workload × fill factor, in parallel, as tidy rows.
+//! Sweeps of the cleaning simulator: policy × workload × fill factor × sort buffer, in parallel, as tidy rows.
 
-use isobath_flash::policy::PolicyKind;
-use isobath_flash::sim::{Duplicates, RunLength, SimConfig, SimError, SimReport, simulate};
-use isobath_flash::workload::WorkloadKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use isobath_flash::analysis::{fluid_bound, groups_of, groups_of_noisy_counts};
+pub use isobath_flash::policy::PolicyKind;
+pub use isobath_flash::sim::{Duplicates, PageSizes, RunLength, SimConfig};
+use isobath_flash::sim::{SimError, SimReport, simulate_workload};
+pub use isobath_flash::trace::TraceFormat;
+use isobath_flash::trace::{Trace, TraceError, read_trace};
+pub use isobath_flash::workload::WorkloadKind;
+use isobath_flash::workload::{Op, Synthetic};
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// What to simulate: every combination of policy, workload and fill factor.
+use crate::{LabError, Monitor, Stage, Unit};
+
+/// What writes pages.
+#[derive(Debug, Clone)]
+pub enum CleanWorkload {
+    /// A law.
+    Synthetic(WorkloadKind),
+    /// A recording.
+    Trace(TraceInput),
+}
+
+/// A trace and how it is played.
+#[derive(Debug, Clone)]
+pub struct TraceInput {
+    /// What reports call it.
+    pub name: String,
+    /// The page writes and trims.
+    pub trace: Arc<Trace>,
+    /// Times that it is played.
+    pub repeats: u32,
+    /// Whether its pages alone are to fill the device to the fill factor, whatever size that gives the device. Otherwise
+    /// the device has the size asked for.
+    pub sizes_device: bool,
+}
+
+impl CleanWorkload {
+    /// What users call it.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Synthetic(kind) => kind.to_string(),
+            Self::Trace(input) => input.name.clone(),
+        }
+    }
+}
+
+/// Reads a trace for a sweep. Without `device_pages` every page number up to 2³¹ is allowed, and pages are renumbered,
+/// so that the trace has as many as were ever live at a time.
+///
+/// # Errors
+/// [`LabError::Input`] with the file and the line.
+pub fn read_trace_file(
+    path: &Path,
+    format: TraceFormat,
+    page_bytes: u32,
+    device_pages: Option<u64>,
+    repeats: u32,
+) -> Result<TraceInput, LabError> {
+    let file = std::fs::File::open(path).map_err(LabError::io("read", path))?;
+    let limit = device_pages.unwrap_or(u64::from(Op::MAX_PAGES));
+    let trace = read_trace(format, std::io::BufReader::new(file), page_bytes, limit)
+        .map_err(|error: TraceError| LabError::input(path, error.to_string()))?;
+    let name = path
+        .file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    Ok(TraceInput {
+        name,
+        trace: Arc::new(if device_pages.is_some() {
+            trace
+        } else {
+            trace.compact()
+        }),
+        repeats,
+        sizes_device: device_pages.is_none(),
+    })
+}
+
+/// What to simulate: every combination of policy, workload, fill factor and sort buffer.
 #[derive(Debug, Clone)]
 pub struct CleanSweep {
     /// Policies.
     pub policies: Vec<PolicyKind>,
     /// Workloads.
-    pub workloads: Vec<WorkloadKind>,
+    pub workloads: Vec<CleanWorkload>,
     /// Fill factors, each above 0 and below 1.
     pub fills: Vec<f64>,
-    /// Everything else; its fill factor is replaced.
+    /// Sizes of the sort buffer in segments.
+    pub sort_buffers: Vec<u32>,
+    /// Everything else; its fill factor and sort buffer are replaced.
     pub base: SimConfig,
-    /// Length of each run.
+    /// Whether the base's spare segments are replaced by those that give a device as large a share of reserve as the
+    /// paper's has.
+    pub paper_spare: bool,
+    /// Length of each run with a synthetic workload; traces are played to their end.
     pub length: RunLength,
+    /// Simulations at a time; `None` is one per core.
+    pub threads: Option<usize>,
+}
+
+/// One simulation to run.
+#[derive(Debug, Clone)]
+struct Point {
+    policy: PolicyKind,
+    workload: CleanWorkload,
+    fill: f64,
+    sort_buffer: u32,
 }
 
 /// One simulation, as a row of CSV or JSON.
@@ -62,6 +152,10 @@ pub struct CleanRow {
     pub history_bytes_per_page: u8,
     /// Streams in use at the end.
     pub streams_count: u32,
+    /// How long the simulation took.
+    pub seconds: f64,
+    /// Page writes, relocations included, per second of it: the simulator's own speed.
+    pub page_writes_per_s: f64,
     /// `Wamp` in each hundredth of the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wamp_series_ratio: Vec<f64>,
@@ -70,77 +164,243 @@ pub struct CleanRow {
     pub emptiness_histogram_count: Vec<u64>,
 }
 
-/// A sweep or its output that failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CleanError {
-    /// One simulation failed.
-    #[error("policy {policy}, workload {workload}, fill factor {fill}: {source}")]
-    Sim {
-        /// Policy.
-        policy: PolicyKind,
-        /// Workload.
-        workload: WorkloadKind,
-        /// Fill factor.
-        fill: f64,
-        /// Why.
-        source: SimError,
-    },
-    /// The rows could not be written.
-    #[error("cannot write the rows: {0}")]
-    Write(#[from] std::io::Error),
-    /// The rows could not be turned into JSON.
-    #[error("cannot write the rows as JSON: {0}")]
-    Json(#[from] serde_json::Error),
-}
+/// Parts in which a run reports its progress.
+const PARTS: u64 = 100;
 
 impl CleanSweep {
-    /// Every combination, with the fill factor varying fastest.
-    pub fn points(&self) -> Vec<(PolicyKind, WorkloadKind, f64)> {
-        let mut points = Vec::new();
-        for &workload in &self.workloads {
+    /// Number of simulations.
+    pub fn len(&self) -> usize {
+        self.policies.len() * self.workloads.len() * self.fills.len() * self.sort_buffers.len()
+    }
+
+    /// True if there is nothing to simulate.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Every combination, with the sort buffer varying fastest, then the fill factor, the policy and the workload.
+    fn points(&self) -> Vec<Point> {
+        let mut points = Vec::with_capacity(self.len());
+        for workload in &self.workloads {
             for &policy in &self.policies {
-                points.extend(self.fills.iter().map(|&fill| (policy, workload, fill)));
+                for &fill in &self.fills {
+                    points.extend(self.sort_buffers.iter().map(|&sort_buffer| Point {
+                        policy,
+                        workload: workload.clone(),
+                        fill,
+                        sort_buffer,
+                    }));
+                }
             }
         }
         points
     }
 
-    /// Runs every combination on all cores and returns the rows in the order of [`points`](Self::points). `done` is
-    /// called after each one, from whatever thread ran it.
+    /// Checks every combination without running any.
     ///
     /// # Errors
-    /// The first combination that failed; those after it may not have run.
-    pub fn run(&self, done: impl Fn(&CleanRow) + Sync) -> Result<Vec<CleanRow>, CleanError> {
-        let run = |(policy, workload, fill)| {
-            let config = SimConfig {
-                fill,
-                ..self.base.clone()
+    /// [`LabError::Request`] naming the first combination that cannot be.
+    pub fn check(&self) -> Result<(), LabError> {
+        for point in self.points() {
+            let config = self.config(&point);
+            config.check().map_err(|error| request(&point, &error))?;
+            let exact = match &point.workload {
+                CleanWorkload::Synthetic(kind) => kind.is_stationary(),
+                CleanWorkload::Trace(_) => false,
             };
-            let report = simulate(policy, &config, workload, self.length).map_err(|source| {
-                CleanError::Sim {
-                    policy,
-                    workload,
-                    fill,
-                    source,
-                }
-            })?;
-            let row = CleanRow::new(
-                &config,
-                &workload.to_string(),
-                bound(&config, workload),
-                &report,
-            );
-            done(&row);
-            Ok(row)
+            if point.policy.needs_rates() && !exact {
+                let policy = point.policy.name();
+                return Err(request(&point, &SimError::NoRates { policy }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The space of one simulation.
+    fn config(&self, point: &Point) -> SimConfig {
+        let mut config = SimConfig {
+            fill: point.fill,
+            sort_buffer_segments: point.sort_buffer,
+            ..self.base.clone()
         };
-        self.points().into_par_iter().map(run).collect()
+        if let CleanWorkload::Trace(input) = &point.workload
+            && input.sizes_device
+        {
+            let bytes = f64::from(input.trace.pages()) * config.mean_page_bytes();
+            let segments = bytes / f64::from(config.segment_bytes.max(1)) / point.fill;
+            config.segments = segments.ceil().clamp(1.0, f64::from(u32::MAX)) as u32;
+            // A space of whole segments is a little less full than was asked for.
+            while config.user_pages() < input.trace.pages() && config.segments < u32::MAX {
+                config.segments += 1;
+            }
+        }
+        if self.paper_spare {
+            let batch = config.clean_batch.unwrap_or(64);
+            config.spare_segments =
+                SimConfig::paper_spare(config.segments, config.clean_below, batch);
+        }
+        config
+    }
+
+    /// Runs every combination and returns the rows in order: by workload, policy, fill factor, sort buffer.
+    ///
+    /// # Errors
+    /// The first combination that failed; [`LabError::Interrupted`].
+    pub fn run(&self, monitor: &dyn Monitor) -> Result<Vec<CleanRow>, LabError> {
+        self.check()?;
+        monitor.begin(Stage {
+            name: "simulating",
+            total: Some(self.len() as u64 * PARTS),
+            unit: Unit::Items,
+        });
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.threads.unwrap_or(0))
+            .build()
+            .map_err(|error| LabError::Request(format!("no threads to simulate in: {error}")))?;
+        let points = self.points();
+        pool.install(|| {
+            points
+                .into_par_iter()
+                .map(|point| self.run_point(&point, monitor))
+                .collect()
+        })
+    }
+
+    fn run_point(&self, point: &Point, monitor: &dyn Monitor) -> Result<CleanRow, LabError> {
+        monitor.check()?;
+        let config = self.config(point);
+        let began = std::time::Instant::now();
+        let mut told = 0;
+        let mut observe = |done: f64| {
+            let now = (done * PARTS as f64) as u64;
+            monitor.advance(now - told);
+            told = now;
+            !monitor.cancelled()
+        };
+        let (report, bound) = match &point.workload {
+            CleanWorkload::Synthetic(kind) => {
+                let bound = groups_of(*kind, config.user_pages())
+                    .map(|groups| fluid_bound(config.fill, &groups).wamp);
+                let workload = Synthetic::new(*kind, config.user_pages(), config.seed);
+                let run = workload.map_err(SimError::from).and_then(|workload| {
+                    let length = self.length;
+                    simulate_workload(point.policy, &config, workload, length, &mut observe)
+                });
+                (run, bound)
+            }
+            CleanWorkload::Trace(input) => {
+                let workload = input.trace.replay(input.repeats);
+                let length = RunLength::ToEnd;
+                let run = simulate_workload(point.policy, &config, workload, length, &mut observe);
+                (run, Some(trace_bound(&config, &input.trace)))
+            }
+        };
+        let report = report.map_err(|error| match error {
+            SimError::Stopped => LabError::Interrupted,
+            error => request(point, &error),
+        })?;
+        let mut row = CleanRow::new(&config, &point.workload.name(), bound, &report);
+        row.seconds = began.elapsed().as_secs_f64();
+        let pages = report.whole.user_pages + report.whole.relocated_pages;
+        row.page_writes_per_s = (pages + u64::from(report.pages)) as f64 / row.seconds;
+        Ok(row)
     }
 }
 
-fn bound(config: &SimConfig, workload: WorkloadKind) -> Option<f64> {
-    let groups = isobath_flash::analysis::groups_of(workload, config.user_pages())?;
-    Some(isobath_flash::analysis::fluid_bound(config.fill, &groups).wamp)
+/// The sweeps of the paper's figures 3, 4 and 5, with the policy of this project beside the paper's. Figure 6 needs
+/// recorded traces.
+pub fn paper_sweeps(
+    base: &SimConfig,
+    length: RunLength,
+    threads: Option<usize>,
+) -> Vec<CleanSweep> {
+    use PolicyKind::{
+        Age, CostBenefit, Greedy, LifeTable, Mdc, MdcNoSepUser, MdcNoSepUserGc, MdcOpt, MultiLog,
+        MultiLogOpt,
+    };
+    let zipf = |exponent| CleanWorkload::Synthetic(WorkloadKind::Zipf { exponent });
+    let sweep =
+        |policies: &[PolicyKind], workloads, fills: Vec<f64>, sort_buffers: &[u32]| CleanSweep {
+            policies: policies.to_vec(),
+            workloads,
+            fills,
+            sort_buffers: sort_buffers.to_vec(),
+            base: base.clone(),
+            paper_spare: true,
+            length,
+            threads,
+        };
+    let hot_cold = [0.5, 0.6, 0.7, 0.8, 0.9].map(|hot_updates: f64| {
+        CleanWorkload::Synthetic(WorkloadKind::HotCold {
+            hot_updates,
+            // Exact tenths, so that reports say 0.2 and not 0.19999999999999996.
+            hot_pages: (10.0 - 10.0 * hot_updates).round() / 10.0,
+        })
+    });
+    let fills = (10..=19).map(|twentieths| f64::from(twentieths) / 20.0);
+    let buffer = base.sort_buffer_segments;
+    vec![
+        sweep(
+            &[MdcOpt, Mdc, MdcNoSepUser, MdcNoSepUserGc, Greedy, LifeTable],
+            hot_cold.to_vec(),
+            vec![0.8],
+            &[buffer],
+        ),
+        sweep(
+            &[Mdc],
+            vec![zipf(0.99)],
+            vec![0.8],
+            &[0, 1, 2, 4, 8, 16, 32, 64],
+        ),
+        sweep(
+            &[
+                Age,
+                Greedy,
+                CostBenefit,
+                MultiLog,
+                MultiLogOpt,
+                Mdc,
+                MdcOpt,
+                LifeTable,
+            ],
+            vec![
+                CleanWorkload::Synthetic(WorkloadKind::Uniform),
+                zipf(0.99),
+                zipf(1.35),
+            ],
+            fills.collect(),
+            &[buffer],
+        ),
+    ]
+}
+
+/// The fluid bound for the second half of a trace, at the fill that its pages make of the whole space.
+fn trace_bound(config: &SimConfig, trace: &Trace) -> f64 {
+    let half = trace.ops().len() / 2;
+    let mut live = vec![false; trace.pages() as usize];
+    let mut counts = vec![0u32; trace.pages() as usize];
+    for (i, op) in trace.ops().iter().enumerate() {
+        live[op.page() as usize] = !op.is_trim();
+        counts[op.page() as usize] += u32::from(i >= half && !op.is_trim());
+    }
+    let counts: Vec<u32> = counts
+        .into_iter()
+        .zip(live)
+        .filter(|&(count, live)| live || count > 0)
+        .map(|(count, _)| count)
+        .collect();
+    let bytes = counts.len() as f64 * config.mean_page_bytes();
+    let space = f64::from(config.segments) * f64::from(config.segment_bytes);
+    fluid_bound((bytes / space).min(0.999), &groups_of_noisy_counts(&counts)).wamp
+}
+
+fn request(point: &Point, error: &SimError) -> LabError {
+    LabError::Request(format!(
+        "policy {}, workload {}, fill factor {}: {error}",
+        point.policy,
+        point.workload.name(),
+        point.fill
+    ))
 }
 
 impl CleanRow {
@@ -166,6 +426,8 @@ impl CleanRow {
             wamp_bound_ratio: bound,
             history_bytes_per_page: report.history_bytes,
             streams_count: report.streams_used,
+            seconds: 0.0,
+            page_writes_per_s: 0.0,
             wamp_series_ratio: report.series.iter().map(|window| window.wamp()).collect(),
             emptiness_histogram_count: report.emptiness_histogram.clone(),
         }
@@ -176,9 +438,9 @@ impl CleanRow {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write_csv(rows: &[CleanRow], mut out: impl std::io::Write) -> Result<(), CleanError> {
-    let mut header = None;
-    for row in rows {
+pub fn write_csv(rows: &[CleanRow], out: impl std::io::Write) -> std::io::Result<()> {
+    let mut writer = csv::Writer::from_writer(out);
+    for (index, row) in rows.iter().enumerate() {
         let flat = CleanRow {
             wamp_series_ratio: Vec::new(),
             emptiness_histogram_count: Vec::new(),
@@ -187,59 +449,71 @@ pub fn write_csv(rows: &[CleanRow], mut out: impl std::io::Write) -> Result<(), 
         let serde_json::Value::Object(fields) = serde_json::to_value(flat)? else {
             continue;
         };
-        let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-        if header.is_none() {
-            writeln!(out, "{}", names.join(","))?;
-            header = Some(());
+        if index == 0 {
+            writer.write_record(fields.keys())?;
         }
-        // Names and numbers hold neither commas nor quotes.
         let cell = |value: &serde_json::Value| match value {
             serde_json::Value::Null => String::new(),
             serde_json::Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let cells: Vec<String> = fields.values().map(cell).collect();
-        writeln!(out, "{}", cells.join(","))?;
+        writer.write_record(fields.values().map(cell))?;
     }
-    Ok(())
-}
-
-/// Writes the rows as a JSON array.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write_json(rows: &[CleanRow], out: impl std::io::Write) -> Result<(), CleanError> {
-    Ok(serde_json::to_writer_pretty(out, rows)?)
+    writer.flush()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Silent;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn sweep() -> CleanSweep {
         let mut base = SimConfig::paper(200, 0.5);
         base.segment_bytes = 64 * 4096;
         base.clean_below = 8;
         base.clean_batch = Some(8);
-        base.sort_buffer_segments = 2;
+        let synthetic = |text: &str| CleanWorkload::Synthetic(text.parse().unwrap());
         CleanSweep {
             policies: vec![PolicyKind::Greedy, PolicyKind::Mdc],
-            workloads: vec![WorkloadKind::Uniform, WorkloadKind::Zipf { exponent: 0.99 }],
+            workloads: vec![synthetic("uniform"), synthetic("zipf:0.99")],
             fills: vec![0.6, 0.8],
+            sort_buffers: vec![2],
             base,
+            paper_spare: true,
             length: RunLength::DeviceWrites(2.0),
+            threads: Some(2),
+        }
+    }
+
+    fn trace(ops: Vec<Op>, sizes_device: bool) -> CleanWorkload {
+        CleanWorkload::Trace(TraceInput {
+            name: "a,b.csv".into(),
+            trace: Arc::new(Trace::new(ops, 0).compact()),
+            repeats: 2,
+            sizes_device,
+        })
+    }
+
+    /// Counts progress, and cancels at a point of it.
+    struct Watcher(AtomicU64, u64);
+
+    impl Monitor for Watcher {
+        fn begin(&self, _: Stage) {}
+        fn advance(&self, amount: u64) {
+            self.0.fetch_add(amount, Ordering::Relaxed);
+        }
+        fn say(&self, _: &str) {}
+        fn cancelled(&self) -> bool {
+            self.0.load(Ordering::Relaxed) >= self.1
         }
     }
 
     #[test]
     fn rows_come_in_order_with_progress_and_units_in_their_names() {
-        let seen = std::sync::atomic::AtomicUsize::new(0);
-        let rows = sweep()
-            .run(|_| {
-                seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            })
-            .unwrap();
-        assert_eq!((rows.len(), seen.into_inner()), (8, 8));
+        let watcher = Watcher(AtomicU64::new(0), u64::MAX);
+        let rows = sweep().run(&watcher).unwrap();
+        assert_eq!((rows.len(), watcher.0.into_inner()), (8, 8 * PARTS));
         assert_eq!(
             (rows[1].policy.as_str(), rows[1].fill_ratio),
             ("greedy", 0.8)
@@ -247,30 +521,75 @@ mod tests {
         assert!(rows[1].wamp_steady_ratio > rows[0].wamp_steady_ratio);
         let mut csv = Vec::new();
         write_csv(&rows, &mut csv).unwrap();
-        let csv = String::from_utf8(csv).unwrap();
-        assert_eq!(csv.lines().count(), 9);
+        let mut csv = csv::Reader::from_reader(csv.as_slice());
         assert!(
-            csv.lines()
-                .all(|line| line.split(',').count()
-                    == csv.lines().next().unwrap().split(',').count())
+            csv.headers()
+                .unwrap()
+                .iter()
+                .any(|h| h == "wamp_steady_ratio")
         );
-        let mut json = Vec::new();
-        write_json(&rows, &mut json).unwrap();
+        assert_eq!(csv.records().map(Result::unwrap).count(), 8);
         assert!(
-            String::from_utf8(json)
+            serde_json::to_string(&rows)
                 .unwrap()
                 .contains("\"wamp_series_ratio\"")
         );
     }
 
     #[test]
-    fn a_failing_point_is_named() {
+    fn an_interruption_ends_the_sweep() {
+        let stopped = sweep().run(&Watcher(AtomicU64::new(0), 30));
+        assert!(matches!(stopped, Err(LabError::Interrupted)));
+    }
+
+    #[test]
+    fn a_trace_sizes_its_device_and_gets_a_bound() {
+        let mut rng = isobath_flash::rng::Rng::new(1);
+        let mut ops: Vec<Op> = (0..20_000).map(|page| Op::write(3 * page)).collect();
+        ops.extend((0..200_000).map(|_| Op::write(3 * rng.below(20_000))));
         let mut sweep = sweep();
-        sweep.fills = vec![1.5];
-        let error = sweep.run(|_| ()).unwrap_err().to_string();
+        sweep.workloads = vec![trace(ops, true)];
+        sweep.fills = vec![0.8];
+        let rows = sweep.run(&Silent).unwrap();
+        let row = &rows[0];
+        let user_bytes = f64::from(row.segments_count) * 64.0 * row.fill_ratio;
+        assert!((user_bytes / 20_000.0 - 1.0).abs() < 0.01, "{row:?}");
+        let bound = row.wamp_bound_ratio.unwrap();
+        let uniform = isobath_flash::analysis::wamp(isobath_flash::analysis::emptiness(0.8));
+        assert!((bound / uniform - 1.0).abs() < 0.05, "{bound} {uniform}");
+        let mut csv = Vec::new();
+        write_csv(&rows, &mut csv).unwrap();
+        assert!(String::from_utf8(csv).unwrap().contains("\"a,b.csv\""));
+    }
+
+    #[test]
+    fn failing_points_are_named_before_anything_runs() {
+        let error = |change: &dyn Fn(&mut CleanSweep)| {
+            let mut sweep = sweep();
+            change(&mut sweep);
+            match sweep.run(&Silent) {
+                Err(LabError::Request(text)) => text,
+                other => panic!("{other:?}"),
+            }
+        };
+        let text = error(&|sweep| sweep.fills = vec![0.5, 1.5]);
         assert!(
-            error.contains("policy greedy, workload uniform, fill factor 1.5"),
-            "{error}"
+            text.starts_with("policy greedy, workload uniform, fill factor 1.5"),
+            "{text}"
         );
+        let text = error(&|sweep| {
+            sweep.fills = vec![0.99];
+            sweep.paper_spare = false;
+        });
+        assert!(text.contains("cannot be sustained"), "{text}");
+        let text = error(&|sweep| {
+            sweep.policies = vec![PolicyKind::MdcOpt];
+            sweep.workloads = vec![trace(vec![Op::write(1)], true)];
+        });
+        assert!(text.contains("exact update frequency"), "{text}");
+        let text = error(&|sweep| {
+            sweep.workloads = vec![trace((0..12_000).map(Op::write).collect(), false)];
+        });
+        assert!(text.contains("12000 pages"), "{text}");
     }
 }

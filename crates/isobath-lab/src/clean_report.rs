@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use isobath_flash::analysis;
 
 use crate::clean::CleanRow;
+use crate::clean_analysis::BoundRow;
 
 const COLOURS: [&str; 10] = [
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000",
@@ -16,11 +17,8 @@ const COLOURS: [&str; 10] = [
 /// The report: Tables 1 and 2, then one chart per workload of steady `Wamp` over the fill factor (Fig. 5, 6), one over the
 /// skew of hot-cold workloads (Fig. 3), one over the sort buffer (Fig. 4), and the convergence of every run.
 pub fn html_report(rows: &[CleanRow]) -> String {
-    let mut html = String::from(
-        "<!doctype html><meta charset=utf-8><title>Isobath: cleaning</title><style>body{font:15px sans-serif;\
-         max-width:60em;margin:2em auto}table{border-collapse:collapse}td,th{padding:.2em .7em;text-align:right;\
-         border-bottom:1px solid #ddd}svg{background:#fafafa}</style><h1>Cleaning a log-structured store</h1>",
-    );
+    let mut html = head("Isobath: cleaning");
+    html.push_str("<h1>Cleaning a log-structured store</h1>");
     table1(&mut html);
     table2(&mut html);
     for (title, chart) in charts(rows) {
@@ -28,6 +26,37 @@ pub fn html_report(rows: &[CleanRow]) -> String {
     }
     rows_table(&mut html, rows);
     html
+}
+
+/// A page of bounds.
+pub fn bounds_report(rows: &[BoundRow]) -> String {
+    let mut html = head("Isobath: bounds of cleaning");
+    html.push_str(
+        "<h1>What cleaning costs at least</h1><table><tr><th>Workload<th>F<th>Least Wamp<th>Least cost<th>Wamp if \
+         uniform<th>Updates to the busiest fifth",
+    );
+    for row in rows {
+        let _ = write!(
+            html,
+            "<tr><td>{}<td>{}<td>{:.4}<td>{:.3}<td>{:.4}<td>{:.1}%",
+            escape(&row.workload),
+            row.fill_ratio,
+            row.wamp_bound_ratio,
+            row.cost_bound_ratio,
+            row.wamp_uniform_ratio,
+            100.0 * row.busiest_fifth_updates_ratio
+        );
+    }
+    html.push_str("</table>");
+    html
+}
+
+fn head(title: &str) -> String {
+    format!(
+        "<!doctype html><meta charset=utf-8><title>{title}</title><style>body{{font:15px sans-serif;\
+         max-width:60em;margin:2em auto}}table{{border-collapse:collapse}}td,th{{padding:.2em .7em;text-align:right;\
+         border-bottom:1px solid #ddd}}td:first-child,th:first-child{{text-align:left}}svg{{background:#fafafa}}</style>"
+    )
 }
 
 fn table1(html: &mut String) {

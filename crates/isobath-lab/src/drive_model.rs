@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use isobath_model::advise::{Advice, AdviseError};
+use isobath_model::profile::Sentinel;
 pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
 use isobath_model::report::ModelReport;
 use isobath_model::workload::Workload;
@@ -54,15 +55,11 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
     })
 }
 
-/// Fits every model to a profile.
+/// Fits every model to a profile, and judges it on another run of the drive if one is given.
 ///
 /// # Errors
 /// [`LabError::Input`] if not even the coarsest model can be fitted: it says which points are missing.
-pub fn fit(path: &Path, profile: &DeviceProfile) -> Result<ModelReport, LabError> {
-    fit_and_judge(path, profile, None)
-}
-
-fn fit_and_judge(
+pub fn fit(
     path: &Path,
     profile: &DeviceProfile,
     unseen: Option<&DeviceProfile>,
@@ -90,6 +87,8 @@ fn fit_and_judge(
 pub struct JudgedModel {
     /// The model.
     pub kind: ModelKind,
+    /// Points that it was fitted to.
+    pub trained_on: usize,
     /// Cross-validated inside the training points.
     pub held_out: Option<HeldOutError>,
     /// On the points of the test profile.
@@ -121,6 +120,8 @@ pub struct Evaluation {
     pub between_runs: Option<HeldOutError>,
     /// How much faster (above 1) or slower the drive was in the test run, by the median of the sentinels.
     pub sentinel_ratio: Option<f64>,
+    /// The same by the sentinel of large I/Os.
+    pub large_sentinel_ratio: Option<f64>,
     /// What to know before quoting the numbers.
     pub warnings: Vec<String>,
 }
@@ -143,7 +144,7 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
     if test_points.is_empty() {
         return Err(LabError::input(test_path, "it has no usable points"));
     }
-    let report = fit_and_judge(train_path, &train, Some(&test))?;
+    let report = fit(train_path, &train, Some(&test))?;
     let models = report
         .rows
         .iter()
@@ -159,6 +160,7 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
             };
             JudgedModel {
                 kind: row.kind,
+                trained_on: report.samples.len(),
                 held_out: row.held_out,
                 unseen: row.unseen,
                 unseen_reads: on(|share| share >= 1.0),
@@ -175,7 +177,8 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
         repeat_noise_read: test.repeat_noise.read,
         repeat_noise_write: test.repeat_noise.write,
         between_runs: between_runs(&train, &test),
-        sentinel_ratio: sentinel(&test).zip(sentinel(&train)).map(|(b, a)| b / a),
+        sentinel_ratio: sentinel_ratio(&train, &test, small),
+        large_sentinel_ratio: sentinel_ratio(&train, &test, large),
         warnings: doubts(&train, &test),
     })
 }
@@ -192,14 +195,26 @@ fn between_runs(train: &DeviceProfile, test: &DeviceProfile) -> Option<HeldOutEr
     HeldOutError::from_errors(&errors)
 }
 
-fn sentinel(profile: &DeviceProfile) -> Option<f64> {
-    let mut rates: Vec<f64> = profile
-        .sentinels
-        .iter()
-        .map(|s| s.throughput_pages_per_s)
-        .collect();
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied()
+/// How much faster (above 1) or slower the drive was in the test run, by the median of a sentinel.
+fn sentinel_ratio(
+    train: &DeviceProfile,
+    test: &DeviceProfile,
+    rate: fn(&Sentinel) -> Option<f64>,
+) -> Option<f64> {
+    let median = |profile: &DeviceProfile| {
+        let mut rates: Vec<f64> = profile.sentinels.iter().filter_map(rate).collect();
+        rates.sort_by(f64::total_cmp);
+        rates.get(rates.len() / 2).copied()
+    };
+    Some(median(test)? / median(train)?)
+}
+
+fn small(sentinel: &Sentinel) -> Option<f64> {
+    Some(sentinel.throughput_pages_per_s)
+}
+
+fn large(sentinel: &Sentinel) -> Option<f64> {
+    sentinel.large_pages_per_s
 }
 
 /// Beyond this, the two runs did not see the same drive.
@@ -207,14 +222,19 @@ const SENTINEL_DRIFT: f64 = 0.10;
 
 fn doubts(train: &DeviceProfile, test: &DeviceProfile) -> Vec<String> {
     let mut doubts = Vec::new();
-    if let Some(ratio) = sentinel(test).zip(sentinel(train)).map(|(b, a)| b / a)
-        && (ratio - 1.0).abs() > SENTINEL_DRIFT
-    {
-        doubts.push(format!(
-            "The drive itself changed: the sentinel was {:.0}% {} in the test run.",
-            100.0 * (ratio - 1.0).abs(),
-            if ratio > 1.0 { "faster" } else { "slower" }
-        ));
+    for (what, rate) in [
+        ("small", small as fn(&Sentinel) -> Option<f64>),
+        ("large", large),
+    ] {
+        if let Some(ratio) = sentinel_ratio(train, test, rate)
+            && (ratio - 1.0).abs() > SENTINEL_DRIFT
+        {
+            doubts.push(format!(
+                "The drive itself changed: the sentinel of {what} I/Os was {:.0}% {} in the test run.",
+                100.0 * (ratio - 1.0).abs(),
+                if ratio > 1.0 { "faster" } else { "slower" }
+            ));
+        }
     }
     let (a, b) = (&train.hardware, &test.hardware);
     if a.drive_model != b.drive_model || a.drive_capacity_bytes != b.drive_capacity_bytes {

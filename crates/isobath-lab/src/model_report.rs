@@ -9,7 +9,9 @@ use isobath_model::curve::CostCurve;
 use isobath_model::drive::{ConcurrencyCosts, Mqssd, PerOperation};
 use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
 use isobath_model::report::{ModelReport, ModelRow};
-use isobath_model::{DriveModel, ModelKind, OperatingPoint, Operation, PAGE_BYTES, Sample};
+use isobath_model::{
+    DriveModel, HeldOutError, ModelKind, OperatingPoint, Operation, PAGE_BYTES, Sample,
+};
 
 use crate::model_report_svg::{LogAxis, Panel, escape, sequential, short};
 
@@ -37,7 +39,10 @@ pub fn render(report: &ModelReport, profile: &DeviceProfile) -> String {
             escape(drive)
         ),
     );
-    add(&mut page, format_args!("<h1>{}</h1>", escape(drive)));
+    add(
+        &mut page,
+        format_args!("<h1>Drive model: {}</h1>", escape(drive)),
+    );
     page.push_str(&about(profile, report));
     page.push_str(&models(&report.rows));
     if let Some(kind) = chosen
@@ -164,11 +169,19 @@ fn percent(share: f64) -> String {
 }
 
 fn models(rows: &[ModelRow]) -> String {
-    let mut html = String::from(
+    let judged = rows.iter().any(|r| r.unseen.is_some());
+    let (unseen_text, unseen_head) = match judged {
+        true => (
+            " <em>Unseen</em>: the points of another run.",
+            "<th>Unseen: median</th><th>90th percentile</th>",
+        ),
+        false => ("", ""),
+    };
+    let mut html = format!(
         "<h2>How wrong is each model on points that it has not seen?</h2>\n<p>Relative error of predicted throughput. \
-         <em>Cross-validated</em>: every point was predicted by a fit without it. R² is of ln(throughput) on the fitted \
-         points. The marked model is the one to predict with.</p>\n<table class=\"models\"><tr><th>Model</th><th>R²</th>\
-         <th>Median error</th><th>90th percentile</th><th class=\"bar\"></th><th>Unseen: median</th><th>90th</th></tr>",
+         <em>Cross-validated</em>: every point was predicted by a fit without it.{unseen_text} R² is of ln(throughput) on \
+         the fitted points. The marked model is the one to predict with.</p>\n<table class=\"models\"><tr><th>Model</th>\
+         <th>R²</th><th>Median error</th><th>90th percentile</th><th class=\"bar\"></th>{unseen_head}</tr>"
     );
     for row in rows {
         let class = if row.chosen { " class=\"chosen\"" } else { "" };
@@ -176,29 +189,35 @@ fn models(rows: &[ModelRow]) -> String {
             add(
                 &mut html,
                 format_args!(
-                    "<tr{class}><td>{}</td><td colspan=\"6\" class=\"failure\">{}</td></tr>",
+                    "<tr{class}><td>{}</td><td colspan=\"{}\" class=\"failure\">{}</td></tr>",
                     row.kind,
+                    if judged { 6 } else { 4 },
                     escape(failure)
                 ),
             );
             continue;
         }
         let r_squared = row.r_squared.map_or("–".into(), |r| format!("{r:.3}"));
-        let (median, p90) = row.held_out.map_or(("–".into(), "–".into()), |e| {
-            (percent(e.median), percent(e.p90))
-        });
+        let both = |error: Option<HeldOutError>| {
+            error.map_or(("–".into(), "–".into()), |e| {
+                (percent(e.median), percent(e.p90))
+            })
+        };
+        let (median, p90) = both(row.held_out);
         let bar = row.held_out.map_or(String::new(), |e| {
             let width = |share: f64| 120.0 * share.min(1.0);
             format!("<div class=\"p90\" style=\"width:{:.0}px\"><div class=\"median\" style=\"width:{:.0}px\"></div></div>", width(e.p90), width(e.median))
         });
-        let unseen = row.unseen.map_or(("–".into(), "–".into()), |e| {
-            (percent(e.median), percent(e.p90))
-        });
+        let unseen = both(row.unseen);
+        let unseen = match judged {
+            true => format!("<td>{}</td><td>{}</td>", unseen.0, unseen.1),
+            false => String::new(),
+        };
         add(
             &mut html,
             format_args!(
-                "<tr{class}><td>{}</td><td>{r_squared}</td><td>{median}</td><td>{p90}</td><td class=\"bar\">{bar}</td><td>{}</td><td>{}</td></tr>",
-                row.kind, unseen.0, unseen.1
+                "<tr{class}><td>{}</td><td>{r_squared}</td><td>{median}</td><td>{p90}</td><td class=\"bar\">{bar}</td>{unseen}</tr>",
+                row.kind
             ),
         );
     }
@@ -259,7 +278,7 @@ impl Frame {
         let mut panel = Panel::new(
             size,
             title,
-            (self.x, "pages of 4 KiB per I/O"),
+            (self.x, "pages of 4 KiB per I/O (r = 1 / pages)"),
             (self.y, "pages per second"),
         );
         for &k in &self.concurrencies {
@@ -310,8 +329,9 @@ const OPERATIONS: [Operation; 2] = [Operation::Read, Operation::Write];
 fn predictions(report: &ModelReport, kind: ModelKind, model: &DriveModel) -> String {
     let mut html = format!(
         "<h2>Measured points over the predictions of the {kind}</h2>\n<p>Curves are for I/Os at random offsets, one \
-         colour per number of I/Os in flight; one access per I/O, so the share of random accesses r is 100% / pages. Hollow points were mostly sequential and are not meant to lie on them.</p>\n\
-         <div class=\"panels\">"
+         colour per number of I/Os in flight; one access per I/O, so the share r of pages that are accessed at \
+         random, the paper's axis, is 1 / pages and falls to the right. Hollow points were mostly sequential and are not meant to lie on them.</p>\n\
+         <div class=\"panels wide\">"
     );
     for frame in OPERATIONS.iter().filter_map(|&o| Frame::of(report, o)) {
         let panel = frame.panel(LARGE, &format!("{}s", capital(frame.operation)), model);
@@ -334,7 +354,7 @@ fn capital(operation: Operation) -> &'static str {
 fn contours(report: &ModelReport, kind: ModelKind, model: &DriveModel) -> String {
     let mut html = format!(
         "<h2>Lines of equal throughput</h2>\n<p>MB/s at random offsets, predicted by the {kind}. Along a line, more in flight \
-         buys smaller I/Os. Points mark what was measured.</p>\n<div class=\"panels\">"
+         buys smaller I/Os. Points mark what was measured.</p>\n<div class=\"panels wide\">"
     );
     for frame in OPERATIONS.iter().filter_map(|&o| Frame::of(report, o)) {
         let most = frame.concurrencies.iter().copied().fold(2.0, f64::max);
@@ -488,7 +508,7 @@ fn cost_functions(report: &ModelReport) -> String {
     let mut html = String::from(
         "<h2>Cost functions of MQSSD as corrected</h2>\n<p>Setup per I/O and transfer per page, as functions of the I/Os in \
          flight. Points are per-k straight lines, where a value of k was measured with two or more I/O sizes.</p>\n\
-         <div class=\"panels\">",
+         <div class=\"panels wide\">",
     );
     let cases: [(&str, &Option<Mqssd>, &[ConcurrencyCosts]); 2] = [
         ("reads: t(k), α(k)", read, &report.read_lines),

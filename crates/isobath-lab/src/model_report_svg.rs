@@ -95,7 +95,7 @@ pub(crate) fn escape(text: &str) -> String {
 /// A colour for `share` in 0..=1: dark blue over green to yellow, readable on white up to 0.9.
 pub(crate) fn sequential(share: f64) -> String {
     const STOPS: [(f64, f64, f64); 5] = [
-        (38.0, 24.0, 95.0),
+        (68.0, 40.0, 130.0),
         (38.0, 88.0, 140.0),
         (32.0, 144.0, 140.0),
         (94.0, 190.0, 98.0),
@@ -228,9 +228,12 @@ impl Panel {
 
     /// A measured point, with a tooltip. Hollow points are measurements of another kind, as the caption says.
     pub(crate) fn point(&mut self, at: (f64, f64), color: &str, hollow: bool, tooltip: &str) {
-        let fill = if hollow { "#fff" } else { color };
+        let (class, fill) = match hollow {
+            true => ("mark hollow", "none"),
+            false => ("mark", color),
+        };
         self.push(format_args!(
-            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.6\" fill=\"{fill}\" stroke=\"{color}\" stroke-width=\"1.5\"><title>{}</title></circle>",
+            "<circle class=\"{class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.6\" fill=\"{fill}\" stroke=\"{color}\" stroke-width=\"1.5\"><title>{}</title></circle>",
             self.px(at.0),
             self.py(at.1),
             escape(tooltip)

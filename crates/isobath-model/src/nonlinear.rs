@@ -29,6 +29,12 @@ impl Parameter {
         (self.low.ln() + (self.high / self.low).ln() * share).exp()
     }
 
+    /// d ln(value) / du.
+    fn ln_slope(&self, u: f64) -> f64 {
+        let share = 1.0 / (1.0 + (-u).exp());
+        (self.high / self.low).ln() * share * (1.0 - share)
+    }
+
     fn coordinate(&self, value: f64) -> f64 {
         let share = (value / self.low).ln() / (self.high / self.low).ln();
         let share = share.clamp(1e-3, 1.0 - 1e-3);
@@ -51,35 +57,71 @@ fn to_values(parameters: &[Parameter], coordinates: &[f64]) -> Vec<f64> {
         .collect()
 }
 
+/// Relative change of the sum of squares, and of the parameters, below which an optimum is reached: far below the noise of any
+/// measurement.
+const TOLERANCE: f64 = 1e-9;
+/// Evaluations per parameter until a start is given up.
+const PATIENCE: usize = 50;
+
 const STEP: f64 = 1e-5;
 
-fn jacobian(
-    parameters: &[Parameter],
-    at: &[f64],
-    residuals: &dyn Fn(&[f64]) -> Vec<f64>,
-) -> DMatrix<f64> {
-    let columns: Vec<DVector<f64>> = (0..at.len())
-        .map(|j| {
-            let (mut up, mut down) = (at.to_vec(), at.to_vec());
-            up[j] += STEP;
-            down[j] -= STEP;
-            let (up, down) = (
-                residuals(&to_values(parameters, &up)),
-                residuals(&to_values(parameters, &down)),
-            );
-            DVector::from_iterator(
-                up.len(),
-                up.iter().zip(&down).map(|(a, b)| (a - b) / (2.0 * STEP)),
-            )
-        })
-        .collect();
-    DMatrix::from_columns(&columns)
+/// What is minimized: the sum of squares of its residuals.
+pub(crate) trait Objective {
+    /// The residuals at these parameters; always as many.
+    fn residuals(&self, values: &[f64]) -> Vec<f64>;
+
+    /// d residual / d ln(value), a row per residual; `None` where nobody wrote them down, and differences take their place.
+    fn slopes(&self, _values: &[f64]) -> Option<DMatrix<f64>> {
+        None
+    }
+}
+
+impl<F: Fn(&[f64]) -> Vec<f64>> Objective for F {
+    fn residuals(&self, values: &[f64]) -> Vec<f64> {
+        self(values)
+    }
 }
 
 struct Problem<'a> {
     parameters: &'a [Parameter],
-    residuals: &'a dyn Fn(&[f64]) -> Vec<f64>,
+    objective: &'a dyn Objective,
     at: DVector<f64>,
+}
+
+impl Problem<'_> {
+    /// Fewer residuals than parameters are padded with zeros: callers that allow it regularize with a prior.
+    fn padded(&self, coordinates: &[f64]) -> Vec<f64> {
+        let values = to_values(self.parameters, coordinates);
+        let mut residuals = self.objective.residuals(&values);
+        residuals.resize(residuals.len().max(self.parameters.len()), 0.0);
+        residuals
+    }
+
+    fn differences(&self) -> DMatrix<f64> {
+        let at = self.at.as_slice();
+        let column = |j: usize| {
+            let (mut up, mut down) = (at.to_vec(), at.to_vec());
+            up[j] += STEP;
+            down[j] -= STEP;
+            let (up, down) = (self.padded(&up), self.padded(&down));
+            let slope = up.iter().zip(&down).map(|(a, b)| (a - b) / (2.0 * STEP));
+            DVector::from_iterator(up.len(), slope)
+        };
+        let columns: Vec<DVector<f64>> = (0..at.len()).map(column).collect();
+        DMatrix::from_columns(&columns)
+    }
+
+    /// The slopes in the solver's unbounded variables.
+    fn written_down(&self) -> Option<DMatrix<f64>> {
+        let values = to_values(self.parameters, self.at.as_slice());
+        let mut slopes = self.objective.slopes(&values)?;
+        for (j, parameter) in self.parameters.iter().enumerate() {
+            let scale = parameter.ln_slope(self.at[j]);
+            slopes.column_mut(j).scale_mut(scale);
+        }
+        let rows = slopes.nrows().max(self.parameters.len());
+        Some(slopes.resize_vertically(rows, 0.0))
+    }
 }
 
 impl LeastSquaresProblem<f64, Dyn, Dyn> for Problem<'_> {
@@ -96,35 +138,37 @@ impl LeastSquaresProblem<f64, Dyn, Dyn> for Problem<'_> {
     }
 
     fn residuals(&self) -> Option<DVector<f64>> {
-        let r = (self.residuals)(&to_values(self.parameters, self.at.as_slice()));
+        let r = self.padded(self.at.as_slice());
         r.iter()
             .all(|v| v.is_finite())
             .then(|| DVector::from_vec(r))
     }
 
     fn jacobian(&self) -> Option<DMatrix<f64>> {
-        let j = jacobian(self.parameters, self.at.as_slice(), self.residuals);
+        let j = self.written_down().unwrap_or_else(|| self.differences());
         j.iter().all(|v| v.is_finite()).then_some(j)
     }
 }
 
-/// Minimizes the sum of squared residuals from each start in turn and keeps the best finite optimum.
-///
-/// Fewer residuals than parameters are padded with zeros: callers that allow it regularize with a prior.
-/// Returns `None` if no start leads to a finite optimum.
+/// Minimizes from the parameters' own starts and from `extra_starts`; see [`minimize_from`].
 pub(crate) fn minimize(
     parameters: &[Parameter],
     extra_starts: &[Vec<f64>],
-    residuals: &dyn Fn(&[f64]) -> Vec<f64>,
+    objective: &dyn Objective,
 ) -> Option<Minimum> {
-    let padded = |values: &[f64]| {
-        let mut r = residuals(values);
-        r.resize(r.len().max(parameters.len()), 0.0);
-        r
-    };
-    let first: Vec<f64> = parameters.iter().map(|p| p.start).collect();
+    let mut starts = vec![parameters.iter().map(|p| p.start).collect::<Vec<f64>>()];
+    starts.extend_from_slice(extra_starts);
+    minimize_from(parameters, &starts, objective)
+}
+
+/// Minimizes the sum of squared residuals from each start in turn and keeps the best finite optimum; `None` if there is none.
+pub(crate) fn minimize_from(
+    parameters: &[Parameter],
+    starts: &[Vec<f64>],
+    objective: &dyn Objective,
+) -> Option<Minimum> {
     let mut best: Option<Minimum> = None;
-    for start in std::iter::once(&first).chain(extra_starts) {
+    for start in starts {
         let at = DVector::from_iterator(
             parameters.len(),
             parameters
@@ -134,11 +178,13 @@ pub(crate) fn minimize(
         );
         let problem = Problem {
             parameters,
-            residuals: &padded,
+            objective,
             at,
         };
         let (problem, report) = LevenbergMarquardt::new()
-            .with_patience(200)
+            .with_patience(PATIENCE)
+            .with_ftol(TOLERANCE)
+            .with_xtol(TOLERANCE)
             .minimize(problem);
         let sum_of_squares = 2.0 * report.objective_function;
         if !sum_of_squares.is_finite()
@@ -154,6 +200,23 @@ pub(crate) fn minimize(
         });
     }
     best
+}
+
+/// Largest difference between the slopes that an objective states and those found by differences, for tests.
+#[cfg(test)]
+pub(crate) fn slope_error(
+    parameters: &[Parameter],
+    values: &[f64],
+    objective: &dyn Objective,
+) -> f64 {
+    let at = parameters.iter().zip(values).map(|(p, v)| p.coordinate(*v));
+    let problem = Problem {
+        parameters,
+        objective,
+        at: DVector::from_iterator(parameters.len(), at),
+    };
+    let stated = problem.written_down().expect("no slopes are stated");
+    (stated - problem.differences()).amax()
 }
 
 #[cfg(test)]
@@ -192,6 +255,11 @@ mod tests {
 
     #[test]
     fn a_residual_that_is_never_finite_gives_none() {
-        assert!(minimize(&[Parameter::new(1.0, 2.0, 3.0)], &[], &|_| vec![f64::NAN]).is_none());
+        assert!(
+            minimize(&[Parameter::new(1.0, 2.0, 3.0)], &[], &|_: &[f64]| vec![
+                f64::NAN
+            ])
+            .is_none()
+        );
     }
 }

@@ -125,6 +125,7 @@ mod tests {
                 service_per_page_us: 0.6 * scale,
                 sharpness: 1.6,
                 sequential_service_share: 0.5,
+                crowding: 0.05,
             };
             let write = QueueCost {
                 latency_us: 25.0 * scale,

@@ -63,7 +63,9 @@ const FOLD_SEED: u64 = 0x1D_0BA7;
 
 /// Predicts every sample from a fit without it (or without its fold). Entry `i` is the predicted page cost of
 /// `samples[i]` in µs, or `None` where the rest did not determine the model (a corner that only this point held).
-fn held_out_costs(kind: ModelKind, samples: &[Sample]) -> Vec<Option<f64>> {
+///
+/// Every fit begins at the optimum of all samples: leaving out one point moves it little.
+fn held_out_costs(whole: &DriveModel, samples: &[Sample]) -> Vec<Option<f64>> {
     let mut order: Vec<usize> = (0..samples.len()).collect();
     SplitMix64::new(FOLD_SEED).shuffle(&mut order);
     let folds = if samples.len() <= LEAVE_ONE_OUT_MAX {
@@ -80,7 +82,7 @@ fn held_out_costs(kind: ModelKind, samples: &[Sample]) -> Vec<Option<f64>> {
             .filter(|(i, _)| !out.contains(i))
             .map(|(_, s)| *s)
             .collect();
-        let Ok(model) = DriveModel::fit(kind, &rest) else {
+        let Ok(model) = DriveModel::fit_near(whole.kind(), &rest, Some(whole)) else {
             continue;
         };
         for i in out {
@@ -123,8 +125,17 @@ const HALF_WIDTH_UNKNOWN: f64 = std::f64::consts::LN_2;
 impl Predictor {
     /// Fits `kind` to all samples and cross-validates it on them.
     pub fn train(kind: ModelKind, samples: &[Sample]) -> Result<Self, FitError> {
-        let model = DriveModel::fit(kind, samples)?;
-        let costs = held_out_costs(kind, samples);
+        Self::train_near(kind, samples, None)
+    }
+
+    /// As [`Self::train`]; `near` is a model of another kind that was fitted to the same samples.
+    fn train_near(
+        kind: ModelKind,
+        samples: &[Sample],
+        near: Option<&DriveModel>,
+    ) -> Result<Self, FitError> {
+        let model = DriveModel::fit_near(kind, samples, near)?;
+        let costs = held_out_costs(&model, samples);
         let predicted: Vec<(f64, f64)> = costs
             .iter()
             .zip(samples)
@@ -214,13 +225,13 @@ pub struct Comparison {
 impl Comparison {
     /// Fits and cross-validates every kind of model.
     pub fn of(samples: &[Sample]) -> Self {
-        let candidates = ModelKind::ALL
-            .iter()
-            .map(|&kind| Candidate {
-                kind,
-                outcome: Predictor::train(kind, samples),
-            })
-            .collect();
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for kind in ModelKind::ALL {
+            // The surface corrects the queue form that came before it.
+            let before = candidates.last().and_then(|c| c.outcome.as_ref().ok());
+            let outcome = Predictor::train_near(kind, samples, before.map(Predictor::model));
+            candidates.push(Candidate { kind, outcome });
+        }
         Self { candidates }
     }
 

@@ -22,7 +22,11 @@ fn twenty_points_predict_the_rest_within_the_repeat_noise() {
     assert_eq!((train.len(), test.len()), (20, 99));
     let comparison = Comparison::of(&train);
     let best = comparison.best().unwrap();
-    for (name, read_share) in [("read", Some(1.0)), ("write", Some(0.0)), ("all", None)] {
+    for (name, read_share, p90_max) in [
+        ("read", Some(1.0), 0.20),
+        ("write", Some(0.0), 0.27),
+        ("all", None, 0.20),
+    ] {
         let own: Vec<_> = test
             .iter()
             .filter(|t| read_share.is_none_or(|m| t.0.point.read_share == m))
@@ -34,7 +38,7 @@ fn twenty_points_predict_the_rest_within_the_repeat_noise() {
             error.median <= noise,
             "{name}: {error:?} against noise {noise}"
         );
-        assert!(error.p90 <= 0.27, "{name}: {error:?}");
+        assert!(error.p90 <= p90_max, "{name}: {error:?}");
     }
     let unseen = samples("test");
     let chosen = held_out(best.model(), &unseen);

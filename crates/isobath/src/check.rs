@@ -72,6 +72,7 @@ pub(crate) fn check(local: &Local, progress: Progress<'_>) -> Result<CheckReport
             progress(done, total)
         });
     }
+    check_versions(local, &mut found, &mut report);
     for id in &found.twice {
         report
             .problems
@@ -142,6 +143,23 @@ fn check_values(
             report
                 .problems
                 .push(format!("a large value of tree {name:?}: {error}"));
+        }
+    }
+}
+
+/// What open snapshots can still read belongs to nobody else.
+fn check_versions(local: &Local, found: &mut Found, report: &mut CheckReport) {
+    for descriptor in local.engine.transactions.versions.large_values() {
+        let ids =
+            extent::decode(descriptor.bytes()).and_then(|extent| extent::chunk_ids(local, extent));
+        match ids {
+            Ok(ids) => ids.into_iter().for_each(|id| {
+                found.page(id, 0);
+                report.value_chunks += 1;
+            }),
+            Err(error) => report
+                .problems
+                .push(format!("a large value that a snapshot can read: {error}")),
         }
     }
 }

@@ -220,6 +220,14 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// Nobody publishes the statistics of this store.
+    #[error("the statistics of {} cannot be watched: {reason}", path.display())]
+    NotPublished {
+        /// The store's first file.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
     /// Another transaction changed what this one writes, or, if it is
     /// serializable, what it has read.
     #[error(

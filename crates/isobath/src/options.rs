@@ -1,6 +1,7 @@
 //! How a store is created and opened.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use isobath_flash::policy::{CleaningPolicy, PolicyKind};
 use isobath_io::{Access, Backend, DirectMode, VolumeOptions};
@@ -83,6 +84,26 @@ pub struct Options {
     durability: Durability,
     /// By default as the pool is.
     log_bytes: Option<u64>,
+    pub(crate) on_recovery: RecoveryListener,
+    publish_stats: bool,
+}
+
+/// Who is told how a recovery goes on.
+#[derive(Clone, Default)]
+pub(crate) struct RecoveryListener(Option<Arc<dyn Fn(u64, u64) + Send + Sync>>);
+
+impl RecoveryListener {
+    pub(crate) fn tell(&self, done: u64, total: u64) {
+        if let Some(listen) = &self.0 {
+            listen(done, total);
+        }
+    }
+}
+
+impl std::fmt::Debug for RecoveryListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "set" } else { "none" })
+    }
 }
 
 impl Default for Options {
@@ -113,6 +134,8 @@ impl Options {
             version_store_bytes: None,
             durability: Durability::Synced,
             log_bytes: None,
+            on_recovery: RecoveryListener::default(),
+            publish_stats: true,
         }
     }
 
@@ -185,6 +208,24 @@ impl Options {
     #[must_use]
     pub fn log_bytes(mut self, bytes: u64) -> Options {
         self.log_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether processes of the same user may watch the statistics of the store while it is in use
+    /// ([`Stats::of_store_in_use`](crate::Stats::of_store_in_use), `isobath stats --watch`). They are in a small file in
+    /// memory, renewed at most four times a second while anything happens. By default on; stores without files and stores
+    /// opened for reading publish nothing.
+    #[must_use]
+    pub fn publish_stats(mut self, publish: bool) -> Options {
+        self.publish_stats = publish;
+        self
+    }
+
+    /// Calls `listen` while a store that was not closed is recovered, with the
+    /// bytes of the log that have been read and all that will be, each byte twice.
+    #[must_use]
+    pub fn on_recovery(mut self, listen: impl Fn(u64, u64) + Send + Sync + 'static) -> Options {
+        self.on_recovery = RecoveryListener(Some(Arc::new(listen)));
         self
     }
 
@@ -392,6 +433,7 @@ impl Options {
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,
+            publish_stats: self.publish_stats,
             version_bytes: self
                 .version_store_bytes
                 .unwrap_or(self.pool_bytes / VERSION_SHARE),
@@ -443,6 +485,31 @@ mod tests {
         };
         assert_eq!(format!("{back:?}"), format!("{plain:?}"));
         assert_eq!(set.depth_per_worker(7).depth, 7);
+    }
+
+    #[test]
+    fn a_store_is_opened_with_what_its_profile_says() {
+        let profile = DeviceProfile::from_json(&std::fs::read_to_string(EXAMPLE).unwrap()).unwrap();
+        let said = open_settings(&profile, 2).unwrap();
+        let pool = 64 << 20;
+        let options = Options::new().workers(2).pool_bytes(pool);
+        let options = options.profile(EXAMPLE.as_ref()).unwrap();
+        let config = options.config().unwrap();
+        assert_eq!(config.depth, said.depth_per_worker);
+        assert!(config.tasks <= said.tasks_per_worker as usize && config.tasks > 0);
+        assert_eq!(u64::from(config.segment_bytes), said.segment_bytes);
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = [dir.path().join("s.iso")];
+        let store = crate::Store::create(&path, &options).unwrap();
+        assert_eq!(store.workers(), 2);
+        let tree = store.create_tree("t").unwrap();
+        tree.insert(b"k", b"v").unwrap();
+        store.close().unwrap();
+        let store = crate::Store::open(&path, &options).unwrap();
+        let found = store.tree("t").unwrap().get(b"k").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"v"[..]));
+        store.close().unwrap();
     }
 
     #[test]

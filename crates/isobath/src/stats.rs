@@ -1,8 +1,10 @@
 //! What a store says of itself.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::Engine;
+use crate::Error;
+use crate::engine::{Engine, publish};
 
 /// Counters since the store was opened, and gauges of now. Sizes are bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,6 +40,10 @@ pub struct Stats {
     pub checkpoint_bytes_written: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
+    /// Bytes of log that opening had to apply; 0 after a clean close.
+    pub recovered_log_bytes: u64,
+    /// Nanoseconds that this took.
+    pub recovery_ns: u64,
     /// Pages that left the pool.
     pub evictions: u64,
     /// Segments of the volume.
@@ -132,6 +138,8 @@ impl Stats {
             snapshots_expelled: read(&transactions.counters.expelled),
             checkpoint_bytes_written: read(&counters.checkpoint_bytes),
             checkpoints: read(&counters.checkpoints),
+            recovered_log_bytes: read(&counters.recovered_bytes),
+            recovery_ns: read(&counters.recovery_ns),
             stalls: read(&counters.stalls),
             stall_ns: read(&counters.stall_ns),
             stall_ns_max: read(&counters.stall_ns_max),
@@ -158,6 +166,119 @@ impl Stats {
     }
 }
 
+impl Stats {
+    /// Every number by its name, but for the histogram.
+    fn numbers(&mut self) -> [(&'static str, &mut u64); 35] {
+        [
+            ("pool_frames", &mut self.pool_frames),
+            ("pool_free_frames", &mut self.pool_free_frames),
+            ("dirty_pages", &mut self.dirty_pages),
+            ("page_reads", &mut self.page_reads),
+            ("page_writes", &mut self.page_writes),
+            ("relocations", &mut self.relocations),
+            ("segments_cleaned", &mut self.segments_cleaned),
+            ("bytes_read", &mut self.bytes_read),
+            ("bytes_written", &mut self.bytes_written),
+            ("user_bytes_written", &mut self.user_bytes_written),
+            ("value_bytes_written", &mut self.value_bytes_written),
+            ("summary_bytes_written", &mut self.summary_bytes_written),
+            ("cleaning_bytes_written", &mut self.cleaning_bytes_written),
+            (
+                "checkpoint_bytes_written",
+                &mut self.checkpoint_bytes_written,
+            ),
+            ("checkpoints", &mut self.checkpoints),
+            ("evictions", &mut self.evictions),
+            ("segments", &mut self.segments),
+            ("free_segments", &mut self.free_segments),
+            ("segment_bytes", &mut self.segment_bytes),
+            ("live_bytes", &mut self.live_bytes),
+            ("allocated_bytes", &mut self.allocated_bytes),
+            ("capacity_bytes", &mut self.capacity_bytes),
+            ("volume_bytes", &mut self.volume_bytes),
+            ("page_ids", &mut self.page_ids),
+            ("stalls", &mut self.stalls),
+            ("stall_ns", &mut self.stall_ns),
+            ("stall_ns_max", &mut self.stall_ns_max),
+            ("log_bytes", &mut self.log_bytes),
+            ("log_bytes_written", &mut self.log_bytes_written),
+            ("log_commits", &mut self.log_commits),
+            ("log_flushes", &mut self.log_flushes),
+            ("log_flush_ns", &mut self.log_flush_ns),
+            ("log_flush_ns_max", &mut self.log_flush_ns_max),
+            ("damaged_pages", &mut self.damaged_pages),
+            ("workers", &mut self.workers),
+        ]
+    }
+
+    /// One name and value per line.
+    pub(crate) fn to_text(engine: &Engine) -> String {
+        let mut stats = Stats::of(engine);
+        let histogram = stats.segment_emptiness;
+        let mut text = format!("{FORMAT}\npid {}\n", std::process::id());
+        for (name, value) in stats.numbers() {
+            text += &format!("{name} {value}\n");
+        }
+        for (bin, value) in histogram.iter().enumerate() {
+            text += &format!("segment_emptiness.{bin} {value}\n");
+        }
+        text + &format!("backend {}\n", stats.backend)
+    }
+
+    /// What `to_text` wrote, and the process that wrote it. Unknown names are left out, missing ones are 0.
+    fn from_text(text: &str) -> Option<(Stats, u32)> {
+        let mut lines = text.lines();
+        if lines.next() != Some(FORMAT) {
+            return None;
+        }
+        let mut stats = Stats::default();
+        let mut pid = None;
+        for (name, value) in lines.filter_map(|line| line.split_once(' ')) {
+            if name == "backend" {
+                stats.backend = value.to_owned();
+                continue;
+            }
+            let value: u64 = value.parse().ok()?;
+            if name == "pid" {
+                pid = u32::try_from(value).ok();
+            } else if let Some(bin) = name.strip_prefix("segment_emptiness.") {
+                *stats
+                    .segment_emptiness
+                    .get_mut(bin.parse::<usize>().ok()?)? = value;
+            } else if let Some((_, number)) = stats.numbers().into_iter().find(|n| n.0 == name) {
+                *number = value;
+            }
+        }
+        Some((stats, pid?))
+    }
+
+    /// The statistics of a store that another process (or this one) has open for writing, as of a moment ago, without
+    /// opening it: `path` is the store's first file or device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPublished`] where no such file exists, nobody has the store open for writing, or its owner does not
+    /// publish statistics.
+    pub fn of_store_in_use(path: &Path) -> Result<Stats, Error> {
+        let missing = |reason: &'static str| Error::NotPublished {
+            path: path.to_owned(),
+            reason,
+        };
+        let file = publish::file_of(path).ok_or_else(|| missing("there is no such file"))?;
+        let unused = "no process of yours has it open for writing, or that one does not publish its statistics";
+        let text = std::fs::read_to_string(file).map_err(|_| missing(unused))?;
+        match Stats::from_text(&text) {
+            None => Err(missing("another version of Isobath publishes them")),
+            // The file of a process that was killed stays.
+            Some((_, pid)) if !Path::new(&format!("/proc/{pid}")).exists() => Err(missing(unused)),
+            Some((stats, _)) => Ok(stats),
+        }
+    }
+}
+
+/// The first line of published statistics.
+const FORMAT: &str = "isobath statistics 1";
+
 /// The backend in use, and what was refused, in words.
 fn backend(volume: &isobath_io::Volume) -> String {
     let report = volume.backend_report();
@@ -172,4 +293,29 @@ fn backend(volume: &isobath_io::Volume) -> String {
         words.push_str(note);
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_text_reads_back_with_every_number() {
+        let mut stats = Stats {
+            segment_emptiness: [3; 10],
+            backend: "io_uring, O_DIRECT; a note".into(),
+            ..Stats::default()
+        };
+        let mut text = format!("{FORMAT}\npid 7\nunknown 5\n");
+        for (at, (name, value)) in stats.numbers().into_iter().enumerate() {
+            *value = at as u64 + 1;
+            text += &format!("{name} {value}\n");
+        }
+        (0..10).for_each(|bin| text += &format!("segment_emptiness.{bin} 3\n"));
+        text += &format!("backend {}\n", stats.backend);
+        assert_eq!(Stats::from_text(&text), Some((stats, 7)));
+        assert_eq!(Stats::from_text("isobath statistics 9\npid 7\n"), None);
+        assert_eq!(Stats::from_text(&text.replace("pid 7\n", "")), None);
+        assert_eq!(Stats::from_text(&text[..20]), None);
+    }
 }

@@ -9,8 +9,7 @@ use isobath_io::Volume;
 use parking_lot::Mutex;
 
 use crate::check::{self, CheckReport};
-use crate::engine;
-use crate::engine::Plan;
+use crate::engine::{self, Local, Plan, Publisher};
 use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
@@ -50,7 +49,8 @@ struct Closer {
 ///
 /// [`Store::close`] writes a checkpoint; dropping the last clone does so too,
 /// but cannot report errors, and inside a task does not wait for it. A store
-/// that was not closed refuses to open.
+/// that was not closed is recovered from its log by its next writer; without a
+/// log ([`Options::log_bytes`] 0) it refuses to open.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -136,7 +136,10 @@ impl Store {
         Store::created(runtime, opened.plan, paths)
     }
 
-    /// Opens an existing store; `paths` in the order of its creation.
+    /// Opens an existing store; `paths` in the order of its creation. One that
+    /// was not closed is recovered first: everything that was acknowledged is
+    /// there, and nothing of a commit that was not complete. That takes a few
+    /// seconds for each GiB of log.
     ///
     /// # Errors
     ///
@@ -165,7 +168,9 @@ impl Store {
         let superblock = engine::read_superblock(&volume, &paths)?;
         config.segment_bytes = superblock.segment_bytes;
         let policy = options.policy()?;
-        let opened = engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
+        let mut opened =
+            engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
+        opened.plan.listener = options.on_recovery.clone();
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
         Store::opened(runtime, opened.plan, paths)
     }
@@ -189,8 +194,8 @@ impl Store {
     ) -> Result<Store, Error> {
         let read_only = runtime.engine.config.read_only;
         if !read_only {
-            let recovered = engine::mark_open(&runtime.engine, &plan)
-                .and_then(|()| plan.run(&runtime, &mut |_, _| {}));
+            let recovered =
+                engine::mark_open(&runtime.engine, &plan).and_then(|()| plan.run(&runtime));
             if let Err(error) = recovered {
                 runtime.stop();
                 return Err(error);
@@ -206,6 +211,13 @@ impl Store {
     }
 
     fn on(runtime: Runtime, paths: Vec<PathBuf>) -> Store {
+        if let Some(first) = paths.first()
+            && runtime.engine.config.publish_stats
+            && !runtime.engine.config.read_only
+        {
+            let publisher = Publisher::new(first, Stats::to_text);
+            runtime.engine.start_publishing(publisher);
+        }
         let runtime = Arc::new(runtime);
         Store(Arc::new(Shared {
             closer: Arc::new(Closer {
@@ -426,6 +438,17 @@ impl Store {
         Stats::of(&self.0.runtime.engine)
     }
 
+    /// Tells the drive which segments hold nothing (TRIM; holes in a file), so that it need not keep what they held. Answers
+    /// how many bytes that were. The store can be used meanwhile. A file then has to find room for them again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the device does not know the operation or fails; nothing is lost. [`Error::ReadOnly`],
+    /// [`Error::Poisoned`].
+    pub fn discard_free_segments(&self) -> Result<u64, Error> {
+        self.0.runtime.run(Local::discard_free)
+    }
+
     /// Tells `trace` of every page that is stored now, then of every page that is written because it changed, and of
     /// every page that is freed: what a cleaning policy sees of a workload. `None` ends that. Chunks of large values
     /// are not told. Page numbers start at 1.
@@ -487,6 +510,7 @@ impl Closer {
         }
         let engine = &self.runtime.engine;
         self.runtime.refuse_and_drain();
+        engine.stop_publishing();
         if engine.config.read_only {
             self.runtime.stop();
             engine.release_volume();

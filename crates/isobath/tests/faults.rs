@@ -15,6 +15,7 @@ use isobath::{Error, Options, Simulation, Store, Tree, Volume};
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Trigger};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+type Doubts = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
 
 const SEED: u64 = 31;
 const TASKS: u64 = 6;
@@ -44,7 +45,7 @@ fn is_io(error: &Error) -> bool {
 thread_local! {
     /// What keys may have once the store is opened again: changes that failed on
     /// their way to the drive show until then, and may be gone after it.
-    static DOUBTS: RefCell<BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>> = RefCell::default();
+    static DOUBTS: RefCell<Doubts> = RefCell::default();
 }
 
 /// Brings the model up to a change of `key` to `new`. One that was to be logged

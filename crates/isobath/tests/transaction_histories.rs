@@ -351,3 +351,60 @@ fn serializable_transactions_have_no_cycle() {
     }
     assert!(conflicts > 0);
 }
+
+/// Single operations leave their versions out while nobody has a snapshot open.
+/// One that begins while they wait for pages must not see them happen.
+#[test]
+fn snapshots_that_begin_beside_single_operations_do_not_change() {
+    const RECORDS: u64 = 9000;
+    const WRITERS: u64 = 10;
+    let wide = |n: u64| [&n.to_be_bytes()[..], &[b'w'; 60]].concat();
+    for seed in 0..parameter("ISOBATH_HISTORY_SEEDS", 6) {
+        let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=60));
+        let volume = isobath::Volume::from_device(device);
+        let options = perhaps_logged(tiny(2, 8), seed);
+        let mut simulation = Simulation::new(volume, &options, seed).unwrap();
+        let tree = simulation.store().create_tree("t").unwrap();
+        let records = (0..RECORDS).map(|n| (wide(n), vec![0; 300]));
+        tree.bulk_load(records).unwrap();
+        let current: Arc<Vec<AtomicU64>> = Arc::new((0..WRITERS).map(AtomicU64::new).collect());
+        let live = Arc::new(AtomicU64::new(WRITERS));
+        for writer in 0..WRITERS {
+            let (tree, current, live) = (tree.clone(), Arc::clone(&current), Arc::clone(&live));
+            drop(simulation.spawn(writer as usize, move || {
+                let mut random = Random::new(seed << 8 | writer);
+                for round in 1..150u64 {
+                    let n = random.below(RECORDS);
+                    current[writer as usize].store(n, Ordering::SeqCst);
+                    tree.insert(&wide(n), &round.to_le_bytes()).unwrap();
+                }
+                live.fetch_sub(1, Ordering::SeqCst);
+            }));
+        }
+        let (store, watched) = (simulation.store().clone(), tree.clone());
+        let ends = Arc::clone(&live);
+        let reader = simulation.spawn(1, move || {
+            let mut random = Random::new(seed);
+            let mut looks = 0;
+            while ends.load(Ordering::SeqCst) > 0 {
+                let writer = random.below(WRITERS) as usize;
+                let n = current[writer].load(Ordering::SeqCst);
+                let snapshot = store.snapshot().unwrap();
+                let first = snapshot.get(&watched, &wide(n)).unwrap();
+                (0..random.below(60)).for_each(|_| yield_now());
+                let second = snapshot.get(&watched, &wide(n)).unwrap();
+                assert!(first == second, "seed {seed}: a snapshot has changed");
+                looks += 1;
+                drop(snapshot);
+                (0..random.below(60)).for_each(|_| yield_now());
+            }
+            looks
+        });
+        let done = simulation.run_until(|| live.load(Ordering::SeqCst) == 0, 4_000_000);
+        done.unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
+        assert!(reader.join().unwrap() > 10);
+        assert_eq!(simulation.store().stats().versions, 0);
+        drop(tree);
+        simulation.close().unwrap();
+    }
+}

@@ -393,7 +393,7 @@ fn a_full_version_store_fails_the_oldest_and_nobody_else() {
 #[test]
 fn transactions_that_are_too_large_are_refused_and_may_go_on() {
     too_large(&options(), 200 << 10);
-    let unlogged = Options::new().pool_bytes(8 << 20).workers(2);
+    let unlogged = options().log_bytes(0);
     too_large(&unlogged, isobath::MAX_TRANSACTION_BYTES * 9 / 10);
 }
 
@@ -688,5 +688,50 @@ fn a_bulk_load_is_no_phantom() {
     ));
     assert!(before.contains(&tree, &key).unwrap());
     drop(before);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_commit_that_replaces_more_than_the_version_store_holds_ends_the_snapshots() {
+    let options = options().version_store_bytes(32 << 10);
+    let store = Store::in_memory(&options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..100 {
+        tree.insert(&key(n), &value(n, 900)).unwrap();
+    }
+    let snapshot = store.snapshot().unwrap();
+    let mut large = store.begin().unwrap();
+    for n in 0..100 {
+        assert!(large.remove(&tree, &key(n)).unwrap());
+    }
+    large.commit().unwrap();
+    assert!(matches!(
+        snapshot.get(&tree, &key(1)),
+        Err(Error::SnapshotTooOld)
+    ));
+    let stats = store.stats();
+    assert_eq!(
+        (
+            stats.versions,
+            stats.snapshots_expelled,
+            stats.open_snapshots
+        ),
+        (0, 1, 0)
+    );
+    drop(snapshot);
+    assert_sound(&store, Some(0));
+    store.close().unwrap();
+}
+
+#[test]
+fn a_check_knows_what_snapshots_can_still_read() {
+    let (store, tree) = store();
+    tree.insert(b"k", &value(1, 100_000)).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    tree.remove(b"k").unwrap();
+    assert_sound(&store, Some(0));
+    assert_eq!(snapshot.get(&tree, b"k").unwrap(), Some(value(1, 100_000)));
+    drop(snapshot);
+    assert_sound(&store, Some(0));
     store.close().unwrap();
 }

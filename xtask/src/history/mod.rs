@@ -2,7 +2,7 @@
 //! have answered so.
 //!
 //! A history is recorded while a store runs, under the simulator or in real
-//! threads, and judged afterwards: [`check`] is a pure function. Every write
+//! threads, and judged afterwards: [`check()`] is a pure function. Every write
 //! has a number of its own, its *version*, which its value carries, so that
 //! each read names the write that it saw.
 

@@ -9,6 +9,17 @@ use isobath_lab::bench::Mix;
 
 use super::Size;
 
+/// When a commit is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Durable {
+    /// Once it is on the drive
+    Synced,
+    /// At once; it is on the drive 10 ms later
+    Buffered,
+    /// At once; it is on the drive some time later
+    None,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -80,7 +91,8 @@ Examples:
   isobath bench lookup --path /mnt/nvme/bench.iso --rate 60000     # latency, open loop
   isobath bench lookup --memory-device --bytes 1GiB                # the CPU's limit
   isobath bench lookup --in-pool --op get-many --bytes 1GiB        # no I/O at all
-  isobath bench lookup --path /mnt/nvme/bench.iso --op scan --scan-records 100")]
+  isobath bench lookup --path /mnt/nvme/bench.iso --op scan --scan-records 100
+  isobath bench lookup --memory-device --bytes 512MiB --op update --zipf 0.99 --log-off --trace t.trace")]
 pub(crate) struct LookupArgs {
     /// The engine
     #[arg(long, value_enum, default_value = "isobath")]
@@ -118,6 +130,35 @@ pub(crate) struct LookupArgs {
     /// Operations and their weights
     #[arg(long, value_name = "OP[:WEIGHT],...", default_value = "get")]
     pub(crate) op: Mix,
+    /// Choose records by a Zipf law with this exponent instead of uniformly
+    #[arg(long, value_name = "EXPONENT")]
+    pub(crate) zipf: Option<f64>,
+    /// Record which pages Isobath writes while the clients run: a trace for `isobath sim clean`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) trace: Option<PathBuf>,
+    /// Isobath's cleaning policy [default: the engine's own choice]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<isobath::PolicyKind>,
+    /// Share of the volume that live data may fill, 0.1 to 0.9 [default: the engine's own choice]
+    #[arg(long, value_name = "F")]
+    pub(crate) fill_factor: Option<f64>,
+    /// Size of Isobath's segments [default: the engine's own choice]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) segment: Option<Size>,
+    /// Log nothing: a crash loses the store
+    #[arg(long)]
+    pub(crate) log_off: bool,
+    /// Size of Isobath's log [default: a quarter of the pool]
+    #[arg(long, value_name = "SIZE", conflicts_with = "log_off")]
+    pub(crate) log: Option<Size>,
+    /// Acknowledge Isobath's commits once they are durable, up to 10 ms before, or whenever
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "synced",
+        conflicts_with = "log_off"
+    )]
+    pub(crate) durability: Durable,
     /// Keys per get-many
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) batch: usize,

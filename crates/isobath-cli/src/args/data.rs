@@ -191,9 +191,32 @@ pub(crate) struct ScanArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+WA-A is what the store writes to its files per byte of keys and values that the \
+user writes, by cause: changed pages, chunks of large values, pages that the \
+cleaner moved, checkpoints, summaries of segments, the log.
+
+A store that a process of yours has open for writing is shown as that process \
+published it, at most a quarter of a second ago. --watch follows such a store \
+until it is closed: one line per interval, of what happened in it; `longest` is \
+the longest stall since the store was opened.
+
+Examples:
+  isobath stats -s my.iso
+  isobath stats -s my.iso --watch
+  isobath stats -s my.iso --watch --every 10s --json >> my-stats.ndjson")]
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
+    /// Follow a store that is in use
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Interval of --watch
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, requires = "watch")]
+    pub(crate) every: std::time::Duration,
+    /// Stop after this many intervals [default: when the store is closed]
+    #[arg(long, value_name = "N", requires = "watch")]
+    pub(crate) count: Option<u64>,
 }
 
 #[derive(Debug, Args)]

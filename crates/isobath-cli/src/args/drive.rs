@@ -14,17 +14,31 @@ the one with a star is the one that predictions should be made with.
 
 Examples:
   isobath model isobath-profile.json --html drive.html
-  isobath model train.json --evaluate test.json")]
+  isobath model train.json --evaluate test.json
+  isobath model --accuracy /mnt/nvme --output accuracy")]
 pub(crate) struct ModelArgs {
     /// A profile that `isobath probe` wrote
-    #[arg(value_name = "PROFILE", value_hint = ValueHint::FilePath)]
-    pub(crate) profile: PathBuf,
+    #[arg(value_name = "PROFILE", required_unless_present = "accuracy", value_hint = ValueHint::FilePath)]
+    pub(crate) profile: Option<PathBuf>,
     /// Write a report with figures
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
     /// Judge the models on the points of another run of the same drive
-    #[arg(long, value_name = "PROFILE", conflicts_with = "html", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PROFILE", value_hint = ValueHint::FilePath)]
     pub(crate) evaluate: Option<PathBuf>,
+    /// Measure how well the models predict the drive under this directory: probes 20
+    /// points, then 100 others in another run, then the paper's grid for MQSSD as printed
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["profile", "html", "evaluate"], value_hint = ValueHint::DirPath)]
+    pub(crate) accuracy: Option<PathBuf>,
+    /// With --accuracy: 30 test points and fewer repeats
+    #[arg(long, requires = "accuracy")]
+    pub(crate) quick: bool,
+    /// With --accuracy: go on with the profiles that an interrupted experiment left
+    #[arg(long, requires = "accuracy")]
+    pub(crate) resume: bool,
+    /// With --accuracy: where its profiles are written
+    #[arg(long, value_name = "DIRECTORY", requires = "accuracy", default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(crate) output: PathBuf,
 }
 
 #[derive(Debug, Args)]

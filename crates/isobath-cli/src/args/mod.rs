@@ -4,18 +4,24 @@ mod bench;
 mod data;
 mod drive;
 mod raw;
+mod sim;
 mod values;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
-pub(crate) use bench::{BenchArgs, BenchVerb, CallFrom, EngineName, LookupArgs, QuickstartArgs};
+pub(crate) use bench::{
+    BenchArgs, BenchVerb, CallFrom, Durable, EngineName, LookupArgs, QuickstartArgs,
+};
 pub(crate) use data::{
     CheckArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, LoadArgs, LoadFrom, PutArgs,
     RecordFile, ScanArgs, StatsArgs, TreesArgs, TreesVerb,
 };
 pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
 pub(crate) use raw::{BackendName, ModelName, RawArgs};
+pub(crate) use sim::{
+    DuplicatesName, Fills, PageSizesName, SimAnalysisArgs, SimArgs, SimCleanArgs, SimVerb,
+};
 pub(crate) use values::Size;
 
 const LONG_ABOUT: &str = "\
@@ -99,6 +105,8 @@ pub(crate) enum Verb {
     Model(ModelArgs),
     /// Settings for a workload on a profiled drive: Isobath's, RocksDB's, and which fits better
     Advise(AdviseArgs),
+    /// Simulate cleaning of log-structured space, and say what it must cost
+    Sim(SimArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Example:\n  isobath completions bash > ~/.local/share/bash-completion/completions/isobath"

@@ -1,29 +1,82 @@
 //! model and advise.
 
+use std::path::Path;
+
+use isobath_lab::accuracy::AccuracyPlan;
 use isobath_lab::drive_model::{self, Evaluation};
-use isobath_lab::{advice_report, model_report};
+use isobath_lab::{LabError, Monitor, advice_report, model_report};
 use serde_json::json;
 
-use crate::args::{AdviseArgs, ModelArgs};
+use crate::args::{AdviseArgs, GlobalArgs, ModelArgs};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::progress::Progress;
 
-pub(crate) fn model(args: &ModelArgs, out: &mut Output) -> Result<(), Failure> {
-    if let Some(test) = &args.evaluate {
-        let evaluation = drive_model::evaluate(&args.profile, test)?;
-        return match out.json() {
-            true => out.document(&evaluation),
-            false => print_evaluation(&evaluation, out),
-        };
+pub(crate) fn model(
+    args: &ModelArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    // The parser does not ask for what would contradict a PROFILE.
+    if args.accuracy.is_none() && (args.quick || args.resume) {
+        let text = "--quick and --resume belong to --accuracy".to_owned();
+        return Err(LabError::Request(text).into());
     }
-    let profile = drive_model::read_profile(&args.profile)?;
-    let report = drive_model::fit(&args.profile, &profile)?;
+    let evaluation = match (&args.profile, &args.accuracy, &args.evaluate) {
+        (_, Some(path), _) => accuracy(args, path, global)?,
+        (Some(profile), None, Some(test)) => drive_model::evaluate(profile, test)?,
+        (Some(profile), None, None) => return fitted(args, profile, out),
+        // The parser asks for one of them.
+        (None, None, _) => return Ok(()),
+    };
+    if let (Some(html), Some(train), Some(test)) = (&args.html, &args.profile, &args.evaluate) {
+        let train_profile = drive_model::read_profile(train)?;
+        let unseen = drive_model::read_profile(test)?;
+        let report = drive_model::fit(train, &train_profile, Some(&unseen))?;
+        drive_model::write_whole(html, &model_report::render(&report, &train_profile))?;
+    }
+    match out.json() {
+        true => out.document(&evaluation),
+        false => print_evaluation(&evaluation, out),
+    }
+}
+
+fn accuracy(args: &ModelArgs, path: &Path, global: &GlobalArgs) -> Result<Evaluation, Failure> {
+    let plan = AccuracyPlan {
+        path: path.to_path_buf(),
+        output: args.output.clone(),
+        quick: args.quick,
+        resume: args.resume,
+    };
+    let (least, most) = plan.seconds()?;
+    // Test files have no name once they are open, so there is nothing to remove.
+    let progress = Progress::start(global.quiet, Vec::new())?;
+    progress.say(&format!(
+        "This makes test files in {}, writes and measures them and removes them, for {:.0} to {:.0} minutes.",
+        path.display(),
+        least / 60.0,
+        most / 60.0
+    ));
+    let outcome = plan.run(&progress);
+    progress.clear();
+    if outcome.is_err() {
+        progress.say(&format!(
+            "What was measured is in {}; add --resume to go on.",
+            args.output.display()
+        ));
+    }
+    Ok(outcome?)
+}
+
+fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure> {
+    let profile = drive_model::read_profile(path)?;
+    let report = drive_model::fit(path, &profile, None)?;
     if let Some(html) = &args.html {
         drive_model::write_whole(html, &model_report::render(&report, &profile))?;
     }
     if out.json() {
         return out.document(&json!({
-            "profile": args.profile,
+            "profile": path,
             "points_fitted": report.samples.len(),
             "points_measured": profile.points.len(),
             "repeat_noise": profile.repeat_noise,
@@ -83,6 +136,7 @@ pub(crate) fn model(args: &ModelArgs, out: &mut Output) -> Result<(), Failure> {
 fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Failure> {
     let header = [
         "model",
+        "fitted to",
         "held out, median",
         "unseen, median",
         "unseen, p90",
@@ -96,6 +150,7 @@ fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Fai
         .map(|m| {
             vec![
                 starred(&m.kind.to_string(), m.chosen),
+                m.trained_on.to_string(),
                 percent(m.held_out.map(|e| e.median)),
                 percent(m.unseen.map(|e| e.median)),
                 percent(m.unseen.map(|e| e.p90)),
@@ -160,7 +215,12 @@ pub(crate) fn advise(args: &AdviseArgs, out: &mut Output) -> Result<(), Failure>
     ] {
         let rows: Vec<Vec<String>> = reasons
             .iter()
-            .map(|r| vec![r.setting.to_owned(), r.value.clone()])
+            .map(|r| {
+                vec![
+                    r.setting.to_owned(),
+                    advice_report::readable(r.setting, &r.value),
+                ]
+            })
             .collect();
         out.line("")?;
         out.table(&[engine, "value"], &rows, false)?;

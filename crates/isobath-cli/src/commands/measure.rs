@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use isobath_lab::bench::{LoadRow, LookupPlan, LookupReport, Row};
 use isobath_lab::quickstart::{self, Needs, Plan, Report};
-use isobath_lab::{Callers, DriveLimit, EngineConfig, EngineKind, Monitor};
+use isobath_lab::{Callers, DriveLimit, EngineConfig, EngineKind, Monitor, SpaceConfig};
 
 use super::load::skipped;
-use crate::args::{CallFrom, EngineName, GlobalArgs, LookupArgs, QuickstartArgs};
+use crate::args::{CallFrom, Durable, EngineName, GlobalArgs, LookupArgs, QuickstartArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, size};
 use crate::progress::Progress;
@@ -267,7 +267,24 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
             depth_per_worker: args.depth,
             threads: args.threads,
             callers,
+            space: SpaceConfig {
+                policy: args.policy.map(isobath::PolicyKind::name),
+                fill_factor: args.fill_factor,
+                segment_bytes: args.segment.map(|s| u32::try_from(s.0).unwrap_or(u32::MAX)),
+                log_bytes: if args.log_off {
+                    Some(0)
+                } else {
+                    args.log.map(|size| size.0)
+                },
+                buffered_ms: match args.durability {
+                    Durable::Synced => None,
+                    Durable::Buffered => Some(10),
+                    Durable::None => Some(u32::MAX),
+                },
+                trace: args.trace.clone(),
+            },
         },
+        zipf: args.zipf,
         in_pool: args.in_pool,
         records,
         value_bytes: args.value_bytes,
@@ -341,6 +358,16 @@ fn print_lookup(report: &LookupReport, out: &mut Output) -> Result<(), Failure> 
         })
         .collect();
     out.table(&header, &rows, true)?;
+    if let Some(space) = first
+        .space
+        .as_ref()
+        .filter(|s| s.page_writes_per_update > 0.0)
+    {
+        out.line(&format!(
+            "pages written per update: {:.3}; the cleaner moved {:.3} pages for each (Wamp), at fill {:.3}; longest stall {:.0} ms",
+            space.page_writes_per_update, space.wamp_ratio, space.fill_ratio, space.stall_ms_max
+        ))?;
+    }
     for (when, drive) in [
         ("before", &report.drive_before),
         ("after", &report.drive_after),

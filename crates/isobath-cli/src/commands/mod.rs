@@ -7,12 +7,14 @@ mod measure;
 mod probe;
 mod raw;
 mod scan;
+mod sim;
 mod store;
+mod watch;
 mod whole;
 
 use clap::CommandFactory;
 
-use crate::args::{BenchVerb, Cli, GlobalArgs, Verb};
+use crate::args::{BenchVerb, Cli, GlobalArgs, SimVerb, Verb};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -28,6 +30,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Delete(args) => data::delete(&args, &mut out)?,
         Verb::Scan(args) => scan::scan(&args, &mut out)?,
         Verb::Trees(args) => whole::trees(&args, &mut out)?,
+        Verb::Stats(args) if args.watch => watch::watch(&args, global, &mut out)?,
         Verb::Stats(args) => whole::stats(&args, &mut out)?,
         Verb::Check(args) => {
             let sound = whole::check(&args, global, &mut out)?;
@@ -45,7 +48,11 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
             BenchVerb::Lookup(args) => measure::lookup(&args, global, &mut out)?,
         },
         Verb::Probe(args) => probe::probe(&args, global, &mut out)?,
-        Verb::Model(args) => drive::model(&args, &mut out)?,
+        Verb::Model(args) => drive::model(&args, global, &mut out)?,
+        Verb::Sim(args) => match args.verb {
+            SimVerb::Clean(args) => sim::clean(&args, global, &mut out)?,
+            SimVerb::Analysis(args) => sim::analysis(&args, &mut out)?,
+        },
         Verb::Advise(args) => drive::advise(&args, &mut out)?,
         Verb::Completions { shell } => {
             let mut script = Vec::new();

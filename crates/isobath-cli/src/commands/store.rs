@@ -1,9 +1,12 @@
 //! Opening the store that the command line names.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use isobath::{Options, Store, Tree};
 
 use crate::args::{CreateArgs, StoreArgs, TreeArgs};
 use crate::failure::Failure;
+use crate::output::size;
 
 /// Pool for a verb that touches one key.
 pub(crate) const SMALL_POOL: u64 = 64 << 20;
@@ -28,7 +31,22 @@ pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
 
 /// Opens for writing.
 pub(crate) fn write(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
-    Ok(Store::open(&args.store, &options(args, pool))?)
+    let last = AtomicU64::new(0);
+    let options = options(args, pool).on_recovery(move |done, total| {
+        // A line for each tenth.
+        let tenth = done * 10 / total.max(1);
+        if last.fetch_max(tenth, Ordering::Relaxed) < tenth {
+            eprintln!("the store was not closed; recovering: {} of 10", tenth);
+        }
+    });
+    let store = Store::open(&args.store, &options)?;
+    let stats = store.stats();
+    if stats.recovered_log_bytes > 0 {
+        let seconds = stats.recovery_ns as f64 / 1e9;
+        let log = size(stats.recovered_log_bytes);
+        eprintln!("recovered from {log} of log in {seconds:.1} s");
+    }
+    Ok(store)
 }
 
 /// Opens for writing; makes the store where none of its files exists and

@@ -9,6 +9,7 @@ use isobath_lab::{Monitor, Stage, Unit, escape};
 use serde_json::{Map, Value, json};
 
 use super::store::{self, LARGE_POOL, SMALL_POOL};
+use super::watch::{Causes, fill};
 use crate::args::{CheckArgs, ExportArgs, GlobalArgs, ImportArgs, StatsArgs, TreesArgs, TreesVerb};
 use crate::failure::Failure;
 use crate::output::{Output, count, size};
@@ -53,21 +54,49 @@ fn changed(what: &str, name: &str, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
-pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
+/// The statistics of a store, and how many trees it has where it could be opened.
+fn read_stats(args: &StatsArgs) -> Result<(Stats, Option<u64>), Failure> {
+    // Whoever has it open for writing has published what happens to it.
+    let published = args
+        .store
+        .store
+        .first()
+        .map(|path| Stats::of_store_in_use(path));
+    if let Some(Ok(stats)) = published {
+        return Ok((stats, None));
+    }
     let store = store::read(&args.store, SMALL_POOL)?;
     let stats = store.stats();
     let trees = store.trees()?.len() as u64;
     store.close()?;
+    Ok((stats, Some(trees)))
+}
+
+pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
+    let (stats, trees) = read_stats(args)?;
+    let amplification = Causes::of(&stats).amplification(stats.user_bytes_written);
     if out.json() {
         let mut object = Map::new();
         object.insert("trees".into(), trees.into());
         for (name, value, _) in numbers(&stats) {
             object.insert(name.into(), value.into());
         }
+        object.insert("fill_ratio".into(), fill(&stats).into());
+        object.insert("wa_a_ratio".into(), amplification.map(|wa| wa.0).into());
+        for (cause, bytes) in Causes::of(&stats).0 {
+            object.insert(format!("{cause}_bytes_written"), bytes.into());
+        }
+        object.insert(
+            "segment_emptiness".into(),
+            stats.segment_emptiness.to_vec().into(),
+        );
         object.insert("backend".into(), stats.backend.into());
         return out.document(&Value::Object(object));
     }
-    let mut rows = vec![vec!["trees".to_owned(), count(trees), String::new()]];
+    let mut rows = Vec::new();
+    if let Some(trees) = trees {
+        rows.push(vec!["trees".to_owned(), count(trees), String::new()]);
+    }
     for (name, value, meaning) in numbers(&stats) {
         let shown = if name.contains("bytes") {
             size(value)
@@ -76,12 +105,39 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
         };
         rows.push(vec![name.to_owned(), shown, meaning.to_owned()]);
     }
+    let percent = format!("{:.1}%", 100.0 * fill(&stats));
+    rows.push(vec![
+        "fill".into(),
+        percent,
+        "live bytes over all segments".into(),
+    ]);
+    let bins: Vec<String> = stats.segment_emptiness.iter().map(u64::to_string).collect();
+    rows.push(vec![
+        "segment_emptiness".into(),
+        bins.join(" "),
+        "full segments by tenths of them that are dead".into(),
+    ]);
+    if let Some((total, parts)) = amplification {
+        let parts: Vec<String> = Causes::of(&stats)
+            .0
+            .iter()
+            .zip(parts)
+            .map(|(cause, part)| format!("{} {part:.2}", cause.0))
+            .collect();
+        rows.push(vec!["WA-A".into(), format!("{total:.2}"), parts.join(", ")]);
+    }
+    let longest = format!("{:.1} ms", stats.stall_ns_max as f64 / 1e6);
+    rows.push(vec![
+        "longest stall".into(),
+        longest,
+        "since it was opened".into(),
+    ]);
     rows.push(vec!["backend".into(), stats.backend, String::new()]);
     out.table(&[], &rows, false)
 }
 
 /// Name, value and meaning of every number in the statistics.
-fn numbers(s: &Stats) -> [(&'static str, u64, &'static str); 22] {
+fn numbers(s: &Stats) -> [(&'static str, u64, &'static str); 23] {
     [
         ("volume_bytes", s.volume_bytes, "size of the store's files"),
         (
@@ -141,6 +197,7 @@ fn numbers(s: &Stats) -> [(&'static str, u64, &'static str); 22] {
         ),
         ("segments_cleaned", s.segments_cleaned, "that it emptied"),
         ("evictions", s.evictions, "pages that left the pool"),
+        ("stalls", s.stalls, "waits for writes or for cleaning"),
     ]
 }
 

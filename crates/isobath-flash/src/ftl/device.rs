@@ -139,6 +139,11 @@ impl<D: PageData> FlashDevice<D> {
         &self.config
     }
 
+    /// Where the contents live.
+    pub fn data_mut(&mut self) -> &mut D {
+        &mut self.data
+    }
+
     /// Number of logical pages.
     pub fn pages(&self) -> u32 {
         self.pages

@@ -320,14 +320,13 @@ impl CleaningPolicy for LifeTable {
         STREAMS as u16
     }
 
-    /// Growing by less than half changes nothing. Beyond, time stamps get a coarser unit; pages stamped before look
-    /// older than they are until they are written or moved again.
-    fn resized(&mut self, pages: u64) {
-        if pages as f32 > 1.5 * self.pages {
-            self.quantum = quantum(pages);
-            self.pages = pages as f32;
-            self.stream_of.fill([MEAN_STREAM; BUCKETS]);
+    /// Growing by less than half changes nothing. Beyond, time stamps get a coarser unit, and learning begins anew.
+    fn resized(&mut self, pages: u64) -> bool {
+        let grown = pages as f32 > 1.5 * self.pages;
+        if grown {
+            *self = Self::new(pages);
         }
+        grown
     }
 
     fn history_kind(&self) -> HistoryKind {
@@ -474,6 +473,15 @@ mod tests {
             u64::from(u32::MAX),
             "only this reads as unknown; its cell is never assigned"
         );
+    }
+
+    #[test]
+    fn a_space_that_grew_much_begins_anew() {
+        let mut policy = LifeTable::new(1 << 20);
+        assert!(!policy.resized(5 << 18));
+        assert_eq!(policy.quantum, 512);
+        assert!(policy.resized(1 << 22));
+        assert_eq!(policy.quantum, 2048);
     }
 
     /// Pages of two frequencies end up in streams about as far apart as their frequencies.

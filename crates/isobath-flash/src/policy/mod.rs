@@ -106,9 +106,12 @@ pub trait CleaningPolicy: Send {
     /// Number of streams: [`place`](Self::place) returns ids below it. The owner keeps that many open segments at most.
     fn streams(&self) -> u16;
 
-    /// The space now has room for about `pages` pages; called when it grows. What was learned stays.
-    fn resized(&mut self, pages: u64) {
+    /// The space now has room for about `pages` pages; called when it grows. If the answer is `true`, histories mean
+    /// something else from now on: the owner replaces all of them by [`History::UNKNOWN`].
+    #[must_use]
+    fn resized(&mut self, pages: u64) -> bool {
         let _ = pages;
+        false
     }
 
     /// Where the owner keeps page histories for this policy.
@@ -195,8 +198,8 @@ impl<P: CleaningPolicy + ?Sized> CleaningPolicy for Box<P> {
     fn streams(&self) -> u16 {
         (**self).streams()
     }
-    fn resized(&mut self, pages: u64) {
-        (**self).resized(pages);
+    fn resized(&mut self, pages: u64) -> bool {
+        (**self).resized(pages)
     }
     fn history_kind(&self) -> HistoryKind {
         (**self).history_kind()

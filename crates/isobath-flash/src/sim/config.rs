@@ -268,6 +268,9 @@ pub enum SimError {
         /// The policy.
         policy: &'static str,
     },
+    /// Whoever observed the run ended it.
+    #[error("the simulation was stopped")]
+    Stopped,
     /// Unknown policy.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),

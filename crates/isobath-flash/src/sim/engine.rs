@@ -55,10 +55,10 @@ pub fn simulate(
 ) -> Result<SimReport, SimError> {
     config.check()?;
     let workload = Synthetic::new(kind, config.user_pages(), config.seed)?;
-    simulate_workload(policy, config, workload, length)
+    simulate_workload(policy, config, workload, length, &mut |_| true)
 }
 
-/// As [`simulate`], for any workload.
+/// As [`simulate`], for any workload; `observe` as in [`Simulator::run_observed`].
 ///
 /// # Errors
 /// See [`SimError`].
@@ -67,17 +67,18 @@ pub fn simulate_workload<W: Workload>(
     config: &SimConfig,
     workload: W,
     length: RunLength,
+    observe: &mut dyn FnMut(f64) -> bool,
 ) -> Result<SimReport, SimError> {
-    struct Run<'a, W>(&'a SimConfig, W, RunLength);
+    struct Run<'a, W>(&'a SimConfig, W, RunLength, &'a mut dyn FnMut(f64) -> bool);
     impl<W: Workload> PolicyUser for Run<'_, W> {
         type Output = Result<SimReport, SimError>;
         fn run<P: CleaningPolicy + 'static>(self, policy: P) -> Self::Output {
-            Simulator::new(self.0.clone(), policy, self.1)?.run(self.2)
+            Simulator::new(self.0.clone(), policy, self.1)?.run_observed(self.2, self.3)
         }
     }
     policy.with(
         u64::from(config.user_pages()),
-        Run(config, workload, length),
+        Run(config, workload, length, observe),
     )
 }
 
@@ -192,7 +193,20 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     ///
     /// # Errors
     /// If the policy runs out of free segments.
-    pub fn run(mut self, length: RunLength) -> Result<SimReport, SimError> {
+    pub fn run(self, length: RunLength) -> Result<SimReport, SimError> {
+        self.run_observed(length, &mut |_| true)
+    }
+
+    /// As [`run`](Self::run); `observe` hears after each hundredth of the run how much of it is done, from 0 to 1, and
+    /// ends it by answering `false`.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run), and [`SimError::Stopped`].
+    pub fn run_observed(
+        mut self,
+        length: RunLength,
+        observe: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<SimReport, SimError> {
         if self.workload.preload() {
             self.preload()?;
         }
@@ -214,6 +228,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             last = self.totals;
             if n == 0 {
                 break;
+            }
+            if !observe(done as f64 / updates as f64) {
+                return Err(SimError::Stopped);
             }
         }
         let history_bytes = match self.history_kind {

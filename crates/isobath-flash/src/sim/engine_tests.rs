@@ -192,10 +192,30 @@ fn a_trace_replays_with_its_trims() {
         &small(0.8),
         trace.replay(10),
         RunLength::ToEnd,
+        &mut |_| true,
     )
     .unwrap();
     assert_eq!(report.whole.updates, 120_000);
     assert!(report.series.len() >= 100);
+}
+
+#[test]
+fn whoever_observes_a_run_can_end_it() {
+    let config = small(0.8);
+    let workload = || Synthetic::new("uniform".parse().unwrap(), config.user_pages(), 1).unwrap();
+    let mut heard = Vec::new();
+    let stopped = simulate_workload(
+        PolicyKind::Greedy,
+        &config,
+        workload(),
+        RunLength::DeviceWrites(1.0),
+        &mut |done| {
+            heard.push(done);
+            done < 0.3
+        },
+    );
+    assert_eq!(stopped.unwrap_err(), SimError::Stopped);
+    assert!(heard.len() > 10 && heard.is_sorted() && heard.last().unwrap() < &0.4);
 }
 
 #[test]
@@ -242,8 +262,14 @@ fn bad_configurations_are_named() {
         ..small(0.8)
     };
     let trace = Trace::new(vec![Op::write(100_000)], 0);
-    let error =
-        simulate_workload(PolicyKind::Age, &few, trace.replay(1), RunLength::ToEnd).unwrap_err();
+    let error = simulate_workload(
+        PolicyKind::Age,
+        &few,
+        trace.replay(1),
+        RunLength::ToEnd,
+        &mut |_| true,
+    )
+    .unwrap_err();
     assert!(
         error
             .to_string()

@@ -28,19 +28,31 @@ impl TraceFormat {
     pub const NAMES: &'static str = "csv, binary, blkparse, msr";
 }
 
+impl TraceFormat {
+    /// Every format.
+    pub const ALL: [TraceFormat; 4] = [Self::Csv, Self::Binary, Self::Blkparse, Self::Msr];
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Binary => "binary",
+            Self::Blkparse => "blkparse",
+            Self::Msr => "msr",
+        }
+    }
+}
+
 impl std::str::FromStr for TraceFormat {
     type Err = TraceError;
 
     fn from_str(name: &str) -> Result<Self, TraceError> {
-        match name {
-            "csv" => Ok(Self::Csv),
-            "binary" => Ok(Self::Binary),
-            "blkparse" => Ok(Self::Blkparse),
-            "msr" => Ok(Self::Msr),
-            _ => Err(TraceError::UnknownFormat {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == name)
+            .ok_or_else(|| TraceError::UnknownFormat {
                 name: name.to_owned(),
-            }),
-        }
+            })
     }
 }
 
@@ -358,22 +370,73 @@ pub fn write_csv(trace: &Trace, mut out: impl Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Writes a trace in the binary format.
-///
-/// # Errors
-/// Those of `out`.
-pub fn write_binary(trace: &Trace, page_bytes: u32, mut out: impl Write) -> std::io::Result<()> {
-    out.write_all(MAGIC)?;
-    out.write_all(&VERSION.to_le_bytes())?;
-    out.write_all(&page_bytes.to_le_bytes())?;
-    for (trim, first, count) in spans(trace) {
+/// Writes a binary trace one operation at a time; consecutive pages become one record.
+#[derive(Debug)]
+pub struct BinaryWriter<W> {
+    out: W,
+    /// First page, pages, and whether they are trimmed: the record that may still grow.
+    run: Option<(u32, u32, bool)>,
+}
+
+impl<W: Write> BinaryWriter<W> {
+    /// Writes the header.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn new(mut out: W, page_bytes: u32) -> std::io::Result<Self> {
+        out.write_all(MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        out.write_all(&page_bytes.to_le_bytes())?;
+        Ok(Self { out, run: None })
+    }
+
+    /// Adds an operation.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn push(&mut self, op: Op) -> std::io::Result<()> {
+        if let Some((first, count, trim)) = &mut self.run
+            && *trim == op.is_trim()
+            && op.page() == *first + *count
+            && *count < COUNT_MAX
+        {
+            *count += 1;
+            return Ok(());
+        }
+        self.end_run()?;
+        self.run = Some((op.page(), 1, op.is_trim()));
+        Ok(())
+    }
+
+    fn end_run(&mut self) -> std::io::Result<()> {
+        let Some((first, count, trim)) = self.run.take() else {
+            return Ok(());
+        };
         let mut record = [0; 8];
         record[..4].copy_from_slice(&first.to_le_bytes());
         record[4..].copy_from_slice(&count.to_le_bytes());
         record[7] = if trim { b'T' } else { b'W' };
-        out.write_all(&record)?;
+        self.out.write_all(&record)
     }
-    Ok(())
+
+    /// Writes what is left, and flushes the output.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn finish(&mut self) -> std::io::Result<()> {
+        self.end_run()?;
+        self.out.flush()
+    }
+}
+
+/// Writes a trace in the binary format.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_binary(trace: &Trace, page_bytes: u32, out: impl Write) -> std::io::Result<()> {
+    let mut writer = BinaryWriter::new(out, page_bytes)?;
+    trace.ops().iter().try_for_each(|&op| writer.push(op))?;
+    writer.finish()
 }
 
 #[cfg(test)]

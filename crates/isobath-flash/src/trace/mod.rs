@@ -23,7 +23,7 @@
 
 mod formats;
 
-pub use formats::{TraceFormat, read_trace, write_binary, write_csv};
+pub use formats::{BinaryWriter, TraceFormat, read_trace, write_binary, write_csv};
 
 use std::collections::HashMap;
 
@@ -132,22 +132,29 @@ impl Trace {
     }
 
     /// The same trace with pages renumbered in order of first appearance, so that addresses never used take no space.
+    /// A number that a trim gave up is used again, so that the trace has as many pages as were ever live at a time.
     pub fn compact(&self) -> Trace {
-        let mut numbers = HashMap::new();
-        let ops = self.ops.iter().map(|op| {
-            let next = numbers.len() as u32;
-            let page = *numbers.entry(op.page()).or_insert(next);
+        let mut numbers: HashMap<u32, u32> = HashMap::new();
+        let (mut free, mut next) = (Vec::new(), 0);
+        let mut ops = Vec::with_capacity(self.ops.len());
+        for op in &self.ops {
             if op.is_trim() {
-                Op::trim(page)
-            } else {
-                Op::write(page)
+                // A trim of what was never written says nothing.
+                if let Some(page) = numbers.remove(&op.page()) {
+                    free.push(page);
+                    ops.push(Op::trim(page));
+                }
+                continue;
             }
-        });
-        let ops = ops.collect();
-        Trace {
-            ops,
-            pages: numbers.len() as u32,
+            let page = *numbers.entry(op.page()).or_insert_with(|| {
+                free.pop().unwrap_or_else(|| {
+                    next += 1;
+                    next - 1
+                })
+            });
+            ops.push(Op::write(page));
         }
+        Trace { ops, pages: next }
     }
 
     /// The trace as a workload, played `times` times.
@@ -228,10 +235,11 @@ mod tests {
     }
 
     #[test]
-    fn compact_keeps_operations_and_drops_gaps() {
-        let trace = Trace::new(vec![Op::write(900), Op::write(7), Op::trim(900)], 0).compact();
-        assert_eq!(trace.ops(), [Op::write(0), Op::write(1), Op::trim(0)]);
+    fn compact_drops_gaps_and_uses_numbers_again() {
+        let (w, t) = (Op::write, Op::trim);
+        let trace = Trace::new(vec![t(5), w(900), w(7), t(900), w(8), w(7)], 0).compact();
+        assert_eq!(trace.ops(), [w(0), w(1), t(0), w(0), w(1)]);
         assert_eq!(trace.pages(), 2);
-        assert_eq!(trace.write_counts(), [1, 1]);
+        assert_eq!(trace.write_counts(), [2, 2]);
     }
 }

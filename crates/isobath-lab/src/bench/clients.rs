@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use hdrhistogram::Histogram;
+use isobath_flash::rng::Rng as ZipfRng;
+use isobath_flash::workload::Zipf;
 
 use super::workload::{Mix, Operation, Records, key_of};
 use crate::LabError;
@@ -22,6 +24,8 @@ const LATENCY_NS_MAX: u64 = 100_000_000_000;
 pub(super) struct Shared {
     pub(super) records: Arc<Records>,
     pub(super) mix: Mix,
+    /// By which law records are chosen; `None` is uniform.
+    zipf: Option<Ranks>,
     pub(super) batch: usize,
     pub(super) scan_records: usize,
     pub(super) seed: u64,
@@ -33,6 +37,38 @@ pub(super) struct Shared {
     /// Keys processed so far, per client; each on its own cache line.
     progress: Vec<Line>,
     results: Mutex<Vec<Results>>,
+}
+
+/// A Zipf law over records, with neighbouring ranks far apart, so that hot records do not share pages.
+struct Ranks {
+    zipf: Zipf,
+    records: u64,
+    /// Shares no factor with `records`: rank × step modulo records visits every record once.
+    step: u64,
+}
+
+impl Ranks {
+    fn new(records: u64, exponent: f64) -> Ranks {
+        let mut step = (records as f64 * 0.618_034) as u64 | 1;
+        while gcd(step, records) != 1 {
+            step += 2;
+        }
+        Ranks {
+            // The plan allows no more than 2³² − 1.
+            zipf: Zipf::new(u32::try_from(records).unwrap_or(u32::MAX), exponent),
+            records,
+            step,
+        }
+    }
+
+    fn draw(&self, rng: &mut ZipfRng) -> u64 {
+        let rank = u64::from(self.zipf.sample(rng));
+        ((u128::from(rank) * u128::from(self.step)) % u128::from(self.records)) as u64
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[repr(align(128))]
@@ -50,6 +86,11 @@ pub(super) struct Results {
 }
 
 impl Results {
+    /// Operations that wrote.
+    pub(super) fn written(&self) -> u64 {
+        self.operations[Operation::Update as usize] + self.operations[Operation::Insert as usize]
+    }
+
     pub(super) fn new() -> Results {
         Results {
             operations: [0; 5],
@@ -87,6 +128,7 @@ impl Shared {
         Shared {
             records,
             mix,
+            zipf: None,
             batch: 1,
             scan_records: 1,
             seed,
@@ -96,6 +138,11 @@ impl Shared {
             progress: (0..clients).map(|_| Line::default()).collect(),
             results: Mutex::new(Vec::new()),
         }
+    }
+
+    /// Chooses records by a Zipf law with this exponent; `None` is uniform.
+    pub(super) fn choose_by(&mut self, exponent: Option<f64>) {
+        self.zipf = exponent.map(|exponent| Ranks::new(self.records.records, exponent));
     }
 
     pub(super) fn measure(&self) {
@@ -147,6 +194,7 @@ impl Shared {
         let mut client = Client {
             shared: self,
             rng: Rng::with_seed(self.seed.wrapping_mul(1_000_003).wrapping_add(index as u64)),
+            ranks: ZipfRng::new(self.seed.wrapping_mul(7_000_003).wrapping_add(index as u64)),
             keys: vec![Key::default(); self.batch],
             indexes: vec![0; self.batch],
             value: Vec::with_capacity(self.records.value_bytes),
@@ -195,12 +243,21 @@ impl Shared {
 struct Client<'s> {
     shared: &'s Shared,
     rng: Rng,
+    ranks: ZipfRng,
     keys: Vec<Key>,
     indexes: Vec<u64>,
     value: Vec<u8>,
 }
 
 impl Client<'_> {
+    /// The next record.
+    fn pick(&mut self) -> u64 {
+        match &self.shared.zipf {
+            Some(ranks) => ranks.draw(&mut self.ranks),
+            None => self.rng.u64(..self.shared.records.records),
+        }
+    }
+
     /// Performs one call; answers how many keys or records it processed.
     fn perform(
         &mut self,
@@ -210,14 +267,14 @@ impl Client<'_> {
         let records = &*self.shared.records;
         match operation {
             Operation::Get => {
-                let index = self.rng.u64(..records.records);
+                let index = self.pick();
                 let found = session.get(&records.key(index), &mut self.value)?;
                 self.verify(index, found.then_some(&self.value[..]))?;
                 Ok(1)
             }
             Operation::GetMany => self.get_many(session),
             Operation::Scan => {
-                let from = self.rng.u64(..records.records);
+                let from = self.pick();
                 let (mut bytes, mut first) = (0usize, None);
                 let seen = session.scan(
                     &records.key(from),
@@ -235,7 +292,7 @@ impl Client<'_> {
                 Ok(seen as u64)
             }
             Operation::Update => {
-                let index = self.rng.u64(..records.records);
+                let index = self.pick();
                 let value = records.value(self.rng.u64(..));
                 session.put(&records.key(index), value)?;
                 Ok(1)
@@ -250,9 +307,9 @@ impl Client<'_> {
 
     fn get_many(&mut self, session: &mut dyn Session) -> Result<u64, LabError> {
         let records = &*self.shared.records;
-        for (key, index) in self.keys.iter_mut().zip(&mut self.indexes) {
-            *index = self.rng.u64(..records.records);
-            *key = records.key(*index);
+        for at in 0..self.keys.len() {
+            self.indexes[at] = self.pick();
+            self.keys[at] = records.key(self.indexes[at]);
         }
         let mut wrong = None;
         session.get_many(&self.keys, &mut |at, value| {
@@ -418,6 +475,20 @@ mod tests {
             let mut session = MapSession(BTreeMap::new(), None, 0);
             assert!(shared.client(0, &mut session).is_err(), "{mix}");
         }
+    }
+
+    #[test]
+    fn a_zipf_law_reaches_every_record_and_prefers_some() {
+        let ranks = Ranks::new(1000, 0.99);
+        let mut rng = ZipfRng::new(1);
+        let mut counts = vec![0; 1000];
+        (0..200_000).for_each(|_| counts[ranks.draw(&mut rng) as usize] += 1);
+        let top: Vec<usize> = (0..3u64)
+            .map(|r| (r * ranks.step % 1000) as usize)
+            .collect();
+        assert!(counts[top[0]] > counts[top[1]] && counts[top[1]] > counts[top[2]]);
+        assert!(counts[top[0]] > 20_000 && counts.iter().all(|&n| n > 0));
+        assert!(top[0].abs_diff(top[1]) > 100, "hot records lie apart");
     }
 
     #[test]

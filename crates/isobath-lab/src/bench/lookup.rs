@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::clients::{Arrivals, Results, Shared};
-use super::row::{Latency, LoadRow, Row, Setting, steady};
+use super::row::{Latency, LoadRow, Row, Setting, SpaceRow, steady};
 use super::workload::{KEY_BYTES, Mix, Operation, Records};
 use crate::drive::{self, DriveLimit};
 use crate::engine::{self, Callers, Counters, Engine, EngineConfig, EngineKind};
@@ -27,6 +27,8 @@ pub struct LookupPlan {
     pub value_bytes: usize,
     /// Operations and weights.
     pub mix: Mix,
+    /// Exponent of the Zipf law by which records are chosen; `None` is uniform.
+    pub zipf: Option<f64>,
     /// Keys per get-many.
     pub batch: usize,
     /// Records per scan.
@@ -87,6 +89,12 @@ fn validate(plan: &LookupPlan) -> Result<(), LabError> {
     let request = |text: &str| Err(LabError::Request(text.to_owned()));
     if plan.records == 0 || plan.batch == 0 || plan.scan_records == 0 {
         return request("records, keys per batch and records per scan must be at least 1");
+    }
+    if plan.zipf.is_some_and(|s| !(0.0..=10.0).contains(&s)) {
+        return request("the Zipf exponent must be between 0 and 10");
+    }
+    if plan.zipf.is_some() && plan.records > u64::from(u32::MAX) {
+        return request("a Zipf law can rank at most 4294967295 records");
     }
     if plan.rate_per_s.is_some_and(|r| !r.is_finite() || r <= 0.0) {
         return request("the rate must be a number above 0");
@@ -171,6 +179,7 @@ pub(crate) fn run(
     if plan.in_pool {
         fill_pool(plan, &*engine, &records, monitor)?;
     }
+    engine.start_recording()?;
     let measured = measure(plan, &*engine, &records, monitor);
     let engine_version = engine.version();
     let clients = engine.clients();
@@ -328,6 +337,7 @@ fn measure(
         arrivals,
         plan.seed,
     );
+    shared.choose_by(plan.zipf);
     shared.batch = plan.batch;
     shared.scan_records = plan.scan_records;
     if plan.in_pool || plan.engine.path.is_none() {
@@ -434,6 +444,10 @@ fn rows(
         (Some(before), Some(after)) => after.saturating_sub(before),
         _ => measured.device.0 / 4096,
     };
+    let space = match (measured.counters.0.space, measured.counters.1.space) {
+        (Some(before), Some(after)) => Some(SpaceRow::between(&before, &after, results.written())),
+        _ => None,
+    };
     let per_operation = |number: u64| number as f64 / all.max(1) as f64;
     let drive = match (&report.drive_before, &report.drive_after) {
         (Some(before), Some(after)) => Some((
@@ -481,6 +495,7 @@ fn rows(
                 drive_cpu_us_per_read: drive.map(|d| d.1),
                 operations_per_drive_read: drive.map(|d| per_s / d.0),
                 space_bytes,
+                space: space.clone(),
             }
         })
         .collect()
@@ -510,6 +525,8 @@ fn setting(plan: &LookupPlan, engine: &str, clients: usize) -> Setting {
                 .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
             EngineKind::RocksDb => 0,
         },
+        zipf: plan.zipf,
+        space: plan.engine.space.clone(),
         batch: plan.batch,
         scan_records: plan.scan_records,
         rate_per_s: plan.rate_per_s,

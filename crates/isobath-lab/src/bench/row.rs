@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::clients::Results;
 use super::workload::Operation;
 use crate::Machine;
+use crate::engine::{SpaceConfig, SpaceCounters};
 
 /// What a row was measured with; equal settings have an equal hash.
 #[derive(Debug, Clone, Serialize)]
@@ -31,6 +32,10 @@ pub struct Setting {
     pub clients: usize,
     /// Workers of Isobath; 0 for rivals.
     pub workers: usize,
+    /// Exponent of the Zipf law by which records are chosen; none is uniform.
+    pub zipf: Option<f64>,
+    /// How Isobath keeps room on the volume.
+    pub space: SpaceConfig,
     /// Keys per get-many.
     pub batch: usize,
     /// Records per scan.
@@ -118,6 +123,47 @@ pub struct Row {
     pub operations_per_drive_read: Option<f64>,
     /// Bytes of the engine's files.
     pub space_bytes: u64,
+    /// What Isobath did to its volume meanwhile.
+    #[serde(flatten)]
+    pub space: Option<SpaceRow>,
+}
+
+/// What Isobath's page store did while it was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct SpaceRow {
+    /// Pages written because they changed, per operation that writes.
+    pub page_writes_per_update: f64,
+    /// `Wamp`: pages that the cleaner moved per page written because it changed.
+    pub wamp_ratio: f64,
+    /// Bytes written to the volume, for whatever reason, per operation that writes.
+    pub bytes_written_per_update: f64,
+    /// Live bytes over bytes of all segments, at the end.
+    pub fill_ratio: f64,
+    /// Segments of the volume, at the end.
+    pub segments_count: u64,
+    /// Bytes of one.
+    pub segment_bytes: u64,
+    /// Longest time that a change or a write waited for other writes or for cleaning, since the store was opened.
+    pub stall_ms_max: f64,
+}
+
+impl SpaceRow {
+    pub(super) fn between(before: &SpaceCounters, after: &SpaceCounters, updates: u64) -> SpaceRow {
+        let writes = (after.page_writes - before.page_writes) as f64;
+        let moved = (after.relocations - before.relocations) as f64;
+        let bytes = (after.bytes_written - before.bytes_written) as f64;
+        let updates = updates.max(1) as f64;
+        SpaceRow {
+            page_writes_per_update: writes / updates,
+            wamp_ratio: moved / writes.max(1.0),
+            bytes_written_per_update: bytes / updates,
+            fill_ratio: after.live_bytes as f64
+                / (after.segments * after.segment_bytes).max(1) as f64,
+            segments_count: after.segments,
+            segment_bytes: after.segment_bytes,
+            stall_ms_max: after.stall_ns_max as f64 / 1e6,
+        }
+    }
 }
 
 /// The sorted load that preceded a run.

@@ -2,15 +2,17 @@
 
 use std::ops::Bound;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ::isobath::{Options, Store, Tree};
+use ::isobath::{Durability, Options, PolicyKind, Store, Tree};
 
 use super::{
-    Callers, Client, Counters, Engine, EngineConfig, Key, Session, Sorted, run_on_threads,
+    Callers, Client, Counters, Engine, EngineConfig, Key, Session, Sorted, SpaceCounters,
+    run_on_threads,
 };
 use crate::LabError;
+use crate::page_trace::Recording;
 
 /// The tree that holds the benchmark's records.
 const TREE: &str = "bench";
@@ -19,6 +21,7 @@ pub(super) struct IsobathEngine {
     store: Store,
     tree: Tree,
     config: EngineConfig,
+    recording: Mutex<Option<Recording>>,
 }
 
 impl IsobathEngine {
@@ -30,6 +33,26 @@ impl IsobathEngine {
         if let Some(workers) = config.workers {
             options = options.workers(workers);
         }
+        let space = &config.space;
+        if let Some(policy) = space.policy {
+            let policy = policy.parse::<PolicyKind>();
+            options =
+                options.cleaning_policy(policy.map_err(|e| LabError::Request(e.to_string()))?);
+        }
+        if let Some(share) = space.fill_factor {
+            options = options.fill_factor(share);
+        }
+        if let Some(bytes) = space.segment_bytes {
+            options = options.segment_bytes(bytes);
+        }
+        if let Some(bytes) = space.log_bytes {
+            options = options.log_bytes(bytes);
+        }
+        options = options.durability(match space.buffered_ms {
+            None => Durability::Synced,
+            Some(u32::MAX) => Durability::None,
+            Some(window_ms) => Durability::Buffered { window_ms },
+        });
         let store = match &config.path {
             None => Store::in_memory(&options)?,
             Some(path) if create => Store::create(&[path], &options)?,
@@ -40,6 +63,7 @@ impl IsobathEngine {
             store,
             tree,
             config: config.clone(),
+            recording: Mutex::new(None),
         })
     }
 }
@@ -94,9 +118,31 @@ impl Engine for IsobathEngine {
     }
 
     fn counters(&self) -> Counters {
+        let stats = self.store.stats();
         Counters {
-            device_reads: Some(self.store.stats().page_reads),
+            device_reads: Some(stats.page_reads),
+            space: Some(SpaceCounters {
+                page_writes: stats.page_writes,
+                relocations: stats.relocations,
+                bytes_written: stats.bytes_written,
+                live_bytes: stats.live_bytes,
+                segments: stats.segments,
+                segment_bytes: stats.segment_bytes,
+                stall_ns_max: stats.stall_ns_max,
+            }),
         }
+    }
+
+    fn start_recording(&self) -> Result<(), LabError> {
+        if let Some(path) = &self.config.space.trace {
+            let recording = Recording::start(&self.store, path)?;
+            let mut slot = self
+                .recording
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            *slot = Some(recording);
+        }
+        Ok(())
     }
 
     fn files(&self) -> Result<Vec<PathBuf>, LabError> {
@@ -104,9 +150,20 @@ impl Engine for IsobathEngine {
     }
 
     fn close(self: Box<Self>) -> Result<(), LabError> {
-        let Self { store, tree, .. } = *self;
+        let Self {
+            store,
+            tree,
+            recording,
+            ..
+        } = *self;
         drop(tree);
-        Ok(store.close()?)
+        let recording = recording.into_inner();
+        let recorded = match recording.unwrap_or_else(PoisonError::into_inner) {
+            Some(recording) => recording.finish(&store),
+            None => Ok(()),
+        };
+        store.close()?;
+        recorded
     }
 }
 

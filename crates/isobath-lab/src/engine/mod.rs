@@ -66,6 +66,27 @@ pub struct EngineConfig {
     pub threads: usize,
     /// Who calls Isobath.
     pub callers: Callers,
+    /// How Isobath keeps room on the volume.
+    pub space: SpaceConfig,
+}
+
+/// How Isobath keeps room on its volume.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct SpaceConfig {
+    /// Cleaning policy; `None` is the engine's own choice.
+    pub policy: Option<&'static str>,
+    /// Share of the volume that live data may fill; `None` is the engine's own choice.
+    pub fill_factor: Option<f64>,
+    /// Bytes of a segment; `None` is the engine's own choice.
+    pub segment_bytes: Option<u32>,
+    /// Bytes of the log, 0 for none; `None` is the engine's own choice.
+    pub log_bytes: Option<u64>,
+    /// Milliseconds that commits may reach the drive late; `None` waits for each,
+    /// `u32::MAX` promises nothing.
+    pub buffered_ms: Option<u32>,
+    /// Where page writes are recorded, once the data is loaded.
+    #[serde(skip)]
+    pub trace: Option<PathBuf>,
 }
 
 /// Counters of an engine since it was opened; differences are used.
@@ -73,6 +94,20 @@ pub struct EngineConfig {
 pub(crate) struct Counters {
     /// Reads sent to the device, where the engine counts them.
     pub(crate) device_reads: Option<u64>,
+    /// What Isobath did to its volume.
+    pub(crate) space: Option<SpaceCounters>,
+}
+
+/// Counters of Isobath's page store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SpaceCounters {
+    pub(crate) page_writes: u64,
+    pub(crate) relocations: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) segments: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) stall_ns_max: u64,
 }
 
 /// An open engine that holds one ordered map of the benchmark's records.
@@ -95,6 +130,11 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Counters of now.
     fn counters(&self) -> Counters;
+
+    /// Begins what the configuration wants recorded while the clients run.
+    fn start_recording(&self) -> Result<(), LabError> {
+        Ok(())
+    }
 
     /// Files that hold the data.
     fn files(&self) -> Result<Vec<PathBuf>, LabError>;

@@ -95,7 +95,7 @@ impl Engine for RocksEngine {
     }
 
     fn counters(&self) -> Counters {
-        Counters { device_reads: None }
+        Counters::default()
     }
 
     fn files(&self) -> Result<Vec<PathBuf>, LabError> {

@@ -71,15 +71,20 @@ impl Gauge<'_> {
         }
     }
 
-    /// Measures one slice, longer where nothing completes in it.
-    pub(super) fn run(&self, point: &OperatingPoint, number: u64) -> Result<RawResult, LabError> {
-        let mut ms = self.slice_ms;
+    /// Measures for `first_ms`, longer where nothing completes in it.
+    pub(super) fn run(
+        &self,
+        point: &OperatingPoint,
+        number: u64,
+        first_ms: u32,
+    ) -> Result<RawResult, LabError> {
+        let mut ms = first_ms;
         loop {
             let result = raw::run(&self.slice(point, number, ms), &Quietly(self.monitor))?;
             if result.ios > 0 {
                 return Ok(result);
             }
-            if ms >= self.slice_ms.saturating_mul(PATIENCE) {
+            if ms >= first_ms.saturating_mul(PATIENCE) {
                 return Err(LabError::Request(format!(
                     "no I/O of {} pages completed within {ms} ms; is the drive hanging?",
                     point.io_pages
@@ -97,7 +102,7 @@ impl Gauge<'_> {
         began_s: f64,
     ) -> Result<(MeasuredPoint, bool), LabError> {
         let before = Traffic::now(self.drive.as_deref());
-        let result = self.run(point, number)?;
+        let result = self.run(point, number, self.slice_ms)?;
         let disturbed = Traffic::now(self.drive.as_deref()).disturbed_since(&before);
         let (threads, queue_depth) = split(point.concurrency, self.cores);
         let measured = MeasuredPoint {

@@ -280,7 +280,10 @@ impl Prepared {
         let measuring = |repeats: u32| {
             let known = |v: &Visits| f64::from(repeats.saturating_sub(v.repeats()));
             let slices: f64 = visits.iter().map(known).sum();
-            slice * (slices + slices / group as f64 + 1.0)
+            // Two of them, small and large.
+            let overhead = slice - plan.slice.as_secs_f64();
+            let sentinel = 2.0 * (plan.slice.as_secs_f64() * run::SENTINEL_SHARE + overhead);
+            slice * slices + sentinel * (slices / group as f64 + 1.0)
         };
         let bytes = plan.bytes;
         let written = match (read_only, plan.precondition) {

@@ -26,6 +26,7 @@ pub(super) const WRITE_CACHE: &str = "write cache";
 const STEADY: &str = "steady";
 const BURST: &str = "burst credits";
 const OTHER: &str = "another level";
+const LARGE: &str = "large I/Os: ";
 
 /// A sentinel that differs from the level by this much, and whose successor agrees with it, begins another regime.
 const LEVEL_CHANGE: f64 = 0.30;
@@ -37,11 +38,33 @@ pub(super) fn difference(a: f64, b: f64) -> f64 {
     (a / b).max(b / a) - 1.0
 }
 
-/// Where the level of the sentinels changes and stays changed: indices at which a new level begins, the first being 0.
-fn levels(sentinels: &[Sentinel]) -> Vec<usize> {
-    let rate = |i: usize| sentinels[i].throughput_pages_per_s;
+/// I/Os of this many pages and more resemble the sentinel of large I/Os.
+const LARGE_PAGES_MIN: f64 = 8.0;
+
+fn is_large(point: &MeasuredPoint) -> bool {
+    point.io_pages >= LARGE_PAGES_MIN
+}
+
+/// Whether the sentinels around a point differ: those that it resembles, for a drive may keep its I/Os per second and lose its
+/// bandwidth.
+pub(super) fn drifted(before: &Sentinel, after: &Sentinel, point: &MeasuredPoint) -> bool {
+    let small = (before.throughput_pages_per_s, after.throughput_pages_per_s);
+    let large = before.large_pages_per_s.zip(after.large_pages_per_s);
+    let (before, after) = match is_large(point) {
+        true => large.unwrap_or(small),
+        false => small,
+    };
+    difference(before, after) > AGREE
+}
+
+/// Times and rates of one of the sentinels.
+type Series = Vec<(f64, f64)>;
+
+/// Where the level of a sentinel changes and stays changed: indices at which a new level begins, the first being 0.
+fn levels(series: &Series) -> Vec<usize> {
+    let rate = |i: usize| series[i].1;
     let mut begins = vec![0];
-    for i in 1..sentinels.len().saturating_sub(1) {
+    for i in 1..series.len().saturating_sub(1) {
         let from = begins[begins.len() - 1];
         let level = median((from..i).map(rate));
         let moved = difference(rate(i), level) > LEVEL_CHANGE
@@ -53,68 +76,106 @@ fn levels(sentinels: &[Sentinel]) -> Vec<usize> {
     begins
 }
 
+/// The stretch of `regimes`, which follow each other, that holds a time.
+fn at(regimes: &[Regime], time_s: f64) -> usize {
+    let begun = regimes.iter().rposition(|r| r.began_s <= time_s);
+    begun.unwrap_or(0)
+}
+
+/// The stretches between changes of level. The level with most points is the one that is fitted.
+fn stretches(
+    series: &Series,
+    points: &[&MeasuredPoint],
+    prefix: &str,
+    ended_s: f64,
+) -> Vec<Regime> {
+    let begins = levels(series);
+    let begin_s = |level: usize| match level {
+        0 => 0.0,
+        _ => series[begins[level]].0,
+    };
+    let mut regimes: Vec<Regime> = (0..begins.len())
+        .map(|level| Regime {
+            name: String::new(),
+            operation: None,
+            usable: false,
+            began_s: begin_s(level),
+            ended_s: match level + 1 < begins.len() {
+                true => begin_s(level + 1),
+                false => ended_s,
+            },
+        })
+        .collect();
+    let mut count = vec![0usize; regimes.len()];
+    for point in points {
+        count[at(&regimes, point.began_s)] += 1;
+    }
+    // Of equals the later one: what came first was the burst.
+    let usable = (0..count.len()).max_by_key(|l| count[*l]).unwrap_or(0);
+    let rate = |level: usize| {
+        let end = begins.get(level + 1).copied().unwrap_or(series.len());
+        median(series[begins[level].min(end)..end].iter().map(|s| s.1))
+    };
+    for (level, regime) in regimes.iter_mut().enumerate() {
+        // A drive that comes back to its level is the same drive.
+        regime.usable = level == usable || difference(rate(level), rate(usable)) <= AGREE;
+        let name = match level {
+            _ if regime.usable => STEADY,
+            l if l < usable && rate(l) > rate(usable) => BURST,
+            _ => OTHER,
+        };
+        regime.name = format!("{prefix}{name}");
+    }
+    regimes
+}
+
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Gives every point its regime. The level with most points is the one that is fitted; `fill_cliff` is the time at which
-/// writing the file in full slowed down, if it did.
+/// Gives every point its regime. Where the bandwidth changed its level, large I/Os have stretches of their own; `fill_cliff` is
+/// the time at which writing the file in full slowed down, if it did.
 pub(super) fn assign(
     sentinels: &[Sentinel],
     points: &[TakenPoint],
     fill_cliff: Option<(f64, f64)>,
 ) -> (Vec<Regime>, Vec<MeasuredPoint>) {
-    let begins = levels(sentinels);
-    let begin_s = |level: usize| match level {
-        0 => 0.0,
-        _ => sentinels[begins[level]].at_s,
-    };
-    let level_of = |p: &MeasuredPoint| {
-        (0..begins.len())
-            .rev()
-            .find(|l| begin_s(*l) <= p.began_s)
-            .unwrap_or(0)
-    };
-    let mut count = vec![0usize; begins.len()];
-    for taken in points.iter().filter(|t| t.taken == Taken::Steady) {
-        count[level_of(&taken.point)] += 1;
-    }
-    // Of equals the later one: what came first was the burst.
-    let usable = (0..begins.len()).max_by_key(|l| count[*l]).unwrap_or(0);
-    let rate = |level: usize| {
-        let end = begins.get(level + 1).copied().unwrap_or(sentinels.len());
-        median(
-            sentinels[begins[level].min(end)..end]
-                .iter()
-                .map(|s| s.throughput_pages_per_s),
-        )
-    };
-    // A drive that comes back to its level is the same drive.
-    let same = |level: usize| level == usable || difference(rate(level), rate(usable)) <= AGREE;
     let end_s = points.iter().map(|t| t.point.began_s + t.point.duration_s);
     let end_s = end_s
         .chain(sentinels.iter().map(|s| s.at_s))
         .fold(0.0, f64::max);
-    let mut regimes: Vec<Regime> = (0..begins.len())
-        .map(|level| Regime {
-            name: match level {
-                l if same(l) => STEADY,
-                l if l < usable && rate(l) > rate(usable) => BURST,
-                _ => OTHER,
-            }
-            .to_owned(),
-            operation: None,
-            usable: same(level),
-            began_s: begin_s(level),
-            ended_s: if level + 1 < begins.len() {
-                begin_s(level + 1)
-            } else {
-                end_s
-            },
-        })
+    let steady = |large: bool| -> Vec<&MeasuredPoint> {
+        points
+            .iter()
+            .filter(|t| t.taken == Taken::Steady && (!large || is_large(&t.point)))
+            .map(|t| &t.point)
+            .collect()
+    };
+    let small: Series = sentinels
+        .iter()
+        .map(|s| (s.at_s, s.throughput_pages_per_s))
         .collect();
+    let large: Series = sentinels
+        .iter()
+        .filter_map(|s| Some((s.at_s, s.large_pages_per_s?)))
+        .collect();
+    let mut regimes = stretches(&small, &steady(false), "", end_s);
+    let of_small = regimes.len();
+    let bandwidth = stretches(&large, &steady(true), LARGE, end_s);
+    if bandwidth.len() > 1 {
+        regimes.extend(bandwidth);
+    }
+    let (by_small, by_large) = regimes.split_at(of_small);
+    let regime_of = |point: &MeasuredPoint| {
+        let own = at(by_small, point.began_s);
+        match is_large(point) && by_small[own].usable && !by_large.is_empty() {
+            true => of_small + at(by_large, point.began_s),
+            false => own,
+        }
+    };
+    let own: Vec<usize> = points.iter().map(|t| regime_of(&t.point)).collect();
     let mut extra = |taken: Taken, name: &str, operation, span: Option<(f64, f64)>| {
         let own = || points.iter().filter(|t| t.taken == taken).map(|t| &t.point);
         let began = own()
@@ -144,9 +205,10 @@ pub(super) fn assign(
     );
     let points = points
         .iter()
-        .map(|taken| MeasuredPoint {
+        .zip(own)
+        .map(|(taken, own)| MeasuredPoint {
             regime: match taken.taken {
-                Taken::Steady => level_of(&taken.point),
+                Taken::Steady => own,
                 // Present because such a point is.
                 Taken::Drifting => drifting.unwrap_or(0),
                 Taken::WriteCache => cache.unwrap_or(0),
@@ -186,6 +248,7 @@ mod tests {
         let one = |(i, rate): (usize, &f64)| Sentinel {
             at_s: i as f64,
             throughput_pages_per_s: *rate,
+            large_pages_per_s: Some(4.0 * rate),
         };
         rates.iter().enumerate().map(one).collect()
     }
@@ -208,8 +271,44 @@ mod tests {
     }
 
     #[test]
+    fn bandwidth_that_changes_alone_sets_large_points_apart() {
+        let mut s = sentinels(&[100.0; 8]);
+        for sentinel in &mut s[..3] {
+            sentinel.large_pages_per_s = Some(800.0);
+        }
+        let points: Vec<_> = (0..7)
+            .map(|i| {
+                let mut taken = point(f64::from(i) + 0.2, Taken::Steady);
+                taken.point.io_pages = if i % 2 == 0 { 64.0 } else { 1.0 };
+                taken
+            })
+            .collect();
+        let (before, after) = (&s[2], &s[3]);
+        assert!(drifted(before, after, &points[0].point));
+        assert!(!drifted(before, after, &points[1].point));
+        let (regimes, points) = assign(&s, &points, None);
+        let names: Vec<&str> = regimes.iter().map(|r| r.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [STEADY, "large I/Os: burst credits", "large I/Os: steady"]
+        );
+        let usable = |p: &MeasuredPoint| regimes[p.regime].usable;
+        let of: Vec<bool> = points.iter().map(usable).collect();
+        // Points 0 and 2 are large and lie in the burst.
+        assert_eq!(of, [false, true, false, true, true, true, true]);
+    }
+
+    #[test]
     fn burst_credits_that_run_out_are_set_aside() {
-        let s = sentinels(&[300.0, 310.0, 295.0, 100.0, 101.0, 99.0, 100.0, 102.0]);
+        let s: Vec<Sentinel> = [300.0, 310.0, 295.0, 100.0, 101.0, 99.0, 100.0, 102.0]
+            .iter()
+            .enumerate()
+            .map(|(i, rate)| Sentinel {
+                at_s: i as f64,
+                throughput_pages_per_s: *rate,
+                large_pages_per_s: None,
+            })
+            .collect();
         let points: Vec<_> = (0..7)
             .map(|i| point(f64::from(i) + 0.2, Taken::Steady))
             .collect();
@@ -223,7 +322,10 @@ mod tests {
 
     #[test]
     fn a_level_that_comes_back_is_the_same_regime_for_fits() {
-        let s = sentinels(&[100.0, 101.0, 99.0, 98.0, 50.0, 51.0, 103.0, 102.0, 101.0]);
+        let mut s = sentinels(&[100.0, 101.0, 99.0, 98.0, 50.0, 51.0, 103.0, 102.0, 101.0]);
+        for sentinel in &mut s {
+            sentinel.large_pages_per_s = None;
+        }
         let points: Vec<_> = (0..8)
             .map(|i| point(f64::from(i) + 0.2, Taken::Steady))
             .collect();

@@ -10,7 +10,7 @@ use isobath_model::profile::{
 use isobath_model::{OperatingPoint, PAGE_BYTES};
 
 use super::measure::{Gauge, Quietly};
-use super::regimes::{self, AGREE, Taken, TakenPoint, assign, cliff, difference};
+use super::regimes::{self, Taken, TakenPoint, assign, cliff, drifted};
 use super::system::{CpuTicks, drive_of, hardware, io_scheduler};
 use super::target::Opened;
 use super::visits::{Around, Visits, pool};
@@ -20,8 +20,13 @@ use crate::{LabError, Machine, Monitor, Stage, Unit, raw};
 
 /// What runs before a slice counts.
 pub(super) const WARM_UP: Duration = Duration::from_millis(80);
-/// The sentinel: random 4 KiB reads, this many in flight.
+/// The sentinel of small I/Os: random reads of a page, this many in flight.
 const SENTINEL_DEPTH: f64 = 32.0;
+/// The sentinel of large I/Os: random reads of this many pages, this many in flight.
+const LARGE_PAGES: f64 = 64.0;
+const LARGE_DEPTH: f64 = 8.0;
+/// Of the time of a slice, what each of the two takes.
+pub(super) const SENTINEL_SHARE: f64 = 2.0 / 3.0;
 /// Repeated reads faster than first ones by more than this make a cache below the kernel suspected.
 const CACHE_GAIN: f64 = 1.3;
 /// Preconditioning writes this many times the range.
@@ -213,21 +218,28 @@ impl Session<'_> {
 
     /// Random 4 KiB reads per second at the sentinel's depth. Offsets never repeat a sequence.
     fn random_reads(&mut self) -> Result<f64, LabError> {
-        self.slices += 1;
-        let point = OperatingPoint::random_reads(SENTINEL_DEPTH, 1.0);
-        Ok(self
-            .gauge
-            .run(&point, u64::MAX / 128 - self.slices)?
-            .ios_per_s)
+        self.sentinel_rate(&OperatingPoint::random_reads(SENTINEL_DEPTH, 1.0))
     }
 
-    fn sentinel(&mut self) -> Result<f64, LabError> {
-        let rate = self.random_reads()?;
-        self.profile.sentinels.push(Sentinel {
+    fn sentinel_rate(&mut self, point: &OperatingPoint) -> Result<f64, LabError> {
+        self.slices += 1;
+        let ms = (SENTINEL_SHARE * f64::from(self.gauge.slice_ms)).ceil() as u32;
+        let result = self
+            .gauge
+            .run(point, u64::MAX / 128 - self.slices, ms.max(1))?;
+        Ok(result.ios_per_s * point.io_pages)
+    }
+
+    fn sentinel(&mut self) -> Result<Sentinel, LabError> {
+        let small = self.random_reads()?;
+        let large = self.sentinel_rate(&OperatingPoint::random_reads(LARGE_DEPTH, LARGE_PAGES))?;
+        let sentinel = Sentinel {
             at_s: self.clock(),
-            throughput_pages_per_s: rate,
-        });
-        Ok(rate)
+            throughput_pages_per_s: small,
+            large_pages_per_s: Some(large),
+        };
+        self.profile.sentinels.push(sentinel);
+        Ok(sentinel)
     }
 
     /// Measures the points in passes, each in a random order of its own, groups between sentinels.
@@ -256,10 +268,10 @@ impl Session<'_> {
                     continue;
                 }
                 let first = match before {
-                    Some(rate) => rate,
+                    Some(sentinel) => sentinel,
                     None => self.sentinel()?,
                 };
-                before = Some(self.visit(&group, first, monitor)?);
+                before = Some(self.visit(&group, &first, monitor)?);
             }
         }
     }
@@ -275,9 +287,9 @@ impl Session<'_> {
     fn visit(
         &mut self,
         group: &[usize],
-        before: f64,
+        before: &Sentinel,
         monitor: &dyn Monitor,
-    ) -> Result<f64, LabError> {
+    ) -> Result<Sentinel, LabError> {
         let enough = self.plan.enough();
         let mut fresh = Vec::new();
         for &index in group {
@@ -286,9 +298,8 @@ impl Session<'_> {
             fresh.push(self.gauge.point(&point, self.slices, began_s)?);
         }
         let after = self.sentinel()?;
-        let drifted = difference(before, after) > AGREE;
         for (&index, (slice, disturbed)) in group.iter().zip(fresh) {
-            let around = match (drifted, disturbed) {
+            let around = match (drifted(before, &after, &slice), disturbed) {
                 (true, _) => Around::Drift,
                 (false, true) => Around::Others,
                 (false, false) => Around::Quiet,

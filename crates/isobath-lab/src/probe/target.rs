@@ -91,11 +91,14 @@ impl Opened {
         let options = VolumeOptions::new().direct(DirectMode::Required);
         match intent {
             Intent::TestFile(path) => {
+                let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+                let directory = directory.unwrap_or(Path::new("."));
+                refuse_memory(directory)?;
                 let needed = bytes + SPARE_BYTES;
                 let free = free_space(path)?;
                 if free.available_bytes < needed {
                     return Err(LabError::NoSpace {
-                        path: path.clone(),
+                        path: directory.to_path_buf(),
                         available_bytes: free.available_bytes,
                         needed_bytes: needed,
                         option: "PATH, or probe less with --size",
@@ -115,6 +118,7 @@ impl Opened {
                 })
             }
             Intent::ReadOnly(path) => {
+                refuse_memory(path)?;
                 let made = Volume::open_unlabelled(std::slice::from_ref(path), &options);
                 let volume = made.map_err(|e| explain(path, e.into()))?;
                 let bytes = bytes.min(volume.len()) / 4096 * 4096;
@@ -160,6 +164,28 @@ impl Drop for Opened {
                 let _ = device.sync_all();
             }
         }
+    }
+}
+
+/// File systems that live in memory. Linux 6.6 and later accept O_DIRECT on them, and still every read is a copy.
+const IN_MEMORY: [(u64, &str); 2] = [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs")];
+
+/// The file system under `path` by name, if it lives in memory.
+fn in_memory(path: &Path) -> Option<&'static str> {
+    let kind = rustix::fs::statfs(path).ok()?.f_type as u64 & 0xffff_ffff;
+    let found = IN_MEMORY.iter().find(|(magic, _)| *magic == kind);
+    found.map(|(_, name)| *name)
+}
+
+fn refuse_memory(path: &Path) -> Result<(), LabError> {
+    match in_memory(path) {
+        None => Ok(()),
+        Some(name) => Err(LabError::input(
+            path,
+            format!(
+                "it is on a {name}, which is memory and no drive; probe a path on the drive itself"
+            ),
+        )),
     }
 }
 
@@ -230,6 +256,25 @@ mod tests {
             .to_string();
         assert!(error.contains("--size"), "{error}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn memory_that_looks_like_a_drive_is_refused() {
+        let shared = Path::new("/dev/shm");
+        if in_memory(shared).is_none() {
+            return;
+        }
+        let dir = tempfile::TempDir::new_in(shared).unwrap();
+        let open = |path: &Path| {
+            let opened = Opened::open(&intent(path).unwrap(), LEAST_BYTES, false);
+            opened.err().unwrap().to_string()
+        };
+        assert!(open(dir.path()).contains("tmpfs"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let file = dir.path().join("f");
+        fs::write(&file, vec![1; LEAST_BYTES as usize]).unwrap();
+        assert!(open(&file).contains("tmpfs"));
+        assert!(in_memory(Path::new("/proc")).is_none());
     }
 
     #[test]

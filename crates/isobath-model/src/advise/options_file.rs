@@ -20,7 +20,8 @@ pub(super) fn render(s: &RocksdbSettings) -> String {
     };
     format!(
         "\
-# Written by `isobath advise`. Load with LoadOptionsFromFile(), or copy into an empty database directory.
+# Written by `isobath advise`. Load with LoadOptionsFromFile(); or name it OPTIONS-000005 in an empty directory
+# and open that with LoadLatestOptions().
 [Version]
   rocksdb_version=7.8.3
   options_file_version=1.1

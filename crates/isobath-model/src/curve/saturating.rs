@@ -49,6 +49,19 @@ impl Saturating {
         }
     }
 
+    /// d cost / d ln(parameter), in the order of the fields.
+    pub(crate) fn slopes(&self, k: f64) -> [f64; Self::PARAMETER_COUNT] {
+        let power = (k / self.half_concurrency).powf(self.sharpness);
+        let removable = self.removable / (1.0 + power);
+        let by_power = -removable * power / (1.0 + power);
+        [
+            self.limit,
+            removable,
+            -by_power * self.sharpness,
+            by_power * self.sharpness * (k / self.half_concurrency).ln(),
+        ]
+    }
+
     /// Fits `(k, cost)` points on the logarithm, by several starts over `k₀` and `p`.
     pub fn fit(points: &[(f64, f64)], norm: FitNorm) -> Result<Self, FitError> {
         let bad = points
@@ -93,7 +106,7 @@ impl Saturating {
 fn towards_largest(
     parameters: &[Parameter],
     mut best: Minimum,
-    errors: &dyn Fn(&[f64]) -> Vec<f64>,
+    errors: &impl Fn(&[f64]) -> Vec<f64>,
 ) -> Option<Minimum> {
     for power in [2, 3, 4] {
         let scale = (best.values.len() as f64 * largest(&errors(&best.values))).max(1e-12);

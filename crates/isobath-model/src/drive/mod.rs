@@ -98,6 +98,10 @@ pub(crate) trait PureModel: Sized {
     const KIND: ModelKind;
     /// Fits to points of one operation; the slice is not empty.
     fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError>;
+    /// As `fit_pure`, from a fit to almost the same points, which may save most of the work.
+    fn fit_near(operation: Operation, samples: &[Sample], _near: &Self) -> Result<Self, FitError> {
+        Self::fit_pure(operation, samples)
+    }
     /// Cost per page in µs, ignoring the point's read share.
     fn page_cost_us(&self, point: &OperatingPoint) -> f64;
     fn coefficients(&self) -> Vec<Coefficient>;
@@ -117,18 +121,18 @@ pub struct PerOperation<M> {
     reason = "callers only ever name the models that implement it"
 )]
 impl<M: PureModel> PerOperation<M> {
-    fn fit(samples: &[Sample]) -> Result<Self, FitError> {
-        let one = |operation| {
+    fn fit(samples: &[Sample], near: Option<&Self>) -> Result<Self, FitError> {
+        let one = |operation, near: Option<&M>| {
             let own = pure_samples(samples, operation);
-            if own.is_empty() {
-                Ok(None)
-            } else {
-                M::fit_pure(operation, &own).map(Some)
+            match near {
+                _ if own.is_empty() => Ok(None),
+                Some(near) => M::fit_near(operation, &own, near).map(Some),
+                None => M::fit_pure(operation, &own).map(Some),
             }
         };
         let fitted = Self {
-            read: one(Operation::Read)?,
-            write: one(Operation::Write)?,
+            read: one(Operation::Read, near.and_then(|n| n.read.as_ref()))?,
+            write: one(Operation::Write, near.and_then(|n| n.write.as_ref()))?,
         };
         if fitted.read.is_none() && fitted.write.is_none() {
             return Err(FitError::NoPurePoints { model: M::KIND });
@@ -216,15 +220,35 @@ pub enum DriveModel {
 impl DriveModel {
     /// Fits one kind of model to measured points.
     pub fn fit(kind: ModelKind, samples: &[Sample]) -> Result<Self, FitError> {
+        Self::fit_near(kind, samples, None)
+    }
+
+    /// As [`Self::fit`]; `near` is a model of almost the same points, whose optimum is where the search begins.
+    pub(crate) fn fit_near(
+        kind: ModelKind,
+        samples: &[Sample],
+        near: Option<&Self>,
+    ) -> Result<Self, FitError> {
         check(samples)?;
+        let queue = match near {
+            Some(Self::Queue(queue)) => Some(queue),
+            Some(Self::Surface(surface)) => Some(&surface.base),
+            _ => None,
+        };
         Ok(match kind {
-            ModelKind::Dam => Self::Dam(PerOperation::fit(samples)?),
-            ModelKind::Pdam => Self::Pdam(PerOperation::fit(samples)?),
-            ModelKind::Affine => Self::Affine(PerOperation::fit(samples)?),
-            ModelKind::MqssdPrinted => Self::MqssdPrinted(PerOperation::fit(samples)?),
-            ModelKind::Mqssd => Self::Mqssd(PerOperation::fit(samples)?),
-            ModelKind::Queue => Self::Queue(Queue::fit(samples)?),
-            ModelKind::Surface => Self::Surface(Surface::fit(samples)?),
+            ModelKind::Dam => Self::Dam(PerOperation::fit(samples, None)?),
+            ModelKind::Pdam => Self::Pdam(PerOperation::fit(samples, None)?),
+            ModelKind::Affine => Self::Affine(PerOperation::fit(samples, None)?),
+            ModelKind::MqssdPrinted => Self::MqssdPrinted(PerOperation::fit(samples, None)?),
+            ModelKind::Mqssd => {
+                let near = match near {
+                    Some(Self::Mqssd(near)) => Some(near),
+                    _ => None,
+                };
+                Self::Mqssd(PerOperation::fit(samples, near)?)
+            }
+            ModelKind::Queue => Self::Queue(Queue::fit_as(kind, samples, queue)?),
+            ModelKind::Surface => Self::Surface(Surface::fit_near(samples, queue)?),
         })
     }
 

@@ -1,5 +1,6 @@
 //! The MQSSD model: setup and transfer costs that depend on concurrency (section 4.2).
 
+use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
 use super::simple::distinct_values;
@@ -7,7 +8,7 @@ use super::{Coefficient, ModelKind, PureModel};
 use crate::curve::{CostCurve, Rational, RationalDegree, Saturating};
 use crate::error::FitError;
 use crate::linear::fit_line;
-use crate::nonlinear::{Parameter, minimize};
+use crate::nonlinear::{Minimum, Objective, Parameter, minimize, minimize_from};
 use crate::point::{OperatingPoint, Operation, Sample};
 
 /// Random accesses in one percentage point of the pages of 1 GiB: Table 2 prints s and t in µs per this many.
@@ -165,37 +166,40 @@ impl Mqssd {
             sequential_setup_share: v[8],
         }
     }
-}
 
-impl PureModel for Mqssd {
-    const KIND: ModelKind = ModelKind::Mqssd;
+    fn values(&self) -> [f64; PARAMETER_COUNT] {
+        let (s, t) = (&self.setup, &self.transfer);
+        [
+            s.limit,
+            s.removable,
+            s.half_concurrency,
+            s.sharpness,
+            t.limit,
+            t.removable,
+            t.half_concurrency,
+            t.sharpness,
+            self.sequential_setup_share,
+        ]
+    }
 
-    fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
-        let too_few = |what, needed, found| FitError::TooFewPoints {
-            model: Self::KIND,
-            operation,
-            what,
-            needed,
-            found,
-        };
-        if samples.len() < Self::POINTS_MIN {
-            return Err(too_few("points", Self::POINTS_MIN, samples.len()));
+    fn from_minimum(minimum: Option<Minimum>) -> Result<Self, FitError> {
+        match minimum {
+            Some(minimum) => Ok(Self::from_values(&minimum.values)),
+            None => Err(FitError::DidNotConverge {
+                what: ModelKind::Mqssd.to_string(),
+            }),
         }
-        let concurrencies = distinct_values(samples.iter().map(|s| s.point.concurrency));
-        if concurrencies < 3 {
-            return Err(too_few("values of k", 3, concurrencies));
-        }
-        let sizes = distinct_values(samples.iter().map(|s| s.point.io_pages));
-        if sizes < 2 {
-            return Err(too_few("I/O sizes", 2, sizes));
-        }
+    }
+
+    /// Ranges and starts from the points.
+    fn parameters(samples: &[Sample]) -> [Parameter; PARAMETER_COUNT] {
         let io_us = |s: &Sample| s.page_cost_us() * s.point.io_pages;
         let io_high = samples.iter().map(io_us).fold(0.0, f64::max);
         let page_low = samples
             .iter()
             .map(Sample::page_cost_us)
             .fold(f64::INFINITY, f64::min);
-        let parameters = [
+        [
             Parameter::new(page_low * 1e-3, page_low, io_high),
             Parameter::new(io_high * 1e-3, io_high, io_high * 1e3),
             Parameter::new(0.05, 2.0, 256.0),
@@ -205,16 +209,84 @@ impl PureModel for Mqssd {
             Parameter::new(0.05, 2.0, 256.0),
             Parameter::new(0.3, 1.2, 4.0),
             Parameter::new(0.01, 0.7, 1.0),
-        ];
-        let residuals = |v: &[f64]| -> Vec<f64> {
-            let model = Self::from_values(v);
-            let errors = samples
-                .iter()
-                .map(|s| (model.page_cost_us(&s.point) / s.page_cost_us()).ln());
-            let priors =
-                [2, 3, 6, 7, 8].map(|i| SHAPE_PRIOR_WEIGHT * (v[i] / parameters[i].start).ln());
-            errors.chain(priors).collect()
-        };
+        ]
+    }
+}
+
+const PARAMETER_COUNT: usize = 9;
+/// Parameters with a prior: k₀ and p of both curves, and the sequential share.
+const SHAPES: [usize; 5] = [2, 3, 6, 7, 8];
+
+fn enough(operation: Operation, samples: &[Sample]) -> Result<(), FitError> {
+    let too_few = |what, needed, found| {
+        Err(FitError::TooFewPoints {
+            model: ModelKind::Mqssd,
+            operation,
+            what,
+            needed,
+            found,
+        })
+    };
+    if samples.len() < Mqssd::POINTS_MIN {
+        return too_few("points", Mqssd::POINTS_MIN, samples.len());
+    }
+    let concurrencies = distinct_values(samples.iter().map(|s| s.point.concurrency));
+    if concurrencies < 3 {
+        return too_few("values of k", 3, concurrencies);
+    }
+    let sizes = distinct_values(samples.iter().map(|s| s.point.io_pages));
+    if sizes < 2 {
+        return too_few("I/O sizes", 2, sizes);
+    }
+    Ok(())
+}
+
+/// ln(cost / measured) of every sample, and the priors.
+struct LogErrors<'a> {
+    samples: &'a [Sample],
+    parameters: &'a [Parameter],
+}
+
+impl Objective for LogErrors<'_> {
+    fn residuals(&self, v: &[f64]) -> Vec<f64> {
+        let model = Mqssd::from_values(v);
+        let errors = self
+            .samples
+            .iter()
+            .map(|s| (model.page_cost_us(&s.point) / s.page_cost_us()).ln());
+        let priors = SHAPES.map(|i| SHAPE_PRIOR_WEIGHT * (v[i] / self.parameters[i].start).ln());
+        errors.chain(priors).collect()
+    }
+
+    fn slopes(&self, v: &[f64]) -> Option<DMatrix<f64>> {
+        let model = Mqssd::from_values(v);
+        let points = self.samples.len();
+        let mut slopes = DMatrix::zeros(points + SHAPES.len(), v.len());
+        for (row, sample) in self.samples.iter().enumerate() {
+            let (point, cost) = (&sample.point, model.page_cost_us(&sample.point));
+            let sequential = (1.0 - point.random_share) * model.sequential_setup_share;
+            let setups = (point.random_share + sequential) / point.io_pages;
+            for (first, weight, curve) in [(0, setups, model.setup), (4, 1.0, model.transfer)] {
+                for (i, slope) in curve.slopes(point.concurrency).iter().enumerate() {
+                    slopes[(row, first + i)] = weight * slope / cost;
+                }
+            }
+            let setup_us = model.setup.at(point.concurrency);
+            slopes[(row, 8)] = setup_us * sequential / point.io_pages / cost;
+        }
+        for (row, column) in SHAPES.iter().enumerate() {
+            slopes[(points + row, *column)] = SHAPE_PRIOR_WEIGHT;
+        }
+        Some(slopes)
+    }
+}
+
+impl PureModel for Mqssd {
+    const KIND: ModelKind = ModelKind::Mqssd;
+
+    fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
+        enough(operation, samples)?;
+        let parameters = Self::parameters(samples);
         let starts: Vec<Vec<f64>> = [0.5, 8.0, 32.0]
             .iter()
             .map(|&k0| {
@@ -223,11 +295,25 @@ impl PureModel for Mqssd {
                 start
             })
             .collect();
-        let minimum =
-            minimize(&parameters, &starts, &residuals).ok_or_else(|| FitError::DidNotConverge {
-                what: Self::KIND.to_string(),
-            })?;
-        Ok(Self::from_values(&minimum.values))
+        let errors = LogErrors {
+            samples,
+            parameters: &parameters,
+        };
+        Self::from_minimum(minimize(&parameters, &starts, &errors))
+    }
+
+    fn fit_near(operation: Operation, samples: &[Sample], near: &Self) -> Result<Self, FitError> {
+        enough(operation, samples)?;
+        let parameters = Self::parameters(samples);
+        let errors = LogErrors {
+            samples,
+            parameters: &parameters,
+        };
+        Self::from_minimum(minimize_from(
+            &parameters,
+            &[near.values().to_vec()],
+            &errors,
+        ))
     }
 
     fn page_cost_us(&self, point: &OperatingPoint) -> f64 {
@@ -254,5 +340,35 @@ impl PureModel for Mqssd {
             "1",
         ));
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nonlinear::slope_error;
+
+    #[test]
+    fn slopes_are_those_of_the_residuals() {
+        let samples: Vec<Sample> = crate::plan::seeded_plan(30, 3, 128)
+            .into_iter()
+            .map(|point| Sample {
+                point,
+                throughput_pages_per_s: 1e5 * point.io_pages.sqrt(),
+            })
+            .collect();
+        let parameters = Mqssd::parameters(&samples);
+        let errors = LogErrors {
+            samples: &samples,
+            parameters: &parameters,
+        };
+        for scale in [0.4, 1.0, 2.5] {
+            let values: Vec<f64> = parameters
+                .iter()
+                .map(|p| (p.start * scale).clamp(p.low * 1.1, p.high * 0.9))
+                .collect();
+            let error = slope_error(&parameters, &values, &errors);
+            assert!(error < 1e-6, "scale {scale}: {error}");
+        }
     }
 }

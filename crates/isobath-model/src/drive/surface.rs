@@ -78,7 +78,12 @@ const FEATURE_NAMES: [&str; 15] = [
 impl Surface {
     /// Fits the queue form, then the surface through what is left.
     pub fn fit(samples: &[Sample]) -> Result<Self, FitError> {
-        let base = Queue::fit_as(ModelKind::Surface, samples)?;
+        Self::fit_near(samples, None)
+    }
+
+    /// As [`Self::fit`]; `near` is a queue form of almost the same samples.
+    pub(super) fn fit_near(samples: &[Sample], near: Option<&Queue>) -> Result<Self, FitError> {
+        let base = Queue::fit_as(ModelKind::Surface, samples, near)?;
         let mut range: Range = [(f64::INFINITY, f64::NEG_INFINITY); 4];
         let mut rows = Vec::new();
         for sample in samples {

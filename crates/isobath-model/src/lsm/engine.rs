@@ -432,10 +432,11 @@ fn fit_on(
     parameters: &[Parameter],
     costs: impl Fn(&[f64]) -> CompactionCosts,
 ) -> Result<CompactionCosts, FitError> {
-    let best = minimize(parameters, &[], &|v| log_errors(&costs(v), cells)).ok_or_else(|| {
-        FitError::DidNotConverge {
-            what: "insert times".to_string(),
-        }
-    })?;
+    let best =
+        minimize(parameters, &[], &|v: &[f64]| log_errors(&costs(v), cells)).ok_or_else(|| {
+            FitError::DidNotConverge {
+                what: "insert times".to_string(),
+            }
+        })?;
     Ok(costs(&best.values))
 }

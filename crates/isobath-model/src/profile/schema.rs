@@ -208,13 +208,16 @@ pub struct Regime {
     pub ended_s: f64,
 }
 
-/// One measurement of the fixed point that brackets the others.
+/// One measurement of the fixed points that bracket the others.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sentinel {
     /// Seconds since the probe began.
     pub at_s: f64,
-    /// Its throughput.
+    /// Throughput of small I/Os: random reads of a page.
     pub throughput_pages_per_s: f64,
+    /// Throughput of large I/Os: random reads of 64 pages. Bandwidth and I/Os per second are limited, and drift, apart.
+    #[serde(default)]
+    pub large_pages_per_s: Option<f64>,
 }
 
 /// One measured point.

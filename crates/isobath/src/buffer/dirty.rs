@@ -15,6 +15,8 @@ pub(crate) struct DirtyQueue {
     shards: [Mutex<VecDeque<FrameId>>; SHARDS],
     /// Frames that are dirty or being written; what the limit counts.
     unwritten: AtomicUsize,
+    /// Frames in the queue.
+    queued: AtomicUsize,
 }
 
 impl DirtyQueue {
@@ -22,6 +24,7 @@ impl DirtyQueue {
         DirtyQueue {
             shards: std::array::from_fn(|_| Mutex::new(VecDeque::new())),
             unwritten: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
         }
     }
 
@@ -40,8 +43,14 @@ impl DirtyQueue {
         self.unwritten.load(Ordering::Relaxed)
     }
 
+    /// Frames in the queue now.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
     /// Queues a frame whose `QUEUED` flag the caller has just set.
     pub(crate) fn push(&self, frame: FrameId) {
+        self.queued.fetch_add(1, Ordering::Relaxed);
         self.shards[frame as usize % SHARDS].lock().push_back(frame);
     }
 
@@ -52,6 +61,7 @@ impl DirtyQueue {
             let mut shard = self.shards[(start + step) % SHARDS].lock();
             let count = shard.len().min(most - into.len());
             into.extend(shard.drain(..count));
+            self.queued.fetch_sub(count, Ordering::Relaxed);
             if into.len() >= most {
                 return;
             }

@@ -349,6 +349,9 @@ impl Duties for Local {
         progress |= self.wake_frame_waiters();
         progress |= self.wake_page_waiters();
         progress |= self.wake_system_tasks();
+        if self.engine.publishes.load(Ordering::Relaxed) {
+            self.publish_stats();
+        }
         progress |= self.settle_graves();
         if self.log.running.get() > 0 {
             progress |= self.wake_for_log();
@@ -361,6 +364,10 @@ impl Duties for Local {
     /// on its next round. Who waits for one looks again soon instead of being told.
     fn longest_sleep(&self) -> Option<Duration> {
         let frames = (!self.frame_waiters.borrow().is_empty()).then_some(FRAME_RETRY);
-        frames.into_iter().chain(self.log.until_deadline()).min()
+        frames
+            .into_iter()
+            .chain(self.log.until_deadline())
+            .chain(self.until_publishing())
+            .min()
     }
 }

@@ -4,12 +4,14 @@ mod admission;
 mod checkpoint;
 mod cleaner;
 mod context;
+mod discard;
 mod fault;
 mod local;
 mod logging;
 #[cfg(test)]
 mod logging_tests;
 mod open;
+pub(crate) mod publish;
 mod recovery;
 mod settle;
 mod writeback;
@@ -20,6 +22,7 @@ pub(crate) use local::Local;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
 pub(crate) use open::{create, mark_open, open, read_superblock};
+pub(crate) use publish::Publisher;
 pub(crate) use recovery::Plan;
 pub(crate) use writeback::flush;
 
@@ -64,6 +67,8 @@ pub(crate) struct Config {
     pub(crate) block_bytes: u32,
     pub(crate) fill_factor: f64,
     pub(crate) read_only: bool,
+    /// Whether others may see the statistics of a store in files.
+    pub(crate) publish_stats: bool,
     /// Bytes that the version store may take.
     pub(crate) version_bytes: u64,
     /// How lasting an operation is that does not say.
@@ -90,6 +95,8 @@ pub(crate) struct Counters {
     pub(crate) summary_bytes: AtomicU64,
     pub(crate) checkpoint_bytes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
+    pub(crate) recovered_bytes: AtomicU64,
+    pub(crate) recovery_ns: AtomicU64,
     pub(crate) value_bytes: AtomicU64,
     pub(crate) stalls: AtomicU64,
     pub(crate) stall_ns: AtomicU64,
@@ -163,6 +170,9 @@ pub(crate) struct Engine {
     growth_refused: AtomicBool,
     /// Somebody hears of page writes.
     traced: AtomicBool,
+    /// Shows the statistics to others, if they may see them.
+    publisher: Mutex<Option<Arc<Publisher>>>,
+    pub(crate) publishes: AtomicBool,
 }
 
 /// The parts that an engine is made of when it is opened.
@@ -221,6 +231,8 @@ impl Engine {
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
             traced: AtomicBool::new(false),
+            publisher: Mutex::new(None),
+            publishes: AtomicBool::new(false),
         };
         engine.update_capacity(&engine.space.lock());
         Arc::new(engine)
@@ -442,8 +454,45 @@ impl Engine {
         if self.growth_refused.load(Ordering::Relaxed) {
             return false;
         }
-        let total = u64::from(space.segments()) * u64::from(space.segment_bytes());
+        let room = u64::from(space.segments() - space.system_segments());
+        let total = room * u64::from(space.segment_bytes());
         space.live_bytes() as f64 > self.config.fill_factor * total as f64
+    }
+
+    // ---- publishing ---------------------------------------------------------
+
+    /// Shows the statistics to others from now on.
+    pub(crate) fn start_publishing(&self, publisher: Option<Publisher>) {
+        let mut slot = self.publisher.lock();
+        *slot = publisher.map(Arc::new);
+        self.publishes.store(slot.is_some(), Ordering::Release);
+    }
+
+    /// Ends that.
+    pub(crate) fn stop_publishing(&self) {
+        self.publishes.store(false, Ordering::Release);
+        self.publisher.lock().take();
+    }
+
+    /// Who shows the statistics, if anybody.
+    pub(crate) fn publisher(&self) -> Option<Arc<Publisher>> {
+        if !self.publishes.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.publisher.lock().clone()
+    }
+
+    /// A number that changes when something worth publishing happens.
+    pub(crate) fn activity(&self) -> u64 {
+        let counters = &self.counters;
+        [
+            &counters.bytes_read,
+            &counters.bytes_written,
+            &counters.user_bytes,
+        ]
+        .iter()
+        .map(|counter| counter.load(Ordering::Relaxed))
+        .fold(0, u64::wrapping_add)
     }
 
     // ---- tracing ------------------------------------------------------------

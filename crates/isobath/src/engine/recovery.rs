@@ -3,10 +3,11 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use isobath_io::Volume;
 
-use super::{Engine, Local, TaskContext};
+use super::{Counters, Engine, Local, TaskContext};
 use crate::Error;
 use crate::btree::{Decision, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::{Place, Reservation};
@@ -14,10 +15,10 @@ use crate::catalog;
 use crate::context::WriteContext;
 use crate::log::record::{Body, Copied, Kind, Mapped, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
+use crate::options::RecoveryListener;
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Superblock};
 use crate::runtime::{Job, Runtime};
-use crate::store::Progress;
 use crate::sync::{HashMap, HashSet};
 
 /// Bytes of the log whose changes are applied together, in parallel.
@@ -61,6 +62,8 @@ pub(crate) struct Plan {
     commits: u64,
     /// Everything that the log has changed in the mapping table.
     touched: Vec<PageId>,
+    /// Who is told how it goes on.
+    pub(crate) listener: RecoveryListener,
 }
 
 impl Plan {
@@ -252,6 +255,7 @@ impl Scan {
             dropped: self.dropped,
             commits: self.commits,
             touched: self.pages.into_keys().collect(),
+            listener: RecoveryListener::default(),
         }
     }
 }
@@ -284,10 +288,11 @@ impl Plan {
     ///
     /// Any of reading the log, or of writing; the store on the volume is as
     /// recoverable as before.
-    pub(crate) fn run(self, runtime: &Runtime, progress: Progress<'_>) -> Result<(), Error> {
+    pub(crate) fn run(self, runtime: &Runtime) -> Result<(), Error> {
         let Some(superblock) = self.superblock.as_ref().filter(|_| !self.is_empty()) else {
             return Ok(());
         };
+        let began = Instant::now();
         let engine = &runtime.engine;
         let volume = engine.volume()?;
         let Some(area) = engine.log.area() else {
@@ -299,7 +304,7 @@ impl Plan {
         loop {
             let (images, more) = self.next_images(&mut log)?;
             install(runtime, images)?;
-            progress(log.position().0 - start, total);
+            self.listener.tell(log.position().0 - start, total);
             if !more {
                 break;
             }
@@ -309,14 +314,19 @@ impl Plan {
         loop {
             let (changes, more) = self.next_changes(&mut log, lanes)?;
             apply_all(runtime, changes)?;
-            progress(total / 2 + log.position().0 - start, total);
+            self.listener
+                .tell(total / 2 + log.position().0 - start, total);
             if !more {
                 break;
             }
         }
         engine.recovering.store(false, Ordering::Release);
         let before = engine.log.next();
-        runtime.run(|local| local.checkpoint(before))
+        runtime.run(|local| local.checkpoint(before))?;
+        Counters::add(&engine.counters.recovered_bytes, total / 2);
+        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Counters::add(&engine.counters.recovery_ns, took);
+        Ok(())
     }
 
     /// The images of the next stretch of the log that are the newest of their pages.

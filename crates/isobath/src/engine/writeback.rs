@@ -51,7 +51,7 @@ impl Engine {
     /// Whether writers have something to do.
     pub(super) fn writes_wanted(&self) -> bool {
         let unwritten = self.pool.dirty.unwritten();
-        unwritten > 0
+        self.pool.dirty.queued() > 0
             && (unwritten > self.dirty_target()
                 || self.flush_all.load(Relaxed)
                 || self.settling.flush_wanted())
@@ -153,8 +153,7 @@ impl Local {
             }
             if before & flag::WRITING != 0 {
                 // An older copy is still in flight; two at a time could land in
-                // either order.
-                self.requeue(frame);
+                // either order. Who ends that write queues the frame again.
                 continue;
             }
             batch.requests.push(Request {
@@ -389,8 +388,10 @@ impl Local {
                 if before & flag::FREED != 0 {
                     old.push(Address::from_raw(header.address.load(Acquire)));
                     self.retire_unlisted(frame);
-                } else if header.flags.fetch_or(flag::DIRTY, AcqRel) & flag::DIRTY == 0 {
-                    engine.pool.dirty.turned_dirty();
+                } else {
+                    if header.flags.fetch_or(flag::DIRTY, AcqRel) & flag::DIRTY == 0 {
+                        engine.pool.dirty.turned_dirty();
+                    }
                     self.requeue(frame);
                 }
                 continue;
@@ -399,6 +400,9 @@ impl Local {
                 .flags
                 .fetch_and(!(flag::WRITING | flag::UNLISTED), AcqRel);
             let freed = before & flag::FREED != 0;
+            if before & (flag::DIRTY | flag::QUEUED | flag::FREED) == flag::DIRTY {
+                self.requeue(frame);
+            }
             if freed {
                 // No record names it, or one that the page's end is newer than.
                 old.push(placed.address);

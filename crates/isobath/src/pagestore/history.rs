@@ -31,6 +31,11 @@ impl PageHistories {
         self.wanted
     }
 
+    /// Makes every history unknown.
+    pub(super) fn forget(&mut self) {
+        self.chunks.clear();
+    }
+
     pub(super) fn get(&self, page: PageId) -> History {
         let (chunk, at) = split(page);
         match self.chunks.get(chunk).and_then(|chunk| chunk.get(at)) {

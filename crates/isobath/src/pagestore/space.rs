@@ -180,7 +180,9 @@ impl Space {
         let before = self.table.len();
         self.table.grow(segments);
         let pages = u64::from(segments) * u64::from(self.segment_bytes()) / PAGE_SIZE as u64;
-        self.policy.resized(pages);
+        if self.policy.resized(pages) {
+            self.histories.forget();
+        }
         self.busy.resize(segments as usize, 0);
         self.summaries.resize(segments as usize, 0);
         self.waste.resize(segments as usize, 0);
@@ -229,6 +231,11 @@ impl Space {
         self.busy[segment as usize] = 0;
         self.free.push(segment);
         self.system -= 1;
+    }
+
+    /// Segments that hold no pages of the store: superblocks, log, checkpoints.
+    pub(crate) fn system_segments(&self) -> u32 {
+        self.system
     }
 
     /// What was written to a sealed segment that has no summary; `None` if it has one.
@@ -412,6 +419,21 @@ impl Space {
             return Err(NoSegment);
         }
         self.free.pop().ok_or(NoSegment)
+    }
+
+    /// Takes up to `most` free segments, and at most half of the spare ones, out of use: those from place `from` on in the
+    /// list of free segments. For [`Space::give_spare`].
+    pub(crate) fn take_spare(&mut self, from: usize, most: usize) -> Vec<u32> {
+        let most = most.min(self.spare_segments().div_ceil(2) as usize);
+        let from = from.min(self.free.len());
+        let to = (from + most).min(self.free.len());
+        self.free.drain(from..to).collect()
+    }
+
+    /// Puts segments back that [`Space::take_spare`] took, in front of place `before`.
+    pub(crate) fn give_spare(&mut self, before: usize, segments: Vec<u32>) {
+        let at = before.saturating_sub(segments.len()).min(self.free.len());
+        self.free.splice(at..at, segments);
     }
 
     fn count_live(&mut self, length: u32) {

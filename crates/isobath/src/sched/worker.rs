@@ -201,6 +201,29 @@ impl Worker {
         self.suspend();
     }
 
+    /// In a simulation, where no task is ever interrupted, lets others run now and
+    /// then, as they would on other threads; elsewhere does nothing.
+    #[inline(always)]
+    pub(crate) fn may_be_interrupted(&self) {
+        #[cfg(any(test, feature = "simulation"))]
+        if self.order.get() != 0 && self.in_task() {
+            let next = self.draw();
+            for _ in 0..(next >> 20) % 6 / 3 * ((next >> 30) % 12) {
+                self.yield_now();
+            }
+        }
+    }
+
+    /// The next number of the generator that orders ready tasks (xorshift64).
+    fn draw(&self) -> u64 {
+        let state = self.order.get();
+        let mut next = state ^ state << 13;
+        next ^= next >> 7;
+        next ^= next << 17;
+        self.order.set(next);
+        next
+    }
+
     /// Makes a suspended task ready.
     pub(crate) fn make_ready(&self, task: TaskId) {
         if self.slots[task.slot as usize].generation.get() == task.generation {
@@ -426,12 +449,8 @@ impl Worker {
         let mut ready = self.ready.borrow_mut();
         let state = self.order.get();
         if state != 0 && ready.len() > 1 {
-            // Any order is allowed; a simulation tries many (xorshift64).
-            let mut next = state ^ state << 13;
-            next ^= next >> 7;
-            next ^= next << 17;
-            self.order.set(next);
-            let at = (next % ready.len() as u64) as usize;
+            // Any order is allowed; a simulation tries many.
+            let at = (self.draw() % ready.len() as u64) as usize;
             ready.swap(0, at);
         }
         ready.pop_front()

@@ -284,6 +284,7 @@ impl MergeCursor {
         );
         let id = source.tree.state.tree.id;
         let versions = &source.view.transactions().versions;
+        source.view.interrupted();
         let older = versions.within(id, bounds, source.view.lsn());
         source.view.check(source.tree)?;
         let own = within(source.writes, bounds);

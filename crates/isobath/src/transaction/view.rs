@@ -62,9 +62,19 @@ impl View {
         tree.alive()
     }
 
+    /// Between reading a leaf and asking for versions, others may run.
+    pub(super) fn interrupted(&self) {
+        Local::with_current(&self.runtime.engine, |local| {
+            if let Some(local) = local {
+                local.worker.may_be_interrupted();
+            }
+        });
+    }
+
     /// What `key` had when the snapshot began, if what is in the leaf, which was
     /// read before this is called, may be newer.
     pub(super) fn older(&self, tree: &Tree, key: &[u8]) -> Option<OldValue> {
+        self.interrupted();
         let id = tree.state.tree.id;
         self.transactions().versions.find(id, key, self.lsn())
     }

@@ -100,6 +100,18 @@ struct Peeked {
     length: usize,
 }
 
+/// Rounds that a commit makes because snapshots begin between two of its steps.
+const MOST_ROUNDS: usize = 1000;
+
+/// How reading what the keys have has ended.
+enum Peek {
+    Done(Vec<Peeked>),
+    /// Whoever asked for the change does not want it any more.
+    Refused,
+    /// What snapshots would need is more than the version store may hold.
+    TooMuch,
+}
+
 /// Gives one key a value, or takes it, on nobody's behalf. `go` sees what the
 /// key has and says whether to go on; it may be asked several times, and its
 /// last answer is returned.
@@ -115,7 +127,9 @@ pub(crate) fn change_one(
     let locked = transactions.locks.one(local, change.number());
     if !engine.log.is_on() && transactions.snapshots.active() == 0 {
         let slot = transactions.tracker.occupy(local.worker.index, &engine.log);
+        local.worker.may_be_interrupted();
         if transactions.snapshots.active() == 0 {
+            local.worker.may_be_interrupted();
             let (went, dead) = apply_blindly(local, &change, &mut go)?;
             drop(slot);
             drop(locked);
@@ -269,26 +283,32 @@ impl<'a> Commit<'a, '_> {
 
     /// Whether some snapshot but the author's own needs versions.
     fn must_publish(&self) -> bool {
-        let own = u64::from(self.author.snapshot.is_some());
-        self.transactions().snapshots.active() > own
+        self.transactions().snapshots.others(self.author.snapshot)
     }
 
     fn run(mut self) -> Result<Outcome, Error> {
         self.validate_writes()?;
-        // Bound: another round only when the first snapshot has begun meanwhile.
-        loop {
+        for _ in 0..MOST_ROUNDS {
             let publish = self.must_publish();
-            let Some(peeked) = self.peek(publish)? else {
-                return Ok(Outcome {
-                    lsn: None,
-                    dead: Vec::new(),
-                    versions: 0,
-                });
-            };
-            if let Some(outcome) = self.write(peeked, publish)? {
-                return Ok(outcome);
+            match self.peek(publish)? {
+                Peek::Refused => {
+                    return Ok(Outcome {
+                        lsn: None,
+                        dead: Vec::new(),
+                        versions: 0,
+                    });
+                }
+                // Nobody may need what is too much to keep.
+                Peek::TooMuch => self.transactions().expel_others(self.author.snapshot),
+                Peek::Done(peeked) => {
+                    if let Some(outcome) = self.write(peeked, publish)? {
+                        return Ok(outcome);
+                    }
+                }
             }
         }
+        // Snapshots have begun again and again between two steps.
+        Err(Error::SnapshotTooOld)
     }
 
     /// First committer wins: nobody has changed these keys since the snapshot.
@@ -314,10 +334,11 @@ impl<'a> Commit<'a, '_> {
     }
 
     /// Reads what the keys have, with the bytes of inline values if `publish`.
-    fn peek(&mut self, publish: bool) -> Result<Option<Vec<Peeked>>, Error> {
+    fn peek(&mut self, publish: bool) -> Result<Peek, Error> {
         let ctx = TaskContext { local: self.local };
         let mut peeked = Vec::with_capacity(self.changes.len());
         let mut bytes = Vec::new();
+        let mut kept = 0;
         for (at, change) in self.changes.iter().enumerate() {
             change.check_gate()?;
             let kind = change.tree.get(&ctx, change.key, &mut bytes);
@@ -328,9 +349,13 @@ impl<'a> Commit<'a, '_> {
                 bytes: &bytes,
             });
             if !(self.go)(at, old)? {
-                return Ok(None);
+                return Ok(Peek::Refused);
             }
             let length = old.map_or(0, |old| old.bytes.len());
+            kept += (change.key.len() + length) as u64;
+            if publish && kept > self.transactions().versions.limit() {
+                return Ok(Peek::TooMuch);
+            }
             let old = match old {
                 Some(old) if old.kind == ValueKind::Inline && !publish => {
                     OldValue::Inline(Box::default())
@@ -339,7 +364,7 @@ impl<'a> Commit<'a, '_> {
             };
             peeked.push(Peeked { old, length });
         }
-        Ok(Some(peeked))
+        Ok(Peek::Done(peeked))
     }
 
     /// Pages that applying may take: none for removing, nor for replacing a
@@ -406,6 +431,7 @@ impl<'a> Commit<'a, '_> {
             .transactions()
             .tracker
             .occupy(local.worker.index, &engine.log);
+        local.worker.may_be_interrupted();
         if !publish && self.must_publish() {
             return Ok(None);
         }
@@ -417,11 +443,14 @@ impl<'a> Commit<'a, '_> {
             Vec::new()
         };
         let published = publish.then(|| self.publish(&slot, peeked, &record));
+        local.worker.may_be_interrupted();
         if let Err(error) = self.validate_reads(published) {
             self.cancel(published);
             return Err(error);
         }
+        local.worker.may_be_interrupted();
         let lsn = self.append(&slot, &record, publish);
+        local.worker.may_be_interrupted();
         if let Err(error) = self.apply(&prepaid, lsn) {
             self.fail(slot, published, &error);
             return Err(error);
@@ -521,6 +550,7 @@ impl<'a> Commit<'a, '_> {
         for change in self.changes {
             let decide = |_: Option<ValueRef<'_>>| change.decision();
             change.tree.apply(ctx, change.key, Some(lsn), decide)?;
+            self.local.worker.may_be_interrupted();
         }
         Ok(())
     }

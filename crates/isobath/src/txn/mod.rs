@@ -159,6 +159,15 @@ impl Transactions {
         }
     }
 
+    /// Has every snapshot but `own` fail: what they would need is more than the
+    /// version store holds.
+    pub(crate) fn expel_others(&self, own: Option<&Registered>) {
+        let expelled = self.snapshots.expel_others(own);
+        self.counters
+            .expelled
+            .fetch_add(expelled, Ordering::Relaxed);
+    }
+
     /// Leaves large values that nobody reads any more to the next task.
     pub(crate) fn bury(&self, dead: impl IntoIterator<Item = Dead>) {
         let mut dead = dead.into_iter().peekable();

@@ -56,7 +56,7 @@ impl Shard {
 
 /// All open snapshots of a store.
 pub(crate) struct Snapshots {
-    /// Open ones and those being opened, failed ones included.
+    /// Open ones and those being opened; not those that have failed.
     active: AtomicU64,
     next: AtomicU64,
     shards: [Shard; SHARDS],
@@ -74,8 +74,7 @@ impl Snapshots {
         }
     }
 
-    /// Snapshots that are open or being opened. A commit asks after it has
-    /// occupied its slot.
+    /// Snapshots that are open or being opened.
     #[inline]
     pub(crate) fn active(&self) -> u64 {
         self.active.load(Ordering::SeqCst)
@@ -122,10 +121,10 @@ impl Snapshots {
     pub(crate) fn end(&self, registered: &Registered) {
         let shard = self.shard(registered.number);
         let mut live = shard.live.lock();
-        live.remove(&(registered.lsn, registered.number));
-        shard.note_oldest(&live);
-        drop(live);
-        self.active.fetch_sub(1, Ordering::SeqCst);
+        if live.remove(&(registered.lsn, registered.number)).is_some() {
+            shard.note_oldest(&live);
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     /// No open snapshot, and none that begins later, is below this.
@@ -134,6 +133,41 @@ impl Snapshots {
         fence(Ordering::SeqCst);
         let oldest = self.shards.iter().map(|s| s.oldest.load(Ordering::SeqCst));
         oldest.fold(watermark, u64::min)
+    }
+
+    fn expel(&self, snapshot: &Registered) {
+        // In this order: see `others`.
+        snapshot.too_old.store(true, Ordering::SeqCst);
+        self.active.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a snapshot beside `own` is open or being opened. A commit asks after it
+    /// has occupied its slot.
+    #[inline]
+    pub(crate) fn others(&self, own: Option<&Registered>) -> bool {
+        let active = self.active();
+        // If `own` has failed by now, and is counted still, the answer is yes for no
+        // reason, which is harmless.
+        let counts = own.is_some_and(|own| !own.too_old.load(Ordering::SeqCst));
+        active > u64::from(counts)
+    }
+
+    /// Has every snapshot but `own` fail from now on; how many.
+    pub(super) fn expel_others(&self, own: Option<&Registered>) -> u64 {
+        let mut expelled = 0;
+        for shard in &self.shards {
+            let mut live = shard.live.lock();
+            live.retain(|_, snapshot| {
+                let stays = own.is_some_and(|own| own.number == snapshot.number);
+                if !stays {
+                    self.expel(snapshot);
+                    expelled += 1;
+                }
+                stays
+            });
+            shard.note_oldest(&live);
+        }
+        expelled
     }
 
     /// Has the oldest snapshot fail from now on; `false` if none is open.
@@ -146,7 +180,7 @@ impl Snapshots {
         let Some((_, expelled)) = live.pop_first() else {
             return false;
         };
-        expelled.too_old.store(true, Ordering::SeqCst);
+        self.expel(&expelled);
         shard.note_oldest(&live);
         true
     }
@@ -172,6 +206,8 @@ mod tests {
         assert_eq!(snapshots.active(), 2);
         assert!(snapshots.expel_oldest());
         assert!(first.check().is_err() && second.check().is_ok());
+        assert_eq!(snapshots.active(), 1);
+        assert!(!snapshots.others(Some(&second)) && snapshots.others(Some(&first)));
         assert_eq!(snapshots.horizon(&log, &tracker), second.lsn);
         snapshots.end(&first);
         snapshots.end(&second);

@@ -325,6 +325,20 @@ impl Versions {
         })
     }
 
+    /// The large values that only versions name.
+    pub(crate) fn large_values(&self) -> Vec<Descriptor> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let inner = shard.inner.lock();
+            let chains = inner.trees.values().flat_map(BTreeMap::values);
+            found.extend(chains.flatten().filter_map(|version| match &version.old {
+                OldValue::Extent(descriptor) => Some(*descriptor),
+                OldValue::Absent | OldValue::Inline(_) => None,
+            }));
+        }
+        found
+    }
+
     // ---- collection -------------------------------------------------------------
 
     /// Drops versions below `horizon`, at most `most`; large values that only

@@ -1,0 +1,261 @@
+//! Verbs that simulate.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+use super::Size;
+
+#[derive(Debug, Args)]
+pub(crate) struct SimArgs {
+    #[command(subcommand)]
+    pub(crate) verb: SimVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SimVerb {
+    /// Simulate cleaning: policies x workloads x fill factors, on laws or traces
+    Clean(Box<SimCleanArgs>),
+    /// What cleaning must cost: the analysis, Tables 1 and 2, and the bound for any workload
+    Analysis(SimAnalysisArgs),
+}
+
+/// Sizes of pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PageSizesName {
+    /// All pages have --page bytes
+    Fixed,
+    /// From a quarter of --page to --page
+    Spread,
+}
+
+/// What happens to an older version that is still in the sort buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DuplicatesName {
+    /// It is written too, as in the paper's numbers
+    Written,
+    /// The newer version replaces it, as an engine does
+    Absorbed,
+}
+
+/// One fill factor, or several with equal distances: `0.8`, `0.5..0.95:0.05`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Fills(pub(crate) Vec<f64>);
+
+/// Most fill factors that one range may name.
+const FILLS_MAX: f64 = 1000.0;
+
+impl FromStr for Fills {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |part: &str| part.trim().parse::<f64>().ok().filter(|x| x.is_finite());
+        let wrong = || format!("`{text}` is no fill factor; write 0.8 or 0.5..0.95:0.05");
+        let Some((low, rest)) = text.split_once("..") else {
+            return number(text).map(|x| Fills(vec![x])).ok_or_else(wrong);
+        };
+        let (high, step) = rest.split_once(':').unwrap_or((rest, "0.05"));
+        match (number(low), number(high), number(step)) {
+            (Some(low), Some(high), Some(step))
+                if step > 0.0 && low <= high && (high - low) / step < FILLS_MAX =>
+            {
+                let count = ((high - low) / step + 1e-9) as u32;
+                // To six digits, so that reports say 0.6 and not 0.6000000000000001.
+                let tidy = |x: f64| (x * 1e6).round() / 1e6;
+                Ok(Fills(
+                    (0..=count)
+                        .map(|i| tidy(low + f64::from(i) * step))
+                        .collect(),
+                ))
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Wamp is the paper's measure: pages that the cleaner moves per page that the user \
+writes, (1-E)/E; write amplification elsewhere is 1 + Wamp. `steady` is the \
+second half of a run, `bound` what no policy can beat on average (the fluid \
+bound), E the share of a segment that is dead when it is cleaned.
+
+POLICIES: age, greedy, cost-benefit, multi-log, mdc, mdc-no-sep-user, \
+mdc-no-sep-user-gc, life-table, and with exact knowledge of a law that does not \
+change multi-log-opt and mdc-opt; `all` is every one.
+
+WORKLOADS:
+  uniform
+  hot-cold:0.8           80% of the updates to 20% of the pages
+  hot-cold:0.9:0.2       90% to 20%
+  zipf:0.99              any exponent from 0 to 10
+  shifting:0.8:0.2:5     hot-cold; the hot set jumps every 5 x pages updates
+  sliding:0.8:0.2:10     hot-cold; the hot set slides once around in 10 x pages updates
+  zipf-moving:0.99:20    Zipf; a page goes from hottest to coldest in 20 x pages updates
+
+TRACES (--trace, --trace-format):
+  csv       `W,page[,count]` or `T,page[,count]` per line, T being a trim; # starts a comment
+  binary    the same in eight bytes per record: what `isobath bench lookup --trace` writes
+  blkparse  the text that blkparse prints: queued writes and discards
+  msr       MSR-Cambridge block traces
+Without --device a trace's pages are renumbered, and the device is made so large \
+that they fill it to --fill. With --device its page numbers must lie within the \
+device x fill.
+
+docs/cleaning.md says more, and how to read the report.
+
+Examples:
+  isobath sim clean --workload uniform,zipf:0.99 --fill 0.5..0.95:0.05 --html report.html
+  isobath sim clean --policy all --workload hot-cold:0.8 --csv rows.csv
+  isobath sim clean --policy mdc --workload zipf:0.99 --sort-buffer 0,1,2,4,8,16,32
+  isobath sim clean --trace engine.trace --trace-format binary --policy greedy,mdc,life-table
+  isobath sim clean --paper --device 4GiB --writes 20 --html paper.html
+  isobath sim clean --policy greedy --device 100GB --writes 100      # the paper's full size")]
+pub(crate) struct SimCleanArgs {
+    /// Cleaning policies
+    #[arg(
+        long,
+        value_name = "POLICY,...",
+        value_delimiter = ',',
+        default_value = "greedy,mdc,life-table"
+    )]
+    pub(crate) policy: Vec<String>,
+    /// Laws that page writes follow [default: uniform, without --trace]
+    #[arg(long, value_name = "WORKLOAD,...", value_delimiter = ',')]
+    pub(crate) workload: Vec<String>,
+    /// A recording of page writes; repeat for several
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) trace: Vec<PathBuf>,
+    /// Format of the traces
+    #[arg(long, value_name = "FORMAT", default_value = "csv", requires = "trace")]
+    pub(crate) trace_format: String,
+    /// Times that each trace is played
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "trace")]
+    pub(crate) repeat: u32,
+    /// Fill factors: user data over the device, as numbers or ranges like 0.5..0.95:0.05
+    #[arg(
+        long,
+        value_name = "F,...",
+        value_delimiter = ',',
+        default_value = "0.8"
+    )]
+    pub(crate) fill: Vec<Fills>,
+    /// Size of the device [default: 4GiB; for a trace what its pages need]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) device: Option<Size>,
+    /// Size of a segment, the unit of cleaning
+    #[arg(long, value_name = "SIZE", default_value = "2MiB")]
+    pub(crate) segment: Size,
+    /// Size of a page, the largest one with --page-sizes spread
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub(crate) page: Size,
+    /// Whether pages vary in size
+    #[arg(long, value_enum, default_value = "fixed")]
+    pub(crate) page_sizes: PageSizesName,
+    /// Free segments below which cleaning starts
+    #[arg(long, value_name = "SEGMENTS", default_value_t = 32)]
+    pub(crate) reserve: u32,
+    /// Segments cleaned at a time [default: the policy's choice, mostly 64]
+    #[arg(long, value_name = "SEGMENTS")]
+    pub(crate) batch: Option<u32>,
+    /// Segments beside the device [default: those that give it the paper's share of reserve]
+    #[arg(long, value_name = "SEGMENTS")]
+    pub(crate) spare: Option<u32>,
+    /// Buffers in which user writes are sorted, for policies that sort
+    #[arg(
+        long,
+        value_name = "SEGMENTS,...",
+        value_delimiter = ',',
+        default_value = "16"
+    )]
+    pub(crate) sort_buffer: Vec<u32>,
+    /// What happens to a page that is written again while it is in the sort buffer
+    #[arg(long, value_enum, default_value = "written")]
+    pub(crate) duplicates: DuplicatesName,
+    /// Length of each run, in device sizes written by the user (the paper: 100)
+    #[arg(long, value_name = "TIMES", default_value_t = 10.0)]
+    pub(crate) writes: f64,
+    /// Length of each run in page writes
+    #[arg(long, value_name = "N", conflicts_with = "writes")]
+    pub(crate) updates: Option<u64>,
+    /// Run what the paper's figures 3, 4 and 5 show, instead of a sweep of your own
+    #[arg(long, conflicts_with_all = ["policy", "workload", "trace", "fill", "sort_buffer", "spare"])]
+    pub(crate) paper: bool,
+    /// Simulations at a time [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
+    /// Seed of the workloads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write the rows as CSV
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) csv: Option<PathBuf>,
+    /// Write a report with the paper's tables and figures
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) html: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without a workload: equation (4) for each fill factor (Table 1) and the cost of \
+hot and cold data apart (Table 2), beside the paper's numbers.
+
+With workloads or traces: the fluid bound, which says how the slack is divided at \
+best between pages of different frequencies, and what cleaning then costs. The \
+frequencies behind a trace are estimated from its counts.
+
+Examples:
+  isobath sim analysis
+  isobath sim analysis --workload zipf:0.99,hot-cold:0.8 --fill 0.5..0.95:0.05 --csv bounds.csv
+  isobath sim analysis --trace engine.trace --trace-format binary --fill 0.8")]
+pub(crate) struct SimAnalysisArgs {
+    /// Laws whose bound is asked for; as for `isobath sim clean`
+    #[arg(long, value_name = "WORKLOAD,...", value_delimiter = ',')]
+    pub(crate) workload: Vec<String>,
+    /// Recordings whose bound is asked for
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) trace: Vec<PathBuf>,
+    /// Format of the traces
+    #[arg(long, value_name = "FORMAT", default_value = "csv", requires = "trace")]
+    pub(crate) trace_format: String,
+    /// Fill factors [default: those of Table 1; 0.8 for workloads]
+    #[arg(long, value_name = "F,...", value_delimiter = ',')]
+    pub(crate) fill: Vec<Fills>,
+    /// Pages that a Zipf law ranks
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    pub(crate) pages: u32,
+    /// Size of a page, for block traces
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub(crate) page: Size,
+    /// Write the rows as CSV
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) csv: Option<PathBuf>,
+    /// Write the tables as a page
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) html: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fill_factors_are_numbers_or_ranges() {
+        assert_eq!("0.8".parse(), Ok(Fills(vec![0.8])));
+        assert_eq!("0.5..0.6:0.05".parse(), Ok(Fills(vec![0.5, 0.55, 0.6])));
+        let range: Fills = "0.5..0.95".parse().unwrap();
+        assert_eq!((range.0.len(), range.0[2]), (10, 0.6));
+        for wrong in [
+            "",
+            "x",
+            "0.5..",
+            "0.9..0.5",
+            "0.1..0.9:0",
+            "0.1..0.9:1e-9",
+            "nan",
+        ] {
+            assert!(wrong.parse::<Fills>().is_err(), "{wrong}");
+        }
+    }
+}

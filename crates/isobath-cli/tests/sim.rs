@@ -1,0 +1,279 @@
+//! sim clean and sim analysis.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod support;
+
+use support::Place;
+
+/// A device that is simulated in milliseconds.
+const SMALL: [&str; 9] = [
+    "sim",
+    "clean",
+    "--device",
+    "64MiB",
+    "--segment",
+    "256KiB",
+    "--writes",
+    "3",
+    "--threads=2",
+];
+
+fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&SMALL, more].concat()
+}
+
+#[test]
+fn a_sweep_prints_a_table_and_writes_csv_and_html() {
+    let place = Place::new();
+    let answer = place
+        .run(&small(&[
+            "--policy",
+            "greedy,mdc",
+            "--workload",
+            "uniform,hot-cold:0.9",
+            "--fill",
+            "0.6..0.8:0.1",
+            "--csv",
+            "rows.csv",
+            "--html",
+            "report.html",
+        ]))
+        .ok();
+    for word in [
+        "Wamp steady",
+        "bound",
+        "hot-cold:0.9",
+        "mdc",
+        "written: rows.csv",
+    ] {
+        assert!(answer.text().contains(word), "{word}: {}", answer.text());
+    }
+    let csv = std::fs::read_to_string(place.path("rows.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 2 * 2 * 3);
+    let html = std::fs::read_to_string(place.path("report.html")).unwrap();
+    for word in ["Table 1", "Table 2", "<svg", "Fig. 5", "hot-cold:0.9"] {
+        assert!(html.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn json_rows_carry_the_distribution_and_the_series() {
+    let place = Place::new();
+    let rows = place
+        .run(&small(&[
+            "--json",
+            "--policy",
+            "mdc",
+            "--workload",
+            "zipf:0.99",
+            "--sort-buffer",
+            "0,4",
+            "--duplicates",
+            "absorbed",
+            "--page-sizes",
+            "spread",
+        ]))
+        .ok()
+        .json();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[1]["sort_buffer_segments"], 4);
+    assert_eq!(rows[1]["duplicates_absorbed"], true);
+    assert!(rows[0]["wamp_series_ratio"].as_array().unwrap().len() >= 100);
+    assert_eq!(
+        rows[0]["emptiness_histogram_count"]
+            .as_array()
+            .unwrap()
+            .len(),
+        101
+    );
+    assert!(rows[0]["wamp_steady_ratio"].as_f64().unwrap() > 0.0);
+    let writes = |row: &serde_json::Value| row["page_writes_per_update_steady"].as_f64().unwrap();
+    assert!(
+        writes(&rows[1]) < writes(&rows[0]),
+        "absorbing saves writes"
+    );
+}
+
+#[test]
+fn every_policy_and_every_law_runs() {
+    let place = Place::new();
+    let laws = "uniform,hot-cold:0.8,hot-cold:0.9:0.2,zipf:1.35";
+    let rows = place
+        .run(&small(&["--json", "--policy", "all", "--workload", laws]))
+        .ok()
+        .json();
+    assert_eq!(rows.len(), 10 * 4);
+    let moving = "shifting:0.8:0.2:5,sliding:0.8:0.2:10,zipf-moving:0.99:20";
+    let rows = place
+        .run(&small(&["--json", "--workload", moving]))
+        .ok()
+        .json();
+    assert_eq!(rows.len(), 3 * 3);
+    assert!(rows.iter().all(|row| row["wamp_bound_ratio"].is_null()));
+}
+
+/// A number that looks random.
+fn scramble(i: u64) -> u64 {
+    let mut z = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ z >> 31
+}
+
+/// 4,000 pages, then 40,000 writes of the first half of them.
+fn csv_trace() -> String {
+    let mut text = String::from("# load\nW,0,4000\n");
+    for i in 0..40_000u64 {
+        text += &format!("W,{}\n", scramble(i) % 2000);
+    }
+    text
+}
+
+#[test]
+fn traces_of_every_text_format_are_played() {
+    let place = Place::new();
+    place.write("t.csv", csv_trace());
+    place.write(
+        "t.blkparse",
+        (0..30_000u64)
+            .map(|i| {
+                let sector = scramble(i) % 3000 * 8;
+                format!("  8,0 1 {i} 0.{i:09} 697 Q W {sector} + 8 [x]\n")
+            })
+            .collect::<String>(),
+    );
+    place.write(
+        "t.msr",
+        (0..30_000u64)
+            .map(|i| format!("{i},usr,0,Write,{},4096,1\n", scramble(i) % 3000 * 4096))
+            .collect::<String>(),
+    );
+    for format in ["csv", "blkparse", "msr"] {
+        let file = format!("t.{format}");
+        let rows = place
+            .run(&[
+                "sim",
+                "clean",
+                "--json",
+                "--policy",
+                "mdc",
+                "--trace",
+                &file,
+                "--trace-format",
+                format,
+                "--segment",
+                "64KiB",
+                "--reserve",
+                "4",
+                "--batch",
+                "4",
+                "--sort-buffer",
+                "2",
+                "--repeat",
+                "2",
+            ])
+            .ok()
+            .json();
+        assert_eq!(rows[0]["workload"], file);
+        assert!(
+            rows[0]["wamp_steady_ratio"].as_f64().unwrap() > 0.01,
+            "{rows:?}"
+        );
+        assert!(rows[0]["wamp_bound_ratio"].as_f64().unwrap() > 0.0);
+    }
+    let bounds = place
+        .run(&["sim", "analysis", "--json", "--trace", "t.csv"])
+        .ok()
+        .json();
+    let fifth = bounds[0]["busiest_fifth_updates_ratio"].as_f64().unwrap();
+    assert!((0.3..0.5).contains(&fifth), "{fifth}");
+}
+
+#[test]
+fn bad_traces_are_refused_with_the_line() {
+    let place = Place::new();
+    let run = |args: &[&str]| place.run(&[&["sim", "clean", "--trace"], args].concat());
+    run(&["none.csv"]).fails(3, "none.csv");
+    place.write("empty.csv", "");
+    run(&["empty.csv"]).fails(3, "empty.csv: the trace has no page write in 0 lines");
+    place.write("bad.csv", "W,1\nW,2\nW,two\n");
+    run(&["bad.csv"]).fails(
+        3,
+        "bad.csv: trace line 3: the page must be a number: `W,two`",
+    );
+    place.write("far.csv", "W,1\nW,999999\n");
+    run(&["far.csv", "--device", "64MiB"]).fails(
+        3,
+        "trace line 2 names page 999999, but the device has 13107 pages",
+    );
+    run(&["bad.csv", "--trace-format", "binary"]).fails(3, "not a binary trace");
+    run(&["bad.csv", "--trace-format", "vscsi"]).fails(
+        2,
+        "unknown trace format `vscsi`; the known ones are csv, binary, blkparse, msr",
+    );
+    run(&["bad.csv", "--repeat", "0"]).fails(2, "--repeat must be at least 1");
+    place.write("one.csv", "W,1\n");
+    run(&["one.csv", "--policy", "mdc-opt"]).fails(2, "exact update frequency");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused_with_a_reason() {
+    let place = Place::new();
+    let run = |args: &[&str]| place.run(&[&["sim", "clean"], args].concat());
+    run(&["--policy", "lru"]).fails(
+        2,
+        "unknown cleaning policy `lru`; the known ones are age, greedy",
+    );
+    run(&["--workload", "gauss"]).fails(2, "unknown workload `gauss`; write one of: uniform");
+    run(&["--workload", "hot-cold:1.5"]).fails(2, "must be between 0 and 1");
+    run(&["--fill", "1.5"]).fails(2, "fill factor 1.5 must be above 0 and below 1");
+    run(&["--fill", "much"]).fails(2, "`much` is no fill factor");
+    run(&["--fill", "0.99", "--spare", "0", "--device", "256MiB"]).fails(2, "cannot be sustained");
+    run(&["--page", "3000"]).fails(2, "not a positive multiple of page size 3000");
+    run(&["--page", "0"]).fails(2, "--page must be");
+    run(&["--segment", "8GiB"]).fails(2, "--segment must be");
+    run(&["--device", "3MiB"]).fails(2, "--device must be a multiple of --segment");
+    run(&["--batch", "0"]).fails(2, "at least 1 segment");
+    run(&["--writes", "0"]).fails(2, "--writes must be a number above 0");
+    run(&["--policy", "mdc-opt", "--workload", "sliding:0.8:0.2:5"])
+        .fails(2, "exact update frequency");
+    run(&["--paper", "--fill", "0.5"]).fails(2, "cannot be used with");
+    run(&["--device", "64TiB", "--segment", "1MiB"]).fails(2, "2^31");
+    place.run(&["sim"]).fails(2, "Usage");
+}
+
+#[test]
+fn analysis_prints_both_tables_and_bounds() {
+    let place = Place::new();
+    let text = place.run(&["sim", "analysis"]).ok();
+    for word in ["Table 1", "0.3714", "1.66", "Table 2", "4.76", "80:20"] {
+        assert!(text.text().contains(word), "{word}: {}", text.text());
+    }
+    let rows = place.run(&["sim", "analysis", "--json"]).ok().json();
+    assert_eq!(rows.len(), 17 + 5);
+    let args = [
+        "sim",
+        "analysis",
+        "--workload",
+        "uniform,hot-cold:0.8",
+        "--fill",
+        "0.5..0.9:0.1",
+        "--csv",
+        "b.csv",
+        "--html",
+        "b.html",
+    ];
+    place.run(&args).ok();
+    let csv = std::fs::read_to_string(place.path("b.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 2 * 5);
+    assert!(place.path("b.html").exists());
+    place
+        .run(&["sim", "analysis", "--workload", "sliding:0.8:0.2:5"])
+        .fails(2, "changes over time");
+    place
+        .run(&["sim", "analysis", "--fill", "1"])
+        .fails(2, "must be above 0 and below 1");
+    place
+        .run(&["sim", "analysis", "--workload", "uniform", "--pages", "0"])
+        .fails(2, "--pages must be");
+}

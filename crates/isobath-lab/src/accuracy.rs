@@ -1,0 +1,178 @@
+//! How well drive models predict: the whole experiment in one call.
+//!
+//! Twenty designed points train the models, a hundred seeded ones over k, r, I/O size and mix judge them. The two are measured
+//! in runs of their own, on test files of their own, and the second is used for nothing else. MQSSD as printed is not
+//! determined by twenty points, so it gets the paper's whole grid, from a third run.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use isobath_model::ModelKind;
+
+use crate::drive_model::{self, Evaluation};
+use crate::probe::{self, Grid, ProbePlan};
+use crate::{LabError, Monitor};
+
+/// The experiment.
+#[derive(Debug, Clone)]
+pub struct AccuracyPlan {
+    /// A directory on the drive: test files are made there and removed.
+    pub path: PathBuf,
+    /// Where the three profiles are written.
+    pub output: PathBuf,
+    /// Thirty test points and fewer repeats: two minutes, for a first look.
+    pub quick: bool,
+    /// Go on with the profiles that are there.
+    pub resume: bool,
+}
+
+const TEST_POINTS: usize = 100;
+const TEST_POINTS_QUICK: usize = 30;
+/// Not the seed of the training run: the order of its points is drawn from it too.
+const TEST_SEED: u64 = 2;
+
+impl AccuracyPlan {
+    fn file(&self, name: &str) -> PathBuf {
+        self.output.join(name)
+    }
+
+    /// The runs in their order: training, test, and the paper's grid.
+    #[must_use]
+    pub fn probes(&self) -> Vec<ProbePlan> {
+        let base = |name: &str, grid| {
+            let whole = ProbePlan::new(&self.path, &self.file(name), Grid::Default);
+            let mut plan = ProbePlan {
+                grid,
+                // A point is only worth keeping if the drive was the same around it.
+                reruns_max: 8,
+                resume: self.resume,
+                ..whole
+            };
+            if self.quick {
+                plan.bytes = 1 << 30;
+                plan.slice = Duration::from_millis(300);
+                plan.repeats_min = 2;
+                plan.repeats_max = 3;
+                plan.reruns_max = 3;
+                plan.confidence = 0.10;
+                plan.rerun_until = Duration::from_secs(90);
+            }
+            plan
+        };
+        let points = if self.quick {
+            TEST_POINTS_QUICK
+        } else {
+            TEST_POINTS
+        };
+        let test = ProbePlan {
+            seed: TEST_SEED,
+            ..base("accuracy-test.json", Grid::Seeded(points))
+        };
+        let mut probes = vec![base("accuracy-train.json", Grid::Quick), test];
+        if !self.quick {
+            probes.push(ProbePlan {
+                repeats_min: 1,
+                repeats_max: 2,
+                reruns_max: 3,
+                ..base("accuracy-paper.json", Grid::Paper)
+            });
+        }
+        probes
+    }
+
+    /// Least and most seconds of all runs; writes nothing.
+    ///
+    /// # Errors
+    /// As [`probe::prepare`].
+    pub fn seconds(&self) -> Result<(f64, f64), LabError> {
+        let mut total = (0.0, 0.0);
+        for plan in self.probes() {
+            let estimate = probe::prepare(plan)?.estimate();
+            total.0 += estimate.seconds_min;
+            total.1 += estimate.seconds_max;
+        }
+        Ok(total)
+    }
+
+    /// Measures whatever is missing, then trains and judges.
+    ///
+    /// # Errors
+    /// As [`probe::Prepared::run`] and [`drive_model::evaluate`].
+    pub fn run(&self, monitor: &dyn Monitor) -> Result<Evaluation, LabError> {
+        if !self.path.is_dir() {
+            return Err(LabError::input(
+                &self.path,
+                "the experiment needs a directory on the drive, for its test files",
+            ));
+        }
+        std::fs::create_dir_all(&self.output).map_err(LabError::io("create", &self.output))?;
+        let probes = self.probes();
+        for plan in &probes {
+            if !finished(plan)? {
+                monitor.say(&format!("measuring {}", plan.output.display()));
+                probe::prepare(plan.clone())?.run(monitor)?;
+            }
+        }
+        let mut evaluation = drive_model::evaluate(&probes[0].output, &probes[1].output)?;
+        if let Some(paper) = probes.get(2) {
+            add_printed(&mut evaluation, &paper.output, &probes[1].output)?;
+        }
+        Ok(evaluation)
+    }
+}
+
+/// Whether an earlier session finished this run.
+fn finished(plan: &ProbePlan) -> Result<bool, LabError> {
+    if !(plan.resume && plan.output.exists()) {
+        return Ok(false);
+    }
+    Ok(drive_model::read_profile(&plan.output)?.complete)
+}
+
+/// Puts MQSSD as printed, fitted to the paper's grid, in the place of the one that twenty points did not determine.
+fn add_printed(evaluation: &mut Evaluation, grid: &Path, test: &Path) -> Result<(), LabError> {
+    let printed = drive_model::evaluate(grid, test)?;
+    let kind = ModelKind::MqssdPrinted;
+    let found = printed.models.into_iter().find(|m| m.kind == kind);
+    let place = evaluation.models.iter_mut().find(|m| m.kind == kind);
+    if let (Some(found), Some(place)) = (found, place) {
+        *place = drive_model::JudgedModel {
+            chosen: false,
+            ..found
+        };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(quick: bool) -> AccuracyPlan {
+        AccuracyPlan {
+            path: "/mnt".into(),
+            output: "out".into(),
+            quick,
+            resume: false,
+        }
+    }
+
+    #[test]
+    fn training_and_test_share_nothing_but_the_drive() {
+        for quick in [false, true] {
+            let probes = plan(quick).probes();
+            let (train, test) = (&probes[0], &probes[1]);
+            assert!(train.points().len() <= 20);
+            assert_eq!(test.points().len(), if quick { 30 } else { 100 });
+            assert!(train.seed != test.seed && train.output != test.output);
+            assert_eq!(train.bytes, test.bytes, "another size is another cache");
+        }
+    }
+
+    #[test]
+    fn the_printed_model_gets_the_papers_grid() {
+        let probes = plan(false).probes();
+        assert_eq!(probes[2].grid, Grid::Paper);
+        assert_eq!(plan(true).probes().len(), 2);
+    }
+}

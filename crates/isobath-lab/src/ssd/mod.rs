@@ -1,0 +1,364 @@
+//! The simulated SSD as a device of volumes, so that an engine runs on it unchanged and its flash writes are counted.
+//!
+//! [`SimulatedSsd`] puts [`FlashDevice`], a page-mapped translation layer with any of the cleaning policies, behind the
+//! [`Device`] trait. Reads, writes, discards and flushes of every channel reach one drive, in the order in which the
+//! channels are polled. With a timing model the drive has a clock of its own: it goes on to the next completion whenever
+//! a channel is polled that has nothing finished, and never sleeps. Rates over that clock are *modelled*.
+
+mod channel;
+mod file;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use isobath_flash::ftl::{FlashConfig, Smart, Timing};
+use isobath_flash::ftl::{FlashDevice, FlashError, MemoryData, NoData, PageData};
+use isobath_io::{
+    BackendKind, BackendReport, Channel, ChannelOptions, Device, IoError, IoErrorKind, Op,
+    VolumeError,
+};
+
+use crate::LabError;
+use channel::SsdChannel;
+use file::FileData;
+
+/// Bytes of a page: what the drive reads and writes at least.
+const PAGE: u64 = 4096;
+
+/// Where the contents of flash pages live.
+enum Contents {
+    Memory(MemoryData),
+    File(FileData),
+    None(NoData),
+}
+
+impl Contents {
+    /// The first failure of the medium since the last call.
+    fn take_failure(&mut self) -> Option<std::io::Error> {
+        match self {
+            Contents::File(file) => file.take_failure(),
+            _ => None,
+        }
+    }
+}
+
+impl PageData for Contents {
+    fn read(&self, slot: u32, out: &mut [u8]) {
+        match self {
+            Contents::Memory(data) => data.read(slot, out),
+            Contents::File(data) => data.read(slot, out),
+            Contents::None(data) => data.read(slot, out),
+        }
+    }
+    fn write(&mut self, slot: u32, page: &[u8]) {
+        match self {
+            Contents::Memory(data) => data.write(slot, page),
+            Contents::File(data) => data.write(slot, page),
+            Contents::None(data) => data.write(slot, page),
+        }
+    }
+    fn copy(&mut self, from: u32, to: u32) {
+        match self {
+            Contents::Memory(data) => data.copy(from, to),
+            Contents::File(data) => data.copy(from, to),
+            Contents::None(data) => data.copy(from, to),
+        }
+    }
+    fn erase(&mut self, slots: std::ops::Range<u32>) {
+        match self {
+            Contents::Memory(data) => data.erase(slots),
+            Contents::File(data) => data.erase(slots),
+            Contents::None(data) => data.erase(slots),
+        }
+    }
+    fn keeps_contents(&self) -> bool {
+        !matches!(self, Contents::None(_))
+    }
+}
+
+/// The drive and its clock, behind one lock: a real drive too has one translation layer.
+struct Drive {
+    flash: FlashDevice<Contents>,
+    /// Virtual time in nanoseconds.
+    now: u64,
+    /// Power is off: nothing answers.
+    off: bool,
+}
+
+/// A simulated SSD; clones of its `Arc` and volumes on it are the same drive.
+pub struct SimulatedSsd {
+    drive: Mutex<Drive>,
+    capacity: u64,
+    /// Bytes that the volume on it has grown to.
+    len: AtomicU64,
+}
+
+impl SimulatedSsd {
+    /// A fresh, trimmed drive whose contents live in memory, as much as is written to it.
+    ///
+    /// # Errors
+    /// [`LabError::Request`] if the configuration's numbers do not fit each other, or its pages are not 4 KiB.
+    pub fn in_memory(config: FlashConfig) -> Result<Arc<SimulatedSsd>, LabError> {
+        SimulatedSsd::new(config, Contents::Memory(MemoryData::new()))
+    }
+
+    /// A fresh, trimmed drive whose contents live in a new sparse file, which has no name: it goes with the drive. `near`
+    /// is a directory.
+    ///
+    /// # Errors
+    /// As for [`in_memory`](Self::in_memory), and [`LabError::Io`].
+    pub fn in_file(config: FlashConfig, near: &Path) -> Result<Arc<SimulatedSsd>, LabError> {
+        let data = FileData::create(near, u64::from(config.page_bytes))?;
+        SimulatedSsd::new(config, Contents::File(data))
+    }
+
+    /// A drive that keeps no contents and reads zeros: for counting writes.
+    ///
+    /// # Errors
+    /// As for [`in_memory`](Self::in_memory).
+    pub fn without_contents(config: FlashConfig) -> Result<Arc<SimulatedSsd>, LabError> {
+        SimulatedSsd::new(config, Contents::None(NoData))
+    }
+
+    fn new(config: FlashConfig, contents: Contents) -> Result<Arc<SimulatedSsd>, LabError> {
+        if u64::from(config.page_bytes) != PAGE {
+            return Err(LabError::Request(format!(
+                "a simulated SSD under a volume has pages of {PAGE} bytes, not {}",
+                config.page_bytes
+            )));
+        }
+        let capacity = config.user_bytes;
+        let flash = FlashDevice::new(config, contents).map_err(|error| refused(&error))?;
+        Ok(Arc::new(SimulatedSsd {
+            drive: Mutex::new(Drive {
+                flash,
+                now: 0,
+                off: false,
+            }),
+            capacity,
+            len: AtomicU64::new(0),
+        }))
+    }
+
+    fn drive(&self) -> MutexGuard<'_, Drive> {
+        self.drive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The drive's counters.
+    pub fn smart(&self) -> Smart {
+        self.drive().flash.smart()
+    }
+
+    /// Erases of each superblock.
+    pub fn wear(&self) -> Vec<u32> {
+        self.drive().flash.wear().to_vec()
+    }
+
+    /// The drive's own clock in nanoseconds; 0 without a timing model.
+    pub fn modelled_ns(&self) -> u64 {
+        self.drive().now
+    }
+
+    /// Paper 002's first state: everything trimmed.
+    ///
+    /// # Errors
+    /// [`LabError::Request`] if cleaning finds no space.
+    pub fn trim_all(&self) -> Result<(), LabError> {
+        let mut drive = self.drive();
+        drive.flash.trim_all().map_err(|error| refused(&error))
+    }
+
+    /// Paper 002's second state: filled in order, then `times` × capacity of random page writes (the paper: 2). What the
+    /// drive held is zeros afterwards.
+    ///
+    /// # Errors
+    /// [`LabError::Request`] if cleaning finds no space.
+    pub fn precondition(&self, times: f64, seed: u64) -> Result<(), LabError> {
+        let mut drive = self.drive();
+        drive
+            .flash
+            .precondition(times, seed)
+            .map_err(|error| refused(&error))
+    }
+
+    /// Power fails: the write cache is lost, and every I/O fails until [`power_on`](Self::power_on).
+    pub fn power_cut(&self) {
+        let mut drive = self.drive();
+        drive.flash.power_cut();
+        drive.off = true;
+    }
+
+    /// Power is back.
+    pub fn power_on(&self) {
+        self.drive().off = false;
+    }
+
+    fn check(&self, op: Op, offset: u64, len: u64, aligned: bool) -> Result<(), IoError> {
+        let fail = |kind| Err(IoError::new(kind, op, offset, len));
+        if !aligned {
+            return fail(IoErrorKind::Misaligned);
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() => Ok(()),
+            _ => fail(IoErrorKind::OutOfRange),
+        }
+    }
+
+    /// Reads whole pages.
+    fn read_pages(&self, offset: u64, out: &mut [u8]) -> Result<u64, IoError> {
+        let len = out.len() as u64;
+        self.on_drive(Op::Read, offset, len, |drive, at| {
+            let mut done = at;
+            for (page, out) in (page_of(offset)..).zip(out.chunks_mut(PAGE as usize)) {
+                done = done.max(drive.read(page, out, at)?);
+            }
+            Ok(done)
+        })
+    }
+
+    /// Writes whole pages; `durable` ones are on flash when this returns.
+    fn write_pages(&self, offset: u64, from: &[u8], durable: bool) -> Result<u64, IoError> {
+        let len = from.len() as u64;
+        self.on_drive(Op::Write, offset, len, |drive, at| {
+            let mut done = at;
+            for (page, from) in (page_of(offset)..).zip(from.chunks(PAGE as usize)) {
+                done = done.max(drive.write(page, from, at)?);
+            }
+            if durable {
+                done = done.max(drive.flush(at)?);
+            }
+            Ok(done)
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<u64, IoError> {
+        let pages = page_of(len);
+        self.on_drive(Op::Discard, offset, len, |drive, at| {
+            drive.trim(page_of(offset), pages, at)
+        })
+    }
+
+    fn flush(&self) -> Result<u64, IoError> {
+        self.on_drive(Op::Flush, 0, 0, |drive, at| drive.flush(at))
+    }
+
+    /// Does something on the drive now; when it is done in the drive's time.
+    fn on_drive(
+        &self,
+        op: Op,
+        offset: u64,
+        len: u64,
+        work: impl FnOnce(&mut FlashDevice<Contents>, u64) -> Result<u64, FlashError>,
+    ) -> Result<u64, IoError> {
+        let fail = |kind| IoError::new(kind, op, offset, len);
+        let mut drive = self.drive();
+        if drive.off {
+            return Err(fail(IoErrorKind::Media));
+        }
+        let now = drive.now;
+        let done = work(&mut drive.flash, now).map_err(|error| {
+            fail(match error {
+                FlashError::OutOfRange { .. } => IoErrorKind::OutOfRange,
+                FlashError::BufferSize { .. } => IoErrorKind::Misaligned,
+                _ => IoErrorKind::Media,
+            })
+        })?;
+        match drive.flash.data_mut().take_failure() {
+            Some(error) => Err(fail(match error.raw_os_error() {
+                Some(errno) => IoErrorKind::from_errno(errno),
+                None => IoErrorKind::Media,
+            })),
+            None => Ok(done),
+        }
+    }
+
+    /// The drive's time goes on to `until`, unless it is later already.
+    fn advance(&self, until: u64) {
+        let mut drive = self.drive();
+        drive.now = drive.now.max(until);
+    }
+}
+
+/// The page at a byte offset; a checked drive has fewer than 2³¹.
+fn page_of(offset: u64) -> u32 {
+    (offset / PAGE) as u32
+}
+
+fn refused(error: &FlashError) -> LabError {
+    LabError::Request(format!("simulated SSD: {error}"))
+}
+
+impl Device for SimulatedSsd {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn limit(&self) -> Option<u64> {
+        Some(self.capacity)
+    }
+
+    fn logical_block(&self) -> u32 {
+        PAGE as u32
+    }
+
+    fn grow(&self, new_len: u64) -> Result<(), VolumeError> {
+        if !new_len.is_multiple_of(PAGE) {
+            return Err(VolumeError::BadOption {
+                option: "new_len",
+                must: "a multiple of 4096",
+                found: new_len,
+            });
+        }
+        if new_len > self.capacity {
+            return Err(VolumeError::Limit {
+                limit: self.capacity,
+                asked: new_len,
+            });
+        }
+        self.len.fetch_max(new_len, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
+        Ok(Box::new(SsdChannel::new(self, options.depth)))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.check(Op::Read, offset, buf.len() as u64, true)?;
+        let first = offset / PAGE * PAGE;
+        let end = (offset + buf.len() as u64).next_multiple_of(PAGE);
+        let mut whole = vec![0; (end - first) as usize];
+        let done = self.read_pages(first, &mut whole)?;
+        self.advance(done);
+        let start = (offset - first) as usize;
+        buf.copy_from_slice(&whole[start..start + buf.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        let aligned = (offset | buf.len() as u64).is_multiple_of(PAGE);
+        self.check(Op::Write, offset, buf.len() as u64, aligned)?;
+        let done = self.write_pages(offset, buf, false)?;
+        self.advance(done);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        let done = self.flush()?;
+        self.advance(done);
+        Ok(())
+    }
+
+    fn backend_report(&self) -> BackendReport {
+        BackendReport {
+            backend: BackendKind::InProcess("simulated SSD"),
+            direct: true,
+            notes: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,215 @@
+use super::*;
+use isobath::{Options, Store, Volume};
+use isobath_flash::rng::Rng;
+use isobath_io::{AlignedBuf, Io};
+
+/// 64 MiB of 256 KiB superblocks with a cache of 64 pages.
+fn small() -> FlashConfig {
+    let mut config = FlashConfig::new(64 << 20);
+    config.block_bytes = 256 << 10;
+    config.cache_pages = 64;
+    config
+}
+
+fn options() -> Options {
+    Options::new()
+        .pool_bytes(4 << 20)
+        .workers(2)
+        .tasks_per_worker(8)
+        .segment_bytes(256 << 10)
+        .fill_factor(0.7)
+        .log_bytes(0)
+}
+
+fn key(n: u32) -> Vec<u8> {
+    format!("{n:08}").into_bytes()
+}
+
+/// An engine on the drive, updated until the drive has had to clean; every record is verified after reopening.
+fn engine_on(ssd: Arc<SimulatedSsd>) {
+    let before = ssd.smart();
+    let volume = Volume::from_device(ssd.clone());
+    let store = Store::create_on_volume(volume.clone(), &options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut rng = Rng::new(3);
+    let records = 100_000u32;
+    let value = |n: u32, version: u32| [n, version].map(u32::to_le_bytes).concat().repeat(12);
+    tree.bulk_load((0..records).map(|n| (key(n), value(n, 0))))
+        .unwrap();
+    let mut versions = vec![0u32; records as usize];
+    for version in 1..=60_000 {
+        let n = rng.below(records);
+        tree.insert(&key(n), &value(n, version)).unwrap();
+        versions[n as usize] = version;
+    }
+    let stats = store.stats();
+    let smart = ssd.smart().since(&before);
+    // What the engine wrote is what the drive was given, and cleaning in the drive adds to it.
+    assert!(
+        smart.host_written_bytes >= stats.bytes_written,
+        "{smart:?} {stats:?}"
+    );
+    assert!(smart.host_written_bytes < stats.bytes_written + (4 << 20));
+    assert!(
+        smart.flash_relocated_bytes > 0 && smart.wa_d() > 1.0,
+        "{smart:?}"
+    );
+    assert!(smart.host_written_bytes > (64 << 20), "{smart:?}");
+    store.close().unwrap();
+    let store = Store::open_on_volume(volume, &options()).unwrap();
+    let tree = store.tree("t").unwrap();
+    for (n, &version) in (0..records).zip(&versions) {
+        assert_eq!(tree.get(&key(n)).unwrap(), Some(value(n, version)), "{n}");
+    }
+    let before = ssd.smart();
+    let freed = store.discard_free_segments().unwrap();
+    let trimmed = ssd.smart().since(&before).host_trimmed_bytes;
+    assert!(freed > 0 && trimmed == freed, "{freed} {trimmed}");
+    assert_eq!(
+        store.check(&mut |_, _| {}).unwrap().problems,
+        Vec::<String>::new()
+    );
+    store.close().unwrap();
+}
+
+#[test]
+fn an_engine_runs_on_a_drive_in_memory() {
+    let ssd = SimulatedSsd::in_memory(small()).unwrap();
+    ssd.trim_all().unwrap();
+    assert_eq!(ssd.smart().host_trimmed_bytes, 64 << 20);
+    ssd.precondition(0.5, 3).unwrap();
+    engine_on(ssd);
+}
+
+#[test]
+fn an_engine_runs_on_a_preconditioned_drive_in_a_file_with_a_clock() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = small();
+    config.timing = Some(Timing::nvme_tlc());
+    let ssd = SimulatedSsd::in_file(config, dir.path()).unwrap();
+    ssd.precondition(1.0, 7).unwrap();
+    assert!(ssd.smart().wa_d() > 1.0);
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "no name is left"
+    );
+    let written = ssd.smart().host_written_bytes;
+    engine_on_clocked(&ssd);
+    assert!(ssd.smart().host_written_bytes > written);
+}
+
+fn engine_on_clocked(ssd: &Arc<SimulatedSsd>) {
+    let before = ssd.modelled_ns();
+    let store = Store::create_on_volume(
+        Volume::from_device(ssd.clone()),
+        &options().log_bytes(4 << 20),
+    )
+    .unwrap();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..20_000 {
+        tree.insert(&key(n), &[n as u8; 100]).unwrap();
+    }
+    for n in 0..20_000 {
+        assert_eq!(tree.get(&key(n)).unwrap(), Some(vec![n as u8; 100]));
+    }
+    store.close().unwrap();
+    assert!(ssd.modelled_ns() > before, "its clock goes on");
+}
+
+/// Submits `ios` at once and waits for all; the drive's time that took.
+fn time_of(ssd: &Arc<SimulatedSsd>, ios: &[Io]) -> u64 {
+    let before = ssd.modelled_ns();
+    let volume = Volume::from_device(ssd.clone());
+    let mut channel = volume.channel(&ChannelOptions::with_depth(256)).unwrap();
+    for &io in ios {
+        // SAFETY: the callers' buffers outlive this function.
+        #[allow(unsafe_code)]
+        unsafe {
+            channel.submit(io).unwrap();
+        }
+    }
+    let mut done = Vec::new();
+    while done.len() < ios.len() {
+        channel.wait(1, None, &mut done).unwrap();
+    }
+    for completion in &done {
+        assert!(completion.result.is_ok(), "{completion:?}");
+    }
+    ssd.modelled_ns() - before
+}
+
+#[test]
+fn more_in_flight_takes_less_of_the_drives_time() {
+    let mut config = small();
+    config.timing = Some(Timing::nvme_tlc());
+    let ssd = SimulatedSsd::in_memory(config).unwrap();
+    ssd.grow(32 << 20).unwrap();
+    ssd.write_at(0, &vec![1; 32 << 20]).unwrap();
+    ssd.sync().unwrap();
+    let mut buffers: Vec<AlignedBuf> = (0..64).map(|_| AlignedBuf::new(4096)).collect();
+    let mut rng = Rng::new(1);
+    let ios: Vec<Io> = buffers
+        .iter_mut()
+        .map(|b| Io::read(u64::from(rng.below(8192)) * 4096, b.as_mut_ptr(), 4096, 0))
+        .collect();
+    let together = time_of(&ssd, &ios);
+    let apart: u64 = ios.iter().map(|&io| time_of(&ssd, &[io])).sum();
+    assert!(apart > 5 * together, "{apart} {together}");
+    drop(ios);
+    assert!(buffers.iter().all(|b| b.as_slice() == [1; 4096]));
+}
+
+#[test]
+fn a_power_cut_loses_what_was_not_flushed_and_nothing_else() {
+    let ssd = SimulatedSsd::in_memory(small()).unwrap();
+    ssd.grow(1 << 20).unwrap();
+    ssd.write_at(0, &[1; 8192]).unwrap();
+    ssd.sync().unwrap();
+    ssd.write_at(4096, &[2; 4096]).unwrap();
+    ssd.power_cut();
+    let mut out = [0; 8192];
+    let error = ssd.read_at(0, &mut out).unwrap_err();
+    assert_eq!(error.kind(), IoErrorKind::Media);
+    ssd.power_on();
+    ssd.read_at(0, &mut out).unwrap();
+    assert_eq!(out, [1; 8192]);
+    assert_eq!((ssd.smart().power_cuts, ssd.smart().lost_pages), (1, 1));
+    let from = AlignedBuf::new(4096);
+    time_of(
+        &ssd,
+        &[Io::write(0, from.as_slice().as_ptr(), 4096, 0).durable()],
+    );
+    ssd.power_cut();
+    ssd.power_on();
+    ssd.read_at(100, &mut out[..10]).unwrap();
+    assert_eq!(out[..10], [0; 10], "a durable write stays");
+}
+
+#[test]
+fn what_does_not_fit_the_drive_is_refused() {
+    let ssd = SimulatedSsd::without_contents(small()).unwrap();
+    assert!(matches!(
+        ssd.grow(128 << 20),
+        Err(VolumeError::Limit { .. })
+    ));
+    assert!(matches!(ssd.grow(100), Err(VolumeError::BadOption { .. })));
+    ssd.grow(1 << 20).unwrap();
+    let kind = |result: Result<(), IoError>| result.unwrap_err().kind();
+    assert_eq!(
+        kind(ssd.write_at(1 << 20, &[0; 4096])),
+        IoErrorKind::OutOfRange
+    );
+    assert_eq!(kind(ssd.write_at(512, &[0; 4096])), IoErrorKind::Misaligned);
+    assert_eq!(
+        kind(ssd.read_at(1 << 20, &mut [0; 1])),
+        IoErrorKind::OutOfRange
+    );
+    let mut config = small();
+    config.page_bytes = 512;
+    assert!(SimulatedSsd::in_memory(config).is_err());
+    let mut config = small();
+    config.over_provisioning = 0.001;
+    let error = SimulatedSsd::in_memory(config).err().unwrap().to_string();
+    assert!(error.contains("spare superblocks"), "{error}");
+}

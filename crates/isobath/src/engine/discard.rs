@@ -1,0 +1,42 @@
+//! Telling the drive which segments hold nothing.
+
+#![allow(unsafe_code)]
+
+use isobath_io::Io;
+
+use super::Local;
+use crate::Error;
+
+/// Segments that are kept from use at a time while the drive hears of them.
+const AT_A_TIME: usize = 8;
+
+impl Local {
+    /// Discards every free segment; answers how many bytes that were.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the device refuses or fails; the segments stay free. [`Error::ReadOnly`], [`Error::Poisoned`].
+    pub(crate) fn discard_free(&self) -> Result<u64, Error> {
+        let engine = &self.engine;
+        engine.writable()?;
+        let segment_bytes = engine.config.segment_bytes;
+        let (mut cursor, mut bytes) = (0, 0);
+        loop {
+            let batch = engine.space.lock().take_spare(cursor, AT_A_TIME);
+            if batch.is_empty() {
+                return Ok(bytes);
+            }
+            for &segment in &batch {
+                let offset = u64::from(segment) * u64::from(segment_bytes);
+                // SAFETY: a discard refers to no memory.
+                unsafe { self.worker.start_io(Io::discard(offset, segment_bytes, 0)) };
+            }
+            let result = self.worker.wait_io().map_err(Error::Io);
+            cursor += batch.len();
+            bytes += batch.len() as u64 * u64::from(segment_bytes);
+            engine.space.lock().give_spare(cursor, batch);
+            engine.wake_all(&engine.segment_waiters);
+            result?;
+        }
+    }
+}

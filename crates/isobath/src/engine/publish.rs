@@ -1,0 +1,118 @@
+//! What others may see of a store that is in use: its statistics, in a small file in memory (decision 0053).
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Engine, Local};
+
+/// Where such files live: never on a drive, whose write-back would make the store wait.
+const DIRECTORY: &str = "/dev/shm";
+/// Time between two of them.
+const PERIOD: Duration = Duration::from_millis(250);
+
+/// The file of the store whose first file or device is `path`; `None` if that does not exist.
+///
+/// It is named after the file itself, so that it is found by any of the file's names.
+pub(crate) fn file_of(path: &Path) -> Option<PathBuf> {
+    let meta = fs::metadata(path).ok()?;
+    let name = if meta.file_type().is_block_device() {
+        format!("isobath-device-{:x}.stats", meta.rdev())
+    } else {
+        format!("isobath-{:x}-{:x}.stats", meta.dev(), meta.ino())
+    };
+    Some(Path::new(DIRECTORY).join(name))
+}
+
+/// Writes the file now and then, and removes it in the end.
+pub(crate) struct Publisher {
+    file: PathBuf,
+    /// What the file says.
+    describe: fn(&Engine) -> String,
+    began: Instant,
+    /// Nanoseconds since `began` at the last time.
+    last_ns: AtomicU64,
+    /// What had happened by then; see [`Publisher::is_due`].
+    activity: AtomicU64,
+}
+
+impl Publisher {
+    /// For the store whose first file is `path`; `None` where the system has no place for it.
+    pub(crate) fn new(path: &Path, describe: fn(&Engine) -> String) -> Option<Publisher> {
+        let file = file_of(path)?;
+        Some(Publisher {
+            file,
+            describe,
+            began: Instant::now(),
+            last_ns: AtomicU64::new(0),
+            activity: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Whether something has happened since the last time: `activity` is any number that changes with it.
+    pub(crate) fn is_behind(&self, activity: u64) -> bool {
+        self.activity.load(Ordering::Relaxed) != activity
+    }
+
+    /// Whether it is time again. At most one caller is told so.
+    pub(crate) fn is_due(&self, activity: u64) -> bool {
+        if !self.is_behind(activity) {
+            return false;
+        }
+        let now = self.began.elapsed().as_nanos() as u64;
+        let last = self.last_ns.load(Ordering::Relaxed);
+        let due = last == 0 || now.saturating_sub(last) >= PERIOD.as_nanos() as u64;
+        let won = due
+            && self
+                .last_ns
+                .compare_exchange(last, now.max(1), Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if won {
+            self.activity.store(activity, Ordering::Relaxed);
+        }
+        won
+    }
+
+    /// Replaces the file. Nobody depends on it: what fails is left undone.
+    fn publish(&self, engine: &Engine) {
+        let part = self.file.with_extension("part");
+        let _ = fs::remove_file(&part);
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&part)
+            .and_then(|mut file| file.write_all((self.describe)(engine).as_bytes()));
+        if written.is_ok() {
+            let _ = fs::rename(&part, &self.file);
+        }
+    }
+}
+
+impl Local {
+    /// Publishes if it is time.
+    pub(super) fn publish_stats(&self) {
+        if let Some(publisher) = self.engine.publisher()
+            && publisher.is_due(self.engine.activity())
+        {
+            publisher.publish(&self.engine);
+        }
+    }
+
+    /// How long the worker may sleep before there is something to publish.
+    pub(super) fn until_publishing(&self) -> Option<Duration> {
+        let publisher = self.engine.publisher()?;
+        publisher
+            .is_behind(self.engine.activity())
+            .then_some(PERIOD)
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.file);
+    }
+}
