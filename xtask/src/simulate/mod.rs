@@ -68,16 +68,16 @@ impl Args {
 /// Runs the campaign; whether every seed passed.
 pub(crate) fn campaign(args: &Args) -> bool {
     match &args.canary {
-        Some(name) => canaries(name, args.from),
+        Some(name) => canaries(name),
         None if args.exhaustive => exhaustive(args),
         None => seeds(args),
     }
 }
 
 /// Looks for known bugs; whether all were found.
-fn canaries(name: &str, from: u64) -> bool {
+fn canaries(name: &str) -> bool {
     if name == "all" {
-        let missed = KNOWN.iter().filter(|known| !known.hunt(from)).count();
+        let missed = KNOWN.iter().filter(|known| !known.hunt()).count();
         return missed == 0;
     }
     let Some(known) = Known::named(name) else {
@@ -88,7 +88,7 @@ fn canaries(name: &str, from: u64) -> bool {
         );
         return false;
     };
-    known.hunt(from)
+    known.hunt()
 }
 
 impl Args {
