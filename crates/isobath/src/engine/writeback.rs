@@ -68,8 +68,8 @@ pub(super) struct Batch {
     pub(super) closing: Vec<Closing>,
     /// Per placed page or chunk: the version that is being written.
     pub(super) versions: Vec<Lsn>,
-    /// What the cleaner moves.
-    pub(super) content: Content,
+    /// Per survivor that the cleaner moves: how the log calls its copy.
+    pub(super) copies: Vec<Copied>,
     /// Which of the writing tasks this is, in [`super::settle::Settling`].
     slot: usize,
 }
@@ -83,7 +83,7 @@ impl Batch {
             placed: Vec::with_capacity(BATCH),
             closing: Vec::new(),
             versions: Vec::with_capacity(BATCH),
-            content: Content::Pages,
+            copies: Vec::with_capacity(BATCH),
             slot,
         }
     }
@@ -97,6 +97,7 @@ impl Batch {
         self.placed.clear();
         self.closing.clear();
         self.versions.clear();
+        self.copies.clear();
     }
 }
 
