@@ -15,6 +15,8 @@
 //!   that is equal everywhere at the optimum (see [`crate::analysis::fluid_bound`]), of which MDC's f·(1−E)/E² is an
 //!   approximation.
 //!
+//! A stream that few pages want is merged with its nearest neighbour, since each one keeps a segment open.
+//!
 //! Counts fade, so that the tables follow the workload. There is no sort buffer.
 
 use super::multi_log::marginal_gain;
@@ -43,6 +45,8 @@ const SMOOTHING: f32 = 0.25;
 /// Intervals are averaged as their square roots: between the mean of logarithms, which short intervals upset, and the
 /// plain mean, which is slow to see that a page became hot.
 const POWER: f32 = 0.5;
+/// A stream that fewer than this share of the pages want is not worth the segment that it would keep open.
+const WANTED_LEAST: f32 = 0.02;
 /// What remains of the counts after each 1/64 of the space was updated.
 const FADE: f32 = 0.98;
 /// The pooled rate counts like this many observed deaths in every cell.
@@ -114,6 +118,10 @@ pub struct LifeTable {
     lives: Vec<Life>,
     /// Per cell and age bucket, the stream of a page.
     stream_of: Vec<[u8; BUCKETS]>,
+    /// Per stream, pages that wanted it lately.
+    wanted: [f32; STREAMS],
+    /// Per stream, the one that takes its pages: itself, or the nearest that enough pages want.
+    instead: [u8; STREAMS],
     learn_at: Tick,
     segment_lives: Vec<SegmentLife>,
     /// Per segment, live pages and time at the last census; time is `Tick::MAX` if there was none.
@@ -154,6 +162,8 @@ impl LifeTable {
             pages: pages as f32,
             lives: vec![UNSEEN; CELLS],
             stream_of: vec![[0; BUCKETS]; CELLS],
+            wanted: [0.0; STREAMS],
+            instead: [MEAN_STREAM; STREAMS],
             learn_at: 0,
             segment_lives: vec![unseen; STREAMS],
             counted: Vec::new(),
@@ -236,6 +246,7 @@ impl LifeTable {
             }
             self.stream_of[cell] = self.streams_of_hazard(&hazard);
         }
+        self.merge_streams();
         for life in &mut self.lives {
             let counts = life
                 .entered
@@ -244,6 +255,26 @@ impl LifeTable {
                 .chain(&mut life.died);
             counts.for_each(|count| *count *= FADE);
         }
+    }
+
+    /// Decides which streams are worth having, and lets the counts of pages that want them fade.
+    fn merge_streams(&mut self) {
+        let least = WANTED_LEAST * self.wanted.iter().sum::<f32>();
+        let worth: Vec<u8> = (0..STREAMS as u8)
+            .filter(|&stream| self.wanted[usize::from(stream)] > least)
+            .collect();
+        for stream in 0..STREAMS as u8 {
+            let nearest = worth.iter().min_by_key(|other| other.abs_diff(stream));
+            self.instead[usize::from(stream)] = nearest.copied().unwrap_or(MEAN_STREAM);
+        }
+        self.wanted.iter_mut().for_each(|count| *count *= FADE);
+    }
+
+    /// The stream for a page whose class and age say `stream`.
+    #[inline]
+    fn take(&mut self, stream: u8) -> StreamId {
+        self.wanted[usize::from(stream)] += 1.0;
+        StreamId(u16::from(self.instead[usize::from(stream)]))
     }
 
     /// The stream of a page by its age, from the death rate at each age: that of ln 2 / median time left to live.
@@ -393,12 +424,11 @@ impl CleaningPolicy for LifeTable {
     #[inline]
     fn place(&mut self, page: &PageWrite, now: Tick) -> StreamId {
         if !page.history.is_known() {
-            return StreamId(u16::from(self.stream_of[UNKNOWN_CELL][0]));
+            return self.take(self.stream_of[UNKNOWN_CELL][0]);
         }
         let tag = Tag::unpack(page.history);
-        StreamId(u16::from(
-            self.stream_of[tag.cell][bucket(self.age(tag, now))],
-        ))
+        let stream = self.stream_of[tag.cell][bucket(self.age(tag, now))];
+        self.take(stream)
     }
 
     fn freed(&mut self, segment: SegmentId) {

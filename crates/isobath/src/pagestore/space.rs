@@ -193,8 +193,8 @@ impl Space {
         // A checkpoint needs a word per page and a few per segment, beside the
         // one that it replaces.
         let checkpoint = segments / 300 + 2;
-        self.open_limit = (self.open.len() as u32).min((segments / 64).max(OPEN_LEAST));
-        self.reserve = self.open_limit.min(segments / 4) + checkpoint;
+        self.open_limit = (self.open.len() as u32).min((segments / 32).max(OPEN_LEAST));
+        self.reserve = OPEN_LEAST.min(segments / 4) + checkpoint;
     }
 
     /// Takes a free segment for the system's own use: nothing frees it, and no
@@ -376,20 +376,21 @@ impl Space {
     }
 
     /// The stream that takes `request`: its own, or the nearest one that has a segment open with room, where as many are
-    /// open as may be, or where what is free belongs to the cleaner.
+    /// open as may be, or where the cleaner needs what is free for the victims under way.
     ///
-    /// Changed pages fill no segment that the cleaner took from its reserve while nothing else is free: where many streams
-    /// share their segments, that would use up the reserve.
+    /// While nothing is free but the cleaner's reserve, changed pages fill the segments that they opened themselves and
+    /// no others: where many streams share their segments, others would use up the reserve, and a page in the wrong stream
+    /// costs more than its wait.
     fn slot_for(&self, slot: usize, request: &Request) -> Result<usize, NoSegment> {
         let user = request.write.cause == Cause::User;
         let scarce = match user {
             true => self.spare_segments() == 0,
             false => self.free_segments() <= self.cleaning,
         };
-        let allowed = |open: &Open| !(user && scarce) || open.cause == Cause::User;
         match &self.open[slot] {
-            Some(open) if allowed(open) => return Ok(slot),
+            Some(open) if !(user && scarce) || open.cause == Cause::User => return Ok(slot),
             None if !scarce && self.opened() < self.open_limit => return Ok(slot),
+            _ if user && scarce => return Err(NoSegment),
             _ => {}
         }
         let streams = usize::from(self.policy.streams());
@@ -402,12 +403,10 @@ impl Space {
             let entries = summary::size(open.entries.len() + 1);
             open.cursor + request.write.bytes + entries <= self.segment_bytes()
         };
-        let suits = |open: &Open| allowed(open) && has_room(open);
-        alike
-            .filter(|&other| self.open[other].as_ref().is_some_and(suits))
+        Ok(alike
+            .filter(|&other| self.open[other].as_ref().is_some_and(has_room))
             .min_by_key(|&other| other.abs_diff(slot))
-            .or((!(user && scarce)).then_some(slot))
-            .ok_or(NoSegment)
+            .unwrap_or(slot))
     }
 
     fn opened(&self) -> u32 {
