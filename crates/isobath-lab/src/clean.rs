@@ -580,6 +580,7 @@ mod tests {
         let text = error(&|sweep| {
             sweep.fills = vec![0.99];
             sweep.paper_spare = false;
+            sweep.base.spare_segments = 0;
         });
         assert!(text.contains("cannot be sustained"), "{text}");
         let text = error(&|sweep| {

@@ -24,8 +24,112 @@ pub fn html_report(rows: &[CleanRow]) -> String {
     for (title, chart) in charts(rows) {
         let _ = write!(html, "<h2>{}</h2>{}", escape(&title), chart.svg());
     }
+    statements_table(&mut html, rows);
     rows_table(&mut html, rows);
     html
+}
+
+/// What section 6.2 says of the policies: `better` costs at most `slack` × what `worse` costs, under laws whose name
+/// begins so.
+const STATEMENTS: [(&str, &str, &str, &str, f64); 9] = [
+    (
+        "greedy is as good as age when updates are uniform",
+        "uniform",
+        "greedy",
+        "age",
+        1.02,
+    ),
+    (
+        "MDC-opt is as good as age when updates are uniform",
+        "uniform",
+        "mdc-opt",
+        "age",
+        1.02,
+    ),
+    (
+        "MDC beats multi-log when updates are uniform",
+        "uniform",
+        "mdc",
+        "multi-log",
+        1.0,
+    ),
+    (
+        "greedy beats cost-benefit when updates are uniform",
+        "uniform",
+        "greedy",
+        "cost-benefit",
+        1.0,
+    ),
+    (
+        "cost-benefit beats greedy under Zipf",
+        "zipf:",
+        "cost-benefit",
+        "greedy",
+        1.0,
+    ),
+    (
+        "multi-log beats cost-benefit under Zipf",
+        "zipf:",
+        "multi-log",
+        "cost-benefit",
+        1.0,
+    ),
+    (
+        "MDC beats multi-log under Zipf",
+        "zipf:",
+        "mdc",
+        "multi-log",
+        1.0,
+    ),
+    (
+        "MDC is similar to MDC-opt under Zipf",
+        "zipf:",
+        "mdc",
+        "mdc-opt",
+        1.1,
+    ),
+    (
+        "sorting user writes helps under skew",
+        "hot-cold:0.8",
+        "mdc",
+        "mdc-no-sep-user",
+        1.0,
+    ),
+];
+
+/// The statements of section 6.2, and the points of these rows at which each does not hold.
+fn statements_table(html: &mut String, rows: &[CleanRow]) {
+    html.push_str("<h2>Section 6.2, statement by statement</h2><table><tr><th>Statement<th>Points<th>Does not hold at");
+    for (text, law, better, worse, slack) in STATEMENTS {
+        let mut points = 0;
+        let mut failures = Vec::new();
+        for row in rows
+            .iter()
+            .filter(|row| row.policy == better && row.workload.starts_with(law))
+        {
+            let rival = rows.iter().find(|other| {
+                other.policy == worse
+                    && other.workload == row.workload
+                    && other.fill_ratio == row.fill_ratio
+                    && other.sort_buffer_segments == row.sort_buffer_segments
+            });
+            let Some(rival) = rival else { continue };
+            points += 1;
+            if row.wamp_steady_ratio > slack * rival.wamp_steady_ratio {
+                failures.push(format!(
+                    "{} F={} ({:.3} against {:.3})",
+                    row.workload, row.fill_ratio, row.wamp_steady_ratio, rival.wamp_steady_ratio
+                ));
+            }
+        }
+        let verdict = match (points, failures.is_empty()) {
+            (0, _) => "not simulated here".to_owned(),
+            (_, true) => "holds everywhere".to_owned(),
+            _ => failures.join("; "),
+        };
+        let _ = write!(html, "<tr><td>{text}<td>{points}<td>{}", escape(&verdict));
+    }
+    html.push_str("</table>");
 }
 
 /// A page of bounds.
@@ -284,6 +388,14 @@ mod tests {
         let html = html_report(&rows);
         assert!(html.contains("Table 1") && html.contains("0.3714") && html.contains("4.76"));
         assert!(html.contains("over fill factor: hot-cold:0.8:0.2"));
+        assert!(html.contains("MDC beats multi-log under Zipf<td>0<td>not simulated here"));
+        let mut worse = rows.clone();
+        worse.iter_mut().for_each(|row| {
+            row.policy = "mdc-no-sep-user".into();
+            row.wamp_steady_ratio *= 0.5;
+        });
+        let html = html_report(&[rows, worse].concat());
+        assert!(html.contains("under skew<td>2<td>hot-cold:0.8:0.2 F=0.5"));
         assert!(
             !html.contains("over sort buffer"),
             "the sort buffer did not vary"
