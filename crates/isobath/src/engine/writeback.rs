@@ -325,9 +325,7 @@ impl Local {
                 run_end += 1;
             }
             let from = &staging.as_slice()[staged..staged + length as usize];
-            let mut io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
-            // The mapping record that follows must name what is on the drive.
-            io.durable = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
+            let io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
             // SAFETY: the staging buffer is the caller's until `wait_io` below returned.
             unsafe { self.worker.start_io(io) };
             staged += length as usize;
@@ -344,7 +342,8 @@ impl Local {
         Counters::add(&counters.bytes_written, bytes + closing_bytes);
         Counters::add(&counters.summary_bytes, closing_bytes);
         result.map_err(Error::Io)?;
-        if self.engine.log.is_on() && !placed.is_empty() {
+        let flushed = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
+        if flushed && !placed.is_empty() {
             // The mapping record that follows must name what is on the drive.
             self.flush_volume()?;
         }
