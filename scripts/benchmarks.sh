@@ -44,7 +44,15 @@ lookup in-pool-get --in-pool --workers 1
 lookup in-pool-get-threads --in-pool --from threads --threads 1 --workers 1
 lookup in-pool-get-many --in-pool --workers 1 --op get-many
 lookup in-pool-scan --in-pool --workers 1 --op scan
-lookup update "${iso[@]}" --op update
+lookup update-log-off --path "$dir/off.iso" --op update --log-off
+lookup update-buffered --path "$dir/buffered.iso" --op update --durability buffered
+lookup update --path "$dir/synced.iso" --op update
+small=(--path "$dir/small.iso" --bytes 64MiB --pool 2GiB --tasks 256 --op update --no-drive)
+measure commits bench lookup "${small[@]}" --duration "$duration"
+if [[ commits-latency =~ $only && -s $out/commits.json ]]; then
+    measure commits-latency bench lookup "${small[@]}" --duration "$duration" --rate $(($(rate commits) / 2))
+fi
+measure flushes raw --scratch "$dir/flush.scratch" --read 0 --durable --depth 1,4,16 --duration 3s
 lookup insert --path "$dir/insert.iso" --op insert
 measure raw raw --file "$dir/bench.iso" --depth 128
-rm -rf "$dir/bench.iso" "$dir/bench.rocks" "$dir/insert.iso"
+rm -rf "$dir"/{bench,insert,off,buffered,synced,small}.iso "$dir/bench.rocks"

@@ -106,11 +106,17 @@ impl AccuracyPlan {
             ));
         }
         std::fs::create_dir_all(&self.output).map_err(LabError::io("create", &self.output))?;
-        let probes = self.probes();
-        for plan in &probes {
+        let mut probes = self.probes();
+        let mut levels = (None, None);
+        for plan in &mut probes {
+            // A drive with several levels is judged at the one that the models were trained at.
+            plan.levels = levels;
             if !finished(plan)? {
                 monitor.say(&format!("measuring {}", plan.output.display()));
                 probe::prepare(plan.clone())?.run(monitor)?;
+            }
+            if levels == (None, None) {
+                levels = drive_model::read_profile(&plan.output)?.levels();
             }
         }
         let mut evaluation = drive_model::evaluate(&probes[0].output, &probes[1].output)?;

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::Path;
 
 use isobath_model::advise::{Advice, AdviseError};
-use isobath_model::profile::Sentinel;
 pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
 use isobath_model::report::ModelReport;
 use isobath_model::workload::Workload;
@@ -118,7 +117,7 @@ pub struct Evaluation {
     pub repeat_noise_write: Option<f64>,
     /// How much points differ that both runs measured: what no model can know. Median and 90th percentile.
     pub between_runs: Option<HeldOutError>,
-    /// How much faster (above 1) or slower the drive was in the test run, by the median of the sentinels.
+    /// How much faster (above 1) or slower the drive was in the test run where it is judged, by the sentinel of small I/Os.
     pub sentinel_ratio: Option<f64>,
     /// The same by the sentinel of large I/Os.
     pub large_sentinel_ratio: Option<f64>,
@@ -170,6 +169,7 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
             }
         })
         .collect();
+    let ratios = sentinel_ratios(&train, &test);
     Ok(Evaluation {
         train_points: report.samples.len(),
         test_points: test_points.len(),
@@ -177,8 +177,8 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
         repeat_noise_read: test.repeat_noise.read,
         repeat_noise_write: test.repeat_noise.write,
         between_runs: between_runs(&train, &test),
-        sentinel_ratio: sentinel_ratio(&train, &test, small),
-        large_sentinel_ratio: sentinel_ratio(&train, &test, large),
+        sentinel_ratio: ratios.0,
+        large_sentinel_ratio: ratios.1,
         warnings: doubts(&train, &test),
     })
 }
@@ -195,26 +195,11 @@ fn between_runs(train: &DeviceProfile, test: &DeviceProfile) -> Option<HeldOutEr
     HeldOutError::from_errors(&errors)
 }
 
-/// How much faster (above 1) or slower the drive was in the test run, by the median of a sentinel.
-fn sentinel_ratio(
-    train: &DeviceProfile,
-    test: &DeviceProfile,
-    rate: fn(&Sentinel) -> Option<f64>,
-) -> Option<f64> {
-    let median = |profile: &DeviceProfile| {
-        let mut rates: Vec<f64> = profile.sentinels.iter().filter_map(rate).collect();
-        rates.sort_by(f64::total_cmp);
-        rates.get(rates.len() / 2).copied()
-    };
-    Some(median(test)? / median(train)?)
-}
-
-fn small(sentinel: &Sentinel) -> Option<f64> {
-    Some(sentinel.throughput_pages_per_s)
-}
-
-fn large(sentinel: &Sentinel) -> Option<f64> {
-    sentinel.large_pages_per_s
+/// How much faster (above 1) or slower the drive was in the test run where it is judged: small and large sentinel.
+fn sentinel_ratios(train: &DeviceProfile, test: &DeviceProfile) -> (Option<f64>, Option<f64>) {
+    let (train, test) = (train.levels(), test.levels());
+    let ratio = |train: Option<f64>, test: Option<f64>| Some(test? / train?);
+    (ratio(train.0, test.0), ratio(train.1, test.1))
 }
 
 /// Beyond this, the two runs did not see the same drive.
@@ -222,11 +207,9 @@ const SENTINEL_DRIFT: f64 = 0.10;
 
 fn doubts(train: &DeviceProfile, test: &DeviceProfile) -> Vec<String> {
     let mut doubts = Vec::new();
-    for (what, rate) in [
-        ("small", small as fn(&Sentinel) -> Option<f64>),
-        ("large", large),
-    ] {
-        if let Some(ratio) = sentinel_ratio(train, test, rate)
+    let ratios = sentinel_ratios(train, test);
+    for (what, ratio) in [("small", ratios.0), ("large", ratios.1)] {
+        if let Some(ratio) = ratio
             && (ratio - 1.0).abs() > SENTINEL_DRIFT
         {
             doubts.push(format!(
@@ -235,6 +218,16 @@ fn doubts(train: &DeviceProfile, test: &DeviceProfile) -> Vec<String> {
                 if ratio > 1.0 { "faster" } else { "slower" }
             ));
         }
+    }
+    let disturbed = |p: &DeviceProfile| p.points.iter().filter(|p| p.disturbed > 0).count();
+    if disturbed(train) + disturbed(test) > 0 {
+        doubts.push(format!(
+            "Other programs used the drive or the CPU during repeats of {} of {} training and {} of {} test points: measure on a quiet machine.",
+            disturbed(train),
+            train.points.len(),
+            disturbed(test),
+            test.points.len()
+        ));
     }
     let (a, b) = (&train.hardware, &test.hardware);
     if a.drive_model != b.drive_model || a.drive_capacity_bytes != b.drive_capacity_bytes {

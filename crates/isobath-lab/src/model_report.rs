@@ -664,6 +664,7 @@ mod tests {
                 name: "steady".into(),
                 operation: None,
                 usable: true,
+                level_pages_per_s: None,
                 began_s: 0.0,
                 ended_s: 1.0,
             }],

@@ -12,8 +12,11 @@ pub(crate) struct Known {
     canary: Canary,
     /// The faults that bring it to light.
     faults: &'static [FaultKind],
-    /// Seeds within which it must be found.
+    /// Seeds within which it must be found: the first, and how many.
+    first: u64,
     seeds: u64,
+    /// How many times as much clients do.
+    scale: u64,
 }
 
 const POWER: &[FaultKind] = &[FaultKind::Power];
@@ -22,42 +25,31 @@ const fn known(
     name: &'static str,
     canary: Canary,
     faults: &'static [FaultKind],
-    seeds: u64,
+    seeds: std::ops::Range<u64>,
+    scale: u64,
 ) -> Known {
     Known {
         name,
         canary,
         faults,
-        seeds,
+        first: seeds.start,
+        seeds: seeds.end - seeds.start,
+        scale,
     }
 }
 
 /// All of them.
+#[rustfmt::skip]
 pub(crate) const KNOWN: &[Known] = &[
-    known(
-        "skip-page-checks",
-        Canary::SkipPageChecks,
-        &[FaultKind::Rot],
-        60,
-    ),
-    known("acknowledge-early", Canary::AcknowledgeEarly, POWER, 40),
-    known("skip-log-flush", Canary::SkipLogFlush, POWER, 40),
-    known("skip-page-flush", Canary::SkipPageFlush, POWER, 100),
-    known(
-        "reuse-segments-at-once",
-        Canary::ReuseSegmentsAtOnce,
-        POWER,
-        200,
-    ),
-    known("cut-log-early", Canary::CutLogEarly, POWER, 200),
-    known("forget-promises", Canary::ForgetPromises, POWER, 100),
-    known(
-        "skip-write-validation",
-        Canary::SkipWriteValidation,
-        &[],
-        20,
-    ),
-    known("skip-read-validation", Canary::SkipReadValidation, &[], 40),
+    known("skip-page-checks", Canary::SkipPageChecks, &[FaultKind::Rot], 1..60, 1),
+    known("acknowledge-early", Canary::AcknowledgeEarly, POWER, 1..40, 1),
+    known("skip-log-flush", Canary::SkipLogFlush, POWER, 1..40, 1),
+    known("skip-page-flush", Canary::SkipPageFlush, POWER, 1..40, 1),
+    known("reuse-segments-at-once", Canary::ReuseSegmentsAtOnce, POWER, 1..60, 10),
+    known("cut-log-early", Canary::CutLogEarly, POWER, 1..60, 20),
+    known("forget-promises", Canary::ForgetPromises, POWER, 1..60, 20),
+    known("skip-write-validation", Canary::SkipWriteValidation, &[], 1..20, 1),
+    known("skip-read-validation", Canary::SkipReadValidation, &[], 1..20, 1),
 ];
 
 impl Known {
@@ -66,18 +58,19 @@ impl Known {
         KNOWN.iter().find(|known| known.name == name)
     }
 
-    /// Searches seeds from `from` on; the first that shows it, and how.
-    pub(crate) fn find(&self, from: u64) -> Option<(u64, Failure)> {
-        (from..from + self.seeds).find_map(|seed| {
-            let scenario = Scenario::draw(seed, self.faults);
+    /// Searches its seeds; the first that shows it, and how.
+    pub(crate) fn find(&self) -> Option<(u64, Failure)> {
+        (self.first..self.first + self.seeds).find_map(|seed| {
+            let mut scenario = Scenario::draw(seed, self.faults);
+            scenario.operations *= self.scale;
             let outcome = isolated_with(scenario, Some(self.canary));
             outcome.err().map(|failure| (seed, failure))
         })
     }
 
     /// Looks for the bug and says how it went; whether it was found.
-    pub(crate) fn hunt(&self, from: u64) -> bool {
-        match self.find(from) {
+    pub(crate) fn hunt(&self) -> bool {
+        match self.find() {
             Some((seed, failure)) => {
                 println!("{}: found by seed {seed}:\n{failure}", self.name);
                 true
@@ -97,7 +90,7 @@ mod tests {
     #[test]
     fn every_known_bug_is_found_within_few_seeds() {
         for known in KNOWN {
-            let found = known.find(1);
+            let found = known.find();
             assert!(found.is_some(), "{} is not found", known.name);
         }
     }

@@ -68,16 +68,16 @@ impl Args {
 /// Runs the campaign; whether every seed passed.
 pub(crate) fn campaign(args: &Args) -> bool {
     match &args.canary {
-        Some(name) => canaries(name, args.from),
+        Some(name) => canaries(name),
         None if args.exhaustive => exhaustive(args),
         None => seeds(args),
     }
 }
 
 /// Looks for known bugs; whether all were found.
-fn canaries(name: &str, from: u64) -> bool {
+fn canaries(name: &str) -> bool {
     if name == "all" {
-        let missed = KNOWN.iter().filter(|known| !known.hunt(from)).count();
+        let missed = KNOWN.iter().filter(|known| !known.hunt()).count();
         return missed == 0;
     }
     let Some(known) = Known::named(name) else {
@@ -88,7 +88,7 @@ fn canaries(name: &str, from: u64) -> bool {
         );
         return false;
     };
-    known.hunt(from)
+    known.hunt()
 }
 
 impl Args {
@@ -188,6 +188,39 @@ fn in_thread<T: Send + 'static>(
         Ok(Ok(outcome)) => outcome,
         Ok(Err(panic)) => Err(Failure::of(format!("a panic: {}", run::message(&*panic)))),
         Err(error) => Err(Failure::of(format!("no thread for a seed: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<FaultKind> {
+        <FaultKind as clap::ValueEnum>::value_variants().to_vec()
+    }
+
+    #[test]
+    fn a_seed_repeats_its_run_and_another_seed_runs_otherwise() {
+        let report = |seed| isolated(Scenario::draw(seed, &all())).unwrap();
+        let first = report(5);
+        assert!(first.operations > 0 && first.ios > 0);
+        assert_eq!(first, report(5));
+        assert_ne!(first.hash, report(6).hash);
+    }
+
+    #[test]
+    fn some_seeds_pass_with_all_faults() {
+        for seed in 1000..1020 {
+            let outcome = isolated(Scenario::draw(seed, &all()));
+            assert!(outcome.is_ok(), "seed {seed}:\n{}", outcome.unwrap_err());
+        }
+    }
+
+    #[test]
+    fn a_short_run_survives_a_cut_at_every_io() {
+        let coverage = exhaustive::every_io(7, 20, None);
+        let coverage = coverage.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(coverage.ios > 20 && coverage.images > 80 && coverage.interruptions > 0);
     }
 }
 

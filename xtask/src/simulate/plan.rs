@@ -16,6 +16,10 @@ const LOG: u64 = 4 << 20;
 /// How many of a hundred runs without power cuts have a log.
 const LOGGED_PERCENT: u64 = 80;
 
+/// How many of a hundred runs are long ones, and how much longer.
+const LONG_PERCENT: u64 = 6;
+const LONG_FACTOR: u64 = 15;
+
 /// A kind of fault that a campaign may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum FaultKind {
@@ -92,7 +96,7 @@ impl Scenario {
         let workers = 1 + random.below(4) as usize;
         let actors = 1 + random.below(12);
         let full = faults.full;
-        Scenario {
+        let mut scenario = Scenario {
             seed,
             workers,
             tasks: 2 + random.below(7) as usize,
@@ -118,7 +122,12 @@ impl Scenario {
             latency_us: 0..=random.one_of(&[0, 5, 40, 200]),
             atomic_unit: random.one_of(&[512, 512, 4096]),
             faults,
+        };
+        // Long enough for checkpoints beside the work, and logs that come round.
+        if random.chance(LONG_PERCENT) {
+            scenario.operations *= LONG_FACTOR;
         }
+        scenario
     }
 
     /// A short run for crash points at every I/O.

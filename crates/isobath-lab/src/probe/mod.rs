@@ -84,6 +84,9 @@ pub struct ProbePlan {
     pub destroy: bool,
     /// Go on with the profile at `output`.
     pub resume: bool,
+    /// Levels of the small and the large sentinel, pages/s, at which the drive is to be measured: those of an earlier profile
+    /// ([`DeviceProfile::levels`]) that this one is to be compared with. `None`: wherever most points lie.
+    pub levels: (Option<f64>, Option<f64>),
 }
 
 /// What a probe will do, told before it does anything.
@@ -133,6 +136,7 @@ impl ProbePlan {
             precondition: false,
             destroy: false,
             resume: false,
+            levels: (None, None),
         }
     }
 
@@ -280,9 +284,10 @@ impl Prepared {
         let measuring = |repeats: u32| {
             let known = |v: &Visits| f64::from(repeats.saturating_sub(v.repeats()));
             let slices: f64 = visits.iter().map(known).sum();
-            // Two of them, small and large.
+            // Small, large, and writes.
             let overhead = slice - plan.slice.as_secs_f64();
-            let sentinel = 2.0 * (plan.slice.as_secs_f64() * run::SENTINEL_SHARE + overhead);
+            let sentinel = if read_only { 2.0 } else { 3.0 }
+                * (plan.slice.as_secs_f64() * run::SENTINEL_SHARE + overhead);
             slice * slices + sentinel * (slices / group as f64 + 1.0)
         };
         let bytes = plan.bytes;

@@ -1,7 +1,7 @@
 //! Stretches of time in which the drive behaved alike. No fit mixes them.
 
 use isobath_model::Operation;
-use isobath_model::profile::{MeasuredPoint, Regime, Sentinel};
+use isobath_model::profile::{LARGE_PREFIX, MeasuredPoint, Regime, Sentinel};
 
 /// How a point was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,12 +26,15 @@ pub(super) const WRITE_CACHE: &str = "write cache";
 const STEADY: &str = "steady";
 const BURST: &str = "burst credits";
 const OTHER: &str = "another level";
-const LARGE: &str = "large I/Os: ";
 
 /// A sentinel that differs from the level by this much, and whose successor agrees with it, begins another regime.
 const LEVEL_CHANGE: f64 = 0.30;
+/// A level within this of the one that is wanted is that one.
+const WANTED: f64 = 0.15;
 /// Two sentinels within this agree.
-pub(super) const AGREE: f64 = 0.10;
+const AGREE: f64 = 0.10;
+/// Two sentinels of writes within this agree: repeats of writes differ about twice as much as those of reads.
+const AGREE_WRITES: f64 = 0.20;
 
 /// By how much two rates differ, as a share of the lower one.
 pub(super) fn difference(a: f64, b: f64) -> f64 {
@@ -50,11 +53,14 @@ fn is_large(point: &MeasuredPoint) -> bool {
 pub(super) fn drifted(before: &Sentinel, after: &Sentinel, point: &MeasuredPoint) -> bool {
     let small = (before.throughput_pages_per_s, after.throughput_pages_per_s);
     let large = before.large_pages_per_s.zip(after.large_pages_per_s);
-    let (before, after) = match is_large(point) {
+    let reads = match is_large(point) {
         true => large.unwrap_or(small),
         false => small,
     };
-    difference(before, after) > AGREE
+    let writes = before.write_pages_per_s.zip(after.write_pages_per_s);
+    let writes = writes.filter(|_| point.read_share < 1.0);
+    difference(reads.0, reads.1) > AGREE
+        || writes.is_some_and(|w| difference(w.0, w.1) > AGREE_WRITES)
 }
 
 /// Times and rates of one of the sentinels.
@@ -82,12 +88,16 @@ fn at(regimes: &[Regime], time_s: f64) -> usize {
     begun.unwrap_or(0)
 }
 
-/// The stretches between changes of level. The level with most points is the one that is fitted.
+/// The levels of the small and the large sentinel at which a drive is to be measured, pages/s; `None`: those with most points.
+pub(super) type Wanted = (Option<f64>, Option<f64>);
+
+/// The stretches between changes of level. The level that is wanted is the one that is fitted, else the one with most points.
 fn stretches(
     series: &Series,
     points: &[&MeasuredPoint],
     prefix: &str,
     ended_s: f64,
+    wanted: Option<f64>,
 ) -> Vec<Regime> {
     let begins = levels(series);
     let begin_s = |level: usize| match level {
@@ -99,6 +109,7 @@ fn stretches(
             name: String::new(),
             operation: None,
             usable: false,
+            level_pages_per_s: None,
             began_s: begin_s(level),
             ended_s: match level + 1 < begins.len() {
                 true => begin_s(level + 1),
@@ -117,8 +128,16 @@ fn stretches(
         median(series[begins[level].min(end)..end].iter().map(|s| s.1))
     };
     for (level, regime) in regimes.iter_mut().enumerate() {
+        regime.level_pages_per_s = Some(rate(level)).filter(|r| r.is_finite());
         // A drive that comes back to its level is the same drive.
-        regime.usable = level == usable || difference(rate(level), rate(usable)) <= AGREE;
+        regime.usable = match wanted {
+            Some(wanted) => {
+                let off = difference(rate(level), wanted);
+                // Without sentinels there is no rate to differ.
+                off.is_nan() || off <= WANTED
+            }
+            None => level == usable || difference(rate(level), rate(usable)) <= AGREE,
+        };
         let name = match level {
             _ if regime.usable => STEADY,
             l if l < usable && rate(l) > rate(usable) => BURST,
@@ -141,6 +160,7 @@ pub(super) fn assign(
     sentinels: &[Sentinel],
     points: &[TakenPoint],
     fill_cliff: Option<(f64, f64)>,
+    wanted: Wanted,
 ) -> (Vec<Regime>, Vec<MeasuredPoint>) {
     let end_s = points.iter().map(|t| t.point.began_s + t.point.duration_s);
     let end_s = end_s
@@ -161,10 +181,10 @@ pub(super) fn assign(
         .iter()
         .filter_map(|s| Some((s.at_s, s.large_pages_per_s?)))
         .collect();
-    let mut regimes = stretches(&small, &steady(false), "", end_s);
+    let mut regimes = stretches(&small, &steady(false), "", end_s, wanted.0);
     let of_small = regimes.len();
-    let bandwidth = stretches(&large, &steady(true), LARGE, end_s);
-    if bandwidth.len() > 1 {
+    let bandwidth = stretches(&large, &steady(true), LARGE_PREFIX, end_s, wanted.1);
+    if bandwidth.len() > 1 || bandwidth.iter().any(|r| !r.usable) {
         regimes.extend(bandwidth);
     }
     let (by_small, by_large) = regimes.split_at(of_small);
@@ -191,6 +211,7 @@ pub(super) fn assign(
             name: name.to_owned(),
             operation,
             usable: false,
+            level_pages_per_s: None,
             began_s,
             ended_s,
         });
@@ -249,6 +270,7 @@ mod tests {
             at_s: i as f64,
             throughput_pages_per_s: *rate,
             large_pages_per_s: Some(4.0 * rate),
+            write_pages_per_s: None,
         };
         rates.iter().enumerate().map(one).collect()
     }
@@ -264,7 +286,7 @@ mod tests {
         let points: Vec<_> = (0..5)
             .map(|i| point(f64::from(i) + 0.2, Taken::Steady))
             .collect();
-        let (regimes, points) = assign(&s, &points, None);
+        let (regimes, points) = assign(&s, &points, None, (None, None));
         assert_eq!(regimes.len(), 1);
         assert!(regimes[0].usable && regimes[0].name == STEADY);
         assert!(points.iter().all(|p| p.regime == 0));
@@ -285,8 +307,17 @@ mod tests {
             .collect();
         let (before, after) = (&s[2], &s[3]);
         assert!(drifted(before, after, &points[0].point));
+        let written = |rate| Sentinel {
+            write_pages_per_s: Some(rate),
+            ..*before
+        };
+        let mut write = points[1].point.clone();
+        assert!(!drifted(&written(100.0), &written(40.0), &write), "reads");
+        write.read_share = 0.5;
+        assert!(drifted(&written(100.0), &written(40.0), &write));
+        assert!(!drifted(&written(100.0), &written(85.0), &write));
         assert!(!drifted(before, after, &points[1].point));
-        let (regimes, points) = assign(&s, &points, None);
+        let (regimes, points) = assign(&s, &points, None, (None, None));
         let names: Vec<&str> = regimes.iter().map(|r| r.name.as_str()).collect();
         assert_eq!(
             names,
@@ -296,6 +327,21 @@ mod tests {
         let of: Vec<bool> = points.iter().map(usable).collect();
         // Points 0 and 2 are large and lie in the burst.
         assert_eq!(of, [false, true, false, true, true, true, true]);
+
+        // Another run was at the higher level, and this one is to be judged there.
+        let taken: Vec<_> = points
+            .iter()
+            .map(|p| TakenPoint {
+                point: p.clone(),
+                taken: Taken::Steady,
+            })
+            .collect();
+        let (regimes, points) = assign(&s, &taken, None, (Some(95.0), Some(760.0)));
+        let of: Vec<bool> = points.iter().map(|p| regimes[p.regime].usable).collect();
+        assert_eq!(of, [true, true, true, true, false, true, false]);
+        let (regimes, points) = assign(&s, &taken, None, (None, Some(2000.0)));
+        let large = points.iter().filter(|p| is_large(p));
+        assert!(large.into_iter().all(|p| !regimes[p.regime].usable));
     }
 
     #[test]
@@ -307,12 +353,13 @@ mod tests {
                 at_s: i as f64,
                 throughput_pages_per_s: *rate,
                 large_pages_per_s: None,
+                write_pages_per_s: None,
             })
             .collect();
         let points: Vec<_> = (0..7)
             .map(|i| point(f64::from(i) + 0.2, Taken::Steady))
             .collect();
-        let (regimes, points) = assign(&s, &points, None);
+        let (regimes, points) = assign(&s, &points, None, (None, None));
         let names: Vec<&str> = regimes.iter().map(|r| r.name.as_str()).collect();
         assert_eq!(names, [BURST, STEADY]);
         assert!(!regimes[0].usable && regimes[1].usable);
@@ -329,7 +376,7 @@ mod tests {
         let points: Vec<_> = (0..8)
             .map(|i| point(f64::from(i) + 0.2, Taken::Steady))
             .collect();
-        let (regimes, _) = assign(&s, &points, None);
+        let (regimes, _) = assign(&s, &points, None, (None, None));
         let usable: Vec<bool> = regimes.iter().map(|r| r.usable).collect();
         assert_eq!(usable, [true, false, true]);
         assert_eq!(regimes[1].name, OTHER);
@@ -343,7 +390,7 @@ mod tests {
             point(1.1, Taken::Drifting),
             point(2.1, Taken::WriteCache),
         ];
-        let (regimes, points) = assign(&s, &points, Some((0.0, 0.5)));
+        let (regimes, points) = assign(&s, &points, Some((0.0, 0.5)), (None, None));
         let of: Vec<(&str, bool)> = points
             .iter()
             .map(|p| (regimes[p.regime].name.as_str(), regimes[p.regime].usable))
@@ -357,9 +404,14 @@ mod tests {
 
     #[test]
     fn a_probe_without_sentinels_has_a_regime_still() {
-        let (regimes, points) = assign(&[], &[], None);
+        let (regimes, points) = assign(&[], &[], None, (None, None));
         assert_eq!((regimes.len(), points.len()), (1, 0));
-        let (_, points) = assign(&sentinels(&[1.0]), &[point(0.0, Taken::Steady)], None);
+        let (_, points) = assign(
+            &sentinels(&[1.0]),
+            &[point(0.0, Taken::Steady)],
+            None,
+            (None, None),
+        );
         assert_eq!(points[0].regime, 0);
     }
 

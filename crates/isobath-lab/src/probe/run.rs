@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isobath_model::profile::{
-    DeviceProfile, DriveState, HostCache, HostCacheVerdict, PROFILE_FORMAT, PROFILE_VERSION,
-    Preparation, Regime, RepeatNoise, Sentinel, System, Target,
+    DeviceProfile, DriveState, HostCache, HostCacheVerdict, MeasuredPoint, PROFILE_FORMAT,
+    PROFILE_VERSION, Preparation, Regime, RepeatNoise, Sentinel, System, Target,
 };
 use isobath_model::{OperatingPoint, PAGE_BYTES};
 
@@ -25,8 +25,8 @@ const SENTINEL_DEPTH: f64 = 32.0;
 /// The sentinel of large I/Os: random reads of this many pages, this many in flight.
 const LARGE_PAGES: f64 = 64.0;
 const LARGE_DEPTH: f64 = 8.0;
-/// Of the time of a slice, what each of the two takes.
-pub(super) const SENTINEL_SHARE: f64 = 2.0 / 3.0;
+/// Of the time of a slice, what each of them takes.
+pub(super) const SENTINEL_SHARE: f64 = 0.5;
 /// Repeated reads faster than first ones by more than this make a cache below the kernel suspected.
 const CACHE_GAIN: f64 = 1.3;
 /// Preconditioning writes this many times the range.
@@ -47,6 +47,8 @@ struct Session<'a> {
     cached: Vec<TakenPoint>,
     fill_cliff: Option<(f64, f64)>,
     slices: u64,
+    /// Whether any point writes.
+    writes: bool,
 }
 
 pub(super) fn run(prepared: Prepared, monitor: &dyn Monitor) -> Result<DeviceProfile, LabError> {
@@ -73,7 +75,9 @@ pub(super) fn run(prepared: Prepared, monitor: &dyn Monitor) -> Result<DevicePro
         Some(earlier) => take_over(&mut profile, earlier),
         None => (Vec::new(), 0.0),
     };
+    let writes = visits.iter().any(|v| v.point.read_share < 1.0);
     let mut session = Session {
+        writes,
         plan,
         gauge,
         start,
@@ -233,10 +237,15 @@ impl Session<'_> {
     fn sentinel(&mut self) -> Result<Sentinel, LabError> {
         let small = self.random_reads()?;
         let large = self.sentinel_rate(&OperatingPoint::random_reads(LARGE_DEPTH, LARGE_PAGES))?;
+        let write = match self.writes {
+            true => Some(self.sentinel_rate(&OperatingPoint::random_writes(SENTINEL_DEPTH, 1.0))?),
+            false => None,
+        };
         let sentinel = Sentinel {
             at_s: self.clock(),
             throughput_pages_per_s: small,
             large_pages_per_s: Some(large),
+            write_pages_per_s: write,
         };
         self.profile.sentinels.push(sentinel);
         Ok(sentinel)
@@ -280,7 +289,26 @@ impl Session<'_> {
     fn wanted(&self, index: usize) -> bool {
         let visits = &self.visits[index];
         let late = self.start.elapsed() >= self.plan.rerun_until;
-        visits.wants_more(&self.plan.enough()) && (!late || visits.is_empty())
+        let enough = self.plan.enough();
+        let more = visits.wants_more(&enough) || visits.may_go_on(&enough) && self.elsewhere(index);
+        more && (!late || visits.is_empty())
+    }
+
+    /// Whether too many repeats of a point were taken at another level of the drive than the one that is fitted.
+    fn elsewhere(&self, index: usize) -> bool {
+        let point = self.visits[index].point;
+        let usable = |p: &&MeasuredPoint| {
+            p.sample().point == point
+                && self.profile.regimes.get(p.regime).is_some_and(|r| r.usable)
+        };
+        let fitted: u32 = self
+            .profile
+            .points
+            .iter()
+            .filter(usable)
+            .map(|p| p.repeats)
+            .sum();
+        fitted < self.plan.repeats_min
     }
 
     /// One slice at each point of a group. Answers the sentinel after them.
@@ -317,8 +345,12 @@ impl Session<'_> {
     fn save(&mut self) -> Result<(), LabError> {
         let mut taken = self.cached.clone();
         taken.extend(self.visits.iter().flat_map(Visits::taken));
-        let (regimes, points): (Vec<Regime>, _) =
-            assign(&self.profile.sentinels, &taken, self.fill_cliff);
+        let (regimes, points): (Vec<Regime>, _) = assign(
+            &self.profile.sentinels,
+            &taken,
+            self.fill_cliff,
+            self.plan.levels,
+        );
         self.profile.points = pool(&points, |a, b| {
             a == b || (regimes[a].usable && regimes[b].usable)
         });

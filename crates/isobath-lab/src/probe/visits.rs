@@ -100,6 +100,12 @@ impl Visits {
         }
     }
 
+    /// Whether the point may have further slices although it has enough: those that it has may be of another regime.
+    pub(super) fn may_go_on(&self, enough: &Enough) -> bool {
+        self.reruns <= enough.reruns_max
+            && self.repeats() + self.reruns < enough.repeats_max + enough.reruns_max
+    }
+
     /// Whether nothing at all is known about this point.
     pub(super) fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.spoilt.is_none()

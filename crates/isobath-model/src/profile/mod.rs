@@ -98,6 +98,9 @@ pub enum ProfileError {
     },
 }
 
+/// How the names of regimes of large I/Os begin: those that the sentinel of large I/Os tells apart.
+pub const LARGE_PREFIX: &str = "large I/Os: ";
+
 #[derive(Deserialize)]
 struct Header {
     format: String,
@@ -179,6 +182,25 @@ impl DeviceProfile {
             }
         }
         Ok(())
+    }
+
+    /// Levels of the small and the large sentinel in the regimes that may be fitted: where this profile's models hold. A sentinel
+    /// that told no regimes apart has the median of all its rates; `None` without sentinels.
+    pub fn levels(&self) -> (Option<f64>, Option<f64>) {
+        let fitted = |large: bool| {
+            let own = self.regimes.iter().filter(|r| r.usable);
+            own.filter(|r| r.name.starts_with(LARGE_PREFIX) == large)
+                .find_map(|r| r.level_pages_per_s)
+        };
+        let median = |rate: fn(&Sentinel) -> Option<f64>| {
+            let mut rates: Vec<f64> = self.sentinels.iter().filter_map(rate).collect();
+            rates.sort_by(f64::total_cmp);
+            rates.get(rates.len() / 2).copied()
+        };
+        (
+            fitted(false).or_else(|| median(|s| Some(s.throughput_pages_per_s))),
+            fitted(true).or_else(|| median(|s| s.large_pages_per_s)),
+        )
     }
 
     /// The points that models may be fitted to. Regimes that are marked unusable (burst credits, a full write cache)

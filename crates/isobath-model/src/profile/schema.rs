@@ -202,6 +202,9 @@ pub struct Regime {
     pub operation: Option<Operation>,
     /// Whether its points may be fitted.
     pub usable: bool,
+    /// Median of the sentinel that tells this regime from others, 4 KiB pages per second; `None` where none does.
+    #[serde(default)]
+    pub level_pages_per_s: Option<f64>,
     /// Seconds since the probe began.
     pub began_s: f64,
     /// Seconds since the probe began.
@@ -218,6 +221,9 @@ pub struct Sentinel {
     /// Throughput of large I/Os: random reads of 64 pages. Bandwidth and I/Os per second are limited, and drift, apart.
     #[serde(default)]
     pub large_pages_per_s: Option<f64>,
+    /// Throughput of small writes at random; `None` where only reads are measured. Flushes of others slow writes alone.
+    #[serde(default)]
+    pub write_pages_per_s: Option<f64>,
 }
 
 /// One measured point.

@@ -13,7 +13,7 @@ use super::{Counters, Local};
 use crate::Error;
 use crate::buffer::{FrameId, Place, flag};
 use crate::log::record::{Copied, Mapped};
-use crate::page::{self, Lsn, PAGE_SIZE, PageId, get_u64, offset};
+use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, Content, Entry, Request, summaries};
 
 /// Reads of one victim that are in flight together.
@@ -232,7 +232,8 @@ impl Local {
             let room = self
                 .mapping_room(group.len() - rest)
                 .map_err(Failed::Write)?;
-            let outcome = self.place_survivors(&group[rest..], batch);
+            let content = content_of(staging.as_slice());
+            let outcome = self.place_survivors(&group[rest..], content, batch);
             let placed = batch.placed.len();
             self.seal_group(&group[rest..rest + placed], batch, staging);
             let result = self.write_out(staging, &batch.placed, &batch.closing);
@@ -279,6 +280,7 @@ impl Local {
     fn place_survivors(
         &self,
         group: &[Survivor],
+        content: Content,
         batch: &mut Batch,
     ) -> Result<(), crate::pagestore::NoSegment> {
         let mut space = self.engine.space.lock();
@@ -298,15 +300,6 @@ impl Local {
             });
         }
         // All survivors of a segment have its history: there is no order to choose.
-        let content = if group.first().is_some_and(|s| {
-            s.address.length() as usize == PAGE_SIZE
-                && s.address.offset().is_multiple_of(PAGE_SIZE as u32)
-        }) {
-            Content::Pages
-        } else {
-            Content::Chunks
-        };
-        batch.content = content;
         space.place(
             content,
             &batch.requests,
@@ -332,10 +325,16 @@ impl Local {
                 image.fill(0);
                 placed.token = u64::MAX;
                 batch.versions.push(Lsn(0));
+                batch.copies.push(Copied::Page);
                 continue;
             }
             let lsn = Lsn(get_u64(image, offset::LSN));
             batch.versions.push(lsn);
+            // By what it is, not by its length: a chunk may be as long as a page.
+            batch.copies.push(match content_of(image) {
+                Content::Pages => Copied::Page,
+                Content::Chunks => Copied::MovedChunk,
+            });
             page::seal(
                 image,
                 survivor.page,
@@ -351,7 +350,8 @@ impl Local {
         let mut copies = Vec::with_capacity(batch.placed.len());
         let (mut dead, mut moved) = (Vec::new(), Vec::new());
         let mut bytes = 0;
-        for ((survivor, placed), &version) in group.iter().zip(&batch.placed).zip(&batch.versions) {
+        let sealed = batch.versions.iter().zip(&batch.copies);
+        for ((survivor, placed), (&version, &what)) in group.iter().zip(&batch.placed).zip(sealed) {
             bytes += u64::from(placed.address.length());
             if !written || placed.token == u64::MAX || !self.move_page(survivor, placed.address) {
                 dead.push(placed.address);
@@ -359,10 +359,7 @@ impl Local {
             }
             moved.push(survivor.address);
             copies.push(Mapped {
-                what: match batch.content {
-                    Content::Pages => Copied::Page,
-                    Content::Chunks => Copied::MovedChunk,
-                },
+                what,
                 page: survivor.page,
                 version,
                 address: placed.address,
@@ -452,4 +449,12 @@ fn take_group(survivors: &[Survivor], bytes: usize) -> usize {
         })
         .count()
         .max(1)
+}
+
+/// What the page or chunk that begins with `image` is, by its own word.
+fn content_of(image: &[u8]) -> Content {
+    match PageKind::from_byte(image[offset::KIND]) {
+        Some(PageKind::Chunk) => Content::Chunks,
+        _ => Content::Pages,
+    }
 }

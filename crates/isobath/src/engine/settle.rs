@@ -3,11 +3,15 @@
 //! durable yet, pages and chunks that nothing reachable names yet
 //! (docs/decisions/0014).
 
+#![allow(unsafe_code)]
+
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use parking_lot::Mutex;
+
+use isobath_io::Io;
 
 use super::{Engine, Local};
 use crate::Error;
@@ -39,6 +43,7 @@ pub(crate) struct Settling {
     flush_waiters: Mutex<Vec<TaskRef>>,
     /// Frames still to be written before the waiters look again.
     flush_left: AtomicUsize,
+    flush: SharedFlush,
 }
 
 impl Settling {
@@ -53,6 +58,7 @@ impl Settling {
             flush_before: AtomicU64::new(0),
             flush_waiters: Mutex::new(Vec::new()),
             flush_left: AtomicUsize::new(0),
+            flush: SharedFlush::default(),
         }
     }
 
@@ -335,6 +341,73 @@ impl Local {
             self.wait_durable(engine.newest_record())?;
             self.worker.yield_now();
         }
+    }
+}
+
+/// Flushes of the volume that many writers share: whoever finds none under way
+/// starts one, which covers every write that ended before it began.
+#[derive(Default)]
+pub(crate) struct SharedFlush(Mutex<FlushState>);
+
+#[derive(Default)]
+struct FlushState {
+    is_running: bool,
+    started: u64,
+    finished: u64,
+    /// Tasks that wait for a flush.
+    waiters: Vec<TaskRef>,
+}
+
+impl Local {
+    /// Waits until what this task has written to the volume is on the drive.
+    ///
+    /// # Errors
+    ///
+    /// A failed flush, which poisons the store; [`Error::Poisoned`] where it
+    /// was another task's.
+    pub(crate) fn flush_volume(&self) -> Result<(), Error> {
+        let flush = &self.engine.settling.flush.0;
+        let needed = flush.lock().started + 1;
+        loop {
+            let mut state = flush.lock();
+            if state.finished >= needed {
+                return Ok(());
+            }
+            if !state.is_running {
+                state.is_running = true;
+                state.started += 1;
+                drop(state);
+                return self.run_flush();
+            }
+            let Some(task) = self.worker.current_task() else {
+                return Err(Error::Closed);
+            };
+            state.waiters.push(task);
+            drop(state);
+            self.worker.park();
+            self.engine.writable()?;
+        }
+    }
+
+    fn run_flush(&self) -> Result<(), Error> {
+        let engine = &self.engine;
+        // SAFETY: a flush has no buffer.
+        unsafe { self.worker.start_io(Io::flush(0)) };
+        let result = self.worker.wait_io().map_err(Error::Io);
+        if let Err(error) = &result {
+            engine.poison(error.clone());
+        }
+        let mut state = engine.settling.flush.0.lock();
+        state.is_running = false;
+        if result.is_ok() {
+            state.finished = state.started;
+        }
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        for task in waiters {
+            task.unpark();
+        }
+        result
     }
 }
 

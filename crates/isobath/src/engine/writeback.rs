@@ -68,8 +68,8 @@ pub(super) struct Batch {
     pub(super) closing: Vec<Closing>,
     /// Per placed page or chunk: the version that is being written.
     pub(super) versions: Vec<Lsn>,
-    /// What the cleaner moves.
-    pub(super) content: Content,
+    /// Per survivor that the cleaner moves: how the log calls its copy.
+    pub(super) copies: Vec<Copied>,
     /// Which of the writing tasks this is, in [`super::settle::Settling`].
     slot: usize,
 }
@@ -83,7 +83,7 @@ impl Batch {
             placed: Vec::with_capacity(BATCH),
             closing: Vec::new(),
             versions: Vec::with_capacity(BATCH),
-            content: Content::Pages,
+            copies: Vec::with_capacity(BATCH),
             slot,
         }
     }
@@ -97,6 +97,7 @@ impl Batch {
         self.placed.clear();
         self.closing.clear();
         self.versions.clear();
+        self.copies.clear();
     }
 }
 
@@ -324,9 +325,7 @@ impl Local {
                 run_end += 1;
             }
             let from = &staging.as_slice()[staged..staged + length as usize];
-            let mut io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
-            // The mapping record that follows must name what is on the drive.
-            io.durable = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
+            let io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
             // SAFETY: the staging buffer is the caller's until `wait_io` below returned.
             unsafe { self.worker.start_io(io) };
             staged += length as usize;
@@ -342,7 +341,13 @@ impl Local {
         let counters = &self.engine.counters;
         Counters::add(&counters.bytes_written, bytes + closing_bytes);
         Counters::add(&counters.summary_bytes, closing_bytes);
-        result.map_err(Error::Io)
+        result.map_err(Error::Io)?;
+        let flushed = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
+        if flushed && !placed.is_empty() {
+            // The mapping record that follows must name what is on the drive.
+            self.flush_volume()?;
+        }
+        Ok(())
     }
 
     fn start_summary(&self, closing: &Closing) -> AlignedBuf {

@@ -140,13 +140,15 @@ pub(crate) fn change_one(
             return Ok(went);
         }
     }
-    let outcome = Commit {
+    let changes = [change];
+    let mut go = |_, old: Option<ValueRef<'_>>| Ok(go(old));
+    let commit = Commit {
         local,
-        changes: &[change],
+        changes: &changes,
         author: Author::default(),
-        go: &mut |_, old| Ok(go(old)),
-    }
-    .run()?;
+        go: &mut go,
+    };
+    let outcome = commit.run()?;
     drop(locked);
     finish(local, outcome, durability)
 }
@@ -179,13 +181,15 @@ pub(crate) fn change_all(
 pub(crate) type Go<'g> = dyn FnMut(usize, Option<ValueRef<'_>>) -> Result<bool, Error> + 'g;
 
 /// What is left to do for a commit once its keys are unlocked.
-struct Outcome {
+struct Outcome<'a> {
     /// Its record; `None` if `go` refused.
     lsn: Option<Lsn>,
     /// Large values that nobody can read any more.
     dead: Vec<Descriptor>,
     /// Versions that it added.
     versions: usize,
+    /// A serializable one keeps its slot until the watermark has passed it.
+    slot: Option<Slot<'a>>,
 }
 
 /// Without a log and without a snapshot there is nobody to tell: the change is
@@ -212,7 +216,7 @@ fn apply_blindly(
     Ok((went, dead.filter(|_| went)))
 }
 
-fn finish(local: &Local, outcome: Outcome, durability: Durability) -> Result<bool, Error> {
+fn finish(local: &Local, outcome: Outcome<'_>, durability: Durability) -> Result<bool, Error> {
     for dead in &outcome.dead {
         free_large(local, dead);
     }
@@ -220,14 +224,24 @@ fn finish(local: &Local, outcome: Outcome, durability: Durability) -> Result<boo
     let Some(lsn) = outcome.lsn else {
         return Ok(false);
     };
+    if let Some(slot) = outcome.slot {
+        wait_for_watermark(local, lsn)?;
+        drop(slot);
+    }
     local.make_durable(lsn, durability)?;
+    wait_for_watermark(local, lsn)?;
+    Counters::add(&local.engine.transactions.counters.commits, 1);
+    Ok(true)
+}
+
+/// Waits until every snapshot that begins sees the commit at `lsn`.
+fn wait_for_watermark(local: &Local, lsn: Lsn) -> Result<(), Error> {
     let engine = &local.engine;
     while engine.transactions.watermark(&engine.log) <= lsn {
         engine.writable()?;
         local.worker.yield_now();
     }
-    Counters::add(&engine.transactions.counters.commits, 1);
-    Ok(true)
+    Ok(())
 }
 
 /// A commit pays for the versions that it added by collecting some more.
@@ -286,7 +300,7 @@ impl<'a> Commit<'a, '_> {
         self.transactions().snapshots.others(self.author.snapshot)
     }
 
-    fn run(mut self) -> Result<Outcome, Error> {
+    fn run(mut self) -> Result<Outcome<'a>, Error> {
         self.validate_writes()?;
         for _ in 0..MOST_ROUNDS {
             let publish = self.must_publish();
@@ -296,6 +310,7 @@ impl<'a> Commit<'a, '_> {
                         lsn: None,
                         dead: Vec::new(),
                         versions: 0,
+                        slot: None,
                     });
                 }
                 // Nobody may need what is too much to keep.
@@ -419,7 +434,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     /// Steps 4 to 9; `None` if a snapshot has begun for which nothing was read.
-    fn write(&mut self, peeked: Vec<Peeked>, publish: bool) -> Result<Option<Outcome>, Error> {
+    fn write(&mut self, peeked: Vec<Peeked>, publish: bool) -> Result<Option<Outcome<'a>>, Error> {
         let local = self.local;
         let engine = &local.engine;
         let record = self.record(&peeked)?;
@@ -464,11 +479,15 @@ impl<'a> Commit<'a, '_> {
                 .iter()
                 .for_each(|old| extent::free_logged(local, lsn, &old.chunks)),
         }
-        drop(slot);
+        let stays = self.author.reads.is_some();
+        if stays {
+            slot.is_applied(lsn);
+        }
         Ok(Some(Outcome {
             lsn: Some(lsn),
             dead,
             versions: published.map_or(0, |_| self.changes.len()),
+            slot: stays.then_some(slot),
         }))
     }
 
@@ -477,7 +496,12 @@ impl<'a> Commit<'a, '_> {
         let body = record.body.bytes();
         let writer = self.local.worker.index;
         engine.log.append(writer, Kind::Commit, &[body], |lsn| {
-            slot.is_at(lsn);
+            // A serializable commit keeps the watermark where it was before its
+            // validation. A commit that changes what it has read, and came too late
+            // to be seen, may get a lower LSN: no snapshot may see only that one.
+            if self.author.reads.is_none() {
+                slot.is_at(lsn);
+            }
             engine.settle_promises(&record.confirmed);
             if publish {
                 // A checkpoint that starts behind the record finds them in use.

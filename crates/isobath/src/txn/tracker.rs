@@ -22,6 +22,9 @@ struct WorkerSlots {
     /// All slots from here on are empty.
     high: AtomicUsize,
     slots: Box<[AtomicU64]>,
+    /// For each slot: 0, or the LSN of its commit once that is applied and stays
+    /// only until the watermark has passed it.
+    applied: Box<[AtomicU64]>,
 }
 
 /// A slot per task, for the commit that it has in flight: a lower bound of its
@@ -31,6 +34,23 @@ pub(crate) struct Tracker {
     /// The highest watermark that anybody was told. A commit may publish a lower
     /// bound that is older than this; its LSN never is.
     told: AtomicU64,
+}
+
+fn zeros(count: usize) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
+impl WorkerSlots {
+    /// Lower bound and, if it is applied already, LSN of each commit in a slot.
+    fn commits(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let high = self.high.load(Ordering::Acquire);
+        let slots = self.slots[..high].iter().zip(&self.applied);
+        // In this order: who empties a slot, or takes an empty one, does the opposite.
+        slots.filter_map(|(slot, applied)| {
+            let bound = slot.load(Ordering::Acquire) & LSN;
+            (bound != 0).then(|| (bound, applied.load(Ordering::Acquire)))
+        })
+    }
 }
 
 /// A commit in flight. Dropping it says that the commit is fully applied, or
@@ -44,9 +64,8 @@ impl Tracker {
     pub(crate) fn new(workers: usize, tasks: usize) -> Tracker {
         let slots = |_| WorkerSlots {
             high: AtomicUsize::new(0),
-            slots: (0..tasks + SYSTEM_SLOTS)
-                .map(|_| AtomicU64::new(0))
-                .collect(),
+            slots: zeros(tasks + SYSTEM_SLOTS),
+            applied: zeros(tasks + SYSTEM_SLOTS),
         };
         Tracker {
             workers: (0..workers).map(slots).collect(),
@@ -88,15 +107,23 @@ impl Tracker {
     pub(crate) fn watermark(&self, log: &Log) -> u64 {
         let mut lowest = log.next().0;
         fence(Ordering::SeqCst);
-        for worker in &self.workers {
-            let high = worker.high.load(Ordering::Acquire);
-            for slot in &worker.slots[..high] {
-                let lsn = slot.load(Ordering::Acquire) & LSN;
-                if lsn != 0 {
-                    lowest = lowest.min(lsn);
-                }
+        let mut stay = false;
+        for (bound, applied) in self.workers.iter().flat_map(WorkerSlots::commits) {
+            if applied == 0 {
+                lowest = lowest.min(bound);
+            } else {
+                stay = true;
             }
         }
+        // Bound: each round but the last lowers it to another slot's bound.
+        while stay {
+            let commits = self.workers.iter().flat_map(WorkerSlots::commits);
+            let above = commits.filter(|(_, applied)| *applied >= lowest);
+            let bound = above.map(|(bound, _)| bound).min().unwrap_or(lowest);
+            stay = bound < lowest;
+            lowest = lowest.min(bound);
+        }
+        // Read last: who has left a slot since has told that it was passed.
         let told = self.told.load(Ordering::SeqCst);
         if told < lowest {
             self.told.fetch_max(lowest, Ordering::SeqCst).max(lowest)
@@ -147,6 +174,13 @@ impl Slot<'_> {
             .store(lsn.0 & LSN | word & !LSN, Ordering::Release);
     }
 
+    /// The commit is applied, but stays: the watermark goes from its lower bound, or
+    /// less, to beyond its LSN, and to nothing between.
+    pub(crate) fn is_applied(&self, lsn: Lsn) {
+        self.publishes();
+        self.worker.applied[self.index].store(lsn.0, Ordering::Release);
+    }
+
     /// The commit is half applied, and will stay so: no snapshot may ever see it.
     pub(crate) fn abandon(self) {
         self.publishes();
@@ -157,6 +191,7 @@ impl Slot<'_> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         let generation = self.word().load(Ordering::Relaxed) & GENERATION;
+        self.worker.applied[self.index].store(0, Ordering::Release);
         self.word().store(generation, Ordering::Release);
         let slots = &self.worker.slots;
         let mut high = self.worker.high.load(Ordering::Relaxed);
@@ -198,6 +233,27 @@ mod tests {
         let late = tracker.occupy(0, &log);
         drop(second);
         assert_eq!(tracker.watermark(&log), log.next().0);
+        drop(late);
+        assert_eq!(tracker.watermark(&log), log.next().0);
+    }
+
+    #[test]
+    fn the_watermark_passes_a_serializable_commit_in_one_step() {
+        let log = Log::off(Lsn(8));
+        let tracker = Tracker::new(2, 4);
+        let serial = tracker.occupy(0, &log);
+        let early = tracker.occupy(1, &log);
+        append(&log, &early);
+        drop(early);
+        let late = tracker.occupy(1, &log);
+        let lsn = log.append(0, Kind::Commit, &[], |_| ());
+        serial.is_applied(lsn);
+        // `late` may get an LSN below: neither `early` nor `serial` shows.
+        assert_eq!(tracker.watermark(&log), 8);
+        let at_late = append(&log, &late);
+        assert!(lsn < at_late);
+        assert_eq!(tracker.watermark(&log), at_late.0);
+        drop(serial);
         drop(late);
         assert_eq!(tracker.watermark(&log), log.next().0);
     }
