@@ -585,7 +585,7 @@ mod tests {
         assert!(text.contains("cannot be sustained"), "{text}");
         let text = error(&|sweep| {
             sweep.policies = vec![PolicyKind::MdcOpt];
-            sweep.workloads = vec![trace(vec![Op::write(1)], true)];
+            sweep.workloads = vec![trace((0..9_000).map(Op::write).collect(), true)];
         });
         assert!(text.contains("exact update frequency"), "{text}");
         let text = error(&|sweep| {
