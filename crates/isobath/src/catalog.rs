@@ -9,6 +9,8 @@ use crate::btree::{Cursor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
 use crate::engine::{Local, TaskContext};
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
+pub(crate) use crate::terms::CATALOG;
+use crate::terms::DROPPING;
 use crate::txn::commit::{self, Author, Change};
 
 /// Most bytes that a tree's name can have.
@@ -16,17 +18,10 @@ pub(crate) const MAX_NAME_BYTES: usize = 255;
 
 const LAST_ID: &[u8] = b"i";
 const NAME: u8 = b'n';
-const DROPPING: u8 = b'd';
 const ENTRY_BYTES: usize = 16;
 
 /// Pages of a dropped tree that are freed between two looks at other tasks.
 const FREE_STEP: u32 = 64;
-
-/// The catalog's own tree.
-pub(crate) const CATALOG: Tree = Tree {
-    root: PageId::CATALOG_ROOT,
-    id: TreeId(0),
-};
 
 fn name_key(name: &str) -> Result<Vec<u8>, Error> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -45,11 +40,6 @@ fn dropping_key(id: TreeId) -> [u8; 5] {
     let mut key = [DROPPING, 0, 0, 0, 0];
     put_u32(&mut key, 1, id.0);
     key
-}
-
-/// The tree whose drop begins when `key` is put into the catalog.
-pub(crate) fn dropped_by(key: &[u8]) -> Option<TreeId> {
-    (key.len() == 5 && key[0] == DROPPING).then(|| TreeId(get_u32(key, 1)))
 }
 
 fn encode(tree: Tree) -> [u8; ENTRY_BYTES] {

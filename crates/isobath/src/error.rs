@@ -283,17 +283,6 @@ fn show(key: &[u8]) -> String {
     format!("\"{shown}{rest}\"")
 }
 
-impl From<crate::log::ReadError> for Error {
-    fn from(error: crate::log::ReadError) -> Error {
-        use crate::log::ReadError;
-        match error {
-            ReadError::Io(source) => Error::Io(source),
-            ReadError::Lost { position, durable } => Error::LogDamaged { position, durable },
-            ReadError::UnknownKind { position, kind } => Error::UnknownLogRecord { position, kind },
-        }
-    }
-}
-
 impl From<isobath_io::VolumeError> for Error {
     fn from(source: isobath_io::VolumeError) -> Error {
         Error::Volume(Arc::new(source))

@@ -11,7 +11,7 @@ use isobath_model::profile::DeviceProfile;
 use crate::Error;
 use crate::buffer::FRAME_COST;
 use crate::engine::Config;
-use crate::log::LEAST_AREA_BYTES;
+use crate::log::{Durability, LEAST_AREA_BYTES};
 use crate::page::PAGE_SIZE;
 use crate::pagestore::{LEAST_SEGMENT_BYTES, MAX_SEGMENT_BYTES};
 
@@ -35,26 +35,6 @@ const MOST_WORKERS: usize = 256;
 /// Most tasks and I/Os in flight that a worker can have.
 const MOST_TASKS: usize = 4096;
 const MOST_DEPTH: u32 = 4096;
-
-/// When a commit is acknowledged. In all three, commits are logged, atomic, and
-/// lost in reverse order if at all: after a crash the store holds everything
-/// up to some commit, and nothing after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// Once it is on the drive, its volatile cache included. Commits of many tasks
-    /// share a flush.
-    #[default]
-    Synced,
-    /// At once; it is on the drive at most `window_ms` milliseconds later, and the
-    /// time that one flush takes.
-    Buffered {
-        /// Milliseconds of commits that a crash may lose.
-        window_ms: u32,
-    },
-    /// At once; it is on the drive when something else makes it so: a later synced
-    /// commit, much that was logged since, a checkpoint.
-    None,
-}
 
 /// How a store is created or opened. Every option has a default that fits the
 /// machine; sizes are bytes.
@@ -90,15 +70,7 @@ pub struct Options {
 
 /// Who is told how a recovery goes on.
 #[derive(Clone, Default)]
-pub(crate) struct RecoveryListener(Option<Arc<dyn Fn(u64, u64) + Send + Sync>>);
-
-impl RecoveryListener {
-    pub(crate) fn tell(&self, done: u64, total: u64) {
-        if let Some(listen) = &self.0 {
-            listen(done, total);
-        }
-    }
-}
+pub(crate) struct RecoveryListener(pub(crate) Option<Arc<dyn Fn(u64, u64) + Send + Sync>>);
 
 impl std::fmt::Debug for RecoveryListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -303,7 +303,7 @@ mod tests {
     fn published_text_reads_back_with_every_number() {
         let mut stats = Stats {
             segment_emptiness: [3; 10],
-            backend: "io_uring, O_DIRECT; a note".into(),
+            backend: "pread, O_DIRECT; a note".into(),
             ..Stats::default()
         };
         let mut text = format!("{FORMAT}\npid 7\nunknown 5\n");

@@ -170,7 +170,7 @@ impl Store {
         let policy = options.policy()?;
         let mut opened =
             engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
-        opened.plan.listener = options.on_recovery.clone();
+        opened.plan.listener = options.on_recovery.0.clone();
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
         Store::opened(runtime, opened.plan, paths)
     }

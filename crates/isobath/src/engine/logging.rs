@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use isobath_io::Io;
 
 use super::{Counters, Engine, Local};
+use crate::Error;
 use crate::canary::{self, Canary};
+use crate::log::Durability;
 use crate::log::{Claim, Flush, LogRoom, Need, Tier};
 use crate::page::Lsn;
 use crate::sched::{TaskId, clock};
-use crate::{Durability, Error};
 
 /// Tasks that write the log, per worker.
 pub(super) const LOG_WRITERS: usize = 2;

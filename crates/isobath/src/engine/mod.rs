@@ -12,7 +12,7 @@ mod logging;
 mod logging_tests;
 mod open;
 pub(crate) mod publish;
-mod recovery;
+pub(crate) mod recovery;
 mod settle;
 mod writeback;
 
@@ -35,10 +35,9 @@ use parking_lot::Mutex;
 use checkpoint::Current;
 use settle::{Changes, Settling};
 
-use crate::Durability;
 use crate::Error;
 use crate::buffer::{BufferPool, FrameId, Partition, Place};
-use crate::log::Log;
+use crate::log::{Durability, Log};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{
     Address, PageIds, PageTrace, ReservedWords, Space, footprint, page_payload,
@@ -161,7 +160,7 @@ pub(crate) struct Engine {
     /// Where the log ended when the last checkpoint began.
     checkpointed_at: AtomicU64,
     /// What the log says is not all in the pages yet: no checkpoint may shorten it.
-    recovering: AtomicBool,
+    pub(crate) recovering: AtomicBool,
     /// Which user work is accepted.
     pub(crate) admission: Admission,
     pub(crate) transactions: Transactions,

@@ -7,6 +7,7 @@ use super::layout::{
     BLOCK, HEADER_BYTES, Header, MOST_RECORD_BYTES, Seed, Skip, is_whole, read_skip, skip_word,
 };
 use super::record::Kind;
+use crate::Error;
 use crate::page::{Lsn, get_u64, put_u64};
 
 /// Bytes read at a time.
@@ -27,6 +28,16 @@ pub(crate) enum ReadError {
     /// A sound record of a kind that this version does not know.
     #[error("the log's record at {position} has the unknown kind {kind}")]
     UnknownKind { position: u64, kind: u8 },
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Error {
+        match error {
+            ReadError::Io(source) => Error::Io(source),
+            ReadError::Lost { position, durable } => Error::LogDamaged { position, durable },
+            ReadError::UnknownKind { position, kind } => Error::UnknownLogRecord { position, kind },
+        }
+    }
 }
 
 /// Where the valid log ends.

@@ -21,15 +21,16 @@ use super::snapshots::Registered;
 use super::tracker::Slot;
 use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_LEAST, Dead, Gate, Transactions, key_number};
+use crate::Error;
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::{Counters, Local, TaskContext};
 use crate::extent::{self, Extent};
+use crate::log::Durability;
 use crate::log::Tier;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::page::{Lsn, PageId};
-use crate::{Durability, Error};
 
 /// Pages that one insert may take at most: its leaf split twice.
 const PAGES_PER_INSERT: u64 = 2;

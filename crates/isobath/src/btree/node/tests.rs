@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::edit::next_run;
 use super::*;
-use crate::btree::{MAX_INLINE_RECORD, MAX_INLINE_VALUE, ValueRef};
+use crate::btree::ValueRef;
+use crate::terms::{MAX_INLINE_RECORD, MAX_INLINE_VALUE};
 
 const TREE: TreeId = TreeId(7);
 

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::{TestContext, next_random};
-use crate::btree::{
-    Batch, Lookup, MAX_INLINE_RECORD, MAX_INLINE_VALUE, Old, Tree, ValueKind, ValueRef,
-};
+use crate::btree::{Batch, Lookup, Old, Tree, ValueKind, ValueRef};
+use crate::terms::{MAX_INLINE_RECORD, MAX_INLINE_VALUE};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

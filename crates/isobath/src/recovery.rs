@@ -1,0 +1,189 @@
+//! Bringing a store that was not closed up to its log, on all workers
+//! (docs/decisions/0014).
+
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::Error;
+use crate::btree::{Decision, Tree, ValueKind, ValueRef};
+use crate::context::WriteContext;
+use crate::engine::recovery::{nonsense, reader};
+use crate::engine::{Counters, Local, Plan, TaskContext};
+use crate::log::Reader;
+use crate::log::record::{Body, decode};
+use crate::page::{Lsn, PAGE_SIZE, PageId};
+use crate::runtime::{Job, Runtime};
+
+/// Bytes of the log whose changes are applied together, in parallel.
+const STRIDE_BYTES: u64 = 4 << 20;
+/// Tasks per worker that apply them.
+const TASKS: usize = 16;
+
+/// One change that a commit made.
+struct Change {
+    lsn: Lsn,
+    tree: Tree,
+    key: Vec<u8>,
+    value: Option<(ValueKind, Vec<u8>)>,
+}
+
+impl Change {
+    fn apply(&self, local: &Local) -> Result<(), Error> {
+        let ctx = TaskContext { local };
+        ctx.admit()?;
+        self.tree
+            .apply(&ctx, &self.key, Some(self.lsn), |_| match &self.value {
+                Some((kind, bytes)) => Decision::Put(ValueRef { kind: *kind, bytes }),
+                None => Decision::Remove,
+            })
+    }
+}
+
+impl Plan {
+    /// Does what is left to do, on all workers, and writes a checkpoint.
+    /// Progress is in bytes of the log, which is read twice.
+    ///
+    /// # Errors
+    ///
+    /// Any of reading the log, or of writing; the store on the volume is as
+    /// recoverable as before.
+    pub(crate) fn run(self, runtime: &Runtime) -> Result<(), Error> {
+        let Some(superblock) = self.superblock.as_ref().filter(|_| !self.is_empty()) else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        let engine = &runtime.engine;
+        let volume = engine.volume()?;
+        let Some(area) = engine.log.area() else {
+            return Ok(());
+        };
+        let start = superblock.log_start;
+        let total = 2 * (self.end.lsn.0 - start);
+        let mut log = reader(&volume, area, superblock);
+        loop {
+            let (images, more) = self.next_images(&mut log)?;
+            install(runtime, images)?;
+            self.tell(log.position().0 - start, total);
+            if !more {
+                break;
+            }
+        }
+        let lanes = engine.config.workers * TASKS;
+        let mut log = reader(&volume, area, superblock);
+        loop {
+            let (changes, more) = self.next_changes(&mut log, lanes)?;
+            apply_all(runtime, changes)?;
+            self.tell(total / 2 + log.position().0 - start, total);
+            if !more {
+                break;
+            }
+        }
+        engine.recovering.store(false, Ordering::Release);
+        let before = engine.log.next();
+        runtime.run(|local| local.checkpoint(before))?;
+        Counters::add(&engine.counters.recovered_bytes, total / 2);
+        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Counters::add(&engine.counters.recovery_ns, took);
+        Ok(())
+    }
+
+    fn tell(&self, done: u64, total: u64) {
+        if let Some(listen) = &self.listener {
+            listen(done, total);
+        }
+    }
+
+    /// The images of the next stretch of the log that are the newest of their pages.
+    fn next_images(&self, reader: &mut Reader<'_>) -> Result<(Vec<NewestImage>, bool), Error> {
+        let from = reader.position();
+        let mut found = Vec::new();
+        while reader.position().0 < (from.0 + STRIDE_BYTES).min(self.end.lsn.0) {
+            let Some(record) = reader.next()? else {
+                return Ok((found, false));
+            };
+            let lsn = record.lsn;
+            let body = decode(record.kind, record.body).ok_or(nonsense(lsn, record.kind))?;
+            if let Body::Structure { images, .. } = body {
+                for image in images {
+                    if self.images.get(&image.page) == Some(&lsn) {
+                        let mut page = Box::new([0; PAGE_SIZE]);
+                        image.expand(&mut page);
+                        found.push((image.page, lsn, page));
+                    }
+                }
+            }
+        }
+        Ok((found, reader.position() < self.end.lsn))
+    }
+
+    /// The changes of the next stretch of the log, those of a key in one lane.
+    fn next_changes(
+        &self,
+        reader: &mut Reader<'_>,
+        lanes: usize,
+    ) -> Result<(Vec<Vec<Change>>, bool), Error> {
+        let hash = BuildHasherDefault::<DefaultHasher>::default();
+        let from = reader.position();
+        let mut changes: Vec<Vec<Change>> = (0..lanes).map(|_| Vec::new()).collect();
+        while reader.position().0 < (from.0 + STRIDE_BYTES).min(self.end.lsn.0) {
+            let Some(record) = reader.next()? else {
+                return Ok((changes, false));
+            };
+            let lsn = record.lsn;
+            let body = decode(record.kind, record.body).ok_or(nonsense(lsn, record.kind))?;
+            let Body::Commit { operations, .. } = body else {
+                continue;
+            };
+            for operation in operations {
+                if self.dropped.contains(&operation.tree.id) {
+                    continue;
+                }
+                let lane = hash.hash_one((operation.tree.id, operation.key)) as usize % lanes;
+                changes[lane].push(Change {
+                    lsn,
+                    tree: operation.tree,
+                    key: operation.key.to_vec(),
+                    value: operation
+                        .value
+                        .map(|value| (value.kind, value.bytes.to_vec())),
+                });
+            }
+        }
+        Ok((changes, reader.position() < self.end.lsn))
+    }
+}
+
+/// A page, the record that holds its newest image, and that.
+type NewestImage = (PageId, Lsn, Box<[u8; PAGE_SIZE]>);
+
+/// Makes pages resident, on all workers.
+fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
+    let lanes = runtime.engine.config.workers;
+    let mut parts: Vec<Vec<NewestImage>> = (0..lanes).map(|_| Vec::new()).collect();
+    for (at, image) in images.into_iter().enumerate() {
+        parts[at % lanes].push(image);
+    }
+    let jobs = parts
+        .into_iter()
+        .map(|part| -> Job<'_, ()> {
+            Box::new(move |local: &Local| {
+                part.iter()
+                    .try_for_each(|(id, lsn, image)| local.install_image(*id, *lsn, image))
+            })
+        })
+        .collect();
+    runtime.run_all(jobs)
+}
+
+/// Applies every lane's changes in order, the lanes side by side.
+fn apply_all(runtime: &Runtime, lanes: Vec<Vec<Change>>) -> Result<(), Error> {
+    let jobs = lanes
+        .into_iter()
+        .filter(|lane| !lane.is_empty())
+        .map(|lane| -> Job<'_, ()> {
+            Box::new(move |local: &Local| lane.iter().try_for_each(|change| change.apply(local)))
+        })
+        .collect();
+    runtime.run_all(jobs)
+}

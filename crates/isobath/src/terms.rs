@@ -1,0 +1,90 @@
+//! What a tree, its records and its values are called: shared by the log, which
+//! writes them down, and the tree, which holds them.
+
+use crate::page::{PageId, get_u32};
+
+/// The number that names a tree in its pages and in the log; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct TreeId(pub(crate) u32);
+
+/// Where a tree starts, and which one it is. The tree itself has no state in
+/// memory: any number of these may exist for one tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tree {
+    pub(crate) root: PageId,
+    pub(crate) id: TreeId,
+}
+
+/// Most bytes that key and value can have together for the value to lie in
+/// the leaf. Two such records and the longest fence fit one page, so that every
+/// leaf can be split.
+pub(crate) const MAX_INLINE_RECORD: usize = 1280;
+
+/// Most bytes that a value in a leaf can have, whatever the key.
+pub(crate) const MAX_INLINE_VALUE: usize = 1024;
+
+/// Most bytes that an extent descriptor can have.
+pub(crate) const MAX_DESCRIPTOR: usize = 32;
+
+/// Whether a value of `value_len` bytes lies in the leaf beside its key;
+/// otherwise the layer above puts it into an extent.
+pub(crate) fn fits_inline(key_len: usize, value_len: usize) -> bool {
+    value_len <= MAX_INLINE_VALUE && key_len + value_len <= MAX_INLINE_RECORD
+}
+
+/// How a record's value is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ValueKind {
+    /// The bytes are the value.
+    Inline,
+    /// The bytes describe where the value is; only the layer above reads them.
+    Extent,
+}
+
+/// A value as a leaf holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ValueRef<'v> {
+    pub(crate) kind: ValueKind,
+    pub(crate) bytes: &'v [u8],
+}
+
+impl<'v> ValueRef<'v> {
+    /// A value that lies in the leaf.
+    pub(crate) fn inline(bytes: &'v [u8]) -> ValueRef<'v> {
+        ValueRef {
+            kind: ValueKind::Inline,
+            bytes,
+        }
+    }
+
+    /// A value that lies in an extent with this descriptor.
+    pub(crate) fn extent(descriptor: &'v [u8]) -> ValueRef<'v> {
+        ValueRef {
+            kind: ValueKind::Extent,
+            bytes: descriptor,
+        }
+    }
+
+    /// Whether a leaf can hold it beside a key of `key_len` bytes.
+    pub(crate) fn is_storable(&self, key_len: usize) -> bool {
+        match self.kind {
+            ValueKind::Inline => fits_inline(key_len, self.bytes.len()),
+            ValueKind::Extent => self.bytes.len() <= MAX_DESCRIPTOR,
+        }
+    }
+}
+
+/// The catalog's own tree.
+pub(crate) const CATALOG: Tree = Tree {
+    root: PageId::CATALOG_ROOT,
+    id: TreeId(0),
+};
+
+/// First byte of the catalog's key that says that a tree is being dropped; its
+/// number follows.
+pub(crate) const DROPPING: u8 = b'd';
+
+/// The tree whose drop begins when `key` is put into the catalog.
+pub(crate) fn dropped_by(key: &[u8]) -> Option<TreeId> {
+    (key.len() == 5 && key[0] == DROPPING).then(|| TreeId(get_u32(key, 1)))
+}
