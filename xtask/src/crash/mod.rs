@@ -180,7 +180,7 @@ fn one_way(args: &Args, way: Way) -> Result<Option<Sum>, Problem> {
     for (number, tree) in (1..).zip(&records.universe.trees) {
         store.create_tree(&tree.name).map_err(|e| e.to_string())?;
         known.insert(tree.existence, number);
-        created.insert(tree.existence, number);
+        created.insert(tree.existence, vec![(number, None)]);
     }
     store.close().map_err(|error| format!("closing: {error}"))?;
     let mut random = Random::new(args.seed);
@@ -266,7 +266,7 @@ fn judge(
     path: &Path,
     way: Way,
     records: &Records,
-    created: &BTreeMap<Key, Version>,
+    created: &state::Created,
     mut history: History,
     sum: &mut Sum,
 ) -> Result<BTreeMap<Key, Version>, Problem> {

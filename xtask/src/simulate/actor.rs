@@ -7,6 +7,7 @@ use std::sync::Arc;
 use isobath::{Error, Store, Tree};
 
 use super::recorder::{Meaning, Recorder};
+use super::run::tree_id;
 use crate::data::value;
 use crate::history::{Key, Level, Outcome, Read, Version, Write};
 use crate::random::Random;
@@ -270,6 +271,8 @@ impl Actor {
             Ok(_) => {
                 passing.exists = true;
                 passing.present.clear();
+                let id = tree_id(&self.store, &tree.name);
+                self.recorder.created_as(tree.existence, id);
                 self.recorder.end(at, Outcome::Committed);
                 true
             }

@@ -121,7 +121,7 @@ fn recovered(
     run: &mut Run,
     image: &Arc<FaultDevice>,
     history: &History,
-    created: &std::collections::BTreeMap<crate::history::Key, u64>,
+    created: &state::Created,
 ) -> Result<u64, Failure> {
     let volume = Volume::from_device(image.clone());
     let simulation = match Simulation::open(volume, &run.scenario.options(), 1) {

@@ -9,6 +9,7 @@ use isobath::Error;
 use crate::data::{Universe, version_of};
 use crate::history::{History, Key, Level, Outcome, Read, Seen, Transaction, Version, Write};
 use crate::simulate::plan::Faults;
+use crate::simulate::state::Created;
 
 /// What an error means for the operation that got it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(super) struct Recorder {
 struct State {
     history: History,
     violations: Vec<String>,
-    created: BTreeMap<Key, Version>,
+    created: Created,
 }
 
 impl Recorder {
@@ -220,14 +221,32 @@ impl Recorder {
 
     /// The tree is being made: if it is there from now on, this write made it.
     pub(super) fn creating(&self, existence: Key, version: Version) {
-        self.state().created.insert(existence, version);
+        let mut state = self.state();
+        state
+            .created
+            .entry(existence)
+            .or_default()
+            .push((version, None));
     }
 
-    pub(super) fn created(&self) -> BTreeMap<Key, Version> {
+    /// The tree that was being made is there, as the store's tree `id`.
+    pub(super) fn created_as(&self, existence: Key, id: Option<u32>) {
+        if let Some(last) = self
+            .state()
+            .created
+            .entry(existence)
+            .or_default()
+            .last_mut()
+        {
+            last.1 = id;
+        }
+    }
+
+    pub(super) fn created(&self) -> Created {
         self.state().created.clone()
     }
 
-    pub(super) fn known_created(&self, created: BTreeMap<Key, Version>) {
+    pub(super) fn known_created(&self, created: Created) {
         self.state().created = created;
     }
 

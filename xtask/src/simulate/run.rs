@@ -70,7 +70,7 @@ pub(super) struct Between {
     pub(super) device: Arc<FaultDevice>,
     /// What every reader will find from now on.
     pub(super) known: BTreeMap<Key, Version>,
-    pub(super) created: BTreeMap<Key, Version>,
+    pub(super) created: state::Created,
     pub(super) next_version: Version,
 }
 
@@ -243,6 +243,7 @@ impl Run {
         }
         let made = store.create_tree(&tree.name);
         if made.is_ok() {
+            recorder.created_as(write.key, tree_id(store, &tree.name));
             recorder.end(at, Outcome::Committed);
         }
         made
@@ -698,6 +699,13 @@ impl Run {
         self.note(between.device.digest());
         Ok(())
     }
+}
+
+/// The number that the store gave the tree `name`.
+pub(super) fn tree_id(store: &Store, name: &str) -> Option<u32> {
+    let trees = store.trees().ok()?;
+    let found = trees.iter().find(|tree| tree.name == name);
+    found.map(|tree| tree.id)
 }
 
 /// Counts the clients that have ended, by a panic too.

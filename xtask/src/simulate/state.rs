@@ -7,6 +7,19 @@ use isobath::{Error, Store};
 use crate::data::{Universe, version_of};
 use crate::history::{Key, Version};
 
+/// Which writes made the trees: their versions, and the numbers that the store gave
+/// them, as far as it said so.
+pub(crate) type Created = BTreeMap<Key, Vec<(Version, Option<u32>)>>;
+
+/// Which write made the tree that exists with the number `id`: the one that was told
+/// so, else the last one that was told nothing.
+fn maker(created: &Created, existence: Key, id: u32) -> Option<Version> {
+    let made = created.get(&existence)?;
+    let told = made.iter().find(|(_, known)| *known == Some(id));
+    let untold = || made.iter().rev().find(|(_, known)| known.is_none());
+    told.or_else(untold).map(|(version, _)| *version)
+}
+
 /// All records of a store.
 pub(crate) struct State {
     pub(crate) records: BTreeMap<Key, Version>,
@@ -17,7 +30,7 @@ pub(crate) struct State {
 
 /// Reads all trees of `store` by scans, and each record that is missing or
 /// behind damage by its key. A tree that exists was made by its write in `created`.
-pub(crate) fn read(store: &Store, universe: &Universe, created: &BTreeMap<Key, Version>) -> State {
+pub(crate) fn read(store: &Store, universe: &Universe, created: &Created) -> State {
     let mut state = State {
         records: BTreeMap::new(),
         unreadable: Vec::new(),
@@ -44,13 +57,7 @@ pub(crate) fn read(store: &Store, universe: &Universe, created: &BTreeMap<Key, V
 }
 
 impl State {
-    fn read_tree(
-        &mut self,
-        store: &Store,
-        universe: &Universe,
-        index: usize,
-        created: &BTreeMap<Key, Version>,
-    ) {
+    fn read_tree(&mut self, store: &Store, universe: &Universe, index: usize, created: &Created) {
         let keys = &universe.trees[index];
         let tree = match store.tree(&keys.name) {
             Ok(tree) => tree,
@@ -62,8 +69,10 @@ impl State {
                 return;
             }
         };
-        match created.get(&keys.existence) {
-            Some(&version) => {
+        let listed = store.trees().unwrap_or_default();
+        let id = listed.iter().find(|found| found.name == keys.name);
+        match id.and_then(|found| maker(created, keys.existence, found.id)) {
+            Some(version) => {
                 self.records.insert(keys.existence, version);
             }
             None => {
