@@ -134,13 +134,8 @@ impl Checker<'_> {
             let (begin, asked, end, single, looks) = {
                 let t = self.transaction(index);
                 let single = t.level == Level::Single;
-                (
-                    t.begin,
-                    t.asked,
-                    t.end,
-                    single,
-                    single && t.writes.is_empty(),
-                )
+                let changes = self.versions.happened[index] && !t.writes.is_empty();
+                (t.begin, t.asked, t.end, single, single && !changes)
             };
             let (snapshot, commit) = (self.snapshot(index), self.commit(index));
             self.after_time(begin, snapshot, single);
