@@ -63,7 +63,7 @@ pub(crate) fn check(history: &History) -> Vec<Finding> {
     let mut ends: Vec<u64> = history.transactions.iter().map(|t| t.end).collect();
     ends.retain(|&end| end != u64::MAX);
     ends.sort_unstable();
-    let nodes = 2 * history.transactions.len() + ends.len() + 1;
+    let nodes = 2 * history.transactions.len() + 2 * ends.len() + 1;
     let mut checker = Checker {
         history,
         versions,
@@ -104,8 +104,14 @@ impl Checker<'_> {
         2 * self.history.transactions.len() + at
     }
 
+    /// A second clock, for operations outside transactions only: what they saw may
+    /// be ahead of the newest snapshot, but they never go back.
+    fn read_clock_node(&self, at: usize) -> usize {
+        self.clock_node(self.ends.len() + at)
+    }
+
     fn last_node(&self) -> usize {
-        self.clock_node(self.ends.len())
+        self.clock_node(2 * self.ends.len())
     }
 
     fn find(&mut self, anomaly: Anomaly, story: String) {
@@ -117,30 +123,46 @@ impl Checker<'_> {
         for at in 1..self.ends.len() {
             let (from, to) = (self.clock_node(at - 1), self.clock_node(at));
             self.graph.add(from, to, Edge::Time);
+            let (from, to) = (self.read_clock_node(at - 1), self.read_clock_node(at));
+            self.graph.add(from, to, Edge::Time);
+        }
+        for at in 0..self.ends.len() {
+            let (from, to) = (self.clock_node(at), self.read_clock_node(at));
+            self.graph.add(from, to, Edge::Time);
         }
         for index in 0..self.history.transactions.len() {
-            let (begin, asked, end) = {
+            let (begin, asked, end, single, looks) = {
                 let t = self.transaction(index);
-                (t.begin, t.asked, t.end)
+                let single = t.level == Level::Single;
+                let changes = self.versions.happened[index] && !t.writes.is_empty();
+                (t.begin, t.asked, t.end, single, single && !changes)
             };
             let (snapshot, commit) = (self.snapshot(index), self.commit(index));
-            self.after_time(begin, snapshot);
+            self.after_time(begin, snapshot, single);
             if commit != snapshot {
-                self.after_time(asked, commit);
+                self.after_time(asked, commit, false);
             }
             if end != u64::MAX {
                 let at = self.ends.partition_point(|&e| e < end);
-                let node = self.clock_node(at);
+                let node = if looks {
+                    self.read_clock_node(at)
+                } else {
+                    self.clock_node(at)
+                };
                 self.graph.add(commit, node, Edge::Time);
             }
         }
     }
 
     /// `node` comes after everything that had ended before `instant`.
-    fn after_time(&mut self, instant: u64, node: usize) {
+    fn after_time(&mut self, instant: u64, node: usize, single: bool) {
         let before = self.ends.partition_point(|&end| end < instant);
         if before > 0 {
-            let clock = self.clock_node(before - 1);
+            let clock = if single {
+                self.read_clock_node(before - 1)
+            } else {
+                self.clock_node(before - 1)
+            };
             self.graph.add(clock, node, Edge::Time);
         }
     }

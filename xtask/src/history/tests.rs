@@ -300,6 +300,12 @@ fn stale_reads() {
         &history([one(1, 20).w(X, 10), one(2, 3).r(X, 10), one(4, 5).r(X, 1)]),
         Anomaly::Stale,
     );
+    // An operation may be ahead of the newest snapshot.
+    fine(&history([
+        one(1, 20).w(X, 10),
+        one(2, 3).r(X, 10),
+        si(4, 5).r(X, 1),
+    ]));
     // Removals.
     finds(
         &history([one(1, 2).d(X, 10), one(3, 4).r(X, 1)]),

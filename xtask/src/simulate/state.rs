@@ -11,11 +11,11 @@ use crate::history::{Key, Version};
 /// them, as far as it said so.
 pub(crate) type Created = BTreeMap<Key, Vec<(Version, Option<u32>)>>;
 
-/// Which write made the tree that exists with the number `id`: the one that was told
-/// so, else the last one that was told nothing.
+/// Which write made the tree that exists with the number `id`: the last one that was
+/// told so (a number that a crash took back is given again), else the last one that was told nothing.
 fn maker(created: &Created, existence: Key, id: u32) -> Option<Version> {
     let made = created.get(&existence)?;
-    let told = made.iter().find(|(_, known)| *known == Some(id));
+    let told = made.iter().rev().find(|(_, known)| *known == Some(id));
     let untold = || made.iter().rev().find(|(_, known)| known.is_none());
     told.or_else(untold).map(|(version, _)| *version)
 }
