@@ -134,7 +134,8 @@ mod tests {
             assert_eq!(version_of(&bytes), Some(77));
             for at in (0..bytes.len()).step_by(7) {
                 bytes[at] ^= 1;
-                assert_eq!(version_of(&bytes), None, "byte {at}");
+                // The shortest values are nothing but their version and length.
+                assert_ne!(version_of(&bytes), Some(77), "byte {at}");
                 bytes[at] ^= 1;
             }
             bytes.push(0);

@@ -7,6 +7,7 @@
 use crate::Error;
 use crate::btree::{Cursor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
+use crate::context::WriteContext;
 use crate::engine::{Local, TaskContext};
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 pub(crate) use crate::terms::CATALOG;
@@ -69,7 +70,7 @@ pub(crate) fn create(local: &Local) -> Result<(), Error> {
     if mapping.place(CATALOG.root) != Place::Free {
         return Ok(());
     }
-    let tree = Tree::create(&ctx, CATALOG.id)?;
+    let tree = Tree::create(&ctx, CATALOG.id, None)?;
     assert_eq!(tree, CATALOG, "the catalog is the first tree of a store");
     local.wait_durable(local.engine.newest_record())
 }
@@ -94,14 +95,22 @@ pub(crate) fn add(local: &Local, name: &str) -> Result<Tree, Error> {
         });
     }
     let ctx = TaskContext { local };
-    let tree = Tree::create(&ctx, next_id(local)?)?;
-    let entry = encode(tree);
-    let named = change(local, &key, Some(&entry), |old| old.is_none());
+    let id = next_id(local)?;
+    let token = local.engine.log.stamp(local.worker.index).0;
+    let tree = Tree::create(&ctx, id, Some(token))?;
+    let value = encode(tree);
+    let naming = Change {
+        confirms: Some(token),
+        ..entry(&key, Some(&value))
+    };
+    let durability = local.engine.config.durability;
+    let named = commit::change_one(local, naming, durability, |old| old.is_none());
     if matches!(named, Ok(true)) {
         return Ok(tree);
     }
     if local.engine.writable().is_ok() {
         free_tree(local, tree)?;
+        ctx.withdraw(Some(token), &[]);
     }
     named?;
     Err(Error::TreeExists {
@@ -116,6 +125,7 @@ fn entry<'a>(key: &'a [u8], value: Option<&'a [u8]>) -> Change<'a> {
         gate: None,
         key,
         value: value.map(ValueRef::inline),
+        confirms: None,
     }
 }
 

@@ -11,12 +11,14 @@ use crate::context::WriteContext;
 use crate::engine::recovery::{nonsense, reader};
 use crate::engine::{Counters, Local, Plan, TaskContext};
 use crate::log::Reader;
-use crate::log::record::{Body, decode};
+use crate::log::record::{Body, Token, decode};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::runtime::{Job, Runtime};
 
 /// Bytes of the log whose changes are applied together, in parallel.
 const STRIDE_BYTES: u64 = 4 << 20;
+/// Ids in one record.
+const GIVEN_UP_AT_A_TIME: usize = 1000;
 /// Tasks per worker that apply them.
 const TASKS: usize = 16;
 
@@ -58,6 +60,7 @@ impl Plan {
         let Some(area) = engine.log.area() else {
             return Ok(());
         };
+        self.give_up(runtime)?;
         let start = superblock.log_start;
         let total = 2 * (self.end.lsn.0 - start);
         let mut log = reader(&volume, area, superblock);
@@ -86,6 +89,21 @@ impl Plan {
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Counters::add(&engine.counters.recovery_ns, took);
         Ok(())
+    }
+
+    /// Logs that what nothing has confirmed is gone, before its ids are given
+    /// to others: the next recovery reads the same log.
+    fn give_up(&self, runtime: &Runtime) -> Result<(), Error> {
+        let tokens: Vec<Token> = self.given_up.tokens.iter().copied().collect();
+        runtime.run(|local| {
+            for pages in self.given_up.pages.chunks(GIVEN_UP_AT_A_TIME) {
+                let _ = local.log_free(&[], pages);
+            }
+            for tokens in tokens.chunks(GIVEN_UP_AT_A_TIME) {
+                let _ = local.log_free(tokens, &[]);
+            }
+            Ok(())
+        })
     }
 
     fn tell(&self, done: u64, total: u64) {

@@ -43,6 +43,7 @@ impl TreeState {
             gate: Some(&self.gate),
             key,
             value,
+            confirms: None,
         }
     }
 }

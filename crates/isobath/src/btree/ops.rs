@@ -8,6 +8,7 @@ use super::{Fail, Tree, TreeId, ValueKind, ValueRef, smo};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::BufferPool;
 use crate::context::{ReadContext, WriteContext};
+use crate::log::record::Token;
 use crate::page::Lsn;
 
 /// What to do with a key's record, having seen what is there.
@@ -32,7 +33,14 @@ enum Changed {
 
 impl Tree {
     /// Makes the one page of an empty tree, and the tree.
-    pub(crate) fn create<C: WriteContext>(ctx: &C, id: TreeId) -> Result<Tree, C::Stop> {
+    ///
+    /// With a `token` the page belongs to that until a record confirms it, so
+    /// that a crash before the tree has a name leaves nothing behind.
+    pub(crate) fn create<C: WriteContext>(
+        ctx: &C,
+        id: TreeId,
+        token: Option<Token>,
+    ) -> Result<Tree, C::Stop> {
         ctx.admit()?;
         let _room = ctx.structure_room()?;
         let mut reservation = ctx.reserve(1)?;
@@ -41,6 +49,9 @@ impl Tree {
             root: page.id(),
             id,
         };
+        if let Some(token) = token {
+            ctx.promise(token, &[tree.root]);
+        }
         let image = Builder::new(id, 0, &[], None).finish();
         smo::Modification::new(tree).page(page, image).apply(ctx);
         ctx.release(reservation);

@@ -39,6 +39,13 @@ pub(super) struct Scan {
     pub(super) end: LogEnd,
 }
 
+/// Tokens that nothing has confirmed, and what belonged to them.
+#[derive(Default)]
+pub(crate) struct GivenUp {
+    pub(crate) tokens: HashSet<Token>,
+    pub(crate) pages: Vec<PageId>,
+}
+
 /// What is left to do once the engine runs.
 #[derive(Default)]
 pub(crate) struct Plan {
@@ -51,6 +58,9 @@ pub(crate) struct Plan {
     pub(crate) commits: u64,
     /// Everything that the log has changed in the mapping table.
     touched: Vec<PageId>,
+    /// What nothing has confirmed. Their ids are free: the log has to say so
+    /// before it says that somebody else has them.
+    pub(crate) given_up: GivenUp,
     /// Who is told how it goes on.
     pub(crate) listener: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
 }
@@ -68,7 +78,7 @@ impl Plan {
 
     /// Whether the volume alone says everything.
     pub(crate) fn is_empty(&self) -> bool {
-        self.images.is_empty() && self.commits == 0
+        self.images.is_empty() && self.commits == 0 && self.given_up.pages.is_empty()
     }
 }
 
@@ -225,9 +235,12 @@ impl Scan {
         superblock: &Superblock,
         set: &mut dyn FnMut(PageId, Place),
     ) -> Plan {
-        for (page, token) in &self.promised {
+        let mut given_up = GivenUp::default();
+        for (&page, token) in &self.promised {
             if !self.settled.contains(token) {
-                self.pages.insert(*page, (Lsn(u64::MAX), Newest::Ended));
+                self.pages.insert(page, (Lsn(u64::MAX), Newest::Ended));
+                given_up.tokens.insert(*token);
+                given_up.pages.push(page);
             }
         }
         let mut images = HashMap::default();
@@ -248,6 +261,7 @@ impl Scan {
             dropped: self.dropped,
             commits: self.commits,
             touched: self.pages.into_keys().collect(),
+            given_up,
             listener: None,
         }
     }

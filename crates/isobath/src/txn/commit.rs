@@ -49,6 +49,8 @@ pub(crate) struct Change<'a> {
     pub(crate) key: &'a [u8],
     /// What it has from now on; `None` if nothing.
     pub(crate) value: Option<ValueRef<'a>>,
+    /// What becomes part of the store with this, beside a large value.
+    pub(crate) confirms: Option<Token>,
 }
 
 impl Change<'_> {
@@ -410,7 +412,9 @@ impl<'a> Commit<'a, '_> {
         if !local.engine.log.is_on() {
             return Ok(record);
         }
-        record.confirmed = self.changes.iter().filter_map(Change::token).collect();
+        let values = self.changes.iter().filter_map(Change::token);
+        let others = self.changes.iter().filter_map(|change| change.confirms);
+        record.confirmed = values.chain(others).collect();
         for (at, peeked) in peeked.iter().enumerate() {
             if let OldValue::Extent(descriptor) = &peeked.old {
                 let extent = extent::decode(descriptor.bytes())?;

@@ -14,7 +14,7 @@ pub(super) use split::{Goal, make_room, split};
 
 use super::node::{Image, Node};
 use super::{Fail, Tree};
-use crate::buffer::{Exclusive, Reservation, Restart};
+use crate::buffer::{Exclusive, Place, Reservation, Restart};
 use crate::context::WriteContext;
 use crate::log::record::{Kind, Token, structure_body};
 use crate::page::{offset, put_u64};
@@ -77,6 +77,11 @@ impl<'p> Modification<'p> {
             }
             if let Some(token) = self.confirms {
                 ctx.confirmed(token);
+            }
+            // Before the record counts as complete: no checkpoint that starts
+            // behind it may still know them.
+            for page in &self.unlinked {
+                ctx.pool().mapping.set(page.id(), Place::Free);
             }
         });
         drop(self.changed);
