@@ -69,7 +69,7 @@ impl TestContext {
     }
 
     pub(super) fn tree(&self) -> Tree {
-        Tree::create(self, TreeId(3)).unwrap()
+        Tree::create(self, TreeId(3), None).unwrap()
     }
 
     /// Pages that are neither free nor never used.
