@@ -98,7 +98,7 @@ impl Via<'_> {
     }
 
     /// Writes a superblock to the place that its sequence number chooses.
-    fn superblock(&self, superblock: &Superblock) -> Result<(), Error> {
+    pub(super) fn superblock(&self, superblock: &Superblock) -> Result<(), Error> {
         let place = SUPERBLOCK_OFFSETS[superblock.sequence as usize % 2];
         let mut bytes = AlignedBuf::new(PAGE_SIZE);
         bytes.as_mut_slice().copy_from_slice(&superblock.encode());

@@ -2,7 +2,6 @@
 //! durable, and tasks that wait for room in it.
 
 #![allow(unsafe_code)]
-#![allow(dead_code)] // until commits use it
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -68,18 +67,6 @@ impl LogShare {
 }
 
 impl Engine {
-    /// Has the record or stamp at `lsn` made durable soon, without waiting.
-    pub(crate) fn request_flush(&self, lsn: Lsn) {
-        if self.log.may_write(lsn) {
-            return;
-        }
-        self.log.want(lsn);
-        // A task's own worker looks for wishes in this very step.
-        if !Local::with_current(self, |local| local.is_some()) {
-            self.remotes[0].notify();
-        }
-    }
-
     /// Wakes the workers on which somebody waits for what is durable now.
     fn wake_durable(&self, except: usize) {
         let durable = self.log.durable().0;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use isobath_flash::policy::CleaningPolicy;
 use isobath_io::Volume;
 
-use super::checkpoint::{Current, SEGMENT_WORDS};
+use super::checkpoint::{Current, SEGMENT_WORDS, Via};
 use super::recovery::{Plan, Scan};
 use super::{Config, Engine, Parts};
 use crate::Error;
@@ -89,7 +89,7 @@ pub(crate) fn create(
     if let Some(area) = log.area() {
         area.fill_with_zeros(&volume).map_err(Error::Io)?;
     }
-    write_superblock(&volume, &superblock)?;
+    Via::Volume(volume.clone()).superblock(&superblock)?;
     let system = 1 + config.log_segments;
     let align = volume.logical_block();
     let space = Space::new(segments, segment_bytes, align, system, policy);
@@ -184,14 +184,6 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
         (None, Unreadable::Damaged) => Err(Error::SuperblockDamaged { paths }),
         (None, Unreadable::Foreign) => Err(Error::NotAStore { paths }),
     }
-}
-
-/// Writes a superblock to the place that its sequence number chooses.
-pub(crate) fn write_superblock(volume: &Volume, superblock: &Superblock) -> Result<(), Error> {
-    let place = SUPERBLOCK_OFFSETS[superblock.sequence as usize % 2];
-    volume.write_at(place, &superblock.encode())?;
-    volume.sync()?;
-    Ok(())
 }
 
 /// Opens the store on `volume`, whose superblock has been read.
@@ -331,7 +323,7 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     // other would vouch for a checkpoint that is overwritten by then.
     for _ in SUPERBLOCK_OFFSETS {
         current.superblock.sequence += 1;
-        write_superblock(&volume, &current.superblock)?;
+        Via::Volume(volume.clone()).superblock(&current.superblock)?;
     }
     if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
         let superblock = &current.superblock;

@@ -1,8 +1,6 @@
 //! The write-ahead log: one LSN space, appended to by every worker without
 //! waiting, flushed by any (docs/decisions/0014).
 
-#![allow(dead_code)] // until commits and recovery use it
-
 mod area;
 mod flush;
 mod layout;
