@@ -1,6 +1,7 @@
 //! The Isobath engine: an embedded, transactional, ordered key-value store for
 //! NVMe SSDs.
 
+mod backup;
 mod btree;
 mod buffer;
 mod bulk;
@@ -31,10 +32,11 @@ mod tree;
 mod txn;
 mod value;
 
+pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
 #[cfg(any(test, feature = "simulation"))]
 pub use canary::Canary;
 pub use check::CheckReport;
-pub use error::Error;
+pub use error::{BackupFault, Error};
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
 pub use log::{Durability, MAX_TRANSACTION_BYTES};

@@ -303,7 +303,7 @@ fn promise_words(engine: &Engine) -> Vec<u64> {
 }
 
 /// The mapping word of `id` to store: a resident page is where its frame says.
-fn stored_word(engine: &Engine, id: PageId) -> u64 {
+pub(super) fn stored_word(engine: &Engine, id: PageId) -> u64 {
     loop {
         let place = engine.pool.mapping.place(id);
         let frame = match place {
@@ -455,6 +455,7 @@ impl Local {
             let complete = engine.log.complete();
             let start = engine.oldest_commit(complete);
             let start = engine.oldest_unsettled(start);
+            let start = start.min(engine.backup.log_floor());
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);
             Ok(())

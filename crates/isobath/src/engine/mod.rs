@@ -1,6 +1,7 @@
 //! The engine: what the layers share, and the workers that drive them.
 
 mod admission;
+mod backup;
 mod checkpoint;
 mod cleaner;
 mod context;
@@ -17,11 +18,12 @@ mod settle;
 mod writeback;
 
 pub(crate) use admission::Admission;
+pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
 pub(crate) use context::{InlineContext, TaskContext};
 pub(crate) use local::Local;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
-pub(crate) use open::{create, mark_open, open, read_superblock};
+pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
 pub(crate) use recovery::Plan;
 pub(crate) use writeback::flush;
@@ -164,6 +166,8 @@ pub(crate) struct Engine {
     /// Which user work is accepted.
     pub(crate) admission: Admission,
     pub(crate) transactions: Transactions,
+    /// What a backup under way asks of the others.
+    pub(crate) backup: Backing,
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
@@ -227,6 +231,7 @@ impl Engine {
             recovering: AtomicBool::new(parts.recovering),
             admission: Admission::default(),
             transactions,
+            backup: Backing::default(),
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
             traced: AtomicBool::new(false),

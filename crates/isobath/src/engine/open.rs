@@ -128,7 +128,7 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
 }
 
 /// Where the log of a store lies, if it has one: behind segment 0.
-fn log_area(superblock: &Superblock) -> Option<LogArea> {
+pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
     let segment = u64::from(superblock.segment_bytes);
     LogArea::new(vec![(
         segment,
