@@ -182,7 +182,7 @@ fn keep_busy(store: &Store, who: u64, stop: &AtomicBool, acknowledged: &AtomicU6
     let accounts = store.tree("accounts").unwrap();
     let numbers = store.tree("numbers").unwrap();
     let large = store.tree("large").unwrap();
-    let mut n = 0;
+    let mut n = 0u64;
     while !stop.load(Ordering::Relaxed) {
         n += 1;
         match who {
