@@ -147,6 +147,15 @@ fn a_chain_restores_every_state_that_it_was_made_of() {
     }
 }
 
+/// Has writers end, whether the test passes or not.
+struct Stops<'s>(&'s AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 const ACCOUNTS: u64 = 400;
 const START: u64 = 1000;
 
@@ -249,6 +258,7 @@ fn back_up_under_load(options: &Options, backups: u64) {
     let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut made: Vec<(String, u64)> = Vec::new();
     std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
         for who in 0..4 {
             let (store, stop, acknowledged) = (&store, &stop, &acknowledged);
             scope.spawn(move || keep_busy(store, who, stop, acknowledged));
@@ -267,7 +277,6 @@ fn back_up_under_load(options: &Options, backups: u64) {
             assert!(report.rounds >= 1);
             made.push((name, before));
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert_sound(&store, None);
     store.close().unwrap();
@@ -293,6 +302,75 @@ fn beside_cleaning_on_a_small_volume() {
     back_up_under_load(&small, parameter("ISOBATH_BACKUPS", 6));
 }
 
+/// A writer that logs more than the log holds during every round: further rounds let go of the log, and the last one
+/// keeps it, whoever waits.
+#[test]
+fn a_log_that_fills_up_meanwhile_is_kept_in_the_end() {
+    let place = Place::new();
+    let store = Store::create(&[place.at("s")], &options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..2000 {
+        tree.insert(&key(n), &value(n, 900)).unwrap();
+    }
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut before = 0;
+    std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        let (store, tree, stop, written) = (&store, &tree, &stop, &written);
+        scope.spawn(move || {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let mut transaction = store.begin().unwrap();
+                for at in (n % 8) * 60..(n % 8 + 1) * 60 {
+                    let value = value(10_000 + n, 900);
+                    transaction.insert(tree, &key(at), &value).unwrap();
+                }
+                transaction.commit().unwrap();
+                n += 1;
+                written.store(n, Ordering::SeqCst);
+            }
+        });
+        // Goes on once the log would be overwritten, or the writer waits.
+        let mut watch = |stage: &str, _, _| {
+            let began = written.load(Ordering::SeqCst);
+            let mut last = (began, Instant::now());
+            while stage.starts_with("copying") && last.0 < began + 120 {
+                std::thread::sleep(Duration::from_millis(20));
+                let now = written.load(Ordering::SeqCst);
+                if now > last.0 {
+                    last = (now, Instant::now());
+                } else if last.1.elapsed() > Duration::from_millis(300) {
+                    break;
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        before = written.load(Ordering::SeqCst);
+        let report = store
+            .backup(&place.at("b"), &BackupOptions::new(), &mut watch)
+            .unwrap();
+        assert!(report.rounds > 1, "{report:?}");
+    });
+    store.close().unwrap();
+    let restored = place.restore(&["b"], "r").unwrap();
+    let found = contents(&restored.tree("t").unwrap());
+    assert_eq!(found.len(), 2000);
+    // Up to some write everything, and nothing after it.
+    let tags: BTreeMap<Vec<u8>, u64> = (0..written.into_inner())
+        .map(|n| (value(10_000 + n, 900), n))
+        .collect();
+    let newest = found.values().filter_map(|v| tags.get(v)).max().copied();
+    let newest = newest.unwrap();
+    assert!(newest + 1 >= before);
+    for at in 0..480 {
+        let n = (0..=newest).rev().find(|n| n % 8 == at / 60);
+        let want = n.map_or(value(at, 900), |n| value(10_000 + n, 900));
+        assert!(found[&key(at)] == want, "key {at} of {newest}");
+    }
+    assert_sound(&restored, None);
+    restored.close().unwrap();
+}
+
 /// A backup of everything that a store can have, and what it should hold.
 fn sample(place: &Place) -> (Vec<u8>, Model) {
     let store = Store::create(&[place.at("s")], &options()).unwrap();
@@ -303,6 +381,7 @@ fn sample(place: &Place) -> (Vec<u8>, Model) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (store, stop) = (&store, &stop);
+        let _stops = Stops(stop);
         // So that there is a log.
         scope.spawn(move || {
             let other = store.create_tree("other").unwrap();
@@ -317,7 +396,6 @@ fn sample(place: &Place) -> (Vec<u8>, Model) {
             assert!(began.elapsed() < Duration::from_secs(60), "never a log");
             std::fs::remove_file(place.at("b")).unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     store.close().unwrap();
     (std::fs::read(place.at("b")).unwrap(), model)

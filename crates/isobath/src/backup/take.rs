@@ -63,7 +63,7 @@ struct Running<'e>(&'e Engine);
 
 impl Running<'_> {
     fn begin(engine: &Engine) -> Result<Running<'_>, Error> {
-        if engine.backup.begin() {
+        if engine.begin_backup() {
             Ok(Running(engine))
         } else {
             Err(Error::BackupRunning)
@@ -73,7 +73,7 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.backup.end();
+        self.0.end_backup();
     }
 }
 
@@ -214,7 +214,7 @@ impl Taking<'_, '_> {
             }
             if round < MOST_ROUNDS && keeps_log && self.log_is_long(pass) {
                 keeps_log = false;
-                self.runtime.engine.backup.release_log();
+                self.runtime.engine.release_log();
             }
         }
         let is_last = keeps_log && (round >= MOST_ROUNDS || !self.log_is_long(pass));

@@ -33,6 +33,8 @@ pub(crate) struct Backing {
     floor: AtomicU64,
     /// There is one.
     running: AtomicBool,
+    /// Something kept a checkpoint from shortening the log, and does so no longer.
+    checkpoint_again: AtomicBool,
 }
 
 impl Default for Backing {
@@ -40,6 +42,7 @@ impl Default for Backing {
         Backing {
             floor: AtomicU64::new(NO_FLOOR),
             running: AtomicBool::new(false),
+            checkpoint_again: AtomicBool::new(false),
         }
     }
 }
@@ -50,20 +53,43 @@ impl Backing {
         Lsn(self.floor.load(Ordering::SeqCst))
     }
 
+    /// Whether a checkpoint is due however little was logged since the last one.
+    pub(super) fn wants_checkpoint(&self) -> bool {
+        self.checkpoint_again.load(Ordering::SeqCst)
+    }
+
+    /// A checkpoint begins, and will look at the floor after this.
+    pub(super) fn checkpoint_begins(&self) {
+        self.checkpoint_again.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Engine {
     /// Begins a backup; `false` if one is under way.
-    pub(crate) fn begin(&self) -> bool {
-        !self.running.swap(true, Ordering::SeqCst)
+    pub(crate) fn begin_backup(&self) -> bool {
+        !self.backup.running.swap(true, Ordering::SeqCst)
     }
 
     /// Lets go of the log.
     pub(crate) fn release_log(&self) {
-        self.floor.store(NO_FLOOR, Ordering::SeqCst);
+        if self.backup.floor.swap(NO_FLOOR, Ordering::SeqCst) != NO_FLOOR {
+            self.checkpoint_again();
+        }
     }
 
     /// Ends a backup.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_backup(&self) {
         self.release_log();
-        self.running.store(false, Ordering::SeqCst);
+        self.backup.running.store(false, Ordering::SeqCst);
+    }
+
+    /// Writers may wait for a checkpoint that came too early to make room for them, and log nothing until there is
+    /// another one.
+    fn checkpoint_again(&self) {
+        self.backup.checkpoint_again.store(true, Ordering::SeqCst);
+        for remote in &self.remotes {
+            remote.notify();
+        }
     }
 }
 
@@ -167,6 +193,7 @@ impl Drop for DeadKept {
         if let Some(current) = self.current.take() {
             *self.engine.current.lock() = Some(current);
         }
+        self.engine.checkpoint_again();
         self.engine.wake_all(&self.engine.segment_waiters);
     }
 }
@@ -199,7 +226,7 @@ impl Local {
         if !engine.log.is_on() {
             return Err(Error::BackupNeedsLog);
         }
-        engine.backup.release_log();
+        engine.release_log();
         self.settle_pages(engine.log.complete())?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;

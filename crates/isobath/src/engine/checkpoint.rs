@@ -395,7 +395,7 @@ impl Engine {
             .area()
             .map_or(0, |area| area.bytes() / SHARE_BETWEEN);
         self.log.checkpoint_wanted()
-            && self.log.next().0 >= since + least
+            && (self.log.next().0 >= since + least || self.backup.wants_checkpoint())
             && !self.recovering.load(Ordering::Acquire)
             && self.poison.get().is_none()
     }
@@ -429,6 +429,7 @@ impl Local {
                 self.worker.suspend();
                 continue;
             }
+            engine.backup.checkpoint_begins();
             // The older half: what was changed since will be changed again.
             let (start, next) = (engine.log.start(), engine.log.next());
             let before = Lsn(start.0 + (next.0 - start.0) / 2);
