@@ -328,7 +328,9 @@ pub enum BackupFault {
     #[error("this is no backup file of an Isobath store")]
     Foreign,
     /// A newer version wrote it.
-    #[error("the backup has format version {found}; this version reads up to {known}: use a newer one")]
+    #[error(
+        "the backup has format version {found}; this version reads up to {known}: use a newer one"
+    )]
     Newer {
         /// The version found.
         found: u32,

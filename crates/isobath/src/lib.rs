@@ -20,6 +20,7 @@ mod pagestore;
 mod range;
 mod recovery;
 mod runtime;
+mod salvage;
 mod sched;
 mod sim;
 mod stats;
@@ -44,6 +45,7 @@ pub use options::Options;
 pub use page::{PAGE_SIZE, PageFault};
 pub use pagestore::PageTrace;
 pub use range::Range;
+pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_volume};
 #[cfg(any(test, feature = "simulation"))]
 pub use sim::{Simulation, Stuck};
 pub use stats::Stats;

@@ -163,7 +163,11 @@ impl Store {
         Store::open_on(volume, Vec::new(), options)
     }
 
-    pub(crate) fn open_on(volume: Volume, paths: Vec<PathBuf>, options: &Options) -> Result<Store, Error> {
+    pub(crate) fn open_on(
+        volume: Volume,
+        paths: Vec<PathBuf>,
+        options: &Options,
+    ) -> Result<Store, Error> {
         let mut config = options.config()?;
         let superblock = engine::read_superblock(&volume, &paths)?;
         config.segment_bytes = superblock.segment_bytes;

@@ -101,7 +101,4 @@ pub(crate) struct SalvageArgs {
     /// Search the whole volume for the pages of the store, whatever it says of them itself
     #[arg(long)]
     pub(crate) search: bool,
-    /// Bytes of a segment, where both superblocks are lost
-    #[arg(long, value_name = "SIZE", default_value = "2MiB")]
-    pub(crate) segment: Size,
 }

@@ -59,9 +59,9 @@ fn unit_of(stage: &str) -> Unit {
 /// For reading where the store was closed; recovers it first where it was not.
 fn open(args: &BackupArgs) -> Result<Store, Failure> {
     match store::read(&args.store, LARGE_POOL) {
-        Err(Failure::Lab(isobath_lab::LabError::Engine(
-            isobath::Error::NotClosedCleanly { .. },
-        ))) => {
+        Err(Failure::Lab(isobath_lab::LabError::Engine(isobath::Error::NotClosedCleanly {
+            ..
+        }))) => {
             store::write(&args.store, LARGE_POOL)?.close()?;
             store::read(&args.store, LARGE_POOL)
         }
@@ -186,11 +186,7 @@ pub(crate) fn salvage(
 ) -> Result<bool, Failure> {
     let progress = super::progress(global)?;
     let began = Instant::now();
-    let segment = u32::try_from(args.segment.0)
-        .map_err(|_| Failure::Usage("a segment has at most 64MiB".into()))?;
-    let options = SalvageOptions::new()
-        .search(args.search)
-        .segment_bytes(segment);
+    let options = SalvageOptions::new().search(args.search);
     let target = Options::new().pool_bytes(args.store.pool.map_or(LARGE_POOL, |size| size.0));
     let mut shown = Shown::new(&progress);
     let done = isobath::salvage(
@@ -199,7 +195,11 @@ pub(crate) fn salvage(
         &options,
         &target,
         &mut |stage, done, total| {
-            let unit = if stage == "searching" { Unit::Bytes } else { Unit::Items };
+            let unit = if stage == "searching" {
+                Unit::Bytes
+            } else {
+                Unit::Items
+            };
             shown.tell(stage, done, total, unit)
         },
     );

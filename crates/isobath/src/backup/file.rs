@@ -247,7 +247,9 @@ impl BlockWriter {
     pub(crate) fn write(&mut self, kind: Kind, parts: &[&[u8]]) -> Result<(), Error> {
         self.block.clear();
         self.block.resize(HEADER_BYTES, 0);
-        parts.iter().for_each(|part| self.block.extend_from_slice(part));
+        parts
+            .iter()
+            .for_each(|part| self.block.extend_from_slice(part));
         let length = self.block.len() - HEADER_BYTES;
         debug_assert!(length <= MOST_PAYLOAD);
         let (header, payload) = self.block.split_at_mut(HEADER_BYTES);
@@ -375,7 +377,14 @@ impl BackupFile {
 
     /// Reads all blocks behind the header.
     pub(crate) fn blocks(&self) -> Blocks<'_> {
-        Blocks::over(&self.file, &self.path, self.first, 1, self.length, self.seed)
+        Blocks::over(
+            &self.file,
+            &self.path,
+            self.first,
+            1,
+            self.length,
+            self.seed,
+        )
     }
 
     /// Reads from the state's block on.
@@ -588,7 +597,12 @@ impl Scratch {
     /// # Errors
     ///
     /// [`Error::File`].
-    pub(crate) fn read(&self, first: u64, count: usize, into: &mut Vec<MapEntry>) -> Result<(), Error> {
+    pub(crate) fn read(
+        &self,
+        first: u64,
+        count: usize,
+        into: &mut Vec<MapEntry>,
+    ) -> Result<(), Error> {
         into.clear();
         let count = (self.entries.saturating_sub(first)).min(count as u64) as usize;
         let mut bytes = vec![0; count * ENTRY_BYTES];

@@ -182,7 +182,12 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
         (Copied::MovedChunk, _) => life.newest = Newest::Copy { at, is_chunk: true },
         (Copied::Page, Newest::Image) => {}
         (Copied::Page, Newest::Ended) if life.born.is_some_and(|born| copy.version < born) => {}
-        (Copied::Page, _) => life.newest = Newest::Copy { at, is_chunk: false },
+        (Copied::Page, _) => {
+            life.newest = Newest::Copy {
+                at,
+                is_chunk: false,
+            }
+        }
     }
 }
 

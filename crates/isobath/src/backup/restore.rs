@@ -14,9 +14,7 @@ use crate::engine::log_area;
 use crate::error::{BackupFault, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, Rewriter};
-use crate::page::{
-    self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64,
-};
+use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
 use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
 use crate::pagestore::{
     Address, ArrayRoot, Entry, MAX_LENGTH, SUPERBLOCK_OFFSETS, Superblock, summaries,
@@ -71,9 +69,9 @@ fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
     for path in paths {
         let file = BackupFile::open(path)?;
         let fault = match chain.last() {
-            None if !file.header.is_full() => {
-                Some("it is an incremental backup; the full backup that it adds to has to come first")
-            }
+            None if !file.header.is_full() => Some(
+                "it is an incremental backup; the full backup that it adds to has to come first",
+            ),
             None => None,
             Some(before) if before.header.store_id != file.header.store_id => {
                 Some("it is a backup of another store than the one before it")
@@ -177,19 +175,17 @@ fn read_map(file: &BackupFile) -> Result<Vec<u64>, Error> {
         if entries.is_empty() || entries.iter().any(|entry| entry.version >= PLACED) {
             return Err(blocks.bad(BackupFault::Nonsense("a part of the map makes no sense")));
         }
-        versions.extend(entries.iter().map(|entry| {
-            if entry.exists() { entry.version } else { 0 }
-        }));
+        versions.extend(
+            entries
+                .iter()
+                .map(|entry| if entry.exists() { entry.version } else { 0 }),
+        );
     }
     Ok(versions)
 }
 
 /// Puts everything onto the volume, the superblocks last.
-fn build(
-    chain: &[BackupFile],
-    volume: &Volume,
-    watch: Watch<'_>,
-) -> Result<RestoreReport, Error> {
+fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<RestoreReport, Error> {
     let Some(last) = chain.last() else {
         return Ok(RestoreReport::default());
     };
@@ -314,9 +310,8 @@ fn take_log(
         };
         rest = later;
         let end = lsn.0.saturating_add(32 + length as u64);
-        let kind = kind.filter(|_| {
-            lsn >= log.position() && lsn.0.is_multiple_of(8) && end <= state.log_end.0
-        });
+        let kind = kind
+            .filter(|_| lsn >= log.position() && lsn.0.is_multiple_of(8) && end <= state.log_end.0);
         let Some(kind) = kind else {
             return Err(wrong("a record of the log is out of its place"));
         };
@@ -412,7 +407,8 @@ impl Image {
         if segment >= self.segments {
             let step = (self.segments / 16).clamp(8, 256);
             // The last bit before a limit counts, too.
-            self.grow(segment + step).or_else(|_| self.grow(segment + 1))?;
+            self.grow(segment + step)
+                .or_else(|_| self.grow(segment + 1))?;
         }
         self.next_segment += 1;
         Ok(segment)
@@ -452,7 +448,13 @@ impl Image {
         Ok(())
     }
 
-    fn put(&mut self, id: PageId, version: Lsn, image: &[u8], is_chunk: bool) -> Result<Address, Error> {
+    fn put(
+        &mut self,
+        id: PageId,
+        version: Lsn,
+        image: &[u8],
+        is_chunk: bool,
+    ) -> Result<Address, Error> {
         let length = (image.len() as u32).next_multiple_of(self.align);
         let filling = if is_chunk { &self.chunks } else { &self.pages };
         let end = filling.cursor + length + summaries::size(filling.entries.len() + 1);
@@ -464,7 +466,11 @@ impl Image {
             Some(segment) => segment,
             None => self.take_segment()?,
         };
-        let filling = if is_chunk { &mut self.chunks } else { &mut self.pages };
+        let filling = if is_chunk {
+            &mut self.chunks
+        } else {
+            &mut self.pages
+        };
         filling.segment = Some(segment);
         let at = filling.cursor;
         let into = &mut filling.bytes[at as usize..(at + length) as usize];
@@ -482,7 +488,11 @@ impl Image {
 
     /// Writes what fills a segment, and its summary.
     fn close(&mut self, is_chunks: bool) -> Result<(), Error> {
-        let filling = if is_chunks { &mut self.chunks } else { &mut self.pages };
+        let filling = if is_chunks {
+            &mut self.chunks
+        } else {
+            &mut self.pages
+        };
         let Some(segment) = filling.segment.take() else {
             return Ok(());
         };
@@ -506,7 +516,8 @@ impl Image {
         filling.cursor = 0;
         filling.entries.clear();
         let from = segment as usize * words.len();
-        self.table.resize(self.table.len().max(from + words.len()), 0);
+        self.table
+            .resize(self.table.len().max(from + words.len()), 0);
         self.table[from..from + words.len()].copy_from_slice(&words);
         Ok(())
     }
@@ -536,7 +547,11 @@ impl Image {
 
     /// Every page that the map names was found.
     fn check_complete(&self, file: &BackupFile) -> Result<(), Error> {
-        if self.words.iter().any(|word| *word != 0 && *word & PLACED == 0) {
+        if self
+            .words
+            .iter()
+            .any(|word| *word != 0 && *word & PLACED == 0)
+        {
             let what = "a page of the store is in none of the backups";
             return Err(file.bad(file.end.map_at, BackupFault::Nonsense(what)));
         }

@@ -194,7 +194,11 @@ impl Taking<'_, '_> {
         known: &mut Known<'_>,
         round: u64,
     ) -> Result<(Scratch, bool), Error> {
-        let stage = if round == 1 { "copying" } else { "copying changes" };
+        let stage = if round == 1 {
+            "copying"
+        } else {
+            "copying changes"
+        };
         let mut map = Scratch::create(&self.partial)?;
         let mut window = Vec::with_capacity(MAP_ENTRIES);
         let mut keeps_log = true;

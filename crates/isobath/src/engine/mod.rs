@@ -25,7 +25,7 @@ pub(crate) use local::Local;
 pub(crate) use open::Opened;
 pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
-pub(crate) use recovery::Plan;
+pub(crate) use recovery::{Plan, Scan as LogScan, reader as log_reader};
 pub(crate) use writeback::flush;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

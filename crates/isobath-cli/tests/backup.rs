@@ -1,0 +1,91 @@
+//! backup and restore.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod support;
+
+use support::Place;
+
+fn lines(from: u32, to: u32) -> Vec<u8> {
+    let lines: String = (from..to)
+        .map(|n| format!("key{n:06}\tvalue number {n}\n"))
+        .collect();
+    lines.into_bytes()
+}
+
+fn dump(place: &Place, store: &str) -> Vec<u8> {
+    place.run(&["scan", "-s", store, "--hex"]).ok().out
+}
+
+#[test]
+fn a_chain_comes_back() {
+    let place = Place::new();
+    place
+        .feed(
+            &["load", "-s", "s.iso", "--create", "lines"],
+            &lines(0, 30_000),
+        )
+        .ok();
+    let full = &place
+        .run(&["backup", "-s", "s.iso", "full", "--json"])
+        .ok()
+        .json()[0];
+    assert_eq!(full["pages"], full["store_pages"]);
+    assert_eq!(full["verified"], true);
+    let length = std::fs::metadata(place.path("full")).unwrap().len();
+    assert_eq!(full["file_bytes"].as_u64().unwrap(), length);
+    place
+        .feed(&["load", "-s", "s.iso", "lines"], &lines(30_000, 30_100))
+        .ok();
+    let more = place.run(&["backup", "-s", "s.iso", "more", "--since", "full"]);
+    assert!(more.ok().text().contains("verified"));
+    let more = std::fs::metadata(place.path("more")).unwrap().len();
+    assert!(more * 4 < length, "{more} of {length}");
+
+    let back = &place
+        .run(&["restore", "full", "more", "r.iso", "--check", "--json"])
+        .ok()
+        .json()[0];
+    assert_eq!(back["problems"], serde_json::json!([]));
+    assert!(dump(&place, "s.iso") == dump(&place, "r.iso"));
+    // Several files.
+    place
+        .run(&["restore", "full", "a.iso", "--also", "b.iso"])
+        .ok();
+    place.run(&["check", "-s", "a.iso", "-s", "b.iso"]).ok();
+    assert!(!place.names().iter().any(|name| name.contains("partial")));
+}
+
+#[test]
+fn what_cannot_be_done_leaves_nothing() {
+    let place = Place::new();
+    place
+        .feed(
+            &["load", "-s", "s.iso", "--create", "lines"],
+            &lines(0, 100),
+        )
+        .ok();
+    place.run(&["backup", "-s", "s.iso", "full"]).ok();
+    place
+        .run(&["backup", "-s", "s.iso", "full"])
+        .fails(3, "exists already");
+    place
+        .run(&["backup", "-s", "s.iso", "full", "--force"])
+        .ok();
+    place
+        .run(&["backup", "-s", "s.iso", "more", "--since", "s.iso"])
+        .fails(3, "no backup file");
+    place
+        .run(&["backup", "-s", "s.iso", "more", "--since", "full"])
+        .ok();
+    place
+        .run(&["restore", "more", "r.iso"])
+        .fails(3, "has to come first");
+    place.run(&["restore", "full"]).fails(2, "");
+    place.run(&["restore", "full", "s.iso"]).fails(3, "s.iso");
+    let whole = std::fs::read(place.path("full")).unwrap();
+    place.write("full", &whole[..whole.len() / 2]);
+    place
+        .run(&["restore", "full", "r.iso"])
+        .fails(3, "truncated");
+    assert_eq!(place.names(), ["full", "more", "s.iso"]);
+}
