@@ -241,6 +241,12 @@ impl Taker for Copied {
     }
 }
 
+/// A large value that could not be read.
+struct Lost {
+    descriptor: Vec<u8>,
+    why: String,
+}
+
 struct Salvage<'v, 'w> {
     source: Source<'v>,
     to: &'v Store,
@@ -249,7 +255,7 @@ struct Salvage<'v, 'w> {
     problems: Vec<String>,
     more_problems: u64,
     /// Large values that could not be read, and why; unless the log has something newer.
-    lost: BTreeMap<(u32, Vec<u8>), String>,
+    lost: BTreeMap<(u32, Vec<u8>), Lost>,
 }
 
 impl Salvage<'_, '_> {
@@ -299,6 +305,7 @@ impl Salvage<'_, '_> {
             self.find_lost_trees(&mut copied, &dropped)?;
         }
         let commits = self.apply_log(&mut copied)?;
+        self.find_lost_values(&mut copied)?;
         self.tell_lost(&mut copied);
         let mut trees: Vec<SalvagedTree> = copied.into_values().map(|tree| tree.report).collect();
         trees.sort_by(|a, b| a.name.cmp(&b.name));
@@ -436,6 +443,14 @@ impl Salvage<'_, '_> {
         });
         match content {
             Ok((content, false)) => Ok(Some(content)),
+            // Pages below it that are newer would be missed; they are found by themselves.
+            Ok((Content::Inner { .. }, true)) => {
+                self.problem(format!(
+                    "{name}: page {id}, which leads to the pages of {}, is damaged; those were looked for one by one",
+                    range.describe()
+                ));
+                Ok(None)
+            }
             Ok((content, true)) => {
                 self.problem(format!(
                     "{name}: of page {id} ({}) only an older copy could be read: records may be out of date or missing",
@@ -483,7 +498,7 @@ impl Salvage<'_, '_> {
                 }
             }
         }
-        if found > 0 {
+        if found > 0 && !self.source.knows_all() {
             self.problem(format!(
                 "{name}: {found} records were found in pages that nothing leads to; some may be out of date"
             ));
@@ -493,34 +508,54 @@ impl Salvage<'_, '_> {
 
     /// Copies a large value; `false` if a part of it is missing, which is noted. Its key has no record then.
     fn copy_value(&mut self, to: &Copied, record: &Record) -> Result<bool, Error> {
-        let mut outcome = self.try_value(to, record)?;
-        if outcome.is_err() && !self.source.was_searched() {
-            self.source.search(self.watch)?;
-            outcome = self.try_value(to, record)?;
-        }
+        let outcome = self.try_value(to, record)?;
         let whose = (to.id, record.key.clone());
         let is_whole = outcome.is_ok();
         match outcome {
             Ok(()) => drop(self.lost.remove(&whose)),
             Err(why) => {
                 to.tree.remove(&record.key)?;
-                self.lost.insert(whose, why);
+                let descriptor = record.value.clone();
+                self.lost.insert(whose, Lost { descriptor, why });
             }
         }
         Ok(is_whole)
     }
 
+    /// Searches the volume for the values that are still missing. Not before: the log may have replaced them.
+    fn find_lost_values(&mut self, copied: &mut BTreeMap<u32, Copied>) -> Result<(), Error> {
+        if self.lost.is_empty() || self.source.was_searched() {
+            return Ok(());
+        }
+        self.source.search(self.watch)?;
+        for ((tree, key), lost) in std::mem::take(&mut self.lost) {
+            let Some(to) = copied.get_mut(&tree) else {
+                continue;
+            };
+            let record = Record {
+                key,
+                kind: ValueKind::Extent,
+                value: lost.descriptor,
+            };
+            if self.copy_value(to, &record)? {
+                to.report.records += 1;
+            }
+        }
+        Ok(())
+    }
+
     /// Says which values are lost.
     fn tell_lost(&mut self, copied: &mut BTreeMap<u32, Copied>) {
-        for ((tree, key), why) in std::mem::take(&mut self.lost) {
+        for ((tree, key), lost) in std::mem::take(&mut self.lost) {
             let Some(to) = copied.get_mut(&tree) else {
                 continue;
             };
             to.report.lost_values += 1;
             let name = &to.report.name;
             self.problem(format!(
-                "tree {name:?}: the value of key {} is lost: {why}",
-                show(&key)
+                "tree {name:?}: the value of key {} is lost: {}",
+                show(&key),
+                lost.why
             ));
         }
     }

@@ -254,7 +254,7 @@ impl<'v> Source<'v> {
     }
 
     /// Whether the store itself says where a page is.
-    fn knows_all(&self) -> bool {
+    pub(super) fn knows_all(&self) -> bool {
         self.mapping
             .as_ref()
             .is_some_and(|mapping| !mapping.has_holes)
