@@ -1,4 +1,4 @@
-//! backup and restore.
+//! backup, restore and salvage.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -88,4 +88,45 @@ fn what_cannot_be_done_leaves_nothing() {
         .run(&["restore", "full", "r.iso"])
         .fails(3, "truncated");
     assert_eq!(place.names(), ["full", "more", "s.iso"]);
+}
+
+#[test]
+fn what_is_left_of_a_damaged_store() {
+    let place = Place::new();
+    place
+        .feed(&["load", "-s", "s.iso", "--create", "lines"], &lines(0, 30_000))
+        .ok();
+    let whole = &place
+        .run(&["salvage", "-s", "s.iso", "whole.iso", "--json"])
+        .ok()
+        .json()[0];
+    assert_eq!(whole["problems"], serde_json::json!([]));
+    assert_eq!(whole["records"], 30_000);
+    assert!(dump(&place, "s.iso") == dump(&place, "whole.iso"));
+
+    // Both superblocks, and a leaf.
+    let mut bytes = std::fs::read(place.path("s.iso")).unwrap();
+    let data = 2 << 20;
+    bytes[data + 100] ^= 1;
+    bytes[data + 32768 + 100] ^= 1;
+    let leaf = bytes
+        .windows(12)
+        .rposition(|window| window == b"value number")
+        .unwrap();
+    bytes[leaf] ^= 1;
+    place.write("s.iso", &bytes);
+    place.run(&["check", "-s", "s.iso"]).fails(3, "superblock");
+    let run = place.run(&["salvage", "-s", "s.iso", "saved.iso"]);
+    assert_eq!(run.code(), 1);
+    assert!(run.text().contains("both superblocks are lost"), "{}", run.text());
+    assert!(run.text().contains("cannot be read"), "{}", run.text());
+    place.run(&["check", "-s", "saved.iso"]).ok();
+    let saved = dump(&place, "saved.iso");
+    let count = saved.iter().filter(|byte| **byte == b'\n').count();
+    assert!((29_000..30_000).contains(&count), "{count}");
+    // What is there already is not replaced.
+    place
+        .run(&["salvage", "-s", "s.iso", "saved.iso"])
+        .fails(3, "saved.iso");
+    assert!(dump(&place, "saved.iso") == saved);
 }
