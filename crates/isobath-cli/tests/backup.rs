@@ -94,7 +94,10 @@ fn what_cannot_be_done_leaves_nothing() {
 fn what_is_left_of_a_damaged_store() {
     let place = Place::new();
     place
-        .feed(&["load", "-s", "s.iso", "--create", "lines"], &lines(0, 30_000))
+        .feed(
+            &["load", "-s", "s.iso", "--create", "lines"],
+            &lines(0, 30_000),
+        )
         .ok();
     let whole = &place
         .run(&["salvage", "-s", "s.iso", "whole.iso", "--json"])
@@ -117,8 +120,12 @@ fn what_is_left_of_a_damaged_store() {
     place.write("s.iso", &bytes);
     place.run(&["check", "-s", "s.iso"]).fails(3, "superblock");
     let run = place.run(&["salvage", "-s", "s.iso", "saved.iso"]);
-    assert_eq!(run.code(), 1);
-    assert!(run.text().contains("both superblocks are lost"), "{}", run.text());
+    assert_eq!(run.code, 1);
+    assert!(
+        run.text().contains("both superblocks are lost"),
+        "{}",
+        run.text()
+    );
     assert!(run.text().contains("cannot be read"), "{}", run.text());
     place.run(&["check", "-s", "saved.iso"]).ok();
     let saved = dump(&place, "saved.iso");
