@@ -137,3 +137,50 @@ fn what_is_left_of_a_damaged_store() {
         .fails(3, "saved.iso");
     assert!(dump(&place, "saved.iso") == saved);
 }
+
+#[test]
+fn what_is_left_of_a_truncated_store_and_of_none() {
+    let place = Place::new();
+    place
+        .feed(
+            &["load", "-s", "s.iso", "--create", "lines"],
+            &lines(0, 30_000),
+        )
+        .ok();
+    let whole = std::fs::read(place.path("s.iso")).unwrap();
+    let last = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    place.write("x.iso", &whole[..last - last % 4096]);
+    place.run(&["check", "-s", "x.iso"]).fails(3, "x.iso");
+    let run = place.run(&["salvage", "-s", "x.iso", "saved.iso", "--json"]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(
+        run.json()[0]["records"].as_u64().unwrap() > 29_000,
+        "{run:?}"
+    );
+    // Without its labels it is nothing that we know, but its pages are there.
+    let mut unlabelled = whole.clone();
+    unlabelled[..8192].fill(0);
+    place.write("x.iso", &unlabelled);
+    place
+        .run(&["salvage", "-s", "x.iso", "more.iso"])
+        .fails(3, "not an Isobath volume");
+    let run = place.run(&["salvage", "-s", "x.iso", "more.iso", "--search", "--json"]);
+    assert_eq!(run.json()[0]["records"], 30_000);
+    let names = place.names();
+    for (length, fill) in [(0, 0), (100, 0), (4096, 7), (3 << 20, 0), (3 << 20, 0xa5)] {
+        place.write("x.iso", &vec![fill; length]);
+        for search in [&[][..], &["--search"]] {
+            let run = place.run(&[&["salvage", "-s", "x.iso", "none.iso"], search].concat());
+            run.fails(3, "x.iso");
+            assert_eq!(place.names(), names);
+        }
+    }
+    place.write("x.iso", &whole[..4096]);
+    place
+        .run(&["salvage", "-s", "x.iso", "none.iso"])
+        .fails(3, "x.iso holds no Isobath store");
+    place
+        .run(&["salvage", "-s", "absent.iso", "none.iso"])
+        .fails(3, "absent.iso");
+    assert_eq!(place.names(), names);
+}

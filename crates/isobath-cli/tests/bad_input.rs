@@ -22,7 +22,6 @@ const OPENERS: &[&[&str]] = &[
     &["trees", "-s", "x.iso", "drop", "t"],
     &["export", "-s", "x.iso", "out"],
     &["backup", "-s", "x.iso", "out"],
-    &["salvage", "-s", "x.iso", "out"],
 ];
 
 #[test]

@@ -9,7 +9,7 @@ mod source;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use isobath_io::{Access, Volume, VolumeOptions};
+use isobath_io::{Access, Volume, VolumeError, VolumeOptions};
 
 use crate::backup::Watch;
 use crate::btree::{Content, Record, ValueKind, read_content};
@@ -87,7 +87,7 @@ impl SalvageReport {
 ///
 /// # Errors
 ///
-/// [`Error::Volume`] where `from` is no volume, or in use; as for [`Store::create`] and [`Tree::insert`];
+/// [`Error::Volume`] where `from` is no volume, or in use; [`Error::NotAStore`] where nothing of a store is on it; as for [`Store::create`] and [`Tree::insert`];
 /// [`Error::Interrupted`]. There is no new store then. That something cannot be read is no error.
 pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     from: &[P],
@@ -97,18 +97,34 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     watch: Watch<'_>,
 ) -> Result<SalvageReport, Error> {
     let paths: Vec<PathBuf> = from.iter().map(|path| path.as_ref().to_owned()).collect();
-    let volume = Volume::open(&paths, &VolumeOptions::new().access(Access::ReadOnly))?;
+    let volume = open_damaged(&paths, options)?;
     // Nothing is lost that could not be salvaged once more.
     let store = Store::create(to, &target.clone().durability(Durability::None))?;
     let done = salvage_volume(&volume, &store, options, watch);
     let closed = store.close();
     let done = done.and_then(|report| closed.map(|()| report));
+    let done = done.map_err(|error| match error {
+        Error::NotAStore { .. } => Error::NotAStore { paths },
+        other => other,
+    });
     if done.is_err() {
         for path in to.iter().filter(|path| path.as_ref().is_file()) {
             let _ = std::fs::remove_file(path);
         }
     }
     done
+}
+
+/// The volume on `paths`; where it is too short or its labels are damaged, and where a search was asked for anyway,
+/// the files as they are. Pages are found there, too.
+fn open_damaged(paths: &[PathBuf], options: &SalvageOptions) -> Result<Volume, Error> {
+    let for_reading = VolumeOptions::new().access(Access::ReadOnly);
+    match Volume::open(paths, &for_reading) {
+        Err(VolumeError::Truncated { .. } | VolumeError::LabelDamaged { .. }) => {}
+        Err(VolumeError::Foreign { .. }) if options.search => {}
+        other => return Ok(other?),
+    }
+    Ok(Volume::open_unlabelled(paths, &for_reading)?)
 }
 
 /// As [`salvage`], from a volume into the empty store `to`.
@@ -123,6 +139,9 @@ pub fn salvage_volume(
     watch: Watch<'_>,
 ) -> Result<SalvageReport, Error> {
     let source = Source::open(from, watch, options.search)?;
+    if source.is_nothing() {
+        return Err(Error::NotAStore { paths: Vec::new() });
+    }
     let mut salvage = Salvage {
         source,
         to,

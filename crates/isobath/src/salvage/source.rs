@@ -248,6 +248,12 @@ impl<'v> Source<'v> {
         Ok(())
     }
 
+    /// Whether nothing at all of a store was found.
+    pub(super) fn is_nothing(&self) -> bool {
+        let found = self.index.as_ref().and_then(|index| index.pages().next());
+        self.superblock.is_none() && found.is_none()
+    }
+
     /// Whether the volume was searched.
     pub(super) fn was_searched(&self) -> bool {
         self.index.is_some()
