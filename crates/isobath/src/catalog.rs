@@ -9,7 +9,8 @@ use crate::btree::{Cursor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
 use crate::context::WriteContext;
 use crate::engine::{Local, TaskContext};
-use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
+use crate::page::{PAGE_SIZE, PageFault, PageId, get_u32, get_u64, put_u32, put_u64};
+use crate::pagestore::Address;
 pub(crate) use crate::terms::CATALOG;
 use crate::terms::DROPPING;
 use crate::txn::commit::{self, Author, Change};
@@ -20,9 +21,6 @@ pub(crate) const MAX_NAME_BYTES: usize = 255;
 const LAST_ID: &[u8] = b"i";
 const NAME: u8 = b'n';
 const ENTRY_BYTES: usize = 16;
-
-/// Pages of a dropped tree that are freed between two looks at other tasks.
-const FREE_STEP: u32 = 64;
 
 fn name_key(name: &str) -> Result<Vec<u8>, Error> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -109,7 +107,7 @@ pub(crate) fn add(local: &Local, name: &str) -> Result<Tree, Error> {
         return Ok(tree);
     }
     if local.engine.writable().is_ok() {
-        free_tree(local, tree)?;
+        free_tree(local, tree, false)?;
         ctx.withdraw(Some(token), &[]);
     }
     named?;
@@ -183,24 +181,45 @@ pub(crate) fn remove(local: &Local, name: &str) -> Result<(), Error> {
         // Somebody else dropped it meanwhile, and frees it.
         return Err(missing());
     }
-    finish_drop(local, tree)
+    finish_drop(local, tree, false)
 }
 
-fn finish_drop(local: &Local, tree: Tree) -> Result<(), Error> {
-    free_tree(local, tree)?;
+/// Frees a dropped tree; `resumed` after a restart, which may have found it freed in part.
+fn finish_drop(local: &Local, tree: Tree, resumed: bool) -> Result<(), Error> {
+    if !resumed || has_root(local, tree)? {
+        free_tree(local, tree, resumed)?;
+    }
     change(local, &dropping_key(tree.id), None, |_| true)?;
     Ok(())
 }
 
+/// Whether the root of a dropped tree is still there. Its id may be that of anything else by now.
+fn has_root(local: &Local, tree: Tree) -> Result<bool, Error> {
+    let is_chunk = |address: Address| address.length() as usize != PAGE_SIZE;
+    match local.engine.pool.mapping.place(tree.root) {
+        Place::Stored(address) if is_chunk(address) => Ok(false),
+        _ => match tree.is_there(&TaskContext { local }) {
+            // A chunk as long as a page.
+            Err(Error::Damaged {
+                fault: PageFault::WrongKind { .. },
+                ..
+            }) => Ok(false),
+            other => other,
+        },
+    }
+}
+
 /// Frees all pages and large values of a tree that nobody can reach any more.
-fn free_tree(local: &Local, tree: Tree) -> Result<(), Error> {
+///
+/// The values go before the leaves that name them: where a restart comes between the two, the leaf still says what there
+/// was, and `resumed` has it freed as far as it is still there.
+fn free_tree(local: &Local, tree: Tree, resumed: bool) -> Result<(), Error> {
     let ctx = TaskContext { local };
     loop {
-        let mut extents = Vec::new();
-        let is_empty = tree.free_some(&ctx, FREE_STEP, &mut |extent| extents.push(*extent))?;
-        for extent in extents {
-            crate::extent::free_descriptor(local, extent.bytes())?;
+        for extent in tree.next_extents(&ctx)? {
+            crate::extent::free_before_leaf(local, extent.bytes(), resumed)?;
         }
+        let is_empty = tree.free_some(&ctx, 1, &mut |_| {})?;
         if is_empty {
             return tree.free_root(&ctx);
         }
@@ -213,7 +232,7 @@ pub(crate) fn resume_drops(local: &Local) -> Result<(), Error> {
     let mut pending = Vec::new();
     visit(local, DROPPING, |_, tree| pending.push(tree))?;
     for tree in pending {
-        finish_drop(local, tree)?;
+        finish_drop(local, tree, true)?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::context::WriteContext;
 use crate::engine::recovery::{nonsense, reader};
 use crate::engine::{Counters, Local, Plan, TaskContext};
+use crate::extent::free_before_leaf;
 use crate::log::Reader;
 use crate::log::record::{Body, Token, decode};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
@@ -80,14 +81,20 @@ impl Plan {
         }
         let lanes = engine.config.workers * TASKS;
         let mut log = reader(&volume, area, superblock).until(self.end.lsn);
+        let mut ownerless = Vec::new();
         loop {
-            let (changes, more) = self.next_changes(&mut log, stride, lanes)?;
+            let (changes, more) = self.next_changes(&mut log, stride, lanes, &mut ownerless)?;
             apply_all(runtime, changes)?;
             self.tell(total / 2 + log.position().0 - start, total);
             if !more {
                 break;
             }
         }
+        runtime.run(|local| {
+            ownerless
+                .iter()
+                .try_for_each(|descriptor| free_before_leaf(local, descriptor, true))
+        })?;
         engine.recovering.store(false, Ordering::Release);
         let before = engine.log.next();
         runtime.run(|local| local.checkpoint(before))?;
@@ -145,12 +152,14 @@ impl Plan {
         Ok((found, reader.position() < self.end.lsn))
     }
 
-    /// The changes of the next stretch of the log, those of a key in one lane.
+    /// The changes of the next stretch of the log, those of a key in one lane. Large values that were put into trees
+    /// that the log drops go to `ownerless`: no leaf may ever have named them.
     fn next_changes(
         &self,
         reader: &mut Reader<'_>,
         stride: u64,
         lanes: usize,
+        ownerless: &mut Vec<Vec<u8>>,
     ) -> Result<(Vec<Vec<Change>>, bool), Error> {
         let hash = BuildHasherDefault::<DefaultHasher>::default();
         let from = reader.position();
@@ -166,6 +175,11 @@ impl Plan {
             };
             for operation in operations {
                 if self.dropped.contains(&operation.tree.id) {
+                    if let Some(value) = operation.value
+                        && value.kind == ValueKind::Extent
+                    {
+                        ownerless.push(value.bytes.to_vec());
+                    }
                     continue;
                 }
                 let lane = hash.hash_one((operation.tree.id, operation.key)) as usize % lanes;

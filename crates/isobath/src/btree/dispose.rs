@@ -10,7 +10,7 @@ use super::smo::Modification;
 use super::{Descriptor, Fail, Tree, ValueKind};
 use crate::buffer::Restart;
 use crate::context::WriteContext;
-use crate::page::PageId;
+use crate::page::{PageId, offset};
 
 /// Most leaves that one structure modification frees.
 const BATCH: usize = 16;
@@ -35,7 +35,7 @@ impl Tree {
         let mut freed = 0;
         loop {
             let room = ctx.structure_room()?;
-            match self.try_free(ctx) {
+            match self.try_free(ctx, false) {
                 Ok(step) => {
                     step.extents.iter().for_each(&mut *on_extent);
                     freed += step.pages;
@@ -47,6 +47,36 @@ impl Tree {
                     drop(room);
                     fail.resolve(ctx)?;
                 }
+            }
+        }
+    }
+
+    /// The extents in the leaves that [`Tree::free_some`] would free first, for one page. Nobody else may change the tree.
+    pub(crate) fn next_extents<C: WriteContext>(
+        &self,
+        ctx: &C,
+    ) -> Result<Vec<Descriptor>, C::Stop> {
+        loop {
+            match self.try_free(ctx, true) {
+                Ok(step) => return Ok(step.extents),
+                Err(fail) => fail.resolve(ctx)?,
+            }
+        }
+    }
+
+    /// Whether the tree still has its root: not if it was freed to its last page. That page may be another tree's by now.
+    pub(crate) fn is_there<C: WriteContext>(&self, ctx: &C) -> Result<bool, C::Stop> {
+        loop {
+            match root(ctx.pool(), self) {
+                Ok(hold) => {
+                    let owner = hold.page.words().u64_at(offset::TREE_ID) as u32;
+                    match hold.page.validate() {
+                        Ok(()) => return Ok(owner == self.id.0),
+                        Err(why) => ctx.resolve(why)?,
+                    }
+                }
+                Err(Fail::Damaged(..)) => return Ok(false),
+                Err(fail) => fail.resolve(ctx)?,
             }
         }
     }
@@ -67,7 +97,8 @@ impl Tree {
         }
     }
 
-    fn try_free<C: WriteContext>(&self, ctx: &C) -> Result<Freed, Fail> {
+    /// Frees the next pages; with `peek` only says which extents they have.
+    fn try_free<C: WriteContext>(&self, ctx: &C, peek: bool) -> Result<Freed, Fail> {
         let edge = self.right_edge(ctx)?;
         // The lowest node from which something can be taken: below it, every
         // node has one child.
@@ -75,7 +106,7 @@ impl Tree {
             .iter()
             .rposition(|(_, node_count, level)| *level > 0 && *node_count > 0);
         let Some(lowest) = lowest else {
-            return self.empty_root(ctx, &edge);
+            return self.empty_root(ctx, &edge, peek);
         };
         let (hold, count, level) = edge[lowest];
         let mut victims = Vec::new();
@@ -97,6 +128,7 @@ impl Tree {
             Modification::new(*self).page(page, image),
             &victims,
             false,
+            peek,
         )
     }
 
@@ -163,6 +195,7 @@ impl Tree {
         &self,
         ctx: &C,
         edge: &[(Hold<'_>, usize, u8)],
+        peek: bool,
     ) -> Result<Freed, Fail> {
         let (root, ..) = edge[0];
         let below: Vec<_> = edge[1..].iter().map(|(hold, ..)| *hold).collect();
@@ -179,18 +212,20 @@ impl Tree {
             Modification::new(*self).page(page, image),
             &below,
             true,
+            peek,
         )?;
         freed.extents.append(&mut extents);
         Ok(freed)
     }
 
-    /// Adds `victims` to the modification as unlinked, and applies it.
+    /// Adds `victims` to the modification as unlinked, and applies it unless `peek` only wants to know what they hold.
     fn unlink<'p, C: WriteContext>(
         &self,
         ctx: &'p C,
         mut modification: Modification<'p>,
         victims: &[Hold<'p>],
         is_empty: bool,
+        peek: bool,
     ) -> Result<Freed, Fail> {
         let mut extents = Vec::new();
         for victim in victims {
@@ -200,7 +235,9 @@ impl Tree {
                 .map_err(|why| Fail::Damaged(victim.id, why.0))?;
             modification = modification.unlink(page);
         }
-        modification.apply(ctx);
+        if !peek {
+            modification.apply(ctx);
+        }
         Ok(Freed {
             pages: victims.len() as u32,
             is_empty,
