@@ -581,6 +581,30 @@ impl Space {
         self.unpin(segment)
     }
 
+    /// What fills the volume, for whoever wonders why nothing is free.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn describe(&self) -> String {
+        let in_state = |state: SegmentState| {
+            let all = (0..self.segments()).map(SegmentId);
+            let those = all.filter(|&id| self.table.state(id) == state);
+            those
+                .map(|id| self.table.live_bytes(id) >> 10)
+                .collect::<Vec<_>>()
+        };
+        format!(
+            "; {} segments, {} the system's, {} free, {} in reserve, {} being cleaned; KiB live in the open ones: \
+             {:?}, sealed: {:?}, given up or being cleaned: {:?}",
+            self.segments(),
+            self.system,
+            self.free_segments(),
+            self.reserve,
+            self.cleaning,
+            in_state(SegmentState::Open),
+            in_state(SegmentState::Sealed),
+            in_state(SegmentState::Cleaning),
+        )
+    }
+
     /// Victims that are being cleaned now.
     pub(crate) fn cleaning(&self) -> u32 {
         self.cleaning
