@@ -8,11 +8,14 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{Random, assert_sound, key, parameter, tiny, value};
 use isobath::{Error, Options, Simulation, Tree, Volume};
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
+
+/// Trees that come and go.
+const TREES: u64 = 6;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -184,5 +187,63 @@ fn a_resumed_drop_frees_nothing_that_belongs_to_others() {
         let images = images_of_drop(&mut simulation, &device, seed);
         simulation.close().unwrap();
         judge_all(&images, &dropped, &kept);
+    }
+}
+
+/// The end of a drop: its records and those that come after it are often on
+/// different sides of a cut.
+#[test]
+fn small_trees_are_dropped_beside_other_commits() {
+    for seed in 0..parameter("ISOBATH_SEEDS", 1) {
+        let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=20));
+        let volume = Volume::from_device(device.clone());
+        let mut simulation = Simulation::new(volume, &options(), seed).unwrap();
+        let other = simulation.store().create_tree("kept").unwrap();
+        for number in 0..TREES {
+            let tree = simulation
+                .store()
+                .create_tree(&format!("t{number}"))
+                .unwrap();
+            tree.insert(b"large", &value(number, 5000)).unwrap();
+        }
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (store, tell) = (simulation.store().clone(), Arc::clone(&ended));
+        let mut tasks = vec![simulation.spawn(0, move || {
+            for number in 0..TREES {
+                store.drop_tree(&format!("t{number}")).unwrap();
+            }
+            tell.fetch_add(1, Ordering::Relaxed);
+        })];
+        for task in 0..3 {
+            let (other, tell) = (other.clone(), Arc::clone(&ended));
+            tasks.push(simulation.spawn(task as usize, move || {
+                for number in 0..20 {
+                    other.insert(&key(number), &value(task, 500)).unwrap();
+                }
+                tell.fetch_add(1, Ordering::Relaxed);
+            }));
+        }
+        let mut images = Vec::new();
+        let mut seen = 0;
+        while ended.load(Ordering::Relaxed) < tasks.len() {
+            simulation.step();
+            if device.io_count() == seen {
+                continue;
+            }
+            seen = device.io_count();
+            for survivors in [Survivors::None, Survivors::Random] {
+                let image = device.crash_image(survivors, seen);
+                images.push((image, format!("seed {seed}, I/O {seen}, {survivors:?}")));
+            }
+        }
+        tasks.into_iter().for_each(|task| task.join().unwrap());
+        simulation.close().unwrap();
+        for (image, context) in images {
+            let opened = Simulation::open(Volume::from_device(image), &options(), seed);
+            let simulation = opened.unwrap_or_else(|error| panic!("{context}: {error}"));
+            let report = simulation.store().check(&mut |_, _| {}).unwrap();
+            assert_eq!(report.problems, Vec::<String>::new(), "{context}");
+            simulation.close().unwrap();
+        }
     }
 }
