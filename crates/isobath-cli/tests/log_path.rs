@@ -66,7 +66,7 @@ fn a_wrong_log_is_refused() {
         "v",
     ];
     place.run(&create).ok();
-    place.write("noise", &[7; 100_000]);
+    place.write("noise", [7; 100_000]);
     std::fs::create_dir(place.path("dir")).unwrap();
     place
         .run(&["put", "-s", "t.iso", "--create", "k", "v"])

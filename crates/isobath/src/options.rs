@@ -115,8 +115,8 @@ impl Options {
     }
 
     /// Memory for the buffer pool, in bytes: frames of 4 KiB with 64 bytes of
-    /// header each. Beside it a store takes 8 bytes per page of data and at most
-    /// 64 MiB.
+    /// header each, and the version store. Beside it a store takes 8 bytes per
+    /// page of data and at most 64 MiB.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: u64) -> Options {
         self.pool_bytes = bytes;
@@ -377,9 +377,25 @@ impl Options {
         bytes.div_ceil(u64::from(self.segment_bytes)) as u32
     }
 
+    /// Bytes of the pool that the version store may take.
+    fn version_bytes(&self) -> u64 {
+        self.version_store_bytes
+            .unwrap_or(self.pool_bytes / VERSION_SHARE)
+    }
+
     /// Frames of the pool.
     pub(crate) fn frames(&self) -> u32 {
-        (self.pool_bytes / FRAME_COST as u64).min(u64::from(u32::MAX >> 2)) as u32
+        let bytes = self.pool_bytes.saturating_sub(self.version_bytes());
+        (bytes / FRAME_COST as u64).min(u64::from(u32::MAX >> 2)) as u32
+    }
+
+    /// The smallest pool that has `frames` frames beside the version store.
+    fn pool_of(&self, frames: u64) -> u64 {
+        let bytes = frames * FRAME_COST as u64;
+        match self.version_store_bytes {
+            Some(versions) => bytes + versions,
+            None => (bytes * VERSION_SHARE).div_ceil(VERSION_SHARE - 1),
+        }
     }
 
     /// Checks every option and settles what follows from them.
@@ -426,7 +442,7 @@ impl Options {
                     "{} bytes are too small a pool: {} workers need at least {}",
                     self.pool_bytes,
                     self.workers,
-                    least * FRAME_COST as u64
+                    self.pool_of(least)
                 ),
             ));
         }
@@ -462,9 +478,7 @@ impl Options {
             fill_factor: self.fill_factor,
             read_only: self.read_only,
             publish_stats: self.publish_stats,
-            version_bytes: self
-                .version_store_bytes
-                .unwrap_or(self.pool_bytes / VERSION_SHARE),
+            version_bytes: self.version_bytes(),
             durability: self.durability,
             log_bytes: self.wanted_log_bytes(),
             log_segments: self.log_segments(),

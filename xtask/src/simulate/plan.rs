@@ -169,7 +169,7 @@ impl Scenario {
         Options::new()
             .durability(self.durability)
             .version_store_bytes(self.version_bytes)
-            .pool_bytes(frames * 4224)
+            .pool_bytes(frames * 4224 + self.version_bytes)
             .workers(self.workers)
             .tasks_per_worker(self.tasks)
             .depth_per_worker(16)

@@ -284,13 +284,26 @@ impl Engine {
     }
 
     /// Dirty frames above which changes wait.
+    ///
+    /// While recovering most of the pool may be dirty: nobody waits for reads,
+    /// and what is written early is changed again by the rest of the log.
     pub(crate) fn dirty_limit(&self) -> usize {
-        (self.pool.frames.count() as usize / DIRTY_SHARE).max(8)
+        let frames = self.pool.frames.count() as usize;
+        if self.recovering.load(Ordering::Relaxed) {
+            frames / 4 * 3
+        } else {
+            (frames / DIRTY_SHARE).max(8)
+        }
     }
 
     /// Dirty frames above which they are written back.
     pub(crate) fn dirty_target(&self) -> usize {
-        self.dirty_limit() / 2
+        let limit = self.dirty_limit();
+        if self.recovering.load(Ordering::Relaxed) {
+            limit / 6 * 5
+        } else {
+            limit / 2
+        }
     }
 
     /// Refuses changes to a store that is read-only or whose writes failed.

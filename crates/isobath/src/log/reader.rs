@@ -67,6 +67,8 @@ pub(crate) struct Reader<'v> {
     incarnation: u32,
     /// One lap after the start: the log cannot be longer.
     limit: u64,
+    /// Where the log is known to end; what follows may be somebody's new records.
+    known_end: Option<Lsn>,
     buffer: AlignedBuf,
     /// LSN of the buffer's first byte; a multiple of a block.
     base: u64,
@@ -99,10 +101,17 @@ impl<'v> Reader<'v> {
             at: start.0,
             incarnation,
             limit: base + area.bytes(),
+            known_end: None,
             buffer: AlignedBuf::new(0),
             base,
             filled: 0,
         }
+    }
+
+    /// Reads no further than to where an earlier reading has found the log's end.
+    pub(crate) fn until(mut self, end: Lsn) -> Reader<'v> {
+        self.known_end = Some(end);
+        self
     }
 
     /// The position reached.
@@ -117,6 +126,9 @@ impl<'v> Reader<'v> {
     /// [`ReadError`]; what was read before it is sound.
     pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>, ReadError> {
         let header = loop {
+            if self.known_end.is_some_and(|end| self.at >= end.0) {
+                return Ok(None);
+            }
             match self.find()? {
                 Found::Skipped => {}
                 Found::Record(header) => break header,

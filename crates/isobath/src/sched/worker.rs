@@ -195,6 +195,12 @@ impl Worker {
         unsafe { (*yielder).suspend(()) }
     }
 
+    /// Tasks that could run now, beside the one that runs.
+    #[inline]
+    pub(crate) fn ready_tasks(&self) -> usize {
+        self.ready.borrow().len()
+    }
+
     /// Lets every other ready task run once.
     pub(crate) fn yield_now(&self) {
         self.ready.borrow_mut().push_back(self.task_id());
