@@ -1,6 +1,7 @@
 //! The engine: what the layers share, and the workers that drive them.
 
 mod admission;
+mod apart;
 mod checkpoint;
 mod cleaner;
 mod context;
@@ -17,6 +18,7 @@ mod settle;
 mod writeback;
 
 pub(crate) use admission::Admission;
+pub(crate) use apart::{create_log, log_path, open_log};
 pub(crate) use context::{InlineContext, TaskContext};
 pub(crate) use local::Local;
 #[cfg(any(test, feature = "simulation"))]
@@ -26,6 +28,7 @@ pub(crate) use publish::Publisher;
 pub(crate) use recovery::Plan;
 pub(crate) use writeback::flush;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -72,8 +75,13 @@ pub(crate) struct Config {
     pub(crate) version_bytes: u64,
     /// How lasting an operation is that does not say.
     pub(crate) durability: Durability,
-    /// Segments of the log area; none where nothing is logged.
+    /// Bytes that the log of a new store is to have; none where nothing is logged.
+    pub(crate) log_bytes: u64,
+    /// Segments of the log area; none where nothing is logged, or on a device of
+    /// its own.
     pub(crate) log_segments: u32,
+    /// What the superblock says of the path of a log on a device of its own.
+    pub(crate) log_path: PathBuf,
     /// A new store's log takes at most an eighth of its volume.
     pub(crate) log_fits_volume: bool,
 }

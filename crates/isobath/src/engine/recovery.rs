@@ -136,6 +136,12 @@ impl Scan {
             scan.note(record.lsn, &body);
         }
         scan.end = reader.end();
+        if scan.end.lsn.0 < superblock.log_durable {
+            return Err(Error::LogDamaged {
+                position: scan.end.lsn.0,
+                durable: superblock.log_durable,
+            });
+        }
         Ok(scan)
     }
 
