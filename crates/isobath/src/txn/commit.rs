@@ -587,6 +587,8 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn apply(&self, ctx: &Prepaid<'_>, lsn: Lsn) -> Result<(), Error> {
+        let several = self.changes.len() > 1;
+        let _applying = several.then(|| self.transactions().begin_applying());
         for change in self.changes {
             let decide = |_: Option<ValueRef<'_>>| change.decision();
             change.tree.apply(ctx, change.key, Some(lsn), decide)?;
