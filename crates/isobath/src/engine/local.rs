@@ -13,6 +13,7 @@ use isobath_io::{AlignedBuf, IoError};
 
 use super::fault::{Loads, PageWaiter};
 use super::logging::{LOG_WRITERS, LogShare};
+use super::stall;
 use super::{Counters, Engine};
 use crate::Error;
 use crate::buffer::FrameId;
@@ -354,6 +355,9 @@ impl Duties for Local {
             self.publish_stats();
         }
         progress |= self.settle_graves();
+        if self.engine.stall.is_watched() {
+            self.look_at_stall();
+        }
         if self.log.running.get() > 0 {
             progress |= self.wake_for_log();
         }
@@ -369,6 +373,7 @@ impl Duties for Local {
             .into_iter()
             .chain(self.log.until_deadline())
             .chain(self.until_publishing())
+            .chain(self.engine.stall.is_watched().then_some(stall::PERIOD))
             .min()
     }
 }

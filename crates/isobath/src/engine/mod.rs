@@ -16,6 +16,7 @@ mod open;
 pub(crate) mod publish;
 pub(crate) mod recovery;
 mod settle;
+mod stall;
 mod writeback;
 
 pub(crate) use admission::Admission;
@@ -156,6 +157,7 @@ pub(crate) struct Engine {
     /// Workers leave their loops.
     pub(crate) stopping: AtomicBool,
     pub(crate) segment_waiters: Mutex<Vec<TaskRef>>,
+    pub(crate) stall: stall::Stall,
     pub(crate) dirty_waiters: Mutex<Vec<TaskRef>>,
     /// The first failed write; no more writes are accepted after it.
     pub(crate) poison: OnceLock<Error>,
@@ -228,6 +230,7 @@ impl Engine {
             flush_all: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             segment_waiters: Mutex::new(Vec::new()),
+            stall: stall::Stall::default(),
             dirty_waiters: Mutex::new(Vec::new()),
             poison: OnceLock::new(),
             awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),

@@ -629,6 +629,13 @@ impl Space {
         self.cleaning
     }
 
+    /// Segments that cannot be cleaned, because a page in them is damaged.
+    pub(crate) fn given_up(&self) -> u32 {
+        let all = (0..self.segments()).map(SegmentId);
+        let taken = all.filter(|&id| self.table.state(id) == SegmentState::Cleaning);
+        (taken.count() as u32).saturating_sub(self.cleaning)
+    }
+
     /// Spare segments up to which cleaning is worth while: a few more than
     /// `enough`, or most of what perfect packing would leave. Without the second
     /// bound a full volume would be cleaned for ever, for room that is not there.
