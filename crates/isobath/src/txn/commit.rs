@@ -136,19 +136,14 @@ pub(crate) fn change_one(
         if transactions.snapshots.active() == 0 {
             local.worker.may_be_interrupted();
             let (went, dead) = apply_blindly(local, &change, &mut go)?;
+            // It has no LSN, but what it has replaced may have versions of later ones.
+            slot.ends_at(engine.log.next().0);
             drop(slot);
-            // Commits before it may have left versions of its key: a snapshot below
-            // them sees those, and misses what this has no version for.
-            let versions = !transactions.versions.is_empty();
-            let next = engine.log.next();
             drop(locked);
             if let Some(dead) = dead {
                 free_large(local, &dead);
             }
             tidy(local, 0);
-            if versions {
-                wait_for_watermark(local, next)?;
-            }
             return Ok(went);
         }
     }
@@ -237,19 +232,19 @@ fn finish(local: &Local, outcome: Outcome<'_>, durability: Durability) -> Result
         return Ok(false);
     };
     if let Some(slot) = outcome.slot {
-        wait_for_watermark(local, Lsn(lsn.0 + 1))?;
+        wait_for_watermark(local, lsn)?;
         drop(slot);
     }
     local.make_durable(lsn, durability)?;
-    wait_for_watermark(local, Lsn(lsn.0 + 1))?;
+    wait_for_watermark(local, lsn)?;
     Counters::add(&local.engine.transactions.counters.commits, 1);
     Ok(true)
 }
 
-/// Waits until every snapshot that begins sees all commits below `end`.
-fn wait_for_watermark(local: &Local, end: Lsn) -> Result<(), Error> {
+/// Waits until every snapshot that begins sees the commit at `lsn`.
+fn wait_for_watermark(local: &Local, lsn: Lsn) -> Result<(), Error> {
     let engine = &local.engine;
-    while engine.transactions.watermark(&engine.log) < end {
+    while engine.transactions.watermark(&engine.log) <= lsn {
         engine.writable()?;
         local.worker.yield_now();
     }

@@ -135,8 +135,13 @@ impl Transactions {
         }
     }
 
-    /// Opens a snapshot; `wait` is called while blind commits end.
-    pub(crate) fn begin(&self, log: &Log, wait: impl FnMut()) -> std::sync::Arc<Registered> {
+    /// Opens a snapshot; `wait` is called while blind commits end, and says when to
+    /// give up.
+    pub(crate) fn begin<E>(
+        &self,
+        log: &Log,
+        wait: impl FnMut() -> Result<(), E>,
+    ) -> Result<std::sync::Arc<Registered>, E> {
         self.snapshots.begin(log, &self.tracker, wait)
     }
 
