@@ -327,6 +327,51 @@ pub enum Error {
         /// The tree's name.
         name: String,
     },
+    /// The store is open for writing and keeps no log.
+    #[error(
+        "a store without a log cannot be backed up while it is open for writing: close it and open it for reading, or export it"
+    )]
+    BackupNeedsLog,
+    /// Another backup of the store is under way.
+    #[error("another backup of this store is under way; one at a time")]
+    BackupRunning,
+    /// A backup file is not what it should be.
+    #[error("{} at byte {offset}: {fault}", path.display())]
+    BadBackup {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong there.
+        fault: BackupFault,
+    },
+    /// Backup files that do not belong together, or to this store.
+    #[error("{}: {reason}", path.display())]
+    BackupChain {
+        /// The file that does not fit.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A file that is to be made is there already.
+    #[error("{} exists already; name another file, or have it replaced", path.display())]
+    FileExists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system refused an operation on a file that is not a store's.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: Arc<std::io::Error>,
+    },
+    /// Whoever watched the work had it stop.
+    #[error("interrupted")]
+    Interrupted,
     /// The user's closure panicked in a task.
     #[error("a task panicked: {message}")]
     TaskPanicked {
@@ -342,6 +387,34 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict { .. } | Error::SnapshotTooOld)
     }
+}
+
+/// What is wrong with a backup file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupFault {
+    /// It is something else.
+    #[error("this is no backup file of an Isobath store")]
+    Foreign,
+    /// A newer version wrote it.
+    #[error(
+        "the backup has format version {found}; this version reads up to {known}: use a newer one"
+    )]
+    Newer {
+        /// The version found.
+        found: u32,
+        /// The newest version that this engine reads.
+        known: u32,
+    },
+    /// Its end is missing.
+    #[error("the file is truncated, or its backup was never finished; use another backup")]
+    Truncated,
+    /// The bytes do not match their checksum.
+    #[error("its bytes do not match their checksum: the file is damaged; use another backup")]
+    Checksum,
+    /// What is sound in itself is not what belongs there.
+    #[error("{0}: the file is damaged; use another backup")]
+    Nonsense(&'static str),
 }
 
 /// A key for a message: as text where it is some, shortened.

@@ -32,7 +32,7 @@ const READ_AHEAD: usize = 8;
 const FREED_AT_A_TIME: usize = 1000;
 
 /// Bytes of a run of ids in an index chunk.
-const RUN_BYTES: usize = 16;
+pub(crate) const RUN_BYTES: usize = 16;
 
 /// Bytes of a descriptor in a leaf.
 pub(crate) const DESCRIPTOR_BYTES: usize = 32;
@@ -89,7 +89,13 @@ impl Extent {
         self.stamp.0
     }
 
-    fn chunk_count(&self) -> u64 {
+    /// Its first chunk, or the index chunk; whether it is that; and what all its chunks carry as their LSN.
+    pub(crate) fn first(&self) -> (PageId, bool, Lsn) {
+        (self.first, self.indexed, self.stamp)
+    }
+
+    /// Chunks, the index chunk aside.
+    pub(crate) fn chunk_count(&self) -> u64 {
         self.length.div_ceil(u64::from(self.payload)).max(1)
     }
 }

@@ -194,7 +194,11 @@ impl Store {
         Store::open_on(volume, Vec::new(), options)
     }
 
-    fn open_on(volume: Volume, paths: Vec<PathBuf>, options: &Options) -> Result<Store, Error> {
+    pub(crate) fn open_on(
+        volume: Volume,
+        paths: Vec<PathBuf>,
+        options: &Options,
+    ) -> Result<Store, Error> {
         let mut config = options.config()?;
         let mut superblock = engine::read_superblock(&volume, &paths)?;
         let given = options.given_log_path();
@@ -241,6 +245,11 @@ impl Store {
             store.0.runtime.run(catalog::resume_drops)?;
         }
         Ok(store)
+    }
+
+    /// The running engine.
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.0.runtime
     }
 
     fn on(runtime: Runtime, paths: Vec<PathBuf>) -> Store {
@@ -586,8 +595,8 @@ impl Drop for Shared {
     }
 }
 
-/// A random (version 4) UUID for a new store.
-fn uuid() -> [u8; 16] {
+/// A random (version 4) UUID, for a new store or backup.
+pub(crate) fn uuid() -> [u8; 16] {
     let mut bytes = [0; 16];
     let random = std::fs::File::open("/dev/urandom")
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));

@@ -215,7 +215,7 @@ impl Local {
     pub(crate) fn describe(&self) -> String {
         format!(
             "worker {}: {} tasks, {} I/Os, {} wait for frames, {} for pages read elsewhere, \
-             {} frames free, {} writers idle",
+             {} frames free, {} writers idle, tasks at {:?}",
             self.worker.index,
             self.worker.live_user_tasks(),
             self.worker.in_flight(),
@@ -223,7 +223,8 @@ impl Local {
             self.page_waiters.borrow().len(),
             self.free.borrow().len(),
             self.idle_writers.borrow().len(),
-        )
+            self.worker.tasks_stand_at(),
+        ) + &self.engine.space.lock().describe()
     }
 
     /// Free frames that the worker keeps for itself.

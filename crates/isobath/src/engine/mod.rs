@@ -2,6 +2,7 @@
 
 mod admission;
 mod apart;
+mod backup;
 mod checkpoint;
 mod cleaner;
 mod context;
@@ -19,13 +20,14 @@ mod writeback;
 
 pub(crate) use admission::Admission;
 pub(crate) use apart::{create_log, log_path, open_log};
+pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
 pub(crate) use context::{InlineContext, TaskContext};
 pub(crate) use local::Local;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
-pub(crate) use open::{create, mark_open, open, read_superblock};
+pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
-pub(crate) use recovery::Plan;
+pub(crate) use recovery::{Plan, Scan as LogScan, reader as log_reader};
 pub(crate) use writeback::flush;
 
 use std::path::PathBuf;
@@ -172,6 +174,8 @@ pub(crate) struct Engine {
     /// Which user work is accepted.
     pub(crate) admission: Admission,
     pub(crate) transactions: Transactions,
+    /// What a backup under way asks of the others.
+    pub(crate) backup: Backing,
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
@@ -235,6 +239,7 @@ impl Engine {
             recovering: AtomicBool::new(parts.recovering),
             admission: Admission::default(),
             transactions,
+            backup: Backing::default(),
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
             traced: AtomicBool::new(false),

@@ -145,7 +145,7 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
 
 /// Where the log of a store lies, if it has one: behind segment 0, or on a
 /// device of its own.
-fn log_area(superblock: &Superblock) -> Option<LogArea> {
+pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
     if superblock.log_device_bytes > 0 {
         return apart::area(superblock.log_device_bytes);
     }

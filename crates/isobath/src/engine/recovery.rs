@@ -27,13 +27,13 @@ enum Newest {
 }
 
 /// What one pass over the log has found.
-pub(super) struct Scan {
+pub(crate) struct Scan {
     pages: HashMap<PageId, (Lsn, Newest)>,
     /// What belongs to tokens: pages and chunks.
     promised: HashMap<PageId, Token>,
     settled: HashSet<Token>,
     /// Highest sequence number of each segment that copies lie in.
-    pub(super) seqs: HashMap<u32, u64>,
+    pub(crate) seqs: HashMap<u32, u64>,
     dropped: HashSet<TreeId>,
     commits: u64,
     pub(super) end: LogEnd,
@@ -108,7 +108,7 @@ pub(crate) fn reader<'v>(
 
 impl Scan {
     /// Of a log that says nothing and ends at `end`.
-    pub(super) fn empty(end: LogEnd) -> Scan {
+    pub(crate) fn empty(end: LogEnd) -> Scan {
         Scan {
             pages: HashMap::default(),
             promised: HashMap::default(),
@@ -128,21 +128,38 @@ impl Scan {
         superblock: &Superblock,
         promises: &[u64],
     ) -> Result<Scan, Error> {
+        let (scan, failed) = Scan::read_as_far(volume, area, superblock, promises);
+        failed.map_or(Ok(scan), Err)
+    }
+
+    /// As [`Scan::read`], up to where the log cannot be read any further, and why not.
+    pub(crate) fn read_as_far(
+        volume: &Volume,
+        area: &LogArea,
+        superblock: &Superblock,
+        promises: &[u64],
+    ) -> (Scan, Option<Error>) {
         let mut reader = reader(volume, area, superblock);
         let mut scan = Scan::empty(reader.end());
         scan.promised_before(promises);
-        while let Some(record) = reader.next()? {
-            let body = decode(record.kind, record.body).ok_or(nonsense(record.lsn, record.kind))?;
-            scan.note(record.lsn, &body);
-        }
+        let failed = loop {
+            match reader.next() {
+                Ok(None) => break None,
+                Ok(Some(record)) => match decode(record.kind, record.body) {
+                    Some(body) => scan.note(record.lsn, &body),
+                    None => break Some(nonsense(record.lsn, record.kind)),
+                },
+                Err(error) => break Some(error.into()),
+            }
+        };
         scan.end = reader.end();
-        if scan.end.lsn.0 < superblock.log_durable {
-            return Err(Error::LogDamaged {
+        let failed = failed.or((scan.end.lsn.0 < superblock.log_durable).then_some(
+            Error::LogDamaged {
                 position: scan.end.lsn.0,
                 durable: superblock.log_durable,
-            });
-        }
-        Ok(scan)
+            },
+        ));
+        (scan, failed)
     }
 
     fn promised_before(&mut self, words: &[u64]) {
@@ -236,7 +253,7 @@ impl Scan {
     /// Brings the mapping table, as the checkpoint gave it, up to the log. The
     /// pages whose newest state is an image say [`Place::Loading`] until
     /// [`Plan::install`] has put them in.
-    pub(super) fn apply(
+    pub(crate) fn apply(
         mut self,
         superblock: &Superblock,
         set: &mut dyn FnMut(PageId, Place),

@@ -10,6 +10,7 @@ mod marks;
 mod marks_loom;
 mod reader;
 pub(crate) mod record;
+mod rewrite;
 mod ring;
 mod room;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, INCARNATION_LIMIT};
 #[allow(unused_imports)] // until recovery uses them
 pub(crate) use reader::{Entry, LogEnd, ReadError, Reader, seal_tail};
+pub(crate) use rewrite::Rewriter;
 pub use room::MAX_TRANSACTION_BYTES;
 pub(crate) use room::{LogRoom, Need, Tier};
 

@@ -135,6 +135,11 @@ impl<'v> Reader<'v> {
                 Found::End => return self.check_end().map(|()| None),
             }
         };
+        self.entry(&header).map(Some)
+    }
+
+    /// Goes behind the record that was found; what it says.
+    fn entry(&mut self, header: &Header) -> Result<Entry<'_>, ReadError> {
         let kind = Kind::from_byte(header.kind).ok_or(ReadError::UnknownKind {
             position: header.lsn,
             kind: header.kind,
@@ -142,11 +147,29 @@ impl<'v> Reader<'v> {
         self.at = header.lsn + u64::from(header.length);
         self.incarnation = header.incarnation;
         let from = (header.lsn - self.base) as usize;
-        Ok(Some(Entry {
+        Ok(Entry {
             lsn: Lsn(header.lsn),
             kind,
             body: &self.buffer[from + HEADER_BYTES..from + header.length as usize],
-        }))
+        })
+    }
+
+    /// The next record that starts below `end`, up to where the log is known to be whole: what lies behind it may be in
+    /// the making. `None` at `end`, or where the log ends before.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Reader::next`].
+    pub(crate) fn next_below(&mut self, end: Lsn) -> Result<Option<Entry<'_>>, ReadError> {
+        while self.at < end.0 {
+            let header = match self.find()? {
+                Found::Skipped => continue,
+                Found::Record(header) => header,
+                Found::End => return Ok(None),
+            };
+            return self.entry(&header).map(Some);
+        }
+        Ok(None)
     }
 
     /// Where the log ends, once [`Reader::next`] said that it does.
