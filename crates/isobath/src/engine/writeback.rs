@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Instant;
 
@@ -19,11 +18,8 @@ use crate::log::{LogRoom, Tier};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Closing, Content, NoSegment, Placed, Request, summaries};
 
-/// Pages that a writer writes at a time.
+/// Pages that a writer takes at a time.
 pub(super) const BATCH: usize = super::local::STAGING_BYTES / PAGE_SIZE;
-/// Such batches that one flush covers at most. A flush takes as long as several
-/// writes, and what is written waits for it.
-const BATCHES_PER_FLUSH: usize = 8;
 
 /// Writes every dirty page, in a task; the store must have no other users.
 pub(crate) fn flush(local: &Local) -> Result<(), Error> {
@@ -174,11 +170,19 @@ impl Local {
         self.order(batch);
         let mut rest = 0;
         while rest < batch.requests.len() {
-            let end = batch.requests.len().min(rest + BATCH * BATCHES_PER_FLUSH);
+            let end = batch.requests.len().min(rest + BATCH);
             let room = self.mapping_room(end - rest)?;
-            let (written, outcome) = self.write_run(rest..end, staging, batch)?;
-            rest += written;
+            let outcome = self.engine.space.lock().place(
+                Content::Pages,
+                &batch.requests[rest..end],
+                &self.engine.seqs,
+                &mut batch.placed,
+                &mut batch.closing,
+            );
+            rest += batch.placed.len();
+            self.write_placed(staging, batch)?;
             drop(room);
+            batch.clear_placed();
             match (outcome, cause) {
                 (Ok(()), _) => {}
                 (Err(NoSegment), Cause::User) => {
@@ -192,37 +196,6 @@ impl Local {
             }
         }
         Ok(batch.requests.len())
-    }
-
-    /// Places and writes a run of the batch's requests, as much as staging holds at
-    /// a time, and installs all of them after one flush; how many those were, and
-    /// whether there was room for more.
-    fn write_run(
-        &self,
-        requests: Range<usize>,
-        staging: &mut AlignedBuf,
-        batch: &mut Batch,
-    ) -> Result<(usize, Result<(), NoSegment>), Error> {
-        let (mut outcome, mut result) = (Ok(()), Ok(()));
-        while batch.placed.len() < requests.len() && outcome.is_ok() && result.is_ok() {
-            let (placed, closing) = (batch.placed.len(), batch.closing.len());
-            let from = requests.start + placed;
-            outcome = self.engine.space.lock().place(
-                Content::Pages,
-                &batch.requests[from..requests.end.min(from + BATCH)],
-                &self.engine.seqs,
-                &mut batch.placed,
-                &mut batch.closing,
-            );
-            result = self.write_placed(staging, batch, placed, closing);
-        }
-        if result.is_ok() && !batch.placed.is_empty() {
-            result = self.flush_written();
-        }
-        self.finish_frames(batch, result.is_ok());
-        let written = batch.placed.len();
-        batch.clear_placed();
-        result.map(|()| (written, outcome))
     }
 
     /// Room in the log for a mapping record of `copies` copies.
@@ -264,16 +237,10 @@ impl Local {
         }
     }
 
-    /// Copies the frames that were placed from number `from` on into staging, and
-    /// writes them and the summaries from number `closing` on.
-    fn write_placed(
-        &self,
-        staging: &mut AlignedBuf,
-        batch: &mut Batch,
-        from: usize,
-        closing: usize,
-    ) -> Result<(), Error> {
-        for (at, placed) in batch.placed[from..].iter_mut().enumerate() {
+    /// Copies the placed frames into staging, writes them, and installs their
+    /// new addresses.
+    fn write_placed(&self, staging: &mut AlignedBuf, batch: &mut Batch) -> Result<(), Error> {
+        for (at, placed) in batch.placed.iter_mut().enumerate() {
             let image = &mut staging.as_mut_slice()[at * PAGE_SIZE..][..PAGE_SIZE];
             let copied = self.copy_for_write(placed, batch.slot, image);
             if copied.is_none() {
@@ -284,18 +251,12 @@ impl Local {
             }
             batch.versions.push(copied.unwrap_or_default());
         }
-        let versions = batch.versions[from..].iter().copied();
-        self.wait_durable(versions.max().unwrap_or_default())?;
-        self.write_unflushed(staging, &batch.placed[from..], &batch.closing[closing..])
-    }
-
-    /// Has what was written on the drive: the mapping record that follows must name
-    /// nothing else.
-    fn flush_written(&self) -> Result<(), Error> {
-        if self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush) {
-            self.flush_volume()?;
-        }
-        Ok(())
+        let highest = batch.versions.iter().copied().max().unwrap_or_default();
+        let result = self
+            .wait_durable(highest)
+            .and_then(|()| self.write_out(staging, &batch.placed, &batch.closing));
+        self.finish_frames(batch, result.is_ok());
+        result
     }
 
     /// Copies a dirty frame's page into `image`, sealed for its new place, and
@@ -340,23 +301,9 @@ impl Local {
         Some(lsn)
     }
 
-    /// As [`Local::write_unflushed`], with a flush, so that a mapping record may follow.
-    pub(super) fn write_out(
-        &self,
-        staging: &AlignedBuf,
-        placed: &[Placed],
-        closing: &[Closing],
-    ) -> Result<(), Error> {
-        self.write_unflushed(staging, placed, closing)?;
-        if placed.is_empty() {
-            return Ok(());
-        }
-        self.flush_written()
-    }
-
     /// Writes what lies in staging, one page or chunk after another, to where
     /// it was placed, in as few I/Os as possible, and the closing summaries.
-    fn write_unflushed(
+    pub(super) fn write_out(
         &self,
         staging: &AlignedBuf,
         placed: &[Placed],
@@ -394,7 +341,13 @@ impl Local {
         let counters = &self.engine.counters;
         Counters::add(&counters.bytes_written, bytes + closing_bytes);
         Counters::add(&counters.summary_bytes, closing_bytes);
-        result.map_err(Error::Io)
+        result.map_err(Error::Io)?;
+        let flushed = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
+        if flushed && !placed.is_empty() {
+            // The mapping record that follows must name what is on the drive.
+            self.flush_volume()?;
+        }
+        Ok(())
     }
 
     fn start_summary(&self, closing: &Closing) -> AlignedBuf {
@@ -560,6 +513,7 @@ impl Local {
         let since = Instant::now();
         // A segment may have become free before the task was listed.
         if engine.space.lock().spare_segments() == 0 && engine.poison.get().is_none() {
+            engine.stall.watch();
             self.worker.park();
             engine.counters.stalled(since.elapsed());
         }
