@@ -533,9 +533,7 @@ impl Engine {
 
     /// Frees the id of a page whose storage was given up.
     pub(crate) fn free_id(&self, id: PageId) {
-        if self.traced.load(Ordering::Relaxed) {
-            self.space.lock().trace_freed(id);
-        }
+        self.space.lock().page_freed(id);
         self.ids.lock().free(&self.pool.mapping, id);
         self.changes.mark(id);
         self.unclaim_pages(1);
