@@ -167,8 +167,6 @@ pub(crate) struct Engine {
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
-    /// Somebody hears of page writes.
-    traced: AtomicBool,
     /// Shows the statistics to others, if they may see them.
     publisher: Mutex<Option<Arc<Publisher>>>,
     pub(crate) publishes: AtomicBool,
@@ -229,7 +227,6 @@ impl Engine {
             transactions,
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
-            traced: AtomicBool::new(false),
             publisher: Mutex::new(None),
             publishes: AtomicBool::new(false),
         };
@@ -507,7 +504,6 @@ impl Engine {
                 .filter(|&id| self.is_stored_page(id))
                 .for_each(|id| trace.written(id.0));
         }
-        self.traced.store(trace.is_some(), Ordering::Relaxed);
         space.set_trace(trace);
     }
 

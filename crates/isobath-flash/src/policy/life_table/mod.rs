@@ -11,10 +11,9 @@
 //! whatever law the workload follows: frequencies that do not change, hot sets that move on, pages written once. The
 //! death rate of that median is the page's *score*.
 //!
-//! - **Together.** A batch large enough for several segments is sorted by score, in alternating direction, so that
-//!   neighbours in successive batches meet. Other pages go to streams, user writes and relocated pages alike: some
-//!   ranges of scores, each with as many pages, and only as many as the dead space is worth, since each one keeps a
-//!   segment open.
+//! - **Together.** Pages go to streams, user writes and relocated pages alike: ranges of scores, divided where the
+//!   rates differ most, and only as many as are worth it, since each stream keeps a segment open. A batch is sorted by
+//!   score, in alternating direction, so that neighbours in successive batches meet within a stream, too.
 //! - **Cleaned.** The death rate f of a segment is what was expected of its pages when they were written, corrected by
 //!   how many died since. Segments are cleaned in ascending order of f/(E/(1−E) + ln(1−E)), the index that is equal
 //!   everywhere at the optimum (see [`crate::analysis::fluid_bound`]), of which MDC's f·(1−E)/E² is an approximation.
@@ -26,11 +25,13 @@
 mod epochs;
 mod pages;
 mod segments;
+mod streams;
 mod tag;
 
 use self::epochs::{ANCIENT, EPOCH_UNITS};
 use self::pages::{PageLives, SCORES};
 use self::segments::SegmentRates;
+use self::streams::{STREAMS, Streams};
 use self::tag::{Smoother, Tag, UNKNOWN_CELL, bucket, stamp};
 use super::batch::BatchSorter;
 use super::multi_log::marginal_gain;
@@ -39,20 +40,8 @@ use super::{
     StreamId, Tick, float_score, stream_by_cause,
 };
 
-/// Streams for ranges of scores.
-const STREAMS: u16 = 16;
-/// The first of two streams for sorted batches, by cause.
-const SORTED: u16 = STREAMS;
-/// Streams per square root of the segments' worth of dead space.
-const STREAMS_PER_ROOT: f32 = 0.8;
 /// Death rates that vary by less than this share of their mean, squared, are one.
 const SPREAD_LEAST: f32 = 0.02;
-/// A batch is sorted into segments of its own from this many segments on, and until it has fewer than half of one.
-const SORTED_SEGMENTS: f32 = 2.0;
-const UNSORTED_SEGMENTS: f32 = 0.5;
-/// What remains of the counts of placed pages after each epoch.
-const FADE: f32 = 0.98;
-
 /// The policy of this module.
 #[derive(Debug, Clone)]
 pub struct LifeTable {
@@ -65,16 +54,9 @@ pub struct LifeTable {
     rate_of_score: Vec<f32>,
     /// Whether some pages are hotter than others.
     skewed: bool,
-    /// Per score, pages placed lately, and the stream that they go to.
-    placed: Vec<f32>,
-    stream_of_score: Vec<u16>,
-    /// Bit s: stream s has pages in an open segment.
-    open: u32,
-    /// By cause, whether the current batch is sorted into segments of its own, and the direction of the next one.
-    sorted: [bool; 2],
+    streams: Streams,
+    /// By cause, the direction in which the next batch is sorted.
     descending: [bool; 2],
-    /// Pages in the segment that was sealed last.
-    segment_pages: f32,
     sorter: BatchSorter,
     selector: Selector,
     now: Tick,
@@ -103,12 +85,8 @@ impl LifeTable {
             smoother: Smoother::new(),
             rates: SegmentRates::new(1.0 / pages as f32),
             skewed: false,
-            placed: vec![0.0; SCORES],
-            stream_of_score: vec![0; SCORES],
-            open: 0,
-            sorted: [false; 2],
+            streams: Streams::new(),
             descending: [false; 2],
-            segment_pages: f32::INFINITY,
             sorter: BatchSorter::default(),
             selector: Selector::new(),
             now: 0,
@@ -134,31 +112,7 @@ impl LifeTable {
         self.learn_at = (now / epoch + 1) * epoch;
         self.lives.begin_epoch(now / epoch * u64::from(EPOCH_UNITS));
         self.skewed = self.lives.spread() > SPREAD_LEAST;
-        self.divide_scores();
-    }
-
-    /// Divides the scores among streams so that each gets as many pages.
-    fn divide_scores(&mut self) {
-        let streams = (STREAMS_PER_ROOT * self.rates.slack().sqrt()).floor();
-        let streams = streams.clamp(2.0, f32::from(STREAMS));
-        let all = self.placed.iter().sum::<f32>().max(1.0);
-        let mut below = 0.0;
-        for (stream, placed) in self.stream_of_score.iter_mut().zip(&mut self.placed) {
-            let middle = (below + 0.5 * *placed) / all;
-            below += *placed;
-            *stream = (middle * streams).min(streams - 1.0) as u16;
-            *placed *= FADE;
-        }
-    }
-
-    /// The stream for pages that need not be kept apart: one that is left over, so that its segment becomes full, or
-    /// `own`.
-    #[inline]
-    fn leftover_or(&self, own: u16) -> u16 {
-        match self.open & !(1 << own) & ((1 << STREAMS) - 1) {
-            0 => own,
-            left => left.trailing_zeros() as u16,
-        }
+        self.streams.divide(self.rates.slack());
     }
 }
 
@@ -168,7 +122,7 @@ impl CleaningPolicy for LifeTable {
     }
 
     fn streams(&self) -> u16 {
-        STREAMS + 2
+        STREAMS
     }
 
     /// Growing by less than half changes nothing. Beyond, time stamps get a coarser unit, and learning begins anew.
@@ -188,8 +142,8 @@ impl CleaningPolicy for LifeTable {
         true
     }
 
-    /// Enough for sorting to find alike pages, and few enough that little space lies free: with one victim at a time,
-    /// relocated pages would have to go to streams.
+    /// Few, so that little space lies free: alike pages meet in streams. Choosing one victim at a time would take more
+    /// time than moving its pages in a large space.
     fn preferred_batch(&self) -> usize {
         16
     }
@@ -243,11 +197,6 @@ impl CleaningPolicy for LifeTable {
     fn order(&mut self, batch: &mut [PageWrite], now: Tick) {
         let Some(first) = batch.first() else { return };
         let cause = stream_by_cause(first.cause).index();
-        let least = match self.sorted[cause] {
-            true => UNSORTED_SEGMENTS,
-            false => SORTED_SEGMENTS,
-        };
-        self.sorted[cause] = batch.len() as f32 >= least * self.segment_pages;
         if !self.skewed {
             return;
         }
@@ -261,20 +210,8 @@ impl CleaningPolicy for LifeTable {
 
     #[inline]
     fn place(&mut self, page: &PageWrite, now: Tick) -> StreamId {
-        let score = usize::from(self.score(page.history, now));
-        self.placed[score] += 1.0;
-        let cause = stream_by_cause(page.cause);
-        let stream = if !self.skewed {
-            self.leftover_or(0)
-        } else if self.sorted == [true; 2] {
-            self.leftover_or(SORTED + cause.0)
-        } else if self.sorted[cause.index()] {
-            SORTED + cause.0
-        } else {
-            self.stream_of_score[score]
-        };
-        self.open |= 1 << stream;
-        StreamId(stream)
+        let score = self.score(page.history, now);
+        StreamId(self.streams.place(score, self.skewed))
     }
 
     #[inline]
@@ -285,11 +222,8 @@ impl CleaningPolicy for LifeTable {
     }
 
     fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
-        self.open &= !(1 << table.stream(segment).0.min(SORTED + 1));
-        let pages = self.rates.sealed(table, segment);
-        if pages > 0.0 {
-            self.segment_pages = pages;
-        }
+        self.streams.sealed(table.stream(segment).0);
+        self.rates.sealed(table, segment);
     }
 
     fn freed(&mut self, segment: SegmentId) {
@@ -417,9 +351,6 @@ mod tests {
             rate: 0.0,
         };
         assert_eq!(policy.place(&page, policy.now), StreamId(0));
-        // A segment that was opened while there was skew is filled up first.
-        policy.open |= 1 << 5;
-        assert_eq!(policy.place(&page, policy.now), StreamId(5));
     }
 
     #[test]

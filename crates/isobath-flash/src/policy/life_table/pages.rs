@@ -6,7 +6,7 @@ use super::tag::{BUCKETS, CELLS, LAST_AGE, TRENDS, Tag, UNKNOWN_CELL, bucket, ed
 /// Number of scores.
 pub(super) const SCORES: usize = 256;
 /// Scores per factor of two in death rate.
-const PER_OCTAVE: f32 = 8.0;
+pub(super) const SCORES_PER_OCTAVE: f32 = 8.0;
 /// The score of pages that die at the mean rate.
 const MEAN_SCORE: u8 = 88;
 /// What remains of the counts after each epoch, 1/64 of the space's pages.
@@ -106,13 +106,13 @@ impl PageLives {
 
     /// Deaths per tick of pages of `score`.
     pub(super) fn rate_of(&self, score: u8) -> f32 {
-        ((f32::from(MEAN_SCORE) - f32::from(score)) / PER_OCTAVE).exp2() / self.pages
+        ((f32::from(MEAN_SCORE) - f32::from(score)) / SCORES_PER_OCTAVE).exp2() / self.pages
     }
 
     /// The score of pages that die at `rate` per tick.
     fn score_of(&self, rate: f32) -> u8 {
         let octaves = -(rate * self.pages).log2();
-        (octaves * PER_OCTAVE + f32::from(MEAN_SCORE) + 0.5).clamp(0.0, 255.0) as u8
+        (octaves * SCORES_PER_OCTAVE + f32::from(MEAN_SCORE) + 0.5).clamp(0.0, 255.0) as u8
     }
 
     /// Variance of the death rates of pages, relative to their mean squared, beyond what chance explains.

@@ -53,8 +53,8 @@ impl SegmentRates {
         evidence.deaths += 1.0;
     }
 
-    /// `segment` is full. Returns how many pages were appended to it.
-    pub(super) fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) -> f32 {
+    /// `segment` is full.
+    pub(super) fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
         let mean = self.mean;
         let evidence = self.of(segment);
         let pages = evidence.deaths;
@@ -69,7 +69,6 @@ impl SegmentRates {
             live: table.live_pages(segment),
             at: table.sealed_at(segment),
         };
-        pages
     }
 
     /// `segment` is free.
@@ -131,7 +130,7 @@ mod tests {
             rates.appended(segment, 0.01);
         }
         table.seal(segment, 0);
-        assert_eq!(rates.sealed(&table, segment), 1000.0);
+        rates.sealed(&table, segment);
         assert!((rates.rate(segment) - 0.01).abs() < 1e-6);
         // Pages die ten times less often than expected.
         for step in 1..=20 {
