@@ -181,8 +181,6 @@ pub(crate) struct Engine {
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
-    /// Somebody hears of page writes.
-    traced: AtomicBool,
     /// Shows the statistics to others, if they may see them.
     publisher: Mutex<Option<Arc<Publisher>>>,
     pub(crate) publishes: AtomicBool,
@@ -245,7 +243,6 @@ impl Engine {
             backup: Backing::default(),
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
-            traced: AtomicBool::new(false),
             publisher: Mutex::new(None),
             publishes: AtomicBool::new(false),
         };
@@ -536,7 +533,6 @@ impl Engine {
                 .filter(|&id| self.is_stored_page(id))
                 .for_each(|id| trace.written(id.0));
         }
-        self.traced.store(trace.is_some(), Ordering::Relaxed);
         space.set_trace(trace);
     }
 
@@ -562,9 +558,7 @@ impl Engine {
 
     /// Frees the id of a page whose storage was given up.
     pub(crate) fn free_id(&self, id: PageId) {
-        if self.traced.load(Ordering::Relaxed) {
-            self.space.lock().trace_freed(id);
-        }
+        self.space.lock().page_freed(id);
         self.ids.lock().free(&self.pool.mapping, id);
         self.changes.mark(id);
         self.unclaim_pages(1);

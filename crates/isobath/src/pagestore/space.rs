@@ -677,7 +677,11 @@ impl Space {
     }
 
     /// A page exists no longer.
-    pub(crate) fn trace_freed(&mut self, page: PageId) {
+    pub(crate) fn page_freed(&mut self, page: PageId) {
+        if self.histories.wanted() {
+            self.policy.forgotten(self.histories.get(page));
+            self.histories.set(page, History::UNKNOWN);
+        }
         if let Some(trace) = &mut self.trace {
             trace.freed(page.0);
         }
