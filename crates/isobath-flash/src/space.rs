@@ -58,6 +58,51 @@ impl Space {
         self.map[page as usize] = slot;
     }
 
+    /// Writes current pages, which are nowhere else, to consecutive slots of a segment.
+    #[inline]
+    pub(crate) fn put_run(&mut self, first: u32, pages: &[u32]) {
+        let from = first as usize;
+        self.slots[from..from + pages.len()].copy_from_slice(pages);
+        self.set_valid(first, pages.len() as u32);
+        for (slot, &page) in (first..).zip(pages) {
+            self.map[page as usize] = slot;
+        }
+    }
+
+    /// Writes new versions of pages to consecutive slots of a segment; `died` hears the segment of every version that
+    /// was current in a slot until then.
+    #[inline]
+    pub(crate) fn overwrite_run(
+        &mut self,
+        first: u32,
+        pages: impl ExactSizeIterator<Item = u32>,
+        mut died: impl FnMut(u32),
+    ) {
+        let (from, count) = (first as usize, pages.len());
+        // All at once, before any of them dies again in the same run.
+        self.set_valid(first, count as u32);
+        let slots = &mut self.slots[from..from + count];
+        for ((slot, place), page) in (first..).zip(slots).zip(pages) {
+            *place = page;
+            let old = std::mem::replace(&mut self.map[page as usize], slot);
+            if old < BUFFERED {
+                self.valid[(old / 64) as usize] &= !(1 << (old % 64));
+                died(old >> self.shift);
+            }
+        }
+    }
+
+    /// Marks `count` slots from `first` on as current.
+    fn set_valid(&mut self, first: u32, count: u32) {
+        let (mut slot, end) = (first, first + count);
+        while slot < end {
+            let stop = end.min((slot / 64 + 1) * 64);
+            let ones = u64::MAX >> (64 - (stop - slot));
+            self.valid[(slot / 64) as usize] |= ones << (slot % 64);
+            slot = stop;
+        }
+    }
+
     #[inline]
     pub(crate) fn invalidate(&mut self, slot: u32) {
         self.valid[(slot / 64) as usize] &= !(1 << (slot % 64));

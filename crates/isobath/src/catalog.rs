@@ -5,12 +5,12 @@
 //! the last id given to a tree, which is never given again.
 
 use crate::Error;
-use crate::btree::{Cursor, Direction, Tree, TreeId, ValueKind, ValueRef};
+use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
 use crate::context::WriteContext;
 use crate::engine::{Local, TaskContext};
-use crate::page::{PAGE_SIZE, PageFault, PageId, get_u32, get_u64, put_u32, put_u64};
-use crate::pagestore::Address;
+use crate::extent;
+use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 pub(crate) use crate::terms::CATALOG;
 use crate::terms::DROPPING;
 use crate::txn::commit::{self, Author, Change};
@@ -21,6 +21,9 @@ pub(crate) const MAX_NAME_BYTES: usize = 255;
 const LAST_ID: &[u8] = b"i";
 const NAME: u8 = b'n';
 const ENTRY_BYTES: usize = 16;
+
+/// Pages of a dropped tree that are freed between two looks at other tasks.
+const FREE_STEP: u32 = 64;
 
 fn name_key(name: &str) -> Result<Vec<u8>, Error> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -107,7 +110,7 @@ pub(crate) fn add(local: &Local, name: &str) -> Result<Tree, Error> {
         return Ok(tree);
     }
     if local.engine.writable().is_ok() {
-        free_tree(local, tree, false)?;
+        tree.free_root(&ctx)?;
         ctx.withdraw(Some(token), &[]);
     }
     named?;
@@ -181,60 +184,60 @@ pub(crate) fn remove(local: &Local, name: &str) -> Result<(), Error> {
         // Somebody else dropped it meanwhile, and frees it.
         return Err(missing());
     }
-    finish_drop(local, tree, false)
+    empty(local, tree, &mut |extent| {
+        extent::free_descriptor(local, extent.bytes())
+    })?;
+    forget_dropped(local, tree)
 }
 
-/// Frees a dropped tree; `resumed` after a restart, which may have found it freed in part.
-fn finish_drop(local: &Local, tree: Tree, resumed: bool) -> Result<(), Error> {
-    if !resumed || has_root(local, tree)? {
-        free_tree(local, tree, resumed)?;
-    }
-    change(local, &dropping_key(tree.id), None, |_| true)?;
-    Ok(())
-}
-
-/// Whether the root of a dropped tree is still there. Its id may be that of anything else by now.
-fn has_root(local: &Local, tree: Tree) -> Result<bool, Error> {
-    let is_chunk = |address: Address| address.length() as usize != PAGE_SIZE;
-    match local.engine.pool.mapping.place(tree.root) {
-        Place::Stored(address) if is_chunk(address) => Ok(false),
-        _ => match tree.is_there(&TaskContext { local }) {
-            // A chunk as long as a page.
-            Err(Error::Damaged {
-                fault: PageFault::WrongKind { .. },
-                ..
-            }) => Ok(false),
-            other => other,
-        },
-    }
-}
-
-/// Frees all pages and large values of a tree that nobody can reach any more.
-///
-/// The values go before the leaves that name them: where a restart comes between the two, the leaf still says what there
-/// was, and `resumed` has it freed as far as it is still there.
-fn free_tree(local: &Local, tree: Tree, resumed: bool) -> Result<(), Error> {
+/// Frees all large values and all pages of a tree that nobody can reach any more,
+/// but its root. The values go first: a crash may leave a page that names values
+/// that are gone, but no value that no page names.
+fn empty(
+    local: &Local,
+    tree: Tree,
+    free: &mut dyn FnMut(&Descriptor) -> Result<(), Error>,
+) -> Result<(), Error> {
     let ctx = TaskContext { local };
-    loop {
-        for extent in tree.next_extents(&ctx)? {
-            crate::extent::free_before_leaf(local, extent.bytes(), resumed)?;
-        }
-        let is_empty = tree.free_some(&ctx, 1, &mut |_| {})?;
-        if is_empty {
-            return tree.free_root(&ctx);
-        }
+    while !tree.free_some(&ctx, FREE_STEP, free)? {
         local.worker.yield_now();
     }
+    Ok(())
 }
 
-/// Goes on with drops that a restart interrupted.
+/// Ends a dropped tree: its root and its last entry go in one commit.
+fn forget_dropped(local: &Local, tree: Tree) -> Result<(), Error> {
+    let mark = dropping_key(tree.id);
+    let author = Author {
+        makes_room: true,
+        ends: Some(tree),
+        ..Author::default()
+    };
+    let durability = local.engine.config.durability;
+    let go = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
+    commit::change_all(local, &[entry(&mark, None)], author, durability, go)?;
+    Ok(())
+}
+
+/// Goes on with drops that a restart interrupted. Their pages may name large values
+/// that are gone: some were freed before the restart, others were replaced by
+/// commits that recovery had no reason to repeat.
 pub(crate) fn resume_drops(local: &Local) -> Result<(), Error> {
-    let mut pending = Vec::new();
-    visit(local, DROPPING, |_, tree| pending.push(tree))?;
-    for tree in pending {
-        finish_drop(local, tree, true)?;
+    for tree in list_dropped(local)? {
+        empty(local, tree, &mut |extent| {
+            let extent = extent::decode(extent.bytes())?;
+            extent::free_leftovers(local, &[extent])
+        })?;
+        forget_dropped(local, tree)?;
     }
     Ok(())
+}
+
+/// Trees that were dropped, and are not wholly freed.
+pub(crate) fn list_dropped(local: &Local) -> Result<Vec<Tree>, Error> {
+    let mut trees = Vec::new();
+    visit(local, DROPPING, |_, tree| trees.push(tree))?;
+    Ok(trees)
 }
 
 /// All trees by name.

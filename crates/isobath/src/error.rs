@@ -75,6 +75,75 @@ pub enum Error {
         /// The position up to which it had been durable, at least.
         durable: u64,
     },
+    /// The log of a store that keeps it on a device of its own is not where it was.
+    #[error(
+        "{} keeps its log in {}, which does not exist: if it was moved, say where to (`Options::log_path`, --log-path); if it is lost, restore from a backup",
+        list(paths), path.display()
+    )]
+    LogMissing {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// Where the log was looked for; empty for a volume without files.
+        path: PathBuf,
+    },
+    /// A log was named for a store that keeps it on its own volume, or keeps none.
+    #[error(
+        "{} has no log outside its own files, so {} cannot be its log: open it without a path of a log",
+        list(paths), path.display()
+    )]
+    LogNotApart {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The path given.
+        path: PathBuf,
+    },
+    /// A file that is no log of a store was to be one.
+    #[error("{} is not the log of an Isobath store: name the one that belongs to {}", path.display(), list(paths))]
+    NotALog {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The file that was looked into.
+        path: PathBuf,
+    },
+    /// The log of another store.
+    #[error("{} is the log of another store: name the one that belongs to {}", path.display(), list(paths))]
+    LogOfOtherStore {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The log that was looked into.
+        path: PathBuf,
+    },
+    /// The log and the rest of the store are of different times: one of them is an old copy.
+    #[error(
+        "{} was last written in opening {log} of the store, but {} in opening {store}: {}",
+        path.display(), list(paths), older(*log, *store)
+    )]
+    LogOutOfStep {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The log's file.
+        path: PathBuf,
+        /// The opening for writing that the log was last used in, counted from the store's creation.
+        log: u32,
+        /// That of the volume.
+        store: u32,
+    },
+    /// What a log device says of itself cannot be read.
+    #[error("both headers of the log {} are damaged: restore from a backup", path.display())]
+    LogHeaderDamaged {
+        /// The log's file.
+        path: PathBuf,
+    },
+    /// A log device is shorter than the log.
+    #[error("the log {} is truncated: it has {found} bytes and must have {expected}; restore from a backup", path.display())]
+    LogTruncated {
+        /// The log's file.
+        path: PathBuf,
+        /// Bytes found.
+        found: u64,
+        /// Bytes expected.
+        expected: u64,
+    },
     /// The log holds a sound record of an unknown kind: a newer version wrote it.
     #[error(
         "the log's record at position {position} has kind {kind}, which this version does not know; use a newer one"
@@ -359,6 +428,15 @@ fn show(key: &[u8]) -> String {
 impl From<isobath_io::VolumeError> for Error {
     fn from(source: isobath_io::VolumeError) -> Error {
         Error::Volume(Arc::new(source))
+    }
+}
+
+/// Which of a log and its volume is the old one, for a message.
+fn older(log: u32, store: u32) -> &'static str {
+    if log < store {
+        "it is an old copy of the log; name the newest one, or restore log and store from the same backup"
+    } else {
+        "the store is an old copy, or a copy of it has used this log; restore both from the same backup"
     }
 }
 

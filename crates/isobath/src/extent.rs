@@ -28,7 +28,7 @@ const CHUNKS_PER_SEGMENT: u32 = 8;
 /// Chunks that one reader has in flight.
 const READ_AHEAD: usize = 8;
 
-/// Chunks that one record says are gone, of a value that has many.
+/// Chunks in one record that frees leftovers, and those of one more value.
 const FREED_AT_A_TIME: usize = 1000;
 
 /// Bytes of a run of ids in an index chunk.
@@ -520,6 +520,38 @@ pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, Error> {
     })
 }
 
+/// Frees all chunks of those of `extents` that are still there: whose first chunk
+/// carries their stamp. The ids of the others may belong to somebody else by now.
+/// A value's chunks are freed by one record, so either all of them are there or none.
+pub(crate) fn free_leftovers(local: &Local, extents: &[Extent]) -> Result<(), Error> {
+    let (mut tokens, mut ids): (Vec<Token>, Vec<PageId>) = (Vec::new(), Vec::new());
+    for &extent in extents {
+        if !is_there(local, extent)? {
+            continue;
+        }
+        tokens.push(extent.token());
+        ids.extend(chunk_ids(local, extent)?);
+        if ids.len() >= FREED_AT_A_TIME {
+            free_chunks(local, &tokens, None, ids.drain(..));
+            tokens.clear();
+        }
+    }
+    if !ids.is_empty() {
+        free_chunks(local, &tokens, None, ids.into_iter());
+    }
+    Ok(())
+}
+
+/// Whether the first chunk of a value is its own.
+fn is_there(local: &Local, extent: Extent) -> Result<bool, Error> {
+    match read_chunks(local, &[extent.first], extent.stamp, &mut Vec::new()) {
+        Ok(()) => Ok(true),
+        // Free, a page, a chunk of another value, or beyond use.
+        Err(Error::Structure { .. } | Error::Damaged { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// As [`free`], by the value's descriptor.
 pub(crate) fn free_descriptor(local: &Local, descriptor: &[u8]) -> Result<(), Error> {
     free(local, decode(descriptor)?)
@@ -530,50 +562,6 @@ pub(crate) fn free(local: &Local, extent: Extent) -> Result<(), Error> {
     let ids = chunk_ids(local, extent)?;
     free_chunks(local, &[extent.token()], None, ids.into_iter());
     Ok(())
-}
-
-/// Frees a value that a leaf still names, in records of their own, the index last. `perhaps` some of it was freed
-/// before, and belongs to others now.
-///
-/// # Errors
-///
-/// [`Error::Structure`] where the descriptor makes no sense or its index is missing; a failed read.
-pub(crate) fn free_before_leaf(
-    local: &Local,
-    descriptor: &[u8],
-    perhaps: bool,
-) -> Result<(), Error> {
-    let extent = decode(descriptor)?;
-    let ids = match ExtentReader::new(local, extent) {
-        Ok(reader) => reader.ids,
-        // The index goes last: nothing else is left.
-        Err(Error::Structure { .. } | Error::Damaged { .. }) if perhaps => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for part in ids.chunks(FREED_AT_A_TIME) {
-        let mut mine = part.to_vec();
-        if perhaps {
-            mine.clear();
-            for id in part {
-                if is_chunk_of(local, *id, extent.stamp)? {
-                    mine.push(*id);
-                }
-            }
-        }
-        free_chunks(local, &[], None, mine.into_iter());
-    }
-    let index = extent.indexed.then_some(extent.first);
-    free_chunks(local, &[extent.token()], None, index.into_iter());
-    Ok(())
-}
-
-/// Whether there is a chunk `id` of the value with this stamp.
-fn is_chunk_of(local: &Local, id: PageId, stamp: Lsn) -> Result<bool, Error> {
-    match read_chunks(local, &[id], stamp, &mut Vec::new()) {
-        Ok(()) => Ok(true),
-        Err(Error::Structure { .. } | Error::Damaged { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// As [`free`], of a value that was taken out of its tree earlier and has belonged

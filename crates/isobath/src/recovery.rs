@@ -10,7 +10,7 @@ use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::context::WriteContext;
 use crate::engine::recovery::{nonsense, reader};
 use crate::engine::{Counters, Local, Plan, TaskContext};
-use crate::extent::free_before_leaf;
+use crate::extent::{self, Extent};
 use crate::log::Reader;
 use crate::log::record::{Body, Token, decode};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
@@ -81,20 +81,17 @@ impl Plan {
         }
         let lanes = engine.config.workers * TASKS;
         let mut log = reader(&volume, area, superblock).until(self.end.lsn);
-        let mut ownerless = Vec::new();
+        let mut orphans = Vec::new();
         loop {
-            let (changes, more) = self.next_changes(&mut log, stride, lanes, &mut ownerless)?;
+            let (changes, more) = self.next_changes(&mut log, stride, lanes, &mut orphans)?;
             apply_all(runtime, changes)?;
             self.tell(total / 2 + log.position().0 - start, total);
             if !more {
                 break;
             }
         }
-        runtime.run(|local| {
-            ownerless
-                .iter()
-                .try_for_each(|descriptor| free_before_leaf(local, descriptor, true))
-        })?;
+        // Before the checkpoint: after it nothing says any more that they are there.
+        runtime.run(|local| extent::free_leftovers(local, &orphans))?;
         engine.recovering.store(false, Ordering::Release);
         let before = engine.log.next();
         runtime.run(|local| local.checkpoint(before))?;
@@ -152,14 +149,15 @@ impl Plan {
         Ok((found, reader.position() < self.end.lsn))
     }
 
-    /// The changes of the next stretch of the log, those of a key in one lane. Large values that were put into trees
-    /// that the log drops go to `ownerless`: no leaf may ever have named them.
+    /// The changes of the next stretch of the log, those of a key in one lane.
+    /// Changes to trees that were dropped since are left out, as parts of these trees
+    /// may be gone; large values that they made are noted among the `orphans`.
     fn next_changes(
         &self,
         reader: &mut Reader<'_>,
         stride: u64,
         lanes: usize,
-        ownerless: &mut Vec<Vec<u8>>,
+        orphans: &mut Vec<Extent>,
     ) -> Result<(Vec<Vec<Change>>, bool), Error> {
         let hash = BuildHasherDefault::<DefaultHasher>::default();
         let from = reader.position();
@@ -175,11 +173,8 @@ impl Plan {
             };
             for operation in operations {
                 if self.dropped.contains(&operation.tree.id) {
-                    if let Some(value) = operation.value
-                        && value.kind == ValueKind::Extent
-                    {
-                        ownerless.push(value.bytes.to_vec());
-                    }
+                    let large = operation.value.filter(|v| v.kind == ValueKind::Extent);
+                    orphans.extend(large.and_then(|value| Extent::decode(value.bytes)));
                     continue;
                 }
                 let lane = hash.hash_one((operation.tree.id, operation.key)) as usize % lanes;

@@ -137,6 +137,10 @@ pub(crate) struct StoreArgs {
     /// Worker threads [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<std::num::NonZeroUsize>,
+    /// File or block device for the log of a new store, best on another drive than the data; or where the log of an existing
+    /// store was moved to [default: the store's own files; where the store says]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) log_path: Option<PathBuf>,
 }
 
 /// Which tree of a store.

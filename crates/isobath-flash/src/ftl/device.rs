@@ -229,6 +229,7 @@ impl<D: PageData> FlashDevice<D> {
         for page in first..first + count {
             if self.config.cache_pages == 0 {
                 self.forget(page);
+                self.forget_history(page);
                 continue;
             }
             self.cache.insert(page, Cached::Trimmed);
@@ -340,6 +341,8 @@ impl<D: PageData> FlashDevice<D> {
             if matches!(cached, Cached::Written(_)) {
                 let history = self.policy.updated(old, self.now);
                 writes.push(self.page_write(index as u64, Cause::User, history));
+            } else {
+                self.forget_history(*page);
             }
         }
         self.policy.order(&mut writes, self.now);
@@ -392,6 +395,16 @@ impl<D: PageData> FlashDevice<D> {
             self.space.set(page, crate::space::NOWHERE);
             self.table.kill(segment, self.config.page_bytes);
             self.policy.died(&self.table, segment, 0.0, self.now);
+        }
+    }
+
+    /// A trimmed page has no history of its own any more.
+    fn forget_history(&mut self, page: u32) {
+        if let Some(history) = self.histories.get_mut(page as usize) {
+            let old = std::mem::replace(history, u32::MAX);
+            if old != u32::MAX {
+                self.policy.forgotten(History(u64::from(old)));
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Minimum declining cost (sections 4 and 5): clean first what would gain least by waiting.
 
+use super::batch::BatchSorter;
 use super::{
     Cause, CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, SegmentTable, Selector,
     StreamId, Tick, float_score, stream_by_cause,
@@ -16,6 +17,7 @@ pub struct Mdc {
     separate_user: bool,
     separate_relocated: bool,
     descending: [bool; 2],
+    sorter: BatchSorter,
 }
 
 impl Mdc {
@@ -40,6 +42,7 @@ impl Mdc {
             separate_user,
             separate_relocated,
             descending: [false; 2],
+            sorter: BatchSorter::default(),
         }
     }
 }
@@ -92,14 +95,14 @@ impl CleaningPolicy for Mdc {
         if !self.orders(cause) {
             return;
         }
-        // Stable in both directions, so that equal histories keep their order and runs are reproducible.
         let descending = &mut self.descending[stream_by_cause(cause).index()];
-        if *descending {
-            batch.sort_by_key(|page| std::cmp::Reverse(page.history));
-        } else {
-            batch.sort_by_key(|page| page.history);
-        }
+        self.sorter.sort(batch, *descending, |page| page.history.0);
         *descending = !*descending;
+    }
+
+    #[inline]
+    fn places_by_cause(&self) -> bool {
+        true
     }
 
     #[inline]

@@ -13,9 +13,9 @@
 //!
 //! Time is the update clock of section 4.2: one [`Tick`] per user page write, never wall-clock time.
 
-mod age;
+mod batch;
+mod by_score;
 mod cost_benefit;
-mod greedy;
 mod kind;
 mod life_table;
 mod mdc;
@@ -23,9 +23,8 @@ mod multi_log;
 mod segments;
 mod select;
 
-pub use age::Age;
+pub use by_score::{Age, ByScore, Emptiest, Greedy, Oldest, SegmentScore};
 pub use cost_benefit::CostBenefit;
-pub use greedy::Greedy;
 pub use kind::{PolicyKind, PolicyUser, UnknownPolicy};
 pub use life_table::LifeTable;
 pub use mdc::{Mdc, MdcOpt};
@@ -150,6 +149,11 @@ pub trait CleaningPolicy: Send {
         old
     }
 
+    /// A page with the history `old` exists no longer (it was trimmed or freed), and its history is dropped.
+    fn forgotten(&mut self, old: History) {
+        let _ = old;
+    }
+
     /// Puts a batch of pages, all of one cause, in the order in which they are to be written, and fills in unknown
     /// histories (section 5.3).
     fn order(&mut self, batch: &mut [PageWrite], now: Tick) {
@@ -158,6 +162,12 @@ pub trait CleaningPolicy: Send {
 
     /// The stream whose open segment receives the page.
     fn place(&mut self, page: &PageWrite, now: Tick) -> StreamId;
+
+    /// True if [`place`](Self::place) looks at nothing but the cause of a write, and [`appended`](Self::appended) and
+    /// [`died`](Self::died) do nothing: an owner may then place pages of one cause together and leave these calls out.
+    fn places_by_cause(&self) -> bool {
+        false
+    }
 
     /// A page was appended to open segment `segment`.
     fn appended(&mut self, segment: SegmentId, page: &PageWrite) {
@@ -219,11 +229,17 @@ impl<P: CleaningPolicy + ?Sized> CleaningPolicy for Box<P> {
     fn survived(&mut self, old: History, now: Tick) -> History {
         (**self).survived(old, now)
     }
+    fn forgotten(&mut self, old: History) {
+        (**self).forgotten(old);
+    }
     fn order(&mut self, batch: &mut [PageWrite], now: Tick) {
         (**self).order(batch, now);
     }
     fn place(&mut self, page: &PageWrite, now: Tick) -> StreamId {
         (**self).place(page, now)
+    }
+    fn places_by_cause(&self) -> bool {
+        (**self).places_by_cause()
     }
     fn appended(&mut self, segment: SegmentId, page: &PageWrite) {
         (**self).appended(segment, page);

@@ -67,7 +67,7 @@ struct Live {
 
 #[derive(Debug, Clone, Copy)]
 struct Rest {
-    /// While open: the sum of the known histories of `known` pages, relative to `base`. Once sealed: the mean.
+    /// The sum of the known histories of `known` pages, relative to `base`.
     history: u64,
     base: u64,
     known: u32,
@@ -75,6 +75,9 @@ struct Rest {
     sealed_at: Tick,
     seal_seq: u64,
 }
+
+/// Stands for the mean history of an open segment. A tick never gets there.
+const OPEN: u64 = u64::MAX - 1;
 
 const FRESH: Rest = Rest {
     history: 0,
@@ -91,6 +94,8 @@ pub struct SegmentTable {
     segment_bytes: u32,
     live: Vec<Live>,
     states: Vec<SegmentState>,
+    /// Mean history of sealed segments; `OPEN` while it still changes.
+    means: Vec<u64>,
     rest: Vec<Rest>,
     next_seq: u64,
 }
@@ -102,6 +107,7 @@ impl SegmentTable {
             segment_bytes,
             live: Vec::new(),
             states: Vec::new(),
+            means: Vec::new(),
             rest: Vec::new(),
             next_seq: 0,
         };
@@ -114,6 +120,7 @@ impl SegmentTable {
         let n = (segments as usize).max(self.live.len());
         self.live.resize(n, Live::default());
         self.states.resize(n, SegmentState::Free);
+        self.means.resize(n, History::UNKNOWN.0);
         self.rest.resize(n, FRESH);
     }
 
@@ -183,13 +190,9 @@ impl SegmentTable {
     /// [`History::UNKNOWN`] if none was known.
     #[inline]
     pub fn history(&self, segment: SegmentId) -> History {
-        let rest = &self.rest[segment.index()];
-        if rest.known == 0 {
-            return History::UNKNOWN;
-        }
-        match self.states[segment.index()] {
-            SegmentState::Open => History(mean(rest)),
-            _ => History(rest.history),
+        match self.means[segment.index()] {
+            OPEN => History(mean(&self.rest[segment.index()])),
+            mean => History(mean),
         }
     }
 
@@ -216,18 +219,17 @@ impl SegmentTable {
         };
         self.states[i] = record.state;
         let known = u32::from(record.history.is_known());
-        let history = if record.history.is_known() {
-            record.history.0
-        } else {
-            0
+        let base = match record.history {
+            History::UNKNOWN => 0,
+            History(mean) => mean,
+        };
+        self.means[i] = match record.state {
+            SegmentState::Open => OPEN,
+            _ => record.history.0,
         };
         self.rest[i] = Rest {
-            history: if record.state == SegmentState::Open {
-                0
-            } else {
-                history
-            },
-            base: history,
+            history: 0,
+            base,
             known,
             stream: record.stream,
             sealed_at: record.sealed_at,
@@ -249,6 +251,7 @@ impl SegmentTable {
         );
         self.states[i] = SegmentState::Open;
         self.live[i] = Live::default();
+        self.means[i] = OPEN;
         self.rest[i] = Rest { stream, ..FRESH };
     }
 
@@ -263,18 +266,38 @@ impl SegmentTable {
         self.note_history(segment, history);
     }
 
-    /// Counts `history` into the mean of an open segment without adding a live page: a page that was overwritten
-    /// before it reached the segment.
+    /// `pages` current pages of `bytes` bytes each, all of one history, were appended to an open segment.
     #[inline]
-    pub fn note_history(&mut self, segment: SegmentId, history: History) {
-        if history.is_known() {
+    pub fn append_run(&mut self, segment: SegmentId, bytes: u32, pages: u32, history: History) {
+        debug_assert_eq!(self.state(segment), SegmentState::Open);
+        let live = &mut self.live[segment.index()];
+        live.bytes += pages * bytes;
+        live.pages += pages;
+        debug_assert!(live.bytes <= self.segment_bytes);
+        self.note_histories(segment, history, pages);
+    }
+
+    /// Counts `history` into the mean of an open segment `pages` times; see [`SegmentTable::note_history`].
+    #[inline]
+    fn note_histories(&mut self, segment: SegmentId, history: History, pages: u32) {
+        if history.is_known() && pages > 0 {
             let rest = &mut self.rest[segment.index()];
             if rest.known == 0 {
                 rest.base = history.0;
             }
-            rest.known += 1;
-            rest.history = rest.history.wrapping_add(history.0.wrapping_sub(rest.base));
+            rest.known += pages;
+            let difference = history.0.wrapping_sub(rest.base);
+            rest.history = rest
+                .history
+                .wrapping_add(difference.wrapping_mul(u64::from(pages)));
         }
+    }
+
+    /// Counts `history` into the mean of an open segment without adding a live page: a page that was overwritten
+    /// before it reached the segment.
+    #[inline]
+    pub fn note_history(&mut self, segment: SegmentId, history: History) {
+        self.note_histories(segment, history, 1);
     }
 
     /// A current page of `bytes` bytes in an open, sealed or cleaning segment was overwritten, trimmed or moved.
@@ -296,7 +319,7 @@ impl SegmentTable {
         debug_assert_eq!(self.states[i], SegmentState::Open);
         self.states[i] = SegmentState::Sealed;
         let rest = &mut self.rest[i];
-        rest.history = mean(rest);
+        self.means[i] = mean(rest);
         rest.sealed_at = now;
         rest.seal_seq = self.next_seq;
         self.next_seq += 1;
@@ -319,15 +342,16 @@ impl SegmentTable {
         let i = segment.index();
         self.states[i] = SegmentState::Free;
         self.live[i] = Live::default();
+        self.means[i] = History::UNKNOWN.0;
         self.rest[i] = FRESH;
     }
 }
 
-/// Mean of the histories counted so far. Differences from `base` are signed and wrap, so the sum is exact as long as
+/// Mean of the histories counted so far, [`History::UNKNOWN`] if there are none. Differences from `base` are signed and wrap, so the sum is exact as long as
 /// 2³² pages differ by less than 2³¹ ticks each.
 fn mean(rest: &Rest) -> u64 {
     if rest.known == 0 {
-        return 0;
+        return History::UNKNOWN.0;
     }
     rest.base
         .wrapping_add_signed(rest.history.cast_signed() / i64::from(rest.known))

@@ -1,5 +1,7 @@
 //! The simulator proper: user writes, the sort buffer, cleaning cycles.
 
+mod runs;
+
 use std::collections::VecDeque;
 
 use super::config::{Duplicates, SimConfig, SimError};
@@ -89,6 +91,13 @@ struct OpenSegment {
     used_bytes: u32,
 }
 
+impl OpenSegment {
+    #[inline]
+    fn is_closed(&self) -> bool {
+        self.segment == CLOSED.segment
+    }
+}
+
 const CLOSED: OpenSegment = OpenSegment {
     segment: u32::MAX,
     next_slot: 0,
@@ -107,7 +116,6 @@ pub struct Simulator<P, W> {
     open: Vec<OpenSegment>,
     /// Per page, its history, if the policy wants that.
     histories: Vec<u32>,
-    history_kind: HistoryKind,
     /// Per page, its exact update rate, for oracle policies.
     rates: Vec<f32>,
     /// Per page, its size, if sizes vary.
@@ -167,7 +175,6 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             free: (0..segments).collect(),
             open: vec![CLOSED; usize::from(policy.streams())],
             histories,
-            history_kind,
             rates,
             sizes: config.sizes(pages),
             buffer: Vec::new(),
@@ -233,7 +240,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 return Err(SimError::Stopped);
             }
         }
-        let history_bytes = match self.history_kind {
+        let history_bytes = match self.policy.history_kind() {
             HistoryKind::Page { bytes } => bytes,
             _ => 0,
         };
@@ -275,6 +282,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     /// If the policy runs out of free segments.
     pub fn updates(&mut self, n: u64) -> Result<u64, SimError> {
         let mut ops = [Op::write(0); CHUNK];
+        let runs = self.overwrites_runs();
         let mut left = n;
         while left > 0 {
             let want = left.min(CHUNK as u64) as usize;
@@ -282,8 +290,13 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             if got == 0 {
                 break;
             }
-            self.space.touch(ops[..got].iter().map(|op| op.page()));
-            for op in &ops[..got] {
+            let mut ops = &ops[..got];
+            self.space.touch(ops.iter().map(|op| op.page()));
+            while runs && !ops.is_empty() {
+                let done = self.overwrite_run(ops)?;
+                ops = &ops[done..];
+            }
+            for op in ops {
                 if op.is_trim() {
                     self.trim(op.page());
                 } else {
@@ -320,7 +333,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     /// History of a page stored in `segment`.
     #[inline]
     fn history(&self, page: u32, segment: u32) -> History {
-        match self.history_kind {
+        match self.policy.history_kind() {
             HistoryKind::None => History::UNKNOWN,
             HistoryKind::Segment => self.table.history(SegmentId(segment)),
             HistoryKind::Page { .. } => unpack(self.histories[page as usize]),
@@ -354,7 +367,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 entry.history = self.policy.updated(old, self.now);
                 return Ok(());
             }
-        } else if matches!(self.history_kind, HistoryKind::Page { .. }) {
+        } else if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
             old = unpack(self.histories[page as usize]);
         }
         let write = PageWrite {
@@ -379,8 +392,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             self.kill(page, place, segment);
         }
         self.space.set(page, NOWHERE);
-        if matches!(self.history_kind, HistoryKind::Page { .. }) {
-            self.histories[page as usize] = u32::MAX;
+        if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
+            let old = std::mem::replace(&mut self.histories[page as usize], u32::MAX);
+            self.policy.forgotten(unpack(old));
         }
     }
 
@@ -404,12 +418,16 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     fn flush_buffer(&mut self) -> Result<(), SimError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         self.policy.order(&mut buffer, self.now);
-        for write in &buffer {
-            let page = write.token as u32;
-            let current = self.space.get(page) == BUFFERED | (write.token >> 32) as u32;
-            self.totals.user_pages += 1;
-            self.totals.user_bytes += u64::from(write.bytes);
-            self.append(write, page, current)?;
+        if self.writes_runs() {
+            self.flush_runs(&buffer)?;
+        } else {
+            for write in &buffer {
+                let page = write.token as u32;
+                let current = self.space.get(page) == BUFFERED | (write.token >> 32) as u32;
+                self.totals.user_pages += 1;
+                self.totals.user_bytes += u64::from(write.bytes);
+                self.append(write, page, current)?;
+            }
         }
         buffer.clear();
         self.buffer = buffer;
@@ -432,7 +450,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         if current {
             self.space.put(open.next_slot, page);
             self.table.append(segment, write.bytes, write.history);
-            if matches!(self.history_kind, HistoryKind::Page { .. }) {
+            if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
                 self.histories[page as usize] = pack(write.history);
             }
             self.policy.appended(segment, write);
@@ -514,7 +532,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let mut moves = std::mem::take(&mut self.moves);
         moving.clear();
         moves.clear();
-        if matches!(self.history_kind, HistoryKind::Page { .. }) {
+        if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
             self.gather_pages(&victims, &mut moving, &mut moves);
             self.policy.order(&mut moves, self.now);
         } else {
@@ -582,7 +600,6 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 rate: 0.0,
             });
         }
-        self.space.touch(moving.iter().copied());
         self.policy.order(moves, self.now);
     }
 
@@ -597,14 +614,19 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     fn relocate(&mut self, moves: &[PageWrite], moving: &[u32]) -> Result<(), SimError> {
-        if matches!(self.history_kind, HistoryKind::Page { .. }) {
+        if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
             for write in moves {
                 self.relocate_page(write, write.token as u32)?;
             }
             return Ok(());
         }
+        let runs = self.writes_runs();
         for group in moves {
             let range = (group.token >> 32) as usize..group.token as u32 as usize;
+            if runs {
+                self.relocate_run(group, &moving[range])?;
+                continue;
+            }
             for &page in &moving[range] {
                 let write = PageWrite {
                     bytes: self.size(page),

@@ -51,7 +51,7 @@ use crate::page::PageId;
 pub(crate) const MAX_LEVELS: u8 = 40;
 
 /// An extent descriptor that a change took out of the tree.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct Descriptor {
     length: u8,
     bytes: [u8; MAX_DESCRIPTOR],

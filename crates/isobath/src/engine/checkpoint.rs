@@ -241,6 +241,7 @@ pub(crate) fn write(
     next.clean = clean;
     next.next_lsn = engine.log.next().0;
     next.log_start = start.0;
+    next.log_durable = engine.log.durable().0;
     if start >= engine.log.first() {
         next.log_incarnation = next.incarnation;
     }

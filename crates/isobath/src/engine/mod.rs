@@ -1,6 +1,7 @@
 //! The engine: what the layers share, and the workers that drive them.
 
 mod admission;
+mod apart;
 mod backup;
 mod checkpoint;
 mod cleaner;
@@ -15,9 +16,11 @@ mod open;
 pub(crate) mod publish;
 pub(crate) mod recovery;
 mod settle;
+mod stall;
 mod writeback;
 
 pub(crate) use admission::Admission;
+pub(crate) use apart::{create_log, log_path, open_log};
 pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
 pub(crate) use context::{InlineContext, TaskContext};
 pub(crate) use local::Local;
@@ -28,6 +31,7 @@ pub(crate) use publish::Publisher;
 pub(crate) use recovery::{Plan, Scan as LogScan, reader as log_reader};
 pub(crate) use writeback::flush;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -74,8 +78,13 @@ pub(crate) struct Config {
     pub(crate) version_bytes: u64,
     /// How lasting an operation is that does not say.
     pub(crate) durability: Durability,
-    /// Segments of the log area; none where nothing is logged.
+    /// Bytes that the log of a new store is to have; none where nothing is logged.
+    pub(crate) log_bytes: u64,
+    /// Segments of the log area; none where nothing is logged, or on a device of
+    /// its own.
     pub(crate) log_segments: u32,
+    /// What the superblock says of the path of a log on a device of its own.
+    pub(crate) log_path: PathBuf,
     /// A new store's log takes at most an eighth of its volume.
     pub(crate) log_fits_volume: bool,
 }
@@ -148,6 +157,7 @@ pub(crate) struct Engine {
     /// Workers leave their loops.
     pub(crate) stopping: AtomicBool,
     pub(crate) segment_waiters: Mutex<Vec<TaskRef>>,
+    pub(crate) stall: stall::Stall,
     pub(crate) dirty_waiters: Mutex<Vec<TaskRef>>,
     /// The first failed write; no more writes are accepted after it.
     pub(crate) poison: OnceLock<Error>,
@@ -171,8 +181,6 @@ pub(crate) struct Engine {
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
-    /// Somebody hears of page writes.
-    traced: AtomicBool,
     /// Shows the statistics to others, if they may see them.
     publisher: Mutex<Option<Arc<Publisher>>>,
     pub(crate) publishes: AtomicBool,
@@ -220,6 +228,7 @@ impl Engine {
             flush_all: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             segment_waiters: Mutex::new(Vec::new()),
+            stall: stall::Stall::default(),
             dirty_waiters: Mutex::new(Vec::new()),
             poison: OnceLock::new(),
             awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),
@@ -234,7 +243,6 @@ impl Engine {
             backup: Backing::default(),
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
-            traced: AtomicBool::new(false),
             publisher: Mutex::new(None),
             publishes: AtomicBool::new(false),
         };
@@ -525,7 +533,6 @@ impl Engine {
                 .filter(|&id| self.is_stored_page(id))
                 .for_each(|id| trace.written(id.0));
         }
-        self.traced.store(trace.is_some(), Ordering::Relaxed);
         space.set_trace(trace);
     }
 
@@ -551,9 +558,7 @@ impl Engine {
 
     /// Frees the id of a page whose storage was given up.
     pub(crate) fn free_id(&self, id: PageId) {
-        if self.traced.load(Ordering::Relaxed) {
-            self.space.lock().trace_freed(id);
-        }
+        self.space.lock().page_freed(id);
         self.ids.lock().free(&self.pool.mapping, id);
         self.changes.mark(id);
         self.unclaim_pages(1);

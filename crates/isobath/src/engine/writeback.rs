@@ -513,6 +513,7 @@ impl Local {
         let since = Instant::now();
         // A segment may have become free before the task was listed.
         if engine.space.lock().spare_segments() == 0 && engine.poison.get().is_none() {
+            engine.stall.watch();
             self.worker.park();
             engine.counters.stalled(since.elapsed());
         }

@@ -2,6 +2,7 @@
 //! waiting, flushed by any (docs/decisions/0014).
 
 mod area;
+mod device;
 mod flush;
 mod layout;
 mod marks;
@@ -16,6 +17,7 @@ mod room;
 mod testing;
 
 pub(crate) use area::LogArea;
+pub(crate) use device::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderFault};
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, INCARNATION_LIMIT};
 #[allow(unused_imports)] // until recovery uses them

@@ -600,9 +600,40 @@ impl Space {
         self.unpin(segment)
     }
 
+    /// What fills the volume, for whoever wonders why nothing is free.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn describe(&self) -> String {
+        let in_state = |state: SegmentState| {
+            let all = (0..self.segments()).map(SegmentId);
+            let those = all.filter(|&id| self.table.state(id) == state);
+            those
+                .map(|id| self.table.live_bytes(id) >> 10)
+                .collect::<Vec<_>>()
+        };
+        format!(
+            "; {} segments, {} the system's, {} free, {} in reserve, {} being cleaned; KiB live in the open ones: \
+             {:?}, sealed: {:?}, given up or being cleaned: {:?}",
+            self.segments(),
+            self.system,
+            self.free_segments(),
+            self.reserve,
+            self.cleaning,
+            in_state(SegmentState::Open),
+            in_state(SegmentState::Sealed),
+            in_state(SegmentState::Cleaning),
+        )
+    }
+
     /// Victims that are being cleaned now.
     pub(crate) fn cleaning(&self) -> u32 {
         self.cleaning
+    }
+
+    /// Segments that cannot be cleaned, because a page in them is damaged.
+    pub(crate) fn given_up(&self) -> u32 {
+        let all = (0..self.segments()).map(SegmentId);
+        let taken = all.filter(|&id| self.table.state(id) == SegmentState::Cleaning);
+        (taken.count() as u32).saturating_sub(self.cleaning)
     }
 
     /// Spare segments up to which cleaning is worth while: a few more than
@@ -646,7 +677,11 @@ impl Space {
     }
 
     /// A page exists no longer.
-    pub(crate) fn trace_freed(&mut self, page: PageId) {
+    pub(crate) fn page_freed(&mut self, page: PageId) {
+        if self.histories.wanted() {
+            self.policy.forgotten(self.histories.get(page));
+            self.histories.set(page, History::UNKNOWN);
+        }
         if let Some(trace) = &mut self.trace {
             trace.freed(page.0);
         }

@@ -1,0 +1,174 @@
+//! How many pages of each class are alive, by when they were last written.
+
+use super::tag::{CELLS, STAMP_MASK, Tag};
+
+/// Units of time in the youngest epoch.
+pub(super) const EPOCH_UNITS: u32 = 32;
+/// Pages older than this many units are all alike.
+pub(super) const ANCIENT: u32 = STAMP_MASK / 2;
+/// An epoch is never longer than this share of its age.
+const LENGTH_SHARE: u64 = 8;
+
+/// A time in which pages were written, up to the next epoch's start.
+#[derive(Debug, Clone, Copy)]
+struct Epoch {
+    /// First unit, not wrapped.
+    start: u64,
+    /// Its row of counts.
+    row: u16,
+}
+
+/// Counts of living pages by epoch and cell. Old epochs are merged, so that there are some eight per factor of two in
+/// age.
+#[derive(Debug, Clone)]
+pub(super) struct Epochs {
+    /// Oldest first; the first one holds everything that is older, too.
+    list: Vec<Epoch>,
+    /// By row × cell. A page whose history was lost may make one negative.
+    alive: Vec<i32>,
+    free_rows: Vec<u16>,
+    /// By stamp / [`EPOCH_UNITS`], the row.
+    row_of: Vec<u16>,
+}
+
+/// Pages of one epoch: ages in units, from and to, and how many there are of each cell.
+pub(super) struct Cohort<'a> {
+    pub(super) youngest: f32,
+    pub(super) oldest: f32,
+    pub(super) alive: &'a [i32],
+}
+
+impl Epochs {
+    pub(super) fn new() -> Self {
+        Self {
+            list: vec![Epoch { start: 0, row: 0 }],
+            alive: vec![0; CELLS],
+            free_rows: Vec::new(),
+            row_of: vec![0; ((STAMP_MASK + 1) / EPOCH_UNITS) as usize],
+        }
+    }
+
+    /// The count that `tag` belongs to.
+    #[inline]
+    pub(super) fn alive(&mut self, tag: Tag) -> &mut i32 {
+        let row = self.row_of[(tag.stamp / EPOCH_UNITS) as usize];
+        &mut self.alive[usize::from(row) * CELLS + tag.cell]
+    }
+
+    /// Pages alive.
+    pub(super) fn total(&self) -> i64 {
+        self.alive.iter().map(|&alive| i64::from(alive)).sum()
+    }
+
+    /// The pages of every epoch at unit `now`.
+    pub(super) fn cohorts(&self, now: u64) -> impl Iterator<Item = Cohort<'_>> {
+        let ends = self.list.iter().skip(1).map(|next| next.start);
+        let ends = ends.chain(std::iter::once(now));
+        self.list.iter().zip(ends).map(move |(epoch, end)| {
+            let first = usize::from(epoch.row) * CELLS;
+            Cohort {
+                youngest: now.saturating_sub(end) as f32,
+                oldest: now.saturating_sub(epoch.start) as f32,
+                alive: &self.alive[first..first + CELLS],
+            }
+        })
+    }
+
+    /// Begins an epoch at unit `now`, a multiple of [`EPOCH_UNITS`].
+    pub(super) fn begin(&mut self, now: u64) {
+        if self.list.last().is_some_and(|epoch| epoch.start >= now) {
+            return;
+        }
+        self.merge(now);
+        let row = self.free_rows.pop().unwrap_or_else(|| {
+            let rows = self.alive.len() / CELLS;
+            self.alive.resize((rows + 1) * CELLS, 0);
+            rows as u16
+        });
+        self.list.push(Epoch { start: now, row });
+        self.map_stamps(now);
+    }
+
+    /// Merges neighbours that are short for their age, the ancient ones anyway.
+    fn merge(&mut self, now: u64) {
+        let mut i = 0;
+        while i + 2 < self.list.len() {
+            let (start, end) = (self.list[i].start, self.list[i + 2].start);
+            let ancient = now - end >= u64::from(ANCIENT);
+            if ancient || (end - start) * LENGTH_SHARE <= now - end {
+                let younger = self.list.remove(i + 1).row;
+                let older = usize::from(self.list[i].row) * CELLS;
+                let first = usize::from(younger) * CELLS;
+                for cell in 0..CELLS {
+                    self.alive[older + cell] += std::mem::take(&mut self.alive[first + cell]);
+                }
+                self.free_rows.push(younger);
+            }
+            if !ancient {
+                i += 1;
+            }
+        }
+    }
+
+    fn map_stamps(&mut self, now: u64) {
+        let unit = u64::from(EPOCH_UNITS);
+        let mask = self.row_of.len() as u64 - 1;
+        // Whatever is older than all other epochs, or was before stamps wrapped.
+        self.row_of.fill(self.list[0].row);
+        let oldest = (now / unit).saturating_sub(mask);
+        for (i, epoch) in self.list.iter().enumerate().skip(1) {
+            let end = self.list.get(i + 1).map_or(now + unit, |next| next.start);
+            for at in (epoch.start / unit).max(oldest)..end / unit {
+                self.row_of[(at & mask) as usize] = epoch.row;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::life_table::tag::stamp;
+    use crate::rng::Rng;
+
+    /// However epochs are merged, every page is counted out where it was counted in.
+    #[test]
+    fn pages_leave_the_count_that_they_entered() {
+        let mut epochs = Epochs::new();
+        let mut rng = Rng::new(3);
+        let mut tags: Vec<Option<Tag>> = vec![None; 500];
+        // Until stamps have wrapped, with a third of the pages never written again.
+        for now in 0..u64::from(STAMP_MASK) * 3 / 2 {
+            if now % u64::from(EPOCH_UNITS) == 0 {
+                epochs.begin(now);
+            }
+            if now % 7 != 0 {
+                continue;
+            }
+            let mut page = rng.below(500) as usize;
+            if tags[page].is_some() && page.is_multiple_of(3) {
+                page += 1;
+            }
+            if let Some(old) = tags[page % 500] {
+                *epochs.alive(old) -= 1;
+            }
+            let tag = Tag {
+                stamp: stamp(now),
+                cell: rng.below(CELLS as u32) as usize,
+            };
+            *epochs.alive(tag) += 1;
+            tags[page % 500] = Some(tag);
+            assert!(*epochs.alive(tag) > 0);
+        }
+        assert!(epochs.alive.iter().all(|&alive| alive >= 0));
+        assert_eq!(epochs.total(), 500);
+        assert!(epochs.list.len() < 120, "{}", epochs.list.len());
+        let now = u64::from(STAMP_MASK) * 3 / 2;
+        let young: i32 = epochs
+            .cohorts(now)
+            .filter(|cohort| cohort.oldest < 40_000.0)
+            .flat_map(|cohort| cohort.alive)
+            .sum();
+        assert!((300..400).contains(&young), "{young}");
+    }
+}

@@ -1,0 +1,366 @@
+//! Life tables: learn from observed deaths how soon pages die, group pages by that, and clean by the exact index of
+//! equation (4)'s model.
+//!
+//! MDC estimates a page's update frequency from its segment's mean u_p2 and takes the estimate at its word. Here nothing
+//! is taken at its word. Each page carries four bytes: when it was last written, the smoothed interval between its
+//! updates, and how the last interval compares with that. Pages that look alike form a *class*, and an actuary's life
+//! table per class says at which rate its pages die at each age: deaths observed, divided by the time that pages lived.
+//! The living are counted where they are, by class and time of birth, not where they happen to be seen: else the
+//! coldest pages, most of a skewed space, are noticed only by the deaths among them, and look many times hotter than
+//! they are. From the table follows, for a page of this class and age, the median time that it still has to live,
+//! whatever law the workload follows: frequencies that do not change, hot sets that move on, pages written once. The
+//! death rate of that median is the page's *score*.
+//!
+//! - **Together.** Pages go to streams, user writes and relocated pages alike: ranges of scores, divided where the
+//!   rates differ most, and only as many as are worth it, since each stream keeps a segment open. A batch is sorted by
+//!   score, in alternating direction, so that neighbours in successive batches meet within a stream, too.
+//! - **Cleaned.** The death rate f of a segment is what was expected of its pages when they were written, corrected by
+//!   how many died since. Segments are cleaned in ascending order of f/(E/(1−E) + ln(1−E)), the index that is equal
+//!   everywhere at the optimum (see [`crate::analysis::fluid_bound`]), of which MDC's f·(1−E)/E² is an approximation.
+//! - **Not at all** if there is nothing to tell apart: as long as the classes' death rates differ by no more than chance
+//!   explains, all pages go to one stream and the emptiest segment is cleaned first, which nothing beats then.
+//!
+//! Counts fade, so that the tables follow the workload.
+
+mod epochs;
+mod pages;
+mod segments;
+mod streams;
+mod tag;
+
+use self::epochs::{ANCIENT, EPOCH_UNITS};
+use self::pages::{PageLives, SCORES};
+use self::segments::SegmentRates;
+use self::streams::{STREAMS, Streams};
+use self::tag::{Smoother, Tag, UNKNOWN_CELL, bucket, stamp};
+use super::batch::BatchSorter;
+use super::multi_log::marginal_gain;
+use super::{
+    Cause, CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, SegmentTable, Selector,
+    StreamId, Tick, float_score, stream_by_cause,
+};
+
+/// Death rates that vary by less than this share of their mean, squared, are one.
+const SPREAD_LEAST: f32 = 0.02;
+/// The policy of this module.
+#[derive(Debug, Clone)]
+pub struct LifeTable {
+    /// Ticks per unit of a time stamp: 1/2048 of the space's pages.
+    quantum: u64,
+    pages: f32,
+    lives: PageLives,
+    smoother: Smoother,
+    rates: SegmentRates,
+    rate_of_score: Vec<f32>,
+    /// Whether some pages are hotter than others.
+    skewed: bool,
+    streams: Streams,
+    /// By cause, the direction in which the next batch is sorted.
+    descending: [bool; 2],
+    sorter: BatchSorter,
+    selector: Selector,
+    now: Tick,
+    learn_at: Tick,
+    census_at: Tick,
+}
+
+/// Ticks per unit of a time stamp, in a space of `pages` pages.
+fn quantum(pages: u64) -> u64 {
+    (pages >> 11).max(1)
+}
+
+impl LifeTable {
+    /// The policy for a space of about `pages` user pages.
+    pub fn new(pages: u64) -> Self {
+        let pages = pages.max(1);
+        let quantum = quantum(pages);
+        let lives = PageLives::new(pages, quantum);
+        Self {
+            quantum,
+            pages: pages as f32,
+            rate_of_score: (0..SCORES)
+                .map(|score| lives.rate_of(score as u8))
+                .collect(),
+            lives,
+            smoother: Smoother::new(),
+            rates: SegmentRates::new(1.0 / pages as f32),
+            skewed: false,
+            streams: Streams::new(),
+            descending: [false; 2],
+            sorter: BatchSorter::default(),
+            selector: Selector::new(),
+            now: 0,
+            learn_at: quantum * u64::from(EPOCH_UNITS),
+            census_at: 0,
+        }
+    }
+
+    /// The score of a page by its class and age.
+    #[inline]
+    fn score(&self, history: History, now: Tick) -> u8 {
+        if !history.is_known() {
+            return self.lives.score(UNKNOWN_CELL, 0);
+        }
+        let tag = Tag::unpack(history);
+        let age = tag.age(now / self.quantum);
+        self.lives.score(tag.cell, bucket(age))
+    }
+
+    #[cold]
+    fn learn(&mut self, now: Tick) {
+        let epoch = self.quantum * u64::from(EPOCH_UNITS);
+        self.learn_at = (now / epoch + 1) * epoch;
+        self.lives.begin_epoch(now / epoch * u64::from(EPOCH_UNITS));
+        self.skewed = self.lives.spread() > SPREAD_LEAST;
+        self.streams.divide(self.rates.slack());
+    }
+}
+
+impl CleaningPolicy for LifeTable {
+    fn name(&self) -> &'static str {
+        "life-table"
+    }
+
+    fn streams(&self) -> u16 {
+        STREAMS
+    }
+
+    /// Growing by less than half changes nothing. Beyond, time stamps get a coarser unit, and learning begins anew.
+    fn resized(&mut self, pages: u64) -> bool {
+        let grown = pages as f32 > 1.5 * self.pages;
+        if grown {
+            *self = Self::new(pages);
+        }
+        grown
+    }
+
+    fn history_kind(&self) -> HistoryKind {
+        HistoryKind::Page { bytes: 4 }
+    }
+
+    fn orders(&self, _cause: Cause) -> bool {
+        true
+    }
+
+    /// Few, so that little space lies free: alike pages meet in streams. Choosing one victim at a time would take more
+    /// time than moving its pages in a large space.
+    fn preferred_batch(&self) -> usize {
+        16
+    }
+
+    #[inline]
+    fn updated(&mut self, old: History, now: Tick) -> History {
+        self.now = now;
+        if now >= self.learn_at {
+            self.learn(now);
+        }
+        let unit = now / self.quantum;
+        let cell = if old.is_known() {
+            let tag = Tag::unpack(old);
+            let interval = bucket(tag.age(unit));
+            self.lives.died(tag, interval);
+            // The clock's hash, from 0 to 1.
+            let hash = now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            let chance = hash as f32 / (1u32 << 24) as f32;
+            self.smoother.next(tag.cell, interval, chance)
+        } else {
+            UNKNOWN_CELL
+        };
+        let tag = Tag {
+            stamp: stamp(unit),
+            cell,
+        };
+        self.lives.born(tag);
+        tag.pack()
+    }
+
+    /// Very old pages stay half the range of stamps old, so that their stamps never wrap round to young.
+    #[inline]
+    fn survived(&mut self, old: History, now: Tick) -> History {
+        let unit = now / self.quantum;
+        let tag = Tag::unpack(old);
+        if !old.is_known() || tag.age(unit) <= ANCIENT {
+            return old;
+        }
+        let stamp = stamp(unit - u64::from(ANCIENT));
+        let restamped = Tag { stamp, ..tag };
+        self.lives.restamp(tag, restamped);
+        restamped.pack()
+    }
+
+    fn forgotten(&mut self, old: History) {
+        if old.is_known() {
+            self.lives.forget(Tag::unpack(old));
+        }
+    }
+
+    fn order(&mut self, batch: &mut [PageWrite], now: Tick) {
+        let Some(first) = batch.first() else { return };
+        let cause = stream_by_cause(first.cause).index();
+        if !self.skewed {
+            return;
+        }
+        let descending = self.descending[cause];
+        self.descending[cause] = !descending;
+        let mut sorter = std::mem::take(&mut self.sorter);
+        let score = |page: &PageWrite| u64::from(self.score(page.history, now));
+        sorter.sort(batch, descending, score);
+        self.sorter = sorter;
+    }
+
+    #[inline]
+    fn place(&mut self, page: &PageWrite, now: Tick) -> StreamId {
+        let score = self.score(page.history, now);
+        StreamId(self.streams.place(score, self.skewed))
+    }
+
+    #[inline]
+    fn appended(&mut self, segment: SegmentId, page: &PageWrite) {
+        let score = self.score(page.history, self.now);
+        let rate = self.rate_of_score[usize::from(score)];
+        self.rates.appended(segment, rate);
+    }
+
+    fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
+        self.streams.sealed(table.stream(segment).0);
+        self.rates.sealed(table, segment);
+    }
+
+    fn freed(&mut self, segment: SegmentId) {
+        self.rates.freed(segment);
+    }
+
+    fn select_victims(
+        &mut self,
+        table: &SegmentTable,
+        now: Tick,
+        n: usize,
+        out: &mut Vec<SegmentId>,
+    ) {
+        if now >= self.census_at {
+            self.census_at = now + (self.pages as u64 / 128).max(1);
+            self.rates.census(table, now);
+        }
+        if !self.skewed {
+            let emptiest = |segment| table.live_bytes(segment);
+            return self.selector.select(table, n, out, emptiest);
+        }
+        let (rates, pages) = (&self.rates, self.pages);
+        self.selector.select(table, n, out, |segment| {
+            let rate = rates.rate(segment) * pages;
+            float_score(rate / marginal_gain(table.emptiness(segment)))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+    use crate::workload::Zipf;
+
+    #[test]
+    fn a_space_that_grew_much_begins_anew() {
+        let mut policy = LifeTable::new(1 << 20);
+        assert!(!policy.resized(5 << 18));
+        assert_eq!(policy.quantum, 512);
+        assert!(policy.resized(1 << 22));
+        assert_eq!(policy.quantum, 2048);
+    }
+
+    /// Loads every page once, then makes `updates` updates.
+    fn taught(
+        pages: u32,
+        updates: u64,
+        mut page: impl FnMut() -> u32,
+    ) -> (LifeTable, Vec<History>) {
+        let mut policy = LifeTable::new(u64::from(pages));
+        let mut now = 0;
+        let mut tick = || {
+            now += 1;
+            now
+        };
+        let load = |_| policy.updated(History::UNKNOWN, tick());
+        let mut histories: Vec<History> = (0..pages).map(load).collect();
+        for _ in 0..updates {
+            let history = &mut histories[page() as usize];
+            *history = policy.updated(*history, tick());
+        }
+        (policy, histories)
+    }
+
+    /// The mean of the scores, in factors of two, of pages in `range`.
+    fn mean_octave(
+        policy: &LifeTable,
+        histories: &[History],
+        range: std::ops::Range<usize>,
+    ) -> f64 {
+        let n = range.len() as f64;
+        let score = |&history| f64::from(policy.score(history, policy.now)) / 8.0;
+        histories[range].iter().map(score).sum::<f64>() / n
+    }
+
+    #[test]
+    fn learns_two_frequencies() {
+        let mut rng = Rng::new(1);
+        let (policy, histories) = taught(8192, 30 * 8192, || {
+            if rng.unit() < 0.9 {
+                rng.below(819)
+            } else {
+                819 + rng.below(8192 - 819)
+            }
+        });
+        assert!(policy.skewed);
+        let hot = mean_octave(&policy, &histories, 0..819);
+        let cold = mean_octave(&policy, &histories, 819..8192);
+        assert!(
+            (cold - hot - 81f64.log2()).abs() < 0.6,
+            "hot {hot} cold {cold}"
+        );
+    }
+
+    /// The coldest pages of a skewed space are not taken for hotter than they are, though most were never updated.
+    #[test]
+    fn the_coldest_pages_are_known_by_their_age() {
+        let pages = 20_000;
+        let zipf = Zipf::new(pages, 0.99);
+        let mut rng = Rng::new(2);
+        let draw = || zipf.sample(&mut rng);
+        let (policy, histories) = taught(pages, 12 * u64::from(pages), draw);
+        for (from, to) in [(200, 400), (2000, 4000), (15_000, 20_000)] {
+            let seen = mean_octave(&policy, &histories, from..to);
+            let rate = zipf.probability(((from + to) / 2) as u32) * f64::from(pages);
+            let exact = 11.0 - rate.log2();
+            assert!(
+                (seen - exact).abs() < 0.8,
+                "ranks {from}..{to}: {seen}, exactly {exact}"
+            );
+        }
+    }
+
+    #[test]
+    fn uniform_updates_show_no_skew() {
+        let mut rng = Rng::new(3);
+        let mut policy = taught(8192, 5 * 8192, || rng.below(8192)).0;
+        assert!(!policy.skewed, "spread {}", policy.lives.spread());
+        let page = PageWrite {
+            token: 0,
+            bytes: 4096,
+            cause: Cause::User,
+            history: History::UNKNOWN,
+            rate: 0.0,
+        };
+        assert_eq!(policy.place(&page, policy.now), StreamId(0));
+    }
+
+    #[test]
+    fn forgotten_pages_do_not_live_for_ever() {
+        let (mut policy, histories) = taught(1000, 0, || 0);
+        assert_eq!(policy.lives.alive(), 1000);
+        for &history in &histories[..400] {
+            policy.forgotten(history);
+        }
+        policy.forgotten(History::UNKNOWN);
+        assert_eq!(policy.lives.alive(), 600);
+    }
+}

@@ -1,0 +1,314 @@
+//! What is known of pages: an actuary's life table for every class of them.
+
+use super::epochs::{EPOCH_UNITS, Epochs};
+use super::tag::{BUCKETS, CELLS, LAST_AGE, TRENDS, Tag, UNKNOWN_CELL, bucket, edge};
+
+/// Number of scores.
+pub(super) const SCORES: usize = 256;
+/// Scores per factor of two in death rate.
+pub(super) const SCORES_PER_OCTAVE: f32 = 8.0;
+/// The score of pages that die at the mean rate.
+const MEAN_SCORE: u8 = 88;
+/// What remains of the counts after each epoch, 1/64 of the space's pages.
+const FADE: f32 = 0.98;
+/// What is assumed of a cell at an age counts like this many deaths observed there.
+const PRIOR_DEATHS: f32 = 4.0;
+/// Ages below this bucket are younger than two epochs.
+const YOUNG: usize = 18;
+
+/// Observations of one cell by age bucket.
+#[derive(Debug, Clone)]
+struct Life {
+    /// Whether there ever was a page in it.
+    used: bool,
+    born: f32,
+    died: [f32; BUCKETS],
+    /// Page-units lived.
+    exposure: [f32; BUCKETS],
+    /// Deaths in these if all pages died at the mean rate of their time.
+    expected: [f32; BUCKETS],
+}
+
+const UNSEEN: Life = Life {
+    used: false,
+    born: 0.0,
+    died: [0.0; BUCKETS],
+    exposure: [0.0; BUCKETS],
+    expected: [0.0; BUCKETS],
+};
+
+/// The life tables of all cells, and the score of a page by cell and age that follows from them.
+///
+/// A score is a death rate on a logarithmic scale, eight per factor of two: 0 for the hottest pages.
+#[derive(Debug, Clone)]
+pub(super) struct PageLives {
+    /// Ticks per unit.
+    quantum: u64,
+    pages: f32,
+    epochs: Epochs,
+    lives: Vec<Life>,
+    /// Deaths since the last epoch began.
+    deaths: u32,
+    scores: Vec<[u8; BUCKETS]>,
+    spread: f32,
+}
+
+impl PageLives {
+    pub(super) fn new(pages: u64, quantum: u64) -> Self {
+        Self {
+            quantum,
+            pages: pages as f32,
+            epochs: Epochs::new(),
+            lives: vec![UNSEEN; CELLS],
+            deaths: 0,
+            scores: vec![[MEAN_SCORE; BUCKETS]; CELLS],
+            spread: 0.0,
+        }
+    }
+
+    /// A page of `tag` exists from now on.
+    #[inline]
+    pub(super) fn born(&mut self, tag: Tag) {
+        self.lives[tag.cell].born += 1.0;
+        *self.epochs.alive(tag) += 1;
+    }
+
+    /// A page of `tag` was overwritten at `age`.
+    #[inline]
+    pub(super) fn died(&mut self, tag: Tag, age: usize) {
+        self.deaths += 1;
+        self.lives[tag.cell].died[age] += 1.0;
+        *self.epochs.alive(tag) -= 1;
+    }
+
+    /// A page of `tag` is no longer counted.
+    pub(super) fn forget(&mut self, tag: Tag) {
+        *self.epochs.alive(tag) -= 1;
+    }
+
+    /// Pages that are counted.
+    #[cfg(test)]
+    pub(super) fn alive(&self) -> i64 {
+        self.epochs.total()
+    }
+
+    /// A page's time stamp changes.
+    pub(super) fn restamp(&mut self, from: Tag, to: Tag) {
+        *self.epochs.alive(from) -= 1;
+        *self.epochs.alive(to) += 1;
+    }
+
+    /// The score of a page in `cell` at `age`.
+    #[inline]
+    pub(super) fn score(&self, cell: usize, age: usize) -> u8 {
+        self.scores[cell][age]
+    }
+
+    /// Deaths per tick of pages of `score`.
+    pub(super) fn rate_of(&self, score: u8) -> f32 {
+        ((f32::from(MEAN_SCORE) - f32::from(score)) / SCORES_PER_OCTAVE).exp2() / self.pages
+    }
+
+    /// The score of pages that die at `rate` per tick.
+    fn score_of(&self, rate: f32) -> u8 {
+        let octaves = -(rate * self.pages).log2();
+        (octaves * SCORES_PER_OCTAVE + f32::from(MEAN_SCORE) + 0.5).clamp(0.0, 255.0) as u8
+    }
+
+    /// Variance of the death rates of pages, relative to their mean squared, beyond what chance explains.
+    pub(super) fn spread(&self) -> f32 {
+        self.spread
+    }
+
+    /// Begins the epoch of unit `now`, a multiple of [`EPOCH_UNITS`]: counts what was lived since the last one, turns
+    /// the observations into scores, and lets them fade.
+    pub(super) fn begin_epoch(&mut self, now: u64) {
+        for life in &mut self.lives {
+            life.used |= life.born > 0.0;
+            if life.used {
+                life.born *= FADE;
+                let counts = life.died.iter_mut();
+                let counts = counts.chain(&mut life.exposure).chain(&mut life.expected);
+                counts.for_each(|count| *count *= FADE);
+            }
+        }
+        self.count_alive(now);
+        self.count_young();
+        self.learn_scores();
+        self.measure_spread();
+        self.epochs.begin(now);
+    }
+
+    /// Adds what the pages that are alive lived in the last epoch, beyond the young ages.
+    fn count_alive(&mut self, now: u64) {
+        let alive = self.epochs.total().max(1) as f32;
+        let rate = self.deaths as f32 / (alive * EPOCH_UNITS as f32);
+        self.deaths = 0;
+        for cohort in self.epochs.cohorts(now) {
+            let (low, high) = (cohort.youngest, cohort.oldest);
+            for age in bucket(low as u32).max(YOUNG)..=LAST_AGE {
+                if edge(age) >= high {
+                    break;
+                }
+                let end = match age {
+                    LAST_AGE => high,
+                    _ => edge(age + 1).min(high),
+                };
+                let share = (end - edge(age).max(low)).max(0.0) / (high - low);
+                let units = EPOCH_UNITS as f32 * share;
+                let used = self.lives.iter_mut().zip(cohort.alive);
+                for (life, &alive) in used.filter(|(life, _)| life.used) {
+                    let lived = units * alive.max(0) as f32;
+                    life.exposure[age] += lived;
+                    life.expected[age] += lived * rate;
+                }
+            }
+        }
+    }
+
+    /// What is lived at young ages follows from births and deaths, which are steady over so short a time.
+    fn count_young(&mut self) {
+        let rate = self.mean_rate();
+        for life in self.lives.iter_mut().filter(|life| life.used) {
+            let mut alive = life.born;
+            for age in 0..YOUNG {
+                let width = edge(age + 1) - edge(age);
+                life.exposure[age] = (alive - 0.5 * life.died[age]).max(0.0) * width;
+                life.expected[age] = life.exposure[age] * rate;
+                alive = (alive - life.died[age]).max(0.0);
+            }
+        }
+    }
+
+    /// Deaths per page-unit.
+    fn mean_rate(&self) -> f32 {
+        let used = || self.lives.iter().filter(|life| life.used);
+        let died: f32 = used().flat_map(|life| life.died).sum();
+        let exposure: f32 = used().flat_map(|life| life.exposure).sum();
+        (died + 1.0) / (exposure + self.pages / self.quantum as f32)
+    }
+
+    fn learn_scores(&mut self) {
+        let mean = self.mean_rate();
+        let edges: [f32; BUCKETS] = std::array::from_fn(edge);
+        for smoothed in 0..BUCKETS {
+            let cells = (0..TRENDS).map(|trend| smoothed + BUCKETS * trend);
+            let together = self.hazard_together(cells.clone(), mean);
+            let row = self.scores_of_hazard(&together, &edges);
+            for cell in cells {
+                let life = &self.lives[cell];
+                self.scores[cell] = row;
+                if life.used && smoothed != UNKNOWN_CELL {
+                    let hazard = std::array::from_fn(|age| {
+                        (life.died[age] + PRIOR_DEATHS)
+                            / (life.exposure[age] + PRIOR_DEATHS / together[age])
+                    });
+                    self.scores[cell] = self.scores_of_hazard(&hazard, &edges);
+                }
+            }
+        }
+    }
+
+    /// Deaths per page-unit by age in all of `cells` together, each age beginning with what the younger one says.
+    fn hazard_together(
+        &self,
+        cells: impl Iterator<Item = usize> + Clone,
+        mean: f32,
+    ) -> [f32; BUCKETS] {
+        let mut younger = mean;
+        std::array::from_fn(|age| {
+            let lives = cells.clone().map(|cell| &self.lives[cell]);
+            let (died, exposure) = lives
+                .filter(|life| life.used)
+                .fold((0.0, 0.0), |(died, exposure), life| {
+                    (died + life.died[age], exposure + life.exposure[age])
+                });
+            younger = (died + PRIOR_DEATHS) / (exposure + PRIOR_DEATHS / younger);
+            younger
+        })
+    }
+
+    /// The score of a page by its age, from the death rate at each age: that of ln 2 / median time left to live.
+    fn scores_of_hazard(&self, hazard: &[f32; BUCKETS], edges: &[f32; BUCKETS]) -> [u8; BUCKETS] {
+        let width = |age: usize| edges[age + 1] - edges[age];
+        let mut scores = [MEAN_SCORE; BUCKETS];
+        // Risk and time from the young edge of a page's bucket to that of bucket `to`.
+        let (mut to, mut risk, mut time) = (0, 0.0f32, 0.0f32);
+        for (from, score) in scores.iter_mut().enumerate().take(LAST_AGE + 1) {
+            // The page is on average half-way through its own bucket, except at age 0.
+            let passed = if from > 0 { 0.5 * width(from) } else { 0.0 };
+            let median = std::f32::consts::LN_2 + passed * hazard[from];
+            while to < LAST_AGE && risk + hazard[to] * width(to) < median {
+                risk += hazard[to] * width(to);
+                time += width(to);
+                to += 1;
+            }
+            let left = time + (median - risk) / hazard[to] - passed;
+            *score = self.score_of(std::f32::consts::LN_2 / (left * self.quantum as f32));
+            if to > from {
+                risk = (risk - hazard[from] * width(from)).max(0.0);
+                time -= width(from);
+            } else {
+                to = from + 1;
+            }
+        }
+        scores
+    }
+
+    /// With d deaths seen where e were expected at the mean rate, (d−e)² − d has the mean 0 if chance alone decides,
+    /// and else e² × the squared relative difference of the rate.
+    fn measure_spread(&mut self) {
+        let (mut excess, mut weight) = (0.0, 0.0);
+        for life in self.lives.iter().filter(|life| life.used) {
+            for (&d, &e) in life.died.iter().zip(&life.expected) {
+                let (d, e) = (f64::from(d), f64::from(e));
+                excess += (d - e) * (d - e) - d;
+                weight += e * e;
+            }
+        }
+        self.spread = (excess / weight.max(1.0)) as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_and_rates_agree() {
+        let lives = PageLives::new(1 << 20, 512);
+        assert_eq!(lives.score_of(lives.rate_of(20)), 20);
+        assert_eq!(lives.score_of(1.0 / (1 << 20) as f32), MEAN_SCORE);
+    }
+
+    /// A constant death rate gives its own score at every age.
+    #[test]
+    fn without_aging_the_score_is_the_rate() {
+        let lives = PageLives::new(1 << 20, 512);
+        let edges = std::array::from_fn(edge);
+        for score in [30, 60, 88, 120] {
+            let rate = lives.rate_of(score) * 512.0;
+            let scores = lives.scores_of_hazard(&[rate; BUCKETS], &edges);
+            assert!(
+                scores[..=LAST_AGE].iter().all(|&s| s.abs_diff(score) <= 1),
+                "{score}: {scores:?}"
+            );
+        }
+    }
+
+    /// Pages that die less the older they are have more time left the older they are.
+    #[test]
+    fn survivors_score_as_colder() {
+        let lives = PageLives::new(1 << 20, 512);
+        let edges = std::array::from_fn(edge);
+        let hazard = std::array::from_fn(|age| 0.7 / (edge(age) + 1.0));
+        let scores = lives.scores_of_hazard(&hazard, &edges);
+        assert!(
+            scores[..=LAST_AGE]
+                .windows(2)
+                .all(|pair| pair[0] <= pair[1]),
+            "{scores:?}"
+        );
+        assert!(scores[40] > scores[10] + 60, "{scores:?}");
+    }
+}

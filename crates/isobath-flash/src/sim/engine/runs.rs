@@ -1,0 +1,131 @@
+//! Writing pages in runs: what [`Simulator`] does page by page, for policies that place pages by their cause
+//! alone and pages of one size. Nearly all of a simulation's time is spent here.
+
+use super::super::config::SimError;
+use super::{OpenSegment, Simulator};
+use crate::policy::{Cause, CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, StreamId};
+use crate::space::BUFFERED;
+use crate::workload::{Op, Workload};
+
+/// Map entries that are read ahead of their use.
+const AHEAD: usize = 256;
+
+impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
+    /// True if relocated pages and flushed buffers can be written in runs.
+    #[inline]
+    pub(super) fn writes_runs(&self) -> bool {
+        let by_page = matches!(self.policy.history_kind(), HistoryKind::Page { .. });
+        self.policy.places_by_cause() && !by_page && self.sizes.is_none()
+    }
+
+    /// True if user writes can be, too: neither histories nor a sort buffer are between.
+    #[inline]
+    pub(super) fn overwrites_runs(&self) -> bool {
+        self.writes_runs() && self.policy.history_kind() == HistoryKind::None && !self.sorts_user
+    }
+
+    /// The open segment for `write`, and for how many more pages it has room: at least one.
+    #[inline]
+    fn room_for(&mut self, write: &PageWrite) -> Result<(StreamId, OpenSegment, usize), SimError> {
+        let stream = self.policy.place(write, self.now);
+        let room = |open: &OpenSegment| (self.config.segment_bytes - open.used_bytes) / write.bytes;
+        let open = self.open[stream.index()];
+        if open.is_closed() || room(&open) == 0 {
+            let open = self.next_segment(stream, write.cause)?;
+            let room = (self.config.segment_bytes - open.used_bytes) / write.bytes;
+            return Ok((stream, open, room as usize));
+        }
+        let room = room(&open) as usize;
+        Ok((stream, open, room))
+    }
+
+    #[inline]
+    fn advance(&mut self, stream: StreamId, pages: usize, bytes: u32) {
+        let open = &mut self.open[stream.index()];
+        open.next_slot += pages as u32;
+        open.used_bytes += pages as u32 * bytes;
+    }
+
+    /// The user's operations from the first on, up to the end of a segment or a trim; returns how many.
+    #[inline]
+    pub(super) fn overwrite_run(&mut self, ops: &[Op]) -> Result<usize, SimError> {
+        let writes = ops.iter().position(|op| op.is_trim());
+        let writes = writes.unwrap_or(ops.len());
+        if writes == 0 {
+            self.trim(ops[0].page());
+            return Ok(1);
+        }
+        let bytes = self.config.page_bytes;
+        let write = PageWrite {
+            token: 0,
+            bytes,
+            cause: Cause::User,
+            history: History::UNKNOWN,
+            rate: 0.0,
+        };
+        let (stream, open, room) = self.room_for(&write)?;
+        let count = writes.min(room);
+        let segment = SegmentId(open.segment);
+        self.table
+            .append_run(segment, bytes, count as u32, write.history);
+        let (space, table) = (&mut self.space, &mut self.table);
+        let pages = ops[..count].iter().map(|op| op.page());
+        space.overwrite_run(open.next_slot, pages, |segment| {
+            table.kill(SegmentId(segment), bytes);
+        });
+        self.advance(stream, count, bytes);
+        self.now += count as u64;
+        self.totals.updates += count as u64;
+        self.totals.user_pages += count as u64;
+        self.totals.user_bytes += count as u64 * u64::from(bytes);
+        Ok(count)
+    }
+
+    /// Pages out of victims, all with the cause and history of `group`.
+    pub(super) fn relocate_run(
+        &mut self,
+        group: &PageWrite,
+        mut pages: &[u32],
+    ) -> Result<(), SimError> {
+        let bytes = self.config.page_bytes;
+        let write = PageWrite { bytes, ..*group };
+        self.totals.relocated_pages += pages.len() as u64;
+        self.totals.relocated_bytes += pages.len() as u64 * u64::from(bytes);
+        while !pages.is_empty() {
+            let (stream, open, room) = self.room_for(&write)?;
+            let (run, rest) = pages.split_at(pages.len().min(room).min(AHEAD));
+            pages = rest;
+            self.space.touch(run.iter().copied());
+            self.space.put_run(open.next_slot, run);
+            let segment = SegmentId(open.segment);
+            self.table
+                .append_run(segment, bytes, run.len() as u32, write.history);
+            self.advance(stream, run.len(), bytes);
+        }
+        Ok(())
+    }
+
+    /// The sorted contents of the sort buffer. Entries whose page was written again are dead on arrival.
+    pub(super) fn flush_runs(&mut self, mut writes: &[PageWrite]) -> Result<(), SimError> {
+        let bytes = self.config.page_bytes;
+        self.totals.user_pages += writes.len() as u64;
+        self.totals.user_bytes += writes.len() as u64 * u64::from(bytes);
+        while let Some(first) = writes.first() {
+            let (stream, open, room) = self.room_for(first)?;
+            let (run, rest) = writes.split_at(writes.len().min(room));
+            writes = rest;
+            let segment = SegmentId(open.segment);
+            for (slot, write) in (open.next_slot..).zip(run) {
+                let page = write.token as u32;
+                if self.space.get(page) == BUFFERED | (write.token >> 32) as u32 {
+                    self.space.put(slot, page);
+                    self.table.append(segment, bytes, write.history);
+                } else {
+                    self.table.note_history(segment, write.history);
+                }
+            }
+            self.advance(stream, run.len(), bytes);
+        }
+        Ok(())
+    }
+}
