@@ -168,7 +168,7 @@ fn what_is_left_of_a_truncated_store_and_of_none() {
     assert_eq!(run.json()[0]["records"], 30_000);
     let names = place.names();
     for (length, fill) in [(0, 0), (100, 0), (4096, 7), (3 << 20, 0), (3 << 20, 0xa5)] {
-        place.write("x.iso", &vec![fill; length]);
+        place.write("x.iso", vec![fill; length]);
         for search in [&[][..], &["--search"]] {
             let run = place.run(&[&["salvage", "-s", "x.iso", "none.iso"], search].concat());
             run.fails(3, "x.iso");
