@@ -223,9 +223,7 @@ fn forget_dropped(local: &Local, tree: Tree) -> Result<(), Error> {
 /// that are gone: some were freed before the restart, others were replaced by
 /// commits that recovery had no reason to repeat.
 pub(crate) fn resume_drops(local: &Local) -> Result<(), Error> {
-    let mut pending = Vec::new();
-    visit(local, DROPPING, |_, tree| pending.push(tree))?;
-    for tree in pending {
+    for tree in list_dropped(local)? {
         empty(local, tree, &mut |extent| {
             let extent = extent::decode(extent.bytes())?;
             extent::free_leftovers(local, &[extent])
@@ -233,6 +231,13 @@ pub(crate) fn resume_drops(local: &Local) -> Result<(), Error> {
         forget_dropped(local, tree)?;
     }
     Ok(())
+}
+
+/// Trees that were dropped, and are not wholly freed.
+pub(crate) fn list_dropped(local: &Local) -> Result<Vec<Tree>, Error> {
+    let mut trees = Vec::new();
+    visit(local, DROPPING, |_, tree| trees.push(tree))?;
+    Ok(trees)
 }
 
 /// All trees by name.

@@ -177,9 +177,14 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
             life.born = Some(lsn);
             life.newest = Newest::Copy { at, is_chunk: true };
         }
-        // Moved while somebody else freed it.
-        (Copied::MovedChunk, Newest::Ended) => {}
-        (Copied::MovedChunk, _) => life.newest = Newest::Copy { at, is_chunk: true },
+        (Copied::MovedChunk, Newest::Copy { at: before, .. }) if before.version == at.version => {
+            life.newest = Newest::Copy { at, is_chunk: true };
+        }
+        (Copied::MovedChunk, Newest::Nothing) if life.born.is_none() => {
+            life.newest = Newest::Copy { at, is_chunk: true };
+        }
+        // It ended while it was moved, and its id may be another's.
+        (Copied::MovedChunk, _) => {}
         (Copied::Page, Newest::Image) => {}
         (Copied::Page, Newest::Ended) if life.born.is_some_and(|born| copy.version < born) => {}
         (Copied::Page, _) => {

@@ -29,6 +29,8 @@ enum Newest {
 /// What one pass over the log has found.
 pub(crate) struct Scan {
     pages: HashMap<PageId, (Lsn, Newest)>,
+    /// Of these, chunks that exist, and their values' stamps.
+    chunks: HashMap<PageId, Lsn>,
     /// What belongs to tokens: pages and chunks.
     promised: HashMap<PageId, Token>,
     settled: HashSet<Token>,
@@ -111,6 +113,7 @@ impl Scan {
     pub(crate) fn empty(end: LogEnd) -> Scan {
         Scan {
             pages: HashMap::default(),
+            chunks: HashMap::default(),
             promised: HashMap::default(),
             settled: HashSet::default(),
             seqs: HashMap::default(),
@@ -215,6 +218,7 @@ impl Scan {
         self.settled.extend(tokens);
         for page in ended {
             self.promised.remove(page);
+            self.chunks.remove(page);
             self.pages.insert(*page, (lsn, Newest::Ended));
         }
     }
@@ -236,11 +240,15 @@ impl Scan {
             Copied::Page => self.newest(page, copy.version, Newest::Copy(copy.address)),
             Copied::NewChunk => {
                 self.promised.insert(page, token);
+                self.chunks.insert(page, copy.version);
                 self.pages.insert(page, (lsn, Newest::Copy(copy.address)));
             }
             Copied::MovedChunk => {
-                let ended = matches!(self.pages.get(&page), Some((_, Newest::Ended)));
-                if !ended {
+                // It may have ended while it was moved, and its id may be another's.
+                let is_news = !self.pages.contains_key(&page)
+                    || self.chunks.get(&page) == Some(&copy.version);
+                if is_news {
+                    self.chunks.insert(page, copy.version);
                     self.pages.insert(page, (lsn, Newest::Copy(copy.address)));
                 }
             }

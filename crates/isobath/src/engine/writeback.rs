@@ -71,7 +71,7 @@ pub(super) struct Batch {
     /// Per survivor that the cleaner moves: how the log calls its copy.
     pub(super) copies: Vec<Copied>,
     /// Which of the writing tasks this is, in [`super::settle::Settling`].
-    slot: usize,
+    pub(super) slot: usize,
 }
 
 impl Batch {
