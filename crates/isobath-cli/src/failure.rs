@@ -45,7 +45,9 @@ impl Failure {
                     isobath::Error::BadOption { .. } | isobath::Error::KeyTooLong { .. },
                 ),
             ) => USAGE,
-            Failure::Lab(LabError::Interrupted) => INTERRUPTED,
+            Failure::Lab(LabError::Interrupted | LabError::Engine(isobath::Error::Interrupted)) => {
+                INTERRUPTED
+            }
             Failure::Lab(_) | Failure::Output(_) => FAILED,
         }
     }

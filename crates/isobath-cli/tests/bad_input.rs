@@ -21,6 +21,7 @@ const OPENERS: &[&[&str]] = &[
     &["trees", "-s", "x.iso", "list"],
     &["trees", "-s", "x.iso", "drop", "t"],
     &["export", "-s", "x.iso", "out"],
+    &["backup", "-s", "x.iso", "out"],
 ];
 
 #[test]

@@ -37,6 +37,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "the API",
         &[
+            "backup",
             "bulk",
             "catalog",
             "check",
@@ -49,6 +50,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store",
             "task",
             "recovery",
+            "salvage",
             "transaction",
             "tree",
             "value",

@@ -1,6 +1,7 @@
 //! The two traits: devices, and the channels that workers open to them.
 #![allow(unsafe_code)]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,6 +129,14 @@ pub trait Channel {
     fn stats(&self) -> &ChannelStats;
 }
 
+/// The logical byte at which a volume's log device begins, where it has one: beyond every byte that data can have.
+///
+/// A log device is one more file or block device, not striped with the others, for what is flushed often. Reads, writes
+/// and channels reach it like everything else; [`Op::Flush`](crate::Op::Flush) leaves it alone, so that flushing data
+/// does not hold up the log nor the other way round. What is written there becomes durable by
+/// [`Io::durable`](crate::Io::durable) or [`Volume::sync`](crate::Volume::sync).
+pub const LOG_OFFSET: u64 = 1 << 62;
+
 /// How a volume's bytes are spread over its devices: consecutive stripe units lie on consecutive members, in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
@@ -164,6 +173,30 @@ pub trait Device: Send + Sync {
     /// `new_len` is not a multiple of 4096, or a failure of the system.
     fn grow(&self, new_len: u64) -> Result<(), VolumeError>;
 
+    /// Bytes of the log device, which are addressed from [`LOG_OFFSET`] on; 0 where there is none.
+    fn log_len(&self) -> u64 {
+        0
+    }
+
+    /// Makes `path`, a new file or an empty block device, the log device, with `bytes` bytes at least (a multiple of
+    /// 4096). Called before the first channel is opened.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`]; a file made by the failed call is removed again. [`VolumeError::LogRefused`] where the
+    /// device has one already, or cannot have one.
+    fn create_log(&self, path: &Path, _bytes: u64) -> Result<(), VolumeError> {
+        Err(VolumeError::LogRefused { path: path.into() })
+    }
+
+    /// Takes the existing file or block device `path` as log device; whether it is the right one is for the caller to
+    /// find out. Called before the first channel is opened.
+    ///
+    /// # Errors
+    /// As for [`create_log`](Self::create_log).
+    fn open_log(&self, path: &Path) -> Result<(), VolumeError> {
+        Err(VolumeError::LogRefused { path: path.into() })
+    }
+
     /// Opens a channel for the calling thread.
     ///
     /// # Errors
@@ -183,7 +216,7 @@ pub trait Device: Send + Sync {
     /// As a completion would give.
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError>;
 
-    /// Makes every completed write durable, blocking.
+    /// Makes every completed write durable, those to the log device included, blocking.
     ///
     /// # Errors
     /// As a completion would give.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::device::LOG_OFFSET;
 use crate::io::Op;
 
 /// Why a volume could not be created, opened or grown. Nothing was changed on disk.
@@ -139,6 +140,12 @@ pub enum VolumeError {
         a: PathBuf,
         /// Second mention.
         b: PathBuf,
+    },
+    /// The volume cannot take a log device.
+    #[error("{} cannot become the log of this volume: it has one already, or is not made of files", path.display())]
+    LogRefused {
+        /// The file that was to hold the log.
+        path: PathBuf,
     },
     /// The file system or device has no room.
     #[error("no space on {} for {needed} more bytes: free some, or move the volume", path.display())]
@@ -331,7 +338,10 @@ impl IoError {
 impl std::fmt::Display for Detail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.op.name())?;
-        if self.op != Op::Flush {
+        if self.op != Op::Flush && self.offset >= LOG_OFFSET {
+            let offset = self.offset - LOG_OFFSET;
+            write!(f, " of {} bytes at offset {offset} of the log", self.len)?;
+        } else if self.op != Op::Flush {
             write!(f, " of {} bytes at offset {}", self.len, self.offset)?;
         }
         if let Some(path) = &self.path {

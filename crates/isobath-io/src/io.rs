@@ -13,7 +13,8 @@ pub enum Op {
     Write,
     /// Writes the `len` memory ranges of the [`IoVec`] array at `buf`, one after another, at `offset`.
     WriteV,
-    /// Makes every write whose completion has been reaped durable on all devices of the volume.
+    /// Makes every write whose completion has been reaped durable on all devices of the volume but its
+    /// [log device](crate::LOG_OFFSET).
     Flush,
     /// Tells the devices that `len` bytes at `offset` are no longer needed (hole punching, TRIM). What they hold
     /// afterwards is undefined until they are written again: old bytes or zeros. On a file this gives the space
@@ -116,7 +117,7 @@ impl Io {
         }
     }
 
-    /// Flushes every device of the volume.
+    /// Flushes every device of the volume but the log device.
     pub fn flush(user_data: u64) -> Io {
         Io {
             op: Op::Flush,

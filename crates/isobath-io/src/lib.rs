@@ -44,7 +44,7 @@ mod volume;
 mod waker;
 
 pub use aligned::AlignedBuf;
-pub use device::{Channel, ChannelOptions, Device, Layout, QueueFull};
+pub use device::{Channel, ChannelOptions, Device, LOG_OFFSET, Layout, QueueFull};
 pub use error::{ChannelError, IoError, IoErrorKind, VolumeError};
 pub use fault::{Fault, FaultDevice, FaultPlan, FaultRule, Survivors, Trigger};
 pub use io::{Completion, Io, IoVec, Op};

@@ -1,6 +1,6 @@
 //! The handle that everything above uses.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::device::{Channel, ChannelOptions, Device, Layout};
@@ -92,6 +92,32 @@ impl Volume {
         self.0.grow(new_len)
     }
 
+    /// Makes `path`, a file that does not exist yet or an empty block device, the log device of this volume, with `bytes`
+    /// bytes at least (a multiple of 4096). Its bytes are addressed from [`LOG_OFFSET`](crate::LOG_OFFSET) on. Which
+    /// volume it belongs to is not noted on it: that is for the caller to write and to verify. Call it before the
+    /// first channel is opened.
+    ///
+    /// # Errors
+    /// Any [`VolumeError`]: [`VolumeError::Duplicate`] for a file of the volume itself, [`VolumeError::NoSpace`] for a
+    /// device that is too small, [`VolumeError::LogRefused`] where there is a log device already or this is no volume
+    /// of files. A file made by the failed call is removed again.
+    pub fn create_log(&self, path: &Path, bytes: u64) -> Result<(), VolumeError> {
+        self.0.create_log(path, bytes)
+    }
+
+    /// Takes the existing file or block device `path` as log device, with the access that the volume was opened with.
+    ///
+    /// # Errors
+    /// As for [`create_log`](Self::create_log); [`VolumeError::NotFound`], [`VolumeError::Locked`].
+    pub fn open_log(&self, path: &Path) -> Result<(), VolumeError> {
+        self.0.open_log(path)
+    }
+
+    /// Bytes of the log device; 0 where there is none.
+    pub fn log_len(&self) -> u64 {
+        self.0.log_len()
+    }
+
     /// Opens a channel for the calling thread, which alone may use it.
     ///
     /// # Errors
@@ -118,7 +144,7 @@ impl Volume {
         self.0.write_at(offset, buf)
     }
 
-    /// Makes every completed write durable, blocking.
+    /// Makes every completed write durable, those to the log device included, blocking.
     ///
     /// # Errors
     /// As a completion would give.

@@ -15,8 +15,9 @@ use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
 const BATCH_BYTES: usize = 1 << 20;
-/// How full pages are made, in percent.
-const FILL_PERCENT: usize = 100;
+/// How full pages are made, in percent: a page without room would split at the
+/// first record that is inserted into it later.
+const FILL_PERCENT: usize = 94;
 
 /// Packed records: key lengths, value lengths, then the bytes.
 #[derive(Default)]

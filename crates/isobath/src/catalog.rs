@@ -5,10 +5,11 @@
 //! the last id given to a tree, which is never given again.
 
 use crate::Error;
-use crate::btree::{Cursor, Direction, Tree, TreeId, ValueKind, ValueRef};
+use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
 use crate::context::WriteContext;
 use crate::engine::{Local, TaskContext};
+use crate::extent;
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 pub(crate) use crate::terms::CATALOG;
 use crate::terms::DROPPING;
@@ -109,7 +110,7 @@ pub(crate) fn add(local: &Local, name: &str) -> Result<Tree, Error> {
         return Ok(tree);
     }
     if local.engine.writable().is_ok() {
-        free_tree(local, tree)?;
+        tree.free_root(&ctx)?;
         ctx.withdraw(Some(token), &[]);
     }
     named?;
@@ -183,39 +184,60 @@ pub(crate) fn remove(local: &Local, name: &str) -> Result<(), Error> {
         // Somebody else dropped it meanwhile, and frees it.
         return Err(missing());
     }
-    finish_drop(local, tree)
+    empty(local, tree, &mut |extent| {
+        extent::free_descriptor(local, extent.bytes())
+    })?;
+    forget_dropped(local, tree)
 }
 
-fn finish_drop(local: &Local, tree: Tree) -> Result<(), Error> {
-    free_tree(local, tree)?;
-    change(local, &dropping_key(tree.id), None, |_| true)?;
-    Ok(())
-}
-
-/// Frees all pages and large values of a tree that nobody can reach any more.
-fn free_tree(local: &Local, tree: Tree) -> Result<(), Error> {
+/// Frees all large values and all pages of a tree that nobody can reach any more,
+/// but its root. The values go first: a crash may leave a page that names values
+/// that are gone, but no value that no page names.
+fn empty(
+    local: &Local,
+    tree: Tree,
+    free: &mut dyn FnMut(&Descriptor) -> Result<(), Error>,
+) -> Result<(), Error> {
     let ctx = TaskContext { local };
-    loop {
-        let mut extents = Vec::new();
-        let is_empty = tree.free_some(&ctx, FREE_STEP, &mut |extent| extents.push(*extent))?;
-        for extent in extents {
-            crate::extent::free_descriptor(local, extent.bytes())?;
-        }
-        if is_empty {
-            return tree.free_root(&ctx);
-        }
+    while !tree.free_some(&ctx, FREE_STEP, free)? {
         local.worker.yield_now();
     }
+    Ok(())
 }
 
-/// Goes on with drops that a restart interrupted.
+/// Ends a dropped tree: its root and its last entry go in one commit.
+fn forget_dropped(local: &Local, tree: Tree) -> Result<(), Error> {
+    let mark = dropping_key(tree.id);
+    let author = Author {
+        makes_room: true,
+        ends: Some(tree),
+        ..Author::default()
+    };
+    let durability = local.engine.config.durability;
+    let go = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
+    commit::change_all(local, &[entry(&mark, None)], author, durability, go)?;
+    Ok(())
+}
+
+/// Goes on with drops that a restart interrupted. Their pages may name large values
+/// that are gone: some were freed before the restart, others were replaced by
+/// commits that recovery had no reason to repeat.
 pub(crate) fn resume_drops(local: &Local) -> Result<(), Error> {
-    let mut pending = Vec::new();
-    visit(local, DROPPING, |_, tree| pending.push(tree))?;
-    for tree in pending {
-        finish_drop(local, tree)?;
+    for tree in list_dropped(local)? {
+        empty(local, tree, &mut |extent| {
+            let extent = extent::decode(extent.bytes())?;
+            extent::free_leftovers(local, &[extent])
+        })?;
+        forget_dropped(local, tree)?;
     }
     Ok(())
+}
+
+/// Trees that were dropped, and are not wholly freed.
+pub(crate) fn list_dropped(local: &Local) -> Result<Vec<Tree>, Error> {
+    let mut trees = Vec::new();
+    visit(local, DROPPING, |_, tree| trees.push(tree))?;
+    Ok(trees)
 }
 
 /// All trees by name.

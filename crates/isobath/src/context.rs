@@ -24,6 +24,14 @@ pub(crate) trait ReadContext {
     /// Starts reading pages that will be wanted soon, as far as frames and
     /// queue depth allow, without waiting for them.
     fn read_ahead(&self, pages: &[PageId]);
+
+    /// Whether there are others to run in the time that a cache miss takes.
+    fn takes_turns(&self) -> bool {
+        false
+    }
+
+    /// Lets the others run once. Holds nothing but optimistic reads.
+    fn next_turn(&self) {}
 }
 
 /// A place to change pages; only tasks have one.

@@ -75,6 +75,75 @@ pub enum Error {
         /// The position up to which it had been durable, at least.
         durable: u64,
     },
+    /// The log of a store that keeps it on a device of its own is not where it was.
+    #[error(
+        "{} keeps its log in {}, which does not exist: if it was moved, say where to (`Options::log_path`, --log-path); if it is lost, restore from a backup",
+        list(paths), path.display()
+    )]
+    LogMissing {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// Where the log was looked for; empty for a volume without files.
+        path: PathBuf,
+    },
+    /// A log was named for a store that keeps it on its own volume, or keeps none.
+    #[error(
+        "{} has no log outside its own files, so {} cannot be its log: open it without a path of a log",
+        list(paths), path.display()
+    )]
+    LogNotApart {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The path given.
+        path: PathBuf,
+    },
+    /// A file that is no log of a store was to be one.
+    #[error("{} is not the log of an Isobath store: name the one that belongs to {}", path.display(), list(paths))]
+    NotALog {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The file that was looked into.
+        path: PathBuf,
+    },
+    /// The log of another store.
+    #[error("{} is the log of another store: name the one that belongs to {}", path.display(), list(paths))]
+    LogOfOtherStore {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The log that was looked into.
+        path: PathBuf,
+    },
+    /// The log and the rest of the store are of different times: one of them is an old copy.
+    #[error(
+        "{} was last written in opening {log} of the store, but {} in opening {store}: {}",
+        path.display(), list(paths), older(*log, *store)
+    )]
+    LogOutOfStep {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+        /// The log's file.
+        path: PathBuf,
+        /// The opening for writing that the log was last used in, counted from the store's creation.
+        log: u32,
+        /// That of the volume.
+        store: u32,
+    },
+    /// What a log device says of itself cannot be read.
+    #[error("both headers of the log {} are damaged: restore from a backup", path.display())]
+    LogHeaderDamaged {
+        /// The log's file.
+        path: PathBuf,
+    },
+    /// A log device is shorter than the log.
+    #[error("the log {} is truncated: it has {found} bytes and must have {expected}; restore from a backup", path.display())]
+    LogTruncated {
+        /// The log's file.
+        path: PathBuf,
+        /// Bytes found.
+        found: u64,
+        /// Bytes expected.
+        expected: u64,
+    },
     /// The log holds a sound record of an unknown kind: a newer version wrote it.
     #[error(
         "the log's record at position {position} has kind {kind}, which this version does not know; use a newer one"
@@ -258,6 +327,51 @@ pub enum Error {
         /// The tree's name.
         name: String,
     },
+    /// The store is open for writing and keeps no log.
+    #[error(
+        "a store without a log cannot be backed up while it is open for writing: close it and open it for reading, or export it"
+    )]
+    BackupNeedsLog,
+    /// Another backup of the store is under way.
+    #[error("another backup of this store is under way; one at a time")]
+    BackupRunning,
+    /// A backup file is not what it should be.
+    #[error("{} at byte {offset}: {fault}", path.display())]
+    BadBackup {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong there.
+        fault: BackupFault,
+    },
+    /// Backup files that do not belong together, or to this store.
+    #[error("{}: {reason}", path.display())]
+    BackupChain {
+        /// The file that does not fit.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A file that is to be made is there already.
+    #[error("{} exists already; name another file, or have it replaced", path.display())]
+    FileExists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system refused an operation on a file that is not a store's.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: Arc<std::io::Error>,
+    },
+    /// Whoever watched the work had it stop.
+    #[error("interrupted")]
+    Interrupted,
     /// The user's closure panicked in a task.
     #[error("a task panicked: {message}")]
     TaskPanicked {
@@ -275,6 +389,34 @@ impl Error {
     }
 }
 
+/// What is wrong with a backup file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupFault {
+    /// It is something else.
+    #[error("this is no backup file of an Isobath store")]
+    Foreign,
+    /// A newer version wrote it.
+    #[error(
+        "the backup has format version {found}; this version reads up to {known}: use a newer one"
+    )]
+    Newer {
+        /// The version found.
+        found: u32,
+        /// The newest version that this engine reads.
+        known: u32,
+    },
+    /// Its end is missing.
+    #[error("the file is truncated, or its backup was never finished; use another backup")]
+    Truncated,
+    /// The bytes do not match their checksum.
+    #[error("its bytes do not match their checksum: the file is damaged; use another backup")]
+    Checksum,
+    /// What is sound in itself is not what belongs there.
+    #[error("{0}: the file is damaged; use another backup")]
+    Nonsense(&'static str),
+}
+
 /// A key for a message: as text where it is some, shortened.
 fn show(key: &[u8]) -> String {
     const MOST: usize = 48;
@@ -286,6 +428,15 @@ fn show(key: &[u8]) -> String {
 impl From<isobath_io::VolumeError> for Error {
     fn from(source: isobath_io::VolumeError) -> Error {
         Error::Volume(Arc::new(source))
+    }
+}
+
+/// Which of a log and its volume is the old one, for a message.
+fn older(log: u32, store: u32) -> &'static str {
+    if log < store {
+        "it is an old copy of the log; name the newest one, or restore log and store from the same backup"
+    } else {
+        "the store is an old copy, or a copy of it has used this log; restore both from the same backup"
     }
 }
 

@@ -28,8 +28,11 @@ const CHUNKS_PER_SEGMENT: u32 = 8;
 /// Chunks that one reader has in flight.
 const READ_AHEAD: usize = 8;
 
+/// Chunks in one record that frees leftovers, and those of one more value.
+const FREED_AT_A_TIME: usize = 1000;
+
 /// Bytes of a run of ids in an index chunk.
-const RUN_BYTES: usize = 16;
+pub(crate) const RUN_BYTES: usize = 16;
 
 /// Bytes of a descriptor in a leaf.
 pub(crate) const DESCRIPTOR_BYTES: usize = 32;
@@ -86,7 +89,13 @@ impl Extent {
         self.stamp.0
     }
 
-    fn chunk_count(&self) -> u64 {
+    /// Its first chunk, or the index chunk; whether it is that; and what all its chunks carry as their LSN.
+    pub(crate) fn first(&self) -> (PageId, bool, Lsn) {
+        (self.first, self.indexed, self.stamp)
+    }
+
+    /// Chunks, the index chunk aside.
+    pub(crate) fn chunk_count(&self) -> u64 {
         self.length.div_ceil(u64::from(self.payload)).max(1)
     }
 }
@@ -509,6 +518,38 @@ pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, Error> {
         page: 0,
         reason: "the descriptor of a large value makes no sense",
     })
+}
+
+/// Frees all chunks of those of `extents` that are still there: whose first chunk
+/// carries their stamp. The ids of the others may belong to somebody else by now.
+/// A value's chunks are freed by one record, so either all of them are there or none.
+pub(crate) fn free_leftovers(local: &Local, extents: &[Extent]) -> Result<(), Error> {
+    let (mut tokens, mut ids): (Vec<Token>, Vec<PageId>) = (Vec::new(), Vec::new());
+    for &extent in extents {
+        if !is_there(local, extent)? {
+            continue;
+        }
+        tokens.push(extent.token());
+        ids.extend(chunk_ids(local, extent)?);
+        if ids.len() >= FREED_AT_A_TIME {
+            free_chunks(local, &tokens, None, ids.drain(..));
+            tokens.clear();
+        }
+    }
+    if !ids.is_empty() {
+        free_chunks(local, &tokens, None, ids.into_iter());
+    }
+    Ok(())
+}
+
+/// Whether the first chunk of a value is its own.
+fn is_there(local: &Local, extent: Extent) -> Result<bool, Error> {
+    match read_chunks(local, &[extent.first], extent.stamp, &mut Vec::new()) {
+        Ok(()) => Ok(true),
+        // Free, a page, a chunk of another value, or beyond use.
+        Err(Error::Structure { .. } | Error::Damaged { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// As [`free`], by the value's descriptor.

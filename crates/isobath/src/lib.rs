@@ -1,6 +1,7 @@
 //! The Isobath engine: an embedded, transactional, ordered key-value store for
 //! NVMe SSDs.
 
+mod backup;
 mod btree;
 mod buffer;
 mod bulk;
@@ -19,6 +20,7 @@ mod pagestore;
 mod range;
 mod recovery;
 mod runtime;
+mod salvage;
 mod sched;
 mod sim;
 mod stats;
@@ -31,10 +33,11 @@ mod tree;
 mod txn;
 mod value;
 
+pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
 #[cfg(any(test, feature = "simulation"))]
 pub use canary::Canary;
 pub use check::CheckReport;
-pub use error::Error;
+pub use error::{BackupFault, Error};
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
 pub use log::{Durability, MAX_TRANSACTION_BYTES};
@@ -42,6 +45,7 @@ pub use options::Options;
 pub use page::{PAGE_SIZE, PageFault};
 pub use pagestore::PageTrace;
 pub use range::Range;
+pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_volume};
 #[cfg(any(test, feature = "simulation"))]
 pub use sim::{Simulation, Stuck};
 pub use stats::Stats;

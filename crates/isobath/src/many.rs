@@ -29,14 +29,20 @@ pub(crate) fn get_each(
             .tree
             .get_many_resident(&engine.pool, part, &mut batch);
         missing.clear();
+        let transactions = &engine.transactions;
         for (at, lookup) in batch.lookups().iter().enumerate() {
             match lookup {
+                Lookup::Absent | Lookup::Found(ValueKind::Inline, _)
+                    if transactions.is_half_applied(tree.state.tree.id, part[at]) =>
+                {
+                    missing.push((first + at, PageId(0)));
+                }
                 Lookup::Absent => each(first + at, None),
                 Lookup::Found(ValueKind::Inline, _) => {
                     each(first + at, batch.value(at).map(|value| value.bytes));
                 }
                 Lookup::NotResident(page) => missing.push((first + at, *page)),
-                // Large, or being changed: read on its own.
+                // Large, or being changed: read on its own, as what is half applied above.
                 Lookup::Found(ValueKind::Extent, _) | Lookup::Contended => {
                     missing.push((first + at, PageId(0)));
                 }

@@ -1,6 +1,7 @@
 //! How a store is created and opened.
 
-use std::path::Path;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use isobath_flash::policy::{CleaningPolicy, PolicyKind};
@@ -28,9 +29,9 @@ const FRAMES_PER_TASK: u64 = 4;
 const VERSION_SHARE: u64 = 16;
 /// Address space of a task's stack; memory is used only as it is touched.
 const STACK_BYTES: usize = 256 << 10;
-/// Most workers that a store can have.
 /// Most bytes of a log.
 const MOST_LOG_BYTES: u64 = 1 << 40;
+/// Most workers that a store can have.
 const MOST_WORKERS: usize = 256;
 /// Most tasks and I/Os in flight that a worker can have.
 const MOST_TASKS: usize = 4096;
@@ -64,6 +65,7 @@ pub struct Options {
     durability: Durability,
     /// By default as the pool is.
     log_bytes: Option<u64>,
+    log_path: Option<PathBuf>,
     pub(crate) on_recovery: RecoveryListener,
     publish_stats: bool,
 }
@@ -106,14 +108,15 @@ impl Options {
             version_store_bytes: None,
             durability: Durability::Synced,
             log_bytes: None,
+            log_path: None,
             on_recovery: RecoveryListener::default(),
             publish_stats: true,
         }
     }
 
     /// Memory for the buffer pool, in bytes: frames of 4 KiB with 64 bytes of
-    /// header each. Beside it a store takes 8 bytes per page of data and at most
-    /// 64 MiB.
+    /// header each, and the version store. Beside it a store takes 8 bytes per
+    /// page of data and at most 64 MiB.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: u64) -> Options {
         self.pool_bytes = bytes;
@@ -180,6 +183,30 @@ impl Options {
     #[must_use]
     pub fn log_bytes(mut self, bytes: u64) -> Options {
         self.log_bytes = Some(bytes);
+        self
+    }
+
+    /// Puts the log of a new store into a file of its own that does not exist yet, or on an empty block device, instead of
+    /// the store's own files: on another drive it takes the flushes of commits away from the drives of the data. The
+    /// store remembers the path (relative to its first file's directory if the log lies below that) and finds
+    /// the log when it is opened; say it again only after the log was moved. Without its log a store cannot be opened, so
+    /// both belong into the same backup.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let (data, log) = (directory.path().join("a.isobath"), directory.path().join("a.log"));
+    /// use isobath::{Options, Store};
+    ///
+    /// let options = Options::new().pool_bytes(16 << 20);
+    /// Store::create(&[&data], &options.clone().log_path(&log))?.close()?;
+    /// Store::open(&[&data], &options)?.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn log_path(mut self, path: impl Into<PathBuf>) -> Options {
+        self.log_path = Some(path.into());
         self
     }
 
@@ -294,6 +321,26 @@ impl Options {
             })
     }
 
+    /// Where the log is to be, and how many bytes its device must have at least:
+    /// what is asked for, or, on a device whose size is given, what can be used.
+    pub(crate) fn log_place(&self) -> Option<(&Path, u64)> {
+        let path = self.log_path.as_deref()?;
+        let is_device = path
+            .metadata()
+            .is_ok_and(|meta| meta.file_type().is_block_device());
+        let least = if is_device && self.log_bytes.is_none() {
+            LEAST_AREA_BYTES
+        } else {
+            self.wanted_log_bytes()
+        };
+        Some((path, least))
+    }
+
+    /// The path given for the log.
+    pub(crate) fn given_log_path(&self) -> Option<&Path> {
+        self.log_path.as_deref()
+    }
+
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }
@@ -317,17 +364,38 @@ impl Options {
         Ok(self.policy.build(u64::from(self.frames())))
     }
 
+    /// Bytes of the log, whole pages.
+    fn wanted_log_bytes(&self) -> u64 {
+        self.log_bytes
+            .unwrap_or_else(|| (self.pool_bytes / 4).clamp(16 << 20, 1 << 30))
+            .next_multiple_of(PAGE_SIZE as u64)
+    }
+
     /// Segments of the log.
     fn log_segments(&self) -> u32 {
-        let bytes = self
-            .log_bytes
-            .unwrap_or_else(|| (self.pool_bytes / 4).clamp(16 << 20, 1 << 30));
+        let bytes = self.wanted_log_bytes();
         bytes.div_ceil(u64::from(self.segment_bytes)) as u32
+    }
+
+    /// Bytes of the pool that the version store may take.
+    fn version_bytes(&self) -> u64 {
+        self.version_store_bytes
+            .unwrap_or(self.pool_bytes / VERSION_SHARE)
     }
 
     /// Frames of the pool.
     pub(crate) fn frames(&self) -> u32 {
-        (self.pool_bytes / FRAME_COST as u64).min(u64::from(u32::MAX >> 2)) as u32
+        let bytes = self.pool_bytes.saturating_sub(self.version_bytes());
+        (bytes / FRAME_COST as u64).min(u64::from(u32::MAX >> 2)) as u32
+    }
+
+    /// The smallest pool that has `frames` frames beside the version store.
+    fn pool_of(&self, frames: u64) -> u64 {
+        let bytes = frames * FRAME_COST as u64;
+        match self.version_store_bytes {
+            Some(versions) => bytes + versions,
+            None => (bytes * VERSION_SHARE).div_ceil(VERSION_SHARE - 1),
+        }
     }
 
     /// Checks every option and settles what follows from them.
@@ -374,7 +442,7 @@ impl Options {
                     "{} bytes are too small a pool: {} workers need at least {}",
                     self.pool_bytes,
                     self.workers,
-                    least * FRAME_COST as u64
+                    self.pool_of(least)
                 ),
             ));
         }
@@ -385,6 +453,10 @@ impl Options {
                 "log_bytes",
                 format!("0 for none, or {LEAST_AREA_BYTES} to {MOST_LOG_BYTES}, not {bytes}"),
             ));
+        }
+        if self.log_path.is_some() && self.log_bytes == Some(0) {
+            let reason = "a log of 0 bytes is none, and needs no path".to_owned();
+            return Err(bad("log_path", reason));
         }
         if self
             .volume_limit_bytes
@@ -406,11 +478,11 @@ impl Options {
             fill_factor: self.fill_factor,
             read_only: self.read_only,
             publish_stats: self.publish_stats,
-            version_bytes: self
-                .version_store_bytes
-                .unwrap_or(self.pool_bytes / VERSION_SHARE),
+            version_bytes: self.version_bytes(),
             durability: self.durability,
+            log_bytes: self.wanted_log_bytes(),
             log_segments: self.log_segments(),
+            log_path: PathBuf::new(),
             log_fits_volume: self.log_bytes.is_none(),
         })
     }

@@ -104,6 +104,7 @@ impl Range {
             Direction::Forward => self.front = Some(cursor),
             Direction::Reverse => self.back = Some(cursor),
         }
+        self.tree.await_rest()?;
         Ok(batch.records)
     }
 

@@ -10,17 +10,22 @@ use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::context::WriteContext;
 use crate::engine::recovery::{nonsense, reader};
 use crate::engine::{Counters, Local, Plan, TaskContext};
+use crate::extent::{self, Extent};
 use crate::log::Reader;
 use crate::log::record::{Body, Token, decode};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::runtime::{Job, Runtime};
 
-/// Bytes of the log whose changes are applied together, in parallel.
-const STRIDE_BYTES: u64 = 4 << 20;
+/// Share of the pool, in bytes, that the changes may take which are applied
+/// together: one in this many. The longer that stretch of the log, the more
+/// often one visit to a page brings several changes.
+const STRIDE_SHARE: u64 = 16;
+/// Least and most bytes of the log whose changes are applied together.
+const STRIDE_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 /// Ids in one record.
 const GIVEN_UP_AT_A_TIME: usize = 1000;
 /// Tasks per worker that apply them.
-const TASKS: usize = 16;
+const TASKS: usize = 32;
 
 /// One change that a commit made.
 struct Change {
@@ -63,9 +68,11 @@ impl Plan {
         self.give_up(runtime)?;
         let start = superblock.log_start;
         let total = 2 * (self.end.lsn.0 - start);
-        let mut log = reader(&volume, area, superblock);
+        let pool_bytes = u64::from(engine.pool.frames.count()) * PAGE_SIZE as u64;
+        let stride = (pool_bytes / STRIDE_SHARE).clamp(STRIDE_BYTES.0, STRIDE_BYTES.1);
+        let mut log = reader(&volume, area, superblock).until(self.end.lsn);
         loop {
-            let (images, more) = self.next_images(&mut log)?;
+            let (images, more) = self.next_images(&mut log, stride)?;
             install(runtime, images)?;
             self.tell(log.position().0 - start, total);
             if !more {
@@ -73,15 +80,18 @@ impl Plan {
             }
         }
         let lanes = engine.config.workers * TASKS;
-        let mut log = reader(&volume, area, superblock);
+        let mut log = reader(&volume, area, superblock).until(self.end.lsn);
+        let mut orphans = Vec::new();
         loop {
-            let (changes, more) = self.next_changes(&mut log, lanes)?;
+            let (changes, more) = self.next_changes(&mut log, stride, lanes, &mut orphans)?;
             apply_all(runtime, changes)?;
             self.tell(total / 2 + log.position().0 - start, total);
             if !more {
                 break;
             }
         }
+        // Before the checkpoint: after it nothing says any more that they are there.
+        runtime.run(|local| extent::free_leftovers(local, &orphans))?;
         engine.recovering.store(false, Ordering::Release);
         let before = engine.log.next();
         runtime.run(|local| local.checkpoint(before))?;
@@ -113,10 +123,14 @@ impl Plan {
     }
 
     /// The images of the next stretch of the log that are the newest of their pages.
-    fn next_images(&self, reader: &mut Reader<'_>) -> Result<(Vec<NewestImage>, bool), Error> {
+    fn next_images(
+        &self,
+        reader: &mut Reader<'_>,
+        stride: u64,
+    ) -> Result<(Vec<NewestImage>, bool), Error> {
         let from = reader.position();
         let mut found = Vec::new();
-        while reader.position().0 < (from.0 + STRIDE_BYTES).min(self.end.lsn.0) {
+        while reader.position().0 < from.0 + stride {
             let Some(record) = reader.next()? else {
                 return Ok((found, false));
             };
@@ -136,15 +150,19 @@ impl Plan {
     }
 
     /// The changes of the next stretch of the log, those of a key in one lane.
+    /// Changes to trees that were dropped since are left out, as parts of these trees
+    /// may be gone; large values that they made are noted among the `orphans`.
     fn next_changes(
         &self,
         reader: &mut Reader<'_>,
+        stride: u64,
         lanes: usize,
+        orphans: &mut Vec<Extent>,
     ) -> Result<(Vec<Vec<Change>>, bool), Error> {
         let hash = BuildHasherDefault::<DefaultHasher>::default();
         let from = reader.position();
         let mut changes: Vec<Vec<Change>> = (0..lanes).map(|_| Vec::new()).collect();
-        while reader.position().0 < (from.0 + STRIDE_BYTES).min(self.end.lsn.0) {
+        while reader.position().0 < from.0 + stride {
             let Some(record) = reader.next()? else {
                 return Ok((changes, false));
             };
@@ -155,6 +173,8 @@ impl Plan {
             };
             for operation in operations {
                 if self.dropped.contains(&operation.tree.id) {
+                    let large = operation.value.filter(|v| v.kind == ValueKind::Extent);
+                    orphans.extend(large.and_then(|value| Extent::decode(value.bytes)));
                     continue;
                 }
                 let lane = hash.hash_one((operation.tree.id, operation.key)) as usize % lanes;
@@ -194,13 +214,27 @@ fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
     runtime.run_all(jobs)
 }
 
-/// Applies every lane's changes in order, the lanes side by side.
+/// Keeps the last change of each key, in the order of keys: the lanes then walk
+/// through the trees side by side, and change each page once instead of again
+/// and again.
+fn keep_last(lane: &mut Vec<Change>) {
+    lane.sort_by(|a, b| {
+        // Of a key, the newest first.
+        (a.tree.id, &a.key, b.lsn).cmp(&(b.tree.id, &b.key, a.lsn))
+    });
+    lane.dedup_by(|later, kept| later.tree.id == kept.tree.id && later.key == kept.key);
+}
+
+/// Applies the last change of every key, the lanes side by side.
 fn apply_all(runtime: &Runtime, lanes: Vec<Vec<Change>>) -> Result<(), Error> {
     let jobs = lanes
         .into_iter()
         .filter(|lane| !lane.is_empty())
-        .map(|lane| -> Job<'_, ()> {
-            Box::new(move |local: &Local| lane.iter().try_for_each(|change| change.apply(local)))
+        .map(|mut lane| -> Job<'_, ()> {
+            Box::new(move |local: &Local| {
+                keep_last(&mut lane);
+                lane.iter().try_for_each(|change| change.apply(local))
+            })
         })
         .collect();
     runtime.run_all(jobs)

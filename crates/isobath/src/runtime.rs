@@ -18,7 +18,7 @@ use crate::task::{TaskHandle, TaskPanic};
 pub(crate) type Job<'j, T> = Box<dyn FnOnce(&Local) -> Result<T, Error> + Send + 'j>;
 
 /// Accepted work; it counts until this is dropped.
-struct Admitted(Arc<Engine>);
+pub(crate) struct Admitted(Arc<Engine>);
 
 impl Drop for Admitted {
     fn drop(&mut self) {
@@ -178,6 +178,15 @@ impl Runtime {
             return Err(Error::Closed);
         }
         Ok(admitted)
+    }
+
+    /// Keeps the store from closing until the answer is dropped, for work that consists of several tasks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] once the store is closing.
+    pub(crate) fn attend(&self) -> Result<Admitted, Error> {
+        self.admit(self.is_in_task())
     }
 
     /// Accepts no more work, and waits for what was accepted. A task that waits

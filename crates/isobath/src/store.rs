@@ -9,7 +9,7 @@ use isobath_io::Volume;
 use parking_lot::Mutex;
 
 use crate::check::{self, CheckReport};
-use crate::engine::{self, Local, Plan, Publisher};
+use crate::engine::{self, Config, Local, Plan, Publisher};
 use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
@@ -93,12 +93,30 @@ impl Store {
         }
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let volume = Volume::create(&paths, &options.volume_options())?;
-        let made = Store::create_on(volume, paths.clone(), options);
+        let made = Store::create_with_log(volume, &paths, options);
         if made.is_err() {
             // What the volume's creation made is of no use; block devices stay.
             for path in paths.iter().filter(|path| path.is_file()) {
                 let _ = std::fs::remove_file(path);
             }
+        }
+        made
+    }
+
+    fn create_with_log(
+        volume: Volume,
+        paths: &[PathBuf],
+        options: &Options,
+    ) -> Result<Store, Error> {
+        let mut config = options.config()?;
+        let Some((path, bytes)) = options.log_place() else {
+            return Store::create_on(volume, paths.to_vec(), config, options);
+        };
+        config.log_path = engine::create_log(&volume, paths, path, bytes)?;
+        let made = Store::create_on(volume, paths.to_vec(), config, options);
+        if made.is_err() && path.is_file() {
+            // This call has made it; a block device stays.
+            let _ = std::fs::remove_file(path);
         }
         made
     }
@@ -110,7 +128,7 @@ impl Store {
     /// [`Error::BadOption`], [`Error::Memory`].
     pub fn in_memory(options: &Options) -> Result<Store, Error> {
         let volume = Volume::in_memory(0, options.volume_limit());
-        Store::create_on(volume, Vec::new(), options)
+        Store::create_on_volume(volume, options)
     }
 
     /// Creates a store on an empty volume, for example a simulated one.
@@ -119,11 +137,21 @@ impl Store {
     ///
     /// As for [`Store::create`].
     pub fn create_on_volume(volume: Volume, options: &Options) -> Result<Store, Error> {
-        Store::create_on(volume, Vec::new(), options)
+        if let Some(path) = options.given_log_path() {
+            return Err(Error::LogNotApart {
+                paths: Vec::new(),
+                path: path.to_owned(),
+            });
+        }
+        Store::create_on(volume, Vec::new(), options.config()?, options)
     }
 
-    fn create_on(volume: Volume, paths: Vec<PathBuf>, options: &Options) -> Result<Store, Error> {
-        let config = options.config()?;
+    fn create_on(
+        volume: Volume,
+        paths: Vec<PathBuf>,
+        config: Config,
+        options: &Options,
+    ) -> Result<Store, Error> {
         let store_id = uuid();
         let opened = engine::create(
             volume,
@@ -146,7 +174,10 @@ impl Store {
     /// [`Error::NotAStore`], [`Error::NewerFormat`], [`Error::Truncated`],
     /// [`Error::NotClosedCleanly`], [`Error::SuperblockDamaged`],
     /// [`Error::Damaged`], [`Error::BadOption`], [`Error::Volume`],
-    /// [`Error::Memory`]; nothing was changed on the volume then.
+    /// [`Error::Memory`], [`Error::LogDamaged`]; of a log on a device of its own
+    /// [`Error::LogMissing`], [`Error::NotALog`], [`Error::LogOfOtherStore`],
+    /// [`Error::LogOutOfStep`], [`Error::LogHeaderDamaged`], [`Error::LogTruncated`];
+    /// nothing was changed on the volume then.
     pub fn open<P: AsRef<Path>>(paths: &[P], options: &Options) -> Result<Store, Error> {
         options.config()?;
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
@@ -163,9 +194,15 @@ impl Store {
         Store::open_on(volume, Vec::new(), options)
     }
 
-    fn open_on(volume: Volume, paths: Vec<PathBuf>, options: &Options) -> Result<Store, Error> {
+    pub(crate) fn open_on(
+        volume: Volume,
+        paths: Vec<PathBuf>,
+        options: &Options,
+    ) -> Result<Store, Error> {
         let mut config = options.config()?;
-        let superblock = engine::read_superblock(&volume, &paths)?;
+        let mut superblock = engine::read_superblock(&volume, &paths)?;
+        let given = options.given_log_path();
+        engine::open_log(&volume, &mut superblock, &paths, given)?;
         config.segment_bytes = superblock.segment_bytes;
         let policy = options.policy()?;
         let mut opened =
@@ -208,6 +245,11 @@ impl Store {
             store.0.runtime.run(catalog::resume_drops)?;
         }
         Ok(store)
+    }
+
+    /// The running engine.
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.0.runtime
     }
 
     fn on(runtime: Runtime, paths: Vec<PathBuf>) -> Store {
@@ -496,6 +538,13 @@ impl Store {
         self.0.runtime.engine.config.workers
     }
 
+    /// Where the log is, if it is not in the volume's own files
+    /// ([`Options::log_path`]).
+    #[must_use]
+    pub fn log_path(&self) -> Option<PathBuf> {
+        engine::log_path(&self.0.runtime.engine.config.log_path, &self.0.paths)
+    }
+
     /// The volume's files, in order; none for a store in memory.
     #[must_use]
     pub fn paths(&self) -> &[PathBuf] {
@@ -546,8 +595,8 @@ impl Drop for Shared {
     }
 }
 
-/// A random (version 4) UUID for a new store.
-fn uuid() -> [u8; 16] {
+/// A random (version 4) UUID, for a new store or backup.
+pub(crate) fn uuid() -> [u8; 16] {
     let mut bytes = [0; 16];
     let random = std::fs::File::open("/dev/urandom")
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));

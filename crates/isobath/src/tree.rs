@@ -101,13 +101,15 @@ impl Tree {
         if let Some(result) = here {
             return self.explain(result);
         }
-        match tree.get(&InlineContext::new(engine), key, value) {
-            Ok(None) => Ok(false),
-            Ok(Some(ValueKind::Inline)) => Ok(true),
-            // A page fault, a chunk to read, or something to report.
-            Ok(Some(ValueKind::Extent)) | Err(_) => {
-                self.run(|local| get_in_task(local, tree, key, value))
+        let found = tree.get(&InlineContext::new(engine), key, value);
+        match found {
+            Ok(None | Some(ValueKind::Inline))
+                if !engine.transactions.is_half_applied(tree.id, key) =>
+            {
+                Ok(matches!(found, Ok(Some(_))))
             }
+            // A page fault, a chunk to read, something to wait for or to report.
+            _ => self.run(|local| get_in_task(local, tree, key, value)),
         }
     }
 
@@ -121,11 +123,15 @@ impl Tree {
         self.alive()?;
         let tree = self.state.tree;
         let mut value = Vec::new();
-        match tree.get(&InlineContext::new(&self.runtime.engine), key, &mut value) {
-            Ok(found) => Ok(found.is_some()),
-            Err(_) => {
-                self.run(|local| Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some()))
-            }
+        let engine = &self.runtime.engine;
+        match tree.get(&InlineContext::new(engine), key, &mut value) {
+            Ok(found) if !engine.transactions.is_half_applied(tree.id, key) => Ok(found.is_some()),
+            _ => self.run(|local| {
+                let found = tree.get(&TaskContext { local }, key, &mut value)?;
+                let transactions = &local.engine.transactions;
+                transactions.await_rest_of(local, tree.id, key);
+                Ok(found.is_some())
+            }),
         }
     }
 
@@ -182,7 +188,8 @@ impl Tree {
         bounds: impl RangeBounds<&'k [u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        self.scan_in(bounds, Direction::Forward, None, visit)
+        self.scan_in(bounds, Direction::Forward, None, visit)?;
+        self.await_rest()
     }
 
     /// As [`Tree::scan`], of the first `limit` records only. Missing pages are
@@ -206,6 +213,20 @@ impl Tree {
             visit(key, value);
             left -= 1;
             left > 0
+        })?;
+        self.await_rest()
+    }
+
+    /// Ends a scan: waits for the rest of the commits that it may have seen the
+    /// beginning of.
+    pub(crate) fn await_rest(&self) -> Result<(), Error> {
+        let transactions = &self.runtime.engine.transactions;
+        if !transactions.is_applying() {
+            return Ok(());
+        }
+        self.run(|local| {
+            transactions.await_rest(local);
+            Ok(())
         })
     }
 
@@ -219,7 +240,8 @@ impl Tree {
         bounds: impl RangeBounds<&'k [u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        self.scan_in(bounds, Direction::Reverse, None, visit)
+        self.scan_in(bounds, Direction::Reverse, None, visit)?;
+        self.await_rest()
     }
 
     fn scan_in<'k>(
@@ -297,7 +319,7 @@ impl Tree {
 
     /// Loads records with strictly ascending keys, as fast as they come. The
     /// tree must be empty, or its last key below the first new one. Returns how
-    /// many were loaded.
+    /// many were loaded. Pages are left 6% empty, for later insertions.
     ///
     /// The records appear at the end, and leave nothing for those who should not
     /// see them: transactions and snapshots that began before fail with
@@ -450,6 +472,18 @@ fn owned_bounds<'k>(bounds: impl RangeBounds<&'k [u8]>) -> (Bound<Vec<u8>>, Boun
 const REREADS: usize = 10_000;
 
 pub(crate) fn get_in_task(
+    local: &Local,
+    tree: btree::Tree,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<bool, Error> {
+    let found = read_in_task(local, tree, key, value)?;
+    let transactions = &local.engine.transactions;
+    transactions.await_rest_of(local, tree.id, key);
+    Ok(found)
+}
+
+fn read_in_task(
     local: &Local,
     tree: btree::Tree,
     key: &[u8],

@@ -62,6 +62,24 @@ impl Way {
     }
 }
 
+/// Where the log of a store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogPlace {
+    /// On the store's own volume
+    Volume,
+    /// In a file of its own
+    Apart,
+}
+
+impl LogPlace {
+    fn name(self) -> &'static str {
+        match self {
+            LogPlace::Volume => "log on the volume",
+            LogPlace::Apart => "log apart",
+        }
+    }
+}
+
 /// Options of `cargo xtask crash`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -74,6 +92,9 @@ pub(crate) struct Args {
     /// Decides what is written and, as far as it can, when writers are killed
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Where the log is
+    #[arg(long, value_delimiter = ',', default_value = "volume,apart")]
+    logs: Vec<LogPlace>,
     /// Where the stores are made; by default the system's place for such things
     #[arg(long)]
     directory: Option<PathBuf>,
@@ -128,13 +149,16 @@ impl Records {
 /// Kills writers; whether every store was as it should be.
 pub(crate) fn campaign(args: &Args) -> bool {
     let mut sound = true;
-    for &way in &args.backends {
+    let ways = args.backends.iter();
+    let cases = ways.flat_map(|&way| args.logs.iter().map(move |&log| (way, log)));
+    for (way, log) in cases {
         let begin = Instant::now();
-        match one_way(args, way) {
+        match one_way(args, way, log) {
             Ok(Some(sum)) => println!(
-                "{}: {} writers killed, {} of them while opening; {} commits acknowledged, {} open; \
+                "{}, {}: {} writers killed, {} of them while opening; {} commits acknowledged, {} open; \
                  slowest opening {:.0} ms; {:.1} s",
                 way.name(),
+                log.name(),
                 args.rounds,
                 sum.while_opening,
                 sum.acknowledged,
@@ -144,7 +168,7 @@ pub(crate) fn campaign(args: &Args) -> bool {
             ),
             Ok(None) => println!("{}: this machine refuses it; left out", way.name()),
             Err(problem) => {
-                println!("{} FAILED:\n{problem}", way.name());
+                println!("{}, {} FAILED:\n{problem}", way.name(), log.name());
                 sound = false;
             }
         }
@@ -160,14 +184,18 @@ struct Sum {
     slowest_opening: Duration,
 }
 
-fn one_way(args: &Args, way: Way) -> Result<Option<Sum>, Problem> {
+fn one_way(args: &Args, way: Way, log: LogPlace) -> Result<Option<Sum>, Problem> {
     let parent = args.directory.clone().unwrap_or_else(std::env::temp_dir);
     let directory = tempfile::Builder::new()
         .prefix("isobath-crash-")
         .tempdir_in(&parent)
         .map_err(|error| format!("{}: {error}", parent.display()))?;
     let path = directory.path().join("store.isobath");
-    let store = match Store::create(&[&path], &options(way)) {
+    let mut new = options(way);
+    if log == LogPlace::Apart {
+        new = new.log_path(directory.path().join("store.log"));
+    }
+    let store = match Store::create(&[&path], &new) {
         Ok(store) => store,
         Err(error) => {
             println!("{}: {error}", way.name());

@@ -35,6 +35,8 @@ pub(super) struct Actor {
     /// A tree that this client alone makes, fills and drops, and its records.
     pub(super) passing: Option<Passing>,
     pub(super) large_values: bool,
+    /// Much of the work is about the passing tree.
+    pub(super) drops: bool,
 }
 
 /// A tree that comes and goes.
@@ -56,6 +58,9 @@ impl Actor {
 
     /// One operation; `false` if there is no point in another one.
     fn step(&mut self) -> bool {
+        if self.drops && self.passing.is_some() && self.random.chance(50) {
+            return self.pass();
+        }
         if self.random.chance(self.transactions) {
             return if self.random.chance(85) {
                 self.transact()
@@ -339,7 +344,12 @@ impl Actor {
             version,
             present: true,
         };
-        let bytes = value(version, self.length());
+        let length = if self.drops && self.random.chance(50) {
+            self.random.one_of(&LARGE)
+        } else {
+            self.length()
+        };
+        let bytes = value(version, length);
         let at = self.begin_single(&[write]);
         match tree.insert(universe.record(key).1, &bytes) {
             Ok(()) => {

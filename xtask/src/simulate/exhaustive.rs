@@ -22,12 +22,15 @@ pub(crate) struct Coverage {
     pub(crate) interruptions: u64,
 }
 
-/// The media that each cut is tried with.
-const OUTCOMES: [(Survivors, u64); 4] = [
-    (Survivors::None, 0),
-    (Survivors::Executed, 0),
-    (Survivors::Random, 1),
-    (Survivors::Random, 2),
+/// The media that each cut is tried with: what survives of the data, of a log
+/// device, and which draw of it.
+const OUTCOMES: [(Survivors, Survivors, u64); 6] = [
+    (Survivors::None, Survivors::None, 0),
+    (Survivors::Executed, Survivors::Executed, 0),
+    (Survivors::Random, Survivors::Random, 1),
+    (Survivors::Random, Survivors::Random, 2),
+    (Survivors::None, Survivors::Executed, 0),
+    (Survivors::Executed, Survivors::None, 0),
 ];
 
 /// Cuts the power of a short run at each of its I/Os in turn. Every
@@ -88,10 +91,14 @@ fn one_cut(
     }
     let now = history.now();
     let history = history.until(now);
-    for (survivors, variant) in OUTCOMES {
+    let apart = run.scenario.log_apart;
+    for (data, log, variant) in OUTCOMES {
+        if data != log && !apart {
+            continue;
+        }
         let plan = run.scenario.device(1);
-        let image = || device.crash_image_with(survivors, variant, plan.clone());
-        let context = |what: String| format!("{survivors:?} {variant}, {what}");
+        let image = || device.crash_image_apart(data, log, variant, plan.clone());
+        let context = |what: String| format!("{data:?} and {log:?} {variant}, {what}");
         coverage.images += 1;
         let ios = recovered(&mut run, &image(), &history, &created)
             .map_err(|failure| failure.at(context("recovered".to_owned())))?;

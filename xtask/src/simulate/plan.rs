@@ -12,9 +12,16 @@ use crate::random::Random;
 const SEGMENT: u64 = 64 << 10;
 /// Bytes of their logs: as few as can be.
 const LOG: u64 = 4 << 20;
+/// Bytes that a log device has before its log.
+pub(crate) const LOG_HEADERS: u64 = 64 << 10;
 
 /// How many of a hundred runs without power cuts have a log.
 const LOGGED_PERCENT: u64 = 80;
+/// How many of a hundred logs have a device of their own.
+const APART_PERCENT: u64 = 35;
+
+/// How many of a hundred runs drop many trees.
+const DROPS_PERCENT: u64 = 25;
 
 /// How many of a hundred runs are long ones, and how much longer.
 const LONG_PERCENT: u64 = 6;
@@ -73,6 +80,8 @@ pub(crate) struct Scenario {
     pub(crate) shared_keys: u64,
     pub(crate) counters: u64,
     pub(crate) large_values: bool,
+    /// Much of the work is making, filling and dropping a tree with large values.
+    pub(crate) drops: bool,
     /// Of a hundred operations, those that are transactions.
     pub(crate) transactions: u64,
     /// What operations outside transactions promise.
@@ -82,6 +91,8 @@ pub(crate) struct Scenario {
     pub(crate) extra_frames: u64,
     /// Whether there is a log; without one no power may be cut.
     pub(crate) log: bool,
+    /// Whether the log has a device of its own, with a write cache of its own.
+    pub(crate) log_apart: bool,
     pub(crate) limit_bytes: Option<u64>,
     pub(crate) latency_us: RangeInclusive<u64>,
     pub(crate) atomic_unit: u32,
@@ -116,7 +127,9 @@ impl Scenario {
             ]),
             version_bytes: random.one_of(&[2 << 10, 64 << 10, 1 << 20]),
             large_values: random.chance(60),
+            drops: false,
             log: faults.power || random.chance(LOGGED_PERCENT),
+            log_apart: false,
             extra_frames: random.one_of(&[0, 0, 40, 400]),
             limit_bytes: full.then(|| LOG + (2 << 20) + random.below(8) * (512 << 10)),
             latency_us: 0..=random.one_of(&[0, 5, 40, 200]),
@@ -127,6 +140,12 @@ impl Scenario {
         if random.chance(LONG_PERCENT) {
             scenario.operations *= LONG_FACTOR;
         }
+        scenario.log_apart = random.chance(APART_PERCENT) && scenario.log;
+        if scenario.log_apart {
+            // As full as it would be with the log on it.
+            scenario.limit_bytes = scenario.limit_bytes.map(|limit| limit - LOG);
+        }
+        scenario.drops = random.chance(DROPS_PERCENT);
         scenario
     }
 
@@ -150,7 +169,7 @@ impl Scenario {
         Options::new()
             .durability(self.durability)
             .version_store_bytes(self.version_bytes)
-            .pool_bytes(frames * 4224)
+            .pool_bytes(frames * 4224 + self.version_bytes)
             .workers(self.workers)
             .tasks_per_worker(self.tasks)
             .depth_per_worker(16)
@@ -165,7 +184,8 @@ impl Scenario {
         let mut plan = FaultPlan::new(seed)
             .latency_us(self.latency_us.clone())
             .atomic_unit(self.atomic_unit)
-            .max_bytes(self.limit_bytes);
+            .max_bytes(self.limit_bytes)
+            .log_bytes(if self.log_apart { LOG_HEADERS + LOG } else { 0 });
         if self.faults.slow {
             let slow = Fault::Delay(Duration::from_millis(20));
             plan = plan.rule(FaultRule::new(slow, Trigger::Probability(0.01)));
@@ -236,8 +256,15 @@ impl Faults {
     }
 }
 
-/// What becomes of unflushed writes in one power cut.
-pub(crate) fn survivors(random: &mut Random) -> Survivors {
+/// What becomes of unflushed writes in one power cut: of those to the data, and
+/// of those to a log device.
+pub(crate) fn survivors(random: &mut Random, apart: bool) -> (Survivors, Survivors) {
+    let data = draw_survivors(random);
+    let log = if apart { draw_survivors(random) } else { data };
+    (data, log)
+}
+
+fn draw_survivors(random: &mut Random) -> Survivors {
     random.one_of(&[
         Survivors::Random,
         Survivors::Random,

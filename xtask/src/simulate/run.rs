@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use isobath::Durability;
 use isobath::{Error, Simulation, Store, Tree, Volume};
-use isobath_io::{Fault, FaultDevice, FaultRule, Op, Trigger};
+use isobath_io::{Device, Fault, FaultDevice, FaultRule, LOG_OFFSET, Op, Survivors, Trigger};
 
 use super::actor::{Actor, Passing};
-use super::plan::{Damage, Scenario, survivors};
+use super::plan::{Damage, LOG_HEADERS, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
 use crate::data::{Universe, key_bytes};
@@ -257,6 +257,10 @@ impl Run {
                 | Error::Structure { .. }
                 | Error::SuperblockDamaged { .. }
                 | Error::NotClosedCleanly { .. }
+                | Error::LogDamaged { .. }
+                | Error::LogHeaderDamaged { .. }
+                | Error::LogOutOfStep { .. }
+                | Error::NotALog { .. }
         );
         let failed = matches!(
             error,
@@ -402,8 +406,13 @@ impl Run {
         let first = self.scenario.first_byte_at_risk();
         let length = device.bytes();
         // Most of the device holds nothing that matters.
+        let log = device.log_len().saturating_sub(LOG_HEADERS);
         for _ in 0..ROTTEN_BITS {
-            let at = first + self.random.below(length - first);
+            let at = if log > 0 && self.random.chance(25) {
+                LOG_OFFSET + LOG_HEADERS + self.random.below(log)
+            } else {
+                first + self.random.below(length - first)
+            };
             let bit = 1 << self.random.below(8);
             device.corrupt(at..at + 1, |bytes| bytes[0] ^= bit);
         }
@@ -438,6 +447,7 @@ impl Run {
                 transactions: self.scenario.transactions,
                 passing: (number == 0).then(|| self.passing_tree(&between.known)),
                 large_values: self.scenario.large_values,
+                drops: self.scenario.drops,
             };
             let ended = Ending(Arc::clone(&ended));
             let watched = Arc::clone(recorder);
@@ -554,16 +564,17 @@ impl Run {
         self.note(between.device.digest());
         self.report.ios += between.device.io_count();
         let plan = self.scenario.device(round + 1);
-        let kept = match ended {
-            Ended::Done | Ended::Failed => isobath_io::Survivors::Executed,
+        let (data, log) = match ended {
+            Ended::Done | Ended::Failed => (Survivors::Executed, Survivors::Executed),
             Ended::Cut => {
                 self.report.crashes += 1;
-                survivors(&mut self.random)
+                survivors(&mut self.random, self.scenario.log_apart)
             }
         };
+        let variant = self.random.bits();
         let mut image = between
             .device
-            .crash_image_with(kept, self.random.bits(), plan.clone());
+            .crash_image_apart(data, log, variant, plan.clone());
         if matches!(ended, Ended::Cut) {
             image = self.interrupt_recovery(image, round)?;
         }
@@ -674,8 +685,8 @@ impl Run {
             self.report.interruptions += 1;
             self.report.ios += image.io_count();
             let plan = self.scenario.device(round + 100 + again);
-            let kept = survivors(&mut self.random);
-            image = image.crash_image_with(kept, self.random.bits(), plan);
+            let (data, log) = survivors(&mut self.random, self.scenario.log_apart);
+            image = image.crash_image_apart(data, log, self.random.bits(), plan);
         }
         Ok(image)
     }

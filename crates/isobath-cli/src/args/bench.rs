@@ -151,6 +151,14 @@ pub(crate) struct LookupArgs {
     /// Size of Isobath's log [default: a quarter of the pool]
     #[arg(long, value_name = "SIZE", conflicts_with = "log_off")]
     pub(crate) log: Option<Size>,
+    /// File (made and removed again) or empty block device for Isobath's log [default: in the store's file]
+    #[arg(
+        long,
+        value_name = "PATH",
+        conflicts_with_all = ["log_off", "memory_device"],
+        value_hint = ValueHint::FilePath
+    )]
+    pub(crate) log_path: Option<PathBuf>,
     /// Acknowledge Isobath's commits once they are durable, up to 10 ms before, or whenever
     #[arg(
         long,

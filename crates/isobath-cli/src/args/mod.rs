@@ -1,5 +1,6 @@
 //! What the command line may say.
 
+mod backup;
 mod bench;
 mod data;
 mod drive;
@@ -10,6 +11,7 @@ mod values;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
+pub(crate) use backup::{BackupArgs, RestoreArgs, SalvageArgs};
 pub(crate) use bench::{
     BenchArgs, BenchVerb, CallFrom, Durable, EngineName, LookupArgs, QuickstartArgs,
 };
@@ -95,6 +97,12 @@ pub(crate) enum Verb {
     Export(ExportArgs),
     /// Read an export file into a store
     Import(ImportArgs),
+    /// Copy a whole store into a backup file, or what has changed since an earlier one
+    Backup(BackupArgs),
+    /// Make a store from backup files
+    Restore(RestoreArgs),
+    /// Copy whatever can be read out of a damaged store into a new one
+    Salvage(SalvageArgs),
     /// Measure the I/O layer and the drive alone
     Raw(RawArgs),
     /// Measure engines: Isobath and its rivals, beside the drive's own limit
@@ -129,6 +137,10 @@ pub(crate) struct StoreArgs {
     /// Worker threads [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<std::num::NonZeroUsize>,
+    /// File or block device for the log of a new store, best on another drive than the data; or where the log of an existing
+    /// store was moved to [default: the store's own files; where the store says]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) log_path: Option<PathBuf>,
 }
 
 /// Which tree of a store.

@@ -211,9 +211,10 @@ pub(crate) fn lookup(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let plan = plan(args)?;
-    let ours = match &plan.engine.path {
-        Some(path) if !plan.keep && !path.exists() => vec![path.clone()],
-        _ => Vec::new(),
+    let made = plan.engine.path.iter().chain(&plan.engine.space.log_path);
+    let ours = match plan.keep {
+        true => Vec::new(),
+        false => made.filter(|path| !path.exists()).cloned().collect(),
     };
     let progress = Progress::start(global.quiet, ours)?;
     let report = isobath_lab::bench::lookup(&plan, &progress)?;
@@ -276,6 +277,7 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
                 } else {
                     args.log.map(|size| size.0)
                 },
+                log_path: args.log_path.clone(),
                 buffered_ms: match args.durability {
                     Durable::Synced => None,
                     Durable::Buffered => Some(10),

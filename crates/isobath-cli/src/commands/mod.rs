@@ -1,5 +1,6 @@
 //! One function per verb.
 
+mod backup;
 mod data;
 mod drive;
 mod load;
@@ -43,6 +44,25 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         }
         Verb::Export(args) => whole::export(&args, global, &mut out)?,
         Verb::Import(args) => whole::import(&args, global, &mut out)?,
+        Verb::Backup(args) => backup::backup(&args, global, &mut out)?,
+        Verb::Restore(args) => {
+            let sound = backup::restore(&args, global, &mut out)?;
+            out.finish()?;
+            return if sound {
+                Ok(())
+            } else {
+                Err(Failure::Reported)
+            };
+        }
+        Verb::Salvage(args) => {
+            let whole = backup::salvage(&args, global, &mut out)?;
+            out.finish()?;
+            return if whole {
+                Ok(())
+            } else {
+                Err(Failure::Reported)
+            };
+        }
         Verb::Raw(args) => raw::raw(&args, global, &mut out)?,
         Verb::Bench(args) => match args.verb {
             BenchVerb::Lookup(args) => measure::lookup(&args, global, &mut out)?,

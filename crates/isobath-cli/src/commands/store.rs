@@ -14,7 +14,10 @@ pub(crate) const SMALL_POOL: u64 = 64 << 20;
 pub(crate) const LARGE_POOL: u64 = 256 << 20;
 
 fn options(args: &StoreArgs, pool: u64) -> Options {
-    let options = Options::new().pool_bytes(args.pool.map_or(pool, |size| size.0));
+    let mut options = Options::new().pool_bytes(args.pool.map_or(pool, |size| size.0));
+    if let Some(path) = &args.log_path {
+        options = options.log_path(path);
+    }
     match args.workers {
         Some(workers) => options.workers(workers.get()),
         None => options,

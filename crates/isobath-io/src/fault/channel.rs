@@ -88,7 +88,7 @@ impl FaultChannel {
             let io = slot.io;
             let task = match io.op {
                 Op::Read => Task::Read,
-                Op::Flush => Task::Flush,
+                Op::Flush => Task::Flush { log_too: false },
                 Op::Discard => Task::Discard,
                 Op::Write | Op::WriteV => Task::Write {
                     // SAFETY: the submitter vouches for the memory until the completion.

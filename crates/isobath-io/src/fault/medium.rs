@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use crate::device::LOG_OFFSET;
 use crate::fault::plan::Survivors;
 use crate::fault::rng::Rng;
 
 pub(super) const PAGE: u64 = 4096;
 pub(super) const SECTOR: u64 = 512;
+/// The first page of the log device.
+const LOG_PAGE: u64 = LOG_OFFSET / PAGE;
 
 /// Pages are immutable and shared: between what is visible and what is durable, and between a device and its crash
 /// images.
@@ -52,32 +55,59 @@ impl Hasher for PageHasher {
 
 pub(super) type PageMap<T> = HashMap<u64, T, BuildHasherDefault<PageHasher>>;
 
+/// One of the two devices: the data, or the log.
 #[derive(Default)]
-pub(super) struct Medium {
+struct Side {
     /// What reads see; `None` is zeros.
     visible: Vec<Option<Page>>,
     /// What is certain to survive.
     durable: Vec<Option<Page>>,
-    /// Per page, in the order of execution.
+}
+
+impl Side {
+    fn grow(&mut self, bytes: u64) {
+        let pages = bytes.div_ceil(PAGE) as usize;
+        self.visible.resize(pages.max(self.visible.len()), None);
+        self.durable.resize(pages.max(self.durable.len()), None);
+    }
+}
+
+fn is_log(page: u64) -> bool {
+    page >= LOG_PAGE
+}
+
+#[derive(Default)]
+pub(super) struct Medium {
+    data: Side,
+    log: Side,
+    /// Per page of both, in the order of execution.
     volatile: PageMap<Vec<Version>>,
 }
 
 impl Medium {
     pub(super) fn grow(&mut self, bytes: u64) {
-        let pages = bytes.div_ceil(PAGE) as usize;
-        self.visible.resize(pages.max(self.visible.len()), None);
-        self.durable.resize(pages.max(self.durable.len()), None);
+        self.data.grow(bytes);
+    }
+
+    pub(super) fn grow_log(&mut self, bytes: u64) {
+        self.log.grow(bytes);
     }
 
     /// The page that reads see.
     pub(super) fn page(&self, page: u64) -> Option<Page> {
-        self.visible.get(page as usize).cloned().flatten()
+        let (side, index) = if is_log(page) {
+            (&self.log, page - LOG_PAGE)
+        } else {
+            (&self.data, page)
+        };
+        side.visible.get(index as usize).cloned().flatten()
     }
 
     /// Executes a write: visible at once, and durable too when it says so.
     pub(super) fn write(&mut self, write: u64, parts: &[PageWrite], durable: bool) {
         for part in parts {
-            let Some(visible) = self.visible.get_mut(part.page as usize) else {
+            let (side, index) = place(&mut self.data, &mut self.log, part.page);
+            let Some(visible) = side.visible.get_mut(index) else {
                 continue;
             };
             merge(visible, part.mask, &part.data);
@@ -85,7 +115,7 @@ impl Medium {
             if durable {
                 // What was written before cannot come back over it.
                 versions.iter_mut().for_each(|v| v.mask &= !part.mask);
-                merge(&mut self.durable[part.page as usize], part.mask, &part.data);
+                merge(&mut side.durable[index], part.mask, &part.data);
                 versions.retain(|v| v.mask != 0);
             } else {
                 versions.push(Version {
@@ -100,10 +130,14 @@ impl Medium {
         }
     }
 
-    /// Makes the writes that `covered` names durable.
-    pub(super) fn flush(&mut self, covered: impl Fn(u64) -> bool) {
-        let durable = &mut self.durable;
+    /// Makes the writes that `covered` names durable; those to the log device only if it is flushed too.
+    pub(super) fn flush(&mut self, covered: impl Fn(u64) -> bool, log_too: bool) {
+        let (data, log) = (&mut self.data, &mut self.log);
         self.volatile.retain(|page, versions| {
+            if is_log(*page) && !log_too {
+                return true;
+            }
+            let (side, index) = place(data, log, *page);
             for i in 0..versions.len() {
                 if !covered(versions[i].write) {
                     continue;
@@ -111,7 +145,7 @@ impl Medium {
                 let (older, rest) = versions.split_at_mut(i);
                 let version = &mut rest[0];
                 older.iter_mut().for_each(|v| v.mask &= !version.mask);
-                merge(&mut durable[*page as usize], version.mask, &version.data);
+                merge(&mut side.durable[index], version.mask, &version.data);
                 version.mask = 0;
             }
             versions.retain(|v| v.mask != 0);
@@ -121,9 +155,9 @@ impl Medium {
 
     /// Changes bytes of one page in what reads see and in what survives, with no write remembered.
     pub(super) fn alter(&mut self, page: u64, change: impl Fn(&mut [u8; PAGE as usize])) {
-        let index = page as usize;
-        for side in [&mut self.visible, &mut self.durable] {
-            if let Some(slot) = side.get_mut(index) {
+        let (side, index) = place(&mut self.data, &mut self.log, page);
+        for pages in [&mut side.visible, &mut side.durable] {
+            if let Some(slot) = pages.get_mut(index) {
                 let data = slot.get_or_insert_with(zeros);
                 change(Arc::make_mut(data));
             }
@@ -133,33 +167,41 @@ impl Medium {
         }
     }
 
-    /// The medium as found after a power loss. `in_flight` are writes that were submitted and not executed.
+    /// The medium as found after a power loss: what survives of the data, and of the log. `in_flight` are writes that
+    /// were submitted and not executed.
     pub(super) fn after_power_loss(
         &self,
-        survivors: Survivors,
+        survivors: [Survivors; 2],
         in_flight: &[(u64, &[PageWrite])],
         unit: u64,
         mut rng: Rng,
     ) -> Medium {
-        let mut durable = self.durable.clone();
-        match survivors {
-            Survivors::None => {}
-            Survivors::Executed => durable.clone_from(&self.visible),
-            Survivors::Random => {
-                let luck = Luck::draw(&mut rng, unit);
-                for (page, write, mask, data) in self.candidates(in_flight) {
-                    let kept = luck.kept(write, page, mask);
-                    if let Some(slot) = durable.get_mut(page as usize) {
-                        merge(slot, kept, &data);
-                    }
-                }
+        let mut after = Medium::default();
+        for (to, from, survivors) in [
+            (&mut after.data, &self.data, survivors[0]),
+            (&mut after.log, &self.log, survivors[1]),
+        ] {
+            to.durable = match survivors {
+                Survivors::Executed => from.visible.clone(),
+                Survivors::None | Survivors::Random => from.durable.clone(),
+            };
+        }
+        let luck = [Luck::draw(&mut rng, unit), Luck::draw(&mut rng, unit)];
+        for (page, write, mask, data) in self.candidates(in_flight) {
+            let which = usize::from(is_log(page));
+            if survivors[which] != Survivors::Random {
+                continue;
+            }
+            let kept = luck[which].kept(write, page, mask);
+            let (side, index) = place(&mut after.data, &mut after.log, page);
+            if let Some(slot) = side.durable.get_mut(index) {
+                merge(slot, kept, &data);
             }
         }
-        Medium {
-            visible: durable.clone(),
-            durable,
-            volatile: PageMap::default(),
+        for side in [&mut after.data, &mut after.log] {
+            side.visible.clone_from(&side.durable);
         }
+        after
     }
 
     /// All writes that may survive, in order of pages, then of execution, then those in flight.
@@ -178,6 +220,15 @@ impl Medium {
         // Stable: keeps the order of execution within a page, which is not the order of submission.
         all.sort_by_key(|(page, ..)| *page);
         all
+    }
+}
+
+/// Which device a page is on, and its number there.
+fn place<'m>(data: &'m mut Side, log: &'m mut Side, page: u64) -> (&'m mut Side, usize) {
+    if is_log(page) {
+        (log, (page - LOG_PAGE) as usize)
+    } else {
+        (data, page as usize)
     }
 }
 
@@ -296,7 +347,7 @@ mod tests {
 
     fn lost(medium: &Medium) -> Medium {
         let rng = Rng::new(0, Purpose::Crash, 0);
-        medium.after_power_loss(Survivors::None, &[], 512, rng)
+        medium.after_power_loss([Survivors::None; 2], &[], 512, rng)
     }
 
     #[test]
@@ -307,11 +358,11 @@ mod tests {
         put(&mut medium, 1, 3584, 512, 2, true);
         for seed in 0..100 {
             let rng = Rng::new(seed, Purpose::Crash, 0);
-            let after = medium.after_power_loss(Survivors::Random, &[], 512, rng);
+            let after = medium.after_power_loss([Survivors::Random; 2], &[], 512, rng);
             assert_eq!(sector(&after, 3584), 2);
             assert!([0, 1].contains(&sector(&after, 4096)));
         }
-        medium.flush(|write| write == 0);
+        medium.flush(|write| write == 0, false);
         assert_eq!(
             (sector(&lost(&medium), 3584), sector(&lost(&medium), 4096)),
             (2, 1)
@@ -324,11 +375,37 @@ mod tests {
         medium.grow(4096);
         put(&mut medium, 5, 0, 512, 5, false);
         put(&mut medium, 3, 0, 1024, 3, false);
-        medium.flush(|write| write == 3);
+        medium.flush(|write| write == 3, false);
         // 3 was executed after 5: what 5 wrote first can never win again.
         assert_eq!(sector(&lost(&medium), 0), 3);
         assert!(medium.volatile.is_empty());
         assert_eq!(sector(&medium, 512), 3);
+    }
+
+    #[test]
+    fn the_log_device_is_flushed_and_loses_its_cache_on_its_own() {
+        let mut medium = Medium::default();
+        medium.grow(4096);
+        medium.grow_log(4096);
+        put(&mut medium, 0, 0, 512, 1, false);
+        put(&mut medium, 1, LOG_OFFSET, 512, 2, false);
+        let values = |medium: &Medium| (sector(medium, 0), sector(medium, LOG_OFFSET));
+        assert_eq!(values(&medium), (1, 2));
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..200 {
+            let rng = Rng::new(seed, Purpose::Crash, 0);
+            let after = medium.after_power_loss([Survivors::Random; 2], &[], 512, rng);
+            seen.insert(values(&after));
+        }
+        assert_eq!(seen.len(), 4, "{seen:?}");
+        let rng = || Rng::new(0, Purpose::Crash, 0);
+        let kept = [Survivors::None, Survivors::Executed];
+        let after = medium.after_power_loss(kept, &[], 512, rng());
+        assert_eq!(values(&after), (0, 2));
+        medium.flush(|_| true, false);
+        assert_eq!(values(&lost(&medium)), (1, 0));
+        medium.flush(|_| true, true);
+        assert_eq!(values(&lost(&medium)), (1, 2));
     }
 
     #[test]

@@ -25,6 +25,9 @@ use state::{State, Task};
 /// can be repeated exactly. Its clock is simulated: every poll takes one microsecond, and a `wait` jumps to the next
 /// completion. Effects of an I/O happen at its completion; a write's data is taken at its hand-over.
 ///
+/// With [`FaultPlan::log_bytes`] there is a log device too, with a cache of its own; the sequence of I/Os, the clock and the
+/// rules are those of both, and the power goes for both at once.
+///
 /// A write is durable when it is [`durable`](crate::Io::durable) and complete, or when a flush completed that was handed
 /// over after the write's completion had been *reaped*; not earlier, which is what callers may assume of a real drive.
 ///
@@ -66,9 +69,10 @@ impl FaultDevice {
     }
 
     /// What a power loss at this moment would leave: a new device with the same plan, whose rules have counted nothing yet.
-    /// This device goes on undisturbed. `variant` draws one of the many possible outcomes of [`Survivors::Random`].
+    /// This device goes on undisturbed. `variant` draws one of the many possible outcomes of [`Survivors::Random`]. The
+    /// log device, where there is one, loses its cache in the same way, by a draw of its own.
     pub fn crash_image(&self, survivors: Survivors, variant: u64) -> Arc<FaultDevice> {
-        self.image(survivors, variant, self.plan.clone())
+        self.image([survivors; 2], variant, self.plan.clone())
     }
 
     /// The same, with another plan for the time after.
@@ -78,10 +82,21 @@ impl FaultDevice {
         variant: u64,
         plan: FaultPlan,
     ) -> Arc<FaultDevice> {
-        self.image(survivors, variant, plan)
+        self.image([survivors; 2], variant, plan)
     }
 
-    fn image(&self, survivors: Survivors, variant: u64, plan: FaultPlan) -> Arc<FaultDevice> {
+    /// The same, where the data device and the log device fare differently.
+    pub fn crash_image_apart(
+        &self,
+        data: Survivors,
+        log: Survivors,
+        variant: u64,
+        plan: FaultPlan,
+    ) -> Arc<FaultDevice> {
+        self.image([data, log], variant, plan)
+    }
+
+    fn image(&self, survivors: [Survivors; 2], variant: u64, plan: FaultPlan) -> Arc<FaultDevice> {
         let state = self.lock().after_power_loss(&plan, survivors, variant);
         Arc::new(FaultDevice {
             state: Mutex::new(state),
@@ -108,7 +123,7 @@ impl FaultDevice {
         self.lock().is_off()
     }
 
-    /// Bytes of the device now.
+    /// Bytes of the device now, the log device excluded.
     pub fn bytes(&self) -> u64 {
         self.lock().len()
     }
@@ -211,6 +226,10 @@ impl Device for FaultDevice {
         Ok(())
     }
 
+    fn log_len(&self) -> u64 {
+        self.lock().log_len()
+    }
+
     fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
         options.check()?;
         channel::open(self, options)
@@ -243,7 +262,8 @@ impl Device for FaultDevice {
     }
 
     fn sync(&self) -> Result<(), IoError> {
-        self.blocking(Op::Flush, 0, 0, Task::Flush).map(|_| ())
+        let flush = Task::Flush { log_too: true };
+        self.blocking(Op::Flush, 0, 0, flush).map(|_| ())
     }
 
     fn backend_report(&self) -> BackendReport {

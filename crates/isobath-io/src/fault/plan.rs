@@ -104,6 +104,7 @@ pub struct FaultPlan {
     pub(crate) max_bytes: Option<u64>,
     pub(crate) space_bytes: u64,
     pub(crate) logical_block: u32,
+    pub(crate) log_bytes: u64,
     pub(crate) sleeps: bool,
 }
 
@@ -118,6 +119,7 @@ impl FaultPlan {
             max_bytes: None,
             space_bytes: u64::MAX,
             logical_block: 512,
+            log_bytes: 0,
             sleeps: false,
         }
     }
@@ -148,6 +150,13 @@ impl FaultPlan {
     #[must_use]
     pub fn logical_block(mut self, bytes: u32) -> Self {
         self.logical_block = if bytes >= 4096 { 4096 } else { 512 };
+        self
+    }
+
+    /// Bytes of a log device beside it, a multiple of 4096; default 0, none. A crash image keeps the one that was there.
+    #[must_use]
+    pub fn log_bytes(mut self, bytes: u64) -> Self {
+        self.log_bytes = bytes / 4096 * 4096;
         self
     }
 

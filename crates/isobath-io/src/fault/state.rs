@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
+use crate::device::LOG_OFFSET;
 use crate::error::{IoError, IoErrorKind};
 use crate::fault::medium::{
     Medium, PAGE, Page, PageMap, PageWrite, SECTOR, page_writes, random_units,
@@ -19,7 +20,10 @@ pub(super) enum Task {
         parts: Vec<PageWrite>,
         durable: bool,
     },
-    Flush,
+    Flush {
+        /// The log device is flushed as well.
+        log_too: bool,
+    },
     Discard,
 }
 
@@ -85,6 +89,8 @@ pub(super) struct State {
     latency_us: (u64, u64),
     unit: u64,
     len: u64,
+    /// Bytes of the log device.
+    log_len: u64,
     medium: Medium,
     rules: Vec<Rule>,
     off: bool,
@@ -104,16 +110,18 @@ impl State {
     pub(super) fn new(plan: &FaultPlan, len: u64) -> State {
         let mut medium = Medium::default();
         medium.grow(len);
-        State::over(plan, medium, len)
+        medium.grow_log(plan.log_bytes);
+        State::over(plan, medium, (len, plan.log_bytes))
     }
 
-    fn over(plan: &FaultPlan, medium: Medium, len: u64) -> State {
+    fn over(plan: &FaultPlan, medium: Medium, (len, log_len): (u64, u64)) -> State {
         let rules = plan.rules.iter().cloned();
         State {
             seed: plan.seed,
             latency_us: (*plan.latency_us.start(), *plan.latency_us.end()),
             unit: u64::from(plan.atomic_unit),
             len,
+            log_len,
             medium,
             rules: rules.map(|rule| Rule { rule, seen: 0 }).collect(),
             off: false,
@@ -130,6 +138,19 @@ impl State {
 
     pub(super) fn len(&self) -> u64 {
         self.len
+    }
+
+    pub(super) fn log_len(&self) -> u64 {
+        self.log_len
+    }
+
+    /// The bytes of the device on which `offset` lies.
+    fn device_of(&self, offset: u64) -> Range<u64> {
+        if offset >= LOG_OFFSET {
+            LOG_OFFSET..LOG_OFFSET + self.log_len
+        } else {
+            0..self.len
+        }
     }
 
     pub(super) fn grow(&mut self, len: u64) {
@@ -167,7 +188,7 @@ impl State {
 
     pub(super) fn check(&self, op: Op, offset: u64, len: u64) -> Result<(), IoError> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(()),
+            Some(end) if end <= self.device_of(offset).end => Ok(()),
             _ => Err(IoError::new(IoErrorKind::OutOfRange, op, offset, len)),
         }
     }
@@ -356,13 +377,13 @@ impl State {
             Task::Write { parts, durable } => {
                 self.effect_of_write((index, io), parts, *durable, &mut rng, &mut finished);
             }
-            Task::Flush => {
+            Task::Flush { log_too } => {
                 if matches!(io.fault, Some(Fault::Short | Fault::Torn)) {
                     return Finished::failed(index, io.slot, IoErrorKind::Media);
                 }
                 let covered = |w: u64| w < io.before && io.except.binary_search(&w).is_err();
                 if io.fault != Some(Fault::Lost) {
-                    self.medium.flush(covered);
+                    self.medium.flush(covered, *log_too);
                 }
             }
             Task::Discard => self.effect_of_discard(index, io),
@@ -435,10 +456,11 @@ impl State {
         self.medium.write(index, &changed, durable);
     }
 
-    /// Where a misdirected I/O goes: anywhere, in steps of the atomic unit.
+    /// Where a misdirected I/O goes: anywhere on its device, in steps of the atomic unit.
     fn elsewhere(&self, io: &Flying, rng: &mut Rng) -> u64 {
-        let places = (self.len - io.len) / self.unit + 1;
-        rng.below(places) * self.unit
+        let device = self.device_of(io.offset);
+        let places = (device.end - device.start - io.len) / self.unit + 1;
+        device.start + rng.below(places) * self.unit
     }
 
     /// The bytes of a discarded range are undefined: each page keeps them or becomes zero, as the seed wants.
@@ -485,7 +507,7 @@ impl State {
     pub(super) fn after_power_loss(
         &self,
         plan: &FaultPlan,
-        survivors: Survivors,
+        survivors: [Survivors; 2],
         variant: u64,
     ) -> State {
         let mut in_flight: Vec<(u64, &[PageWrite])> = Vec::new();
@@ -503,11 +525,11 @@ impl State {
         let medium = self
             .medium
             .after_power_loss(survivors, &in_flight, self.unit, rng);
-        State::over(plan, medium, self.len)
+        State::over(plan, medium, (self.len, self.log_len))
     }
 
     pub(super) fn corrupt(&mut self, range: Range<u64>, change: &impl Fn(&mut [u8])) {
-        let end = range.end.min(self.len);
+        let end = range.end.min(self.device_of(range.start).end);
         let mut at = range.start;
         while at < end {
             let start = (at % PAGE) as usize;

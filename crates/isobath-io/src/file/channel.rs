@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::device::{Channel, ChannelOptions, QueueFull};
+use crate::device::{Channel, ChannelOptions, Device, QueueFull};
 use crate::error::{ChannelError, IoError, IoErrorKind, VolumeError};
 use crate::file::FileDevice;
 use crate::file::aio::AioQueue;
@@ -38,8 +38,8 @@ pub(super) fn open(
         reason: e.to_string(),
     };
     let wake = Arc::new(EventWake::new().map_err(|e| refused("eventfd", e))?);
-    let fds: Vec<i32> = device.members.iter().map(|m| m.fd()).collect();
-    let blocks = device.members.iter().map(|m| m.block_device).collect();
+    let fds: Vec<i32> = device.all_members().map(|m| m.fd()).collect();
+    let blocks = device.all_members().map(|m| m.block_device).collect();
     match backend {
         BackendKind::IoUring { iopoll, sqpoll } => {
             let modes = UringModes { iopoll, sqpoll };
@@ -100,6 +100,8 @@ struct FileChannel<Q: Queue> {
     queue: Q,
     wake: Arc<EventWake>,
     depth: u32,
+    /// The alignment that I/Os need.
+    block: u32,
     latencies: bool,
     /// I/Os accepted and not yet reaped.
     in_flight: u32,
@@ -129,6 +131,7 @@ impl<Q: Queue> FileChannel<Q> {
     ) -> FileChannel<Q> {
         let depth = options.depth as usize;
         FileChannel {
+            block: device.logical_block(),
             device,
             queue,
             wake,
@@ -254,7 +257,7 @@ impl<Q: Queue> FileChannel<Q> {
 
     /// Checks an I/O's arguments; returns its length in bytes.
     fn check(&self, io: &Io, ranges: &[IoVec]) -> Result<u64, IoError> {
-        let block = self.device.block;
+        let block = self.block;
         let aligned = |bits: u64| bits.is_multiple_of(u64::from(block));
         let len = u64::from(io.len);
         let (len, ok) = match io.op {
@@ -351,7 +354,7 @@ impl<Q: Queue> FileChannel<Q> {
 
     /// The result of a request, or `None` when (the rest of) it must be submitted again.
     fn judge(&mut self, token: u32, result: i32) -> Option<Result<(), IoErrorKind>> {
-        let block = self.device.block;
+        let block = self.block;
         let slot = &mut self.slots[token as usize];
         if result < 0 {
             let again = matches!(-result, libc::EAGAIN | libc::EINTR);
@@ -359,7 +362,7 @@ impl<Q: Queue> FileChannel<Q> {
                 slot.retries += 1;
                 return None;
             }
-            let member = &self.device.members[slot.member as usize];
+            let member = self.device.member(slot.member);
             if slot.op == Op::Discard && result == -libc::EOPNOTSUPP && member.block_device {
                 // The asynchronous way zeroes the range as well, which fewer drives can do than discard.
                 let (at, len) = (slot.physical, slot.len);
@@ -397,10 +400,10 @@ impl<Q: Queue> FileChannel<Q> {
         let slot = &mut self.slots[token as usize];
         slot.vec = Vec::new();
         let (op, parent, len, user_data) = (slot.op, slot.parent, slot.len, slot.user_data);
-        let (start, logical, member) = (slot.start, slot.logical, slot.member as usize);
+        let (start, logical, member) = (slot.start, slot.logical, slot.member);
         self.free.push(token);
         let result = result.map_err(|kind| {
-            IoError::new(kind, op, logical, len).on(&self.device.members[member].path)
+            IoError::new(kind, op, logical, len).on(&self.device.member(member).path)
         });
         if parent == WHOLE {
             return self.complete(op, user_data, len, start, now, result, out);

@@ -3,6 +3,7 @@
 mod aio;
 mod channel;
 mod label;
+mod log;
 mod member;
 mod pread;
 mod probe;
@@ -17,25 +18,29 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::aligned::AlignedBuf;
-use crate::device::{Channel, ChannelOptions, Device, Layout};
+use crate::device::{Channel, ChannelOptions, Device, LOG_OFFSET, Layout};
 use crate::error::{IoError, IoErrorKind, VolumeError};
 use crate::io::Op;
 use crate::options::{Access, BackendKind, BackendReport, MAX_MEMBERS, VolumeOptions};
 use label::{DATA_OFFSET, Label};
+use log::LogMember;
 use member::{Member, os};
 use stripe::{Piece, StripeMap};
 
 /// A volume striped over files and block devices.
 pub(crate) struct FileDevice {
     members: Vec<Member>,
+    log: OnceLock<LogMember>,
     map: StripeMap,
     len: AtomicU64,
     block: u32,
     limit: Option<u64>,
     read_only: bool,
+    /// What every further file is opened with.
+    options: VolumeOptions,
     backend: BackendKind,
     notes: Mutex<Vec<String>>,
     /// The label as last written (index 0); held while the volume grows.
@@ -205,23 +210,36 @@ impl FileDevice {
         }
         let mut notes = Vec::new();
         for member in members.iter().filter(|m| m.direct_refused) {
-            notes.push(format!(
-                "{}: the file system refuses O_DIRECT, I/O goes through the page cache",
-                member.path.display()
-            ));
+            notes.push(no_direct(member));
         }
         let backend = probe::choose(&members, options.backend, &mut notes)?;
         Ok(FileDevice {
             block: members.iter().map(|m| m.block).max().unwrap_or(4096),
             members,
+            log: OnceLock::new(),
             map,
             len: AtomicU64::new(label.len),
             limit,
             read_only: options.access == Access::ReadOnly,
+            options: options.clone(),
             backend,
             notes: Mutex::new(notes),
             label: Mutex::new(label),
         })
+    }
+
+    /// The members and then, where there is one, the log device: in the order of a piece's number.
+    fn all_members(&self) -> impl Iterator<Item = &Member> {
+        let log = self.log.get().map(|log| &log.member);
+        self.members.iter().chain(log)
+    }
+
+    /// Number `index` of [`all_members`](Self::all_members).
+    fn member(&self, index: u32) -> &Member {
+        match self.log.get() {
+            Some(log) if index as usize == self.members.len() => &log.member,
+            _ => &self.members[index as usize],
+        }
     }
 
     /// Adds a note to the report, once.
@@ -278,15 +296,20 @@ impl FileDevice {
         if !aligned {
             return fail(IoErrorKind::Misaligned);
         }
+        let limit = if offset >= LOG_OFFSET {
+            LOG_OFFSET + self.log_len()
+        } else {
+            self.len()
+        };
         match offset.checked_add(len) {
-            Some(end) if end <= self.len() => Ok(()),
+            Some(end) if end <= limit => Ok(()),
             _ => fail(IoErrorKind::OutOfRange),
         }
     }
 
     /// Reads whole blocks of one piece.
     fn read_piece(&self, piece: Piece, buf: &mut [u8], logical: u64) -> Result<(), IoError> {
-        let member = &self.members[piece.member as usize];
+        let member = self.member(piece.member);
         member.file.read_exact_at(buf, piece.at).map_err(|e| {
             let kind = match e.kind() {
                 std::io::ErrorKind::UnexpectedEof => IoErrorKind::Short { done: 0 },
@@ -310,7 +333,8 @@ impl Device for FileDevice {
     }
 
     fn logical_block(&self) -> u32 {
-        self.block
+        let log = self.log.get().map_or(0, |log| log.member.block);
+        self.block.max(log)
     }
 
     fn grow(&self, new_len: u64) -> Result<(), VolumeError> {
@@ -341,13 +365,25 @@ impl Device for FileDevice {
         self.grow_locked(label, new_len)
     }
 
+    fn log_len(&self) -> u64 {
+        self.log.get().map_or(0, |log| log.len)
+    }
+
+    fn create_log(&self, path: &Path, bytes: u64) -> Result<(), VolumeError> {
+        self.create_log_member(path, bytes)
+    }
+
+    fn open_log(&self, path: &Path) -> Result<(), VolumeError> {
+        self.open_log_member(path)
+    }
+
     fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
         channel::open(self, options)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
         self.check(Op::Read, offset, buf.len() as u64, true)?;
-        let block = u64::from(self.block);
+        let block = u64::from(self.logical_block());
         let end = offset + buf.len() as u64;
         let mut bounce = AlignedBuf::new((end - offset + 2 * block).min(BOUNCE) as usize);
         let mut at = offset;
@@ -375,12 +411,12 @@ impl Device for FileDevice {
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
         let len = buf.len() as u64;
-        let aligned = (offset | len).is_multiple_of(u64::from(self.block));
+        let aligned = (offset | len).is_multiple_of(u64::from(self.logical_block()));
         self.check(Op::Write, offset, len, aligned)?;
         let mut bounce = AlignedBuf::new(len.min(BOUNCE) as usize);
         let mut done = 0;
         for piece in self.map.pieces(offset, len) {
-            let member = &self.members[piece.member as usize];
+            let member = self.member(piece.member);
             let mut at = 0;
             while at < piece.len {
                 let n = (piece.len - at).min(BOUNCE) as usize;
@@ -398,7 +434,7 @@ impl Device for FileDevice {
     }
 
     fn sync(&self) -> Result<(), IoError> {
-        for member in &self.members {
+        for member in self.all_members() {
             sys::sync(member.fd()).map_err(|e| {
                 let kind = IoErrorKind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
                 IoError::new(kind, Op::Flush, 0, 0).on(&member.path)
@@ -418,10 +454,17 @@ impl Device for FileDevice {
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         BackendReport {
             backend: self.backend,
-            direct: self.members.iter().all(|m| m.direct),
+            direct: self.all_members().all(|m| m.direct),
             notes: notes.clone(),
         }
     }
+}
+
+fn no_direct(member: &Member) -> String {
+    format!(
+        "{}: the file system refuses O_DIRECT, I/O goes through the page cache",
+        member.path.display()
+    )
 }
 
 fn map_of(label: &Label) -> StripeMap {

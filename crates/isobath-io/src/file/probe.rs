@@ -61,6 +61,22 @@ pub(super) fn choose(
     }
 }
 
+/// Whether `backend`, which serves the volume, serves its log device too.
+pub(super) fn serves(log: &Member, backend: BackendKind) -> Result<(), VolumeError> {
+    let member = std::slice::from_ref(log);
+    let (name, tried) = match backend {
+        BackendKind::IoUring { iopoll, sqpoll } => {
+            (UringQueue::NAME, try_uring(member, iopoll, sqpoll))
+        }
+        BackendKind::Libaio => (AioQueue::NAME, try_aio(member)),
+        _ => return Ok(()),
+    };
+    tried.map_err(|e| VolumeError::BackendRefused {
+        backend: name,
+        reason: format!("{}: {}", log.path.display(), explain(&e)),
+    })
+}
+
 fn choose_auto(members: &[Member], notes: &mut Vec<String>) -> BackendKind {
     let uring = match try_uring(members, false, false) {
         Ok(()) => {

@@ -1,4 +1,6 @@
-//! RAID-0: where a logical range lies.
+//! RAID-0: where a logical range lies. The log device, which is not striped, comes behind the members.
+
+use crate::device::LOG_OFFSET;
 
 /// How a volume's bytes are spread over its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +22,9 @@ pub(crate) struct Piece {
 impl StripeMap {
     /// The member and its byte at which logical byte `x` lies.
     pub(crate) fn locate(&self, x: u64) -> (u32, u64) {
+        if x >= LOG_OFFSET {
+            return (self.members, x - LOG_OFFSET);
+        }
         if self.members == 1 {
             return (0, self.data_offset + x);
         }
@@ -34,7 +39,7 @@ impl StripeMap {
 
     /// Bytes from logical byte `x` on that lie on one member in one piece.
     pub(crate) fn run(&self, x: u64) -> u64 {
-        if self.members == 1 {
+        if self.members == 1 || x >= LOG_OFFSET {
             u64::MAX - x
         } else {
             self.unit - x % self.unit
@@ -59,7 +64,15 @@ impl StripeMap {
     /// The share of a logical range on every member that has one: a contiguous range of the volume is one contiguous
     /// range of each member.
     pub(crate) fn shares(&self, offset: u64, len: u64) -> impl Iterator<Item = Piece> + '_ {
-        (0..self.members).filter_map(move |member| {
+        (0..=self.members).filter_map(move |member| {
+            let is_log = offset >= LOG_OFFSET;
+            if is_log != (member == self.members) {
+                return None;
+            }
+            if is_log {
+                let at = offset - LOG_OFFSET;
+                return Some(Piece { member, at, len });
+            }
             let start = self.share_len(member, offset);
             let end = self.share_len(member, offset + len);
             (end > start).then_some(Piece {
@@ -134,6 +147,16 @@ mod tests {
                 prop_assert_eq!(mine, covered);
             }
             prop_assert_eq!(share_bytes, blocks * 4096);
+        }
+
+        #[test]
+        fn the_log_device_is_in_one_piece(members in 1u32..6, block in 0u64..200, blocks in 1u64..60) {
+            let map = StripeMap { members, unit: 4096, data_offset: 8192 };
+            let (offset, len) = (LOG_OFFSET + block * 4096, blocks * 4096);
+            let whole = vec![Piece { member: members, at: block * 4096, len }];
+            prop_assert_eq!(map.pieces(offset, len).collect::<Vec<_>>(), whole.clone());
+            prop_assert_eq!(map.shares(offset, len).collect::<Vec<_>>(), whole);
+            prop_assert!(map.run(offset) >= len);
         }
 
         #[test]

@@ -72,6 +72,9 @@ pub struct LookupReport {
 pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, LabError> {
     validate(plan)?;
     let exists = plan.engine.path.as_ref().is_some_and(|p| p.exists());
+    // Never what was there before: a block device, or a file that is in the way.
+    let log = plan.engine.space.log_path.as_ref();
+    let new_log = log.filter(|path| !path.exists());
     let data = if exists { Data::Present } else { Data::New };
     let result = run(plan, data, monitor);
     if let (false, Some(path)) = (plan.keep, &plan.engine.path)
@@ -81,6 +84,9 @@ pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, 
         )
     {
         engine::remove(plan.engine.kind, path)?;
+        if let Some(log) = new_log {
+            engine::remove(plan.engine.kind, log)?;
+        }
     }
     result
 }

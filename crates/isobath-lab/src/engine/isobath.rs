@@ -48,6 +48,9 @@ impl IsobathEngine {
         if let Some(bytes) = space.log_bytes {
             options = options.log_bytes(bytes);
         }
+        if let Some(path) = &space.log_path {
+            options = options.log_path(path);
+        }
         options = options.durability(match space.buffered_ms {
             None => Durability::Synced,
             Some(u32::MAX) => Durability::None,

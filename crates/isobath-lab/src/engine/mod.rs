@@ -81,6 +81,8 @@ pub struct SpaceConfig {
     pub segment_bytes: Option<u32>,
     /// Bytes of the log, 0 for none; `None` is the engine's own choice.
     pub log_bytes: Option<u64>,
+    /// File or device that holds the log; `None` is the store's own file.
+    pub log_path: Option<PathBuf>,
     /// Milliseconds that commits may reach the drive late; `None` waits for each,
     /// `u32::MAX` promises nothing.
     pub buffered_ms: Option<u32>,

@@ -8,39 +8,57 @@ use super::descend::{Hold, root};
 use super::node::{Builder, Garbled, Image, Node, without_last_children};
 use super::smo::Modification;
 use super::{Descriptor, Fail, Tree, ValueKind};
-use crate::buffer::Restart;
+use crate::buffer::{Place, Restart};
 use crate::context::WriteContext;
-use crate::page::PageId;
+use crate::page::{Lsn, PageId};
+use crate::sync::HashSet;
 
 /// Most leaves that one structure modification frees.
 const BATCH: usize = 16;
 
+/// Who is told of extents, and may fail.
+pub(crate) type OnExtent<'f, E> = dyn FnMut(&Descriptor) -> Result<(), E> + 'f;
+
 /// What one step did.
-struct Freed {
-    pages: u32,
-    is_empty: bool,
-    extents: Vec<Descriptor>,
+enum Step {
+    /// So many pages are gone; perhaps nothing but an empty root is left.
+    Freed { pages: u32, is_empty: bool },
+    /// Nothing yet: the pages that it would free name these extents, of which
+    /// nobody was told.
+    Untold(Vec<Descriptor>),
 }
 
 impl Tree {
-    /// Frees about `pages` pages of a tree that nobody uses any more, and tells
-    /// `on_extent` of every extent that was in them; returns whether nothing but
-    /// an empty root is left.
+    /// Frees about `pages` pages of a tree that nobody uses any more; returns
+    /// whether nothing but an empty root is left. `on_extent` is told of every
+    /// extent once, before the page that names it is freed: what it logs then is
+    /// there after a crash if the page's end is.
     pub(crate) fn free_some<C: WriteContext>(
         &self,
         ctx: &C,
         pages: u32,
-        on_extent: &mut dyn FnMut(&Descriptor),
+        on_extent: &mut OnExtent<'_, C::Stop>,
     ) -> Result<bool, C::Stop> {
         let mut freed = 0;
+        let mut told = HashSet::default();
         loop {
             let room = ctx.structure_room()?;
-            match self.try_free(ctx) {
-                Ok(step) => {
-                    step.extents.iter().for_each(&mut *on_extent);
-                    freed += step.pages;
-                    if step.is_empty || freed >= pages {
-                        return Ok(step.is_empty);
+            match self.try_free(ctx, &told) {
+                Ok(Step::Freed {
+                    pages: gone,
+                    is_empty,
+                }) => {
+                    told.clear();
+                    freed += gone;
+                    if is_empty || freed >= pages {
+                        return Ok(is_empty);
+                    }
+                }
+                Ok(Step::Untold(extents)) => {
+                    drop(room);
+                    for extent in extents {
+                        on_extent(&extent)?;
+                        told.insert(extent);
                     }
                 }
                 Err(fail) => {
@@ -67,7 +85,26 @@ impl Tree {
         }
     }
 
-    fn try_free<C: WriteContext>(&self, ctx: &C) -> Result<Freed, Fail> {
+    /// Frees the last page of such a tree, as the log record at `record` says.
+    pub(crate) fn free_root_logged<C: WriteContext>(
+        &self,
+        ctx: &C,
+        record: Lsn,
+    ) -> Result<(), C::Stop> {
+        loop {
+            let latched = root(ctx.pool(), self).and_then(|root| Ok(root.page.exclusive()?));
+            match latched {
+                Ok(page) => {
+                    ctx.pool().mapping.set(page.id(), Place::Free);
+                    ctx.free(page, record);
+                    return Ok(());
+                }
+                Err(fail) => fail.resolve(ctx)?,
+            }
+        }
+    }
+
+    fn try_free<C: WriteContext>(&self, ctx: &C, told: &HashSet<Descriptor>) -> Result<Step, Fail> {
         let edge = self.right_edge(ctx)?;
         // The lowest node from which something can be taken: below it, every
         // node has one child.
@@ -75,7 +112,7 @@ impl Tree {
             .iter()
             .rposition(|(_, node_count, level)| *level > 0 && *node_count > 0);
         let Some(lowest) = lowest else {
-            return self.empty_root(ctx, &edge);
+            return self.empty_root(ctx, &edge, told);
         };
         let (hold, count, level) = edge[lowest];
         let mut victims = Vec::new();
@@ -96,6 +133,8 @@ impl Tree {
             ctx,
             Modification::new(*self).page(page, image),
             &victims,
+            Vec::new(),
+            told,
             false,
         )
     }
@@ -163,7 +202,8 @@ impl Tree {
         &self,
         ctx: &C,
         edge: &[(Hold<'_>, usize, u8)],
-    ) -> Result<Freed, Fail> {
+        told: &HashSet<Descriptor>,
+    ) -> Result<Step, Fail> {
         let (root, ..) = edge[0];
         let below: Vec<_> = edge[1..].iter().map(|(hold, ..)| *hold).collect();
         let page = root.page.exclusive()?;
@@ -174,25 +214,21 @@ impl Tree {
                 .map_err(|why| Fail::Damaged(root.id, why.0))?;
         }
         let image = Builder::new(self.id, 0, &[], None).finish();
-        let mut freed = self.unlink(
-            ctx,
-            Modification::new(*self).page(page, image),
-            &below,
-            true,
-        )?;
-        freed.extents.append(&mut extents);
-        Ok(freed)
+        let modification = Modification::new(*self).page(page, image);
+        self.unlink(ctx, modification, &below, extents, told, true)
     }
 
-    /// Adds `victims` to the modification as unlinked, and applies it.
+    /// Adds `victims` to the modification as unlinked, and applies it, if every
+    /// extent in them, and all of `extents`, are among those `told`.
     fn unlink<'p, C: WriteContext>(
         &self,
         ctx: &'p C,
         mut modification: Modification<'p>,
         victims: &[Hold<'p>],
+        mut extents: Vec<Descriptor>,
+        told: &HashSet<Descriptor>,
         is_empty: bool,
-    ) -> Result<Freed, Fail> {
-        let mut extents = Vec::new();
+    ) -> Result<Step, Fail> {
         for victim in victims {
             let page = victim.page.exclusive()?;
             let image = Image::copy_of(page.words());
@@ -200,11 +236,14 @@ impl Tree {
                 .map_err(|why| Fail::Damaged(victim.id, why.0))?;
             modification = modification.unlink(page);
         }
+        extents.retain(|extent| !told.contains(extent));
+        if !extents.is_empty() {
+            return Ok(Step::Untold(extents));
+        }
         modification.apply(ctx);
-        Ok(Freed {
+        Ok(Step::Freed {
             pages: victims.len() as u32,
             is_empty,
-            extents,
         })
     }
 }

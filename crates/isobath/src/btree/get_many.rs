@@ -11,7 +11,6 @@ use super::descend::{Hold, root};
 use super::node::{Garbled, INNER_LINES, LEAF_LINES};
 use super::{Fail, Tree, ValueKind, ValueRef};
 use crate::buffer::{BufferPool, Restart};
-#[cfg(test)]
 use crate::context::ReadContext;
 use crate::page::PageId;
 
@@ -144,6 +143,34 @@ impl Tree {
                 };
                 batch.lookups[flight.index] = outcome;
                 (flight.step, in_flight) = (Step::Idle, in_flight - 1);
+            }
+        }
+    }
+
+    /// Looks `key` up as [`Tree::get_many_resident`] does, but the lookups that go
+    /// on while this one waits for memory are those of other tasks (CoroBase: He,
+    /// Lu, Wang, VLDB 2021). `None` if a page is missing, damaged or contended,
+    /// for [`Tree::get`] to see to.
+    pub(super) fn get_in_turns<C: ReadContext>(
+        &self,
+        ctx: &C,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Option<Option<ValueKind>> {
+        into.clear();
+        let mut flight = Flight {
+            index: 0,
+            step: Step::Start,
+            hold: root(ctx.pool(), self).ok()?,
+            level: 0,
+            restarts: 0,
+        };
+        loop {
+            match flight.visit(self, ctx.pool(), key, into) {
+                Ok(None) => ctx.next_turn(),
+                Ok(Some(Lookup::Found(kind, _))) => return Some(Some(kind)),
+                Ok(Some(Lookup::Absent)) => return Some(None),
+                Ok(Some(Lookup::NotResident(_) | Lookup::Contended)) | Err(_) => return None,
             }
         }
     }

@@ -21,6 +21,7 @@
 //! - The root's page id never changes; a child's level is its parent's minus one.
 //! - There are no sibling pointers: every page is named by exactly one other.
 
+mod content;
 mod cursor;
 mod descend;
 mod dispose;
@@ -33,6 +34,7 @@ mod smo;
 mod testing;
 mod verify;
 
+pub(crate) use content::{Content, Record, read_content};
 pub(crate) use cursor::{Cursor, Direction, prefix_end};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::Loader;
@@ -49,7 +51,7 @@ use crate::page::PageId;
 pub(crate) const MAX_LEVELS: u8 = 40;
 
 /// An extent descriptor that a change took out of the tree.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct Descriptor {
     length: u8,
     bytes: [u8; MAX_DESCRIPTOR],

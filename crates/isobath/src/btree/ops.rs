@@ -77,6 +77,11 @@ impl Tree {
         into: &mut Vec<u8>,
     ) -> Result<Option<ValueKind>, C::Stop> {
         Tree::check_key(key)?;
+        if ctx.takes_turns()
+            && let Some(found) = self.get_in_turns(ctx, key, into)
+        {
+            return Ok(found);
+        }
         let mut descent = Descent::to_level(*self, 0);
         loop {
             match try_get(ctx.pool(), &mut descent, key, into) {

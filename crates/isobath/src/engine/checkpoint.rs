@@ -241,6 +241,7 @@ pub(crate) fn write(
     next.clean = clean;
     next.next_lsn = engine.log.next().0;
     next.log_start = start.0;
+    next.log_durable = engine.log.durable().0;
     if start >= engine.log.first() {
         next.log_incarnation = next.incarnation;
     }
@@ -303,7 +304,7 @@ fn promise_words(engine: &Engine) -> Vec<u64> {
 }
 
 /// The mapping word of `id` to store: a resident page is where its frame says.
-fn stored_word(engine: &Engine, id: PageId) -> u64 {
+pub(super) fn stored_word(engine: &Engine, id: PageId) -> u64 {
     loop {
         let place = engine.pool.mapping.place(id);
         let frame = match place {
@@ -395,7 +396,7 @@ impl Engine {
             .area()
             .map_or(0, |area| area.bytes() / SHARE_BETWEEN);
         self.log.checkpoint_wanted()
-            && self.log.next().0 >= since + least
+            && (self.log.next().0 >= since + least || self.backup.wants_checkpoint())
             && !self.recovering.load(Ordering::Acquire)
             && self.poison.get().is_none()
     }
@@ -429,6 +430,7 @@ impl Local {
                 self.worker.suspend();
                 continue;
             }
+            engine.backup.checkpoint_begins();
             // The older half: what was changed since will be changed again.
             let (start, next) = (engine.log.start(), engine.log.next());
             let before = Lsn(start.0 + (next.0 - start.0) / 2);
@@ -455,6 +457,7 @@ impl Local {
             let complete = engine.log.complete();
             let start = engine.oldest_commit(complete);
             let start = engine.oldest_unsettled(start);
+            let start = start.min(engine.backup.log_floor());
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);
             Ok(())

@@ -350,6 +350,9 @@ impl Local {
         let mut copies = Vec::with_capacity(batch.placed.len());
         let (mut dead, mut moved) = (Vec::new(), Vec::new());
         let mut bytes = 0;
+        // What is moved may end before the record says where to: a recovery that reads the one has to read the other,
+        // or it would find what has ended.
+        engine.settling.hold(batch.slot, engine.log.next().0);
         let sealed = batch.versions.iter().zip(&batch.copies);
         for ((survivor, placed), (&version, &what)) in group.iter().zip(&batch.placed).zip(sealed) {
             bytes += u64::from(placed.address.length());
@@ -368,6 +371,7 @@ impl Local {
         }
         // Before the new segments can be cleaned in their turn.
         let record = self.log_copies(0, &copies);
+        engine.settling.release(batch.slot, Some(record));
         engine.bury(record, moved.into_iter());
         let mut space = engine.space.lock();
         let mut freed = false;

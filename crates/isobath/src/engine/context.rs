@@ -14,6 +14,10 @@ use crate::log::{Log, LogRoom};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 
+/// Other ready tasks from which on a lookup lets them run whenever it waits for
+/// memory: going round fewer of them takes longer than a miss.
+const TURNS_LEAST: usize = 4;
+
 /// A task of a worker: waits by yielding.
 pub(crate) struct TaskContext<'l> {
     pub(crate) local: &'l Local,
@@ -41,6 +45,15 @@ impl ReadContext for TaskContext<'_> {
 
     fn read_ahead(&self, pages: &[PageId]) {
         self.local.read_ahead(pages);
+    }
+
+    #[inline]
+    fn takes_turns(&self) -> bool {
+        self.local.worker.ready_tasks() >= TURNS_LEAST
+    }
+
+    fn next_turn(&self) {
+        self.local.worker.yield_now();
     }
 }
 

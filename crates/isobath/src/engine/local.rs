@@ -13,6 +13,7 @@ use isobath_io::{AlignedBuf, IoError};
 
 use super::fault::{Loads, PageWaiter};
 use super::logging::{LOG_WRITERS, LogShare};
+use super::stall;
 use super::{Counters, Engine};
 use crate::Error;
 use crate::buffer::FrameId;
@@ -215,7 +216,7 @@ impl Local {
     pub(crate) fn describe(&self) -> String {
         format!(
             "worker {}: {} tasks, {} I/Os, {} wait for frames, {} for pages read elsewhere, \
-             {} frames free, {} writers idle",
+             {} frames free, {} writers idle, tasks at {:?}",
             self.worker.index,
             self.worker.live_user_tasks(),
             self.worker.in_flight(),
@@ -223,7 +224,8 @@ impl Local {
             self.page_waiters.borrow().len(),
             self.free.borrow().len(),
             self.idle_writers.borrow().len(),
-        )
+            self.worker.tasks_stand_at(),
+        ) + &self.engine.space.lock().describe()
     }
 
     /// Free frames that the worker keeps for itself.
@@ -353,6 +355,9 @@ impl Duties for Local {
             self.publish_stats();
         }
         progress |= self.settle_graves();
+        if self.engine.stall.is_watched() {
+            self.look_at_stall();
+        }
         if self.log.running.get() > 0 {
             progress |= self.wake_for_log();
         }
@@ -368,6 +373,7 @@ impl Duties for Local {
             .into_iter()
             .chain(self.log.until_deadline())
             .chain(self.until_publishing())
+            .chain(self.engine.stall.is_watched().then_some(stall::PERIOD))
             .min()
     }
 }

@@ -1,6 +1,8 @@
 //! The engine: what the layers share, and the workers that drive them.
 
 mod admission;
+mod apart;
+mod backup;
 mod checkpoint;
 mod cleaner;
 mod context;
@@ -14,18 +16,22 @@ mod open;
 pub(crate) mod publish;
 pub(crate) mod recovery;
 mod settle;
+mod stall;
 mod writeback;
 
 pub(crate) use admission::Admission;
+pub(crate) use apart::{create_log, log_path, open_log};
+pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
 pub(crate) use context::{InlineContext, TaskContext};
 pub(crate) use local::Local;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
-pub(crate) use open::{create, mark_open, open, read_superblock};
+pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
-pub(crate) use recovery::Plan;
+pub(crate) use recovery::{Plan, Scan as LogScan, reader as log_reader};
 pub(crate) use writeback::flush;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -72,8 +78,13 @@ pub(crate) struct Config {
     pub(crate) version_bytes: u64,
     /// How lasting an operation is that does not say.
     pub(crate) durability: Durability,
-    /// Segments of the log area; none where nothing is logged.
+    /// Bytes that the log of a new store is to have; none where nothing is logged.
+    pub(crate) log_bytes: u64,
+    /// Segments of the log area; none where nothing is logged, or on a device of
+    /// its own.
     pub(crate) log_segments: u32,
+    /// What the superblock says of the path of a log on a device of its own.
+    pub(crate) log_path: PathBuf,
     /// A new store's log takes at most an eighth of its volume.
     pub(crate) log_fits_volume: bool,
 }
@@ -146,6 +157,7 @@ pub(crate) struct Engine {
     /// Workers leave their loops.
     pub(crate) stopping: AtomicBool,
     pub(crate) segment_waiters: Mutex<Vec<TaskRef>>,
+    pub(crate) stall: stall::Stall,
     pub(crate) dirty_waiters: Mutex<Vec<TaskRef>>,
     /// The first failed write; no more writes are accepted after it.
     pub(crate) poison: OnceLock<Error>,
@@ -164,6 +176,8 @@ pub(crate) struct Engine {
     /// Which user work is accepted.
     pub(crate) admission: Admission,
     pub(crate) transactions: Transactions,
+    /// What a backup under way asks of the others.
+    pub(crate) backup: Backing,
     growing: Mutex<()>,
     /// The volume cannot grow: clean instead, at whatever fill.
     growth_refused: AtomicBool,
@@ -214,6 +228,7 @@ impl Engine {
             flush_all: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             segment_waiters: Mutex::new(Vec::new()),
+            stall: stall::Stall::default(),
             dirty_waiters: Mutex::new(Vec::new()),
             poison: OnceLock::new(),
             awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),
@@ -225,6 +240,7 @@ impl Engine {
             recovering: AtomicBool::new(parts.recovering),
             admission: Admission::default(),
             transactions,
+            backup: Backing::default(),
             growing: Mutex::new(()),
             growth_refused: AtomicBool::new(false),
             publisher: Mutex::new(None),
@@ -273,13 +289,26 @@ impl Engine {
     }
 
     /// Dirty frames above which changes wait.
+    ///
+    /// While recovering most of the pool may be dirty: nobody waits for reads,
+    /// and what is written early is changed again by the rest of the log.
     pub(crate) fn dirty_limit(&self) -> usize {
-        (self.pool.frames.count() as usize / DIRTY_SHARE).max(8)
+        let frames = self.pool.frames.count() as usize;
+        if self.recovering.load(Ordering::Relaxed) {
+            frames / 4 * 3
+        } else {
+            (frames / DIRTY_SHARE).max(8)
+        }
     }
 
     /// Dirty frames above which they are written back.
     pub(crate) fn dirty_target(&self) -> usize {
-        self.dirty_limit() / 2
+        let limit = self.dirty_limit();
+        if self.recovering.load(Ordering::Relaxed) {
+            limit / 6 * 5
+        } else {
+            limit / 2
+        }
     }
 
     /// Refuses changes to a store that is read-only or whose writes failed.

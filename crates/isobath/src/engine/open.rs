@@ -10,7 +10,7 @@ use isobath_io::Volume;
 
 use super::checkpoint::{Current, SEGMENT_WORDS, Via};
 use super::recovery::{Plan, Scan};
-use super::{Config, Engine, Parts};
+use super::{Config, Engine, Parts, apart};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
 use crate::log::{BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, seal_tail};
@@ -65,8 +65,20 @@ pub(crate) fn create(
 ) -> Result<Opened, Error> {
     config.block_bytes = volume.logical_block();
     let segment_bytes = config.segment_bytes;
+    let log_device_bytes = config.log_bytes.min(apart::area_bytes(&volume)) / BLOCK * BLOCK;
+    if log_device_bytes > 0 {
+        config.log_segments = 0;
+        if log_device_bytes < LEAST_AREA_BYTES {
+            return Err(Error::BadOption {
+                option: "log_bytes",
+                reason: format!(
+                    "a log needs {LEAST_AREA_BYTES} bytes, its device has room for {log_device_bytes}"
+                ),
+            });
+        }
+    }
     let most = volume.limit().unwrap_or(u64::MAX) / u64::from(segment_bytes);
-    if config.log_fits_volume {
+    if config.log_fits_volume && config.log_segments > 0 {
         let least = LEAST_AREA_BYTES.div_ceil(u64::from(segment_bytes));
         config.log_segments = config.log_segments.min((most / 8).max(least) as u32);
     }
@@ -85,10 +97,14 @@ pub(crate) fn create(
     volume.grow(u64::from(segments) * u64::from(segment_bytes))?;
     let mut superblock = Superblock::new(store_id, segment_bytes, segments);
     superblock.log_segments = config.log_segments;
+    superblock.log_device_bytes = log_device_bytes;
+    superblock.log_path.clone_from(&config.log_path);
     let log = log_of(&config, &superblock, FIRST_LSN);
     if let Some(area) = log.area() {
         area.fill_with_zeros(&volume).map_err(Error::Io)?;
     }
+    apart::announce(&volume, &superblock)?;
+    apart::confirm(&volume, &superblock)?;
     Via::Volume(volume.clone()).superblock(&superblock)?;
     let system = 1 + config.log_segments;
     let align = volume.logical_block();
@@ -127,8 +143,12 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     }
 }
 
-/// Where the log of a store lies, if it has one: behind segment 0.
-fn log_area(superblock: &Superblock) -> Option<LogArea> {
+/// Where the log of a store lies, if it has one: behind segment 0, or on a
+/// device of its own.
+pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
+    if superblock.log_device_bytes > 0 {
+        return apart::area(superblock.log_device_bytes);
+    }
     let segment = u64::from(superblock.segment_bytes);
     LogArea::new(vec![(
         segment,
@@ -202,12 +222,14 @@ pub(crate) fn open(
 ) -> Result<Opened, Error> {
     config.block_bytes = volume.logical_block();
     config.log_segments = superblock.log_segments;
+    config.log_path.clone_from(&superblock.log_path);
     let not_closed = || Error::NotClosedCleanly {
         paths: paths.to_vec(),
     };
-    if !superblock.clean && superblock.log_segments == 0 {
+    if !superblock.clean && !superblock.is_logged() {
         return Err(not_closed());
     }
+    apart::verify(&volume, &superblock, paths)?;
     let segment_bytes = superblock.segment_bytes;
     let expected = u64::from(superblock.segments) * u64::from(segment_bytes);
     if volume.len() < expected {
@@ -319,12 +341,14 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
         return Err(Error::Closed);
     };
     current.superblock.clean = false;
+    apart::announce(&volume, &current.superblock)?;
     // Both of them: were only one to say "open" and be damaged later, the
     // other would vouch for a checkpoint that is overwritten by then.
     for _ in SUPERBLOCK_OFFSETS {
         current.superblock.sequence += 1;
         Via::Volume(volume.clone()).superblock(&current.superblock)?;
     }
+    apart::confirm(&volume, &current.superblock)?;
     if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
         let superblock = &current.superblock;
         let incarnation = superblock.incarnation;

@@ -27,13 +27,15 @@ enum Newest {
 }
 
 /// What one pass over the log has found.
-pub(super) struct Scan {
+pub(crate) struct Scan {
     pages: HashMap<PageId, (Lsn, Newest)>,
+    /// Of these, chunks that exist, and their values' stamps.
+    chunks: HashMap<PageId, Lsn>,
     /// What belongs to tokens: pages and chunks.
     promised: HashMap<PageId, Token>,
     settled: HashSet<Token>,
     /// Highest sequence number of each segment that copies lie in.
-    pub(super) seqs: HashMap<u32, u64>,
+    pub(crate) seqs: HashMap<u32, u64>,
     dropped: HashSet<TreeId>,
     commits: u64,
     pub(super) end: LogEnd,
@@ -108,9 +110,10 @@ pub(crate) fn reader<'v>(
 
 impl Scan {
     /// Of a log that says nothing and ends at `end`.
-    pub(super) fn empty(end: LogEnd) -> Scan {
+    pub(crate) fn empty(end: LogEnd) -> Scan {
         Scan {
             pages: HashMap::default(),
+            chunks: HashMap::default(),
             promised: HashMap::default(),
             settled: HashSet::default(),
             seqs: HashMap::default(),
@@ -128,15 +131,38 @@ impl Scan {
         superblock: &Superblock,
         promises: &[u64],
     ) -> Result<Scan, Error> {
+        let (scan, failed) = Scan::read_as_far(volume, area, superblock, promises);
+        failed.map_or(Ok(scan), Err)
+    }
+
+    /// As [`Scan::read`], up to where the log cannot be read any further, and why not.
+    pub(crate) fn read_as_far(
+        volume: &Volume,
+        area: &LogArea,
+        superblock: &Superblock,
+        promises: &[u64],
+    ) -> (Scan, Option<Error>) {
         let mut reader = reader(volume, area, superblock);
         let mut scan = Scan::empty(reader.end());
         scan.promised_before(promises);
-        while let Some(record) = reader.next()? {
-            let body = decode(record.kind, record.body).ok_or(nonsense(record.lsn, record.kind))?;
-            scan.note(record.lsn, &body);
-        }
+        let failed = loop {
+            match reader.next() {
+                Ok(None) => break None,
+                Ok(Some(record)) => match decode(record.kind, record.body) {
+                    Some(body) => scan.note(record.lsn, &body),
+                    None => break Some(nonsense(record.lsn, record.kind)),
+                },
+                Err(error) => break Some(error.into()),
+            }
+        };
         scan.end = reader.end();
-        Ok(scan)
+        let failed = failed.or((scan.end.lsn.0 < superblock.log_durable).then_some(
+            Error::LogDamaged {
+                position: scan.end.lsn.0,
+                durable: superblock.log_durable,
+            },
+        ));
+        (scan, failed)
     }
 
     fn promised_before(&mut self, words: &[u64]) {
@@ -192,6 +218,7 @@ impl Scan {
         self.settled.extend(tokens);
         for page in ended {
             self.promised.remove(page);
+            self.chunks.remove(page);
             self.pages.insert(*page, (lsn, Newest::Ended));
         }
     }
@@ -213,11 +240,15 @@ impl Scan {
             Copied::Page => self.newest(page, copy.version, Newest::Copy(copy.address)),
             Copied::NewChunk => {
                 self.promised.insert(page, token);
+                self.chunks.insert(page, copy.version);
                 self.pages.insert(page, (lsn, Newest::Copy(copy.address)));
             }
             Copied::MovedChunk => {
-                let ended = matches!(self.pages.get(&page), Some((_, Newest::Ended)));
-                if !ended {
+                // It may have ended while it was moved, and its id may be another's.
+                let is_news = !self.pages.contains_key(&page)
+                    || self.chunks.get(&page) == Some(&copy.version);
+                if is_news {
+                    self.chunks.insert(page, copy.version);
                     self.pages.insert(page, (lsn, Newest::Copy(copy.address)));
                 }
             }
@@ -230,7 +261,7 @@ impl Scan {
     /// Brings the mapping table, as the checkpoint gave it, up to the log. The
     /// pages whose newest state is an image say [`Place::Loading`] until
     /// [`Plan::install`] has put them in.
-    pub(super) fn apply(
+    pub(crate) fn apply(
         mut self,
         superblock: &Superblock,
         set: &mut dyn FnMut(PageId, Place),

@@ -71,7 +71,7 @@ pub(super) struct Batch {
     /// Per survivor that the cleaner moves: how the log calls its copy.
     pub(super) copies: Vec<Copied>,
     /// Which of the writing tasks this is, in [`super::settle::Settling`].
-    slot: usize,
+    pub(super) slot: usize,
 }
 
 impl Batch {
@@ -513,6 +513,7 @@ impl Local {
         let since = Instant::now();
         // A segment may have become free before the task was listed.
         if engine.space.lock().spare_segments() == 0 && engine.poison.get().is_none() {
+            engine.stall.watch();
             self.worker.park();
             engine.counters.stalled(since.elapsed());
         }

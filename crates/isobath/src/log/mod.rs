@@ -2,6 +2,7 @@
 //! waiting, flushed by any (docs/decisions/0014).
 
 mod area;
+mod device;
 mod flush;
 mod layout;
 mod marks;
@@ -9,16 +10,19 @@ mod marks;
 mod marks_loom;
 mod reader;
 pub(crate) mod record;
+mod rewrite;
 mod ring;
 mod room;
 #[cfg(test)]
 mod testing;
 
 pub(crate) use area::LogArea;
+pub(crate) use device::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderFault};
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, INCARNATION_LIMIT};
 #[allow(unused_imports)] // until recovery uses them
 pub(crate) use reader::{Entry, LogEnd, ReadError, Reader, seal_tail};
+pub(crate) use rewrite::Rewriter;
 pub use room::MAX_TRANSACTION_BYTES;
 pub(crate) use room::{LogRoom, Need, Tier};
 

@@ -67,6 +67,8 @@ pub(crate) struct Reader<'v> {
     incarnation: u32,
     /// One lap after the start: the log cannot be longer.
     limit: u64,
+    /// Where the log is known to end; what follows may be somebody's new records.
+    known_end: Option<Lsn>,
     buffer: AlignedBuf,
     /// LSN of the buffer's first byte; a multiple of a block.
     base: u64,
@@ -99,10 +101,17 @@ impl<'v> Reader<'v> {
             at: start.0,
             incarnation,
             limit: base + area.bytes(),
+            known_end: None,
             buffer: AlignedBuf::new(0),
             base,
             filled: 0,
         }
+    }
+
+    /// Reads no further than to where an earlier reading has found the log's end.
+    pub(crate) fn until(mut self, end: Lsn) -> Reader<'v> {
+        self.known_end = Some(end);
+        self
     }
 
     /// The position reached.
@@ -117,12 +126,20 @@ impl<'v> Reader<'v> {
     /// [`ReadError`]; what was read before it is sound.
     pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>, ReadError> {
         let header = loop {
+            if self.known_end.is_some_and(|end| self.at >= end.0) {
+                return Ok(None);
+            }
             match self.find()? {
                 Found::Skipped => {}
                 Found::Record(header) => break header,
                 Found::End => return self.check_end().map(|()| None),
             }
         };
+        self.entry(&header).map(Some)
+    }
+
+    /// Goes behind the record that was found; what it says.
+    fn entry(&mut self, header: &Header) -> Result<Entry<'_>, ReadError> {
         let kind = Kind::from_byte(header.kind).ok_or(ReadError::UnknownKind {
             position: header.lsn,
             kind: header.kind,
@@ -130,11 +147,29 @@ impl<'v> Reader<'v> {
         self.at = header.lsn + u64::from(header.length);
         self.incarnation = header.incarnation;
         let from = (header.lsn - self.base) as usize;
-        Ok(Some(Entry {
+        Ok(Entry {
             lsn: Lsn(header.lsn),
             kind,
             body: &self.buffer[from + HEADER_BYTES..from + header.length as usize],
-        }))
+        })
+    }
+
+    /// The next record that starts below `end`, up to where the log is known to be whole: what lies behind it may be in
+    /// the making. `None` at `end`, or where the log ends before.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Reader::next`].
+    pub(crate) fn next_below(&mut self, end: Lsn) -> Result<Option<Entry<'_>>, ReadError> {
+        while self.at < end.0 {
+            let header = match self.find()? {
+                Found::Skipped => continue,
+                Found::Record(header) => header,
+                Found::End => return Ok(None),
+            };
+            return self.entry(&header).map(Some);
+        }
+        Ok(None)
     }
 
     /// Where the log ends, once [`Reader::next`] said that it does.

@@ -65,6 +65,12 @@ pub(crate) fn mapping_page(index: u64) -> PageId {
     page_id(Array::Mapping, 0, index)
 }
 
+/// Which page of the mapping table has this id, if one has.
+pub(crate) fn mapping_index(id: u64) -> Option<u64> {
+    let index = id & ((1 << 54) - 1);
+    (id == mapping_page(index).0).then_some(index)
+}
+
 /// Makes `image` the sealed checkpoint page `id`, whose words `fill` puts in.
 pub(crate) fn seal(image: &mut [u8], id: PageId, stamp: u64, fill: impl FnOnce(&mut [u8])) {
     image.fill(0);

@@ -21,7 +21,8 @@ pub(crate) use space::{
 };
 pub(crate) use summary::Entry;
 pub(crate) use superblock::{
-    ArrayRoot, FORMAT_VERSION, OFFSETS as SUPERBLOCK_OFFSETS, Superblock, Unreadable,
+    ArrayRoot, FORMAT_VERSION, MOST_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, Superblock,
+    Unreadable,
 };
 pub use trace::PageTrace;
 pub(crate) mod summaries {

@@ -133,6 +133,8 @@ pub(crate) struct Space {
     unsummarized: HashMap<u32, Vec<Entry>>,
     /// Segments that hold no pages of the store: superblocks, log, checkpoints.
     system: u32,
+    /// No segment becomes free: somebody reads what is dead already.
+    keeps_dead: bool,
 }
 
 impl Space {
@@ -166,6 +168,7 @@ impl Space {
             chunk_align,
             unsummarized: HashMap::new(),
             system,
+            keeps_dead: false,
         };
         // Open for ever, so that nothing frees them.
         for segment in 0..system {
@@ -519,6 +522,9 @@ impl Space {
         if !closed || self.table.live_pages(id) > waste || self.busy[segment as usize] > 0 {
             return false;
         }
+        if self.keeps_dead {
+            return false;
+        }
         self.waste[segment as usize] = 0;
         if self.table.state(id) == SegmentState::Sealed {
             self.table.begin_cleaning(id);
@@ -529,6 +535,19 @@ impl Space {
         self.unsummarized.remove(&segment);
         self.free.push(segment);
         true
+    }
+
+    /// From now on no segment becomes free, so that what dies can still be read, until [`Space::release_dead`].
+    pub(crate) fn keep_dead(&mut self) {
+        self.keeps_dead = true;
+    }
+
+    /// Ends that; frees the segments in which everything has died meanwhile.
+    pub(crate) fn release_dead(&mut self) {
+        self.keeps_dead = false;
+        for segment in 0..self.segments() {
+            let _ = self.free_if_empty(segment);
+        }
     }
 
     /// Keeps a segment from being reused while something reads it outside the
@@ -581,9 +600,40 @@ impl Space {
         self.unpin(segment)
     }
 
+    /// What fills the volume, for whoever wonders why nothing is free.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn describe(&self) -> String {
+        let in_state = |state: SegmentState| {
+            let all = (0..self.segments()).map(SegmentId);
+            let those = all.filter(|&id| self.table.state(id) == state);
+            those
+                .map(|id| self.table.live_bytes(id) >> 10)
+                .collect::<Vec<_>>()
+        };
+        format!(
+            "; {} segments, {} the system's, {} free, {} in reserve, {} being cleaned; KiB live in the open ones: \
+             {:?}, sealed: {:?}, given up or being cleaned: {:?}",
+            self.segments(),
+            self.system,
+            self.free_segments(),
+            self.reserve,
+            self.cleaning,
+            in_state(SegmentState::Open),
+            in_state(SegmentState::Sealed),
+            in_state(SegmentState::Cleaning),
+        )
+    }
+
     /// Victims that are being cleaned now.
     pub(crate) fn cleaning(&self) -> u32 {
         self.cleaning
+    }
+
+    /// Segments that cannot be cleaned, because a page in them is damaged.
+    pub(crate) fn given_up(&self) -> u32 {
+        let all = (0..self.segments()).map(SegmentId);
+        let taken = all.filter(|&id| self.table.state(id) == SegmentState::Cleaning);
+        (taken.count() as u32).saturating_sub(self.cleaning)
     }
 
     /// Spare segments up to which cleaning is worth while: a few more than

@@ -2,6 +2,10 @@
 //! its newest checkpoint lies. They are written in turn, so that a torn write
 //! leaves the other one.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
 use super::Address;
 use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
 
@@ -63,6 +67,13 @@ pub(crate) struct Superblock {
     pub(crate) log_start: u64,
     /// What records there carry at least; others were left behind by a crash.
     pub(crate) log_incarnation: u32,
+    /// The log reaches up to here at least.
+    pub(crate) log_durable: u64,
+    /// Where the log has a device of its own: the bytes of its area there, else 0.
+    pub(crate) log_device_bytes: u64,
+    /// That device's path as last given, relative to the directory of the
+    /// store's first file where it lies below that; empty if it has none.
+    pub(crate) log_path: PathBuf,
 }
 
 /// Why four KiB are no superblock of ours.
@@ -82,6 +93,9 @@ pub(crate) enum Unreadable {
 }
 
 const CHECKSUM: usize = 12;
+const LOG_PATH: usize = 192;
+/// Bytes of the longest path that a superblock has room for.
+pub(crate) const MOST_PATH_BYTES: usize = PAGE_SIZE - LOG_PATH;
 
 impl Superblock {
     /// The first position of a new log.
@@ -111,7 +125,15 @@ impl Superblock {
             incarnation: 1,
             log_start: Superblock::FIRST_LSN,
             log_incarnation: 1,
+            log_durable: 0,
+            log_device_bytes: 0,
+            log_path: PathBuf::new(),
         }
+    }
+
+    /// Whether changes are logged.
+    pub(crate) fn is_logged(&self) -> bool {
+        self.log_segments > 0 || self.log_device_bytes > 0
     }
 
     /// The 4 KiB to write.
@@ -140,6 +162,11 @@ impl Superblock {
         put_u32(&mut bytes, 148, self.incarnation);
         put_u64(&mut bytes, 152, self.log_start);
         put_u32(&mut bytes, 160, self.log_incarnation);
+        put_u64(&mut bytes, 168, self.log_durable);
+        put_u64(&mut bytes, 176, self.log_device_bytes);
+        let path = self.log_path.as_os_str().as_bytes();
+        put_u32(&mut bytes, 184, path.len() as u32);
+        bytes[LOG_PATH..LOG_PATH + path.len()].copy_from_slice(path);
         let sum = checksum(&bytes);
         put_u32(&mut bytes, CHECKSUM, sum);
         bytes
@@ -171,6 +198,9 @@ impl Superblock {
                 Err(Unreadable::Damaged)
             }
         };
+        let path_bytes = get_u32(bytes, 184) as usize;
+        let path = bytes[LOG_PATH..].get(..path_bytes);
+        let path = path.ok_or(Unreadable::Damaged)?;
         let mut store_id = [0; 16];
         store_id.copy_from_slice(&bytes[24..40]);
         Ok(Superblock {
@@ -200,6 +230,9 @@ impl Superblock {
             incarnation: get_u32(bytes, 148),
             log_start: get_u64(bytes, 152),
             log_incarnation: get_u32(bytes, 160),
+            log_durable: get_u64(bytes, 168),
+            log_device_bytes: get_u64(bytes, 176),
+            log_path: PathBuf::from(OsStr::from_bytes(path)),
         })
     }
 }
@@ -241,6 +274,9 @@ mod tests {
             incarnation: 11,
             log_start: 12,
             log_incarnation: 13,
+            log_durable: 14,
+            log_device_bytes: 15,
+            log_path: PathBuf::from("logs/a.log"),
         };
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(superblock));

@@ -37,6 +37,9 @@ pub(super) struct Slot {
     pub(super) error: RefCell<Option<IoError>>,
     pub(super) parked: Cell<bool>,
     pub(super) unparked: Cell<bool>,
+    /// Where the task last let others run.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) stands_at: Cell<Option<&'static std::panic::Location<'static>>>,
 }
 
 impl Slot {
@@ -50,6 +53,8 @@ impl Slot {
             error: RefCell::new(None),
             parked: Cell::new(false),
             unparked: Cell::new(false),
+            #[cfg(any(test, feature = "simulation"))]
+            stands_at: Cell::new(None),
         }
     }
 }

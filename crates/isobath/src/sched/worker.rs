@@ -179,6 +179,22 @@ impl Worker {
         self.channel.borrow().in_flight() + self.backlog.borrow().len() as u32
     }
 
+    /// Where the tasks that there are last let others run, for whoever looks
+    /// for what keeps them.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn tasks_stand_at(&self) -> Vec<String> {
+        let waiting = |slot: &Slot| {
+            let fiber = slot.fiber.take();
+            let lives = fiber.is_some();
+            slot.fiber.set(fiber);
+            slot.stands_at.get().filter(|_| lives)
+        };
+        let places = self.slots.iter().filter_map(waiting);
+        places
+            .map(|at| format!("{}:{}", at.file(), at.line()))
+            .collect()
+    }
+
     /// Most I/Os that the channel takes.
     pub(crate) fn depth(&self) -> u32 {
         self.channel.borrow().depth()
@@ -187,15 +203,26 @@ impl Worker {
     // ---- waiting, for tasks -------------------------------------------------
 
     /// Lets the step run; the caller has arranged for its resumption.
+    #[cfg_attr(any(test, feature = "simulation"), track_caller)]
     pub(crate) fn suspend(&self) {
         let task = self.task_id();
-        let yielder = self.slots[task.slot as usize].yielder.get();
+        let slot = &self.slots[task.slot as usize];
+        #[cfg(any(test, feature = "simulation"))]
+        slot.stands_at.set(Some(std::panic::Location::caller()));
+        let yielder = slot.yielder.get();
         // SAFETY: the running fiber stored its own yielder, which lives as long
         // as the fiber does.
         unsafe { (*yielder).suspend(()) }
     }
 
+    /// Tasks that could run now, beside the one that runs.
+    #[inline]
+    pub(crate) fn ready_tasks(&self) -> usize {
+        self.ready.borrow().len()
+    }
+
     /// Lets every other ready task run once.
+    #[cfg_attr(any(test, feature = "simulation"), track_caller)]
     pub(crate) fn yield_now(&self) {
         self.ready.borrow_mut().push_back(self.task_id());
         self.suspend();
@@ -232,6 +259,7 @@ impl Worker {
     }
 
     /// Suspends the running task until [`TaskRef::unpark`], which may have come first.
+    #[cfg_attr(any(test, feature = "simulation"), track_caller)]
     pub(crate) fn park(&self) {
         let slot = &self.slots[self.task_id().slot as usize];
         if !slot.unparked.replace(false) {
@@ -241,6 +269,7 @@ impl Worker {
     }
 
     /// Suspends the running task until `wake_at`, or a little later.
+    #[cfg_attr(any(test, feature = "simulation"), track_caller)]
     pub(crate) fn sleep_until(&self, wake_at: Instant) {
         self.timers
             .borrow_mut()
@@ -287,6 +316,7 @@ impl Worker {
 
     /// Waits until every I/O that the running task started has completed; the
     /// first error of them.
+    #[cfg_attr(any(test, feature = "simulation"), track_caller)]
     pub(crate) fn wait_io(&self) -> Result<(), IoError> {
         let slot = &self.slots[self.task_id().slot as usize];
         if slot.pending.get() > 0 {

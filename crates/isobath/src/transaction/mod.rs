@@ -382,6 +382,7 @@ impl Transaction {
                 snapshot: Some(view.registered()),
                 reads,
                 makes_room: false,
+                ends: None,
             };
             commit::change_all(local, &changes, author, durability, &mut |_, _| Ok(true))
         });

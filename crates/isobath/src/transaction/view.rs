@@ -24,7 +24,12 @@ impl View {
             return Err(Error::Closed);
         }
         let engine = &runtime.engine;
-        let registered = engine.transactions.begin(&engine.log, || rest(engine));
+        let registered = engine.transactions.begin(&engine.log, || {
+            // A commit that failed half-way never ends.
+            engine.writable()?;
+            rest(engine);
+            Ok::<(), Error>(())
+        })?;
         Ok(View {
             runtime: Arc::clone(runtime),
             registered,

@@ -94,6 +94,8 @@ pub(crate) struct Author<'a> {
     pub(crate) reads: Option<&'a ReadSet>,
     /// It makes room, and may take the little that it needs from the reserve.
     pub(crate) makes_room: bool,
+    /// A tree that ends with this; nothing but its empty root is left of it.
+    pub(crate) ends: Option<Tree>,
 }
 
 /// What a key has, read under its lock.
@@ -134,6 +136,8 @@ pub(crate) fn change_one(
         if transactions.snapshots.active() == 0 {
             local.worker.may_be_interrupted();
             let (went, dead) = apply_blindly(local, &change, &mut go)?;
+            // It has no LSN, but what it has replaced may have versions of later ones.
+            slot.ends_at(engine.log.next().0);
             drop(slot);
             drop(locked);
             if let Some(dead) = dead {
@@ -426,7 +430,8 @@ impl<'a> Commit<'a, '_> {
             }
         }
         let chunks = record.replaced.iter().flat_map(|old| &old.chunks);
-        let chunks: Vec<PageId> = chunks.copied().collect();
+        let root = self.author.ends.map(|tree| tree.root);
+        let chunks: Vec<PageId> = chunks.copied().chain(root).collect();
         record.body = CommitBody::new(&record.confirmed, &chunks);
         for change in self.changes {
             record.body.push(&Operation {
@@ -471,7 +476,8 @@ impl<'a> Commit<'a, '_> {
         local.worker.may_be_interrupted();
         let lsn = self.append(&slot, &record, publish);
         local.worker.may_be_interrupted();
-        if let Err(error) = self.apply(&prepaid, lsn) {
+        let applied = self.apply(&prepaid, lsn).and_then(|()| self.end_tree(lsn));
+        if let Err(error) = applied {
             self.fail(slot, published, &error);
             return Err(error);
         }
@@ -576,12 +582,22 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn apply(&self, ctx: &Prepaid<'_>, lsn: Lsn) -> Result<(), Error> {
+        let several = self.changes.len() > 1;
+        let _applying = several.then(|| self.transactions().begin_applying());
         for change in self.changes {
             let decide = |_: Option<ValueRef<'_>>| change.decision();
             change.tree.apply(ctx, change.key, Some(lsn), decide)?;
             self.local.worker.may_be_interrupted();
         }
         Ok(())
+    }
+
+    /// Frees the root of the tree that ends with the commit at `lsn`. The slot is
+    /// occupied meanwhile, as for chunks that go.
+    fn end_tree(&self, lsn: Lsn) -> Result<(), Error> {
+        let ctx = TaskContext { local: self.local };
+        let ends = self.author.ends;
+        ends.map_or(Ok(()), |tree| tree.free_root_logged(&ctx, lsn))
     }
 
     /// The record was appended, but the pages do not have all of it.

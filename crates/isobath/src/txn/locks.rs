@@ -61,6 +61,11 @@ impl Locks {
         &self.shards[number as usize % SHARDS]
     }
 
+    /// Whether somebody has locked the key.
+    pub(crate) fn is_locked(&self, number: u64) -> bool {
+        self.shard(number).lock().contains_key(&number)
+    }
+
     /// Locks one key, in a task, which holds no other lock.
     pub(crate) fn one(&self, local: &Local, number: u64) -> Locked<'_> {
         self.acquire(local, number);

@@ -65,7 +65,23 @@ pub(crate) struct Transactions {
     /// Large values that nobody can read any more, to be freed by some task.
     graveyard: Mutex<Vec<Dead>>,
     has_dead: AtomicBool,
+    applying: Applying,
     pub(crate) counters: TransactionCounters,
+}
+
+/// How many commits of several keys are being applied: the pages have some of
+/// their changes, and not yet the others.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Applying(AtomicU64);
+
+/// A commit that is being applied, until this is dropped.
+pub(crate) struct BeingApplied<'t>(&'t AtomicU64);
+
+impl Drop for BeingApplied<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A large value to be freed.
@@ -114,12 +130,18 @@ impl Transactions {
             locks: Locks::new(),
             graveyard: Mutex::new(Vec::new()),
             has_dead: AtomicBool::new(false),
+            applying: Applying::default(),
             counters: TransactionCounters::default(),
         }
     }
 
-    /// Opens a snapshot; `wait` is called while blind commits end.
-    pub(crate) fn begin(&self, log: &Log, wait: impl FnMut()) -> std::sync::Arc<Registered> {
+    /// Opens a snapshot; `wait` is called while blind commits end, and says when to
+    /// give up.
+    pub(crate) fn begin<E>(
+        &self,
+        log: &Log,
+        wait: impl FnMut() -> Result<(), E>,
+    ) -> Result<std::sync::Arc<Registered>, E> {
         self.snapshots.begin(log, &self.tracker, wait)
     }
 
@@ -131,6 +153,48 @@ impl Transactions {
     /// Where replaying commits would have to start, were the pages as they are now.
     pub(crate) fn oldest_unapplied(&self, log: &Log) -> Lsn {
         self.watermark(log)
+    }
+
+    /// Says that a commit of several keys, all locked, is about to be applied.
+    pub(crate) fn begin_applying(&self) -> BeingApplied<'_> {
+        self.applying.0.fetch_add(1, Ordering::SeqCst);
+        BeingApplied(&self.applying.0)
+    }
+
+    /// Whether what was just read of some keys can be of a commit that is only
+    /// half applied.
+    #[inline]
+    pub(crate) fn is_applying(&self) -> bool {
+        self.applying.0.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether what was just read of `key` can be of a commit that is only half
+    /// applied.
+    #[inline]
+    pub(crate) fn is_half_applied(&self, tree: TreeId, key: &[u8]) -> bool {
+        self.is_applying() && self.locks.is_locked(key_number(tree, key))
+    }
+
+    /// For an operation outside transactions that has read `key`: waits for the
+    /// rest of the commit whose change it may have seen, so that whatever is
+    /// read after it sees that too.
+    #[inline]
+    pub(crate) fn await_rest_of(&self, local: &Local, tree: TreeId, key: &[u8]) {
+        if self.is_half_applied(tree, key) {
+            drop(self.locks.one(local, key_number(tree, key)));
+        }
+    }
+
+    /// The same for one that has read many keys.
+    pub(crate) fn await_rest(&self, local: &Local) {
+        if self.is_applying() {
+            // A store that is poisoned meanwhile stays as it is, half applied.
+            let _ = self.tracker.drain(false, || {
+                local.engine.writable()?;
+                local.worker.yield_now();
+                Ok::<(), crate::Error>(())
+            });
+        }
     }
 
     /// Drops versions that no snapshot needs, at most `most` of them; whether

@@ -168,7 +168,8 @@ mod tests {
     fn reads_conflict_with_later_changes_and_with_nothing_else() {
         let log = Log::off(Lsn(800));
         let (versions, tracker) = (Versions::new(1 << 20), Tracker::new(1, 1));
-        let snapshot = Snapshots::new().begin(&log, &tracker, || ());
+        let snapshot = Snapshots::new().begin(&log, &tracker, || Err(()));
+        let snapshot = snapshot.unwrap();
         let (name, gate) = (Arc::from("t"), Arc::new(Gate::default()));
         let tree = TreeRead {
             tree: TreeId(4),

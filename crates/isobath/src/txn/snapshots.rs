@@ -1,7 +1,6 @@
 //! Which snapshots are open.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
@@ -54,6 +53,22 @@ impl Shard {
     }
 }
 
+/// Waits for the commits that have not seen that a snapshot begins, and have left
+/// no versions: until they have ended, and until the watermark has passed them,
+/// which others in flight may keep below.
+fn await_blind_commits<E>(
+    log: &Log,
+    tracker: &Tracker,
+    mut wait: impl FnMut() -> Result<(), E>,
+) -> Result<(), E> {
+    tracker.drain(true, &mut wait)?;
+    let end = tracker.blind_end();
+    while tracker.watermark(log) < end {
+        wait()?;
+    }
+    Ok(())
+}
+
 /// All open snapshots of a store.
 pub(crate) struct Snapshots {
     /// Open ones and those being opened; not those that have failed.
@@ -84,20 +99,19 @@ impl Snapshots {
         &self.shards[number as usize % SHARDS]
     }
 
-    /// Opens a snapshot at the watermark.
-    pub(super) fn begin(
+    /// Opens a snapshot at the watermark; `wait` lets commits go on, and says when
+    /// to give up.
+    pub(super) fn begin<E>(
         &self,
         log: &Log,
         tracker: &Tracker,
-        mut wait: impl FnMut(),
-    ) -> Arc<Registered> {
+        wait: impl FnMut() -> Result<(), E>,
+    ) -> Result<Arc<Registered>, E> {
         self.active.fetch_add(1, Ordering::SeqCst);
-        // Whoever occupies a slot after this sees the count.
-        let drained: Result<(), Infallible> = tracker.drain(true, || {
-            wait();
-            Ok(())
-        });
-        let Ok(()) = drained;
+        let waited = await_blind_commits(log, tracker, wait);
+        waited.inspect_err(|_| {
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        })?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let shard = self.shard(number);
         let mut live = shard.live.lock();
@@ -114,7 +128,7 @@ impl Snapshots {
         });
         live.insert((lsn, number), Arc::clone(&registered));
         shard.note_oldest(&live);
-        registered
+        Ok(registered)
     }
 
     /// Closes a snapshot.
@@ -188,6 +202,8 @@ impl Snapshots {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use super::*;
     use crate::page::Lsn;
 
@@ -196,7 +212,8 @@ mod tests {
         let log = Log::off(Lsn(8));
         let tracker = Tracker::new(1, 1);
         let snapshots = Snapshots::new();
-        let begin = || snapshots.begin(&log, &tracker, || unreachable!("nobody commits"));
+        let never = || -> Result<(), Infallible> { unreachable!("nobody commits") };
+        let begin = || snapshots.begin(&log, &tracker, never).unwrap();
         let first = begin();
         log.stamp(0);
         let second = begin();

@@ -21,6 +21,9 @@ const SYSTEM_SLOTS: usize = 8;
 struct WorkerSlots {
     /// All slots from here on are empty.
     high: AtomicUsize,
+    /// Snapshots that do not begin here or later would miss changes that have left
+    /// no versions.
+    blind_end: AtomicU64,
     slots: Box<[AtomicU64]>,
     /// For each slot: 0, or the LSN of its commit once that is applied and stays
     /// only until the watermark has passed it.
@@ -64,6 +67,7 @@ impl Tracker {
     pub(crate) fn new(workers: usize, tasks: usize) -> Tracker {
         let slots = |_| WorkerSlots {
             high: AtomicUsize::new(0),
+            blind_end: AtomicU64::new(0),
             slots: zeros(tasks + SYSTEM_SLOTS),
             applied: zeros(tasks + SYSTEM_SLOTS),
         };
@@ -132,6 +136,14 @@ impl Tracker {
         }
     }
 
+    /// What a snapshot that begins must reach to see all that blind commits have
+    /// changed. Asked once they have ended.
+    pub(crate) fn blind_end(&self) -> u64 {
+        let ends = self.workers.iter();
+        let ends = ends.map(|worker| worker.blind_end.load(Ordering::Acquire));
+        ends.max().unwrap_or(0)
+    }
+
     /// Waits until the commits that are in flight now have ended, or only the
     /// blind ones of them; `wait` lets others run, and says when to give up.
     pub(crate) fn drain<E>(
@@ -167,8 +179,18 @@ impl Slot<'_> {
         self.word().store(word & !BLIND, Ordering::Release);
     }
 
+    /// If the commit leaves out its versions, snapshots have to begin at `end` or
+    /// later. Said before the slot is emptied.
+    pub(crate) fn ends_at(&self, end: u64) {
+        let noted = &self.worker.blind_end;
+        if self.word().load(Ordering::Relaxed) & BLIND != 0 && noted.load(Ordering::Relaxed) < end {
+            noted.store(end, Ordering::Release);
+        }
+    }
+
     /// The commit's record has this LSN.
     pub(crate) fn is_at(&self, lsn: Lsn) {
+        self.ends_at(lsn.0 + 8);
         let word = self.word().load(Ordering::Relaxed);
         self.word()
             .store(lsn.0 & LSN | word & !LSN, Ordering::Release);
@@ -177,6 +199,7 @@ impl Slot<'_> {
     /// The commit is applied, but stays: the watermark goes from its lower bound, or
     /// less, to beyond its LSN, and to nothing between.
     pub(crate) fn is_applied(&self, lsn: Lsn) {
+        self.ends_at(lsn.0 + 8);
         self.publishes();
         self.worker.applied[self.index].store(lsn.0, Ordering::Release);
     }

@@ -58,7 +58,7 @@ pub(crate) fn key(n: u64) -> Vec<u8> {
 pub(crate) fn tiny(workers: usize, tasks: usize) -> Options {
     let frames = 128 + 64 * workers as u64 + 4 * (workers * tasks) as u64;
     Options::new()
-        .pool_bytes(frames * 4224)
+        .pool_bytes(frames * 4224 * 16 / 15)
         .workers(workers)
         .tasks_per_worker(tasks)
         .depth_per_worker(16)

@@ -280,7 +280,11 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             };
             // A page that cannot be read stays allocated; a check of the store finds it.
             // Bound: every round frees pages.
-            while let Ok(false) = part.free_some(self.ctx, 64, on_extent) {}
+            let mut note = |extent: &Descriptor| {
+                on_extent(extent);
+                Ok(())
+            };
+            while let Ok(false) = part.free_some(self.ctx, 64, &mut note) {}
             let _ = part.free_root(self.ctx);
         }
         self.ctx.withdraw(Some(self.token), &[]);

@@ -202,7 +202,10 @@ fn a_tree_is_freed_in_bounded_steps() {
     let mut steps = 0;
     let mut live = ctx.live_pages();
     while !tree
-        .free_some(&ctx, 100, &mut |extent| freed.push(extent.bytes().to_vec()))
+        .free_some(&ctx, 100, &mut |extent| {
+            freed.push(extent.bytes().to_vec());
+            Ok(())
+        })
         .unwrap()
     {
         steps += 1;
@@ -219,7 +222,7 @@ fn a_tree_is_freed_in_bounded_steps() {
     all.extents.sort();
     assert_eq!(freed, all.extents);
     let _ = tree.insert(&ctx, b"again", ValueRef::inline(b"")).unwrap();
-    assert!(tree.free_some(&ctx, 1, &mut |_| {}).unwrap());
+    assert!(tree.free_some(&ctx, 1, &mut |_| Ok(())).unwrap());
     tree.free_root(&ctx).unwrap();
     assert_eq!(ctx.live_pages(), 1);
     let gone = tree.get(&ctx, b"x", &mut Vec::new());

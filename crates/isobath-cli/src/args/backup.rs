@@ -1,0 +1,104 @@
+//! Verbs that copy whole stores.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+
+use super::{Size, StoreArgs};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file holds the store's pages as they are: `isobath restore` needs the same \
+format of stores. `isobath export` writes a file that any version can read. It \
+appears under its name only when it is complete, on the drive and read back; \
+until then it is FILE.partial.
+
+This verb opens the store itself, so it works on stores that no process has open \
+for writing; one that was not closed is recovered first. A process that has the \
+store open backs it up while it goes on working: `Store::backup` in Rust. Files of \
+both kinds add to one another.
+
+--since copies only pages that are new or changed since that backup, which may be \
+an incremental one itself. To restore, all of them are needed, in order.
+
+Examples:
+  isobath backup -s my.iso sunday.backup
+  isobath backup -s my.iso monday.backup --since sunday.backup
+  isobath backup -s my.iso tuesday.backup --since monday.backup
+  isobath restore sunday.backup monday.backup tuesday.backup new.iso")]
+pub(crate) struct BackupArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The file to write
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Copy only what has changed since this backup
+    #[arg(long, value_name = "BASE", value_hint = ValueHint::FilePath)]
+    pub(crate) since: Option<PathBuf>,
+    /// Replace the file where it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Do not read the file back from the drive
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every byte of the backups is verified, then the store is opened once, which applies \
+the log in the last backup, and closed. --check reads all of it once more. If \
+anything is wrong no store is left.
+
+The restored store is a store of its own: the first backup of it has to be a full \
+one. It lies compactly, whatever the size of the first one was; segments and log \
+have the sizes that they had.
+
+A store of several files: repeat --also for those after the first.
+
+Examples:
+  isobath restore sunday.backup new.iso
+  isobath restore sunday.backup monday.backup new.iso --check
+  isobath restore sunday.backup a.iso --also b.iso")]
+pub(crate) struct RestoreArgs {
+    /// A full backup, then those that add to it, in order; at last the store to make
+    #[arg(value_name = "BACKUP... STORE", num_args = 2.., required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) files: Vec<PathBuf>,
+    /// A further file or block device of the store; can be repeated
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) also: Vec<PathBuf>,
+    /// Most bytes that the store may grow to [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) limit: Option<Size>,
+    /// Memory for the buffer pool meanwhile
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub(crate) pool: Size,
+    /// Read and verify the whole store afterwards
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For a store that cannot be opened, or in which `isobath check` finds problems, where \
+there is no backup. The damaged store is only read. Pages are looked for where \
+the store says that they are; where it cannot say so, or they are damaged there, the \
+whole volume is searched for the newest sound copy of each. Trees whose names are lost \
+are called lost-NUMBER.
+
+What is printed names every page, range of keys and value that could not be read, and \
+pages of which only an older copy was found: records there may be out of date. Exits \
+with 1 if there is any such. The search needs about 50 bytes of memory per page.
+
+Examples:
+  isobath salvage -s broken.iso saved.iso
+  isobath check -s saved.iso")]
+pub(crate) struct SalvageArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The store to make
+    #[arg(value_name = "STORE", value_hint = ValueHint::FilePath)]
+    pub(crate) to: PathBuf,
+    /// Search the whole volume for the pages of the store, whatever it says of them itself
+    #[arg(long)]
+    pub(crate) search: bool,
+}

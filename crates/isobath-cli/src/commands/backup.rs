@@ -1,0 +1,248 @@
+//! Backup, restore, salvage.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use isobath::{BackupOptions, Options, SalvageOptions, Store};
+use isobath_lab::{Monitor, Stage, Unit, escape};
+use serde_json::json;
+
+use super::store::{self, LARGE_POOL};
+use crate::args::{BackupArgs, GlobalArgs, RestoreArgs, SalvageArgs};
+use crate::failure::Failure;
+use crate::output::{Output, count, size};
+use crate::progress::Progress;
+
+/// Shows the stages of the engine's long work as bars.
+struct Shown<'p> {
+    progress: &'p Progress,
+    stage: &'static str,
+    done: u64,
+}
+
+impl Shown<'_> {
+    fn new(progress: &Progress) -> Shown<'_> {
+        Shown {
+            progress,
+            stage: "",
+            done: 0,
+        }
+    }
+
+    fn tell(&mut self, stage: &'static str, done: u64, total: u64, unit: Unit) -> ControlFlow<()> {
+        if self.stage != stage {
+            (self.stage, self.done) = (stage, 0);
+            self.progress.begin(Stage {
+                name: stage,
+                total: Some(total),
+                unit,
+            });
+        }
+        self.progress.advance(done.saturating_sub(self.done));
+        self.done = self.done.max(done);
+        if self.progress.cancelled() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+}
+
+fn unit_of(stage: &str) -> Unit {
+    if stage.starts_with("copying") {
+        Unit::Items
+    } else {
+        Unit::Bytes
+    }
+}
+
+/// For reading where the store was closed; recovers it first where it was not.
+fn open(args: &BackupArgs) -> Result<Store, Failure> {
+    match store::read(&args.store, LARGE_POOL) {
+        Err(Failure::Lab(isobath_lab::LabError::Engine(isobath::Error::NotClosedCleanly {
+            ..
+        }))) => {
+            store::write(&args.store, LARGE_POOL)?.close()?;
+            store::read(&args.store, LARGE_POOL)
+        }
+        other => other,
+    }
+}
+
+pub(crate) fn backup(
+    args: &BackupArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let store = open(args)?;
+    let progress = super::progress(global)?;
+    let began = Instant::now();
+    let mut options = BackupOptions::new()
+        .overwrite(args.force)
+        .verify(!args.no_verify);
+    if let Some(base) = &args.since {
+        options = options.since(base);
+    }
+    let mut shown = Shown::new(&progress);
+    let done = store.backup(&args.file, &options, &mut |stage, done, total| {
+        shown.tell(stage, done, total, unit_of(stage))
+    });
+    progress.clear();
+    let closed = store.close();
+    let done = done?;
+    closed?;
+    let seconds = began.elapsed().as_secs_f64();
+    if out.json() {
+        return out.document(&json!({
+            "pages": done.pages,
+            "page_bytes": done.page_bytes,
+            "log_bytes": done.log_bytes,
+            "file_bytes": done.file_bytes,
+            "store_pages": done.store_pages,
+            "rounds": done.rounds,
+            "verified": !args.no_verify,
+            "seconds": seconds,
+        }));
+    }
+    out.line(&format!(
+        "backed up {} of {} pages and value chunks in {seconds:.1} s ({}: {}{})",
+        count(done.pages),
+        count(done.store_pages),
+        args.file.display(),
+        size(done.file_bytes),
+        if args.no_verify { "" } else { ", verified" },
+    ))
+}
+
+/// Answers whether the store is sound, as far as that was asked.
+pub(crate) fn restore(
+    args: &RestoreArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<bool, Failure> {
+    let Some((first, backups)) = args.files.split_last() else {
+        return Err(Failure::Usage("name a backup and the store to make".into()));
+    };
+    let mut paths = vec![first.clone()];
+    paths.extend(args.also.iter().cloned());
+    let options = Options::new()
+        .pool_bytes(args.pool.0)
+        .volume_limit_bytes(args.limit.map(|size| size.0));
+    let progress = super::progress(global)?;
+    let began = Instant::now();
+    let mut shown = Shown::new(&progress);
+    let done = Store::restore(backups, &paths, &options, &mut |stage, done, total| {
+        shown.tell(stage, done, total, unit_of(stage))
+    });
+    progress.clear();
+    let done = done?;
+    let problems = if args.check {
+        let store = Store::open(&paths, &options.read_only(true))?;
+        let report = store.check(&mut |done, total| {
+            let _ = shown.tell("checking", done, total, Unit::Items);
+        });
+        progress.clear();
+        store.close()?;
+        Some(report?.problems)
+    } else {
+        None
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    let sound = problems.as_ref().is_none_or(Vec::is_empty);
+    if out.json() {
+        out.document(&json!({
+            "pages": done.pages,
+            "page_bytes": done.page_bytes,
+            "log_bytes": done.log_bytes,
+            "file_bytes": done.file_bytes,
+            "created": done.created,
+            "problems": problems,
+            "seconds": seconds,
+        }))?;
+        return Ok(sound);
+    }
+    for problem in problems.iter().flatten() {
+        out.line(&format!("problem: {}", escape(problem.as_bytes())))?;
+    }
+    out.line(&format!(
+        "restored {} pages and value chunks, {} and {} of log, in {seconds:.1} s{}",
+        count(done.pages),
+        size(done.page_bytes),
+        size(done.log_bytes),
+        match problems.as_ref().map(Vec::len) {
+            None => String::new(),
+            Some(0) => "; sound".to_owned(),
+            Some(n) => format!("; {n} problems"),
+        }
+    ))?;
+    Ok(sound)
+}
+
+/// Answers whether everything could be read.
+pub(crate) fn salvage(
+    args: &SalvageArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<bool, Failure> {
+    let progress = super::progress(global)?;
+    let began = Instant::now();
+    let options = SalvageOptions::new().search(args.search);
+    let target = Options::new().pool_bytes(args.store.pool.map_or(LARGE_POOL, |size| size.0));
+    let mut shown = Shown::new(&progress);
+    let done = isobath::salvage(
+        &args.store.store,
+        std::slice::from_ref(&args.to),
+        &options,
+        &target,
+        &mut |stage, done, total| {
+            let unit = if stage == "searching" {
+                Unit::Bytes
+            } else {
+                Unit::Items
+            };
+            shown.tell(stage, done, total, unit)
+        },
+    );
+    progress.clear();
+    let done = done?;
+    let seconds = began.elapsed().as_secs_f64();
+    let whole = done.problems.is_empty();
+    if out.json() {
+        let trees: Vec<_> = done
+            .trees
+            .iter()
+            .map(|tree| json!({"name": tree.name, "records": tree.records, "lost_values": tree.lost_values}))
+            .collect();
+        out.document(&json!({
+            "trees": trees,
+            "records": done.records(),
+            "searched": done.searched,
+            "log_records": done.log_records,
+            "problems": done.problems,
+            "seconds": seconds,
+        }))?;
+        return Ok(whole);
+    }
+    for problem in &done.problems {
+        out.line(&format!("lost: {}", escape(problem.as_bytes())))?;
+    }
+    for tree in &done.trees {
+        let lost = match tree.lost_values {
+            0 => String::new(),
+            n => format!(", {} values lost", count(n)),
+        };
+        let name = escape(tree.name.as_bytes());
+        out.line(&format!("{name}: {} records{lost}", count(tree.records)))?;
+    }
+    out.line(&format!(
+        "salvaged {} records of {} trees in {seconds:.1} s; {}",
+        count(done.records()),
+        count(done.trees.len() as u64),
+        match done.problems.len() {
+            0 => "nothing was lost".to_owned(),
+            1 => "1 problem".to_owned(),
+            n => format!("{n} problems"),
+        }
+    ))?;
+    Ok(whole)
+}

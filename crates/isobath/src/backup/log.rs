@@ -1,0 +1,227 @@
+//! The log between the beginning and the end of a backup's last round: which copies it names that the backup lacks,
+//! and its records as a restored store can use them.
+
+use isobath_io::Volume;
+
+use super::file::{BlockWriter, Kind as BlockKind, Scratch};
+use crate::engine::{MapEntry, PassStart};
+use crate::error::Error;
+use crate::log::record::{Body, Copied, Kind, Mapped, decode, mapping_body};
+use crate::log::{LogArea, Reader};
+use crate::page::{Lsn, PageId};
+use crate::pagestore::Address;
+use crate::sync::HashMap;
+
+/// Bytes of a block of records, but for one long record.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Bytes before a record's body in a block.
+pub(super) const RECORD_HEADER: usize = 16;
+
+/// A part of a store's log.
+pub(super) struct LogPart<'v> {
+    pub(super) volume: &'v Volume,
+    pub(super) area: &'v LogArea,
+    pub(super) pass: &'v PassStart,
+    pub(super) end: Lsn,
+}
+
+impl LogPart<'_> {
+    /// Calls `each` with every record: position, kind, body as it is, and what it says.
+    fn records(
+        &self,
+        mut each: impl FnMut(Lsn, Kind, &[u8], &Body<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let pass = self.pass;
+        let mut reader = Reader::new(
+            self.volume,
+            self.area,
+            &pass.store_id,
+            pass.start,
+            pass.log_incarnation,
+        );
+        while reader.position() < self.end {
+            let from = reader.position();
+            let Some(record) = reader.next_below(self.end)? else {
+                break;
+            };
+            let body = decode(record.kind, record.body).ok_or(Error::UnknownLogRecord {
+                position: from.0,
+                kind: record.kind as u8,
+            })?;
+            each(record.lsn, record.kind, record.body, &body)?;
+        }
+        if reader.position() < self.end {
+            return Err(Error::LogDamaged {
+                position: reader.position().0,
+                durable: self.end.0,
+            });
+        }
+        Ok(())
+    }
+
+    /// Copies that the log names, that live at its end, and that `map` does not have: where they are.
+    pub(super) fn missing(&self, map: &Scratch) -> Result<Vec<(PageId, MapEntry)>, Error> {
+        let mut lives: HashMap<PageId, Life> = HashMap::default();
+        self.records(|lsn, _, _, body| {
+            note(&mut lives, lsn, body);
+            Ok(())
+        })?;
+        let mut missing = Vec::new();
+        for (page, life) in lives {
+            let Newest::Copy { at, is_chunk } = life.newest else {
+                continue;
+            };
+            let known = map.get(page.0)?;
+            let lacks = if is_chunk {
+                known.version != at.version
+            } else {
+                // Any copy since its beginning will do: the log has what changed after it.
+                !known.exists() || life.born.is_some_and(|born| known.version < born.0)
+            };
+            if lacks {
+                missing.push((page, at));
+            }
+        }
+        missing.sort_unstable_by_key(|(_, at)| at.address);
+        Ok(missing)
+    }
+
+    /// Writes the records as blocks. What they say of copies becomes what is true of the backup's own; bytes of the
+    /// records.
+    pub(super) fn write(&self, map: &Scratch, into: &mut BlockWriter) -> Result<u64, Error> {
+        let mut block: Vec<u8> = Vec::with_capacity(BLOCK_BYTES);
+        let mut total = 0;
+        self.records(|lsn, kind, bytes, body| {
+            let rewritten;
+            let bytes = match body {
+                Body::Mapping { token, copies } => {
+                    rewritten = own_copies(*token, copies, map)?;
+                    &rewritten[..]
+                }
+                _ => bytes,
+            };
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            if block.len() + RECORD_HEADER + bytes.len() > BLOCK_BYTES && !block.is_empty() {
+                into.write(BlockKind::Log, &[&block])?;
+                block.clear();
+            }
+            block.extend_from_slice(&lsn.0.to_le_bytes());
+            block.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            block.extend_from_slice(&[kind as u8, 0, 0, 0]);
+            block.extend_from_slice(bytes);
+            total += (RECORD_HEADER + bytes.len()) as u64;
+            Ok(())
+        })?;
+        if !block.is_empty() {
+            into.write(BlockKind::Log, &[&block])?;
+        }
+        Ok(total)
+    }
+}
+
+/// What the log says of one page.
+#[derive(Default)]
+struct Life {
+    /// Where the log says that it ended, or that it began without an image.
+    born: Option<Lsn>,
+    newest: Newest,
+}
+
+#[derive(Default)]
+enum Newest {
+    #[default]
+    Nothing,
+    /// The log has an image of it.
+    Image,
+    Copy {
+        at: MapEntry,
+        is_chunk: bool,
+    },
+    Ended,
+}
+
+fn note(lives: &mut HashMap<PageId, Life>, lsn: Lsn, body: &Body<'_>) {
+    let end = |pages: &[PageId], lives: &mut HashMap<PageId, Life>| {
+        for page in pages {
+            let life = lives.entry(*page).or_default();
+            (life.born, life.newest) = (Some(lsn), Newest::Ended);
+        }
+    };
+    match body {
+        Body::Commit { chunks, .. } | Body::Free { chunks, .. } => end(chunks, lives),
+        Body::Structure { ended, images, .. } => {
+            for image in images {
+                lives.entry(image.page).or_default().newest = Newest::Image;
+            }
+            end(ended, lives);
+        }
+        Body::Mapping { copies, .. } => {
+            for copy in copies {
+                note_copy(lives.entry(copy.page).or_default(), lsn, copy);
+            }
+        }
+    }
+}
+
+fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
+    let at = MapEntry {
+        address: copy.address.to_raw(),
+        seq: copy.seq,
+        version: copy.version.0,
+    };
+    match (copy.what, &life.newest) {
+        (Copied::Promised, _) => (life.born, life.newest) = (Some(lsn), Newest::Nothing),
+        (Copied::NewChunk, _) => {
+            life.born = Some(lsn);
+            life.newest = Newest::Copy { at, is_chunk: true };
+        }
+        (Copied::MovedChunk, Newest::Copy { at: before, .. }) if before.version == at.version => {
+            life.newest = Newest::Copy { at, is_chunk: true };
+        }
+        (Copied::MovedChunk, Newest::Nothing) if life.born.is_none() => {
+            life.newest = Newest::Copy { at, is_chunk: true };
+        }
+        // It ended while it was moved, and its id may be another's.
+        (Copied::MovedChunk, _) => {}
+        (Copied::Page, Newest::Image) => {}
+        (Copied::Page, Newest::Ended) if life.born.is_some_and(|born| copy.version < born) => {}
+        (Copied::Page, _) => {
+            life.newest = Newest::Copy {
+                at,
+                is_chunk: false,
+            }
+        }
+    }
+}
+
+/// The body of a mapping record that names the backup's copies, without their places; empty where it has none.
+fn own_copies(token: u64, copies: &[Mapped], map: &Scratch) -> Result<Vec<u8>, Error> {
+    let mut own = Vec::with_capacity(copies.len());
+    for copy in copies {
+        let known = map.get(copy.page.0)?;
+        let here = Mapped {
+            version: Lsn(known.version),
+            address: Address::NONE,
+            seq: 0,
+            ..*copy
+        };
+        match copy.what {
+            Copied::Promised => own.push(*copy),
+            Copied::Page if known.exists() && known.version >= copy.version.0 => own.push(here),
+            Copied::NewChunk if known.exists() && known.version == copy.version.0 => own.push(here),
+            // Ended before it was copied; its token still says whose it was.
+            Copied::NewChunk if token != 0 => own.push(Mapped {
+                what: Copied::Promised,
+                ..here
+            }),
+            // The backup's own copy is where the checkpoint, or the chunk's first record, says.
+            Copied::Page | Copied::NewChunk | Copied::MovedChunk => {}
+        }
+    }
+    if own.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(mapping_body(token, &own))
+}

@@ -1,0 +1,177 @@
+//! Backups: a consistent copy of a store that is in use, in one file, and stores made of such files
+//! (docs/decisions/0016).
+
+pub(crate) mod file;
+mod log;
+mod restore;
+mod take;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use isobath_io::Volume;
+
+use crate::{Error, Options, Store};
+
+/// Watches long work: called with the name of its stage, how much of it is done, and how much it is. The amounts are
+/// pages while pages are copied, and bytes of backup files otherwise. [`ControlFlow::Break`] ends the work with
+/// [`Error::Interrupted`].
+pub type Watch<'w> = &'w mut (dyn FnMut(&'static str, u64, u64) -> ControlFlow<()> + Send);
+
+/// How a backup is made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
+pub struct BackupOptions {
+    since: Option<PathBuf>,
+    overwrite: bool,
+    unverified: bool,
+}
+
+impl BackupOptions {
+    /// A full backup, into a file that does not exist yet, which is verified.
+    pub fn new() -> BackupOptions {
+        BackupOptions::default()
+    }
+
+    /// Only what has changed since the backup `base` of the same store, full or incremental. Restoring then needs
+    /// that one too, and whatever it adds to.
+    pub fn since(mut self, base: impl Into<PathBuf>) -> BackupOptions {
+        self.since = Some(base.into());
+        self
+    }
+
+    /// Whether a file of that name may be replaced; by default not.
+    pub fn overwrite(mut self, overwrite: bool) -> BackupOptions {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Whether the file is read once more from the drive, and every checksum verified, before it gets its name; by
+    /// default it is.
+    pub fn verify(mut self, verify: bool) -> BackupOptions {
+        self.unverified = !verify;
+        self
+    }
+}
+
+/// What a backup consists of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// Pages and chunks of large values in the file.
+    pub pages: u64,
+    /// Their bytes.
+    pub page_bytes: u64,
+    /// Bytes of log records in the file.
+    pub log_bytes: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Rounds over the store that it took: further ones copy what changed during the one before.
+    pub rounds: u64,
+    /// Pages and chunks that the store had.
+    pub store_pages: u64,
+}
+
+/// What a store was restored from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// Pages and chunks of large values of the restored store.
+    pub pages: u64,
+    /// Their bytes.
+    pub page_bytes: u64,
+    /// Bytes of log records that were applied.
+    pub log_bytes: u64,
+    /// Bytes of the backup files.
+    pub file_bytes: u64,
+    /// Seconds since 1970 at which the last of the backups was begun.
+    pub created: u64,
+}
+
+impl Store {
+    /// Writes a backup of the whole store to the file `to`, while the store is in use: a state in which everything is
+    /// that was acknowledged before the call, and of each transaction all or nothing.
+    ///
+    /// Copies the pages as they are on the volume, then those that changed meanwhile, and in the end the little log that
+    /// brings them to one point. Writers go on; only if they change pages faster than these can be copied, the last
+    /// round slows them, as a full log does. Room for 24 bytes per page is needed beside `to`. Blocks the calling
+    /// thread; a task should leave it to an ordinary one, because writing the file blocks its worker.
+    ///
+    /// The file gets its name when it is complete and on the drive; until then, `.partial` is behind it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let at = |name: &str| directory.path().join(name);
+    /// use std::ops::ControlFlow;
+    /// use isobath::{BackupOptions, Options, Store};
+    ///
+    /// let options = Options::new().pool_bytes(16 << 20);
+    /// let store = Store::create(&[at("a.iso")], &options)?;
+    /// let tree = store.create_tree("t")?;
+    /// tree.insert(b"one", b"1")?;
+    /// let mut watch = |_: &str, _, _| ControlFlow::Continue(());
+    /// store.backup(&at("monday"), &BackupOptions::new(), &mut watch)?;
+    /// tree.insert(b"two", b"2")?;
+    /// store.backup(&at("tuesday"), &BackupOptions::new().since(at("monday")), &mut watch)?;
+    /// store.close()?;
+    ///
+    /// Store::restore(&[at("monday"), at("tuesday")], &[at("b.iso")], &options, &mut watch)?;
+    /// let store = Store::open(&[at("b.iso")], &options)?;
+    /// assert!(store.tree("t")?.contains(b"two")?);
+    /// store.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::FileExists`], [`Error::File`] (as where its file system is full), [`Error::BackupNeedsLog`],
+    /// [`Error::BackupRunning`]; with a base [`Error::BadBackup`] and [`Error::BackupChain`]; [`Error::Damaged`] or
+    /// [`Error::Io`] where the store cannot be read; [`Error::Poisoned`], [`Error::Closed`], [`Error::Interrupted`]. There
+    /// is no file then.
+    pub fn backup(
+        &self,
+        to: &Path,
+        options: &BackupOptions,
+        watch: Watch<'_>,
+    ) -> Result<BackupReport, Error> {
+        take::take(self.runtime(), to, options, watch)
+    }
+
+    /// Makes a store on `paths`, files that do not exist yet or block devices that hold no data, from a full backup
+    /// and the incremental ones that follow it, in order. Everything in them is verified. The restored store is a store of
+    /// its own: backups of it do not add to those of the first one.
+    ///
+    /// `options` as for [`Store::create`]; the sizes of segments and log are those of the backup.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadBackup`], [`Error::BackupChain`], [`Error::File`], [`Error::Interrupted`], and as for
+    /// [`Store::create`]. Files that were made are removed, and on block devices is nothing that opens.
+    pub fn restore<B: AsRef<Path>, P: AsRef<Path>>(
+        backups: &[B],
+        paths: &[P],
+        options: &Options,
+        watch: Watch<'_>,
+    ) -> Result<RestoreReport, Error> {
+        let backups: Vec<&Path> = backups.iter().map(AsRef::as_ref).collect();
+        let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+        restore::restore(&backups, paths, options, watch)
+    }
+
+    /// As [`Store::restore`], on an empty volume.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::restore`]; the volume is of no further use then.
+    pub fn restore_on_volume<B: AsRef<Path>>(
+        backups: &[B],
+        volume: Volume,
+        options: &Options,
+        watch: Watch<'_>,
+    ) -> Result<RestoreReport, Error> {
+        let backups: Vec<&Path> = backups.iter().map(AsRef::as_ref).collect();
+        restore::restore_on(&backups, volume, options, watch)
+    }
+}

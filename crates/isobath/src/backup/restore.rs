@@ -1,0 +1,636 @@
+//! Making a store of backups: the copies go to new places, the log behind them, and an ordinary recovery does the rest.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use isobath_io::{AlignedBuf, Volume};
+
+use super::file::{BackupFile, Blocks, Kind, MAP_ENTRIES, decode_entries};
+use super::log::RECORD_HEADER;
+use super::take::STATE_BYTES;
+use super::{RestoreReport, Watch};
+use crate::buffer::Place;
+use crate::engine::log_area;
+use crate::error::{BackupFault, Error};
+use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
+use crate::log::{BLOCK, Rewriter};
+use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
+use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
+use crate::pagestore::{
+    Address, ArrayRoot, Entry, MAX_LENGTH, SUPERBLOCK_OFFSETS, Superblock, summaries,
+};
+use crate::store::{Store, uuid};
+use crate::{Options, PAGE_SIZE as PAGE};
+
+/// Says that a word holds an address, and no longer the version that is looked for.
+const PLACED: u64 = 1 << 63;
+/// The number that the pages of the new store's first checkpoint carry.
+const CHECKPOINT: u64 = 1;
+/// Segments beside those of the log that a store has at least.
+const LEAST_SEGMENTS: u32 = 32;
+
+/// See [`Store::restore`].
+pub(super) fn restore(
+    backups: &[&Path],
+    paths: Vec<PathBuf>,
+    options: &Options,
+    watch: Watch<'_>,
+) -> Result<RestoreReport, Error> {
+    options.config()?;
+    if options.is_read_only() {
+        return Err(Error::ReadOnly);
+    }
+    let chain = open_chain(backups)?;
+    let volume = Volume::create(&paths, &options.volume_options())?;
+    let made = restore_chain(&chain, volume, paths.clone(), options, watch);
+    if made.is_err() {
+        for path in paths.iter().filter(|path| path.is_file()) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    made
+}
+
+/// See [`Store::restore_on_volume`].
+pub(super) fn restore_on(
+    backups: &[&Path],
+    volume: Volume,
+    options: &Options,
+    watch: Watch<'_>,
+) -> Result<RestoreReport, Error> {
+    options.config()?;
+    let chain = open_chain(backups)?;
+    restore_chain(&chain, volume, Vec::new(), options, watch)
+}
+
+/// Opens backups that follow one another.
+fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
+    let mut chain: Vec<BackupFile> = Vec::with_capacity(paths.len());
+    for path in paths {
+        let file = BackupFile::open(path)?;
+        let fault = match chain.last() {
+            None if !file.header.is_full() => Some(
+                "it is an incremental backup; the full backup that it adds to has to come first",
+            ),
+            None => None,
+            Some(before) if before.header.store_id != file.header.store_id => {
+                Some("it is a backup of another store than the one before it")
+            }
+            Some(_) if file.header.is_full() => {
+                Some("it is a full backup; only incremental ones can follow another")
+            }
+            Some(before) if before.header.id != file.header.base => {
+                Some("it does not add to the backup before it; one between them is missing")
+            }
+            Some(_) => None,
+        };
+        if let Some(reason) = fault {
+            return Err(Error::BackupChain {
+                path: file.path().to_path_buf(),
+                reason,
+            });
+        }
+        chain.push(file);
+    }
+    if chain.is_empty() {
+        return Err(Error::BadOption {
+            option: "backups",
+            reason: "a full backup, and those that add to it in order".to_owned(),
+        });
+    }
+    Ok(chain)
+}
+
+fn restore_chain(
+    chain: &[BackupFile],
+    volume: Volume,
+    paths: Vec<PathBuf>,
+    options: &Options,
+    watch: Watch<'_>,
+) -> Result<RestoreReport, Error> {
+    let report = build(chain, &volume, watch)?;
+    // Recovery reads the log and every page that it concerns; a store that cannot be opened is none.
+    let opened = Store::open_on(volume.clone(), paths, options).and_then(Store::close);
+    if let Err(error) = opened {
+        // On a block device it would stay.
+        for at in SUPERBLOCK_OFFSETS {
+            let _ = volume.write_at(at, &[0; PAGE_SIZE]);
+        }
+        return Err(error);
+    }
+    Ok(report)
+}
+
+/// What the last backup says beside its pages.
+struct State {
+    log_start: Lsn,
+    log_end: Lsn,
+    tick: u64,
+    incarnation: u32,
+    promises: Vec<u64>,
+}
+
+impl State {
+    fn read(file: &BackupFile) -> Result<State, Error> {
+        let mut blocks = file.state_blocks();
+        let is_state = blocks.next()? == Some(Kind::State) && blocks.payload().len() == STATE_BYTES;
+        if !is_state {
+            return Err(blocks.bad(BackupFault::Nonsense("the state is not where it should be")));
+        }
+        let bytes = blocks.payload();
+        let mut state = State {
+            log_start: Lsn(get_u64(bytes, 0)),
+            log_end: Lsn(get_u64(bytes, 8)),
+            tick: get_u64(bytes, 16),
+            incarnation: get_u32(bytes, 24),
+            promises: Vec::new(),
+        };
+        let log_bytes = u64::from(file.header.log_segments) * u64::from(file.header.segment_bytes);
+        let length = state.log_end.0.wrapping_sub(state.log_start.0);
+        let sound = state.log_start <= state.log_end
+            && state.log_end.0.is_multiple_of(BLOCK)
+            && length <= log_bytes;
+        if !sound {
+            return Err(blocks.bad(BackupFault::Nonsense("the log's ends make no sense")));
+        }
+        while blocks.next()? == Some(Kind::Promises) {
+            let words = blocks.payload().chunks_exact(8);
+            state.promises.extend(words.map(|word| get_u64(word, 0)));
+        }
+        Ok(state)
+    }
+}
+
+/// The versions that the last backup's map names, by page id.
+fn read_map(file: &BackupFile) -> Result<Vec<u64>, Error> {
+    let mut versions = Vec::new();
+    let mut blocks = file.map_blocks();
+    let mut entries = Vec::with_capacity(MAP_ENTRIES);
+    while (versions.len() as u64) < file.end.entries {
+        if blocks.next()? != Some(Kind::Map) {
+            return Err(blocks.bad(BackupFault::Nonsense("a part of the map is missing")));
+        }
+        entries.clear();
+        decode_entries(blocks.payload(), &mut entries);
+        if entries.is_empty() || entries.iter().any(|entry| entry.version >= PLACED) {
+            return Err(blocks.bad(BackupFault::Nonsense("a part of the map makes no sense")));
+        }
+        versions.extend(
+            entries
+                .iter()
+                .map(|entry| if entry.exists() { entry.version } else { 0 }),
+        );
+    }
+    Ok(versions)
+}
+
+/// Puts everything onto the volume, the superblocks last.
+fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<RestoreReport, Error> {
+    let Some(last) = chain.last() else {
+        return Ok(RestoreReport::default());
+    };
+    let state = State::read(last)?;
+    let superblock = superblock_of(last, &state)?;
+    let mut image = Image::new(volume.clone(), &superblock, read_map(last)?)?;
+    image.grow(1 + superblock.log_segments + LEAST_SEGMENTS)?;
+    let area = log_area(&superblock);
+    if let Some(area) = &area {
+        area.fill_with_zeros(volume).map_err(Error::Io)?;
+    }
+    let mut log = area.as_ref().map(|area| {
+        let (id, incarnation) = (&superblock.store_id, superblock.incarnation);
+        Rewriter::new(volume, area, id, incarnation, state.log_start)
+    });
+    let mut report = RestoreReport {
+        file_bytes: chain.iter().map(BackupFile::length).sum(),
+        created: last.header.created,
+        ..RestoreReport::default()
+    };
+    let mut done = 0;
+    for (at, file) in chain.iter().enumerate() {
+        let is_last = at + 1 == chain.len();
+        let mut blocks = file.blocks();
+        let mut found = (0, 0);
+        let mut ended = false;
+        while let Some(kind) = blocks.next()? {
+            if ended {
+                return Err(blocks.bad(BackupFault::Nonsense("something follows the end")));
+            }
+            match kind {
+                Kind::Pages => take_pages(&blocks, &mut image, &mut found)?,
+                Kind::Log if is_last => {
+                    report.log_bytes += blocks.payload().len() as u64;
+                    take_log(&blocks, &image, log.as_mut(), &state)?;
+                }
+                Kind::Header => {
+                    return Err(blocks.bad(BackupFault::Nonsense("there is a second header")));
+                }
+                Kind::End => ended = true,
+                Kind::State | Kind::Promises | Kind::Log | Kind::Map => {}
+            }
+            let total = report.file_bytes;
+            if watch("restoring", done + blocks.began(), total) == ControlFlow::Break(()) {
+                return Err(Error::Interrupted);
+            }
+        }
+        if !ended || found != (file.end.pages, file.end.page_bytes) {
+            return Err(file.bad(file.length(), BackupFault::Nonsense("pages are missing")));
+        }
+        done += file.length();
+    }
+    image.check_complete(last)?;
+    if let Some(log) = log {
+        log.finish(state.log_end).map_err(Error::Io)?;
+    }
+    (report.pages, report.page_bytes) = (image.placed, image.placed_bytes);
+    image.finish(superblock, &state)?;
+    Ok(report)
+}
+
+fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> {
+    let header = &file.header;
+    let mut superblock = Superblock::new(uuid(), header.segment_bytes, 0);
+    // A store that nobody had open for writing needs no log.
+    superblock.clean = state.log_start == state.log_end;
+    superblock.next_lsn = state.log_end.0;
+    superblock.tick = state.tick;
+    superblock.checkpoint = CHECKPOINT;
+    superblock.log_segments = header.log_segments;
+    superblock.incarnation = state.incarnation;
+    superblock.log_start = state.log_start.0;
+    superblock.log_incarnation = state.incarnation;
+    // Its sizes are verified as those of a store are.
+    Superblock::decode(&superblock.encode())
+        .map_err(|_| file.bad(0, BackupFault::Nonsense("the header makes no sense")))
+}
+
+fn take_pages(blocks: &Blocks<'_>, image: &mut Image, found: &mut (u64, u64)) -> Result<(), Error> {
+    let wrong = |what| blocks.bad(BackupFault::Nonsense(what));
+    let payload = blocks.payload();
+    if payload.len() < 4 {
+        return Err(wrong("a block of pages is too short"));
+    }
+    let count = get_u32(payload, 0) as usize;
+    let Some((lengths, mut rest)) = payload[4..].split_at_checked(count.saturating_mul(4)) else {
+        return Err(wrong("a block of pages is too short"));
+    };
+    for length in lengths.chunks_exact(4) {
+        let length = get_u32(length, 0) as usize;
+        let Some((page, later)) = rest.split_at_checked(length) else {
+            return Err(wrong("a block of pages is too short"));
+        };
+        rest = later;
+        image.take(page).map_err(|fault| match fault {
+            Refused::Nonsense(what) => wrong(what),
+            Refused::Failed(error) => error,
+        })?;
+        *found = (found.0 + 1, found.1 + length as u64);
+    }
+    Ok(())
+}
+
+fn take_log(
+    blocks: &Blocks<'_>,
+    image: &Image,
+    log: Option<&mut Rewriter<'_>>,
+    state: &State,
+) -> Result<(), Error> {
+    let wrong = |what| blocks.bad(BackupFault::Nonsense(what));
+    let log = log.ok_or_else(|| wrong("there are records of a log, but no log"))?;
+    let mut rest = blocks.payload();
+    while !rest.is_empty() {
+        let Some((head, more)) = rest.split_at_checked(RECORD_HEADER) else {
+            return Err(wrong("a record of the log is too short"));
+        };
+        let lsn = Lsn(get_u64(head, 0));
+        let length = get_u32(head, 8) as usize;
+        let kind = record::Kind::from_byte(head[12]);
+        let Some((bytes, later)) = more.split_at_checked(length) else {
+            return Err(wrong("a record of the log is too short"));
+        };
+        rest = later;
+        let end = lsn.0.saturating_add(32 + length as u64);
+        let kind = kind
+            .filter(|_| lsn >= log.position() && lsn.0.is_multiple_of(8) && end <= state.log_end.0);
+        let Some(kind) = kind else {
+            return Err(wrong("a record of the log is out of its place"));
+        };
+        match record::decode(kind, bytes) {
+            None => return Err(wrong("a record of the log makes no sense")),
+            Some(Body::Mapping { token, copies }) => {
+                let body = image.own_copies(token, &copies);
+                let body = body.ok_or_else(|| wrong("the log names a page that is missing"))?;
+                log.record(lsn, kind, &body).map_err(Error::Io)?;
+            }
+            Some(_) => log.record(lsn, kind, bytes).map_err(Error::Io)?,
+        }
+    }
+    Ok(())
+}
+
+/// Why an image was not taken.
+enum Refused {
+    Nonsense(&'static str),
+    Failed(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused::Failed(error)
+    }
+}
+
+/// A segment that is being filled, in memory.
+struct Filling {
+    segment: Option<u32>,
+    cursor: u32,
+    entries: Vec<Entry>,
+    bytes: AlignedBuf,
+}
+
+/// The pages of a new store.
+struct Image {
+    volume: Volume,
+    segment_bytes: u32,
+    align: u32,
+    /// The next segment that nothing is in, and how many the volume has.
+    next_segment: u32,
+    segments: u32,
+    pages: Filling,
+    chunks: Filling,
+    /// Four words per segment.
+    table: Vec<u64>,
+    tick: u64,
+    /// By page id: the version that is looked for, or with [`PLACED`] the address.
+    words: Vec<u64>,
+    placed: u64,
+    placed_bytes: u64,
+}
+
+impl Image {
+    fn new(volume: Volume, superblock: &Superblock, words: Vec<u64>) -> Result<Image, Error> {
+        let segment_bytes = superblock.segment_bytes;
+        let filling = || Filling {
+            segment: None,
+            cursor: 0,
+            entries: Vec::new(),
+            bytes: AlignedBuf::new(segment_bytes as usize),
+        };
+        Ok(Image {
+            align: volume.logical_block(),
+            volume,
+            segment_bytes,
+            next_segment: 1 + superblock.log_segments,
+            segments: 0,
+            pages: filling(),
+            chunks: filling(),
+            table: Vec::new(),
+            tick: superblock.tick,
+            words,
+            placed: 0,
+            placed_bytes: 0,
+        })
+    }
+
+    /// Has the volume have `segments` segments at least.
+    fn grow(&mut self, segments: u32) -> Result<(), Error> {
+        if segments > self.segments {
+            self.volume
+                .grow(u64::from(segments) * u64::from(self.segment_bytes))?;
+            self.segments = segments;
+        }
+        Ok(())
+    }
+
+    fn take_segment(&mut self) -> Result<u32, Error> {
+        let segment = self.next_segment;
+        if segment >= self.segments {
+            let step = (self.segments / 16).clamp(8, 256);
+            // The last bit before a limit counts, too.
+            self.grow(segment + step)
+                .or_else(|_| self.grow(segment + 1))?;
+        }
+        self.next_segment += 1;
+        Ok(segment)
+    }
+
+    /// Takes a page or chunk, if it is the one that is looked for.
+    fn take(&mut self, image: &[u8]) -> Result<(), Refused> {
+        let summary = summaries::size(1) as usize;
+        let length = image.len();
+        let fits = length >= page::HEADER_SIZE
+            && length + summary <= self.segment_bytes as usize
+            && length <= MAX_LENGTH as usize
+            && length.is_multiple_of(512);
+        if !fits {
+            return Err(Refused::Nonsense("a page has an impossible length"));
+        }
+        if get_u32(image, offset::CHECKSUM) != crc32c::crc32c(&image[4..]) {
+            return Err(Refused::Nonsense("a page does not match its own checksum"));
+        }
+        let is_chunk = match PageKind::from_byte(image[offset::KIND]) {
+            Some(PageKind::Leaf | PageKind::Inner) if length == PAGE => false,
+            Some(PageKind::Chunk) => true,
+            _ => return Err(Refused::Nonsense("a page is of a wrong kind")),
+        };
+        let id = get_u64(image, offset::PAGE_ID);
+        let version = get_u64(image, offset::LSN);
+        let Some(word) = self.words.get(id as usize).filter(|_| id > 0) else {
+            // It ended before the last of the backups.
+            return Ok(());
+        };
+        if *word == version && version > 0 {
+            let address = self.put(PageId(id), Lsn(version), image, is_chunk)?;
+            self.words[id as usize] = PLACED | address.to_raw();
+            self.placed += 1;
+            self.placed_bytes += length as u64;
+        }
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        id: PageId,
+        version: Lsn,
+        image: &[u8],
+        is_chunk: bool,
+    ) -> Result<Address, Error> {
+        let length = (image.len() as u32).next_multiple_of(self.align);
+        let filling = if is_chunk { &self.chunks } else { &self.pages };
+        let end = filling.cursor + length + summaries::size(filling.entries.len() + 1);
+        if filling.segment.is_some() && end > self.segment_bytes {
+            self.close(is_chunk)?;
+        }
+        let filling = if is_chunk { &self.chunks } else { &self.pages };
+        let segment = match filling.segment {
+            Some(segment) => segment,
+            None => self.take_segment()?,
+        };
+        let filling = if is_chunk {
+            &mut self.chunks
+        } else {
+            &mut self.pages
+        };
+        filling.segment = Some(segment);
+        let at = filling.cursor;
+        let into = &mut filling.bytes[at as usize..(at + length) as usize];
+        into.fill(0);
+        into[..image.len()].copy_from_slice(image);
+        page::seal(into, id, version, seq_of(segment));
+        filling.cursor += length;
+        filling.entries.push(Entry {
+            page: id,
+            offset: at,
+            length,
+        });
+        Ok(Address::new(segment, at, length))
+    }
+
+    /// Writes what fills a segment, and its summary.
+    fn close(&mut self, is_chunks: bool) -> Result<(), Error> {
+        let filling = if is_chunks {
+            &mut self.chunks
+        } else {
+            &mut self.pages
+        };
+        let Some(segment) = filling.segment.take() else {
+            return Ok(());
+        };
+        let size = summaries::size(filling.entries.len());
+        let summary_at = self.segment_bytes - size;
+        let (used, rest) = filling.bytes.split_at_mut(summary_at as usize);
+        summaries::encode(&filling.entries, segment, seq_of(segment), rest);
+        let base = u64::from(segment) * u64::from(self.segment_bytes);
+        self.volume
+            .write_at(base, &used[..filling.cursor as usize])?;
+        self.volume.write_at(base + u64::from(summary_at), rest)?;
+        // As the page store counts what no chunk fitted into.
+        let waste = summary_at.saturating_sub(filling.cursor) / PAGE_SIZE as u32;
+        let waste = if is_chunks { u64::from(waste) } else { 0 };
+        let words = [
+            seq_of(segment),
+            u64::from(summary_at) | waste << 48,
+            self.tick,
+            u64::MAX,
+        ];
+        filling.cursor = 0;
+        filling.entries.clear();
+        let from = segment as usize * words.len();
+        self.table
+            .resize(self.table.len().max(from + words.len()), 0);
+        self.table[from..from + words.len()].copy_from_slice(&words);
+        Ok(())
+    }
+
+    fn address(&self, id: PageId) -> Option<Address> {
+        let word = self.words.get(id.0 as usize)?;
+        (word & PLACED != 0).then(|| Address::from_raw(word & !PLACED))
+    }
+
+    /// The body of a mapping record, with the places of the copies.
+    fn own_copies(&self, token: u64, copies: &[Mapped]) -> Option<Vec<u8>> {
+        let mut own = Vec::with_capacity(copies.len());
+        for copy in copies {
+            if copy.what == Copied::Promised {
+                own.push(*copy);
+                continue;
+            }
+            let address = self.address(copy.page)?;
+            own.push(Mapped {
+                address,
+                seq: seq_of(address.segment()),
+                ..*copy
+            });
+        }
+        Some(mapping_body(token, &own))
+    }
+
+    /// Every page that the map names was found.
+    fn check_complete(&self, file: &BackupFile) -> Result<(), Error> {
+        if self
+            .words
+            .iter()
+            .any(|word| *word != 0 && *word & PLACED == 0)
+        {
+            let what = "a page of the store is in none of the backups";
+            return Err(file.bad(file.end.map_at, BackupFault::Nonsense(what)));
+        }
+        Ok(())
+    }
+
+    /// Writes the checkpoint, and the superblocks that make a store of all this.
+    fn finish(mut self, mut superblock: Superblock, state: &State) -> Result<(), Error> {
+        self.close(false)?;
+        self.close(true)?;
+        let words = std::mem::take(&mut self.words);
+        let table = std::mem::take(&mut self.table);
+        let mut pages = Checkpoint {
+            image: &mut self,
+            open: None,
+        };
+        let mut directory = Vec::with_capacity(2 * words.len() / WORDS_PER_PAGE as usize + 2);
+        for (index, words) in words.chunks(WORDS_PER_PAGE as usize).enumerate() {
+            let address = pages.put(checkpoint::mapping_page(index as u64), |into| {
+                for (at, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
+                    let address = Address::from_raw(word & !PLACED);
+                    put_u64(into, at * 8, Place::Stored(address).to_word());
+                }
+            })?;
+            directory.extend([address.to_raw(), CHECKPOINT]);
+        }
+        superblock.directory = checkpoint::write(&mut pages, Array::Directory, &directory)?;
+        superblock.segment_table = checkpoint::write(&mut pages, Array::Segments, &table)?;
+        superblock.promises = if superblock.clean {
+            ArrayRoot {
+                length: 0,
+                root: Address::NONE,
+            }
+        } else {
+            checkpoint::write(&mut pages, Array::Promises, &state.promises)?
+        };
+        // Room to write in; where there is a limit, cleaning will make it.
+        let used = self.next_segment;
+        let _ = self.grow(used + used / 4);
+        superblock.segments = self.segments;
+        superblock.next_segment_seq = seq_of(self.next_segment);
+        superblock.page_high_water = (words.len() as u64).max(PageId::FIRST_FREE.0);
+        self.volume.sync()?;
+        for (sequence, at) in [2, 1].into_iter().zip(SUPERBLOCK_OFFSETS) {
+            superblock.sequence = sequence;
+            self.volume.write_at(at, &superblock.encode())?;
+        }
+        self.volume.sync()?;
+        Ok(())
+    }
+}
+
+/// The sequence number of a segment of a new store: each is filled once.
+fn seq_of(segment: u32) -> u64 {
+    u64::from(segment)
+}
+
+/// Pages of the first checkpoint on their way to the volume.
+struct Checkpoint<'i> {
+    image: &'i mut Image,
+    /// The segment that is being filled, and its next byte.
+    open: Option<(u32, u32)>,
+}
+
+impl Sink for Checkpoint<'_> {
+    type Error = Error;
+
+    fn put(&mut self, id: PageId, fill: impl FnOnce(&mut [u8])) -> Result<Address, Error> {
+        let (segment, at) = match self.open {
+            Some((segment, at)) if at + PAGE_SIZE as u32 <= self.image.segment_bytes => {
+                (segment, at)
+            }
+            _ => (self.image.take_segment()?, 0),
+        };
+        self.open = Some((segment, at + PAGE_SIZE as u32));
+        let mut bytes = AlignedBuf::new(PAGE_SIZE);
+        checkpoint::seal(bytes.as_mut_slice(), id, CHECKPOINT, fill);
+        let base = u64::from(segment) * u64::from(self.image.segment_bytes);
+        self.image.volume.write_at(base + u64::from(at), &bytes)?;
+        Ok(Address::new(segment, at, PAGE_SIZE as u32))
+    }
+}

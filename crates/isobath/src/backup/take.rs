@@ -1,0 +1,367 @@
+//! Making a backup.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::file::{
+    BackupFile, BlockWriter, Blocks, End, Header, Kind, MAP_ENTRIES, Scratch, decode_entries,
+    encode_entries, failed, sync_directory_of, with_suffix,
+};
+use super::log::LogPart;
+use super::{BackupOptions, BackupReport, Watch};
+use crate::engine::{CopyBatch, DeadKept, Engine, MapEntry, PassStart};
+use crate::error::{BackupFault, Error};
+use crate::page::{Lsn, put_u32, put_u64};
+use crate::runtime::Runtime;
+use crate::store::uuid;
+
+/// Rounds at most: the last one keeps the log, however long it grows meanwhile.
+const MOST_ROUNDS: u64 = 8;
+/// Percent of the log's area that may grow during a round. Beyond it the log is let go of, before it slows anybody,
+/// and another round copies what has changed.
+const LOG_PERCENT: u64 = 35;
+/// Bytes of promises in a block.
+const PROMISE_WORDS: usize = 1 << 16;
+/// Bytes of the state's payload.
+pub(super) const STATE_BYTES: usize = 48;
+
+/// Makes a backup; see [`crate::Store::backup`].
+pub(super) fn take(
+    runtime: &Runtime,
+    to: &Path,
+    options: &BackupOptions,
+    watch: Watch<'_>,
+) -> Result<BackupReport, Error> {
+    if to.is_dir() || (to.exists() && !options.overwrite) {
+        return Err(Error::FileExists {
+            path: to.to_path_buf(),
+        });
+    }
+    let base = options.since.as_deref().map(BackupFile::open).transpose()?;
+    // The store does not close meanwhile.
+    let _attended = runtime.attend()?;
+    let _running = Running::begin(&runtime.engine)?;
+    let partial = with_suffix(to, ".partial");
+    let made = make(runtime, &partial, base.as_ref(), watch).and_then(|report| {
+        if !options.unverified {
+            verify(&partial, watch)?;
+        }
+        std::fs::rename(&partial, to).map_err(failed("rename to", to))?;
+        sync_directory_of(to)?;
+        Ok(report)
+    });
+    if made.is_err() {
+        // The first error is the one that matters.
+        let _ = std::fs::remove_file(&partial);
+    }
+    made
+}
+
+/// The one backup of a store.
+struct Running<'e>(&'e Engine);
+
+impl Running<'_> {
+    fn begin(engine: &Engine) -> Result<Running<'_>, Error> {
+        if engine.begin_backup() {
+            Ok(Running(engine))
+        } else {
+            Err(Error::BackupRunning)
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.end_backup();
+    }
+}
+
+/// A backup in the making.
+struct Taking<'r, 'w> {
+    runtime: &'r Runtime,
+    writer: BlockWriter,
+    watch: Watch<'w>,
+    partial: PathBuf,
+    batch: CopyBatch,
+    end: End,
+}
+
+fn make(
+    runtime: &Runtime,
+    partial: &Path,
+    base: Option<&BackupFile>,
+    watch: Watch<'_>,
+) -> Result<BackupReport, Error> {
+    let mut pass = runtime.run(|local| local.begin_pass())?;
+    let header = header(&runtime.engine, &pass, base)?;
+    let mut taking = Taking {
+        runtime,
+        writer: BlockWriter::create(partial, &header)?,
+        watch,
+        partial: partial.to_path_buf(),
+        batch: CopyBatch::new(),
+        end: End::default(),
+    };
+    let mut report = BackupReport {
+        rounds: 1,
+        ..BackupReport::default()
+    };
+    let mut known = match base {
+        Some(base) => Known::Base(base.map_blocks()),
+        None => Known::Nothing,
+    };
+    let mut map = loop {
+        let (map, is_last) = taking.round(&pass, &mut known, report.rounds)?;
+        if is_last {
+            break map;
+        }
+        known = Known::Round(map);
+        pass = runtime.run(|local| local.begin_pass())?;
+        report.rounds += 1;
+    };
+    report.log_bytes = taking.end_rounds(&pass, &mut map)?;
+    report.store_pages = taking.write_map(&map)?;
+    report.pages = taking.end.pages;
+    report.page_bytes = taking.end.page_bytes;
+    report.file_bytes = taking.writer.finish(taking.end)?;
+    Ok(report)
+}
+
+fn header(engine: &Engine, pass: &PassStart, base: Option<&BackupFile>) -> Result<Header, Error> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let mut header = Header {
+        store_id: pass.store_id,
+        id: uuid(),
+        base: [0; 16],
+        generation: 0,
+        segment_bytes: engine.config.segment_bytes,
+        log_segments: engine.config.log_segments,
+        created: now.map_or(0, |now| now.as_secs()),
+    };
+    if let Some(base) = base {
+        if base.header.store_id != pass.store_id {
+            return Err(Error::BackupChain {
+                path: base.path().to_path_buf(),
+                reason: "it is a backup of another store; make a full backup of this one",
+            });
+        }
+        header.base = base.header.id;
+        header.generation = base.header.generation + 1;
+    }
+    Ok(header)
+}
+
+/// What is copied already, read in order of ids.
+enum Known<'b> {
+    Nothing,
+    Base(Blocks<'b>),
+    Round(Scratch),
+}
+
+impl Known<'_> {
+    /// What is known of the next ids: of a whole block of them, or up to `high_water`.
+    fn next(&mut self, first: u64, high_water: u64, into: &mut Vec<MapEntry>) -> Result<(), Error> {
+        let count = (high_water - first).min(MAP_ENTRIES as u64) as usize;
+        into.clear();
+        match self {
+            Known::Nothing => {}
+            Known::Round(map) => map.read(first, count, into)?,
+            Known::Base(blocks) => match blocks.next()? {
+                Some(Kind::Map) => decode_entries(blocks.payload(), into),
+                // The map is over: what follows is newer than the base.
+                Some(Kind::End) => *self = Known::Nothing,
+                _ => return Err(blocks.bad(BackupFault::Nonsense("a part of the map is missing"))),
+            },
+        }
+        into.resize(count, MapEntry::default());
+        Ok(())
+    }
+}
+
+impl Taking<'_, '_> {
+    fn tell(&mut self, stage: &'static str, done: u64, total: u64) -> Result<(), Error> {
+        match (self.watch)(stage, done, total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        }
+    }
+
+    /// Copies every page that `known` does not have; the map of all, and whether no other round is needed.
+    fn round(
+        &mut self,
+        pass: &PassStart,
+        known: &mut Known<'_>,
+        round: u64,
+    ) -> Result<(Scratch, bool), Error> {
+        let stage = if round == 1 {
+            "copying"
+        } else {
+            "copying changes"
+        };
+        let mut map = Scratch::create(&self.partial)?;
+        let mut window = Vec::with_capacity(MAP_ENTRIES);
+        let mut keeps_log = true;
+        while map.entries() < pass.high_water {
+            let first = map.entries();
+            known.next(first, pass.high_water, &mut window)?;
+            let mut at = 0;
+            while at < window.len() {
+                let batch = &mut self.batch;
+                let rest = &window[at..];
+                self.runtime
+                    .run(|local| local.copy_some(first + at as u64, rest, batch))?;
+                at += self.batch.entries.len();
+                map.append(&self.batch.entries)?;
+                self.write_images()?;
+                self.tell(stage, map.entries(), pass.high_water)?;
+            }
+            if round < MOST_ROUNDS && keeps_log && self.log_is_long(pass) {
+                keeps_log = false;
+                self.runtime.engine.release_log();
+            }
+        }
+        let is_last = keeps_log && (round >= MOST_ROUNDS || !self.log_is_long(pass));
+        Ok((map, is_last))
+    }
+
+    fn log_is_long(&self, pass: &PassStart) -> bool {
+        let log = &self.runtime.engine.log;
+        log.area().is_some_and(|area| {
+            let grown = log.next().0.saturating_sub(pass.start.0);
+            grown * 100 > area.bytes() * LOG_PERCENT
+        })
+    }
+
+    fn write_images(&mut self) -> Result<(), Error> {
+        let count = self.batch.images().count();
+        if count == 0 {
+            return Ok(());
+        }
+        let mut lengths = vec![0; 4 + 4 * count];
+        put_u32(&mut lengths, 0, count as u32);
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(1 + count);
+        for (at, image) in self.batch.images().enumerate() {
+            put_u32(&mut lengths, 4 + 4 * at, image.len() as u32);
+            self.end.page_bytes += image.len() as u64;
+        }
+        self.end.pages += count as u64;
+        parts.push(&lengths);
+        parts.extend(self.batch.images());
+        self.writer.write(Kind::Pages, &parts)
+    }
+
+    /// Copies what the log names beyond the last round, and writes the log; its bytes.
+    fn end_rounds(&mut self, pass: &PassStart, map: &mut Scratch) -> Result<u64, Error> {
+        let engine = &self.runtime.engine;
+        let Some(area) = engine.log.area() else {
+            self.write_state(pass, pass.start)?;
+            return Ok(0);
+        };
+        self.settle_records()?;
+        let kept = self.runtime.run(|local| local.end_passes())?;
+        let volume = engine.volume()?;
+        let part = LogPart {
+            volume: &volume,
+            area,
+            pass,
+            end: kept.end,
+        };
+        self.copy_missing(&part, map, kept)?;
+        self.write_state(pass, part.end)?;
+        part.write(map, &mut self.writer)
+    }
+
+    /// Waits until whatever a task had put into the mapping table is in the log, too: between the two no task yields.
+    fn settle_records(&self) -> Result<(), Error> {
+        for worker in 0..self.runtime.engine.config.workers {
+            let passed = self.runtime.spawn(Some(worker), || ());
+            passed.join().map_err(|_| Error::Closed)?;
+        }
+        Ok(())
+    }
+
+    fn copy_missing(
+        &mut self,
+        part: &LogPart<'_>,
+        map: &mut Scratch,
+        kept: DeadKept,
+    ) -> Result<(), Error> {
+        let missing = part.missing(map)?;
+        let mut done = 0;
+        while done < missing.len() {
+            let (batch, rest) = (&mut self.batch, &missing[done..]);
+            self.runtime.run(|local| local.copy_at(rest, batch))?;
+            for ((page, _), entry) in rest.iter().zip(&self.batch.entries) {
+                map.set(page.0, *entry)?;
+            }
+            done += self.batch.entries.len();
+            self.write_images()?;
+            self.tell("copying new pages", done as u64, missing.len() as u64)?;
+        }
+        drop(kept);
+        Ok(())
+    }
+
+    fn write_state(&mut self, pass: &PassStart, end: Lsn) -> Result<(), Error> {
+        self.end.state_at = self.writer.offset();
+        self.end.state_number = self.writer.number();
+        let mut state = [0; STATE_BYTES];
+        put_u64(&mut state, 0, pass.start.0);
+        put_u64(&mut state, 8, end.0);
+        put_u64(&mut state, 16, pass.tick);
+        put_u32(&mut state, 24, pass.incarnation);
+        self.writer.write(Kind::State, &[&state])?;
+        let mut words: Vec<u8> = Vec::new();
+        for (token, pages) in &pass.promises {
+            // In pieces, each with its token: a large value has many chunks.
+            for pages in pages.chunks(PROMISE_WORDS) {
+                words.extend_from_slice(&token.to_le_bytes());
+                words.extend_from_slice(&(pages.len() as u64).to_le_bytes());
+                pages
+                    .iter()
+                    .for_each(|page| words.extend_from_slice(&page.0.to_le_bytes()));
+                if words.len() >= PROMISE_WORDS * 8 {
+                    self.writer.write(Kind::Promises, &[&words])?;
+                    words.clear();
+                }
+            }
+        }
+        if words.is_empty() {
+            return Ok(());
+        }
+        self.writer.write(Kind::Promises, &[&words])
+    }
+
+    /// Writes the map; how many pages it names.
+    fn write_map(&mut self, map: &Scratch) -> Result<u64, Error> {
+        self.end.map_at = self.writer.offset();
+        self.end.map_number = self.writer.number();
+        self.end.entries = map.entries();
+        let mut window = Vec::with_capacity(MAP_ENTRIES);
+        let mut bytes = Vec::new();
+        let (mut first, mut pages) = (0, 0);
+        while first < map.entries() {
+            map.read(first, MAP_ENTRIES, &mut window)?;
+            pages += window.iter().filter(|entry| entry.exists()).count() as u64;
+            bytes.clear();
+            encode_entries(&window, &mut bytes);
+            self.writer.write(Kind::Map, &[&bytes])?;
+            first += window.len() as u64;
+        }
+        Ok(pages)
+    }
+}
+
+/// Reads the whole file back from the drive.
+fn verify(path: &Path, watch: Watch<'_>) -> Result<(), Error> {
+    let file = BackupFile::open(path)?;
+    file.forget_cached();
+    let mut blocks = file.blocks();
+    while blocks.next()?.is_some() {
+        if watch("verifying", blocks.began(), file.length()).is_break() {
+            return Err(Error::Interrupted);
+        }
+    }
+    Ok(())
+}
