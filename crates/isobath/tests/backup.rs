@@ -699,3 +699,29 @@ fn stores_without_a_log_and_stores_for_reading() {
         restored.close().unwrap();
     }
 }
+
+#[test]
+fn a_log_on_a_device_of_its_own() {
+    let place = Place::new();
+    let apart = options().log_path(place.at("log"));
+    let store = Store::create(&[place.at("s")], &apart).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut model = Model::new();
+    change(&tree, &mut model, &mut Random::new(9), 600);
+    back_up(&store, &place.at("b"));
+    store.close().unwrap();
+    let store = Store::open(&[place.at("s")], &options().read_only(true)).unwrap();
+    back_up_since(&store, &place.at("c"), &place.at("b"));
+    store.close().unwrap();
+    for chain in [&["b"][..], &["b", "c"]] {
+        let restored = place.restore(chain, "r").unwrap();
+        let tree = restored.tree("t").unwrap();
+        assert!(contents(&tree) == model);
+        // It has a log: what is acknowledged survives.
+        tree.insert(b"new", b"record").unwrap();
+        assert!(restored.stats().log_bytes > 0);
+        assert_sound(&restored, None);
+        restored.close().unwrap();
+        std::fs::remove_file(place.at("r")).unwrap();
+    }
+}

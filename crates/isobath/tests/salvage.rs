@@ -336,3 +336,51 @@ fn a_volume_half_of_which_is_gone() {
         store.close().unwrap();
     }
 }
+
+#[test]
+fn a_log_on_a_device_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let apart = options().log_path(at("log")).publish_stats(false);
+    let store = Store::create(&[at("s")], &apart).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..500 {
+        tree.insert(&key(n), &value(n, 100)).unwrap();
+    }
+    store.close().unwrap();
+    let store = Store::open(&[at("s")], &options().publish_stats(false)).unwrap();
+    let tree = store.tree("t").unwrap();
+    tree.insert(b"last", b"in the log").unwrap();
+    // As a crash leaves them.
+    for (from, to) in [("s", "crashed/s"), ("log", "crashed/log")] {
+        std::fs::create_dir_all(at("crashed")).unwrap();
+        std::fs::copy(at(from), at(to)).unwrap();
+    }
+    store.close().unwrap();
+    let watch = &mut |_: &str, _, _| ControlFlow::Continue(());
+    let target = Options::new().pool_bytes(16 << 20).workers(1);
+    let report = isobath::salvage(
+        &[at("crashed/s")],
+        &[at("saved")],
+        &SalvageOptions::new(),
+        &target,
+        watch,
+    )
+    .unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    let saved = Store::open(&[at("saved")], &target).unwrap();
+    assert_eq!(contents(&saved, "t").len(), 501);
+    saved.close().unwrap();
+    // Without its log.
+    std::fs::remove_file(at("crashed/log")).unwrap();
+    let report = isobath::salvage(
+        &[at("crashed/s")],
+        &[at("saved2")],
+        &SalvageOptions::new(),
+        &target,
+        watch,
+    )
+    .unwrap();
+    assert!(!report.problems.is_empty());
+    assert!(report.records() >= 500, "{report:?}");
+}

@@ -63,7 +63,7 @@ impl LogPart<'_> {
     pub(super) fn missing(&self, map: &Scratch) -> Result<Vec<(PageId, MapEntry)>, Error> {
         let mut lives: HashMap<PageId, Life> = HashMap::default();
         self.records(|lsn, _, _, body| {
-            note(&mut lives, lsn, body);
+            note(&mut lives, lsn, body, self.pass.start);
             Ok(())
         })?;
         let mut missing = Vec::new();
@@ -95,7 +95,7 @@ impl LogPart<'_> {
             let rewritten;
             let bytes = match body {
                 Body::Mapping { token, copies } => {
-                    rewritten = own_copies(*token, copies, map)?;
+                    rewritten = own_copies(*token, copies, map, self.pass.start)?;
                     &rewritten[..]
                 }
                 _ => bytes,
@@ -142,7 +142,14 @@ enum Newest {
     Ended,
 }
 
-fn note(lives: &mut HashMap<PageId, Life>, lsn: Lsn, body: &Body<'_>) {
+/// Whether an entry says nothing that the round has not seen. What a page held before the log's start was on the volume
+/// then, and the round has copied that or something newer; unless the page had ended while it was written: then the record
+/// of its end is older than the start, and only that of the copy is not.
+fn is_old_news(copy: &Mapped, start: Lsn) -> bool {
+    copy.what == Copied::Page && copy.version < start
+}
+
+fn note(lives: &mut HashMap<PageId, Life>, lsn: Lsn, body: &Body<'_>, start: Lsn) {
     let end = |pages: &[PageId], lives: &mut HashMap<PageId, Life>| {
         for page in pages {
             let life = lives.entry(*page).or_default();
@@ -158,7 +165,7 @@ fn note(lives: &mut HashMap<PageId, Life>, lsn: Lsn, body: &Body<'_>) {
             end(ended, lives);
         }
         Body::Mapping { copies, .. } => {
-            for copy in copies {
+            for copy in copies.iter().filter(|copy| !is_old_news(copy, start)) {
                 note_copy(lives.entry(copy.page).or_default(), lsn, copy);
             }
         }
@@ -197,9 +204,9 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
 }
 
 /// The body of a mapping record that names the backup's copies, without their places; empty where it has none.
-fn own_copies(token: u64, copies: &[Mapped], map: &Scratch) -> Result<Vec<u8>, Error> {
+fn own_copies(token: u64, copies: &[Mapped], map: &Scratch, start: Lsn) -> Result<Vec<u8>, Error> {
     let mut own = Vec::with_capacity(copies.len());
-    for copy in copies {
+    for copy in copies.iter().filter(|copy| !is_old_news(copy, start)) {
         let known = map.get(copy.page.0)?;
         let here = Mapped {
             version: Lsn(known.version),

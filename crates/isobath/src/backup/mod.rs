@@ -143,7 +143,8 @@ impl Store {
     /// and the incremental ones that follow it, in order. Everything in them is verified. The restored store is a store of
     /// its own: backups of it do not add to those of the first one.
     ///
-    /// `options` as for [`Store::create`]; the sizes of segments and log are those of the backup.
+    /// `options` as for [`Store::create`]; the sizes of segments and log are those of the backup, and the log lies on the
+    /// store's own volume, wherever that of the first store did.
     ///
     /// # Errors
     ///

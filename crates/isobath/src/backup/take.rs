@@ -136,7 +136,10 @@ fn header(engine: &Engine, pass: &PassStart, base: Option<&BackupFile>) -> Resul
         base: [0; 16],
         generation: 0,
         segment_bytes: engine.config.segment_bytes,
-        log_segments: engine.config.log_segments,
+        // As many as hold the log, also where it has a device of its own.
+        log_segments: pass
+            .log_bytes
+            .div_ceil(u64::from(engine.config.segment_bytes)) as u32,
         created: now.map_or(0, |now| now.as_secs()),
     };
     if let Some(base) = base {

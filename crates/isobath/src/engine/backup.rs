@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use isobath_io::{AlignedBuf, Io};
 
 use super::checkpoint::{Current, stored_word};
-use super::{Counters, Engine, Local};
+use super::{Counters, Engine, Local, log_area};
 use crate::Error;
 use crate::buffer::Place;
 use crate::log::record::Token;
@@ -128,6 +128,8 @@ pub(crate) struct PassStart {
     pub(crate) log_incarnation: u32,
     /// The update clock.
     pub(crate) tick: u64,
+    /// Bytes of the log's area, wherever it lies; 0 where nothing is logged.
+    pub(crate) log_bytes: u64,
 }
 
 /// A page or chunk that was read.
@@ -262,6 +264,7 @@ impl Local {
             incarnation: superblock.incarnation,
             log_incarnation: vouched,
             tick: engine.space.lock().now,
+            log_bytes: log_area(superblock).map_or(0, |area| area.bytes()),
         }
     }
 

@@ -335,6 +335,25 @@ impl Local {
     /// [`Error::Poisoned`].
     pub(crate) fn settle_pages(&self, before: Lsn) -> Result<(), Error> {
         let engine = &self.engine;
+        loop {
+            self.flush_older(before)?;
+            // Copies may still be in flight, or their records.
+            while engine.count_older(before) == 0 {
+                engine.writable()?;
+                let complete = engine.log.complete();
+                if engine.oldest_unsettled(complete) >= before.min(complete) {
+                    return Ok(());
+                }
+                self.wait_durable(engine.newest_record())?;
+                self.worker.yield_now();
+            }
+            // A commit that was logged before has changed a page since.
+        }
+    }
+
+    /// Waits until no dirty page has a change older than `before`.
+    fn flush_older(&self, before: Lsn) -> Result<(), Error> {
+        let engine = &self.engine;
         let settling = &engine.settling;
         loop {
             engine.writable()?;
@@ -343,7 +362,7 @@ impl Local {
                 break;
             }
             let Some(task) = self.worker.current_task() else {
-                break;
+                return Err(Error::Closed);
             };
             settling.flush_left.store(left, Release);
             settling.flush_waiters.lock().push(task);
@@ -356,16 +375,7 @@ impl Local {
         if settling.flush_before.load(Acquire) <= before.0 {
             settling.flush_before.store(0, Release);
         }
-        // Copies may still be in flight, or their records.
-        loop {
-            engine.writable()?;
-            let complete = engine.log.complete();
-            if engine.oldest_unsettled(complete) >= before.min(complete) {
-                return Ok(());
-            }
-            self.wait_durable(engine.newest_record())?;
-            self.worker.yield_now();
-        }
+        Ok(())
     }
 }
 

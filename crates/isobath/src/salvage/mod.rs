@@ -13,6 +13,7 @@ use isobath_io::{Access, Volume, VolumeError, VolumeOptions};
 
 use crate::backup::Watch;
 use crate::btree::{Content, Record, ValueKind, read_content};
+use crate::engine::{open_log, read_superblock};
 use crate::extent::{self, Extent, RUN_BYTES};
 use crate::log::record::{Body, Operation};
 use crate::page::{PageId, get_u32, get_u64};
@@ -98,6 +99,10 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
 ) -> Result<SalvageReport, Error> {
     let paths: Vec<PathBuf> = from.iter().map(|path| path.as_ref().to_owned()).collect();
     let volume = open_damaged(&paths, options)?;
+    if let Ok(mut superblock) = read_superblock(&volume, &paths) {
+        // A log that is missing is told as one that cannot be read.
+        let _ = open_log(&volume, &mut superblock, &paths, None);
+    }
     // Nothing is lost that could not be salvaged once more.
     let store = Store::create(to, &target.clone().durability(Durability::None))?;
     let done = salvage_volume(&volume, &store, options, watch);
