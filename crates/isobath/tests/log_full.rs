@@ -17,7 +17,10 @@ const LOG: u64 = 4 << 20;
 const HEADERS: u64 = 64 << 10;
 const TASKS: usize = 12;
 /// Bytes that each task logs.
-const EACH: u64 = 4 << 20;
+const EACH: u64 = 1 << 20;
+
+/// How many times as long as the mean the longest operation may take; seen are 11.
+const MOST_MEANS: u64 = 50;
 
 /// What one task is told and tells.
 #[derive(Default)]
@@ -118,13 +121,19 @@ fn overfill(seed: u64, options: &Options, log_device: bool) {
     );
     assert!(stats.log_bytes > 5 * LOG, "the log was never full");
     assert!(stats.checkpoints > 5 && stats.stalls > 0);
+    // In steps of the simulation, which no machine makes longer.
+    let mean = sum / operations;
+    assert!(
+        most < MOST_MEANS * mean,
+        "one took {most} steps, the mean is {mean}"
+    );
     assert_sound(simulation.store(), None);
     simulation.close().unwrap();
 }
 
 #[test]
 fn a_full_log_slows_everybody_and_stops_nobody() {
-    for seed in 0..parameter("ISOBATH_SEEDS", 2) {
+    for seed in 0..parameter("ISOBATH_SEEDS", 1) {
         let options = tiny(2, 8).log_bytes(LOG);
         for log_device in [false, true] {
             for durability in [Durability::None, Durability::Synced] {

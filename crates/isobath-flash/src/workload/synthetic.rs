@@ -195,7 +195,8 @@ impl std::str::FromStr for WorkloadKind {
             ("uniform", []) => Self::Uniform,
             ("hot-cold", &[m]) => Self::HotCold {
                 hot_updates: m,
-                hot_pages: 1.0 - m,
+                // Without the noise of the subtraction, which names would show.
+                hot_pages: ((1.0 - m) * 1e12).round() / 1e12,
             },
             ("hot-cold", &[hot_updates, hot_pages]) => Self::HotCold {
                 hot_updates,

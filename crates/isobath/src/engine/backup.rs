@@ -236,7 +236,8 @@ impl Local {
         let complete = engine.log.complete();
         let start = engine.oldest_commit(complete);
         // What the checkpoint says is late enough, too.
-        let start = engine.oldest_unsettled(start).max(engine.log.start());
+        let start = engine.before_late_records(engine.oldest_unsettled(start));
+        let start = start.max(engine.log.start());
         engine.backup.floor.store(start.0, Ordering::SeqCst);
         let superblock = current.superblock.clone();
         *engine.current.lock() = Some(current);

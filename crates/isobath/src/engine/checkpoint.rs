@@ -457,6 +457,7 @@ impl Local {
             let complete = engine.log.complete();
             let start = engine.oldest_commit(complete);
             let start = engine.oldest_unsettled(start);
+            let start = engine.before_late_records(start);
             let start = start.min(engine.backup.log_floor());
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);

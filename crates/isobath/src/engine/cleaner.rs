@@ -371,7 +371,10 @@ impl Local {
         }
         // Before the new segments can be cleaned in their turn.
         let record = self.log_copies(0, &copies);
-        engine.settling.release(batch.slot, Some(record));
+        let is_late = !copies
+            .iter()
+            .all(|copy| self.is_at(copy.page, copy.address));
+        engine.settling.release(batch.slot, Some(record), is_late);
         engine.bury(record, moved.into_iter());
         let mut space = engine.space.lock();
         let mut freed = false;
@@ -390,6 +393,21 @@ impl Local {
         Counters::add(&self.engine.counters.cleaning_bytes, bytes);
         self.after_space_change(freed, spare);
         let _ = self.settle_graves();
+    }
+
+    /// Whether `page` exists and is stored at `address` now.
+    fn is_at(&self, page: PageId, address: Address) -> bool {
+        let pool = &self.engine.pool;
+        match pool.mapping.place(page) {
+            Place::Stored(stored) => stored == address,
+            Place::Resident(frame) => {
+                let header = pool.frames.header(frame);
+                header.page_id.load(Relaxed) == page.0
+                    && header.address.load(Acquire) == address.to_raw()
+                    && header.flags.load(Acquire) & flag::FREED == 0
+            }
+            _ => false,
+        }
     }
 
     /// Changes where a page is stored from its survivor's address to `to`;

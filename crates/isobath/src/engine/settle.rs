@@ -36,6 +36,9 @@ pub(crate) struct Settling {
     floors: Vec<AtomicU64>,
     /// Batches that were written: the oldest change in them, and their mapping record.
     unsettled: Mutex<VecDeque<(u64, Lsn)>>,
+    /// Of these, batches with pages that may have ended before their record, which
+    /// does not know: a recovery that reads the record has to read those ends, too.
+    late: Mutex<Vec<(u64, Lsn)>>,
     /// What belongs to something that is not committed yet.
     promises: Mutex<HashMap<Token, Vec<PageId>>>,
     /// Dirty pages with changes older than this are to be written; 0 if none.
@@ -54,6 +57,7 @@ impl Settling {
             grave_count: AtomicUsize::new(0),
             floors: (0..writers).map(|_| AtomicU64::new(NONE)).collect(),
             unsettled: Mutex::new(VecDeque::new()),
+            late: Mutex::new(Vec::new()),
             promises: Mutex::new(HashMap::default()),
             flush_before: AtomicU64::new(0),
             flush_waiters: Mutex::new(Vec::new()),
@@ -69,12 +73,16 @@ impl Settling {
     }
 
     /// The batch of `slot` was written, or will be written again; `record`
-    /// says where to, if it was.
-    pub(super) fn release(&self, slot: usize, record: Option<Lsn>) {
+    /// says where to, if it was. With `is_late` some page in it may have ended
+    /// before that record.
+    pub(super) fn release(&self, slot: usize, record: Option<Lsn>, is_late: bool) {
         let floor = self.floors[slot].load(Acquire);
         if let Some(record) = record
             && floor != NONE
         {
+            if is_late {
+                self.late.lock().push((floor, record));
+            }
             self.unsettled.lock().push_back((floor, record));
         }
         self.floors[slot].store(NONE, Release);
@@ -143,6 +151,23 @@ impl Engine {
         unsettled.retain(|(_, record)| *record >= durable);
         let waiting = unsettled.iter().map(|(floor, _)| *floor);
         Lsn(waiting.fold(oldest, u64::min))
+    }
+
+    /// Where the log may start at `start` or earlier, so that no record is behind
+    /// that place which is wrong without one before it.
+    pub(super) fn before_late_records(&self, start: Lsn) -> Lsn {
+        let mut late = self.settling.late.lock();
+        late.retain(|(_, record)| *record >= self.log.start());
+        // Bound: each round but the last moves it to another one's floor.
+        let mut start = start.0;
+        let mut moved = true;
+        while moved {
+            let held = late.iter().filter(|(_, record)| record.0 >= start);
+            let lowest = held.map(|(floor, _)| *floor).min().unwrap_or(start);
+            moved = lowest < start;
+            start = start.min(lowest);
+        }
+        Lsn(start)
     }
 
     /// Frames that are dirty, or being written, with a change older than `before`.

@@ -376,6 +376,7 @@ impl Local {
         let record = written.then(|| self.install_copies(batch, &mut old));
         let mut dead: Vec<Address> = Vec::new();
         let mut count = 0;
+        let mut is_late = false;
         // Frames of new pages, which no replacement queue holds yet.
         let mut listed: Vec<(FrameId, PageId, bool)> = Vec::new();
         for placed in &batch.placed {
@@ -408,15 +409,16 @@ impl Local {
                 self.requeue(frame);
             }
             if freed {
-                // No record names it, or one that the page's end is newer than.
+                // The page's end is newer than what the record says, and may be before it.
                 old.push(placed.address);
+                is_late = true;
             }
             if before & flag::UNLISTED != 0 {
                 listed.push((frame, placed.page, freed));
             }
         }
         engine.bury(engine.newest_record(), old.into_iter());
-        settling.release(batch.slot, record);
+        settling.release(batch.slot, record, is_late);
         let mut freed_segment = false;
         let mut space = engine.space.lock();
         for placed in &batch.placed {
