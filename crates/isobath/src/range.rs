@@ -64,6 +64,9 @@ impl Range {
             match cursor.next(&inline) {
                 Ok(None) => break,
                 Ok(Some(entry)) if entry.value.kind == ValueKind::Inline => {
+                    let engine = &self.tree.runtime.engine;
+                    let tree = self.tree.state.tree.id;
+                    engine.transactions.check_whole(engine, tree, entry.key)?;
                     batch.push(entry.key.to_vec(), entry.value.bytes.to_vec());
                 }
                 Ok(Some(entry)) => {
@@ -92,6 +95,8 @@ impl Range {
                     let Some(entry) = cursor.next(&ctx)? else {
                         break;
                     };
+                    let transactions = &local.engine.transactions;
+                    transactions.check_whole(&local.engine, inner.id, entry.key)?;
                     let mut bytes = Vec::new();
                     if read_entry(local, inner, entry.key, entry.value, &mut bytes)? {
                         batch.push(entry.key.to_vec(), bytes);

@@ -129,7 +129,7 @@ impl Tree {
             _ => self.run(|local| {
                 let found = tree.get(&TaskContext { local }, key, &mut value)?;
                 let transactions = &local.engine.transactions;
-                transactions.await_rest_of(local, tree.id, key);
+                transactions.await_rest_of(local, tree.id, key)?;
                 Ok(found.is_some())
             }),
         }
@@ -266,6 +266,8 @@ impl Tree {
                 match cursor.next(&ctx) {
                     Ok(None) => return Ok(()),
                     Ok(Some(entry)) if entry.value.kind == ValueKind::Inline => {
+                        let transactions = &engine.transactions;
+                        transactions.check_whole(engine, self.state.tree.id, entry.key)?;
                         if !visit(entry.key, entry.value.bytes) {
                             return Ok(());
                         }
@@ -479,7 +481,7 @@ pub(crate) fn get_in_task(
 ) -> Result<bool, Error> {
     let found = read_in_task(local, tree, key, value)?;
     let transactions = &local.engine.transactions;
-    transactions.await_rest_of(local, tree.id, key);
+    transactions.await_rest_of(local, tree.id, key)?;
     Ok(found)
 }
 
@@ -609,7 +611,9 @@ fn scan_in_task(
 ) -> Result<(), Error> {
     let ctx = TaskContext { local };
     let mut bytes = Vec::new();
+    let transactions = &local.engine.transactions;
     while let Some(entry) = cursor.next(&ctx)? {
+        transactions.check_whole(&local.engine, tree.id, entry.key)?;
         let go_on = match entry.value.kind {
             ValueKind::Inline => visit(entry.key, entry.value.bytes),
             ValueKind::Extent => {

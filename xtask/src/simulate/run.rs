@@ -1,6 +1,6 @@
 //! One seed from its first step to its last check.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,7 +13,7 @@ use super::plan::{Damage, LOG_HEADERS, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
 use crate::data::{Universe, key_bytes};
-use crate::history::{History, Key, Outcome, Version, Write, check};
+use crate::history::{History, Key, Outcome, Transaction, Version, Write, check};
 use crate::random::Random;
 
 /// Steps after which a round that has not ended counts as stuck.
@@ -526,8 +526,17 @@ impl Run {
         let damage = self.scenario.faults.damage.is_some();
         let failing = self.scenario.faults.io.is_some();
         self.report.unreadable += state.unreadable.len() as u64;
+        // What a failed write has left half applied is refused until the next opening.
+        let unknown = |t: &&Transaction| t.outcome == Outcome::Unknown && t.writes.len() > 1;
+        let half = history.transactions.iter().filter(unknown);
+        let torn: BTreeSet<Key> = half.flat_map(|t| t.writes.iter().map(|w| w.key)).collect();
         for (key, error) in &state.unreadable {
-            let explained = damage || failing && matches!(error, Error::Io(_));
+            let explained = match error {
+                Error::Io(_) => failing,
+                Error::Poisoned { .. } => failing && running && torn.contains(key),
+                _ => false,
+            };
+            let explained = damage || explained;
             if !explained {
                 let record = self.universe.describe(*key);
                 problems.push(format!("{record} cannot be read: {error}"));
@@ -597,10 +606,14 @@ impl Run {
         let store = simulation.store();
         let state = state::read(store, &self.universe, &recorder.created());
         let running = matches!(ended, Ended::Done);
-        between.created = recorder.created();
         between.known = self
             .judge(state, recorder.history(), running)
             .map_err(|failure| failure.at(format!("round {}, {}", round, "reopened")))?;
+        between.created = recorder.created();
+        // The numbers of trees that are gone may be given again.
+        for (existence, made) in &mut between.created {
+            made.retain(|(version, _)| between.known.get(existence) == Some(version));
+        }
         self.sound(store, round)?;
         self.close_and_compare(simulation, between, round)
     }

@@ -608,6 +608,10 @@ impl<'a> Commit<'a, '_> {
             self.cancel(published);
             return;
         }
+        if self.changes.len() > 1 {
+            self.transactions()
+                .tear(self.changes.iter().map(Change::number));
+        }
         // The versions stay pending, so that no snapshot sees the part that is there.
         slot.abandon();
         engine.poison(error.clone());

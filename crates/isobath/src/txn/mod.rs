@@ -31,11 +31,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::btree::{Descriptor, TreeId};
-use crate::engine::{Config, Local};
+use crate::engine::{Config, Engine, Local};
 use crate::extent::{self, Extent};
 use crate::log::Log;
 use crate::log::record::Token;
 use crate::page::Lsn;
+use crate::sync::HashSet;
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
@@ -66,6 +67,9 @@ pub(crate) struct Transactions {
     graveyard: Mutex<Vec<Dead>>,
     has_dead: AtomicBool,
     applying: Applying,
+    /// Numbers of the keys of commits that failed half-way: what the pages have of
+    /// them is for the next recovery to complete.
+    torn: Mutex<HashSet<u64>>,
     pub(crate) counters: TransactionCounters,
 }
 
@@ -131,6 +135,7 @@ impl Transactions {
             graveyard: Mutex::new(Vec::new()),
             has_dead: AtomicBool::new(false),
             applying: Applying::default(),
+            torn: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
         }
     }
@@ -172,17 +177,58 @@ impl Transactions {
     /// applied.
     #[inline]
     pub(crate) fn is_half_applied(&self, tree: TreeId, key: &[u8]) -> bool {
-        self.is_applying() && self.locks.is_locked(key_number(tree, key))
+        let number = || key_number(tree, key);
+        self.is_applying() && (self.locks.is_locked(number()) || self.is_torn(number()))
+    }
+
+    fn is_torn(&self, number: u64) -> bool {
+        self.torn.lock().contains(&number)
+    }
+
+    /// A commit of several keys has failed half-way, and will stay so.
+    pub(crate) fn tear(&self, numbers: impl Iterator<Item = u64>) {
+        std::mem::forget(self.begin_applying());
+        self.torn.lock().extend(numbers);
+    }
+
+    /// Refuses what was read of `key` if a commit that changes it has failed
+    /// half-way.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Poisoned`].
+    #[inline]
+    pub(crate) fn check_whole(
+        &self,
+        engine: &Engine,
+        tree: TreeId,
+        key: &[u8],
+    ) -> Result<(), crate::Error> {
+        if self.is_applying() && self.is_torn(key_number(tree, key)) {
+            return engine.writable();
+        }
+        Ok(())
     }
 
     /// For an operation outside transactions that has read `key`: waits for the
     /// rest of the commit whose change it may have seen, so that whatever is
     /// read after it sees that too.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transactions::check_whole`].
     #[inline]
-    pub(crate) fn await_rest_of(&self, local: &Local, tree: TreeId, key: &[u8]) {
-        if self.is_half_applied(tree, key) {
-            drop(self.locks.one(local, key_number(tree, key)));
+    pub(crate) fn await_rest_of(
+        &self,
+        local: &Local,
+        tree: TreeId,
+        key: &[u8],
+    ) -> Result<(), crate::Error> {
+        if !self.is_half_applied(tree, key) {
+            return Ok(());
         }
+        drop(self.locks.one(local, key_number(tree, key)));
+        self.check_whole(&local.engine, tree, key)
     }
 
     /// The same for one that has read many keys.
