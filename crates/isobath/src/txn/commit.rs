@@ -8,7 +8,8 @@
 //! 4. Claim room on the volume and in the log.
 //! 5. Occupy a slot of the tracker; from here on the watermark waits.
 //! 6. Unless no snapshot is open, publish the versions, pending.
-//! 7. Validate what a serializable transaction has read.
+//! 7. Validate what a serializable transaction has read. Who publishes meanwhile
+//!    waits for its record, so that the log has the two in the order that holds.
 //! 8. Append one record.
 //! 9. Apply, give the versions the LSN, empty the slot, unlock.
 //! 10. Wait until the record is durable and the watermark has passed it.
@@ -469,12 +470,19 @@ impl<'a> Commit<'a, '_> {
         };
         let published = publish.then(|| self.publish(&slot, peeked, &record));
         local.worker.may_be_interrupted();
+        let tracker = &self.transactions().tracker;
+        // Those that validate from here on see these versions.
+        while publish && tracker.is_validating() {
+            local.worker.yield_now();
+        }
+        let validating = self.author.reads.map(|_| tracker.begin_validating());
         if let Err(error) = self.validate_reads(published) {
             self.cancel(published);
             return Err(error);
         }
         local.worker.may_be_interrupted();
         let lsn = self.append(&slot, &record, publish);
+        drop(validating);
         local.worker.may_be_interrupted();
         let applied = self.apply(&prepaid, lsn).and_then(|()| self.end_tree(lsn));
         if let Err(error) = applied {

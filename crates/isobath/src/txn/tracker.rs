@@ -37,6 +37,18 @@ pub(crate) struct Tracker {
     /// The highest watermark that anybody was told. A commit may publish a lower
     /// bound that is older than this; its LSN never is.
     told: AtomicU64,
+    /// Serializable commits that have begun to validate, and those of them that
+    /// have appended their record, or given up.
+    validating: [AtomicU64; 2],
+}
+
+/// Between the validation of what a serializable commit has read and its LSN.
+pub(crate) struct Validating<'t>(&'t AtomicU64);
+
+impl Drop for Validating<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 fn zeros(count: usize) -> Box<[AtomicU64]> {
@@ -74,7 +86,27 @@ impl Tracker {
         Tracker {
             workers: (0..workers).map(slots).collect(),
             told: AtomicU64::new(0),
+            validating: [AtomicU64::new(0), AtomicU64::new(0)],
         }
+    }
+
+    /// Says that a serializable commit validates from now on.
+    pub(crate) fn begin_validating(&self) -> Validating<'_> {
+        let [begun, ended] = &self.validating;
+        begun.fetch_add(1, Ordering::SeqCst);
+        Validating(ended)
+    }
+
+    /// Whether a serializable commit may have validated already and has no LSN yet.
+    /// It has not seen the versions that the caller has just published; the caller
+    /// is not to get a lower LSN.
+    #[inline]
+    pub(crate) fn is_validating(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let [begun, ended] = &self.validating;
+        // In this order: as many have ended as had begun, or more.
+        let ended = ended.load(Ordering::SeqCst);
+        begun.load(Ordering::SeqCst) != ended
     }
 
     /// Announces a commit of a task of worker `worker`, on that worker's thread:
