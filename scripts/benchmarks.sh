@@ -41,6 +41,7 @@ lookup scan-deep "${iso[@]}" --op scan
 lookup rocksdb-scan "${rocks[@]}" --op scan --threads 8
 lookup memory-device --memory-device --workers 1
 lookup in-pool-get --in-pool --workers 1
+lookup in-pool-get-turns --in-pool --workers 1 --tasks 8
 lookup in-pool-get-threads --in-pool --from threads --threads 1 --workers 1
 lookup in-pool-get-many --in-pool --workers 1 --op get-many
 lookup in-pool-scan --in-pool --workers 1 --op scan

@@ -127,10 +127,13 @@ impl Tree {
         match tree.get(&InlineContext::new(engine), key, &mut value) {
             Ok(found) if !engine.transactions.is_half_applied(tree.id, key) => Ok(found.is_some()),
             _ => self.run(|local| {
-                let found = tree.get(&TaskContext { local }, key, &mut value)?;
+                let mut read = || Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some());
+                let found = read()?;
                 let transactions = &local.engine.transactions;
-                transactions.await_rest_of(local, tree.id, key)?;
-                Ok(found.is_some())
+                if !transactions.is_half_applied(tree.id, key) {
+                    return Ok(found);
+                }
+                transactions.read_whole(local, tree.id, key, read)
             }),
         }
     }
@@ -481,8 +484,12 @@ pub(crate) fn get_in_task(
 ) -> Result<bool, Error> {
     let found = read_in_task(local, tree, key, value)?;
     let transactions = &local.engine.transactions;
-    transactions.await_rest_of(local, tree.id, key)?;
-    Ok(found)
+    if !transactions.is_half_applied(tree.id, key) {
+        return Ok(found);
+    }
+    transactions.read_whole(local, tree.id, key, || {
+        read_in_task(local, tree, key, value)
+    })
 }
 
 fn read_in_task(

@@ -17,7 +17,7 @@ use crate::Error;
 use crate::sched::clock;
 
 /// Time without any page written or segment freed after which writers are told.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a worker looks.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 

@@ -476,6 +476,9 @@ impl<'a> Commit<'a, '_> {
             local.worker.yield_now();
         }
         let validating = self.author.reads.map(|_| tracker.begin_validating());
+        // Others may build on what comes after it before it is applied.
+        let reads = self.author.reads;
+        let _applying = reads.map(|_| self.transactions().begin_applying());
         if let Err(error) = self.validate_reads(published) {
             self.cancel(published);
             return Err(error);

@@ -210,28 +210,28 @@ impl Transactions {
         Ok(())
     }
 
-    /// For an operation outside transactions that has read `key`: waits for the
-    /// rest of the commit whose change it may have seen, so that whatever is
-    /// read after it sees that too.
+    /// For an operation outside transactions: waits for the commit that changes
+    /// `key` now, and has `read` read it again with nobody changing it, so that
+    /// whatever is read later sees the whole of that commit, too.
     ///
     /// # Errors
     ///
-    /// As for [`Transactions::check_whole`].
-    #[inline]
-    pub(crate) fn await_rest_of(
+    /// As for [`Transactions::check_whole`], and those of `read`.
+    #[cold]
+    pub(crate) fn read_whole(
         &self,
         local: &Local,
         tree: TreeId,
         key: &[u8],
-    ) -> Result<(), crate::Error> {
-        if !self.is_half_applied(tree, key) {
-            return Ok(());
-        }
-        drop(self.locks.one(local, key_number(tree, key)));
-        self.check_whole(&local.engine, tree, key)
+        read: impl FnOnce() -> Result<bool, crate::Error>,
+    ) -> Result<bool, crate::Error> {
+        let _locked = self.locks.one(local, key_number(tree, key));
+        self.check_whole(&local.engine, tree, key)?;
+        read()
     }
 
-    /// The same for one that has read many keys.
+    /// For an operation outside transactions that has read many keys: waits for
+    /// the rest of the commits whose changes it may have seen.
     pub(crate) fn await_rest(&self, local: &Local) {
         if self.is_applying() {
             // A store that is poisoned meanwhile stays as it is, half applied.
