@@ -127,13 +127,10 @@ impl Tree {
         match tree.get(&InlineContext::new(engine), key, &mut value) {
             Ok(found) if !engine.transactions.is_half_applied(tree.id, key) => Ok(found.is_some()),
             _ => self.run(|local| {
-                let mut read = || Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some());
-                let found = read()?;
                 let transactions = &local.engine.transactions;
-                if !transactions.is_half_applied(tree.id, key) {
-                    return Ok(found);
-                }
-                transactions.read_whole(local, tree.id, key, read)
+                transactions.read_one(local, tree.id, key, || {
+                    Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some())
+                })
             }),
         }
     }
@@ -191,8 +188,7 @@ impl Tree {
         bounds: impl RangeBounds<&'k [u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        self.scan_in(bounds, Direction::Forward, None, visit)?;
-        self.await_rest()
+        self.scan_in(bounds, Direction::Forward, None, visit)
     }
 
     /// As [`Tree::scan`], of the first `limit` records only. Missing pages are
@@ -216,8 +212,7 @@ impl Tree {
             visit(key, value);
             left -= 1;
             left > 0
-        })?;
-        self.await_rest()
+        })
     }
 
     /// Ends a scan: waits for the rest of the commits that it may have seen the
@@ -243,11 +238,21 @@ impl Tree {
         bounds: impl RangeBounds<&'k [u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        self.scan_in(bounds, Direction::Reverse, None, visit)?;
-        self.await_rest()
+        self.scan_in(bounds, Direction::Reverse, None, visit)
     }
 
     fn scan_in<'k>(
+        &self,
+        bounds: impl RangeBounds<&'k [u8]>,
+        direction: Direction,
+        limit: Option<usize>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+    ) -> Result<(), Error> {
+        self.visit_in(bounds, direction, limit, visit)?;
+        self.await_rest()
+    }
+
+    fn visit_in<'k>(
         &self,
         bounds: impl RangeBounds<&'k [u8]>,
         direction: Direction,
@@ -482,12 +487,8 @@ pub(crate) fn get_in_task(
     key: &[u8],
     value: &mut Vec<u8>,
 ) -> Result<bool, Error> {
-    let found = read_in_task(local, tree, key, value)?;
     let transactions = &local.engine.transactions;
-    if !transactions.is_half_applied(tree.id, key) {
-        return Ok(found);
-    }
-    transactions.read_whole(local, tree.id, key, || {
+    transactions.read_one(local, tree.id, key, || {
         read_in_task(local, tree, key, value)
     })
 }

@@ -156,14 +156,17 @@ impl ValueReader {
     pub(crate) fn open(tree: Tree, key: &[u8]) -> Result<Option<ValueReader>, Error> {
         let inner = tree.state.tree;
         let found = tree.run(|local| {
-            let mut value = Vec::new();
-            Ok(match inner.get(&TaskContext { local }, key, &mut value)? {
-                None => None,
-                Some(ValueKind::Inline) => Some((value, None)),
-                Some(ValueKind::Extent) => {
-                    let reader = ExtentReader::new(local, extent::decode(&value)?)?;
-                    Some((Vec::new(), Some(reader)))
-                }
+            let transactions = &local.engine.transactions;
+            transactions.read_one(local, inner.id, key, || {
+                let mut value = Vec::new();
+                Ok(match inner.get(&TaskContext { local }, key, &mut value)? {
+                    None => None,
+                    Some(ValueKind::Inline) => Some((value, None)),
+                    Some(ValueKind::Extent) => {
+                        let reader = ExtentReader::new(local, extent::decode(&value)?)?;
+                        Some((Vec::new(), Some(reader)))
+                    }
+                })
             })
         })?;
         Ok(found.map(|(buffer, extent)| ValueReader::new(tree, buffer, extent)))

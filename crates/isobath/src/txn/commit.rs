@@ -476,9 +476,10 @@ impl<'a> Commit<'a, '_> {
             local.worker.yield_now();
         }
         let validating = self.author.reads.map(|_| tracker.begin_validating());
-        // Others may build on what comes after it before it is applied.
-        let reads = self.author.reads;
-        let _applying = reads.map(|_| self.transactions().begin_applying());
+        // Single reads could see one of several changes and not the others, or what
+        // came behind a serializable commit and not that.
+        let in_parts = self.changes.len() > 1 || self.author.reads.is_some();
+        let _applying = in_parts.then(|| self.transactions().begin_applying());
         if let Err(error) = self.validate_reads(published) {
             self.cancel(published);
             return Err(error);
@@ -593,8 +594,6 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn apply(&self, ctx: &Prepaid<'_>, lsn: Lsn) -> Result<(), Error> {
-        let several = self.changes.len() > 1;
-        let _applying = several.then(|| self.transactions().begin_applying());
         for change in self.changes {
             let decide = |_: Option<ValueRef<'_>>| change.decision();
             change.tree.apply(ctx, change.key, Some(lsn), decide)?;

@@ -14,6 +14,9 @@
 //! - [`serializable`]: what a serializable transaction has read.
 //! - [`commit`]: the protocol.
 //!
+//! Operations outside transactions read the pages as they are. What a commit has
+//! changed there only in part they wait for ([`Transactions::read_one`]).
+//!
 //! While no snapshot is open a commit adds no versions: it is *blind*. A
 //! snapshot that begins waits for the blind commits in flight; the others know
 //! of it.
@@ -73,8 +76,8 @@ pub(crate) struct Transactions {
     pub(crate) counters: TransactionCounters,
 }
 
-/// How many commits of several keys are being applied: the pages have some of
-/// their changes, and not yet the others.
+/// How many commits are on their way into the pages of which a single read could
+/// see a part: those of several keys, and serializable ones.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Applying(AtomicU64);
@@ -160,7 +163,7 @@ impl Transactions {
         self.watermark(log)
     }
 
-    /// Says that a commit of several keys, all locked, is about to be applied.
+    /// Says that such a commit, its keys locked, is about to be applied.
     pub(crate) fn begin_applying(&self) -> BeingApplied<'_> {
         self.applying.0.fetch_add(1, Ordering::SeqCst);
         BeingApplied(&self.applying.0)
@@ -210,21 +213,25 @@ impl Transactions {
         Ok(())
     }
 
-    /// For an operation outside transactions: waits for the commit that changes
-    /// `key` now, and has `read` read it again with nobody changing it, so that
-    /// whatever is read later sees the whole of that commit, too.
+    /// Reads `key` by `read` for an operation outside transactions. Where a commit is
+    /// changing the key, waits for that and reads again with nobody changing it, so
+    /// that whatever is read later sees the whole of that commit, too.
     ///
     /// # Errors
     ///
     /// As for [`Transactions::check_whole`], and those of `read`.
-    #[cold]
-    pub(crate) fn read_whole(
+    #[inline]
+    pub(crate) fn read_one<T>(
         &self,
         local: &Local,
         tree: TreeId,
         key: &[u8],
-        read: impl FnOnce() -> Result<bool, crate::Error>,
-    ) -> Result<bool, crate::Error> {
+        mut read: impl FnMut() -> Result<T, crate::Error>,
+    ) -> Result<T, crate::Error> {
+        let found = read()?;
+        if !self.is_half_applied(tree, key) {
+            return Ok(found);
+        }
         let _locked = self.locks.one(local, key_number(tree, key));
         self.check_whole(&local.engine, tree, key)?;
         read()
