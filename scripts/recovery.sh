@@ -3,7 +3,8 @@
 #
 #   scripts/recovery.sh DIR [LOG...]     LOG: about how much log, 64MiB 256MiB 1GiB unless told
 #
-# Prints what the next opening says: how much log there was, and how long it took.
+# Prints what the next opening says, how much log there was and how long it took, and the drive's own random reads
+# right after it.
 set -euo pipefail
 dir=$1
 shift
@@ -11,6 +12,7 @@ isobath=${ISOBATH:-$(dirname "$0")/../target/release/isobath}
 logs=("$@")
 [ ${#logs[@]} -gt 0 ] || logs=(64MiB 256MiB 1GiB)
 store=$dir/recovery.iso
+drive() { "$isobath" raw --file "$store" --depth 128 --duration 2s --json | grep -o '"ios_per_s":[0-9]*' | grep -o '[0-9]*$'; }
 for log in "${logs[@]}"; do
     rm -f "$store"
     bytes=$(numfmt --from=iec-i --suffix=B "$log")
@@ -25,5 +27,6 @@ for log in "${logs[@]}"; do
     kill -9 "$writer"
     wait "$writer" 2>/dev/null || true
     "$isobath" put -s "$store" --pool 2GiB --tree records key value 2>&1 | grep 'recovered from'
+    echo "  the drive alone: $(drive) random 4 KiB reads/s"
 done
 rm -f "$store"

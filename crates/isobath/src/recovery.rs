@@ -1,12 +1,11 @@
 //! Bringing a store that was not closed up to its log, on all workers
 //! (docs/decisions/0014).
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::Error;
-use crate::btree::{Decision, Tree, ValueKind, ValueRef};
+use crate::btree::{Decision, Tree, TreeId, ValueKind, ValueRef};
 use crate::context::WriteContext;
 use crate::engine::recovery::{nonsense, reader};
 use crate::engine::{Counters, Local, Plan, TaskContext};
@@ -26,6 +25,8 @@ const STRIDE_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 const GIVEN_UP_AT_A_TIME: usize = 1000;
 /// Tasks per worker that apply them.
 const TASKS: usize = 32;
+/// Keys per task that are looked at to part the changes evenly.
+const SAMPLES: usize = 32;
 
 /// One change that a commit made.
 struct Change {
@@ -83,8 +84,8 @@ impl Plan {
         let mut log = reader(&volume, area, superblock).until(self.end.lsn);
         let mut orphans = Vec::new();
         loop {
-            let (changes, more) = self.next_changes(&mut log, stride, lanes, &mut orphans)?;
-            apply_all(runtime, changes)?;
+            let (changes, more) = self.next_changes(&mut log, stride, &mut orphans)?;
+            apply_all(runtime, part(changes, lanes))?;
             self.tell(total / 2 + log.position().0 - start, total);
             if !more {
                 break;
@@ -149,19 +150,16 @@ impl Plan {
         Ok((found, reader.position() < self.end.lsn))
     }
 
-    /// The changes of the next stretch of the log, those of a key in one lane.
-    /// Changes to trees that were dropped since are left out, as parts of these trees
+    /// The changes of the next stretch of the log, in its order. Changes to trees that were dropped since are left out, as parts of these trees
     /// may be gone; large values that they made are noted among the `orphans`.
     fn next_changes(
         &self,
         reader: &mut Reader<'_>,
         stride: u64,
-        lanes: usize,
         orphans: &mut Vec<Extent>,
-    ) -> Result<(Vec<Vec<Change>>, bool), Error> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default();
+    ) -> Result<(Vec<Change>, bool), Error> {
         let from = reader.position();
-        let mut changes: Vec<Vec<Change>> = (0..lanes).map(|_| Vec::new()).collect();
+        let mut changes = Vec::new();
         while reader.position().0 < from.0 + stride {
             let Some(record) = reader.next()? else {
                 return Ok((changes, false));
@@ -177,8 +175,7 @@ impl Plan {
                     orphans.extend(large.and_then(|value| Extent::decode(value.bytes)));
                     continue;
                 }
-                let lane = hash.hash_one((operation.tree.id, operation.key)) as usize % lanes;
-                changes[lane].push(Change {
+                changes.push(Change {
                     lsn,
                     tree: operation.tree,
                     key: operation.key.to_vec(),
@@ -214,9 +211,26 @@ fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
     runtime.run_all(jobs)
 }
 
-/// Keeps the last change of each key, in the order of keys: the lanes then walk
-/// through the trees side by side, and change each page once instead of again
-/// and again.
+/// Parts the changes by ranges of keys, about evenly: each lane visits pages of its
+/// own, and a page once for all its changes.
+fn part(changes: Vec<Change>, lanes: usize) -> Vec<Vec<Change>> {
+    let every = (changes.len() / (lanes * SAMPLES)).max(1);
+    let sampled = changes.iter().step_by(every);
+    let mut sample: Vec<_> = sampled.map(|c| (c.tree.id, c.key.clone())).collect();
+    sample.sort_unstable();
+    let bounds: Vec<_> = (1..lanes)
+        .filter_map(|lane| sample.get(lane * sample.len() / lanes))
+        .collect();
+    let mut parts: Vec<Vec<Change>> = (0..lanes).map(|_| Vec::new()).collect();
+    for change in changes {
+        let is_below =
+            |(tree, key): &&(TreeId, Vec<u8>)| (*tree, key) <= (change.tree.id, &change.key);
+        parts[bounds.partition_point(is_below)].push(change);
+    }
+    parts
+}
+
+/// Keeps the last change of each key, in the order of keys.
 fn keep_last(lane: &mut Vec<Change>) {
     lane.sort_by(|a, b| {
         // Of a key, the newest first.
