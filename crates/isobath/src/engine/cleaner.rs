@@ -352,7 +352,8 @@ impl Local {
         let mut bytes = 0;
         // What is moved may end before the record says where to: a recovery that reads the one has to read the other,
         // or it would find what has ended.
-        engine.settling.hold(batch.slot, engine.log.next().0);
+        let since = engine.log.next();
+        engine.settling.hold(batch.slot, since.0);
         let sealed = batch.versions.iter().zip(&batch.copies);
         for ((survivor, placed), (&version, &what)) in group.iter().zip(&batch.placed).zip(sealed) {
             bytes += u64::from(placed.address.length());
@@ -374,7 +375,9 @@ impl Local {
         let is_late = !copies
             .iter()
             .all(|copy| self.is_at(copy.page, copy.address));
-        engine.settling.release(batch.slot, Some(record), is_late);
+        engine
+            .settling
+            .release(batch.slot, Some(record), is_late.then_some(since));
         engine.bury(record, moved.into_iter());
         let mut space = engine.space.lock();
         let mut freed = false;

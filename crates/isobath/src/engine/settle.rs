@@ -36,9 +36,9 @@ pub(crate) struct Settling {
     floors: Vec<AtomicU64>,
     /// Batches that were written: the oldest change in them, and their mapping record.
     unsettled: Mutex<VecDeque<(u64, Lsn)>>,
-    /// Of these, batches with pages that may have ended before their record, which
-    /// does not know: a recovery that reads the record has to read those ends, too.
-    late: Mutex<Vec<(u64, Lsn)>>,
+    /// Mapping records with pages that may have ended before them, but not before
+    /// the first LSN: a recovery that reads such a record has to read the ends, too.
+    late: Mutex<Vec<(Lsn, Lsn)>>,
     /// What belongs to something that is not committed yet.
     promises: Mutex<HashMap<Token, Vec<PageId>>>,
     /// Dirty pages with changes older than this are to be written; 0 if none.
@@ -73,15 +73,15 @@ impl Settling {
     }
 
     /// The batch of `slot` was written, or will be written again; `record`
-    /// says where to, if it was. With `is_late` some page in it may have ended
-    /// before that record.
-    pub(super) fn release(&self, slot: usize, record: Option<Lsn>, is_late: bool) {
+    /// says where to, if it was. Some page in it may have ended before that record,
+    /// but not before `late_since`, if that is given.
+    pub(super) fn release(&self, slot: usize, record: Option<Lsn>, late_since: Option<Lsn>) {
         let floor = self.floors[slot].load(Acquire);
         if let Some(record) = record
             && floor != NONE
         {
-            if is_late {
-                self.late.lock().push((floor, record));
+            if let Some(since) = late_since {
+                self.late.lock().push((since, record));
             }
             self.unsettled.lock().push_back((floor, record));
         }
@@ -158,16 +158,15 @@ impl Engine {
     pub(super) fn before_late_records(&self, start: Lsn) -> Lsn {
         let mut late = self.settling.late.lock();
         late.retain(|(_, record)| *record >= self.log.start());
-        // Bound: each round but the last moves it to another one's floor.
-        let mut start = start.0;
-        let mut moved = true;
-        while moved {
-            let held = late.iter().filter(|(_, record)| record.0 >= start);
-            let lowest = held.map(|(floor, _)| *floor).min().unwrap_or(start);
-            moved = lowest < start;
-            start = start.min(lowest);
+        // Bound: each round but the last moves it to before another record.
+        let mut start = start;
+        loop {
+            let behind = late.iter().filter(|(_, record)| *record >= start);
+            match behind.map(|(since, _)| *since).min() {
+                Some(since) if since < start => start = since,
+                _ => return start,
+            }
         }
-        Lsn(start)
     }
 
     /// Frames that are dirty, or being written, with a change older than `before`.

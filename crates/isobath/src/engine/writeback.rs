@@ -72,6 +72,8 @@ pub(super) struct Batch {
     pub(super) copies: Vec<Copied>,
     /// Which of the writing tasks this is, in [`super::settle::Settling`].
     pub(super) slot: usize,
+    /// The end of the log before its pages were claimed.
+    pub(super) claimed_at: Lsn,
 }
 
 impl Batch {
@@ -85,6 +87,7 @@ impl Batch {
             versions: Vec::with_capacity(BATCH),
             copies: Vec::with_capacity(BATCH),
             slot,
+            claimed_at: Lsn(0),
         }
     }
 
@@ -240,6 +243,7 @@ impl Local {
     /// Copies the placed frames into staging, writes them, and installs their
     /// new addresses.
     fn write_placed(&self, staging: &mut AlignedBuf, batch: &mut Batch) -> Result<(), Error> {
+        batch.claimed_at = self.engine.log.next();
         for (at, placed) in batch.placed.iter_mut().enumerate() {
             let image = &mut staging.as_mut_slice()[at * PAGE_SIZE..][..PAGE_SIZE];
             let copied = self.copy_for_write(placed, batch.slot, image);
@@ -418,7 +422,7 @@ impl Local {
             }
         }
         engine.bury(engine.newest_record(), old.into_iter());
-        settling.release(batch.slot, record, is_late);
+        settling.release(batch.slot, record, is_late.then_some(batch.claimed_at));
         let mut freed_segment = false;
         let mut space = engine.space.lock();
         for placed in &batch.placed {
