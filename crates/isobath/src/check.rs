@@ -86,6 +86,7 @@ pub(crate) fn check(local: &Local, progress: Progress<'_>) -> Result<CheckReport
         check_reachability(local, &found, &mut report);
     }
     // What died counts until its record is durable.
+    local.wait_for_ended_pages()?;
     local.wait_for_graves()?;
     check_accounts(local, &mut report);
     progress(total, total);

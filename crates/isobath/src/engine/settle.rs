@@ -257,6 +257,23 @@ impl Local {
         true
     }
 
+    /// Waits until no page that has ended is still being written: only then its
+    /// last place dies.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn wait_for_ended_pages(&self) -> Result<(), Error> {
+        let frames = &self.engine.pool.frames;
+        let both = flag::FREED | flag::WRITING;
+        let is_written = |frame| frames.header(frame).flags.load(Acquire) & both == both;
+        while (0..frames.count()).any(is_written) {
+            self.engine.writable()?;
+            self.worker.yield_now();
+        }
+        Ok(())
+    }
+
     /// Waits until everything that is dead by now counts as dead.
     ///
     /// # Errors
