@@ -13,12 +13,13 @@ use isobath_io::{Access, Volume, VolumeError, VolumeOptions};
 
 use crate::backup::Watch;
 use crate::btree::{Content, Record, ValueKind, read_content};
+use crate::catalog;
 use crate::engine::{open_log, read_superblock};
 use crate::extent::{self, Extent, RUN_BYTES};
 use crate::log::record::Operation;
-use crate::page::{PageId, get_u32, get_u64};
+use crate::page::{PageId, get_u64};
 use crate::sync::HashSet;
-use crate::terms::{CATALOG, TreeId};
+use crate::terms::{CATALOG, TreeId, dropped_by};
 use crate::{Durability, Error, Options, Store, Tree};
 use source::Source;
 
@@ -305,19 +306,13 @@ impl Salvage<'_, '_> {
         let mut dropped: HashSet<u32> = HashSet::default();
         dropped.insert(CATALOG.id.0);
         for (key, value) in &catalog.0 {
-            match (key.split_first(), value.len()) {
-                (Some((b'n', name)), 16) => {
-                    let name = String::from_utf8_lossy(name).into_owned();
-                    let tree = crate::terms::Tree {
-                        id: TreeId(get_u32(value, 0)),
-                        root: PageId(get_u64(value, 8)),
-                    };
-                    let mut to = self.create(tree.id.0, &name)?;
-                    self.walk(&format!("tree {name:?}"), tree, &mut to)?;
-                    copied.insert(tree.id.0, to);
-                }
-                (Some((b'd', _)), 16) => drop(dropped.insert(get_u32(value, 0))),
-                _ => {}
+            if let Some((name, tree)) = catalog::named_by(key, value) {
+                let name = String::from_utf8_lossy(name).into_owned();
+                let mut to = self.create(tree.id.0, &name)?;
+                self.walk(&format!("tree {name:?}"), tree, &mut to)?;
+                copied.insert(tree.id.0, to);
+            } else if let Some(tree) = dropped_by(key) {
+                dropped.insert(tree.0);
             }
         }
         if !whole {
