@@ -21,7 +21,7 @@ const MOST_ROUNDS: u64 = 8;
 /// Percent of the log's area that may grow during a round. Beyond it the log is let go of, before it slows anybody,
 /// and another round copies what has changed.
 const LOG_PERCENT: u64 = 35;
-/// Bytes of promises in a block.
+/// Words of promises from which on a block is full; one has up to twice as many.
 const PROMISE_WORDS: usize = 1 << 16;
 /// Bytes of the state's payload.
 pub(super) const STATE_BYTES: usize = 48;
