@@ -552,6 +552,13 @@ fn chains_that_do_not_fit_are_refused() {
         back_up_since(&store, &place.at(name), &place.at(base));
     }
     back_up(&store, &place.at("full2"));
+    // A base is not replaced by what adds to it.
+    let onto_itself = BackupOptions::new().since(place.at("one")).overwrite(true);
+    let refused = store.backup(&place.at("one"), &onto_itself, &mut on);
+    assert!(
+        matches!(refused, Err(Error::BackupChain { .. })),
+        "{refused:?}"
+    );
     let other = Store::create(&[place.at("o")], &options()).unwrap();
     other.create_tree("t").unwrap();
     back_up(&other, &place.at("other"));
