@@ -443,7 +443,7 @@ impl Salvage<'_, '_> {
         range: &Gap,
     ) -> Result<Option<Content>, Error> {
         self.pages += 1;
-        if (self.watch)("salvaging", self.pages, self.pages).is_break() {
+        if (self.watch)("salvaging", self.pages, 0).is_break() {
             return Err(Error::Interrupted);
         }
         let mut copy = self.source.page(id);
