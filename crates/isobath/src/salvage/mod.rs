@@ -85,12 +85,13 @@ impl SalvageReport {
 /// Copies whatever can be read of the store on `from` into a new store on `to`, and tells what could not be read.
 /// Nothing on `from` changes. `target` says how the new store is made.
 ///
-/// Takes about 50 bytes of memory per page where the volume has to be searched, and as much as the log holds of pages.
+/// Takes some 50 bytes of memory per page, some 100 more where the volume has to be searched, and 32 for each older copy
+/// of a page that is found there, three at most; and as much as the log holds of pages.
 ///
 /// # Errors
 ///
-/// [`Error::Volume`] where `from` is no volume, or in use; [`Error::NotAStore`] where nothing of a store is on it; as for [`Store::create`] and [`Tree::insert`];
-/// [`Error::Interrupted`]. There is no new store then. That something cannot be read is no error.
+/// [`Error::Volume`] where `from` is no volume, or in use; [`Error::NotAStore`] where nothing of a store is on it; as for
+/// [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is no new store then. That something cannot be read is no error.
 pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     from: &[P],
     to: &[Q],
