@@ -14,6 +14,14 @@ const RULED: TableStyle = TableStyle::new()
     .header_separator(LineStyle::none().fill('─').junction('─'))
     .bottom_border(LineStyle::none().fill('─').junction('─'));
 
+/// How many problems there are, in words.
+pub(crate) fn problems_found(problems: usize) -> String {
+    match problems {
+        1 => "1 problem".to_owned(),
+        n => format!("{n} problems"),
+    }
+}
+
 /// Standard output, buffered; a closed pipe is not an error.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,

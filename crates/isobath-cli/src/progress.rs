@@ -1,5 +1,6 @@
 //! Progress bars on standard error, and Ctrl-C.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,6 +48,49 @@ impl Progress {
     /// Takes the last bar off the screen.
     pub(crate) fn clear(&self) {
         self.bar().finish_and_clear();
+    }
+}
+
+/// Shows as bars what the engine tells of its long work: how much of a stage is done, and not how much since it told
+/// last.
+pub(crate) struct Stages<'p> {
+    progress: &'p Progress,
+    stage: &'static str,
+    done: u64,
+}
+
+impl Stages<'_> {
+    pub(crate) fn new(progress: &Progress) -> Stages<'_> {
+        Stages {
+            progress,
+            stage: "",
+            done: 0,
+        }
+    }
+
+    /// `total` is 0 where nobody knows.
+    pub(crate) fn tell(
+        &mut self,
+        stage: &'static str,
+        done: u64,
+        total: u64,
+        unit: Unit,
+    ) -> ControlFlow<()> {
+        if self.stage != stage {
+            (self.stage, self.done) = (stage, 0);
+            self.progress.begin(Stage {
+                name: stage,
+                total: (total > 0).then_some(total),
+                unit,
+            });
+        }
+        self.progress.advance(done.saturating_sub(self.done));
+        self.done = self.done.max(done);
+        if self.progress.cancelled() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 }
 

@@ -12,19 +12,21 @@ fn lines(from: u32, to: u32) -> Vec<u8> {
     lines.into_bytes()
 }
 
+/// A store `s.iso` of this many records.
+fn filled(records: u32) -> Place {
+    let place = Place::new();
+    let load = ["load", "-s", "s.iso", "--create", "lines"];
+    place.feed(&load, &lines(0, records)).ok();
+    place
+}
+
 fn dump(place: &Place, store: &str) -> Vec<u8> {
     place.run(&["scan", "-s", store, "--hex"]).ok().out
 }
 
 #[test]
 fn a_chain_comes_back() {
-    let place = Place::new();
-    place
-        .feed(
-            &["load", "-s", "s.iso", "--create", "lines"],
-            &lines(0, 30_000),
-        )
-        .ok();
+    let place = filled(30_000);
     let full = &place
         .run(&["backup", "-s", "s.iso", "full", "--json"])
         .ok()
@@ -57,13 +59,7 @@ fn a_chain_comes_back() {
 
 #[test]
 fn what_cannot_be_done_leaves_nothing() {
-    let place = Place::new();
-    place
-        .feed(
-            &["load", "-s", "s.iso", "--create", "lines"],
-            &lines(0, 100),
-        )
-        .ok();
+    let place = filled(100);
     place.run(&["backup", "-s", "s.iso", "full"]).ok();
     place
         .run(&["backup", "-s", "s.iso", "full"])
@@ -92,13 +88,7 @@ fn what_cannot_be_done_leaves_nothing() {
 
 #[test]
 fn what_is_left_of_a_damaged_store() {
-    let place = Place::new();
-    place
-        .feed(
-            &["load", "-s", "s.iso", "--create", "lines"],
-            &lines(0, 30_000),
-        )
-        .ok();
+    let place = filled(30_000);
     let whole = &place
         .run(&["salvage", "-s", "s.iso", "whole.iso", "--json"])
         .ok()
@@ -140,13 +130,7 @@ fn what_is_left_of_a_damaged_store() {
 
 #[test]
 fn what_is_left_of_a_truncated_store_and_of_none() {
-    let place = Place::new();
-    place
-        .feed(
-            &["load", "-s", "s.iso", "--create", "lines"],
-            &lines(0, 30_000),
-        )
-        .ok();
+    let place = filled(30_000);
     let whole = std::fs::read(place.path("s.iso")).unwrap();
     let last = whole.iter().rposition(|byte| *byte != 0).unwrap();
     place.write("x.iso", &whole[..last - last % 4096]);

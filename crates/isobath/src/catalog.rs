@@ -64,6 +64,13 @@ fn decode(bytes: &[u8]) -> Result<Tree, Error> {
     })
 }
 
+/// The tree that a record of the catalog names, and its name; `None` where the record is about something else, or makes
+/// no sense.
+pub(crate) fn named_by<'r>(key: &'r [u8], value: &[u8]) -> Option<(&'r [u8], Tree)> {
+    let name = key.strip_prefix(&[NAME])?;
+    Some((name, decode(value).ok()?))
+}
+
 /// Makes the catalog of a new store, durably. Does nothing where there is one.
 pub(crate) fn create(local: &Local) -> Result<(), Error> {
     let ctx = TaskContext { local };

@@ -12,14 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Random, assert_sound, key, parameter, value};
+use common::{Model, Random, assert_sound, contents, key, parameter, value};
 use isobath::{
     BackupFault, BackupOptions, BackupReport, Error, Options, Simulation, Store,
     TransactionOptions, Tree, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan};
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
     Options::new()
@@ -70,10 +68,6 @@ fn back_up(store: &Store, to: &Path) -> BackupReport {
 fn back_up_since(store: &Store, to: &Path, base: &Path) -> BackupReport {
     let options = BackupOptions::new().since(base);
     store.backup(to, &options, &mut on).unwrap()
-}
-
-fn contents(tree: &Tree) -> Model {
-    tree.range(..).map(|record| record.unwrap()).collect()
 }
 
 /// Changes to a tree, at random, and to the model.
@@ -193,6 +187,18 @@ fn transfer(store: &Store, tree: &Tree, random: &mut Random) {
         .unwrap();
 }
 
+/// What [`keep_busy`] writes to.
+fn create_trees(store: &Store) {
+    let accounts = store.create_tree("accounts").unwrap();
+    store.create_tree("numbers").unwrap();
+    store.create_tree("large").unwrap();
+    for account in 0..ACCOUNTS {
+        let mut record = START.to_le_bytes().to_vec();
+        record.resize(600, 7);
+        accounts.insert(&key(account), &record).unwrap();
+    }
+}
+
 /// Writers of every kind on `store` until `stop`: transfers; a log of rising numbers, each acknowledged before it is
 /// counted; large values that come and go; trees that are loaded and dropped.
 fn keep_busy(store: &Store, who: u64, stop: &AtomicBool, acknowledged: &AtomicU64) {
@@ -265,14 +271,7 @@ fn assert_one_state(store: &Store, acknowledged: u64) {
 fn back_up_under_load(options: &Options, backups: u64) {
     let place = Place::new();
     let store = Store::create(&[place.at("s")], options).unwrap();
-    let accounts = store.create_tree("accounts").unwrap();
-    store.create_tree("numbers").unwrap();
-    store.create_tree("large").unwrap();
-    for account in 0..ACCOUNTS {
-        let mut record = START.to_le_bytes().to_vec();
-        record.resize(600, 7);
-        accounts.insert(&key(account), &record).unwrap();
-    }
+    create_trees(&store);
     let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut made: Vec<(String, u64)> = Vec::new();
     std::thread::scope(|scope| {
@@ -331,14 +330,8 @@ fn in_any_order_of_steps() {
         let volume = Volume::from_device(device);
         let simulation = Simulation::new(volume, &options, seed).unwrap();
         let store = simulation.store();
-        let accounts = store.create_tree("accounts").unwrap();
-        store.create_tree("numbers").unwrap();
-        store.create_tree("large").unwrap();
-        for account in 0..ACCOUNTS {
-            let mut record = START.to_le_bytes().to_vec();
-            record.resize(600, 7);
-            accounts.insert(&key(account), &record).unwrap();
-        }
+        create_trees(store);
+        let accounts = store.tree("accounts").unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::new(AtomicU64::new(0));
         let tasks: Vec<_> = (0..4)
@@ -552,6 +545,13 @@ fn chains_that_do_not_fit_are_refused() {
         back_up_since(&store, &place.at(name), &place.at(base));
     }
     back_up(&store, &place.at("full2"));
+    // A base is not replaced by what adds to it.
+    let onto_itself = BackupOptions::new().since(place.at("one")).overwrite(true);
+    let refused = store.backup(&place.at("one"), &onto_itself, &mut on);
+    assert!(
+        matches!(refused, Err(Error::BackupChain { .. })),
+        "{refused:?}"
+    );
     let other = Store::create(&[place.at("o")], &options()).unwrap();
     other.create_tree("t").unwrap();
     back_up(&other, &place.at("other"));

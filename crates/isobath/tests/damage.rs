@@ -6,14 +6,11 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{Random, assert_sound, key, parameter, value};
+use common::{Model, Random, assert_sound, bytes_of, image, key, parameter, value};
 use isobath::{Error, Options, Store, Volume};
-use isobath_io::{FaultDevice, FaultPlan, Survivors};
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+use isobath_io::{FaultDevice, FaultPlan};
 
 fn options() -> Options {
     Options::new()
@@ -25,16 +22,6 @@ fn options() -> Options {
 
 fn device() -> Arc<FaultDevice> {
     FaultDevice::new(0, FaultPlan::new(1).sleeps(true))
-}
-
-fn image(of: &Arc<FaultDevice>) -> Arc<FaultDevice> {
-    of.crash_image(Survivors::Executed, 0)
-}
-
-fn bytes_of(device: &Arc<FaultDevice>) -> Vec<u8> {
-    let mut bytes = vec![0; Volume::from_device(device.clone()).len() as usize];
-    device.peek(0, &mut bytes);
-    bytes
 }
 
 /// A closed store with pages of every kind: leaves, inner nodes, chunks, an

@@ -6,18 +6,15 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{Random, assert_sound, key, parameter, tiny, value};
+use common::{Model, Random, assert_sound, key, parameter, tiny, value};
 use isobath::{Error, Options, Simulation, Tree, Volume};
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 /// Trees that come and go.
 const TREES: u64 = 6;
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
     tiny(2, 6).log_bytes(4 << 20)

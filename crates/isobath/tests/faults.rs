@@ -10,11 +10,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{Random, assert_sound, parameter, tiny, value};
+use common::{Model, Random, assert_sound, parameter, tiny, value};
 use isobath::{Error, Options, Simulation, Store, Tree, Volume};
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Trigger};
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 type Doubts = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
 
 const SEED: u64 = 31;

@@ -8,11 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use common::{Random, assert_sound, key, parameter, value};
+use common::{Model, Random, assert_sound, bytes_of, image, key, parameter, value};
 use isobath::{Options, SalvageOptions, SalvageReport, Store, Volume, salvage_volume};
-use isobath_io::{FaultDevice, FaultPlan, Survivors};
-
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+use isobath_io::{FaultDevice, FaultPlan};
 
 fn options() -> Options {
     Options::new()
@@ -21,16 +19,6 @@ fn options() -> Options {
         .tasks_per_worker(16)
         .segment_bytes(64 << 10)
         .log_bytes(4 << 20)
-}
-
-fn image(of: &Arc<FaultDevice>) -> Arc<FaultDevice> {
-    of.crash_image(Survivors::Executed, 0)
-}
-
-fn bytes_of(device: &Arc<FaultDevice>) -> Vec<u8> {
-    let mut bytes = vec![0; Volume::from_device(device.clone()).len() as usize];
-    device.peek(0, &mut bytes);
-    bytes
 }
 
 /// A store of two trees, closed or as a crash leaves it, and what is in them.
@@ -93,8 +81,15 @@ fn salvage(device: &Arc<FaultDevice>, search: bool) -> (SalvageReport, Store) {
 }
 
 fn contents(store: &Store, name: &str) -> Model {
-    let tree = store.tree(name).unwrap();
-    tree.range(..).map(|record| record.unwrap()).collect()
+    common::contents(&store.tree(name).unwrap())
+}
+
+/// Every tree of the sample has all its records.
+#[track_caller]
+fn assert_all_there(store: &Store, sample: &Sample, context: &dyn std::fmt::Debug) {
+    for (name, model) in &sample.models {
+        assert!(contents(store, name) == *model, "{context:?}: {name}");
+    }
 }
 
 /// Records of `want` that are in `found` as they should be.
@@ -146,12 +141,7 @@ fn of_a_sound_store_everything() {
             assert_eq!(report.problems, Vec::<String>::new());
             assert_eq!(report.searched, search);
             assert_eq!(report.trees.len(), 2);
-            for (name, model) in &sample.models {
-                assert!(
-                    contents(&store, name) == *model,
-                    "{name}, {closed}, {search}"
-                );
-            }
+            assert_all_there(&store, &sample, &(closed, search));
             store.close().unwrap();
         }
     }
@@ -179,12 +169,7 @@ fn superblocks_and_checkpoints() {
         let (report, store) = salvage(&device, false);
         assert!(!report.problems.is_empty(), "{what}");
         assert_eq!(report.searched, searched, "{what}");
-        for (name, model) in &sample.models {
-            assert!(
-                contents(&store, name) == *model,
-                "{what}: {name}: {report:?}"
-            );
-        }
+        assert_all_there(&store, &sample, &(what, &report));
         store.close().unwrap();
     }
     // A page of the checkpoint at a time.
@@ -192,12 +177,7 @@ fn superblocks_and_checkpoints() {
         let device = image(&sample.device);
         damage(&device, at);
         let (_, store) = salvage(&device, false);
-        for (name, model) in &sample.models {
-            assert!(
-                contents(&store, name) == *model,
-                "checkpoint page at {at}: {name}"
-            );
-        }
+        assert_all_there(&store, &sample, &("checkpoint page at", at));
         store.close().unwrap();
     }
 }

@@ -87,7 +87,8 @@ are called lost-NUMBER.
 
 What is printed names every page, range of keys and value that could not be read, and \
 pages of which only an older copy was found: records there may be out of date. Exits \
-with 1 if there is any such. The search needs about 50 bytes of memory per page.
+with 1 if there is any such. It needs some 50 bytes of memory per page, and 100 to 200 \
+more for a search.
 
 Examples:
   isobath salvage -s broken.iso saved.iso

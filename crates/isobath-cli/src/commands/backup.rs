@@ -1,58 +1,22 @@
 //! Backup, restore, salvage.
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use isobath::{BackupOptions, Options, SalvageOptions, Store};
-use isobath_lab::{Monitor, Stage, Unit, escape};
+use isobath_lab::{Unit, escape};
 use serde_json::json;
 
 use super::store::{self, LARGE_POOL};
 use crate::args::{BackupArgs, GlobalArgs, RestoreArgs, SalvageArgs};
 use crate::failure::Failure;
-use crate::output::{Output, count, size};
-use crate::progress::Progress;
+use crate::output::{Output, count, problems_found, size};
+use crate::progress::Stages;
 
-/// Shows the stages of the engine's long work as bars.
-struct Shown<'p> {
-    progress: &'p Progress,
-    stage: &'static str,
-    done: u64,
-}
-
-impl Shown<'_> {
-    fn new(progress: &Progress) -> Shown<'_> {
-        Shown {
-            progress,
-            stage: "",
-            done: 0,
-        }
-    }
-
-    fn tell(&mut self, stage: &'static str, done: u64, total: u64, unit: Unit) -> ControlFlow<()> {
-        if self.stage != stage {
-            (self.stage, self.done) = (stage, 0);
-            self.progress.begin(Stage {
-                name: stage,
-                total: Some(total),
-                unit,
-            });
-        }
-        self.progress.advance(done.saturating_sub(self.done));
-        self.done = self.done.max(done);
-        if self.progress.cancelled() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    }
-}
-
+/// What the engine counts in a stage; see [`isobath::Watch`].
 fn unit_of(stage: &str) -> Unit {
-    if stage.starts_with("copying") {
-        Unit::Items
-    } else {
-        Unit::Bytes
+    match stage {
+        "verifying" | "restoring" | "searching" => Unit::Bytes,
+        _ => Unit::Items,
     }
 }
 
@@ -83,7 +47,7 @@ pub(crate) fn backup(
     if let Some(base) = &args.since {
         options = options.since(base);
     }
-    let mut shown = Shown::new(&progress);
+    let mut shown = Stages::new(&progress);
     let done = store.backup(&args.file, &options, &mut |stage, done, total| {
         shown.tell(stage, done, total, unit_of(stage))
     });
@@ -130,7 +94,7 @@ pub(crate) fn restore(
         .volume_limit_bytes(args.limit.map(|size| size.0));
     let progress = super::progress(global)?;
     let began = Instant::now();
-    let mut shown = Shown::new(&progress);
+    let mut shown = Stages::new(&progress);
     let done = Store::restore(backups, &paths, &options, &mut |stage, done, total| {
         shown.tell(stage, done, total, unit_of(stage))
     });
@@ -172,7 +136,7 @@ pub(crate) fn restore(
         match problems.as_ref().map(Vec::len) {
             None => String::new(),
             Some(0) => "; sound".to_owned(),
-            Some(n) => format!("; {n} problems"),
+            Some(n) => format!("; {}", problems_found(n)),
         }
     ))?;
     Ok(sound)
@@ -188,20 +152,13 @@ pub(crate) fn salvage(
     let began = Instant::now();
     let options = SalvageOptions::new().search(args.search);
     let target = Options::new().pool_bytes(args.store.pool.map_or(LARGE_POOL, |size| size.0));
-    let mut shown = Shown::new(&progress);
+    let mut shown = Stages::new(&progress);
     let done = isobath::salvage(
         &args.store.store,
         std::slice::from_ref(&args.to),
         &options,
         &target,
-        &mut |stage, done, total| {
-            let unit = if stage == "searching" {
-                Unit::Bytes
-            } else {
-                Unit::Items
-            };
-            shown.tell(stage, done, total, unit)
-        },
+        &mut |stage, done, total| shown.tell(stage, done, total, unit_of(stage)),
     );
     progress.clear();
     let done = done?;
@@ -240,8 +197,7 @@ pub(crate) fn salvage(
         count(done.trees.len() as u64),
         match done.problems.len() {
             0 => "nothing was lost".to_owned(),
-            1 => "1 problem".to_owned(),
-            n => format!("{n} problems"),
+            n => problems_found(n),
         }
     ))?;
     Ok(whole)

@@ -23,6 +23,7 @@ use crate::output::Output;
 pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
     let global = &cli.global;
     let mut out = Output::new(global.json);
+    let mut is_whole = true;
     match cli.verb {
         Verb::Quickstart(args) => measure::quickstart(&args, global, &mut out)?,
         Verb::Load(args) => load::load(&args, global, &mut out)?,
@@ -33,36 +34,12 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Trees(args) => whole::trees(&args, &mut out)?,
         Verb::Stats(args) if args.watch => watch::watch(&args, global, &mut out)?,
         Verb::Stats(args) => whole::stats(&args, &mut out)?,
-        Verb::Check(args) => {
-            let sound = whole::check(&args, global, &mut out)?;
-            out.finish()?;
-            return if sound {
-                Ok(())
-            } else {
-                Err(Failure::Reported)
-            };
-        }
+        Verb::Check(args) => is_whole = whole::check(&args, global, &mut out)?,
         Verb::Export(args) => whole::export(&args, global, &mut out)?,
         Verb::Import(args) => whole::import(&args, global, &mut out)?,
         Verb::Backup(args) => backup::backup(&args, global, &mut out)?,
-        Verb::Restore(args) => {
-            let sound = backup::restore(&args, global, &mut out)?;
-            out.finish()?;
-            return if sound {
-                Ok(())
-            } else {
-                Err(Failure::Reported)
-            };
-        }
-        Verb::Salvage(args) => {
-            let whole = backup::salvage(&args, global, &mut out)?;
-            out.finish()?;
-            return if whole {
-                Ok(())
-            } else {
-                Err(Failure::Reported)
-            };
-        }
+        Verb::Restore(args) => is_whole = backup::restore(&args, global, &mut out)?,
+        Verb::Salvage(args) => is_whole = backup::salvage(&args, global, &mut out)?,
         Verb::Raw(args) => raw::raw(&args, global, &mut out)?,
         Verb::Bench(args) => match args.verb {
             BenchVerb::Lookup(args) => measure::lookup(&args, global, &mut out)?,
@@ -80,7 +57,12 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
             out.raw(&script)?;
         }
     }
-    out.finish()
+    out.finish()?;
+    if is_whole {
+        Ok(())
+    } else {
+        Err(Failure::Reported)
+    }
 }
 
 /// A monitor for verbs without files to remove.

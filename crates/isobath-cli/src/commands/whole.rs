@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use isobath::Stats;
 use isobath_lab::export::{ExportPlan, ImportFile, Transferred};
-use isobath_lab::{Monitor, Stage, Unit, escape};
+use isobath_lab::{Unit, escape};
 use serde_json::{Map, Value, json};
 
 use super::store::{self, LARGE_POOL, SMALL_POOL};
 use super::watch::{Causes, fill};
 use crate::args::{CheckArgs, ExportArgs, GlobalArgs, ImportArgs, StatsArgs, TreesArgs, TreesVerb};
 use crate::failure::Failure;
-use crate::output::{Output, count, size};
+use crate::output::{Output, count, problems_found, size};
+use crate::progress::Stages;
 
 pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
     match &args.verb {
@@ -210,18 +211,9 @@ pub(crate) fn check(
     let store = store::read(&args.store, LARGE_POOL)?;
     let progress = super::progress(global)?;
     let began = Instant::now();
-    let mut shown = None;
+    let mut shown = Stages::new(&progress);
     let report = store.check(&mut |done, total| {
-        let before = *shown.get_or_insert_with(|| {
-            progress.begin(Stage {
-                name: "checking",
-                total: Some(total),
-                unit: Unit::Bytes,
-            });
-            0
-        });
-        progress.advance(done.saturating_sub(before));
-        shown = Some(done.max(before));
+        let _ = shown.tell("checking", done, total, Unit::Items);
     })?;
     progress.clear();
     store.close()?;
@@ -244,8 +236,7 @@ pub(crate) fn check(
         "{}: {} trees, {} records, {} pages, {} value chunks, {} verified in {:.1} s",
         match report.problems.len() {
             0 => "sound".to_owned(),
-            1 => "1 problem".to_owned(),
-            n => format!("{n} problems"),
+            n => problems_found(n),
         },
         count(report.trees),
         count(report.records),

@@ -19,8 +19,8 @@ const MAGIC: &[u8; 4] = b"ISBK";
 const HEADER_BYTES: usize = 24;
 /// Most bytes of a payload: the longest record of a log, and a little more.
 const MOST_PAYLOAD: usize = (1 << 27) + (1 << 16);
-/// Bytes that are read at a time where a length has not been verified yet.
-const READ_STEP: usize = 1 << 20;
+/// Bytes that are read ahead.
+const READ_AHEAD: usize = 1 << 20;
 
 /// Entries of a block of the map, but for the last one.
 pub(crate) const MAP_ENTRIES: usize = 16384;
@@ -199,6 +199,15 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) ->
     }
 }
 
+/// What is wrong with the file `path` at `offset`.
+fn bad(path: &Path, offset: u64, fault: BackupFault) -> Error {
+    Error::BadBackup {
+        path: path.to_path_buf(),
+        offset,
+        fault,
+    }
+}
+
 fn checksum(seed: u32, header: &[u8], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(seed, &header[..20]), payload)
 }
@@ -311,11 +320,7 @@ impl BackupFile {
     pub(crate) fn open(path: &Path) -> Result<BackupFile, Error> {
         let file = File::open(path).map_err(failed("open", path))?;
         let length = file.metadata().map_err(failed("read", path))?.len();
-        let bad = |offset, fault| Error::BadBackup {
-            path: path.to_path_buf(),
-            offset,
-            fault,
-        };
+        let bad = |offset, fault| bad(path, offset, fault);
         let mut magic = [0; 4];
         let start = (length as usize).min(4);
         file.read_exact_at(&mut magic[..start], 0)
@@ -368,34 +373,26 @@ impl BackupFile {
 
     /// An error at `offset`.
     pub(crate) fn bad(&self, offset: u64, fault: BackupFault) -> Error {
-        Error::BadBackup {
-            path: self.path.clone(),
-            offset,
-            fault,
-        }
+        bad(&self.path, offset, fault)
     }
 
     /// Reads all blocks behind the header.
     pub(crate) fn blocks(&self) -> Blocks<'_> {
-        Blocks::over(
-            &self.file,
-            &self.path,
-            self.first,
-            1,
-            self.length,
-            self.seed,
-        )
+        self.blocks_from(self.first, 1)
     }
 
     /// Reads from the state's block on.
     pub(crate) fn state_blocks(&self) -> Blocks<'_> {
-        let (at, number) = (self.end.state_at, self.end.state_number);
-        Blocks::over(&self.file, &self.path, at, number, self.length, self.seed)
+        self.blocks_from(self.end.state_at, self.end.state_number)
     }
 
     /// Reads from the map's first block on.
     pub(crate) fn map_blocks(&self) -> Blocks<'_> {
-        let (at, number) = (self.end.map_at, self.end.map_number);
+        self.blocks_from(self.end.map_at, self.end.map_number)
+    }
+
+    /// Reads from the block on that begins at `at` and has this number.
+    fn blocks_from(&self, at: u64, number: u64) -> Blocks<'_> {
         Blocks::over(&self.file, &self.path, at, number, self.length, self.seed)
     }
 
@@ -445,7 +442,7 @@ impl Read for At<'_> {
 impl<'f> Blocks<'f> {
     fn over(file: &'f File, path: &'f Path, at: u64, number: u64, length: u64, seed: u32) -> Self {
         Blocks {
-            input: io::BufReader::with_capacity(READ_STEP, At { file, at }),
+            input: io::BufReader::with_capacity(READ_AHEAD, At { file, at }),
             path,
             number,
             offset: at,
@@ -515,11 +512,7 @@ impl<'f> Blocks<'f> {
 
     /// An error in the block last read.
     pub(crate) fn bad(&self, fault: BackupFault) -> Error {
-        Error::BadBackup {
-            path: self.path.to_path_buf(),
-            offset: self.began,
-            fault,
-        }
+        bad(self.path, self.began, fault)
     }
 }
 

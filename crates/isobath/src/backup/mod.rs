@@ -13,9 +13,9 @@ use isobath_io::Volume;
 
 use crate::{Error, Options, Store};
 
-/// Watches long work: called with the name of its stage, how much of it is done, and how much it is. The amounts are
-/// pages while pages are copied, and bytes of backup files otherwise. [`ControlFlow::Break`] ends the work with
-/// [`Error::Interrupted`].
+/// Watches long work: called with the name of its stage, how much of it is done, and how much it is, 0 where nobody
+/// knows. The amounts are bytes of backup files while these are verified or restored, bytes of the volume while it is
+/// searched, and pages otherwise. [`ControlFlow::Break`] ends the work with [`Error::Interrupted`].
 pub type Watch<'w> = &'w mut (dyn FnMut(&'static str, u64, u64) -> ControlFlow<()> + Send);
 
 /// How a backup is made.
@@ -144,7 +144,7 @@ impl Store {
     /// its own: backups of it do not add to those of the first one.
     ///
     /// `options` as for [`Store::create`]; the sizes of segments and log are those of the backup, and the log lies on the
-    /// store's own volume, wherever that of the first store did.
+    /// store's own volume, wherever that of the first store did. Takes 8 bytes of memory per page beside the pool.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use crate::buffer::Place;
 use crate::engine::log_area;
 use crate::error::{BackupFault, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
-use crate::log::{BLOCK, Rewriter};
+use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
 use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
 use crate::pagestore::{
@@ -191,7 +191,7 @@ fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<Rest
     };
     let state = State::read(last)?;
     let superblock = superblock_of(last, &state)?;
-    let mut image = Image::new(volume.clone(), &superblock, read_map(last)?)?;
+    let mut image = Image::new(volume.clone(), &superblock, read_map(last)?);
     image.grow(1 + superblock.log_segments + LEAST_SEGMENTS)?;
     let area = log_area(&superblock);
     if let Some(area) = &area {
@@ -309,7 +309,7 @@ fn take_log(
             return Err(wrong("a record of the log is too short"));
         };
         rest = later;
-        let end = lsn.0.saturating_add(32 + length as u64);
+        let end = lsn.0.saturating_add((HEADER_BYTES + length) as u64);
         let kind = kind
             .filter(|_| lsn >= log.position() && lsn.0.is_multiple_of(8) && end <= state.log_end.0);
         let Some(kind) = kind else {
@@ -368,7 +368,7 @@ struct Image {
 }
 
 impl Image {
-    fn new(volume: Volume, superblock: &Superblock, words: Vec<u64>) -> Result<Image, Error> {
+    fn new(volume: Volume, superblock: &Superblock, words: Vec<u64>) -> Image {
         let segment_bytes = superblock.segment_bytes;
         let filling = || Filling {
             segment: None,
@@ -376,7 +376,7 @@ impl Image {
             entries: Vec::new(),
             bytes: AlignedBuf::new(segment_bytes as usize),
         };
-        Ok(Image {
+        Image {
             align: volume.logical_block(),
             volume,
             segment_bytes,
@@ -389,7 +389,7 @@ impl Image {
             words,
             placed: 0,
             placed_bytes: 0,
-        })
+        }
     }
 
     /// Has the volume have `segments` segments at least.
@@ -448,6 +448,14 @@ impl Image {
         Ok(())
     }
 
+    fn filling(&mut self, is_chunks: bool) -> &mut Filling {
+        if is_chunks {
+            &mut self.chunks
+        } else {
+            &mut self.pages
+        }
+    }
+
     fn put(
         &mut self,
         id: PageId,
@@ -456,21 +464,16 @@ impl Image {
         is_chunk: bool,
     ) -> Result<Address, Error> {
         let length = (image.len() as u32).next_multiple_of(self.align);
-        let filling = if is_chunk { &self.chunks } else { &self.pages };
+        let filling = self.filling(is_chunk);
         let end = filling.cursor + length + summaries::size(filling.entries.len() + 1);
         if filling.segment.is_some() && end > self.segment_bytes {
             self.close(is_chunk)?;
         }
-        let filling = if is_chunk { &self.chunks } else { &self.pages };
-        let segment = match filling.segment {
+        let segment = match self.filling(is_chunk).segment {
             Some(segment) => segment,
             None => self.take_segment()?,
         };
-        let filling = if is_chunk {
-            &mut self.chunks
-        } else {
-            &mut self.pages
-        };
+        let filling = self.filling(is_chunk);
         filling.segment = Some(segment);
         let at = filling.cursor;
         let into = &mut filling.bytes[at as usize..(at + length) as usize];

@@ -21,7 +21,7 @@ const MOST_ROUNDS: u64 = 8;
 /// Percent of the log's area that may grow during a round. Beyond it the log is let go of, before it slows anybody,
 /// and another round copies what has changed.
 const LOG_PERCENT: u64 = 35;
-/// Bytes of promises in a block.
+/// Words of promises from which on a block is full; one has up to twice as many.
 const PROMISE_WORDS: usize = 1 << 16;
 /// Bytes of the state's payload.
 pub(super) const STATE_BYTES: usize = 48;
@@ -39,6 +39,12 @@ pub(super) fn take(
         });
     }
     let base = options.since.as_deref().map(BackupFile::open).transpose()?;
+    if base.as_ref().is_some_and(|base| is_same(base.path(), to)) {
+        return Err(Error::BackupChain {
+            path: to.to_path_buf(),
+            reason: "the new backup adds to it, so it has to stay; name another file to write",
+        });
+    }
     // The store does not close meanwhile.
     let _attended = runtime.attend()?;
     let _running = Running::begin(&runtime.engine)?;
@@ -56,6 +62,14 @@ pub(super) fn take(
         let _ = std::fs::remove_file(&partial);
     }
     made
+}
+
+/// Whether two paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
 }
 
 /// The one backup of a store.

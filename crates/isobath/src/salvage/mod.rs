@@ -13,12 +13,13 @@ use isobath_io::{Access, Volume, VolumeError, VolumeOptions};
 
 use crate::backup::Watch;
 use crate::btree::{Content, Record, ValueKind, read_content};
+use crate::catalog;
 use crate::engine::{open_log, read_superblock};
 use crate::extent::{self, Extent, RUN_BYTES};
-use crate::log::record::{Body, Operation};
-use crate::page::{PageId, get_u32, get_u64};
+use crate::log::record::Operation;
+use crate::page::{PageId, get_u64};
 use crate::sync::HashSet;
-use crate::terms::{CATALOG, TreeId};
+use crate::terms::{CATALOG, TreeId, dropped_by};
 use crate::{Durability, Error, Options, Store, Tree};
 use source::Source;
 
@@ -84,12 +85,13 @@ impl SalvageReport {
 /// Copies whatever can be read of the store on `from` into a new store on `to`, and tells what could not be read.
 /// Nothing on `from` changes. `target` says how the new store is made.
 ///
-/// Takes about 50 bytes of memory per page where the volume has to be searched, and as much as the log holds of pages.
+/// Takes some 50 bytes of memory per page, some 100 more where the volume has to be searched, and 32 for each older copy
+/// of a page that is found there, three at most; and as much as the log holds of pages.
 ///
 /// # Errors
 ///
-/// [`Error::Volume`] where `from` is no volume, or in use; [`Error::NotAStore`] where nothing of a store is on it; as for [`Store::create`] and [`Tree::insert`];
-/// [`Error::Interrupted`]. There is no new store then. That something cannot be read is no error.
+/// [`Error::Volume`] where `from` is no volume, or in use; [`Error::NotAStore`] where nothing of a store is on it; as for
+/// [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is no new store then. That something cannot be read is no error.
 pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     from: &[P],
     to: &[Q],
@@ -295,34 +297,23 @@ impl Salvage<'_, '_> {
     fn run(&mut self) -> Result<(Vec<SalvagedTree>, u64), Error> {
         let mut catalog = Catalog::default();
         let whole = self.walk("the catalog", CATALOG, &mut catalog)?;
-        let mut catalog_changes = Vec::new();
-        self.source.commits(|body| {
-            note_catalog(body, &mut catalog_changes);
-            Ok(())
-        })?;
-        for (key, value) in catalog_changes {
-            match value {
-                Some(value) => drop(catalog.0.insert(key, value)),
-                None => drop(catalog.0.remove(&key)),
-            }
+        if let Some(log) = self.source.log() {
+            log.commits(|operations| {
+                apply_to_catalog(operations, &mut catalog);
+                Ok(())
+            })?;
         }
         let mut copied: BTreeMap<u32, Copied> = BTreeMap::new();
         let mut dropped: HashSet<u32> = HashSet::default();
         dropped.insert(CATALOG.id.0);
         for (key, value) in &catalog.0 {
-            match (key.split_first(), value.len()) {
-                (Some((b'n', name)), 16) => {
-                    let name = String::from_utf8_lossy(name).into_owned();
-                    let tree = crate::terms::Tree {
-                        id: TreeId(get_u32(value, 0)),
-                        root: PageId(get_u64(value, 8)),
-                    };
-                    let mut to = self.create(tree.id.0, &name)?;
-                    self.walk(&format!("tree {name:?}"), tree, &mut to)?;
-                    copied.insert(tree.id.0, to);
-                }
-                (Some((b'd', _)), 16) => drop(dropped.insert(get_u32(value, 0))),
-                _ => {}
+            if let Some((name, tree)) = catalog::named_by(key, value) {
+                let name = String::from_utf8_lossy(name).into_owned();
+                let mut to = self.create(tree.id.0, &name)?;
+                self.walk(&format!("tree {name:?}"), tree, &mut to)?;
+                copied.insert(tree.id.0, to);
+            } else if let Some(tree) = dropped_by(key) {
+                dropped.insert(tree.0);
             }
         }
         if !whole {
@@ -453,7 +444,7 @@ impl Salvage<'_, '_> {
         range: &Gap,
     ) -> Result<Option<Content>, Error> {
         self.pages += 1;
-        if (self.watch)("salvaging", self.pages, self.pages).is_break() {
+        if (self.watch)("salvaging", self.pages, 0).is_break() {
             return Err(Error::Interrupted);
         }
         let mut copy = self.source.page(id);
@@ -628,87 +619,48 @@ impl Salvage<'_, '_> {
 
     /// Applies the commits in the log: what the pages do not have yet.
     fn apply_log(&mut self, copied: &mut BTreeMap<u32, Copied>) -> Result<u64, Error> {
-        let mut done = 0;
-        // In parts: the log may be long.
-        loop {
-            let mut changes: Vec<LogChange> = Vec::new();
-            let (mut seen, mut bytes) = (0, 0);
-            let commits = self.source.commits(|body| {
-                let Body::Commit { operations, .. } = body else {
-                    return Ok(());
-                };
-                for operation in operations {
-                    seen += 1;
-                    if seen > done && bytes < PART_BYTES {
-                        let change = LogChange::of(operation);
-                        bytes += change.bytes();
-                        changes.push(change);
-                    }
-                }
-                Ok(())
-            })?;
-            if changes.is_empty() {
-                return Ok(commits);
-            }
-            done += changes.len();
-            for change in changes {
-                if let Some(to) = copied.get_mut(&change.tree) {
-                    self.apply(to, change)?;
+        let Some(log) = self.source.log() else {
+            return Ok(0);
+        };
+        log.commits(|operations| {
+            for operation in operations {
+                if let Some(to) = copied.get(&operation.tree.id.0) {
+                    self.apply(to, operation)?;
                 }
             }
-        }
+            Ok(())
+        })
     }
 
-    fn apply(&mut self, to: &Copied, change: LogChange) -> Result<(), Error> {
-        let LogChange { tree, key, value } = change;
-        match value {
-            Some((ValueKind::Extent, value)) => {
-                let kind = ValueKind::Extent;
-                let record = Record { key, kind, value };
+    fn apply(&mut self, to: &Copied, operation: &Operation<'_>) -> Result<(), Error> {
+        let key = operation.key;
+        match operation.value {
+            Some(value) if value.kind == ValueKind::Extent => {
+                let record = Record {
+                    key: key.to_vec(),
+                    kind: value.kind,
+                    value: value.bytes.to_vec(),
+                };
                 return self.copy_value(to, &record).map(drop);
             }
-            Some((ValueKind::Inline, value)) => to.tree.insert(&key, &value)?,
-            None => to.tree.remove(&key).map(drop)?,
+            Some(value) => to.tree.insert(key, value.bytes)?,
+            None => to.tree.remove(key).map(drop)?,
         }
-        self.lost.remove(&(tree, key));
+        self.lost.remove(&(to.id, key.to_vec()));
         Ok(())
     }
 }
 
-/// A change that a commit in the log made.
-struct LogChange {
-    tree: u32,
-    key: Vec<u8>,
-    value: Option<(ValueKind, Vec<u8>)>,
-}
-
-impl LogChange {
-    fn of(operation: &Operation<'_>) -> LogChange {
-        LogChange {
-            tree: operation.tree.id.0,
-            key: operation.key.to_vec(),
-            value: operation
-                .value
-                .map(|value| (value.kind, value.bytes.to_vec())),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        64 + self.key.len() + self.value.as_ref().map_or(0, |(_, bytes)| bytes.len())
-    }
-}
-
-/// Bytes of changes that are collected before they are applied.
-const PART_BYTES: usize = 16 << 20;
-
-fn note_catalog(body: &Body<'_>, into: &mut Vec<(Vec<u8>, Option<Vec<u8>>)>) {
-    if let Body::Commit { operations, .. } = body {
-        for operation in operations
-            .iter()
-            .filter(|operation| operation.tree == CATALOG)
-        {
-            let value = operation.value.map(|value| value.bytes.to_vec());
-            into.push((operation.key.to_vec(), value));
+/// Brings the catalog up to a commit.
+fn apply_to_catalog(operations: &[Operation<'_>], catalog: &mut Catalog) {
+    for operation in operations.iter().filter(|each| each.tree == CATALOG) {
+        match operation.value {
+            Some(value) => drop(
+                catalog
+                    .0
+                    .insert(operation.key.to_vec(), value.bytes.to_vec()),
+            ),
+            None => drop(catalog.0.remove(operation.key)),
         }
     }
 }

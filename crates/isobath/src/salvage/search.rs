@@ -30,6 +30,9 @@ pub(super) struct Found {
     pub(super) kind: PageKind,
 }
 
+// What memory a search takes depends on it; see `salvage`.
+const _: () = assert!(size_of::<Found>() == 32);
+
 /// What a search has found, the newest copies of each page first.
 #[derive(Default)]
 pub(super) struct Index(HashMap<PageId, Vec<Found>>);
@@ -87,8 +90,15 @@ impl Index {
             return;
         }
         let at = copies.partition_point(|other| other.version > found.version);
+        if copies.len() == COPIES {
+            if at == COPIES {
+                return;
+            }
+            copies.pop();
+        }
+        // Most pages have one copy, and there may be very many pages.
+        copies.reserve_exact(1);
         copies.insert(at, found);
-        copies.truncate(COPIES);
     }
 }
 

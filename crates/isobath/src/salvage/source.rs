@@ -7,7 +7,8 @@ use crate::Error;
 use crate::backup::Watch;
 use crate::buffer::Place;
 use crate::engine::{LogScan, log_area, log_reader};
-use crate::log::record::{Body, decode};
+use crate::log::LogArea;
+use crate::log::record::{Body, Operation, decode};
 use crate::page::{self, HEADER_SIZE, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader, mapping_index};
 use crate::pagestore::{Address, SUPERBLOCK_OFFSETS, Superblock};
@@ -210,29 +211,14 @@ impl<'v> Source<'v> {
         }
     }
 
-    /// The commits in the log, in order, as far as it can be read; how many.
-    pub(super) fn commits(
-        &self,
-        mut each: impl FnMut(&Body<'_>) -> Result<(), Error>,
-    ) -> Result<u64, Error> {
-        let Some(superblock) = &self.superblock else {
-            return Ok(0);
-        };
-        let Some(area) = log_area(superblock) else {
-            return Ok(0);
-        };
-        let mut reader = log_reader(self.volume, &area, superblock);
-        let mut count = 0;
-        while let Ok(Some(record)) = reader.next() {
-            let Some(body) = decode(record.kind, record.body) else {
-                break;
-            };
-            if matches!(body, Body::Commit { .. }) {
-                each(&body)?;
-                count += 1;
-            }
-        }
-        Ok(count)
+    /// The store's log, where it says that it has one.
+    pub(super) fn log(&self) -> Option<LogSource<'v>> {
+        let superblock = self.superblock.clone()?;
+        Some(LogSource {
+            volume: self.volume,
+            area: log_area(&superblock)?,
+            superblock,
+        })
     }
 
     /// Searches the volume, unless that was done.
@@ -407,6 +393,35 @@ impl<'v> Source<'v> {
             (*page, tree, image[offset::LEVEL], version)
         });
         found.chain(logged)
+    }
+}
+
+/// The log of a damaged store, read apart from its pages.
+pub(super) struct LogSource<'v> {
+    volume: &'v Volume,
+    superblock: Superblock,
+    area: LogArea,
+}
+
+impl LogSource<'_> {
+    /// Calls `each` with the operations of every commit, in order, as far as the log can be read; how many commits.
+    pub(super) fn commits(
+        &self,
+        mut each: impl FnMut(&[Operation<'_>]) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        let mut reader = log_reader(self.volume, &self.area, &self.superblock);
+        let mut count = 0;
+        while let Ok(Some(record)) = reader.next() {
+            match decode(record.kind, record.body) {
+                Some(Body::Commit { operations, .. }) => {
+                    each(&operations)?;
+                    count += 1;
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+        Ok(count)
     }
 }
 

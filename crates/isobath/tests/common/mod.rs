@@ -3,7 +3,14 @@
 
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
-use isobath::{Options, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use isobath::{Options, Store, Tree, Volume};
+use isobath_io::{FaultDevice, Survivors};
+
+/// What a tree should hold.
+pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A seeded generator (splitmix64).
 pub(crate) struct Random(u64);
@@ -72,6 +79,23 @@ pub(crate) fn perhaps_logged(options: Options, seed: u64) -> Options {
     } else {
         options.log_bytes(0)
     }
+}
+
+/// What a tree holds.
+pub(crate) fn contents(tree: &Tree) -> Model {
+    tree.range(..).map(|record| record.unwrap()).collect()
+}
+
+/// A device as a crash leaves this one: with everything that it was told to write.
+pub(crate) fn image(of: &Arc<FaultDevice>) -> Arc<FaultDevice> {
+    of.crash_image(Survivors::Executed, 0)
+}
+
+/// All bytes of a device.
+pub(crate) fn bytes_of(device: &Arc<FaultDevice>) -> Vec<u8> {
+    let mut bytes = vec![0; Volume::from_device(device.clone()).len() as usize];
+    device.peek(0, &mut bytes);
+    bytes
 }
 
 /// No problem in the whole store, and as many records as the caller knows of.
