@@ -369,8 +369,6 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 entry.history = self.policy.updated(old, self.now);
                 return Ok(());
             }
-        } else if self.keeps_page_histories() {
-            old = unpack(self.histories[page as usize]);
         }
         let write = PageWrite {
             token: u64::from(page),
@@ -389,14 +387,19 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
 
     fn trim(&mut self, page: u32) {
         let place = self.space.get(page);
+        let mut old = History::UNKNOWN;
         if place < BUFFERED {
             let segment = self.space.segment_of(place);
+            old = self.history(page, segment);
             self.kill(page, place, segment);
+        } else if place != NOWHERE {
+            // What `histories` has is that of the version before, which is counted out already.
+            old = self.buffer[(place ^ BUFFERED) as usize].history;
         }
         self.space.set(page, NOWHERE);
         if self.keeps_page_histories() {
-            let old = std::mem::replace(&mut self.histories[page as usize], u32::MAX);
-            self.policy.forgotten(unpack(old));
+            self.histories[page as usize] = u32::MAX;
+            self.policy.forgotten(old);
         }
     }
 
