@@ -3,22 +3,24 @@
 
 mod support;
 
-use support::Place;
+use support::{Answer, Place};
+
+/// Makes `store` with its log in `log`, and one record.
+fn create(place: &Place, store: &str, log: &str) -> Answer {
+    let arguments = format!("put -s {store} --create --log-path {log} k v");
+    place.run(&arguments.split(' ').collect::<Vec<_>>())
+}
+
+/// A directory with the store `s.iso` and its log `s.log`.
+fn place_with_log() -> Place {
+    let place = Place::new();
+    create(&place, "s.iso", "s.log").ok();
+    place
+}
 
 #[test]
 fn a_store_is_made_with_its_log_elsewhere_and_needs_no_reminder() {
-    let place = Place::new();
-    let create = [
-        "put",
-        "-s",
-        "s.iso",
-        "--create",
-        "--log-path",
-        "s.log",
-        "k",
-        "v",
-    ];
-    place.run(&create).ok();
+    let place = place_with_log();
     assert_eq!(place.names(), ["s.iso", "s.log"]);
     assert_eq!(place.run(&["get", "-s", "s.iso", "k"]).ok().text(), "v\n");
     place.run(&["check", "-s", "s.iso"]).ok();
@@ -31,18 +33,7 @@ fn a_store_is_made_with_its_log_elsewhere_and_needs_no_reminder() {
 
 #[test]
 fn a_moved_log_is_named_once() {
-    let place = Place::new();
-    let create = [
-        "put",
-        "-s",
-        "s.iso",
-        "--create",
-        "--log-path",
-        "s.log",
-        "k",
-        "v",
-    ];
-    place.run(&create).ok();
+    let place = place_with_log();
     std::fs::rename(place.path("s.log"), place.path("moved.log")).unwrap();
     for verb in [&["get", "-s", "s.iso", "k"][..], &["check", "-s", "s.iso"]] {
         place.run(verb).fails(3, "--log-path");
@@ -54,18 +45,7 @@ fn a_moved_log_is_named_once() {
 
 #[test]
 fn a_wrong_log_is_refused() {
-    let place = Place::new();
-    let create = [
-        "put",
-        "-s",
-        "s.iso",
-        "--create",
-        "--log-path",
-        "s.log",
-        "k",
-        "v",
-    ];
-    place.run(&create).ok();
+    let place = place_with_log();
     place.write("noise", [7; 100_000]);
     std::fs::create_dir(place.path("dir")).unwrap();
     place
@@ -82,17 +62,7 @@ fn a_wrong_log_is_refused() {
     with("none", "does not exist");
     let get = ["get", "-s", "t.iso", "--log-path", "s.log", "k"];
     place.run(&get).fails(3, "no log outside");
-    let create = [
-        "put",
-        "-s",
-        "u.iso",
-        "--create",
-        "--log-path",
-        "noise",
-        "k",
-        "v",
-    ];
-    place.run(&create).fails(3, "exists already");
+    create(&place, "u.iso", "noise").fails(3, "exists already");
     assert_eq!(std::fs::read(place.path("noise")).unwrap(), [7; 100_000]);
     assert!(!place.path("u.iso").exists());
     assert_eq!(place.run(&["get", "-s", "s.iso", "k"]).ok().text(), "v\n");

@@ -77,13 +77,13 @@ pub enum Error {
     },
     /// The log of a store that keeps it on a device of its own is not where it was.
     #[error(
-        "{} keeps its log in {}, which does not exist: if it was moved, say where to (`Options::log_path`, --log-path); if it is lost, restore from a backup",
+        "{} keeps its log in {}, which does not exist: if it was moved, say where to (`Options::log_path`, --log-path); if it is lost, restore from a backup, or salvage what is left",
         list(paths), path.display()
     )]
     LogMissing {
         /// The volume's files.
         paths: Vec<PathBuf>,
-        /// Where the log was looked for; empty for a volume without files.
+        /// Where the log was looked for; `a log device` for a volume without files.
         path: PathBuf,
     },
     /// A log was named for a store that keeps it on its own volume, or keeps none.
@@ -129,13 +129,13 @@ pub enum Error {
         store: u32,
     },
     /// What a log device says of itself cannot be read.
-    #[error("both headers of the log {} are damaged: restore from a backup", path.display())]
+    #[error("both headers of the log {} are damaged: restore from a backup, or salvage what is left", path.display())]
     LogHeaderDamaged {
         /// The log's file.
         path: PathBuf,
     },
     /// A log device is shorter than the log.
-    #[error("the log {} is truncated: it has {found} bytes and must have {expected}; restore from a backup", path.display())]
+    #[error("the log {} is truncated: it has {found} bytes and must have {expected}; restore from a backup, or salvage what is left", path.display())]
     LogTruncated {
         /// The log's file.
         path: PathBuf,

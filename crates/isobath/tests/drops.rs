@@ -9,15 +9,23 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{Model, Random, assert_sound, key, parameter, tiny, value};
-use isobath::{Error, Options, Simulation, Tree, Volume};
+use common::{LOG, Model, Random, assert_sound, key, parameter, tiny, value};
+use isobath::{Error, Options, Simulation, Store, Tree, Volume};
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 /// Trees that come and go.
 const TREES: u64 = 6;
 
 fn options() -> Options {
-    tiny(2, 6).log_bytes(4 << 20)
+    tiny(2, 6).log_bytes(LOG)
+}
+
+/// A device and a new store on it.
+fn create(seed: u64) -> (Arc<FaultDevice>, Simulation) {
+    let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=20));
+    let volume = Volume::from_device(device.clone());
+    let simulation = Simulation::new(volume, &options(), seed).unwrap();
+    (device, simulation)
 }
 
 fn put(tree: &Tree, model: &mut Model, number: u64, length: usize, tag: u64) {
@@ -45,8 +53,44 @@ struct Image {
     context: String,
 }
 
+impl Image {
+    fn open(&self) -> Simulation {
+        let volume = Volume::from_device(self.device.clone());
+        Simulation::open(volume, &options(), 3)
+            .unwrap_or_else(|error| panic!("{}: opening: {error}", self.context))
+    }
+
+    fn check(&self, store: &Store) {
+        let report = store.check(&mut |_, _| {}).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new(), "{}", self.context);
+    }
+}
+
+/// What is left by power cuts at every I/O until the work has `ended`.
+fn images_until(
+    simulation: &mut Simulation,
+    (device, seed): (&FaultDevice, u64),
+    outcomes: &[Survivors],
+    ended: impl Fn() -> bool,
+) -> Vec<Image> {
+    let mut images = Vec::new();
+    let mut seen = 0;
+    while !ended() {
+        simulation.step();
+        if device.io_count() == seen {
+            continue;
+        }
+        seen = device.io_count();
+        images.extend(outcomes.iter().map(|&survivors| Image {
+            device: device.crash_image(survivors, seen),
+            context: format!("seed {seed}, I/O {seen}, {survivors:?}"),
+        }));
+    }
+    images
+}
+
 /// Drops "t"; what is left by power cuts at every I/O meanwhile.
-fn images_of_drop(simulation: &mut Simulation, device: &Arc<FaultDevice>, seed: u64) -> Vec<Image> {
+fn images_of_drop(simulation: &mut Simulation, device: &FaultDevice, seed: u64) -> Vec<Image> {
     let store = simulation.store().clone();
     let ended = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&ended);
@@ -55,25 +99,10 @@ fn images_of_drop(simulation: &mut Simulation, device: &Arc<FaultDevice>, seed: 
         tell.store(true, Ordering::Relaxed);
         dropped
     });
-    let mut images = Vec::new();
-    let mut seen = 0;
-    while !ended.load(Ordering::Relaxed) {
-        simulation.step();
-        if device.io_count() == seen {
-            continue;
-        }
-        seen = device.io_count();
-        for (survivors, variant) in [
-            (Survivors::None, 0),
-            (Survivors::Executed, 0),
-            (Survivors::Random, seen),
-        ] {
-            images.push(Image {
-                device: device.crash_image(survivors, variant),
-                context: format!("seed {seed}, I/O {seen}, {survivors:?}"),
-            });
-        }
-    }
+    let outcomes = [Survivors::None, Survivors::Executed, Survivors::Random];
+    let images = images_until(simulation, (device, seed), &outcomes, || {
+        ended.load(Ordering::Relaxed)
+    });
     task.join().unwrap().unwrap();
     images
 }
@@ -90,12 +119,7 @@ fn assert_holds(tree: &Tree, model: &Model, context: &str) {
 /// Recovers an image twice; whether the tree was gone.
 fn judge(image: &Image, dropped: &Model, kept: &Model) -> bool {
     let context = &image.context;
-    let open = || {
-        let volume = Volume::from_device(image.device.clone());
-        Simulation::open(volume, &options(), 3)
-            .unwrap_or_else(|error| panic!("{context}: opening: {error}"))
-    };
-    let simulation = open();
+    let simulation = image.open();
     let store = simulation.store();
     let gone = match store.tree("t") {
         Ok(tree) => {
@@ -106,11 +130,10 @@ fn judge(image: &Image, dropped: &Model, kept: &Model) -> bool {
         Err(error) => panic!("{context}: {error}"),
     };
     assert_holds(&store.tree("kept").unwrap(), kept, context);
-    let report = store.check(&mut |_, _| {}).unwrap();
-    assert_eq!(report.problems, Vec::<String>::new(), "{context}");
+    image.check(store);
     let before = store.stats().allocated_bytes;
     simulation.close().unwrap();
-    let simulation = open();
+    let simulation = image.open();
     let after = simulation.store().stats();
     assert_eq!(after.allocated_bytes, before, "{context}");
     assert_eq!(after.live_bytes, before, "{context}");
@@ -133,9 +156,7 @@ fn judge_all(images: &[Image], dropped: &Model, kept: &Model) {
 #[test]
 fn a_drop_is_cut_anywhere_and_leaves_nothing_behind() {
     for seed in 0..parameter("ISOBATH_SEEDS", 2) {
-        let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=20));
-        let volume = Volume::from_device(device.clone());
-        let mut simulation = Simulation::new(volume, &options(), seed).unwrap();
+        let (device, mut simulation) = create(seed);
         let (tree, other) = (
             simulation.store().create_tree("t").unwrap(),
             simulation.store().create_tree("kept").unwrap(),
@@ -161,9 +182,7 @@ fn a_drop_is_cut_anywhere_and_leaves_nothing_behind() {
 #[test]
 fn a_resumed_drop_frees_nothing_that_belongs_to_others() {
     for seed in 0..parameter("ISOBATH_SEEDS", 2) {
-        let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=20));
-        let volume = Volume::from_device(device.clone());
-        let simulation = Simulation::new(volume.clone(), &options(), seed).unwrap();
+        let (device, simulation) = create(seed);
         let tree = simulation.store().create_tree("t").unwrap();
         let (mut dropped, mut kept) = (Model::new(), Model::new());
         for number in 0..30 {
@@ -172,6 +191,7 @@ fn a_resumed_drop_frees_nothing_that_belongs_to_others() {
         drop(tree);
         simulation.close().unwrap();
 
+        let volume = Volume::from_device(device.clone());
         let mut simulation = Simulation::open(volume, &options(), seed).unwrap();
         let tree = simulation.store().tree("t").unwrap();
         let other = simulation.store().create_tree("kept").unwrap();
@@ -192,9 +212,7 @@ fn a_resumed_drop_frees_nothing_that_belongs_to_others() {
 #[test]
 fn small_trees_are_dropped_beside_other_commits() {
     for seed in 0..parameter("ISOBATH_SEEDS", 1) {
-        let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=20));
-        let volume = Volume::from_device(device.clone());
-        let mut simulation = Simulation::new(volume, &options(), seed).unwrap();
+        let (device, mut simulation) = create(seed);
         let other = simulation.store().create_tree("kept").unwrap();
         for number in 0..TREES {
             let tree = simulation
@@ -220,26 +238,15 @@ fn small_trees_are_dropped_beside_other_commits() {
                 tell.fetch_add(1, Ordering::Relaxed);
             }));
         }
-        let mut images = Vec::new();
-        let mut seen = 0;
-        while ended.load(Ordering::Relaxed) < tasks.len() {
-            simulation.step();
-            if device.io_count() == seen {
-                continue;
-            }
-            seen = device.io_count();
-            for survivors in [Survivors::None, Survivors::Random] {
-                let image = device.crash_image(survivors, seen);
-                images.push((image, format!("seed {seed}, I/O {seen}, {survivors:?}")));
-            }
-        }
+        let outcomes = [Survivors::None, Survivors::Random];
+        let images = images_until(&mut simulation, (&device, seed), &outcomes, || {
+            ended.load(Ordering::Relaxed) == tasks.len()
+        });
         tasks.into_iter().for_each(|task| task.join().unwrap());
         simulation.close().unwrap();
-        for (image, context) in images {
-            let opened = Simulation::open(Volume::from_device(image), &options(), seed);
-            let simulation = opened.unwrap_or_else(|error| panic!("{context}: {error}"));
-            let report = simulation.store().check(&mut |_, _| {}).unwrap();
-            assert_eq!(report.problems, Vec::<String>::new(), "{context}");
+        for image in images {
+            let simulation = image.open();
+            image.check(simulation.store());
             simulation.close().unwrap();
         }
     }

@@ -10,13 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Random, assert_sound, key, parameter, tiny, value};
+use common::{LOG, LOG_HEADERS, Random, assert_sound, key, parameter, tiny, value};
 use isobath::{Error, Options, Simulation, Store, Volume};
 use isobath_io::{FaultDevice, FaultPlan, Survivors, VolumeError};
-
-/// Bytes of a log, and of what a log device has before it.
-const LOG: u64 = 4 << 20;
-const HEADERS: u64 = 64 << 10;
 
 fn options() -> Options {
     tiny(2, 16).log_bytes(LOG)
@@ -124,7 +120,7 @@ fn the_log_is_in_its_file_and_found_there_again() {
     assert_eq!(store.log_path(), Some(place.path("a.log")));
     store.close().unwrap();
     let length = fs::metadata(place.path("a.log")).unwrap().len();
-    assert_eq!(length, LOG + HEADERS);
+    assert_eq!(length, LOG + LOG_HEADERS);
 
     // The store's own file has no room for a log.
     let plain = Store::create(&[place.path("b")], &options()).unwrap();
@@ -303,7 +299,7 @@ fn a_short_or_damaged_log_is_refused() {
     let place = Place::new();
     place.closed("a", "a.log", 50);
     let whole = fs::read(place.path("a.log")).unwrap();
-    for length in [whole.len() - 1, HEADERS as usize] {
+    for length in [whole.len() - 1, LOG_HEADERS as usize] {
         fs::write(place.path("a.log"), &whole[..length]).unwrap();
         let error = place.refuses(&options(), &["a.log", "truncated"]);
         assert!(matches!(error, Error::LogTruncated { .. }));
@@ -398,7 +394,7 @@ fn a_log_without_permission() {
 
 fn device(seed: u64) -> Arc<FaultDevice> {
     let plan = FaultPlan::new(seed).latency_us(0..=40);
-    FaultDevice::new(0, plan.log_bytes(LOG + HEADERS))
+    FaultDevice::new(0, plan.log_bytes(LOG + LOG_HEADERS))
 }
 
 /// What a power cut leaves of data and log.

@@ -8,13 +8,10 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Random, assert_sound, key, parameter, tiny, value};
+use common::{LOG, LOG_HEADERS, Random, assert_sound, key, parameter, tiny, value};
 use isobath::{Durability, Error, Options, Simulation, TransactionOptions, Tree, Volume};
 use isobath_io::{FaultDevice, FaultPlan};
 
-/// Bytes of the smallest log, and of what a log device has before it.
-const LOG: u64 = 4 << 20;
-const HEADERS: u64 = 64 << 10;
 const TASKS: usize = 12;
 /// Bytes that each task logs.
 const EACH: u64 = 1 << 20;
@@ -87,7 +84,7 @@ fn write_much(simulation: &isobath::Store, tree: &Tree, task: u64, watch: &Watch
 
 fn overfill(seed: u64, options: &Options, log_device: bool) {
     let plan = FaultPlan::new(seed).latency_us(0..=100);
-    let plan = plan.log_bytes(if log_device { LOG + HEADERS } else { 0 });
+    let plan = plan.log_bytes(if log_device { LOG + LOG_HEADERS } else { 0 });
     let device = FaultDevice::new(0, plan);
     let volume = Volume::from_device(device.clone());
     let mut simulation = Simulation::new(volume, options, seed).unwrap();

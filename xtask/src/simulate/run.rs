@@ -405,8 +405,8 @@ impl Run {
         }
         let first = self.scenario.first_byte_at_risk();
         let length = device.bytes();
-        // Most of the device holds nothing that matters.
         let log = device.log_len().saturating_sub(LOG_HEADERS);
+        // Several at a time: most of the device holds nothing that matters.
         for _ in 0..ROTTEN_BITS {
             let at = if log > 0 && self.random.chance(25) {
                 LOG_OFFSET + LOG_HEADERS + self.random.below(log)
@@ -536,8 +536,7 @@ impl Run {
                 Error::Poisoned { .. } => failing && running && torn.contains(key),
                 _ => false,
             };
-            let explained = damage || explained;
-            if !explained {
+            if !(damage || explained) {
                 let record = self.universe.describe(*key);
                 problems.push(format!("{record} cannot be read: {error}"));
             }

@@ -258,12 +258,7 @@ impl SegmentTable {
     /// A current page of `bytes` bytes was appended to an open segment.
     #[inline]
     pub fn append(&mut self, segment: SegmentId, bytes: u32, history: History) {
-        debug_assert_eq!(self.state(segment), SegmentState::Open);
-        let live = &mut self.live[segment.index()];
-        live.bytes += bytes;
-        live.pages += 1;
-        debug_assert!(live.bytes <= self.segment_bytes);
-        self.note_history(segment, history);
+        self.append_run(segment, bytes, 1, history);
     }
 
     /// `pages` current pages of `bytes` bytes each, all of one history, were appended to an open segment.
@@ -347,8 +342,8 @@ impl SegmentTable {
     }
 }
 
-/// Mean of the histories counted so far, [`History::UNKNOWN`] if there are none. Differences from `base` are signed and wrap, so the sum is exact as long as
-/// 2³² pages differ by less than 2³¹ ticks each.
+/// Mean of the histories counted so far, [`History::UNKNOWN`] if there are none. Differences from `base` are signed and
+/// wrap, so the sum is exact as long as 2³² pages differ by less than 2³¹ ticks each.
 fn mean(rest: &Rest) -> u64 {
     if rest.known == 0 {
         return History::UNKNOWN.0;

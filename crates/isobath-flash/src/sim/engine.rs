@@ -248,13 +248,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             policy: self.policy.name(),
             whole: self.totals.since(&start),
             steady: self.totals.since(&half),
+            streams_used: self.open_segments(),
             emptiness_histogram: self.histogram,
             series,
-            streams_used: self
-                .open
-                .iter()
-                .filter(|open| open.segment != CLOSED.segment)
-                .count() as u32,
             pages: self.workload.pages(),
             history_bytes,
         })
@@ -330,6 +326,12 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
     }
 
+    /// True if the policy wants the history of each page kept.
+    #[inline]
+    fn keeps_page_histories(&self) -> bool {
+        matches!(self.policy.history_kind(), HistoryKind::Page { .. })
+    }
+
     /// History of a page stored in `segment`.
     #[inline]
     fn history(&self, page: u32, segment: u32) -> History {
@@ -367,8 +369,6 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 entry.history = self.policy.updated(old, self.now);
                 return Ok(());
             }
-        } else if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
-            old = unpack(self.histories[page as usize]);
         }
         let write = PageWrite {
             token: u64::from(page),
@@ -387,14 +387,19 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
 
     fn trim(&mut self, page: u32) {
         let place = self.space.get(page);
+        let mut old = History::UNKNOWN;
         if place < BUFFERED {
             let segment = self.space.segment_of(place);
+            old = self.history(page, segment);
             self.kill(page, place, segment);
+        } else if place != NOWHERE {
+            // What `histories` has is that of the version before, which is counted out already.
+            old = self.buffer[(place ^ BUFFERED) as usize].history;
         }
         self.space.set(page, NOWHERE);
-        if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
-            let old = std::mem::replace(&mut self.histories[page as usize], u32::MAX);
-            self.policy.forgotten(unpack(old));
+        if self.keeps_page_histories() {
+            self.histories[page as usize] = u32::MAX;
+            self.policy.forgotten(old);
         }
     }
 
@@ -442,7 +447,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let mut open = self.open[stream.index()];
         if u64::from(open.used_bytes) + u64::from(write.bytes)
             > u64::from(self.config.segment_bytes)
-            || open.segment == CLOSED.segment
+            || open.is_closed()
         {
             open = self.next_segment(stream, write.cause)?;
         }
@@ -450,7 +455,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         if current {
             self.space.put(open.next_slot, page);
             self.table.append(segment, write.bytes, write.history);
-            if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
+            if self.keeps_page_histories() {
                 self.histories[page as usize] = pack(write.history);
             }
             self.policy.appended(segment, write);
@@ -469,10 +474,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     #[cold]
     fn next_segment(&mut self, stream: StreamId, cause: Cause) -> Result<OpenSegment, SimError> {
         let full = self.open[stream.index()];
-        if full.segment != CLOSED.segment {
-            let segment = SegmentId(full.segment);
-            self.table.seal(segment, self.now);
-            self.policy.sealed(&self.table, segment);
+        if !full.is_closed() {
+            self.seal(full);
             self.open[stream.index()] = CLOSED;
         }
         if cause == Cause::User {
@@ -486,22 +489,21 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             }
             // Cleaning may have opened a segment of this very stream.
             let opened = self.open[stream.index()];
-            if opened.segment != CLOSED.segment {
-                // A segment that cleaning filled to the brim is sealed by the next append.
+            if !opened.is_closed() {
                 if opened.used_bytes + self.config.page_bytes <= self.config.segment_bytes {
                     return Ok(opened);
                 }
-                return self.next_segment_after_cleaning(stream);
+                // Cleaning filled it to the brim.
+                self.seal(opened);
             }
         }
         self.open_segment(stream)
     }
 
-    fn next_segment_after_cleaning(&mut self, stream: StreamId) -> Result<OpenSegment, SimError> {
-        let segment = SegmentId(self.open[stream.index()].segment);
+    fn seal(&mut self, full: OpenSegment) {
+        let segment = SegmentId(full.segment);
         self.table.seal(segment, self.now);
         self.policy.sealed(&self.table, segment);
-        self.open_segment(stream)
     }
 
     fn open_segment(&mut self, stream: StreamId) -> Result<OpenSegment, SimError> {
@@ -532,7 +534,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let mut moves = std::mem::take(&mut self.moves);
         moving.clear();
         moves.clear();
-        if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
+        if self.keeps_page_histories() {
             self.gather_pages(&victims, &mut moving, &mut moves);
             self.policy.order(&mut moves, self.now);
         } else {
@@ -614,7 +616,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     fn relocate(&mut self, moves: &[PageWrite], moving: &[u32]) -> Result<(), SimError> {
-        if matches!(self.policy.history_kind(), HistoryKind::Page { .. }) {
+        if self.keeps_page_histories() {
             for write in moves {
                 self.relocate_page(write, write.token as u32)?;
             }
@@ -646,6 +648,10 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         self.append(write, page, true)
     }
 
+    fn open_segments(&self) -> u32 {
+        self.open.iter().filter(|open| !open.is_closed()).count() as u32
+    }
+
     fn out_of_space(&self) -> SimError {
         let segments = self.table.len();
         SimError::OutOfSpace {
@@ -655,11 +661,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 .map(|s| u64::from(self.table.live_pages(SegmentId(s))))
                 .sum(),
             segments,
-            open: self
-                .open
-                .iter()
-                .filter(|open| open.segment != CLOSED.segment)
-                .count() as u32,
+            open: self.open_segments(),
         }
     }
 }

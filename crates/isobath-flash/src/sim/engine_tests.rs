@@ -199,6 +199,75 @@ fn a_trace_replays_with_its_trims() {
     assert!(report.series.len() >= 100);
 }
 
+/// Gives every version a history of its own and notes which of them are alive.
+#[derive(Default)]
+struct Witness {
+    greedy: Greedy,
+    alive: std::collections::BTreeSet<u64>,
+}
+
+impl CleaningPolicy for Witness {
+    fn name(&self) -> &'static str {
+        "witness"
+    }
+    fn streams(&self) -> u16 {
+        self.greedy.streams()
+    }
+    fn history_kind(&self) -> HistoryKind {
+        HistoryKind::Page { bytes: 4 }
+    }
+    fn orders(&self, cause: Cause) -> bool {
+        cause == Cause::User
+    }
+    fn updated(&mut self, old: History, now: Tick) -> History {
+        self.forgotten(old);
+        self.alive.insert(now);
+        History(now)
+    }
+    fn forgotten(&mut self, old: History) {
+        assert!(!old.is_known() || self.alive.remove(&old.0), "{old:?}");
+    }
+    fn place(&mut self, page: &PageWrite, now: Tick) -> StreamId {
+        self.greedy.place(page, now)
+    }
+    fn select_victims(
+        &mut self,
+        table: &SegmentTable,
+        now: Tick,
+        n: usize,
+        out: &mut Vec<SegmentId>,
+    ) {
+        self.greedy.select_victims(table, now, n, out);
+    }
+}
+
+#[test]
+fn every_history_is_updated_or_forgotten_once_wherever_its_page_is() {
+    let mut rng = crate::rng::Rng::new(6);
+    // Pages near each other in time, so that many are trimmed in the sort buffer.
+    let op = |i: u32| {
+        let page = (i / 4 + rng.below(600)) % 8_000;
+        match rng.below(4) {
+            0 => Op::trim(page),
+            _ => Op::write(page),
+        }
+    };
+    let trace = Trace::new((0..60_000).map(op).collect(), 0);
+    for duplicates in [Duplicates::Absorbed, Duplicates::Written] {
+        let config = SimConfig {
+            duplicates,
+            ..small(0.8)
+        };
+        let replay = trace.replay(1);
+        let mut simulator = Simulator::new(config, Witness::default(), replay).unwrap();
+        while simulator.updates(1000).unwrap() > 0 {}
+        let space = &simulator.space;
+        let present = (0..8_000).filter(|&page| space.get(page) != NOWHERE);
+        assert_eq!(simulator.policy.alive.len(), present.count());
+        assert!(simulator.totals.cleaned_segments > 0);
+    }
+}
+
 #[test]
 fn whoever_observes_a_run_can_end_it() {
     let config = small(0.8);

@@ -64,15 +64,13 @@ impl StripeMap {
     /// The share of a logical range on every member that has one: a contiguous range of the volume is one contiguous
     /// range of each member.
     pub(crate) fn shares(&self, offset: u64, len: u64) -> impl Iterator<Item = Piece> + '_ {
-        (0..=self.members).filter_map(move |member| {
-            let is_log = offset >= LOG_OFFSET;
-            if is_log != (member == self.members) {
-                return None;
-            }
-            if is_log {
-                let at = offset - LOG_OFFSET;
-                return Some(Piece { member, at, len });
-            }
+        let log = (offset >= LOG_OFFSET).then(|| Piece {
+            member: self.members,
+            at: offset - LOG_OFFSET,
+            len,
+        });
+        let striped = if log.is_some() { 0 } else { self.members };
+        let shares = (0..striped).filter_map(move |member| {
             let start = self.share_len(member, offset);
             let end = self.share_len(member, offset + len);
             (end > start).then_some(Piece {
@@ -80,7 +78,8 @@ impl StripeMap {
                 at: self.data_offset + start,
                 len: end - start,
             })
-        })
+        });
+        shares.chain(log)
     }
 
     /// Bytes of data on `member` in a volume of `len` bytes.

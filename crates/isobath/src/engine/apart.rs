@@ -58,7 +58,7 @@ pub(crate) fn log_path(noted: &Path, paths: &[PathBuf]) -> Option<PathBuf> {
     is_noted.then(|| directory(paths).join(noted))
 }
 
-/// The same, for messages and for opening it.
+/// The same; words for a message instead where there is no path.
 fn place_of(superblock: &Superblock, paths: &[PathBuf]) -> PathBuf {
     log_path(&superblock.log_path, paths).unwrap_or_else(|| PathBuf::from("a log device"))
 }

@@ -162,12 +162,11 @@ impl<'v> Reader<'v> {
     /// As for [`Reader::next`].
     pub(crate) fn next_below(&mut self, end: Lsn) -> Result<Option<Entry<'_>>, ReadError> {
         while self.at < end.0 {
-            let header = match self.find()? {
-                Found::Skipped => continue,
-                Found::Record(header) => header,
+            match self.find()? {
+                Found::Skipped => {}
+                Found::Record(header) => return self.entry(&header).map(Some),
                 Found::End => return Ok(None),
-            };
-            return self.entry(&header).map(Some);
+            }
         }
         Ok(None)
     }

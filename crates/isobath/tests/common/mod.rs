@@ -12,6 +12,11 @@ use isobath_io::{FaultDevice, Survivors};
 /// What a tree should hold.
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// Bytes of the smallest log.
+pub(crate) const LOG: u64 = 4 << 20;
+/// Bytes that a log device has before its log.
+pub(crate) const LOG_HEADERS: u64 = 64 << 10;
+
 /// A seeded generator (splitmix64).
 pub(crate) struct Random(u64);
 
@@ -75,7 +80,7 @@ pub(crate) fn tiny(workers: usize, tasks: usize) -> Options {
 /// Options with a log, for every other seed.
 pub(crate) fn perhaps_logged(options: Options, seed: u64) -> Options {
     if seed % 2 == 1 {
-        options.log_bytes(4 << 20)
+        options.log_bytes(LOG)
     } else {
         options.log_bytes(0)
     }

@@ -40,8 +40,9 @@ use super::{
     StreamId, Tick, float_score, stream_by_cause,
 };
 
-/// Death rates that vary by less than this share of their mean, squared, are one.
+/// Death rates whose variance is at most this share of their mean squared count as equal.
 const SPREAD_LEAST: f32 = 0.02;
+
 /// The policy of this module.
 #[derive(Debug, Clone)]
 pub struct LifeTable {

@@ -14,8 +14,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     /// True if relocated pages and flushed buffers can be written in runs.
     #[inline]
     pub(super) fn writes_runs(&self) -> bool {
-        let by_page = matches!(self.policy.history_kind(), HistoryKind::Page { .. });
-        self.policy.places_by_cause() && !by_page && self.sizes.is_none()
+        self.policy.places_by_cause() && !self.keeps_page_histories() && self.sizes.is_none()
     }
 
     /// True if user writes can be, too: neither histories nor a sort buffer are between.
@@ -28,15 +27,13 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     #[inline]
     fn room_for(&mut self, write: &PageWrite) -> Result<(StreamId, OpenSegment, usize), SimError> {
         let stream = self.policy.place(write, self.now);
-        let room = |open: &OpenSegment| (self.config.segment_bytes - open.used_bytes) / write.bytes;
-        let open = self.open[stream.index()];
+        let capacity = self.config.segment_bytes;
+        let room = |open: &OpenSegment| ((capacity - open.used_bytes) / write.bytes) as usize;
+        let mut open = self.open[stream.index()];
         if open.is_closed() || room(&open) == 0 {
-            let open = self.next_segment(stream, write.cause)?;
-            let room = (self.config.segment_bytes - open.used_bytes) / write.bytes;
-            return Ok((stream, open, room as usize));
+            open = self.next_segment(stream, write.cause)?;
         }
-        let room = room(&open) as usize;
-        Ok((stream, open, room))
+        Ok((stream, open, room(&open)))
     }
 
     #[inline]
