@@ -15,6 +15,8 @@ pub(crate) struct DirtyQueue {
     shards: [Mutex<VecDeque<FrameId>>; SHARDS],
     /// Frames that are dirty or being written; what the limit counts.
     unwritten: AtomicUsize,
+    /// Frames that have turned clean, since the store was opened.
+    cleaned: AtomicUsize,
     /// Frames in the queue.
     queued: AtomicUsize,
 }
@@ -24,6 +26,7 @@ impl DirtyQueue {
         DirtyQueue {
             shards: std::array::from_fn(|_| Mutex::new(VecDeque::new())),
             unwritten: AtomicUsize::new(0),
+            cleaned: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
         }
     }
@@ -33,9 +36,15 @@ impl DirtyQueue {
         self.unwritten.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `count` writes of frames have ended.
+    /// `count` writes of frames have ended, or dirty pages.
     pub(crate) fn written(&self, count: usize) {
         self.unwritten.fetch_sub(count, Ordering::Relaxed);
+        self.cleaned.fetch_add(count, Ordering::Release);
+    }
+
+    /// How many frames have turned clean since the store was opened.
+    pub(crate) fn cleaned(&self) -> usize {
+        self.cleaned.load(Ordering::Acquire)
     }
 
     /// Frames dirty or being written now.

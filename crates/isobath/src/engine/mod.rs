@@ -344,6 +344,7 @@ impl Engine {
         if self.pool.dirty.unwritten() <= self.dirty_limit() {
             self.wake_all(&self.dirty_waiters);
         }
+        self.flush_progress();
     }
 
     pub(crate) fn wake_all(&self, waiters: &Mutex<Vec<TaskRef>>) {

@@ -41,11 +41,11 @@ pub(crate) struct Settling {
     late: Mutex<Vec<(Lsn, Lsn)>>,
     /// What belongs to something that is not committed yet.
     promises: Mutex<HashMap<Token, Vec<PageId>>>,
-    /// Dirty pages with changes older than this are to be written; 0 if none.
-    flush_before: AtomicU64,
-    flush_waiters: Mutex<Vec<TaskRef>>,
-    /// Frames still to be written before the waiters look again.
-    flush_left: AtomicUsize,
+    /// Who waits for old changes to be written, and how many frames have to have
+    /// turned clean, since the store was opened, before it looks again.
+    flush_waiters: Mutex<Vec<(usize, TaskRef)>>,
+    /// How many wait, for reading without the lock.
+    flush_waiting: AtomicUsize,
     flush: SharedFlush,
 }
 
@@ -59,9 +59,8 @@ impl Settling {
             unsettled: Mutex::new(VecDeque::new()),
             late: Mutex::new(Vec::new()),
             promises: Mutex::new(HashMap::default()),
-            flush_before: AtomicU64::new(0),
             flush_waiters: Mutex::new(Vec::new()),
-            flush_left: AtomicUsize::new(0),
+            flush_waiting: AtomicUsize::new(0),
             flush: SharedFlush::default(),
         }
     }
@@ -90,7 +89,20 @@ impl Settling {
 
     /// Whether writers are to write however few pages are dirty.
     pub(super) fn flush_wanted(&self) -> bool {
-        self.flush_before.load(Relaxed) > 0
+        self.flush_waiting.load(Relaxed) > 0
+    }
+
+    /// Wakes those who wait for no more than `cleaned` frames.
+    fn wake_flush_waiters(&self, cleaned: usize) {
+        let mut waiters = self.flush_waiters.lock();
+        waiters.retain(|(target, task)| {
+            let waits = *target > cleaned;
+            if !waits {
+                task.unpark();
+            }
+            waits
+        });
+        self.flush_waiting.store(waiters.len(), Relaxed);
     }
 
     /// Every promise that is open: token and pages.
@@ -205,21 +217,25 @@ impl Engine {
 
     /// Writing has failed: nobody waits for old pages any longer.
     pub(super) fn settling_failed(&self) {
-        self.wake_all(&self.settling.flush_waiters);
+        self.settling.wake_flush_waiters(usize::MAX);
     }
 
-    /// `count` frames were written: whoever waits for old ones may look again.
-    pub(super) fn flush_progress(&self, count: usize) {
-        if !self.settling.flush_wanted() {
-            return;
+    /// Lists `task` among those to wake when as many frames as `target` have turned
+    /// clean; `false` if they have, or none will.
+    fn wait_for_cleaned(&self, target: usize, task: TaskRef) -> bool {
+        let mut waiters = self.settling.flush_waiters.lock();
+        if self.pool.dirty.cleaned() >= target || self.poison.get().is_some() {
+            return false;
         }
-        let left = &self.settling.flush_left;
-        let before = left
-            .fetch_update(AcqRel, Acquire, |left| Some(left.saturating_sub(count)))
-            .unwrap_or(0);
-        if before <= count {
-            self.wake_all(&self.settling.flush_waiters);
-        }
+        waiters.push((target, task));
+        self.settling.flush_waiting.store(waiters.len(), Relaxed);
+        true
+    }
+
+    /// Frames have turned clean: whoever waits for old ones may look again.
+    pub(super) fn flush_progress(&self) {
+        // The lock orders this after the count, which a waiter reads under it.
+        self.settling.wake_flush_waiters(self.pool.dirty.cleaned());
     }
 }
 
@@ -370,28 +386,25 @@ impl Local {
     /// Waits until no dirty page has a change older than `before`.
     fn flush_older(&self, before: Lsn) -> Result<(), Error> {
         let engine = &self.engine;
-        let settling = &engine.settling;
         loop {
             engine.writable()?;
+            // Of the frames that are counted, each adds one to this by and by.
+            let cleaned = engine.pool.dirty.cleaned();
             let left = engine.count_older(before);
             if left == 0 {
-                break;
+                return Ok(());
             }
             let Some(task) = self.worker.current_task() else {
                 return Err(Error::Closed);
             };
-            settling.flush_left.store(left, Release);
-            settling.flush_waiters.lock().push(task);
-            settling.flush_before.fetch_max(before.0, AcqRel);
+            if !engine.wait_for_cleaned(cleaned + left, task) {
+                continue;
+            }
             for remote in &engine.remotes {
                 remote.notify();
             }
             self.worker.park();
         }
-        if settling.flush_before.load(Acquire) <= before.0 {
-            settling.flush_before.store(0, Release);
-        }
-        Ok(())
     }
 }
 

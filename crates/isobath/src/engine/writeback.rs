@@ -449,7 +449,6 @@ impl Local {
             }
         }
         engine.frames_cleaned(count);
-        engine.flush_progress(count);
         Counters::add(&engine.counters.page_writes, count as u64);
         self.after_space_change(freed_segment, spare);
         let _ = self.settle_graves();
