@@ -12,8 +12,8 @@ use crate::context::WriteContext;
 use crate::engine::recovery::{nonsense, reader};
 use crate::engine::{Counters, Local, Plan, TaskContext};
 use crate::extent::{self, Extent};
-use crate::log::Reader;
 use crate::log::record::{Body, Operation, Token, decode};
+use crate::log::{Reader, Tier};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::runtime::{Job, Runtime};
 use crate::sched::block_on;
@@ -30,6 +30,8 @@ const STRIDE_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 const GIVEN_UP_AT_A_TIME: usize = 1000;
 /// Tasks per worker that apply them.
 const TASKS: usize = 64;
+/// Changes that a task asks for room in the log for at a time.
+const ROOM_FOR: usize = 64;
 /// Keys per task that are looked at to part the changes evenly.
 const SAMPLES: usize = 32;
 
@@ -96,11 +98,21 @@ fn apply(local: &Local, bytes: &[u8], mut changes: Vec<Change>) -> Result<(), Er
     changes.sort_unstable_by(|a, b| order(bytes, a, b).then((b.lsn, b.at).cmp(&(a.lsn, a.at))));
     changes.dedup_by(|later, kept| order(bytes, later, kept) == Order::Equal);
     let ctx = TaskContext { local };
-    for change in &changes {
+    for changes in changes.chunks(ROOM_FOR) {
+        // A change that is older than its page takes a stamp.
+        let stamps = size_of::<Lsn>() * changes.len();
+        let _room = local.log_room(stamps as u64, Tier::System)?;
+        apply_to_tree(&ctx, bytes, changes)?;
+    }
+    Ok(())
+}
+
+fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Result<(), Error> {
+    for change in changes {
         ctx.admit()?;
         let (key, value) = parts(bytes, change);
         let value = change.kind.map(|kind| ValueRef { kind, bytes: value });
-        change.tree.apply(&ctx, key, Some(change.lsn), |_| {
+        change.tree.apply(ctx, key, Some(change.lsn), |_| {
             value.map_or(Decision::Remove, Decision::Put)
         })?;
     }
