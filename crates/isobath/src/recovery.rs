@@ -170,7 +170,7 @@ impl Plan {
         runtime.run(|local| extent::free_leftovers(local, &orphans))?;
         engine.recovering.store(false, Ordering::Release);
         let before = engine.log.next();
-        runtime.run(|local| local.checkpoint(before))?;
+        runtime.run(|local| local.checkpoint(before).map(drop))?;
         Counters::add(&engine.counters.recovered_bytes, total / 2);
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Counters::add(&engine.counters.recovery_ns, took);
