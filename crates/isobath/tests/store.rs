@@ -297,3 +297,19 @@ fn short_scans_read_what_they_need_and_hardly_more() {
     );
     store.close().unwrap();
 }
+
+/// A load waits for its pages to be written, by writers of other threads that may be
+/// done at any moment.
+#[test]
+fn loads_end_whenever_their_pages_are_written() {
+    let options = Options::new().pool_bytes(512 << 20).workers(2);
+    let store = Store::create_on_volume(Volume::in_memory(0, None), &options).unwrap();
+    for round in 0..40_u64 {
+        let tree = store.create_tree("t").unwrap();
+        // More than may stay dirty: some of it is being written when the load ends.
+        let records = (0..100_000 + round).map(|n| (n.to_be_bytes(), [7; 500]));
+        assert_eq!(tree.bulk_load(records).unwrap(), 100_000 + round);
+        store.drop_tree("t").unwrap();
+    }
+    store.close().unwrap();
+}
