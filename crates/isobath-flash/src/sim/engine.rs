@@ -369,6 +369,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 entry.history = self.policy.updated(old, self.now);
                 return Ok(());
             }
+            self.policy.superseded(entry);
         }
         let write = PageWrite {
             token: u64::from(page),
@@ -394,7 +395,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             self.kill(page, place, segment);
         } else if place != NOWHERE {
             // What `histories` has is that of the version before, which is counted out already.
-            old = self.buffer[(place ^ BUFFERED) as usize].history;
+            let entry = &mut self.buffer[(place ^ BUFFERED) as usize];
+            old = entry.history;
+            self.policy.superseded(entry);
         }
         self.space.set(page, NOWHERE);
         if self.keeps_page_histories() {
