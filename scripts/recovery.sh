@@ -22,8 +22,8 @@ for log in "${logs[@]}"; do
     "$isobath" "${run[@]}" --load-only >/dev/null
     "$isobath" "${run[@]}" --op update --tasks 256 --warm-up 0s --duration 600s >/dev/null &
     writer=$!
-    # Until it has opened, and has written the log several times, at some 40 MB/s.
-    sleep $((8 + bytes / 40000000))
+    # Until it has opened, and has written several times that much, at some 20 MB/s.
+    sleep $((15 + 2 * bytes / 20000000))
     kill -9 "$writer"
     wait "$writer" 2>/dev/null || true
     "$isobath" put -s "$store" --pool 2GiB --tree records key value 2>&1 | grep 'recovered from'

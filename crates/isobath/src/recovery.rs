@@ -1,51 +1,122 @@
 //! Bringing a store that was not closed up to its log, on all workers
 //! (docs/decisions/0014).
 
+use std::cmp::Ordering as Order;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::Error;
-use crate::btree::{Decision, Tree, TreeId, ValueKind, ValueRef};
+use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::context::WriteContext;
 use crate::engine::recovery::{nonsense, reader};
 use crate::engine::{Counters, Local, Plan, TaskContext};
 use crate::extent::{self, Extent};
-use crate::log::Reader;
-use crate::log::record::{Body, Token, decode};
+use crate::log::record::{Body, Operation, Token, decode};
+use crate::log::{Reader, Tier};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::runtime::{Job, Runtime};
+use crate::sched::block_on;
+use crate::task::TaskHandle;
 
 /// Share of the pool, in bytes, that the changes may take which are applied
 /// together: one in this many. The longer that stretch of the log, the more
-/// often one visit to a page brings several changes.
+/// often one visit to a page brings several changes. While one stretch is
+/// applied, the next one is read.
 const STRIDE_SHARE: u64 = 16;
 /// Least and most bytes of the log whose changes are applied together.
 const STRIDE_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 /// Ids in one record.
 const GIVEN_UP_AT_A_TIME: usize = 1000;
 /// Tasks per worker that apply them.
-const TASKS: usize = 32;
+const TASKS: usize = 64;
+/// Changes that a task asks for room in the log for at a time.
+const ROOM_FOR: usize = 64;
 /// Keys per task that are looked at to part the changes evenly.
 const SAMPLES: usize = 32;
 
-/// One change that a commit made.
+/// One change that a commit made; where its key lies among the bytes of its
+/// stretch, with the value behind it.
+#[derive(Clone, Copy)]
 struct Change {
-    lsn: Lsn,
     tree: Tree,
-    key: Vec<u8>,
-    value: Option<(ValueKind, Vec<u8>)>,
+    /// The key's first bytes, which order most keys without a look at the rest.
+    prefix: u64,
+    lsn: Lsn,
+    at: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    /// `None` removes the key.
+    kind: Option<ValueKind>,
 }
 
-impl Change {
-    fn apply(&self, local: &Local) -> Result<(), Error> {
-        let ctx = TaskContext { local };
-        ctx.admit()?;
-        self.tree
-            .apply(&ctx, &self.key, Some(self.lsn), |_| match &self.value {
-                Some((kind, bytes)) => Decision::Put(ValueRef { kind: *kind, bytes }),
-                None => Decision::Remove,
-            })
+/// The changes of a stretch of the log, in its order, and the bytes of their keys and
+/// values.
+#[derive(Default)]
+struct Stretch {
+    changes: Vec<Change>,
+    bytes: Vec<u8>,
+}
+
+impl Stretch {
+    fn push(&mut self, lsn: Lsn, operation: &Operation<'_>) {
+        let Operation { tree, key, value } = *operation;
+        let mut prefix = [0; 8];
+        let common = key.len().min(prefix.len());
+        prefix[..common].copy_from_slice(&key[..common]);
+        let bytes = value.map_or(&[][..], |value| value.bytes);
+        self.changes.push(Change {
+            tree,
+            prefix: u64::from_le_bytes(prefix).swap_bytes(),
+            lsn,
+            at: self.bytes.len() as u32,
+            key_bytes: key.len() as u32,
+            value_bytes: bytes.len() as u32,
+            kind: value.map(|value| value.kind),
+        });
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(bytes);
     }
+}
+
+/// The key and the value of `change`.
+fn parts<'b>(bytes: &'b [u8], change: &Change) -> (&'b [u8], &'b [u8]) {
+    let (key, rest) = bytes[change.at as usize..].split_at(change.key_bytes as usize);
+    (key, &rest[..change.value_bytes as usize])
+}
+
+/// By tree and key.
+fn order(bytes: &[u8], a: &Change, b: &Change) -> Order {
+    (a.tree.id, a.prefix)
+        .cmp(&(b.tree.id, b.prefix))
+        .then_with(|| parts(bytes, a).0.cmp(parts(bytes, b).0))
+}
+
+/// Applies the last change of every key among `changes`.
+fn apply(local: &Local, bytes: &[u8], mut changes: Vec<Change>) -> Result<(), Error> {
+    // Of a key, the newest first.
+    changes.sort_unstable_by(|a, b| order(bytes, a, b).then((b.lsn, b.at).cmp(&(a.lsn, a.at))));
+    changes.dedup_by(|later, kept| order(bytes, later, kept) == Order::Equal);
+    let ctx = TaskContext { local };
+    for changes in changes.chunks(ROOM_FOR) {
+        // A change that is older than its page takes a stamp.
+        let stamps = size_of::<Lsn>() * changes.len();
+        let _room = local.log_room(stamps as u64, Tier::System)?;
+        apply_to_tree(&ctx, bytes, changes)?;
+    }
+    Ok(())
+}
+
+fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Result<(), Error> {
+    for change in changes {
+        ctx.admit()?;
+        let (key, value) = parts(bytes, change);
+        let value = change.kind.map(|kind| ValueRef { kind, bytes: value });
+        change.tree.apply(ctx, key, Some(change.lsn), |_| {
+            value.map_or(Decision::Remove, Decision::Put)
+        })?;
+    }
+    Ok(())
 }
 
 impl Plan {
@@ -71,31 +142,35 @@ impl Plan {
         let total = 2 * (self.end.lsn.0 - start);
         let pool_bytes = u64::from(engine.pool.frames.count()) * PAGE_SIZE as u64;
         let stride = (pool_bytes / STRIDE_SHARE).clamp(STRIDE_BYTES.0, STRIDE_BYTES.1);
-        let mut log = reader(&volume, area, superblock).until(self.end.lsn);
-        loop {
-            let (images, more) = self.next_images(&mut log, stride)?;
-            install(runtime, images)?;
-            self.tell(log.position().0 - start, total);
-            if !more {
-                break;
+        if let Some(last) = self.images.values().max() {
+            let mut log = reader(&volume, area, superblock).until(Lsn(last.0 + 1));
+            loop {
+                let (images, more) = self.next_images(&mut log, stride)?;
+                install(runtime, images)?;
+                self.tell(log.position().0 - start, total);
+                if !more {
+                    break;
+                }
             }
         }
-        let lanes = engine.config.workers * TASKS;
         let mut log = reader(&volume, area, superblock).until(self.end.lsn);
         let mut orphans = Vec::new();
-        loop {
-            let (changes, more) = self.next_changes(&mut log, stride, &mut orphans)?;
-            apply_all(runtime, part(changes, lanes))?;
+        let mut applying = Vec::new();
+        let mut more = true;
+        while more {
+            let read = self.next_changes(&mut log, stride, &mut orphans);
+            let applied = wait(std::mem::take(&mut applying));
+            let stretch = read.and_then(|read| applied.map(|()| read))?;
+            applying = start_applying(runtime, stretch);
+            more = log.position() < self.end.lsn;
             self.tell(total / 2 + log.position().0 - start, total);
-            if !more {
-                break;
-            }
         }
+        wait(applying)?;
         // Before the checkpoint: after it nothing says any more that they are there.
         runtime.run(|local| extent::free_leftovers(local, &orphans))?;
         engine.recovering.store(false, Ordering::Release);
         let before = engine.log.next();
-        runtime.run(|local| local.checkpoint(before))?;
+        runtime.run(|local| local.checkpoint(before).map(drop))?;
         Counters::add(&engine.counters.recovered_bytes, total / 2);
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Counters::add(&engine.counters.recovery_ns, took);
@@ -147,23 +222,23 @@ impl Plan {
                 }
             }
         }
-        Ok((found, reader.position() < self.end.lsn))
+        Ok((found, true))
     }
 
-    /// The changes of the next stretch of the log, in its order. Changes to trees that were dropped since are left out, as parts of these trees
-    /// may be gone; large values that they made are noted among the `orphans`.
+    /// The changes of the next stretch of the log. Those to trees that were dropped
+    /// since are left out, as parts of these trees may be gone; large values that they
+    /// made are noted among the `orphans`.
     fn next_changes(
         &self,
         reader: &mut Reader<'_>,
         stride: u64,
         orphans: &mut Vec<Extent>,
-    ) -> Result<(Vec<Change>, bool), Error> {
-        let from = reader.position();
-        let mut changes = Vec::new();
-        while reader.position().0 < from.0 + stride {
-            let Some(record) = reader.next()? else {
-                return Ok((changes, false));
-            };
+    ) -> Result<Stretch, Error> {
+        let end = reader.position().0 + stride;
+        let mut stretch = Stretch::default();
+        while reader.position().0 < end
+            && let Some(record) = reader.next()?
+        {
             let lsn = record.lsn;
             let body = decode(record.kind, record.body).ok_or(nonsense(lsn, record.kind))?;
             let Body::Commit { operations, .. } = body else {
@@ -173,19 +248,12 @@ impl Plan {
                 if self.dropped.contains(&operation.tree.id) {
                     let large = operation.value.filter(|v| v.kind == ValueKind::Extent);
                     orphans.extend(large.and_then(|value| Extent::decode(value.bytes)));
-                    continue;
+                } else {
+                    stretch.push(lsn, &operation);
                 }
-                changes.push(Change {
-                    lsn,
-                    tree: operation.tree,
-                    key: operation.key.to_vec(),
-                    value: operation
-                        .value
-                        .map(|value| (value.kind, value.bytes.to_vec())),
-                });
             }
         }
-        Ok((changes, reader.position() < self.end.lsn))
+        Ok(stretch)
     }
 }
 
@@ -213,43 +281,48 @@ fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
 
 /// Parts the changes by ranges of keys, about evenly: each lane visits pages of its
 /// own, and a page once for all its changes.
-fn part(changes: Vec<Change>, lanes: usize) -> Vec<Vec<Change>> {
+fn part(stretch: &Stretch, lanes: usize) -> Vec<Vec<Change>> {
+    let Stretch { changes, bytes } = stretch;
     let every = (changes.len() / (lanes * SAMPLES)).max(1);
-    let sampled = changes.iter().step_by(every);
-    let mut sample: Vec<_> = sampled.map(|c| (c.tree.id, c.key.clone())).collect();
-    sample.sort_unstable();
+    let mut sample: Vec<_> = changes.iter().step_by(every).collect();
+    sample.sort_unstable_by(|a, b| order(bytes, a, b));
     let bounds: Vec<_> = (1..lanes)
         .filter_map(|lane| sample.get(lane * sample.len() / lanes))
         .collect();
-    let mut parts: Vec<Vec<Change>> = (0..lanes).map(|_| Vec::new()).collect();
+    let mut parts = vec![Vec::with_capacity(changes.len() / lanes); lanes];
     for change in changes {
-        let is_below =
-            |(tree, key): &&(TreeId, Vec<u8>)| (*tree, key) <= (change.tree.id, &change.key);
-        parts[bounds.partition_point(is_below)].push(change);
+        let lane = bounds.partition_point(|bound| order(bytes, bound, change) != Order::Greater);
+        parts[lane].push(*change);
     }
     parts
 }
 
-/// Keeps the last change of each key, in the order of keys.
-fn keep_last(lane: &mut Vec<Change>) {
-    lane.sort_by(|a, b| {
-        // Of a key, the newest first.
-        (a.tree.id, &a.key, b.lsn).cmp(&(b.tree.id, &b.key, a.lsn))
-    });
-    lane.dedup_by(|later, kept| later.tree.id == kept.tree.id && later.key == kept.key);
-}
+/// Tasks that apply parts of a stretch.
+type Applying = Vec<TaskHandle<Result<(), Error>>>;
 
-/// Applies the last change of every key, the lanes side by side.
-fn apply_all(runtime: &Runtime, lanes: Vec<Vec<Change>>) -> Result<(), Error> {
-    let jobs = lanes
-        .into_iter()
-        .filter(|lane| !lane.is_empty())
-        .map(|mut lane| -> Job<'_, ()> {
-            Box::new(move |local: &Local| {
-                keep_last(&mut lane);
-                lane.iter().try_for_each(|change| change.apply(local))
+/// Has the changes applied, on all workers.
+fn start_applying(runtime: &Runtime, stretch: Stretch) -> Applying {
+    let lanes = part(&stretch, runtime.engine.config.workers * TASKS);
+    let bytes = Arc::new(stretch.bytes);
+    let start = |changes| {
+        let engine = Arc::clone(&runtime.engine);
+        let bytes = Arc::clone(&bytes);
+        runtime.spawn(None, move || {
+            Local::with_current(&engine, |local| match local {
+                Some(local) => apply(local, &bytes, changes),
+                None => Err(Error::Closed),
             })
         })
-        .collect();
-    runtime.run_all(jobs)
+    };
+    let lanes = lanes.into_iter().filter(|lane| !lane.is_empty());
+    lanes.map(start).collect()
+}
+
+/// Waits for all of them; the first error.
+fn wait(tasks: Applying) -> Result<(), Error> {
+    let mut first = Ok(());
+    for task in tasks {
+        first = first.and(block_on(task.flat()));
+    }
+    first
 }

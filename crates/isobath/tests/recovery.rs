@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Random, assert_sound, key, parameter, tiny, value};
-use isobath::{Options, Simulation, Tree, Volume};
+use isobath::{Options, Simulation, Store, Transaction, TransactionOptions, Tree, Volume};
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 fn options() -> Options {
@@ -84,4 +84,42 @@ fn the_structure_survives_power_loss_at_any_time() {
             simulation.close().unwrap();
         }
     }
+}
+
+/// A log of more changes than the ring has room for the stamps that recovering takes,
+/// in a pool that holds all pages: nothing but the changes themselves writes the log.
+#[test]
+fn many_small_changes_are_recovered_in_the_pool() {
+    const KEYS: u64 = 2_400_000;
+    const AT_ONCE: u64 = 40_000;
+    // Coprime to the number of keys.
+    const STEP: u64 = 1_000_003;
+    let options = Options::new().pool_bytes(256 << 20).workers(2);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let create = options.clone().log_bytes(512 << 20);
+    let store = Store::create(&[&path], &create).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let ordered = |n: u64| n.to_be_bytes();
+    tree.bulk_load((0..KEYS).map(|n| (ordered(n), [0])))
+        .unwrap();
+    let durable = TransactionOptions::default();
+    for first in (0..KEYS).step_by(AT_ONCE as usize) {
+        let change = |transaction: &mut Transaction| {
+            (first..first + AT_ONCE)
+                .try_for_each(|n| transaction.insert(&tree, &ordered(n * STEP % KEYS), &[1]))
+        };
+        store.transact(durable, change).unwrap();
+    }
+    let crashed = directory.path().join("crashed");
+    std::fs::copy(&path, &crashed).unwrap();
+    assert_eq!(store.stats().checkpoints, 0, "the log is to hold all of it");
+    drop(store);
+    let store = Store::open(&[&crashed], &options).unwrap();
+    let tree = store.open_or_create_tree("t").unwrap();
+    let changed = tree
+        .range(..)
+        .filter(|record| record.as_ref().unwrap().1 == [1]);
+    assert_eq!(changed.count() as u64, KEYS);
+    assert!(store.stats().recovered_log_bytes > 32 << 20);
 }

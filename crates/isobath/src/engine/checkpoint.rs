@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use isobath_io::{AlignedBuf, Io, Volume};
 
@@ -15,6 +16,7 @@ use crate::canary::{self, Canary};
 use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
 use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
 use crate::pagestore::{Address, Closing, SUPERBLOCK_OFFSETS, Superblock, summaries};
+use crate::sched::clock;
 use crate::sync::HashMap;
 
 /// Words per segment in a checkpoint.
@@ -385,6 +387,8 @@ fn close_segments(engine: &Engine, volume: &Volume) -> Result<(), Error> {
     Ok(())
 }
 
+/// How long the checkpointer waits for the right to write checkpoints.
+const RETRY: Duration = Duration::from_millis(1);
 /// Share of the log's area that has to be written between two checkpoints.
 const SHARE_BETWEEN: u64 = 16;
 
@@ -397,9 +401,17 @@ impl Engine {
             .area()
             .map_or(0, |area| area.bytes() / SHARE_BETWEEN);
         self.log.checkpoint_wanted()
-            && (self.log.next().0 >= since + least || self.backup.wants_checkpoint())
+            && (self.log.next().0 >= since + least
+                || self.backup.wants_checkpoint()
+                || self.log.area_is_short())
+            && self.checkpoint_makes_room()
             && !self.recovering.load(Ordering::Acquire)
             && self.poison.get().is_none()
+    }
+
+    /// Whether the log may begin later than it does: no backup holds it back.
+    fn checkpoint_makes_room(&self) -> bool {
+        self.log.start() < self.backup.log_floor()
     }
 
     /// Writes the final checkpoint. All pages have been written back, the log
@@ -431,28 +443,32 @@ impl Local {
                 self.worker.suspend();
                 continue;
             }
-            engine.backup.checkpoint_begins();
             // The older half: what was changed since will be changed again.
             let (start, next) = (engine.log.start(), engine.log.next());
             let before = Lsn(start.0 + (next.0 - start.0) / 2);
-            // A failure has poisoned the store.
-            let _ = self.checkpoint(before);
-            engine.checkpointed_at.store(next.0, Ordering::Relaxed);
+            match self.checkpoint(before) {
+                Ok(true) => engine.checkpointed_at.store(next.0, Ordering::Relaxed),
+                // A backup has the right to write checkpoints, for a moment.
+                Ok(false) => self.worker.sleep_until(clock::now() + RETRY),
+                // The store is poisoned.
+                Err(_) => {}
+            }
         }
     }
 
     /// Writes a checkpoint that needs none of the log before `before`, waiting
-    /// until no dirty page needs it. One at a time: returns at once where
-    /// another task writes one.
+    /// until no dirty page needs it. One at a time: `false`, at once, where another
+    /// task has the right to write one.
     ///
     /// # Errors
     ///
     /// Any of the volume's; the store is poisoned then.
-    pub(crate) fn checkpoint(&self, before: Lsn) -> Result<(), Error> {
+    pub(crate) fn checkpoint(&self, before: Lsn) -> Result<bool, Error> {
         let engine = &self.engine;
         let Some(mut current) = engine.current.lock().take() else {
-            return Ok(());
+            return Ok(false);
         };
+        engine.backup.checkpoint_begins();
         let settled = if canary::sings(Canary::CutLogEarly) {
             Ok(())
         } else {
@@ -467,7 +483,7 @@ impl Local {
             let start = start.min(engine.backup.log_floor());
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);
-            Ok(())
+            Ok(true)
         });
         *engine.current.lock() = Some(current);
         if let Err(error) = &result {

@@ -194,6 +194,10 @@ impl Local {
         };
         let since = clock::now();
         let waiter = engine.log.queue_for_room(need, Waker::from(Arc::new(task)));
+        if engine.log.area_is_short() {
+            // The checkpointer's worker may sleep.
+            engine.remotes.iter().for_each(|remote| remote.notify());
+        }
         loop {
             if let Some(room) = engine.log.granted(&waiter) {
                 engine.counters.stalled(clock::now() - since);

@@ -43,6 +43,7 @@ use settle::{Changes, Settling};
 
 use crate::Error;
 use crate::buffer::{BufferPool, FrameId, Partition, Place};
+use crate::log::record::MAPPED_BYTES;
 use crate::log::{Durability, Log};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{
@@ -51,8 +52,14 @@ use crate::pagestore::{
 use crate::sched::{Remote, TaskRef};
 use crate::txn::Transactions;
 
-/// Share of the pool that may be dirty: one frame in this many (DESIGN.md).
+/// Share of the pool that may be dirty where the store is larger than it: one frame in
+/// this many (DESIGN.md).
 const DIRTY_SHARE: usize = 8;
+/// Share of the log's area that writing all dirty pages may take: one part in this many.
+/// Commits leave more than a quarter for that, but pages turn dirty meanwhile.
+const DIRTY_LOG_SHARE: u64 = 32;
+/// Frames that may be dirty for every one that the store does not need.
+const SPARE_WORTH: usize = 4;
 /// Share of the volume that live pages may fill at the very most, in percent.
 /// The rest lets the cleaner find segments with something dead in them.
 const FULL_PERCENT: u64 = 92;
@@ -132,6 +139,9 @@ pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) pool: BufferPool,
     pub(crate) log: Log,
+    /// Dirty frames that the log has room to say the new places of: a record for each
+    /// batch, in flushed blocks of its own, and one more such flush before it.
+    dirty_logged: usize,
     /// Taken out when the store closes, so that its files are free for others
     /// whatever handles remain.
     volume: Mutex<Option<Volume>>,
@@ -204,6 +214,11 @@ pub(crate) struct Parts {
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
+        let dirty_logged = parts.log.area().map_or(usize::MAX, |area| {
+            let batch = writeback::BATCH.min(parts.config.segment_bytes as usize / PAGE_SIZE);
+            let page = MAPPED_BYTES + 2 * PAGE_SIZE / batch.max(1);
+            (area.bytes() / DIRTY_LOG_SHARE) as usize / page
+        });
         let frames = parts.pool.frames.count();
         let transactions = Transactions::new(&parts.config);
         let changes = Changes::new(parts.pool.mapping.capacity());
@@ -217,6 +232,7 @@ impl Engine {
             config: parts.config,
             pool: parts.pool,
             log: parts.log,
+            dirty_logged,
             volume: Mutex::new(Some(parts.volume)),
             seqs: parts.seqs,
             space: Mutex::new(parts.space),
@@ -290,22 +306,33 @@ impl Engine {
 
     /// Dirty frames above which changes wait.
     ///
-    /// While recovering most of the pool may be dirty: nobody waits for reads,
-    /// and what is written early is changed again by the rest of the log.
+    /// Where pages have to leave the pool, that is quick only for clean ones. While
+    /// there is room for all of them, a page is better left until a checkpoint wants
+    /// it written: it is changed again meanwhile. So while recovering, when nobody
+    /// waits for reads.
     pub(crate) fn dirty_limit(&self) -> usize {
         let frames = self.pool.frames.count() as usize;
+        let most = frames / 8 * 7;
         if self.recovering.load(Ordering::Relaxed) {
-            frames / 4 * 3
-        } else {
-            (frames / DIRTY_SHARE).max(8)
+            return most;
         }
+        let pages = self.allocated_bytes.load(Ordering::Relaxed) / PAGE_SIZE as u64;
+        let spare = frames.saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
+        let useful = (SPARE_WORTH * spare).min(most).min(self.dirty_logged);
+        useful.max(self.least_dirty_limit())
+    }
+
+    /// The limit of a store that is larger than its pool.
+    pub(super) fn least_dirty_limit(&self) -> usize {
+        (self.pool.frames.count() as usize / DIRTY_SHARE).max(8)
     }
 
     /// Dirty frames above which they are written back.
     pub(crate) fn dirty_target(&self) -> usize {
         let limit = self.dirty_limit();
-        if self.recovering.load(Ordering::Relaxed) {
-            limit / 6 * 5
+        let least = self.least_dirty_limit();
+        if limit > 2 * least {
+            limit - least
         } else {
             limit / 2
         }

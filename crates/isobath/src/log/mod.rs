@@ -352,6 +352,11 @@ impl Log {
 }
 
 impl On {
+    /// Bytes of the area up to which `tier` may fill it.
+    fn most_of_area(&self, tier: Tier) -> u64 {
+        self.area.bytes() / 100 * tier.area_percent()
+    }
+
     /// Whether the ring and the area have room up to `end`. If not, somebody has
     /// appended more than there was room for; nothing is overwritten, and from
     /// here on nothing becomes durable.

@@ -47,7 +47,7 @@ impl Tier {
     }
 
     /// Percent of the area up to which this tier may fill it.
-    fn area_percent(self) -> u64 {
+    pub(super) fn area_percent(self) -> u64 {
         match self {
             Tier::Commit => SLOW_MOST,
             Tier::Structure => 85,
@@ -190,7 +190,7 @@ impl Log {
         if !take(&on.rooms.ring_held, used, need.ring, most) {
             return false;
         }
-        let most = on.area.bytes() / 100 * need.tier.area_percent();
+        let most = on.most_of_area(need.tier);
         let used = next.saturating_sub(on.rooms.start());
         if !take(&on.rooms.area_held, used, need.area, most) {
             on.rooms.ring_held.fetch_sub(need.ring, Ordering::SeqCst);
@@ -300,6 +300,26 @@ impl Log {
         self.on.as_ref().is_some_and(|on| {
             let used = self.marks.next().saturating_sub(on.rooms.start());
             used * 100 >= on.area.bytes() * CHECKPOINT_PERCENT
+        })
+    }
+
+    /// Whether somebody waits for room in the area, which only a checkpoint brings.
+    pub(crate) fn area_is_short(&self) -> bool {
+        self.on.as_ref().is_some_and(|on| {
+            let taken = self.marks.next().saturating_sub(on.rooms.start())
+                + on.rooms.area_held.load(Ordering::SeqCst);
+            let lacks = |waiter: &Arc<RoomWaiter>| {
+                taken + waiter.need.area > on.most_of_area(waiter.need.tier)
+            };
+            let waiting = on.rooms.anybody_waits();
+            waiting
+                && on
+                    .rooms
+                    .queues
+                    .lock()
+                    .iter()
+                    .flat_map(VecDeque::front)
+                    .any(lacks)
         })
     }
 
