@@ -66,8 +66,8 @@ fn gains_10_percent_over_mdc_on_a_sliding_hot_set() {
     gains_over_mdc("sliding:0.8:0.2:10", 0.10);
 }
 
-/// The goal is 35%. What is reached is 20% to 29%, more in a larger space.
+/// 41% and 29% here; more in a larger space.
 #[test]
 fn gains_over_mdc_on_zipf_with_a_moving_head() {
-    gains_over_mdc("zipf-moving:0.99:10", 0.15);
+    gains_over_mdc("zipf-moving:0.99:10", 0.27);
 }

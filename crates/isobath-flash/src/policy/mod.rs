@@ -149,6 +149,12 @@ pub trait CleaningPolicy: Send {
         old
     }
 
+    /// The user overwrote or trimmed a page whose last version, `older`, is still in a batch of the owner's that will be
+    /// written all the same: dead on arrival.
+    fn superseded(&mut self, older: &mut PageWrite) {
+        let _ = older;
+    }
+
     /// A page with the history `old` exists no longer (it was trimmed or freed), and its history is dropped.
     fn forgotten(&mut self, old: History) {
         let _ = old;
@@ -228,6 +234,9 @@ impl<P: CleaningPolicy + ?Sized> CleaningPolicy for Box<P> {
     }
     fn survived(&mut self, old: History, now: Tick) -> History {
         (**self).survived(old, now)
+    }
+    fn superseded(&mut self, older: &mut PageWrite) {
+        (**self).superseded(older);
     }
     fn forgotten(&mut self, old: History) {
         (**self).forgotten(old);

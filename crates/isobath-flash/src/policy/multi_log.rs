@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use super::mdc::{RATE_CLASSES, rate_class};
 use super::{
-    CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, SegmentTable, Selector, StreamId,
-    Tick,
+    Cause, CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, SegmentTable, Selector,
+    StreamId, Tick,
 };
 
 /// Pages live in logs, one per factor of two in update frequency; each log is a queue of segments.
 ///
-/// When space runs low after a write to log L, the oldest segment of L or of one of its two neighbours is cleaned: the
-/// one whose space is cheapest to take, by the marginal cost U/(E/(1−E) + ln(1−E)) of a log at emptiness E in the model
+/// When space runs low after a user's write to log L, the oldest segment of L or of its nearest hotter or colder log
+/// that has any is cleaned: the one whose space is cheapest to take, by the marginal cost U/(E/(1−E) + ln(1−E)) of a log at emptiness E in the model
 /// of equation (4).
 ///
 /// The plain variant estimates a page's frequency from its previous update time, and moves a page by one log at a time,
@@ -159,12 +159,15 @@ impl CleaningPolicy for MultiLog {
 
     #[inline]
     fn place(&mut self, page: &PageWrite, _now: Tick) -> StreamId {
-        self.written = if self.exact {
+        let log = if self.exact {
             rate_class(page.rate)
         } else {
             self.log_of(page.history)
         };
-        StreamId(self.written)
+        if page.cause == Cause::User {
+            self.written = log;
+        }
+        StreamId(log)
     }
 
     fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
@@ -179,13 +182,17 @@ impl CleaningPolicy for MultiLog {
         out: &mut Vec<SegmentId>,
     ) {
         let centre = usize::from(self.written);
-        let low = centre.saturating_sub(1);
+        let hotter = (0..centre).rfind(|&log| self.oldest(table, log, 0).is_some());
+        let colder =
+            (centre + 1..self.logs.len()).find(|&log| self.oldest(table, log, 0).is_some());
+        let nearby = [hotter, Some(centre), colder];
         let mut taken = [0usize; 3];
         let before = out.len();
         while out.len() - before < n {
             let mut best: Option<(f32, usize, SegmentId)> = None;
-            for log in low..=(centre + 1).min(self.logs.len() - 1) {
-                let Some(segment) = self.oldest(table, log, taken[log - low]) else {
+            for (place, log) in nearby.into_iter().enumerate() {
+                let Some(log) = log else { continue };
+                let Some(segment) = self.oldest(table, log, taken[place]) else {
                     continue;
                 };
                 let e = table.emptiness(segment);
@@ -195,11 +202,13 @@ impl CleaningPolicy for MultiLog {
                 let rate = (-(log as f32)).exp2();
                 let cost = rate / marginal_gain(e);
                 if best.is_none_or(|(least, ..)| cost < least) {
-                    best = Some((cost, log, segment));
+                    best = Some((cost, place, segment));
                 }
             }
-            let Some((_, log, segment)) = best else { break };
-            taken[log - low] += 1;
+            let Some((_, place, segment)) = best else {
+                break;
+            };
+            taken[place] += 1;
             out.push(segment);
         }
         // Nothing to gain nearby (all live, or empty logs): the emptiest segment anywhere keeps the space usable.

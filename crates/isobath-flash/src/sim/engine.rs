@@ -369,6 +369,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 entry.history = self.policy.updated(old, self.now);
                 return Ok(());
             }
+            self.policy.superseded(entry);
         }
         let write = PageWrite {
             token: u64::from(page),
@@ -394,7 +395,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             self.kill(page, place, segment);
         } else if place != NOWHERE {
             // What `histories` has is that of the version before, which is counted out already.
-            old = self.buffer[(place ^ BUFFERED) as usize].history;
+            let entry = &mut self.buffer[(place ^ BUFFERED) as usize];
+            old = entry.history;
+            self.policy.superseded(entry);
         }
         self.space.set(page, NOWHERE);
         if self.keeps_page_histories() {
@@ -470,7 +473,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         Ok(())
     }
 
-    /// Seals the stream's open segment and opens a new one. User writes clean first when free segments run low.
+    /// Seals the stream's open segment and opens a new one. User writes clean first when free segments run low, until
+    /// enough are free or moved pages left room in a segment of this very stream: to go on then would make this stream
+    /// pay for others', which never ends well with policies that divide the space among streams.
     #[cold]
     fn next_segment(&mut self, stream: StreamId, cause: Cause) -> Result<OpenSegment, SimError> {
         let full = self.open[stream.index()];
@@ -480,24 +485,29 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
         if cause == Cause::User {
             let mut cycles = 0;
-            while self.free.len() < self.config.clean_below as usize {
+            while self.free.len() < self.config.clean_below as usize && !self.has_room(stream) {
                 self.clean()?;
                 cycles += 1;
                 if cycles > CYCLES_MAX {
                     return Err(self.out_of_space());
                 }
             }
-            // Cleaning may have opened a segment of this very stream.
             let opened = self.open[stream.index()];
+            if self.has_room(stream) {
+                return Ok(opened);
+            }
             if !opened.is_closed() {
-                if opened.used_bytes + self.config.page_bytes <= self.config.segment_bytes {
-                    return Ok(opened);
-                }
                 // Cleaning filled it to the brim.
                 self.seal(opened);
             }
         }
         self.open_segment(stream)
+    }
+
+    /// True if `stream` has an open segment that takes another page of any size.
+    fn has_room(&self, stream: StreamId) -> bool {
+        let open = self.open[stream.index()];
+        !open.is_closed() && open.used_bytes + self.config.page_bytes <= self.config.segment_bytes
     }
 
     fn seal(&mut self, full: OpenSegment) {

@@ -79,6 +79,26 @@ fn policies_rank_as_in_the_paper() {
     assert!(wamp(PolicyKind::LifeTable) < no_sep_user);
 }
 
+/// Logs that pay for their own writes only share the slack as Fig. 5 shows it: multi-log moves less than cost-benefit
+/// under Zipf, and stays near the bound if it knows the frequencies.
+#[test]
+fn logs_share_the_slack() {
+    let config = SimConfig {
+        clean_batch: None,
+        ..SimConfig::paper(400, 0.8)
+    };
+    let wamp = |policy, workload| run(policy, &config, workload, 8.0).steady.wamp();
+    let cost_benefit = wamp(PolicyKind::CostBenefit, "zipf:0.99");
+    let multi_log = wamp(PolicyKind::MultiLog, "zipf:0.99");
+    assert!(multi_log < cost_benefit, "{multi_log} {cost_benefit}");
+    for workload in ["zipf:0.99", "hot-cold:0.8"] {
+        let groups = analysis::groups_of(kind(workload), config.user_pages()).unwrap();
+        let bound = analysis::fluid_bound(0.8, &groups).wamp;
+        let exact = wamp(PolicyKind::MultiLogOpt, workload);
+        assert!(exact < 1.15 * bound, "{workload}: {exact} against {bound}");
+    }
+}
+
 #[test]
 fn runs_repeat_exactly_and_depend_on_the_seed() {
     let mut config = small(0.8);

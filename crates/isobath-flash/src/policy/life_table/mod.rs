@@ -14,6 +14,7 @@
 //! - **Together.** Pages go to streams, user writes and relocated pages alike: ranges of scores, divided where the
 //!   rates differ most, and only as many as are worth it, since each stream keeps a segment open. A batch is sorted by
 //!   score, in alternating direction, so that neighbours in successive batches meet within a stream, too.
+//!   Versions that are dead on arrival score as the hottest of all, and so share segments that cost nothing to clean.
 //! - **Cleaned.** The death rate f of a segment is what was expected of its pages when they were written, corrected by
 //!   how many died since. Segments are cleaned in ascending order of f/(E/(1−E) + ln(1−E)), the index that is equal
 //!   everywhere at the optimum (see [`crate::analysis::fluid_bound`]), of which MDC's f·(1−E)/E² is an approximation.
@@ -42,6 +43,11 @@ use super::{
 
 /// Death rates whose variance is at most this share of their mean squared count as equal.
 const SPREAD_LEAST: f32 = 0.02;
+
+/// The history of a version that will be dead when it is written; no tag looks like it.
+const DEAD: History = History(u32::MAX as u64 - 1);
+/// The score of such a version, that of the hottest pages: nothing dies sooner.
+const DEAD_SCORE: u8 = 0;
 
 /// The policy of this module.
 #[derive(Debug, Clone)]
@@ -101,6 +107,9 @@ impl LifeTable {
     fn score(&self, history: History, now: Tick) -> u8 {
         if !history.is_known() {
             return self.lives.score(UNKNOWN_CELL, 0);
+        }
+        if history == DEAD {
+            return DEAD_SCORE;
         }
         let tag = Tag::unpack(history);
         let age = tag.age(now / self.quantum);
@@ -187,6 +196,10 @@ impl CleaningPolicy for LifeTable {
         let restamped = Tag { stamp, ..tag };
         self.lives.restamp(tag, restamped);
         restamped.pack()
+    }
+
+    fn superseded(&mut self, older: &mut PageWrite) {
+        older.history = DEAD;
     }
 
     fn forgotten(&mut self, old: History) {
@@ -352,6 +365,28 @@ mod tests {
             rate: 0.0,
         };
         assert_eq!(policy.place(&page, policy.now), StreamId(0));
+    }
+
+    #[test]
+    fn versions_dead_on_arrival_score_as_the_hottest() {
+        let (mut policy, histories) = taught(1000, 0, || 0);
+        let history = histories[0];
+        let mut page = PageWrite {
+            token: 0,
+            bytes: 4096,
+            cause: Cause::User,
+            history,
+            rate: 0.0,
+        };
+        policy.superseded(&mut page);
+        assert_eq!(policy.score(page.history, policy.now), DEAD_SCORE);
+        assert_ne!(policy.score(history, policy.now), DEAD_SCORE);
+        assert_eq!(policy.lives.alive(), 1000, "`updated` counts it out");
+        let newest = Tag {
+            stamp: tag::STAMP_MASK,
+            cell: tag::CELLS - 1,
+        };
+        assert_ne!(newest.pack(), DEAD);
     }
 
     #[test]
