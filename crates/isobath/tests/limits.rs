@@ -373,6 +373,44 @@ fn a_full_volume_stays_usable() {
     }
 }
 
+/// What a checkpoint needs is kept free there only once the store is closed.
+#[test]
+fn a_full_volume_without_a_log_can_be_closed() {
+    for length in [100, 3000, 30_000] {
+        let options = options().log_bytes(0).volume_limit_bytes(Some(32 << 20));
+        let volume = Volume::in_memory(0, Some(32 << 20));
+        let store = Store::create_on_volume(volume.clone(), &options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let mut full = 0u64;
+        let error = loop {
+            match tree.insert(&key(full), &value(full, length)) {
+                Ok(()) => full += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::VolumeFull { .. }), "{error}");
+        // Pages are written again all over the volume, so that little is free.
+        if length < 4096 {
+            for n in (0..full).map(|n| n * 7919 % full) {
+                tree.insert(&key(n), &value(n + 1, length)).unwrap();
+            }
+        }
+        store.close().unwrap();
+        let store = Store::open_on_volume(volume, &options).unwrap();
+        assert_sound(&store, Some(full));
+        let tree = store.tree("t").unwrap();
+        let newer = u64::from(length < 4096);
+        for n in (0..full).step_by(97) {
+            assert_eq!(
+                tree.get(&key(n)).unwrap(),
+                Some(value(n + newer, length)),
+                "{length}"
+            );
+        }
+        store.close().unwrap();
+    }
+}
+
 #[test]
 fn options_that_cannot_work_are_refused_by_name() {
     let bad = |options: Options, name: &str| {
