@@ -373,6 +373,43 @@ fn a_full_volume_stays_usable() {
     }
 }
 
+/// What a checkpoint needs is kept free there only once the store is closed.
+#[test]
+fn a_full_volume_without_a_log_can_be_closed() {
+    for length in [100, 3000, 30_000] {
+        let options = options().log_bytes(0).volume_limit_bytes(Some(16 << 20));
+        let volume = Volume::in_memory(0, Some(16 << 20));
+        let store = Store::create_on_volume(volume.clone(), &options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let mut full = 0u64;
+        let error = loop {
+            match tree.insert(&key(full), &value(full, length)) {
+                Ok(()) => full += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::VolumeFull { .. }), "{error}");
+        // Pages are written again all over the volume, so that little is free.
+        let mut tags: Vec<u64> = (0..full).collect();
+        for n in (0..full).map(|n| n * 7919 % full) {
+            match tree.insert(&key(n), &value(n + 1, length)) {
+                Ok(()) => tags[n as usize] = n + 1,
+                Err(Error::VolumeFull { .. }) => {}
+                Err(error) => panic!("{length}: {error}"),
+            }
+        }
+        store.close().unwrap();
+        let store = Store::open_on_volume(volume, &options).unwrap();
+        assert_sound(&store, Some(full));
+        let tree = store.tree("t").unwrap();
+        for (n, tag) in (0..full).zip(tags) {
+            let found = tree.get(&key(n)).unwrap();
+            assert_eq!(found, Some(value(tag, length)), "{length}");
+        }
+        store.close().unwrap();
+    }
+}
+
 #[test]
 fn options_that_cannot_work_are_refused_by_name() {
     let bad = |options: Options, name: &str| {

@@ -100,7 +100,7 @@ fn many_small_changes_are_recovered_in_the_pool() {
     let create = options.clone().log_bytes(512 << 20);
     let store = Store::create(&[&path], &create).unwrap();
     let tree = store.create_tree("t").unwrap();
-    let ordered = |n: u64| n.to_be_bytes();
+    let ordered = |n: u64| n.swap_bytes().to_le_bytes();
     tree.bulk_load((0..KEYS).map(|n| (ordered(n), [0])))
         .unwrap();
     let durable = TransactionOptions::default();

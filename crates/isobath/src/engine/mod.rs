@@ -262,7 +262,11 @@ impl Engine {
             publisher: Mutex::new(None),
             publishes: AtomicBool::new(false),
         };
-        engine.update_capacity(&engine.space.lock());
+        let mut space = engine.space.lock();
+        // Without a log there is one checkpoint, when the store is closed.
+        space.keep_checkpoint_room(engine.log.is_on());
+        engine.update_capacity(&space);
+        drop(space);
         Arc::new(engine)
     }
 

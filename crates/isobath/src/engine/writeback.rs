@@ -35,6 +35,7 @@ pub(crate) fn flush(local: &Local) -> Result<(), Error> {
     // The log's last word, too: nothing in it is needed after this.
     local.wait_durable(engine.newest_record())?;
     // Room for the checkpoint that follows.
+    engine.space.lock().keep_checkpoint_room(true);
     let lacks_room = || {
         let space = engine.space.lock();
         space.free_segments() < space.reserve()

@@ -114,8 +114,12 @@ pub(crate) struct Space {
     busy: Vec<u32>,
     /// Byte offset of the summary of a sealed segment; 0 before it is sealed.
     summaries: Vec<u32>,
-    /// Segments that only cleaning may take.
+    /// Segments that only cleaning and checkpoints may take.
     reserve: u32,
+    /// Of these, what a checkpoint may need.
+    checkpoint: u32,
+    /// A checkpoint may be written at any time: what it may need is kept free.
+    keeps_checkpoint: bool,
     /// Streams beyond this many share the segments of others.
     open_limit: u32,
     live_bytes: u64,
@@ -160,6 +164,8 @@ impl Space {
             busy: vec![1; system as usize],
             summaries: vec![0; system as usize],
             reserve: 0,
+            checkpoint: 0,
+            keeps_checkpoint: true,
             open_limit: 0,
             live_bytes: 0,
             live_chunk_bytes: 0,
@@ -195,9 +201,23 @@ impl Space {
         // the next victim is read.
         // A checkpoint needs a word per page and a few per segment, beside the
         // one that it replaces.
-        let checkpoint = segments / 300 + 2;
+        self.checkpoint = segments / 300 + 2;
         self.open_limit = (self.open.len() as u32).min((segments / 32).max(OPEN_LEAST));
-        self.reserve = OPEN_LEAST.min(segments / 4) + checkpoint;
+        self.reserve = OPEN_LEAST.min(segments / 4) + self.checkpoint;
+    }
+
+    /// Says whether a checkpoint may be written from now on. While none may, as in a store without a log before it is
+    /// closed, cleaning does not keep free what it would need.
+    pub(crate) fn keep_checkpoint_room(&mut self, keeps: bool) {
+        self.keeps_checkpoint = keeps;
+    }
+
+    /// Free segments that user writes leave to cleaning and to checkpoints now.
+    fn kept(&self) -> u32 {
+        match self.keeps_checkpoint {
+            true => self.reserve,
+            false => (self.reserve - self.checkpoint).max(1),
+        }
     }
 
     /// Takes a free segment for the system's own use: nothing frees it, and no
@@ -266,9 +286,9 @@ impl Space {
         self.free.len() as u32
     }
 
-    /// Segments beyond those that only cleaning may take.
+    /// Free segments beyond those that only cleaning and checkpoints may take now.
     pub(crate) fn spare_segments(&self) -> u32 {
-        self.free_segments().saturating_sub(self.reserve)
+        self.free_segments().saturating_sub(self.kept())
     }
 
     /// Most segments that are open at a time.
@@ -276,7 +296,7 @@ impl Space {
         self.open_limit
     }
 
-    /// Segments that only cleaning may take.
+    /// Segments that only cleaning and checkpoints may take, once a checkpoint is due.
     pub(crate) fn reserve(&self) -> u32 {
         self.reserve
     }
@@ -580,7 +600,7 @@ impl Space {
     /// are cleaned at a time than segments are free, and in reserve, every one
     /// of them finds room to the end.
     pub(crate) fn begin_cleaning(&mut self) -> Option<u32> {
-        if self.cleaning >= self.free_segments().min(self.reserve) {
+        if self.cleaning >= self.free_segments().min(self.kept()) {
             return None;
         }
         let mut victims = Vec::with_capacity(1);
@@ -757,3 +777,7 @@ impl Space {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "space_tests.rs"]
+mod tests;
