@@ -45,7 +45,7 @@ pub(crate) const KNOWN: &[Known] = &[
     known("acknowledge-early", Canary::AcknowledgeEarly, POWER, 1..40, 1),
     known("skip-log-flush", Canary::SkipLogFlush, POWER, 1..40, 1),
     known("skip-page-flush", Canary::SkipPageFlush, POWER, 1..40, 1),
-    known("reuse-segments-at-once", Canary::ReuseSegmentsAtOnce, POWER, 1..95, 10),
+    known("reuse-segments-at-once", Canary::ReuseSegmentsAtOnce, POWER, 1..300, 4),
     known("cut-log-early", Canary::CutLogEarly, POWER, 1..60, 20),
     known("forget-promises", Canary::ForgetPromises, POWER, 1..60, 20),
     known("skip-write-validation", Canary::SkipWriteValidation, &[], 1..20, 1),
