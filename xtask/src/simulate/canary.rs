@@ -47,7 +47,7 @@ pub(crate) const KNOWN: &[Known] = &[
     known("skip-page-flush", Canary::SkipPageFlush, POWER, 1..40, 1),
     known("reuse-segments-at-once", Canary::ReuseSegmentsAtOnce, POWER, 1..300, 4),
     known("cut-log-early", Canary::CutLogEarly, POWER, 1..60, 20),
-    known("forget-promises", Canary::ForgetPromises, POWER, 1..60, 20),
+    known("forget-promises", Canary::ForgetPromises, POWER, 1..300, 8),
     known("skip-write-validation", Canary::SkipWriteValidation, &[], 1..20, 1),
     known("skip-read-validation", Canary::SkipReadValidation, &[], 1..20, 1),
 ];
