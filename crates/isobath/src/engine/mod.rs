@@ -139,8 +139,7 @@ pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) pool: BufferPool,
     pub(crate) log: Log,
-    /// Dirty frames that the log has room to say the new places of: a record for each
-    /// batch, in flushed blocks of its own, and one more such flush before it.
+    /// See [`dirty_logged`].
     dirty_logged: usize,
     /// Taken out when the store closes, so that its files are free for others
     /// whatever handles remain.
@@ -211,14 +210,20 @@ pub(crate) struct Parts {
     pub(crate) recovering: bool,
 }
 
+/// Dirty frames that the log has room to say the new places of: a record for each batch,
+/// in a flushed block of its own, and one more such flush before it (decision 0019).
+fn dirty_logged(log: &Log, config: &Config) -> usize {
+    let batch = writeback::BATCH.min(config.segment_bytes as usize / PAGE_SIZE);
+    let page = MAPPED_BYTES + 2 * PAGE_SIZE / batch.max(1);
+    log.area().map_or(usize::MAX, |area| {
+        (area.bytes() / DIRTY_LOG_SHARE) as usize / page
+    })
+}
+
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
-        let dirty_logged = parts.log.area().map_or(usize::MAX, |area| {
-            let batch = writeback::BATCH.min(parts.config.segment_bytes as usize / PAGE_SIZE);
-            let page = MAPPED_BYTES + 2 * PAGE_SIZE / batch.max(1);
-            (area.bytes() / DIRTY_LOG_SHARE) as usize / page
-        });
+        let dirty_logged = dirty_logged(&parts.log, &parts.config);
         let frames = parts.pool.frames.count();
         let transactions = Transactions::new(&parts.config);
         let changes = Changes::new(parts.pool.mapping.capacity());

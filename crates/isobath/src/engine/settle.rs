@@ -181,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Frames that are dirty, or being written, with a change older than `before`.
+    /// Dirty frames with a change older than `before`.
     fn count_older(&self, before: Lsn) -> usize {
         (0..self.pool.frames.count())
             .filter(|&frame| {
