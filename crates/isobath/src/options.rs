@@ -175,7 +175,8 @@ impl Options {
     /// Bytes of the write-ahead log, rounded up to whole segments; fixed when the
     /// store is created. By default a quarter of the pool, 16 MiB to 1 GiB, and at
     /// most an eighth of the volume's limit. A larger log makes for fewer
-    /// checkpoints and longer recoveries.
+    /// checkpoints and longer recoveries; where the store fits in the pool, for fewer
+    /// page writes, too.
     ///
     /// With 0 nothing is logged: a mode for benchmarks. Commits are then neither
     /// durable nor atomic across a crash, and a store that was not closed cannot be

@@ -20,7 +20,7 @@ pub(crate) use area::LogArea;
 pub(crate) use device::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderFault};
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, HEADER_BYTES, INCARNATION_LIMIT};
-pub(crate) use reader::{Entry, LogEnd, ReadError, Reader, seal_tail};
+pub(crate) use reader::{LogEnd, Reader, seal_tail};
 pub(crate) use rewrite::Rewriter;
 pub use room::MAX_TRANSACTION_BYTES;
 pub(crate) use room::{LogRoom, Need, Tier};

@@ -11,6 +11,7 @@ use isobath_io::Volume;
 use proptest::prelude::*;
 
 use super::layout::HEADER_BYTES;
+use super::reader::ReadError;
 use super::record::Kind;
 use super::*;
 
