@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use isobath_model::ModelKind;
 
-use crate::drive_model::{self, Evaluation};
+use crate::drive_model::{self, Evaluation, Levels};
 use crate::probe::{self, Grid, ProbePlan};
 use crate::{LabError, Monitor};
 
@@ -30,6 +30,11 @@ const TEST_POINTS: usize = 100;
 const TEST_POINTS_QUICK: usize = 30;
 /// Not the seed of the training run: the order of its points is drawn from it too.
 const TEST_SEED: u64 = 2;
+
+/// After these times only points that have no repeat yet are measured.
+const TRAIN_TIME: Duration = Duration::from_secs(480);
+const TEST_TIME: Duration = Duration::from_secs(720);
+const PAPER_TIME: Duration = Duration::from_secs(420);
 
 impl AccuracyPlan {
     fn file(&self, name: &str) -> PathBuf {
@@ -64,20 +69,27 @@ impl AccuracyPlan {
         } else {
             TEST_POINTS
         };
-        let test = ProbePlan {
+        let mut train = base("accuracy-train.json", Grid::Quick);
+        let mut test = ProbePlan {
             seed: TEST_SEED,
             ..base("accuracy-test.json", Grid::Seeded(points))
         };
-        let mut probes = vec![base("accuracy-train.json", Grid::Quick), test];
-        if !self.quick {
-            probes.push(ProbePlan {
-                repeats_min: 1,
-                repeats_max: 2,
-                reruns_max: 3,
-                ..base("accuracy-paper.json", Grid::Paper)
-            });
+        if self.quick {
+            return vec![train, test];
         }
-        probes
+        // Everything rests on these twenty points: more repeats, over more of the drive's moods.
+        train.repeats_min = 8;
+        train.repeats_max = 16;
+        train.rerun_until = TRAIN_TIME;
+        test.rerun_until = TEST_TIME;
+        let paper = ProbePlan {
+            repeats_min: 1,
+            repeats_max: 2,
+            reruns_max: 3,
+            rerun_until: PAPER_TIME,
+            ..base("accuracy-paper.json", Grid::Paper)
+        };
+        vec![train, test, paper]
     }
 
     /// Least and most seconds of all runs; writes nothing.
@@ -107,7 +119,7 @@ impl AccuracyPlan {
         }
         std::fs::create_dir_all(&self.output).map_err(LabError::io("create", &self.output))?;
         let mut probes = self.probes();
-        let mut levels = (None, None);
+        let mut levels = Levels::default();
         for plan in &mut probes {
             // A drive with several levels is judged at the one that the models were trained at.
             plan.levels = levels;
@@ -115,7 +127,7 @@ impl AccuracyPlan {
                 monitor.say(&format!("measuring {}", plan.output.display()));
                 probe::prepare(plan.clone())?.run(monitor)?;
             }
-            if levels == (None, None) {
+            if levels == Levels::default() {
                 levels = drive_model::read_profile(&plan.output)?.levels();
             }
         }

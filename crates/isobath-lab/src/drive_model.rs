@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use isobath_model::advise::{Advice, AdviseError};
-pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
+pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict, Levels};
 use isobath_model::report::ModelReport;
 use isobath_model::workload::Workload;
 use isobath_model::{HeldOutError, ModelKind};
@@ -121,6 +121,8 @@ pub struct Evaluation {
     pub sentinel_ratio: Option<f64>,
     /// The same by the sentinel of large I/Os.
     pub large_sentinel_ratio: Option<f64>,
+    /// The same by the sentinel of writes.
+    pub write_sentinel_ratio: Option<f64>,
     /// What to know before quoting the numbers.
     pub warnings: Vec<String>,
 }
@@ -177,8 +179,9 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
         repeat_noise_read: test.repeat_noise.read,
         repeat_noise_write: test.repeat_noise.write,
         between_runs: between_runs(&train, &test),
-        sentinel_ratio: ratios.0,
-        large_sentinel_ratio: ratios.1,
+        sentinel_ratio: ratios.small,
+        large_sentinel_ratio: ratios.large,
+        write_sentinel_ratio: ratios.write,
         warnings: doubts(&train, &test),
     })
 }
@@ -195,11 +198,15 @@ fn between_runs(train: &DeviceProfile, test: &DeviceProfile) -> Option<HeldOutEr
     HeldOutError::from_errors(&errors)
 }
 
-/// How much faster (above 1) or slower the drive was in the test run where it is judged: small and large sentinel.
-fn sentinel_ratios(train: &DeviceProfile, test: &DeviceProfile) -> (Option<f64>, Option<f64>) {
-    let (train, test) = (train.levels(), test.levels());
+/// How much faster (above 1) or slower the drive was in the test run where it is judged, by sentinel.
+fn sentinel_ratios(train: &DeviceProfile, test: &DeviceProfile) -> Levels {
     let ratio = |train: Option<f64>, test: Option<f64>| Some(test? / train?);
-    (ratio(train.0, test.0), ratio(train.1, test.1))
+    let (before, after) = (train.levels(), test.levels());
+    Levels {
+        small: ratio(before.small, after.small),
+        large: ratio(before.large, after.large),
+        write: ratio(before.write, after.write),
+    }
 }
 
 /// Beyond this, the two runs did not see the same drive.
@@ -208,12 +215,17 @@ const SENTINEL_DRIFT: f64 = 0.10;
 fn doubts(train: &DeviceProfile, test: &DeviceProfile) -> Vec<String> {
     let mut doubts = Vec::new();
     let ratios = sentinel_ratios(train, test);
-    for (what, ratio) in [("small", ratios.0), ("large", ratios.1)] {
+    let ratios = [
+        ("small I/Os", ratios.small),
+        ("large I/Os", ratios.large),
+        ("writes", ratios.write),
+    ];
+    for (what, ratio) in ratios {
         if let Some(ratio) = ratio
             && (ratio - 1.0).abs() > SENTINEL_DRIFT
         {
             doubts.push(format!(
-                "The drive itself changed: the sentinel of {what} I/Os was {:.0}% {} in the test run.",
+                "The drive itself changed: the sentinel of {what} was {:.0}% {} in the test run.",
                 100.0 * (ratio - 1.0).abs(),
                 if ratio > 1.0 { "faster" } else { "slower" }
             ));
@@ -271,6 +283,29 @@ pub fn advise(profile_path: &Path, workload_path: &Path) -> Result<(Workload, Ad
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model_report::tests::profile;
+    use isobath_model::profile::Sentinel;
+
+    #[test]
+    fn a_drive_that_wrote_at_another_level_is_named() {
+        let at = |write_pages_per_s| DeviceProfile {
+            sentinels: vec![Sentinel {
+                at_s: 0.0,
+                throughput_pages_per_s: 1e5,
+                large_pages_per_s: None,
+                write_pages_per_s: Some(write_pages_per_s),
+            }],
+            ..profile("train")
+        };
+        let named = |test: &DeviceProfile| {
+            let doubts = doubts(&at(5e4), test);
+            doubts
+                .iter()
+                .any(|d| d.contains("sentinel of writes was 40% faster"))
+        };
+        assert!(named(&at(7e4)));
+        assert!(!named(&at(5.2e4)));
+    }
 
     #[test]
     fn a_file_is_replaced_whole_and_nothing_is_left_beside_it() {

@@ -588,7 +588,7 @@ fn coefficients(rows: &[ModelRow]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use isobath_model::profile::{
         DriveState, Hardware, HostCache, MeasuredPoint, PROFILE_FORMAT, PROFILE_VERSION,
@@ -596,7 +596,7 @@ mod tests {
     };
 
     /// Measured points of a virtual drive; `set` is a column of that fixture.
-    fn profile(set: &str) -> DeviceProfile {
+    pub(crate) fn profile(set: &str) -> DeviceProfile {
         let points = include_str!("../../isobath-model/tests/fixtures/virtual_drive.csv")
             .lines()
             .filter(|l| l.starts_with(set))

@@ -116,6 +116,10 @@ pub(crate) struct RawArgs {
     /// Completions that a thread waits for at a time, at most half of the depth
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) wait_min: u32,
+    /// Memory that the I/Os of all threads go round in, like the pool of an engine [default: a page for each I/O in
+    /// flight, which the processor's caches hold]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) buffers: Option<Size>,
     /// Bytes on one file before the next one follows
     #[arg(long, value_name = "SIZE", default_value = "2MiB")]
     pub(crate) stripe_unit: Size,

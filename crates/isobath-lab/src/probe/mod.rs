@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isobath_model::plan::{default_plan, paper_plan, quick_plan, seeded_plan};
-use isobath_model::profile::{DeviceProfile, PlanNote};
+use isobath_model::profile::{DeviceProfile, Levels, PlanNote};
 use isobath_model::{OperatingPoint, PAGE_BYTES};
 use serde::Serialize;
 
@@ -84,9 +84,9 @@ pub struct ProbePlan {
     pub destroy: bool,
     /// Go on with the profile at `output`.
     pub resume: bool,
-    /// Levels of the small and the large sentinel, pages/s, at which the drive is to be measured: those of an earlier profile
-    /// ([`DeviceProfile::levels`]) that this one is to be compared with. `None`: wherever most points lie.
-    pub levels: (Option<f64>, Option<f64>),
+    /// Levels of the sentinels at which the drive is to be measured: those of an earlier profile ([`DeviceProfile::levels`])
+    /// that this one is to be compared with. `None`: wherever most points lie.
+    pub levels: Levels,
 }
 
 /// What a probe will do, told before it does anything.
@@ -136,7 +136,7 @@ impl ProbePlan {
             precondition: false,
             destroy: false,
             resume: false,
-            levels: (None, None),
+            levels: Levels::default(),
         }
     }
 

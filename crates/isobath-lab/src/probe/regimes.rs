@@ -1,7 +1,7 @@
 //! Stretches of time in which the drive behaved alike. No fit mixes them.
 
 use isobath_model::Operation;
-use isobath_model::profile::{LARGE_PREFIX, MeasuredPoint, Regime, Sentinel};
+use isobath_model::profile::{LARGE_PREFIX, Levels, MeasuredPoint, Regime, Sentinel, WRITE_PREFIX};
 
 /// How a point was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,11 +63,26 @@ pub(super) fn drifted(before: &Sentinel, after: &Sentinel, point: &MeasuredPoint
         || writes.is_some_and(|w| difference(w.0, w.1) > AGREE_WRITES)
 }
 
-/// Times and rates of one of the sentinels.
-type Series = Vec<(f64, f64)>;
+fn writes(point: &MeasuredPoint) -> bool {
+    point.read_share < 1.0
+}
+
+/// One of the sentinels: its times and rates.
+struct Series {
+    rates: Vec<(f64, f64)>,
+    /// How the names of its regimes begin.
+    prefix: &'static str,
+    /// The operation that its regimes concern; `None` for both.
+    operation: Option<Operation>,
+    /// Two of its rates within this agree.
+    agree: f64,
+    /// The level that is to be fitted; `None`: the one with most points.
+    wanted: Option<f64>,
+}
 
 /// Where the level of a sentinel changes and stays changed: indices at which a new level begins, the first being 0.
-fn levels(series: &Series) -> Vec<usize> {
+fn levels(sentinel: &Series) -> Vec<usize> {
+    let series = &sentinel.rates;
     let rate = |i: usize| series[i].1;
     let mut begins = vec![0];
     for i in 1..series.len().saturating_sub(1) {
@@ -75,7 +90,7 @@ fn levels(series: &Series) -> Vec<usize> {
         let level = median((from..i).map(rate));
         let moved = difference(rate(i), level) > LEVEL_CHANGE
             && difference(rate(i + 1), level) > LEVEL_CHANGE;
-        if moved && difference(rate(i), rate(i + 1)) <= AGREE {
+        if moved && difference(rate(i), rate(i + 1)) <= sentinel.agree {
             begins.push(i);
         }
     }
@@ -88,18 +103,10 @@ fn at(regimes: &[Regime], time_s: f64) -> usize {
     begun.unwrap_or(0)
 }
 
-/// The levels of the small and the large sentinel at which a drive is to be measured, pages/s; `None`: those with most points.
-pub(super) type Wanted = (Option<f64>, Option<f64>);
-
 /// The stretches between changes of level. The level that is wanted is the one that is fitted, else the one with most points.
-fn stretches(
-    series: &Series,
-    points: &[&MeasuredPoint],
-    prefix: &str,
-    ended_s: f64,
-    wanted: Option<f64>,
-) -> Vec<Regime> {
-    let begins = levels(series);
+fn stretches(sentinel: &Series, points: &[&MeasuredPoint], ended_s: f64) -> Vec<Regime> {
+    let series = &sentinel.rates;
+    let begins = levels(sentinel);
     let begin_s = |level: usize| match level {
         0 => 0.0,
         _ => series[begins[level]].0,
@@ -107,7 +114,7 @@ fn stretches(
     let mut regimes: Vec<Regime> = (0..begins.len())
         .map(|level| Regime {
             name: String::new(),
-            operation: None,
+            operation: sentinel.operation,
             usable: false,
             level_pages_per_s: None,
             began_s: begin_s(level),
@@ -130,20 +137,20 @@ fn stretches(
     for (level, regime) in regimes.iter_mut().enumerate() {
         regime.level_pages_per_s = Some(rate(level)).filter(|r| r.is_finite());
         // A drive that comes back to its level is the same drive.
-        regime.usable = match wanted {
+        regime.usable = match sentinel.wanted {
             Some(wanted) => {
                 let off = difference(rate(level), wanted);
                 // Without sentinels there is no rate to differ.
-                off.is_nan() || off <= WANTED
+                off.is_nan() || off <= WANTED.max(sentinel.agree)
             }
-            None => level == usable || difference(rate(level), rate(usable)) <= AGREE,
+            None => level == usable || difference(rate(level), rate(usable)) <= sentinel.agree,
         };
         let name = match level {
             _ if regime.usable => STEADY,
             l if l < usable && rate(l) > rate(usable) => BURST,
             _ => OTHER,
         };
-        regime.name = format!("{prefix}{name}");
+        regime.name = format!("{}{name}", sentinel.prefix);
     }
     regimes
 }
@@ -154,46 +161,79 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Gives every point its regime. Where the bandwidth changed its level, large I/Os have stretches of their own; `fill_cliff` is
-/// the time at which writing the file in full slowed down, if it did.
+/// The regimes of one sentinel, which follow each other in the list of all.
+struct Told {
+    concerns: fn(&MeasuredPoint) -> bool,
+    first: usize,
+    regimes: Vec<Regime>,
+}
+
+/// Gives every point its regime. Where the bandwidth or the writes changed their level, large I/Os or writes have stretches of
+/// their own; `fill_cliff` is the time at which writing the file in full slowed down, if it did.
 pub(super) fn assign(
     sentinels: &[Sentinel],
     points: &[TakenPoint],
     fill_cliff: Option<(f64, f64)>,
-    wanted: Wanted,
+    wanted: Levels,
 ) -> (Vec<Regime>, Vec<MeasuredPoint>) {
     let end_s = points.iter().map(|t| t.point.began_s + t.point.duration_s);
     let end_s = end_s
         .chain(sentinels.iter().map(|s| s.at_s))
         .fold(0.0, f64::max);
-    let steady = |large: bool| -> Vec<&MeasuredPoint> {
-        points
-            .iter()
-            .filter(|t| t.taken == Taken::Steady && (!large || is_large(&t.point)))
-            .map(|t| &t.point)
-            .collect()
+    let rates = |rate: fn(&Sentinel) -> Option<f64>| {
+        let rates = sentinels.iter().filter_map(|s| Some((s.at_s, rate(s)?)));
+        rates.collect()
     };
-    let small: Series = sentinels
-        .iter()
-        .map(|s| (s.at_s, s.throughput_pages_per_s))
-        .collect();
-    let large: Series = sentinels
-        .iter()
-        .filter_map(|s| Some((s.at_s, s.large_pages_per_s?)))
-        .collect();
-    let mut regimes = stretches(&small, &steady(false), "", end_s, wanted.0);
-    let of_small = regimes.len();
-    let bandwidth = stretches(&large, &steady(true), LARGE_PREFIX, end_s, wanted.1);
-    if bandwidth.len() > 1 || bandwidth.iter().any(|r| !r.usable) {
-        regimes.extend(bandwidth);
-    }
-    let (by_small, by_large) = regimes.split_at(of_small);
-    let regime_of = |point: &MeasuredPoint| {
-        let own = at(by_small, point.began_s);
-        match is_large(point) && by_small[own].usable && !by_large.is_empty() {
-            true => of_small + at(by_large, point.began_s),
-            false => own,
+    let small = Series {
+        rates: rates(|s| Some(s.throughput_pages_per_s)),
+        prefix: "",
+        operation: None,
+        agree: AGREE,
+        wanted: wanted.small,
+    };
+    let large = Series {
+        rates: rates(|s| s.large_pages_per_s),
+        prefix: LARGE_PREFIX,
+        operation: None,
+        agree: AGREE,
+        wanted: wanted.large,
+    };
+    let write = Series {
+        rates: rates(|s| s.write_pages_per_s),
+        prefix: WRITE_PREFIX,
+        operation: Some(Operation::Write),
+        agree: AGREE_WRITES,
+        wanted: wanted.write,
+    };
+    let kinds: [(Series, fn(&MeasuredPoint) -> bool); 3] =
+        [(small, |_| true), (large, is_large), (write, writes)];
+    let mut regimes: Vec<Regime> = Vec::new();
+    let mut told: Vec<Told> = Vec::new();
+    for (series, concerns) in kinds {
+        let steady = points.iter().filter(|t| t.taken == Taken::Steady);
+        let own: Vec<&MeasuredPoint> = steady.map(|t| &t.point).filter(|p| concerns(p)).collect();
+        let stretches = stretches(&series, &own, end_s);
+        let says_something = stretches.len() > 1 || stretches.iter().any(|r| !r.usable);
+        if told.is_empty() || says_something {
+            told.push(Told {
+                concerns,
+                first: regimes.len(),
+                regimes: stretches.clone(),
+            });
+            regimes.extend(stretches);
         }
+    }
+    // The first that may not be fitted; else the one that says most about the point.
+    let regime_of = |point: &MeasuredPoint| {
+        let mut own = 0;
+        for told in told.iter().filter(|t| (t.concerns)(point)) {
+            let place = at(&told.regimes, point.began_s);
+            own = told.first + place;
+            if !told.regimes[place].usable {
+                break;
+            }
+        }
+        own
     };
     let own: Vec<usize> = points.iter().map(|t| regime_of(&t.point)).collect();
     let mut extra = |taken: Taken, name: &str, operation, span: Option<(f64, f64)>| {
@@ -275,6 +315,14 @@ mod tests {
         rates.iter().enumerate().map(one).collect()
     }
 
+    fn at_levels(small: f64, large: f64) -> Levels {
+        Levels {
+            small: Some(small),
+            large: Some(large),
+            write: None,
+        }
+    }
+
     fn point(began_s: f64, taken: Taken) -> TakenPoint {
         let point = crate::probe::visits::tests::slice(1.0, began_s, 1.0);
         TakenPoint { point, taken }
@@ -286,7 +334,7 @@ mod tests {
         let points: Vec<_> = (0..5)
             .map(|i| point(f64::from(i) + 0.2, Taken::Steady))
             .collect();
-        let (regimes, points) = assign(&s, &points, None, (None, None));
+        let (regimes, points) = assign(&s, &points, None, Levels::default());
         assert_eq!(regimes.len(), 1);
         assert!(regimes[0].usable && regimes[0].name == STEADY);
         assert!(points.iter().all(|p| p.regime == 0));
@@ -317,7 +365,7 @@ mod tests {
         assert!(drifted(&written(100.0), &written(40.0), &write));
         assert!(!drifted(&written(100.0), &written(85.0), &write));
         assert!(!drifted(before, after, &points[1].point));
-        let (regimes, points) = assign(&s, &points, None, (None, None));
+        let (regimes, points) = assign(&s, &points, None, Levels::default());
         let names: Vec<&str> = regimes.iter().map(|r| r.name.as_str()).collect();
         assert_eq!(
             names,
@@ -336,12 +384,50 @@ mod tests {
                 taken: Taken::Steady,
             })
             .collect();
-        let (regimes, points) = assign(&s, &taken, None, (Some(95.0), Some(760.0)));
+        let (regimes, points) = assign(&s, &taken, None, at_levels(95.0, 760.0));
         let of: Vec<bool> = points.iter().map(|p| regimes[p.regime].usable).collect();
         assert_eq!(of, [true, true, true, true, false, true, false]);
-        let (regimes, points) = assign(&s, &taken, None, (None, Some(2000.0)));
+        let (regimes, points) = assign(
+            &s,
+            &taken,
+            None,
+            Levels {
+                large: Some(2000.0),
+                ..Levels::default()
+            },
+        );
         let large = points.iter().filter(|p| is_large(p));
         assert!(large.into_iter().all(|p| !regimes[p.regime].usable));
+    }
+
+    #[test]
+    fn writes_that_change_their_level_alone_set_points_that_write_apart() {
+        let mut s = sentinels(&[100.0; 9]);
+        for (i, sentinel) in s.iter_mut().enumerate() {
+            sentinel.write_pages_per_s = Some(if i < 3 { 50.0 } else { 80.0 });
+        }
+        let taken: Vec<_> = (0..8)
+            .map(|i| {
+                let mut taken = point(f64::from(i) + 0.2, Taken::Steady);
+                taken.point.read_share = [1.0, 0.0, 0.5, 0.0][i as usize % 4];
+                taken
+            })
+            .collect();
+        let usable = |wanted| -> Vec<bool> {
+            let (regimes, points) = assign(&s, &taken, None, wanted);
+            points.iter().map(|p| regimes[p.regime].usable).collect()
+        };
+        let most = usable(Levels::default());
+        assert_eq!(most, [true, false, false, true, true, true, true, true]);
+        let slow = usable(Levels {
+            write: Some(52.0),
+            ..Levels::default()
+        });
+        assert_eq!(slow, [true, true, true, false, true, false, false, false]);
+        let (regimes, _) = assign(&s, &taken, None, Levels::default());
+        let names: Vec<&str> = regimes.iter().map(|r| r.name.as_str()).collect();
+        assert_eq!(names, [STEADY, "writes: another level", "writes: steady"]);
+        assert_eq!(regimes[1].operation, Some(Operation::Write));
     }
 
     #[test]
@@ -359,7 +445,7 @@ mod tests {
         let points: Vec<_> = (0..7)
             .map(|i| point(f64::from(i) + 0.2, Taken::Steady))
             .collect();
-        let (regimes, points) = assign(&s, &points, None, (None, None));
+        let (regimes, points) = assign(&s, &points, None, Levels::default());
         let names: Vec<&str> = regimes.iter().map(|r| r.name.as_str()).collect();
         assert_eq!(names, [BURST, STEADY]);
         assert!(!regimes[0].usable && regimes[1].usable);
@@ -376,7 +462,7 @@ mod tests {
         let points: Vec<_> = (0..8)
             .map(|i| point(f64::from(i) + 0.2, Taken::Steady))
             .collect();
-        let (regimes, _) = assign(&s, &points, None, (None, None));
+        let (regimes, _) = assign(&s, &points, None, Levels::default());
         let usable: Vec<bool> = regimes.iter().map(|r| r.usable).collect();
         assert_eq!(usable, [true, false, true]);
         assert_eq!(regimes[1].name, OTHER);
@@ -390,7 +476,7 @@ mod tests {
             point(1.1, Taken::Drifting),
             point(2.1, Taken::WriteCache),
         ];
-        let (regimes, points) = assign(&s, &points, Some((0.0, 0.5)), (None, None));
+        let (regimes, points) = assign(&s, &points, Some((0.0, 0.5)), Levels::default());
         let of: Vec<(&str, bool)> = points
             .iter()
             .map(|p| (regimes[p.regime].name.as_str(), regimes[p.regime].usable))
@@ -404,13 +490,13 @@ mod tests {
 
     #[test]
     fn a_probe_without_sentinels_has_a_regime_still() {
-        let (regimes, points) = assign(&[], &[], None, (None, None));
+        let (regimes, points) = assign(&[], &[], None, Levels::default());
         assert_eq!((regimes.len(), points.len()), (1, 0));
         let (_, points) = assign(
             &sentinels(&[1.0]),
             &[point(0.0, Taken::Steady)],
             None,
-            (None, None),
+            Levels::default(),
         );
         assert_eq!(points[0].regime, 0);
     }

@@ -10,7 +10,7 @@ use isobath_io::{Volume, Waker};
 
 use crate::raw::RawError;
 use crate::raw::load::{Phase, Place, Shared};
-use crate::raw::plan::RawPlan;
+use crate::raw::plan::{IoModel, RawPlan};
 use crate::raw::worker::{Lane, Measured, Window};
 
 /// How long an I/O thread sleeps at most before it looks at the phase again.
@@ -70,6 +70,9 @@ fn serve(
     let mut own = plan.clone();
     // All that askers may have in flight could meet here.
     own.depth = (plan.depth * plan.threads).min(32768);
+    if let IoModel::DedicatedThreads { io_threads } = plan.model {
+        own.threads = io_threads;
+    }
     let mut lane = Lane::new(&own, volume, plan.seed + u64::from(index))?;
     // The starter waits for it.
     let _ = waker_to.send(lane.channel().waker());

@@ -102,6 +102,9 @@ pub struct RawPlan {
     pub threads: u32,
     /// I/Os in flight per thread; default 128.
     pub depth: u32,
+    /// Bytes of memory that the I/Os of all threads go round in; default 0, a page for each I/O in flight, which the
+    /// processor's caches hold. The pool of an engine does not fit there.
+    pub memory_bytes: u64,
     /// Completions that a thread waits for before it goes on (at most half of what is in flight); default 16. Fewer cost
     /// more CPU per I/O.
     pub wait_min: u32,
@@ -137,6 +140,7 @@ impl Default for RawPlan {
             durable: false,
             threads: 1,
             depth: 128,
+            memory_bytes: 0,
             wait_min: 16,
             model: IoModel::AllToAll,
             backend: RawBackend::Auto,
@@ -153,10 +157,19 @@ impl Default for RawPlan {
 /// Bytes of a scratch target unless said otherwise.
 pub(super) const SCRATCH_BYTES: u64 = 1 << 30;
 
+/// More memory than that is a slip of the keyboard.
+const MEMORY_BYTES_MAX: u64 = 1 << 40;
+
 impl RawPlan {
     /// Whether the target may be written.
     pub(super) fn writable(&self) -> bool {
         !matches!(self.target, RawTarget::Files(_))
+    }
+
+    /// Pages of memory of each thread: at least one for each I/O in flight.
+    pub(super) fn buffers_per_thread(&self) -> u32 {
+        let pages = self.memory_bytes / u64::from(self.page_bytes) / u64::from(self.threads);
+        u32::try_from(pages).unwrap_or(u32::MAX).max(self.depth)
     }
 
     /// Checks everything that can be checked without the target.
@@ -176,6 +189,10 @@ impl RawPlan {
         let page = self.page_bytes;
         if page == 0 || !page.is_multiple_of(512) || u64::from(page) > Io::MAX_LEN {
             return Err(bad("page_bytes", "a multiple of 512 up to 1 GiB", page));
+        }
+        if self.memory_bytes > MEMORY_BYTES_MAX {
+            let must = format!("at most {MEMORY_BYTES_MAX}");
+            return Err(bad("memory_bytes", &must, self.memory_bytes));
         }
         if self.read_percent < 100 && !self.writable() {
             let found = self.read_percent;

@@ -134,17 +134,36 @@ fn memory_and_volumes_of_the_caller() {
 }
 
 #[test]
+fn more_memory_than_depth_is_gone_round_in() {
+    for model in [
+        IoModel::AllToAll,
+        IoModel::DedicatedThreads { io_threads: 1 },
+    ] {
+        let plan = RawPlan {
+            model,
+            memory_bytes: 8 << 20,
+            depth: 4,
+            ..small(RawTarget::Memory)
+        };
+        let result = run(&plan, &Silent).unwrap();
+        assert!(result.ios > 1000);
+        assert!(result.in_flight_mean <= f64::from(4 * plan.threads));
+    }
+}
+
+#[test]
 fn bad_plans_are_refused() {
     let dir = dir();
     let good = small(scratch(&dir, 2));
     type Change = fn(&mut RawPlan);
-    let cases: [(&str, Change); 9] = [
+    let cases: [(&str, Change); 10] = [
         ("read_percent", |p| p.read_percent = 101),
         ("random_percent", |p| p.random_percent = 101),
         ("threads", |p| p.threads = 0),
         ("depth", |p| p.depth = 0),
         ("wait_min", |p| p.wait_min = 0),
         ("duration_ms", |p| p.duration_ms = 0),
+        ("memory_bytes", |p| p.memory_bytes = u64::MAX),
         ("page_bytes", |p| p.page_bytes = 1000),
         ("io_threads", |p| {
             p.model = IoModel::DedicatedThreads { io_threads: 0 }

@@ -1,6 +1,7 @@
 //! A measuring thread with a channel of its own (all-to-all and assigned models).
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,14 +17,18 @@ pub(super) struct Measured {
     pub(super) window: Duration,
 }
 
-/// A channel with a buffer per I/O in flight.
+/// Multiples of this size get huge pages from [`AlignedBuf`].
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A channel with a buffer per I/O in flight, or more.
 pub(super) struct Lane {
     channel: Box<dyn Channel>,
     buffers: AlignedBuf,
     page: usize,
     durable: bool,
-    /// Buffers that no I/O uses.
-    free: Vec<u32>,
+    depth: u32,
+    /// Buffers that no I/O uses; the one that has rested longest comes first.
+    free: VecDeque<u32>,
     out: Vec<Completion>,
     wait_min: u32,
 }
@@ -32,7 +37,10 @@ impl Lane {
     pub(super) fn new(plan: &RawPlan, volume: &Volume, seed: u64) -> Result<Lane, RawError> {
         let page = plan.page_bytes as usize;
         let options = ChannelOptions::with_depth(plan.depth);
-        let mut buffers = AlignedBuf::new(page * plan.depth as usize);
+        let count = plan.buffers_per_thread();
+        let bytes = page * count as usize;
+        // Always huge pages, as in an engine's pool: in scattered ones a large I/O has many segments, and is slower.
+        let mut buffers = AlignedBuf::new(bytes.next_multiple_of(HUGE_PAGE));
         super::prepare::fill_random(&mut buffers, seed);
         let mut channel = volume.channel(&options)?;
         if plan.register_buffers {
@@ -44,7 +52,8 @@ impl Lane {
             buffers,
             page,
             durable: plan.durable,
-            free: (0..plan.depth).collect(),
+            depth: plan.depth,
+            free: (0..count).collect(),
             out: Vec::with_capacity(plan.depth as usize),
             wait_min: plan.wait_min,
         })
@@ -59,12 +68,12 @@ impl Lane {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+        self.channel.in_flight() < self.depth && !self.free.is_empty()
     }
 
     /// Submits an I/O. `tag` comes back from [`reap`](Self::reap).
     pub(super) fn submit(&mut self, place: Place, tag: u32) -> bool {
-        let Some(slot) = self.free.pop() else {
+        let Some(slot) = self.free.pop_front() else {
             return false;
         };
         let at = slot as usize * self.page;
@@ -97,7 +106,7 @@ impl Lane {
         let n = self.out.len() as u64;
         for done in self.out.drain(..) {
             done.result?;
-            self.free.push(done.user_data as u32);
+            self.free.push_back(done.user_data as u32);
             each((done.user_data >> 32) as u32);
         }
         Ok(n)

@@ -100,6 +100,19 @@ pub enum ProfileError {
 
 /// How the names of regimes of large I/Os begin: those that the sentinel of large I/Os tells apart.
 pub const LARGE_PREFIX: &str = "large I/Os: ";
+/// How the names of regimes of writes begin: those that the sentinel of writes tells apart.
+pub const WRITE_PREFIX: &str = "writes: ";
+
+/// Levels of the three sentinels, 4 KiB pages per second; `None` where nothing was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Levels {
+    /// Small random reads.
+    pub small: Option<f64>,
+    /// Large random reads.
+    pub large: Option<f64>,
+    /// Small random writes.
+    pub write: Option<f64>,
+}
 
 #[derive(Deserialize)]
 struct Header {
@@ -184,23 +197,23 @@ impl DeviceProfile {
         Ok(())
     }
 
-    /// Levels of the small and the large sentinel in the regimes that may be fitted: where this profile's models hold. A sentinel
-    /// that told no regimes apart has the median of all its rates; `None` without sentinels.
-    pub fn levels(&self) -> (Option<f64>, Option<f64>) {
-        let fitted = |large: bool| {
-            let own = self.regimes.iter().filter(|r| r.usable);
-            own.filter(|r| r.name.starts_with(LARGE_PREFIX) == large)
-                .find_map(|r| r.level_pages_per_s)
+    /// Levels of the sentinels in the regimes that may be fitted: where this profile's models hold. A sentinel that told no
+    /// regimes apart has the median of all its rates.
+    pub fn levels(&self) -> Levels {
+        let level = |prefix: &str, rate: fn(&Sentinel) -> Option<f64>| {
+            let mut fitted = self.regimes.iter().filter(|r| r.usable);
+            let told = fitted.find(|r| r.sentinel_prefix() == prefix);
+            told.and_then(|r| r.level_pages_per_s).or_else(|| {
+                let mut rates: Vec<f64> = self.sentinels.iter().filter_map(rate).collect();
+                rates.sort_by(f64::total_cmp);
+                rates.get(rates.len() / 2).copied()
+            })
         };
-        let median = |rate: fn(&Sentinel) -> Option<f64>| {
-            let mut rates: Vec<f64> = self.sentinels.iter().filter_map(rate).collect();
-            rates.sort_by(f64::total_cmp);
-            rates.get(rates.len() / 2).copied()
-        };
-        (
-            fitted(false).or_else(|| median(|s| Some(s.throughput_pages_per_s))),
-            fitted(true).or_else(|| median(|s| s.large_pages_per_s)),
-        )
+        Levels {
+            small: level("", |s| Some(s.throughput_pages_per_s)),
+            large: level(LARGE_PREFIX, |s| s.large_pages_per_s),
+            write: level(WRITE_PREFIX, |s| s.write_pages_per_s),
+        }
     }
 
     /// The points that models may be fitted to. Regimes that are marked unusable (burst credits, a full write cache)
@@ -211,6 +224,15 @@ impl DeviceProfile {
             .filter(|p| self.regimes.get(p.regime).is_some_and(|r| r.usable))
             .map(MeasuredPoint::sample)
             .collect()
+    }
+}
+
+impl Regime {
+    /// The prefix of the sentinel that told it apart; empty for that of small reads.
+    fn sentinel_prefix(&self) -> &'static str {
+        let told = [LARGE_PREFIX, WRITE_PREFIX];
+        let own = told.into_iter().find(|p| self.name.starts_with(p));
+        own.unwrap_or_default()
     }
 }
 
