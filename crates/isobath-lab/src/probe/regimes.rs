@@ -128,22 +128,27 @@ fn stretches(sentinel: &Series, points: &[&MeasuredPoint], ended_s: f64) -> Vec<
     for point in points {
         count[at(&regimes, point.began_s)] += 1;
     }
-    // Of equals the later one: what came first was the burst.
-    let usable = (0..count.len()).max_by_key(|l| count[*l]).unwrap_or(0);
     let rate = |level: usize| {
         let end = begins.get(level + 1).copied().unwrap_or(series.len());
         median(series[begins[level].min(end)..end].iter().map(|s| s.1))
     };
+    // A drive that comes back to its level is the same drive.
+    let same = |a: usize, b: usize| a == b || difference(rate(a), rate(b)) <= sentinel.agree;
+    let at_level = |level: usize| -> usize {
+        let own = (0..count.len()).filter(|l| same(*l, level));
+        own.map(|l| count[l]).sum()
+    };
+    // Of equals the later one: what came first was the burst.
+    let usable = (0..count.len()).max_by_key(|l| at_level(*l)).unwrap_or(0);
     for (level, regime) in regimes.iter_mut().enumerate() {
         regime.level_pages_per_s = Some(rate(level)).filter(|r| r.is_finite());
-        // A drive that comes back to its level is the same drive.
         regime.usable = match sentinel.wanted {
             Some(wanted) => {
                 let off = difference(rate(level), wanted);
                 // Without sentinels there is no rate to differ.
                 off.is_nan() || off <= WANTED.max(sentinel.agree)
             }
-            None => level == usable || difference(rate(level), rate(usable)) <= sentinel.agree,
+            None => same(level, usable),
         };
         let name = match level {
             _ if regime.usable => STEADY,
@@ -161,9 +166,12 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// Whether a sentinel says something about a point.
+type Concerns = fn(&MeasuredPoint) -> bool;
+
 /// The regimes of one sentinel, which follow each other in the list of all.
 struct Told {
-    concerns: fn(&MeasuredPoint) -> bool,
+    concerns: Concerns,
     first: usize,
     regimes: Vec<Regime>,
 }
@@ -205,8 +213,7 @@ pub(super) fn assign(
         agree: AGREE_WRITES,
         wanted: wanted.write,
     };
-    let kinds: [(Series, fn(&MeasuredPoint) -> bool); 3] =
-        [(small, |_| true), (large, is_large), (write, writes)];
+    let kinds: [(Series, Concerns); 3] = [(small, |_| true), (large, is_large), (write, writes)];
     let mut regimes: Vec<Regime> = Vec::new();
     let mut told: Vec<Told> = Vec::new();
     for (series, concerns) in kinds {
@@ -466,6 +473,19 @@ mod tests {
         let usable: Vec<bool> = regimes.iter().map(|r| r.usable).collect();
         assert_eq!(usable, [true, false, true]);
         assert_eq!(regimes[1].name, OTHER);
+    }
+
+    #[test]
+    fn the_level_with_most_points_may_have_come_and_gone() {
+        let s = sentinels(&[
+            50.0, 51.0, 50.0, 49.0, 100.0, 101.0, 99.0, 60.0, 61.0, 102.0, 101.0, 100.0,
+        ]);
+        let points: Vec<_> = (0..11)
+            .map(|i| point(f64::from(i) + 0.2, Taken::Steady))
+            .collect();
+        let (regimes, _) = assign(&s, &points, None, Levels::default());
+        let usable: Vec<bool> = regimes.iter().take(4).map(|r| r.usable).collect();
+        assert_eq!(usable, [false, true, false, true]);
     }
 
     #[test]
