@@ -1,5 +1,7 @@
 //! Stretches of time in which the drive behaved alike. No fit mixes them.
 
+use std::ops::Range;
+
 use isobath_model::Operation;
 use isobath_model::profile::{LARGE_PREFIX, Levels, MeasuredPoint, Regime, Sentinel, WRITE_PREFIX};
 
@@ -67,9 +69,13 @@ fn writes(point: &MeasuredPoint) -> bool {
     point.read_share < 1.0
 }
 
+/// Whether a sentinel says something about a point.
+type Concerns = fn(&MeasuredPoint) -> bool;
+
 /// One of the sentinels: its times and rates.
 struct Series {
     rates: Vec<(f64, f64)>,
+    concerns: Concerns,
     /// How the names of its regimes begin.
     prefix: &'static str,
     /// The operation that its regimes concern; `None` for both.
@@ -78,6 +84,38 @@ struct Series {
     agree: f64,
     /// The level that is to be fitted; `None`: the one with most points.
     wanted: Option<f64>,
+}
+
+/// The three sentinels; each says more about its points than the one before.
+fn series(sentinels: &[Sentinel], wanted: Levels) -> [Series; 3] {
+    let rates = |rate: fn(&Sentinel) -> Option<f64>| {
+        let rates = sentinels.iter().filter_map(|s| Some((s.at_s, rate(s)?)));
+        rates.collect()
+    };
+    let small = Series {
+        rates: rates(|s| Some(s.throughput_pages_per_s)),
+        concerns: |_| true,
+        prefix: "",
+        operation: None,
+        agree: AGREE,
+        wanted: wanted.small,
+    };
+    let large = Series {
+        rates: rates(|s| s.large_pages_per_s),
+        concerns: is_large,
+        prefix: LARGE_PREFIX,
+        wanted: wanted.large,
+        ..small
+    };
+    let write = Series {
+        rates: rates(|s| s.write_pages_per_s),
+        concerns: writes,
+        prefix: WRITE_PREFIX,
+        operation: Some(Operation::Write),
+        agree: AGREE_WRITES,
+        wanted: wanted.write,
+    };
+    [small, large, write]
 }
 
 /// Where the level of a sentinel changes and stays changed: indices at which a new level begins, the first being 0.
@@ -166,16 +204,6 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Whether a sentinel says something about a point.
-type Concerns = fn(&MeasuredPoint) -> bool;
-
-/// The regimes of one sentinel, which follow each other in the list of all.
-struct Told {
-    concerns: Concerns,
-    first: usize,
-    regimes: Vec<Regime>,
-}
-
 /// Gives every point its regime. Where the bandwidth or the writes changed their level, large I/Os or writes have stretches of
 /// their own; `fill_cliff` is the time at which writing the file in full slowed down, if it did.
 pub(super) fn assign(
@@ -188,55 +216,25 @@ pub(super) fn assign(
     let end_s = end_s
         .chain(sentinels.iter().map(|s| s.at_s))
         .fold(0.0, f64::max);
-    let rates = |rate: fn(&Sentinel) -> Option<f64>| {
-        let rates = sentinels.iter().filter_map(|s| Some((s.at_s, rate(s)?)));
-        rates.collect()
-    };
-    let small = Series {
-        rates: rates(|s| Some(s.throughput_pages_per_s)),
-        prefix: "",
-        operation: None,
-        agree: AGREE,
-        wanted: wanted.small,
-    };
-    let large = Series {
-        rates: rates(|s| s.large_pages_per_s),
-        prefix: LARGE_PREFIX,
-        operation: None,
-        agree: AGREE,
-        wanted: wanted.large,
-    };
-    let write = Series {
-        rates: rates(|s| s.write_pages_per_s),
-        prefix: WRITE_PREFIX,
-        operation: Some(Operation::Write),
-        agree: AGREE_WRITES,
-        wanted: wanted.write,
-    };
-    let kinds: [(Series, Concerns); 3] = [(small, |_| true), (large, is_large), (write, writes)];
     let mut regimes: Vec<Regime> = Vec::new();
-    let mut told: Vec<Told> = Vec::new();
-    for (series, concerns) in kinds {
+    let mut told: Vec<(Concerns, Range<usize>)> = Vec::new();
+    for series in series(sentinels, wanted) {
         let steady = points.iter().filter(|t| t.taken == Taken::Steady);
-        let own: Vec<&MeasuredPoint> = steady.map(|t| &t.point).filter(|p| concerns(p)).collect();
-        let stretches = stretches(&series, &own, end_s);
+        let own = steady.map(|t| &t.point).filter(|p| (series.concerns)(p));
+        let stretches = stretches(&series, &own.collect::<Vec<_>>(), end_s);
         let says_something = stretches.len() > 1 || stretches.iter().any(|r| !r.usable);
         if told.is_empty() || says_something {
-            told.push(Told {
-                concerns,
-                first: regimes.len(),
-                regimes: stretches.clone(),
-            });
+            let first = regimes.len();
             regimes.extend(stretches);
+            told.push((series.concerns, first..regimes.len()));
         }
     }
     // The first that may not be fitted; else the one that says most about the point.
     let regime_of = |point: &MeasuredPoint| {
         let mut own = 0;
-        for told in told.iter().filter(|t| (t.concerns)(point)) {
-            let place = at(&told.regimes, point.began_s);
-            own = told.first + place;
-            if !told.regimes[place].usable {
+        for (_, range) in told.iter().filter(|(concerns, _)| concerns(point)) {
+            own = range.start + at(&regimes[range.clone()], point.began_s);
+            if !regimes[own].usable {
                 break;
             }
         }
