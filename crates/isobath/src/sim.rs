@@ -306,6 +306,12 @@ mod simulated {
             global + queued + local + new
         }
 
+        /// Free frames that each worker keeps for itself.
+        #[must_use]
+        pub fn free_frames_kept(&self) -> Vec<usize> {
+            self.driver.locals.iter().map(|l| l.free_count()).collect()
+        }
+
         /// Closes the store, as [`Store::close`] does.
         ///
         /// # Errors

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Random, assert_sound, parameter, tiny, value};
+use common::{Random, assert_sound, key, parameter, tiny, value};
 use isobath::{Error, Options, Simulation, Tree, Volume};
 use isobath_io::{FaultDevice, FaultPlan};
 
@@ -379,4 +379,23 @@ fn many_tasks_on_several_workers_agree_with_their_models() {
         };
         run(seed, &case);
     }
+}
+
+/// The worker that drops a tree frees its frames; another one's commit may wait for one of them, and be waited for.
+#[test]
+fn frames_of_a_dropped_tree_are_for_every_worker() {
+    let volume = Volume::from_device(device(1, None));
+    let simulation = Simulation::new(volume, &tiny(2, 16), 1).unwrap();
+    let store = simulation.store();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..1000 {
+        tree.insert(&key(n), &value(n, 300)).unwrap();
+    }
+    store.drop_tree("t").unwrap();
+    let stats = store.stats();
+    let kept = simulation.free_frames_kept();
+    let fair = stats.pool_frames as usize / 32;
+    assert!(kept.iter().all(|&kept| kept <= fair), "{kept:?}");
+    assert!(stats.pool_free_frames as usize > 4 * fair, "{stats:?}");
+    simulation.close().unwrap();
 }

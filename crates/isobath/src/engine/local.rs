@@ -246,9 +246,15 @@ impl Local {
     }
 
     /// Puts a frame back whose latch is held exclusively and which is in no
-    /// replacement queue.
+    /// replacement queue. The worker keeps a batch; what is beyond that, as
+    /// after the drop of a tree, is anybody's.
     pub(super) fn give_frame(&self, frame: FrameId) {
-        self.free.borrow_mut().push(frame);
+        let mut free = self.free.borrow_mut();
+        if free.len() < self.batch {
+            free.push(frame);
+        } else {
+            self.engine.free_frames.lock().push(frame);
+        }
     }
 
     /// Brings the worker's free frames up to a batch: from those that nobody
