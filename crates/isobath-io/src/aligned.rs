@@ -4,8 +4,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// The size from which a buffer is aligned to a huge page and the kernel advised to use huge pages.
-const HUGE: usize = 2 << 20;
+/// Bytes of a huge page: from this size on a buffer is aligned to one, and the kernel advised to use them.
+pub const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory that direct I/O accepts: aligned to 4 KiB; to 2 MiB, with huge pages advised, from 2 MiB up. It never
 /// moves: the address stays the same when the value itself is moved.
@@ -37,16 +37,16 @@ impl AlignedBuf {
         let Some(ptr) = NonNull::new(raw) else {
             handle_alloc_error(layout)
         };
-        if len >= HUGE && !cfg!(miri) {
+        if len >= HUGE_PAGE && !cfg!(miri) {
             // SAFETY: the range was just allocated and is page-aligned at its start; advice changes no contents. A
             // refusal only costs speed.
-            unsafe { libc::madvise(raw.cast(), len & !(HUGE - 1), libc::MADV_HUGEPAGE) };
+            unsafe { libc::madvise(raw.cast(), len & !(HUGE_PAGE - 1), libc::MADV_HUGEPAGE) };
         }
         AlignedBuf { ptr, len }
     }
 
     fn layout(len: usize) -> Layout {
-        let align = if len >= HUGE { HUGE } else { 4096 };
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { 4096 };
         match Layout::from_size_align(len, align) {
             Ok(layout) => layout,
             Err(_) => panic!("a buffer of {len} bytes exceeds the address space"),
@@ -120,9 +120,9 @@ mod tests {
 
     #[test]
     fn aligned_zeroed_and_stable() {
-        for len in [0, 1, 512, 4096, 65536, HUGE, 3 * HUGE + 4096] {
+        for len in [0, 1, 512, 4096, 65536, HUGE_PAGE, 3 * HUGE_PAGE + 4096] {
             let mut buf = AlignedBuf::new(len);
-            let align = if len >= HUGE { HUGE } else { 4096 };
+            let align = if len >= HUGE_PAGE { HUGE_PAGE } else { 4096 };
             if len > 0 {
                 assert_eq!(buf.as_ptr() as usize % align, 0);
             }

@@ -43,7 +43,7 @@ mod stats;
 mod volume;
 mod waker;
 
-pub use aligned::AlignedBuf;
+pub use aligned::{AlignedBuf, HUGE_PAGE};
 pub use device::{Channel, ChannelOptions, Device, LOG_OFFSET, Layout, QueueFull};
 pub use error::{ChannelError, IoError, IoErrorKind, VolumeError};
 pub use fault::{Fault, FaultDevice, FaultPlan, FaultRule, Survivors, Trigger};

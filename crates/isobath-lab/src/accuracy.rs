@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isobath_model::ModelKind;
+use isobath_model::profile::Levels;
 
-use crate::drive_model::{self, Evaluation, Levels};
+use crate::drive_model::{self, Evaluation};
 use crate::probe::{self, Grid, ProbePlan};
 use crate::{LabError, Monitor};
 

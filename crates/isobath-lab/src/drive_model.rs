@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::Path;
 
 use isobath_model::advise::{Advice, AdviseError};
-pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict, Levels};
+use isobath_model::profile::Levels;
+pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
 use isobath_model::report::ModelReport;
 use isobath_model::workload::Workload;
 use isobath_model::{HeldOutError, ModelKind};
@@ -198,7 +199,8 @@ fn between_runs(train: &DeviceProfile, test: &DeviceProfile) -> Option<HeldOutEr
     HeldOutError::from_errors(&errors)
 }
 
-/// How much faster (above 1) or slower the drive was in the test run where it is judged, by sentinel.
+/// How much faster (above 1) or slower the drive was in the test run where it is judged, by sentinel: ratios, not
+/// rates.
 fn sentinel_ratios(train: &DeviceProfile, test: &DeviceProfile) -> Levels {
     let ratio = |train: Option<f64>, test: Option<f64>| Some(test? / train?);
     let (before, after) = (train.levels(), test.levels());

@@ -92,15 +92,20 @@ impl Machine {
         Machine {
             cpu: proc_field("/proc/cpuinfo", "model name"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: proc_field("/proc/meminfo", "MemTotal")
-                .trim_end_matches(" kB")
-                .parse::<u64>()
-                .map_or(0, |kib| kib * 1024),
+            memory_bytes: memory_bytes(),
             kernel: read_line("/proc/sys/kernel/osrelease"),
             file_system,
             device,
         }
     }
+}
+
+/// Bytes of memory of this machine; 0 if that cannot be found out.
+pub(crate) fn memory_bytes() -> u64 {
+    proc_field("/proc/meminfo", "MemTotal")
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .map_or(0, |kib| kib * 1024)
 }
 
 fn read_line(path: impl AsRef<Path>) -> String {

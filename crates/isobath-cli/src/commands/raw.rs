@@ -125,7 +125,7 @@ fn plans(args: &RawArgs) -> Result<Vec<RawPlan>, Failure> {
         bytes: args.bytes.map(|size| size.0),
         stripe_unit_bytes: small(args.stripe_unit, "--stripe-unit")?,
         durable: args.durable,
-        memory_bytes: args.buffers.map_or(0, |size| size.0),
+        buffer_bytes: args.buffers.map_or(0, |size| size.0),
         wait_min: args.wait_min,
         direct: !args.buffered,
         register_buffers: !args.unregistered,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use isobath_io::{Backend, Io, Volume};
 use serde::{Deserialize, Serialize};
 
+use crate::machine;
 use crate::raw::RawError;
 
 /// Where the I/Os go.
@@ -104,7 +105,7 @@ pub struct RawPlan {
     pub depth: u32,
     /// Bytes of memory that the I/Os of all threads go round in; default 0, a page for each I/O in flight, which the
     /// processor's caches hold. The pool of an engine does not fit there.
-    pub memory_bytes: u64,
+    pub buffer_bytes: u64,
     /// Completions that a thread waits for before it goes on (at most half of what is in flight); default 16. Fewer cost
     /// more CPU per I/O.
     pub wait_min: u32,
@@ -140,7 +141,7 @@ impl Default for RawPlan {
             durable: false,
             threads: 1,
             depth: 128,
-            memory_bytes: 0,
+            buffer_bytes: 0,
             wait_min: 16,
             model: IoModel::AllToAll,
             backend: RawBackend::Auto,
@@ -157,9 +158,6 @@ impl Default for RawPlan {
 /// Bytes of a scratch target unless said otherwise.
 pub(super) const SCRATCH_BYTES: u64 = 1 << 30;
 
-/// More memory than that is a slip of the keyboard.
-const MEMORY_BYTES_MAX: u64 = 1 << 40;
-
 impl RawPlan {
     /// Whether the target may be written.
     pub(super) fn writable(&self) -> bool {
@@ -168,7 +166,7 @@ impl RawPlan {
 
     /// Pages of memory of each thread: at least one for each I/O in flight.
     pub(super) fn buffers_per_thread(&self) -> u32 {
-        let pages = self.memory_bytes / u64::from(self.page_bytes) / u64::from(self.threads);
+        let pages = self.buffer_bytes / u64::from(self.page_bytes) / u64::from(self.threads);
         u32::try_from(pages).unwrap_or(u32::MAX).max(self.depth)
     }
 
@@ -190,9 +188,10 @@ impl RawPlan {
         if page == 0 || !page.is_multiple_of(512) || u64::from(page) > Io::MAX_LEN {
             return Err(bad("page_bytes", "a multiple of 512 up to 1 GiB", page));
         }
-        if self.memory_bytes > MEMORY_BYTES_MAX {
-            let must = format!("at most {MEMORY_BYTES_MAX}");
-            return Err(bad("memory_bytes", &must, self.memory_bytes));
+        let most = machine::memory_bytes() / 2;
+        if self.buffer_bytes > most {
+            let must = format!("at most {most}, half of this machine's memory");
+            return Err(bad("buffer_bytes", &must, self.buffer_bytes));
         }
         if self.read_percent < 100 && !self.writable() {
             let found = self.read_percent;

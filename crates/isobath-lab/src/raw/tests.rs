@@ -141,7 +141,7 @@ fn more_memory_than_depth_is_gone_round_in() {
     ] {
         let plan = RawPlan {
             model,
-            memory_bytes: 8 << 20,
+            buffer_bytes: 8 << 20,
             depth: 4,
             ..small(RawTarget::Memory)
         };
@@ -163,7 +163,7 @@ fn bad_plans_are_refused() {
         ("depth", |p| p.depth = 0),
         ("wait_min", |p| p.wait_min = 0),
         ("duration_ms", |p| p.duration_ms = 0),
-        ("memory_bytes", |p| p.memory_bytes = u64::MAX),
+        ("buffer_bytes", |p| p.buffer_bytes = 1 << 50),
         ("page_bytes", |p| p.page_bytes = 1000),
         ("io_threads", |p| {
             p.model = IoModel::DedicatedThreads { io_threads: 0 }

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use isobath_io::{AlignedBuf, Channel, ChannelOptions, ChannelStats, Completion, Io, Volume};
+use isobath_io::{
+    AlignedBuf, Channel, ChannelOptions, ChannelStats, Completion, HUGE_PAGE, Io, Volume,
+};
 
 use crate::raw::load::{Phase, Place, Shared};
 use crate::raw::plan::RawPlan;
@@ -16,9 +18,6 @@ pub(super) struct Measured {
     pub(super) stats: ChannelStats,
     pub(super) window: Duration,
 }
-
-/// Multiples of this size get huge pages from [`AlignedBuf`].
-const HUGE_PAGE: usize = 2 << 20;
 
 /// A channel with a buffer per I/O in flight, or more.
 pub(super) struct Lane {

@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
+use isobath_io::HUGE_PAGE;
+
 use super::latch::Latch;
 use super::mapping::FrameId;
 use super::words::Words;
@@ -64,8 +66,6 @@ struct Region {
     raw_len: usize,
     len: usize,
 }
-
-const HUGE_PAGE: usize = 2 << 20;
 
 impl Region {
     fn map(len: usize) -> std::io::Result<Region> {
