@@ -52,7 +52,7 @@ fn accuracy(args: &ModelArgs, path: &Path, global: &GlobalArgs) -> Result<Evalua
     // Test files have no name once they are open, so there is nothing to remove.
     let progress = Progress::start(global.quiet, Vec::new())?;
     progress.say(&format!(
-        "This makes test files in {}, writes and measures them and removes them, for {:.0} to {:.0} minutes.",
+        "This makes a test file in {}, writes and measures it and removes it, for {:.0} to {:.0} minutes.",
         path.display(),
         least / 60.0,
         most / 60.0

@@ -22,6 +22,7 @@ use isobath_model::{OperatingPoint, PAGE_BYTES};
 use serde::Serialize;
 
 use crate::{LabError, Monitor};
+pub(crate) use target::Opened;
 pub use target::{Intent, intent};
 use visits::{Enough, Visits};
 
@@ -340,7 +341,22 @@ impl Prepared {
     /// [`LabError::Interrupted`] after Ctrl-C, the partial profile being written; [`LabError::NoSpace`],
     /// [`LabError::Volume`] and [`LabError::Raw`] otherwise.
     pub fn run(self, monitor: &dyn Monitor) -> Result<DeviceProfile, LabError> {
-        run::run(self, monitor)
+        let opened = self.open()?;
+        self.run_on(&opened, monitor)
+    }
+
+    /// Opens the target, for [`Self::run_on`].
+    pub(crate) fn open(&self) -> Result<Opened, LabError> {
+        Opened::open(&self.intent, self.plan.bytes, self.plan.destroy)
+    }
+
+    /// As [`Self::run`], on a target that may have been probed before: the same place of the same drive.
+    pub(crate) fn run_on(
+        self,
+        opened: &Opened,
+        monitor: &dyn Monitor,
+    ) -> Result<DeviceProfile, LabError> {
+        run::run(self, opened, monitor)
     }
 }
 

@@ -51,12 +51,15 @@ struct Session<'a> {
     writes: bool,
 }
 
-pub(super) fn run(prepared: Prepared, monitor: &dyn Monitor) -> Result<DeviceProfile, LabError> {
+pub(super) fn run(
+    prepared: Prepared,
+    opened: &Opened,
+    monitor: &dyn Monitor,
+) -> Result<DeviceProfile, LabError> {
     let plan = &prepared.plan;
-    let opened = Opened::open(&prepared.intent, plan.bytes, plan.destroy)?;
     let start = Instant::now();
     let ticks = CpuTicks::now();
-    let mut profile = describe(plan, &opened);
+    let mut profile = describe(plan, opened);
     let gauge = Gauge {
         volume: &opened.volume,
         bytes: opened.bytes,
@@ -90,7 +93,7 @@ pub(super) fn run(prepared: Prepared, monitor: &dyn Monitor) -> Result<DevicePro
         slices: 0,
     };
     let outcome = session
-        .ready_drive(&opened, monitor)
+        .ready_drive(opened, monitor)
         .and_then(|()| session.measure(monitor));
     session.profile.complete = outcome.is_ok();
     // Before any point there is nothing worth a file.

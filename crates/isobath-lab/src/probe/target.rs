@@ -74,7 +74,7 @@ pub fn intent(path: &Path) -> Result<Intent, LabError> {
 }
 
 /// An open target.
-pub(super) struct Opened {
+pub(crate) struct Opened {
     pub(super) volume: Volume,
     pub(super) bytes: u64,
     pub(super) kind: TargetKind,
