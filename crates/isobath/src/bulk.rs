@@ -142,8 +142,8 @@ fn load_in_task(
             Err(error)
         }
     };
-    for extent in extents {
-        extent::free_descriptor(local, extent.bytes())?;
+    for extent in &extents {
+        local.engine.transactions.free_large(local, extent);
     }
     outcome
 }
@@ -218,7 +218,7 @@ fn push_extent(
     let written = extent::write_all(local, value)?;
     let pushed = loader.push(key, ValueRef::extent(&written.encode()));
     if pushed.is_err() {
-        extent::free(local, written)?;
+        local.engine.transactions.free_unborn(local, written);
     }
     pushed
 }

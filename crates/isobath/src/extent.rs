@@ -552,20 +552,13 @@ fn is_there(local: &Local, extent: Extent) -> Result<bool, Error> {
     }
 }
 
-/// As [`free`], by the value's descriptor.
+/// Frees all chunks of a value that nothing names any more, by its descriptor; a record of its own says so.
 pub(crate) fn free_descriptor(local: &Local, descriptor: &[u8]) -> Result<(), Error> {
-    free(local, decode(descriptor)?)
+    let extent = decode(descriptor)?;
+    free_promised(local, extent, extent.token())
 }
 
-/// Frees all chunks of a value that nothing names any more; a record of its own says so.
-pub(crate) fn free(local: &Local, extent: Extent) -> Result<(), Error> {
-    let ids = chunk_ids(local, extent)?;
-    free_chunks(local, &[extent.token()], None, ids.into_iter());
-    Ok(())
-}
-
-/// As [`free`], of a value that was taken out of its tree earlier and has belonged
-/// to `token` since.
+/// As [`free_descriptor`], of a value whose chunks belong to `token`.
 pub(crate) fn free_promised(local: &Local, extent: Extent, token: Token) -> Result<(), Error> {
     let ids = chunk_ids(local, extent)?;
     free_chunks(local, &[token], None, ids.into_iter());

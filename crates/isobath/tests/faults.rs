@@ -361,6 +361,38 @@ fn a_failed_write_while_creating_is_an_error() {
 }
 
 #[test]
+fn a_large_value_whose_commit_fails_leaves_no_chunks() {
+    let device = FaultDevice::new(0, FaultPlan::new(5).sleeps(true));
+    let options = tiny(2, 8).log_bytes(4 << 20);
+    let store = Store::create_on_volume(Volume::from_device(device.clone()), &options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    // Gaps between the page ids in use, so that a chunk lists those of a value.
+    for n in 0..64 {
+        tree.insert(&common::key(n), &value(n, 1500)).unwrap();
+    }
+    for n in (0..64).step_by(2) {
+        tree.remove(&common::key(n)).unwrap();
+    }
+    let large = common::key(64);
+    tree.insert(&large, &value(0, 40_000)).unwrap();
+
+    let every_read =
+        FaultRule::new(Fault::Error(IoErrorKind::Media), Trigger::From(0)).ops(&[Op::Read]);
+    device.add_rule(every_read);
+    // Neither the list of the old value can be read, nor that of the new one, which nobody gets.
+    let error = tree.insert(&large, &value(1, 40_000)).unwrap_err();
+    assert!(is_io(&error), "{error}");
+    for n in 65..75 {
+        tree.insert(&common::key(n), b"each commit frees what is left to free")
+            .unwrap();
+    }
+    device.clear_rules();
+    assert_sound(&store, Some(32 + 1 + 10));
+    assert_eq!(tree.get(&large).unwrap(), Some(value(0, 40_000)));
+    store.close().unwrap();
+}
+
+#[test]
 fn a_device_without_space_is_a_full_volume() {
     let plan = FaultPlan::new(3).space_bytes(12 << 20).sleeps(true);
     let volume = Volume::from_device(FaultDevice::new(0, plan));

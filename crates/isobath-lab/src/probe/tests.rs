@@ -70,6 +70,27 @@ fn a_probe_measures_its_whole_plan_and_leaves_only_the_profile() {
 }
 
 #[test]
+fn one_test_file_serves_several_probes() {
+    let dir = dir();
+    let plan = tiny(&dir, 3);
+    let output = dir.path().join("q.json");
+    let other = prepare(ProbePlan {
+        seed: 2,
+        output,
+        ..plan.clone()
+    });
+    let first = prepare(plan).unwrap();
+    let opened = first.open().unwrap();
+    for probe in [first, other.unwrap()] {
+        let profile = probe.run_on(&opened, &Silent).unwrap();
+        assert!(profile.complete && profile.points.len() >= 3);
+    }
+    let mut left = names(&dir);
+    left.sort();
+    assert_eq!(left, ["p.json", "q.json"]);
+}
+
+#[test]
 fn an_interrupted_probe_goes_on_where_it_stopped() {
     let dir = dir();
     let plan = tiny(&dir, 8);

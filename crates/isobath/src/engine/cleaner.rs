@@ -85,7 +85,7 @@ impl Local {
     }
 
     /// Everything is live, or what died lies in segments that are open, being
-    /// written or being cleaned.
+    /// written or being cleaned, or that cannot be cleaned.
     fn nothing_to_clean(&self) {
         let engine = &self.engine;
         if engine.has_graves() {

@@ -131,6 +131,8 @@ pub(crate) struct Space {
     waste: Vec<u32>,
     /// Victims that are being cleaned.
     cleaning: u32,
+    /// How long cleaning has gone on alone.
+    effort: Effort,
     /// Pages start at multiples of this in their segment.
     chunk_align: u32,
     /// What lies in sealed segments that have no summary, as after a crash.
@@ -139,6 +141,23 @@ pub(crate) struct Space {
     system: u32,
     /// No segment becomes free: somebody reads what is dead already.
     keeps_dead: bool,
+}
+
+/// What cleaning has done since something happened that may let it gain room.
+#[derive(Default)]
+struct Effort {
+    moved_bytes: u64,
+    /// What lived in the volume when that happened.
+    live_bytes: u64,
+}
+
+impl Effort {
+    fn begin(&mut self, live_bytes: u64) {
+        *self = Effort {
+            moved_bytes: 0,
+            live_bytes,
+        };
+    }
 }
 
 impl Space {
@@ -171,6 +190,7 @@ impl Space {
             live_chunk_bytes: 0,
             waste: vec![0; system as usize],
             cleaning: 0,
+            effort: Effort::default(),
             chunk_align,
             unsummarized: HashMap::new(),
             system,
@@ -188,6 +208,7 @@ impl Space {
     pub(crate) fn grow(&mut self, segments: u32) {
         let before = self.table.len();
         self.table.grow(segments);
+        self.effort.begin(self.live_bytes);
         let pages = u64::from(segments) * u64::from(self.segment_bytes()) / PAGE_SIZE as u64;
         if self.policy.resized(pages) {
             self.histories.forget();
@@ -334,8 +355,12 @@ impl Space {
                 Content::Chunks => stream.index() + usize::from(self.policy.streams()),
             };
             let address = self.append(slot, stream, request, seqs, closing)?;
-            if request.write.cause == Cause::User {
-                self.now += 1;
+            match request.write.cause {
+                Cause::User => {
+                    self.now += 1;
+                    self.effort.begin(self.live_bytes);
+                }
+                Cause::Relocated => self.effort.moved_bytes += u64::from(request.write.bytes),
             }
             placed.push(Placed {
                 token: request.write.token,
@@ -565,6 +590,7 @@ impl Space {
     /// Ends that; frees the segments in which everything has died meanwhile.
     pub(crate) fn release_dead(&mut self) {
         self.keeps_dead = false;
+        self.effort.begin(self.live_bytes);
         for segment in 0..self.segments() {
             let _ = self.free_if_empty(segment);
         }
@@ -599,8 +625,10 @@ impl Space {
     /// What lives in a victim fits one segment. So as long as no more victims
     /// are cleaned at a time than segments are free, and in reserve, every one
     /// of them finds room to the end.
+    ///
+    /// `None` if there is no such segment, or if cleaning goes round in circles.
     pub(crate) fn begin_cleaning(&mut self) -> Option<u32> {
-        if self.cleaning >= self.free_segments().min(self.kept()) {
+        if self.cleaning >= self.free_segments().min(self.kept()) || self.cleaning_is_futile() {
             return None;
         }
         let mut victims = Vec::with_capacity(1);
@@ -654,6 +682,15 @@ impl Space {
         let all = (0..self.segments()).map(SegmentId);
         let taken = all.filter(|&id| self.table.state(id) == SegmentState::Cleaning);
         (taken.count() as u32).saturating_sub(self.cleaning)
+    }
+
+    /// Whether cleaning goes round in circles: it has moved as much as lives here twice, nobody else got a place and nothing
+    /// died meanwhile, and there are segments that it cannot clean.
+    fn cleaning_is_futile(&mut self) -> bool {
+        if self.live_bytes < self.effort.live_bytes {
+            self.effort.begin(self.live_bytes);
+        }
+        self.effort.moved_bytes > 2 * self.effort.live_bytes && self.given_up() > 0
     }
 
     /// Spare segments up to which cleaning is worth while: a few more than

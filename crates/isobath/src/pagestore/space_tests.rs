@@ -13,33 +13,43 @@ fn space() -> (Space, ReservedWords) {
     (Space::new(900, SEGMENT_BYTES, 4096, 1, policy), seqs)
 }
 
+/// Writes a page; where it is, unless there is no segment for it.
+fn write(space: &mut Space, seqs: &ReservedWords, page: u64, cause: Cause) -> Option<Address> {
+    let request = Request {
+        page: PageId(page),
+        write: PageWrite {
+            token: 0,
+            bytes: PAGE_SIZE as u32,
+            cause,
+            history: History::UNKNOWN,
+            rate: 0.0,
+        },
+    };
+    let (mut placed, mut closing) = (Vec::new(), Vec::new());
+    let outcome = space.place(Content::Pages, &[request], seqs, &mut placed, &mut closing);
+    for closing in closing {
+        space.written(closing.segment);
+    }
+    outcome.ok()?;
+    space.written(placed[0].address.segment());
+    Some(placed[0].address)
+}
+
 /// Writes new pages until a user finds no segment any more; where they are.
 fn fill(space: &mut Space, seqs: &ReservedWords, next_page: &mut u64) -> Vec<Address> {
-    let mut addresses = Vec::new();
-    loop {
-        let request = Request {
-            page: PageId(*next_page),
-            write: PageWrite {
-                token: 0,
-                bytes: PAGE_SIZE as u32,
-                cause: Cause::User,
-                history: History::UNKNOWN,
-                rate: 0.0,
-            },
-        };
-        let (mut placed, mut closing) = (Vec::new(), Vec::new());
-        let outcome = space.place(Content::Pages, &[request], seqs, &mut placed, &mut closing);
-        for closing in closing {
-            space.written(closing.segment);
-        }
-        for placed in placed {
-            space.written(placed.address.segment());
-            addresses.push(placed.address);
-            *next_page += 1;
-        }
-        if outcome.is_err() {
-            return addresses;
-        }
+    std::iter::from_fn(|| {
+        let address = write(space, seqs, *next_page, Cause::User)?;
+        *next_page += 1;
+        Some(address)
+    })
+    .collect()
+}
+
+/// Moves pages once each, as cleaning does.
+fn move_all(space: &mut Space, seqs: &ReservedWords, addresses: &mut [Address]) {
+    for (page, address) in (1..).zip(addresses) {
+        let moved = write(space, seqs, page, Cause::Relocated).unwrap();
+        space.kill(std::mem::replace(address, moved));
     }
 }
 
@@ -91,4 +101,43 @@ fn the_smallest_spaces_keep_a_segment_for_cleaning() {
     space.keep_checkpoint_room(false);
     fill(&mut space, &seqs, &mut 1);
     assert_eq!(space.free_segments(), 1);
+}
+
+#[test]
+fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
+    let (mut space, seqs) = space();
+    let mut page = 1;
+    let mut addresses = fill(&mut space, &seqs, &mut page);
+    for _ in 0..3 {
+        move_all(&mut space, &seqs, &mut addresses);
+    }
+    assert!(!space.cleaning_is_futile(), "every segment can be cleaned");
+
+    // One that cannot: cleaning it ends without having moved anything.
+    let victim = space.begin_cleaning().unwrap();
+    assert!(!space.end_cleaning(victim));
+    assert_eq!(space.given_up(), 1);
+    assert!(space.cleaning_is_futile());
+
+    // Something dies elsewhere: that may be enough.
+    let dead = addresses.iter().position(|a| a.segment() != victim);
+    space.kill(addresses.swap_remove(dead.unwrap()));
+    assert!(!space.cleaning_is_futile());
+    addresses.retain(|a| a.segment() != victim);
+    move_all(&mut space, &seqs, &mut addresses);
+    assert!(!space.cleaning_is_futile(), "each page was moved once");
+    move_all(&mut space, &seqs, &mut addresses);
+    move_all(&mut space, &seqs, &mut addresses);
+    assert!(space.cleaning_is_futile());
+
+    // A larger volume.
+    space.grow(910);
+    assert!(!space.cleaning_is_futile());
+    for _ in 0..3 {
+        move_all(&mut space, &seqs, &mut addresses);
+    }
+    assert!(space.cleaning_is_futile());
+    // A user got a place.
+    assert!(write(&mut space, &seqs, page, Cause::User).is_some());
+    assert!(!space.cleaning_is_futile());
 }

@@ -21,7 +21,7 @@ use super::serializable::ReadSet;
 use super::snapshots::Registered;
 use super::tracker::Slot;
 use super::versions::{CommitNumber, OldValue};
-use super::{COLLECT_LEAST, Dead, Gate, Transactions, key_number};
+use super::{COLLECT_LEAST, Gate, Transactions, key_number};
 use crate::Error;
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
@@ -142,7 +142,7 @@ pub(crate) fn change_one(
             drop(slot);
             drop(locked);
             if let Some(dead) = dead {
-                free_large(local, &dead);
+                local.engine.transactions.free_large(local, &dead);
             }
             tidy(local, 0);
             return Ok(went);
@@ -226,7 +226,7 @@ fn apply_blindly(
 
 fn finish(local: &Local, outcome: Outcome<'_>, durability: Durability) -> Result<bool, Error> {
     for dead in &outcome.dead {
-        free_large(local, dead);
+        local.engine.transactions.free_large(local, dead);
     }
     tidy(local, outcome.versions);
     let Some(lsn) = outcome.lsn else {
@@ -261,14 +261,6 @@ fn tidy(local: &Local, added: usize) {
         transactions.make_room(log);
     }
     transactions.free_dead(local);
-}
-
-/// Frees a large value that is no longer reachable.
-fn free_large(local: &Local, descriptor: &Descriptor) {
-    // One that makes no sense was reported when it was read.
-    if let Some(extent) = Extent::decode(descriptor.bytes()) {
-        local.engine.transactions.free(local, Dead::unborn(extent));
-    }
 }
 
 /// What is logged of a commit.

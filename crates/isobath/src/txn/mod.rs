@@ -68,6 +68,8 @@ pub(crate) struct Transactions {
     pub(crate) locks: Locks,
     /// Large values that nobody can read any more, to be freed by some task.
     graveyard: Mutex<Vec<Dead>>,
+    /// Large values of which no try to free them has succeeded.
+    unreadable: Mutex<Vec<Dead>>,
     has_dead: AtomicBool,
     applying: Applying,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
@@ -111,7 +113,8 @@ impl Dead {
     }
 }
 
-/// Times that freeing a large value is tried whose list of chunks cannot be read.
+/// Times that tasks try again to free a large value whose list of chunks cannot be read, before that is left to
+/// [`Transactions::settle`].
 const FREEING_TRIES: u8 = 3;
 
 /// Counters since the store was opened.
@@ -136,6 +139,7 @@ impl Transactions {
             versions: Versions::new(config.version_bytes),
             locks: Locks::new(),
             graveyard: Mutex::new(Vec::new()),
+            unreadable: Mutex::new(Vec::new()),
             has_dead: AtomicBool::new(false),
             applying: Applying::default(),
             torn: Mutex::new(HashSet::default()),
@@ -314,26 +318,46 @@ impl Transactions {
         }
     }
 
-    /// Frees a large value that nothing names any more.
-    pub(crate) fn free(&self, local: &Local, dead: Dead) {
-        // What took it out of its tree has happened, whatever becomes of this. Where
-        // its list of chunks cannot be read now, a later task tries again; a value
-        // that stays unreadable keeps its room, and `check` finds it.
-        let freed = extent::free_promised(local, dead.extent, dead.token);
-        if freed.is_err() && dead.tries < FREEING_TRIES {
-            self.bury([Dead {
-                tries: dead.tries + 1,
-                ..dead
-            }]);
+    /// Frees a large value that no commit has named.
+    pub(crate) fn free_unborn(&self, local: &Local, extent: Extent) {
+        self.free(local, Dead::unborn(extent));
+    }
+
+    /// As [`Self::free_unborn`], by the value's descriptor.
+    pub(crate) fn free_large(&self, local: &Local, descriptor: &Descriptor) {
+        // One that makes no sense was reported when it was read.
+        if let Some(extent) = Extent::decode(descriptor.bytes()) {
+            self.free_unborn(local, extent);
         }
     }
 
-    /// Drops every version that no snapshot needs, and frees what that frees.
+    /// Frees a large value that nothing names any more.
+    fn free(&self, local: &Local, dead: Dead) {
+        // What took it out of its tree has happened, whatever becomes of this. Where
+        // its list of chunks cannot be read now, later tasks try again; a value
+        // that stays unreadable keeps its room, and `check` finds it.
+        if extent::free_promised(local, dead.extent, dead.token).is_ok() {
+            return;
+        }
+        let tries = dead.tries + 1;
+        if tries <= FREEING_TRIES {
+            self.bury([Dead { tries, ..dead }]);
+        } else {
+            self.unreadable.lock().push(Dead { tries: 0, ..dead });
+        }
+    }
+
+    /// Drops every version that no snapshot needs, and frees what that frees, with what could not be freed before.
     pub(crate) fn settle(&self, local: &Local) {
         while self.collect(&local.engine.log, COLLECT_STEP) {
             local.worker.yield_now();
         }
-        self.free_dead(local);
+        let again = std::mem::take(&mut *self.unreadable.lock());
+        self.bury(again);
+        // Bound: each round is a try of what is left.
+        while self.has_dead() {
+            self.free_dead(local);
+        }
     }
 }
 
