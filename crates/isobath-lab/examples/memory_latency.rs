@@ -4,11 +4,17 @@
 //!     cargo run --release -p isobath-lab --example memory_latency [GIB]
 //!
 //! Prints nanoseconds per dependent load, and per load when eight chains run
-//! side by side, as the lookups of a `get_many` do.
+//! side by side, as the lookups of a `get_many` do; then nanoseconds per page
+//! copied from a random place there to one in a tenth as much memory, as a read
+//! of a memory device is.
 
 use std::time::Instant;
 
+use isobath_io::AlignedBuf;
+
 const LOADS: usize = 20_000_000;
+const COPIES: usize = 1_000_000;
+const PAGE: usize = 4096;
 /// One word per cache line.
 const STEP: usize = 8;
 
@@ -43,4 +49,26 @@ fn main() {
     println!(
         "{alone:.1} ns per dependent load in {gib} GiB, {together:.1} ns with eight chains ({seen:x})"
     );
+    drop(memory);
+    println!("{:.0} ns per copied page", copy_ns(gib << 30));
+}
+
+/// Copies pages out of `bytes` bytes in huge pages, whose places nobody can foresee.
+fn copy_ns(bytes: usize) -> f64 {
+    let touched = |bytes: usize| {
+        let mut buffer = AlignedBuf::new(bytes);
+        buffer.chunks_mut(PAGE).for_each(|page| page[0] = 1);
+        buffer
+    };
+    let (from, mut to) = (touched(bytes), touched(bytes / 10 / PAGE * PAGE));
+    let mut places = fastrand::Rng::with_seed(1);
+    let began = Instant::now();
+    for _ in 0..COPIES {
+        let source = places.usize(..from.len() / PAGE) * PAGE;
+        let target = places.usize(..to.len() / PAGE) * PAGE;
+        to[target..target + PAGE].copy_from_slice(&from[source..source + PAGE]);
+    }
+    let ns = began.elapsed().as_nanos() as f64 / COPIES as f64;
+    std::hint::black_box(&to);
+    ns
 }
