@@ -22,7 +22,7 @@ pub struct AccuracyPlan {
     pub path: PathBuf,
     /// Where the three profiles are written.
     pub output: PathBuf,
-    /// Thirty test points and fewer repeats: two minutes, for a first look.
+    /// Thirty test points and fewer repeats: three minutes, for a first look.
     pub quick: bool,
     /// Go on with the profiles that are there.
     pub resume: bool,
