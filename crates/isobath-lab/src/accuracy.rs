@@ -129,11 +129,12 @@ impl AccuracyPlan {
             if !finished(plan)? {
                 monitor.say(&format!("measuring {}", plan.output.display()));
                 let prepared = probe::prepare(plan.clone())?;
-                let file = match &mut file {
-                    Some(file) => file,
-                    none => none.insert(prepared.open()?),
+                let opened = match file.take() {
+                    Some(opened) => opened,
+                    None => prepared.open()?,
                 };
-                prepared.run_on(file, monitor)?;
+                prepared.run_on(&opened, monitor)?;
+                file = Some(opened);
             }
             if levels == Levels::default() {
                 levels = drive_model::read_profile(&plan.output)?.levels();

@@ -49,7 +49,7 @@ fn accuracy(args: &ModelArgs, path: &Path, global: &GlobalArgs) -> Result<Evalua
         resume: args.resume,
     };
     let (least, most) = plan.seconds()?;
-    // Test files have no name once they are open, so there is nothing to remove.
+    // The test file has no name once it is open, so there is nothing to remove.
     let progress = Progress::start(global.quiet, Vec::new())?;
     progress.say(&format!(
         "This makes a test file in {}, writes and measures it and removes it, for {:.0} to {:.0} minutes.",

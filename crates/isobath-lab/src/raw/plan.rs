@@ -189,7 +189,8 @@ impl RawPlan {
             return Err(bad("page_bytes", "a multiple of 512 up to 1 GiB", page));
         }
         let most = machine::memory_bytes() / 2;
-        if self.buffer_bytes > most {
+        // 0: unknown.
+        if most > 0 && self.buffer_bytes > most {
             let must = format!("at most {most}, half of this machine's memory");
             return Err(bad("buffer_bytes", &must, self.buffer_bytes));
         }

@@ -4,6 +4,8 @@
 //! Pure state behind one lock that is held for one batch of pages at a time;
 //! the I/O that it implies is the caller's.
 
+mod cleaning;
+
 use std::collections::HashMap;
 
 use isobath_flash::policy::{
@@ -15,6 +17,7 @@ use super::summary::{self, Entry};
 use super::trace::PageTrace;
 use super::{Address, ReservedWords};
 use crate::page::{PAGE_SIZE, PageId};
+use cleaning::Effort;
 
 /// What is written: pages of the buffer, or chunks of large values. They go to
 /// different segments, because chunks need not start at page boundaries.
@@ -141,23 +144,6 @@ pub(crate) struct Space {
     system: u32,
     /// No segment becomes free: somebody reads what is dead already.
     keeps_dead: bool,
-}
-
-/// What cleaning has done since something happened that may let it gain room.
-#[derive(Default)]
-struct Effort {
-    moved_bytes: u64,
-    /// What lived in the volume when that happened.
-    live_bytes: u64,
-}
-
-impl Effort {
-    fn begin(&mut self, live_bytes: u64) {
-        *self = Effort {
-            moved_bytes: 0,
-            live_bytes,
-        };
-    }
 }
 
 impl Space {
@@ -618,36 +604,6 @@ impl Space {
         self.free_if_empty(segment)
     }
 
-    /// The sealed segment to clean next, which is not offered again. It stays
-    /// pinned until [`Space::end_cleaning`], so that it is not filled again
-    /// while it is being read.
-    ///
-    /// What lives in a victim fits one segment. So as long as no more victims
-    /// are cleaned at a time than segments are free, and in reserve, every one
-    /// of them finds room to the end.
-    ///
-    /// `None` if there is no such segment, or if cleaning goes round in circles.
-    pub(crate) fn begin_cleaning(&mut self) -> Option<u32> {
-        if self.cleaning >= self.free_segments().min(self.kept()) || self.cleaning_is_futile() {
-            return None;
-        }
-        let mut victims = Vec::with_capacity(1);
-        self.policy
-            .select_victims(&self.table, self.now, 1, &mut victims);
-        let victim = victims.first()?;
-        self.table.begin_cleaning(*victim);
-        self.cleaning += 1;
-        self.pin(victim.0);
-        Some(victim.0)
-    }
-
-    /// Cleaning of `segment` has ended. If something in it could not be moved it
-    /// stays as it is, and is not chosen again. Returns whether it became free.
-    pub(crate) fn end_cleaning(&mut self, segment: u32) -> bool {
-        self.cleaning -= 1;
-        self.unpin(segment)
-    }
-
     /// What fills the volume, for whoever wonders why nothing is free.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self) -> String {
@@ -670,38 +626,6 @@ impl Space {
             in_state(SegmentState::Sealed),
             in_state(SegmentState::Cleaning),
         )
-    }
-
-    /// Victims that are being cleaned now.
-    pub(crate) fn cleaning(&self) -> u32 {
-        self.cleaning
-    }
-
-    /// Segments that cannot be cleaned, because a page in them is damaged.
-    pub(crate) fn given_up(&self) -> u32 {
-        let all = (0..self.segments()).map(SegmentId);
-        let taken = all.filter(|&id| self.table.state(id) == SegmentState::Cleaning);
-        (taken.count() as u32).saturating_sub(self.cleaning)
-    }
-
-    /// Whether cleaning goes round in circles: it has moved as much as lives here twice, nobody else got a place and nothing
-    /// died meanwhile, and there are segments that it cannot clean.
-    fn cleaning_is_futile(&mut self) -> bool {
-        if self.live_bytes < self.effort.live_bytes {
-            self.effort.begin(self.live_bytes);
-        }
-        self.effort.moved_bytes > 2 * self.effort.live_bytes && self.given_up() > 0
-    }
-
-    /// Spare segments up to which cleaning is worth while: a few more than
-    /// `enough`, or most of what perfect packing would leave. Without the second
-    /// bound a full volume would be cleaned for ever, for room that is not there.
-    pub(crate) fn cleaning_goal(&self, enough: u32) -> u32 {
-        let footprint = self.live_bytes + chunk_waste(self.live_chunk_bytes);
-        let packed = footprint.div_ceil(page_payload(self.segment_bytes()));
-        let kept = u64::from(self.system + self.streams() + self.reserve);
-        let reachable = u64::from(self.segments()).saturating_sub(packed + kept) as u32;
-        enough.min(reachable - reachable / 4).max(1)
     }
 
     /// The history of `page`, stored at `address`: its own where the policy keeps one per page, else its segment's.
@@ -786,6 +710,7 @@ impl Space {
         self.free.clear();
         self.live_bytes = live.iter().map(|live| u64::from(live.0)).sum();
         self.live_chunk_bytes = chunk_bytes;
+        self.effort.begin(self.live_bytes);
         for segment in (self.system..self.segments()).rev() {
             let words = words.get(segment as usize).copied().unwrap_or_default();
             let (bytes, pages) = live.get(segment as usize).copied().unwrap_or_default();

@@ -141,3 +141,29 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     assert!(write(&mut space, &seqs, page, Cause::User).is_some());
     assert!(!space.cleaning_is_futile());
 }
+
+#[test]
+fn cleaning_after_opening_is_judged_by_what_lives_there() {
+    let (mut before, seqs) = space();
+    let mut addresses = fill(&mut before, &seqs, &mut 1);
+    let segments = 0..before.segments();
+    let words: Vec<[u64; 4]> = segments
+        .clone()
+        .map(|s| before.to_words(s, &seqs))
+        .collect();
+    let live = segments.map(|segment| {
+        let there = addresses.iter().filter(|a| a.segment() == segment);
+        let pages = there.count() as u32;
+        (pages * PAGE_SIZE as u32, pages)
+    });
+    let live: Vec<(u32, u32)> = live.collect();
+    let (mut opened, _) = space();
+    opened.restore(&words, &live, 0, &seqs);
+
+    let victim = opened.begin_cleaning().unwrap();
+    assert!(!opened.end_cleaning(victim));
+    assert_eq!(opened.given_up(), 1);
+    addresses.retain(|a| a.segment() != victim);
+    move_all(&mut opened, &seqs, &mut addresses);
+    assert!(!opened.cleaning_is_futile(), "each page was moved once");
+}
