@@ -292,6 +292,56 @@ fn the_engine_reaches_the_system_only_through_its_io_layer() {
     }
 }
 
+/// Where the engine's shared state must not come from: a simulation can
+/// interrupt between two accesses only where they go through `crate::sync`.
+const OUTSIDE_SYNC: &[&str] = &[
+    "std::sync::atomic",
+    "std::sync::{atomic",
+    "std::sync::Mutex",
+    "std::sync::RwLock",
+    "std::sync::Condvar",
+    "OnceCell",
+    "LazyLock",
+    "parking_lot",
+    "hint::spin_loop",
+];
+
+/// Lines of a source that share state with other threads past `crate::sync`.
+fn unseen_sharing(source: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (number, line) in source.lines().enumerate() {
+        let code = line.trim();
+        let imports_cells = code.contains("std::sync::") && code.contains("OnceLock");
+        let named = OUTSIDE_SYNC.iter().any(|word| code.contains(word));
+        if !code.starts_with("//") && (imports_cells || named) {
+            found.push((number + 1, code));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_engine_shares_state_only_through_its_sync_module() {
+    let root = crates_dir().join("isobath/src");
+    let mut files = Vec::new();
+    rust_files(&root, &mut files);
+    let mut wrong = Vec::new();
+    for path in files {
+        if path.ends_with("src/sync.rs") || path.starts_with(root.join("sync")) {
+            continue;
+        }
+        let source = fs::read_to_string(&path).unwrap();
+        for (line, code) in unseen_sharing(&source) {
+            wrong.push(format!("{}:{line}: {code}", path.display()));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "atomics, locks and cells come from crate::sync:\n{}",
+        wrong.join("\n")
+    );
+}
+
 /// The checks above must be able to fail.
 mod the_check_itself {
     use super::*;
@@ -338,5 +388,18 @@ mod the_check_itself {
         let manifest = "[dependencies]\nisobath-io.workspace = true\nlibc = \"1\"\nisobath = { path = \"..\" }\n[dev-dependencies]\nisobath-lab.workspace = true\n";
         let names: Vec<_> = dependencies(manifest).into_iter().collect();
         assert_eq!(names, ["isobath", "isobath-io"]);
+    }
+
+    #[test]
+    fn finds_what_is_shared_past_sync() {
+        for line in [
+            "use std::sync::atomic::AtomicU64;",
+            "use std::sync::{Arc, OnceLock};",
+            "    lock: parking_lot::Mutex<u8>,",
+        ] {
+            assert_eq!(unseen_sharing(line).len(), 1, "{line}");
+        }
+        let fine = "use crate::sync::atomic::AtomicU64;\nuse std::sync::Arc;\n// std::sync::atomic";
+        assert!(unseen_sharing(fine).is_empty());
     }
 }

@@ -2,13 +2,13 @@
 //! builds the tree's pages from them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use oneshot::{AsyncReceiver, Sender};
 
 use crate::btree::{self, Descriptor, Loader, ValueRef};
 use crate::engine::{Counters, Local, TaskContext};
 use crate::sched::block_on;
+use crate::sync::atomic::Ordering;
 use crate::tree::{Tree, TreeState, check_key, check_value};
 use crate::txn::Gate;
 use crate::{Error, extent};

@@ -1,13 +1,12 @@
 //! Reading many keys at once: cache misses overlap on the calling thread, page
 //! faults on the workers.
 
-use parking_lot::Mutex;
-
 use crate::Error;
 use crate::btree::{Batch, Lookup, ValueKind};
 use crate::engine::Local;
 use crate::page::PageId;
 use crate::runtime::Job;
+use crate::sync::Mutex;
 use crate::tree::{Tree, get_in_task};
 
 /// Keys that are looked up before their values are handed out.

@@ -3,7 +3,6 @@
 
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::Error;
@@ -17,6 +16,7 @@ use crate::log::{Reader, Tier};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::runtime::{Job, Runtime};
 use crate::sched::block_on;
+use crate::sync::atomic::Ordering;
 use crate::task::TaskHandle;
 
 /// Share of the pool, in bytes, that the changes may take which are applied

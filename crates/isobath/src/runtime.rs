@@ -4,14 +4,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-
-use parking_lot::Mutex;
 
 use crate::Error;
 use crate::engine::{Engine, Local};
 use crate::sched::block_on;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::task::{TaskHandle, TaskPanic};
 
 /// Work for a worker that may borrow from whoever waits for it.

@@ -25,10 +25,10 @@ pub(crate) fn drive_to_end() {}
 
 #[cfg(any(test, feature = "simulation"))]
 mod simulated {
+    use crate::sync::atomic::Ordering;
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
     use std::sync::Arc;
-    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     use isobath_flash::rng::Rng;

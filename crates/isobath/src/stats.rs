@@ -1,10 +1,10 @@
 //! What a store says of itself.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Error;
 use crate::engine::{Engine, publish};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters since the store was opened, and gauges of now. Sizes are bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use isobath_io::Volume;
-use parking_lot::Mutex;
 
 use crate::check::{self, CheckReport};
 use crate::engine::{self, Config, Local, Plan, Publisher};
 use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::task::TaskHandle;
 use crate::transaction::{Snapshot, Transaction, TransactionOptions};
 use crate::tree::{Tree, TreeState};

@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::btree::{self, Cursor, Direction, ValueKind, ValueRef};
 use crate::engine::{Counters, InlineContext, Local, TaskContext};
 use crate::extent::{self, Extent};
 use crate::range::Range;
 use crate::runtime::Runtime;
+use crate::sync::atomic::Ordering;
 use crate::txn::Gate;
 use crate::txn::commit::{self, Change};
 use crate::value::{ValueReader, ValueWriter};

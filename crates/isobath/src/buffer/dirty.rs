@@ -1,11 +1,10 @@
 //! Frames that wait to be written back, oldest change first.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
 
 use super::FrameId;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 8;
 

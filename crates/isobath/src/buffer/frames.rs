@@ -3,14 +3,13 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU8, AtomicU64};
-
 use isobath_io::HUGE_PAGE;
 
 use super::latch::Latch;
 use super::mapping::FrameId;
 use super::words::Words;
 use crate::page::PAGE_SIZE;
+use crate::sync::atomic::{AtomicU8, AtomicU64};
 
 /// What the pool knows of one frame; a cache line of its own.
 #[repr(C, align(64))]

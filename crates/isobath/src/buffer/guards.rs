@@ -4,13 +4,12 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-
 use super::latch::Version;
 use super::mapping::{FrameId, Place};
 use super::words::Words;
 use super::{BufferPool, FrameHeader, Restart, flag};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// A hold that takes no latch: what is read through it counts only after
 /// [`Optimistic::validate`].

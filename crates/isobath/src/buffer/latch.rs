@@ -5,7 +5,7 @@
 //! afterwards whether it still holds. Latches are held for short stretches of
 //! code and never over a yield.
 
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::modelled::{AtomicU64, Ordering, fence};
 
 const EXCLUSIVE: u64 = 1 << 63;
 const SHARED_ONE: u64 = 1 << 48;

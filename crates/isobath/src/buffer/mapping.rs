@@ -4,10 +4,9 @@
 //! A word says where the page is now. Whoever relocates a page changes this
 //! one word, so no parent is ever searched.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::page::PageId;
 use crate::pagestore::{Address, ReservedWords};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A frame's index in the pool.
 pub(crate) type FrameId = u32;

@@ -24,9 +24,8 @@ pub(crate) use mapping::{FrameId, MappingTable, Place};
 pub(crate) use replacement::Partition;
 pub(crate) use words::Words;
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use crate::page::PageId;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// Why an attempt on pages has to start over, holding nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

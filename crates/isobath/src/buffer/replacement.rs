@@ -9,11 +9,11 @@
 //! lock or moves a page: it only counts in the frame's header.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::{BufferPool, FrameId, Place, flag};
 use crate::page::PageId;
 use crate::pagestore::Address;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Share of the frames in the small queue: one in this many.
 const SMALL_SHARE: usize = 10;

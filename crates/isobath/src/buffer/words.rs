@@ -7,10 +7,10 @@
 //! never lead outside the page.
 
 use std::cmp::Ordering;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 use crate::page::PAGE_SIZE;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::Relaxed;
 
 const WORDS: usize = PAGE_SIZE / 8;
 

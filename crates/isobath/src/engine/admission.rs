@@ -1,8 +1,7 @@
 //! How much accepted work has not ended yet.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Counts the user work that was accepted and has not ended, so that closing
 /// can wait for it: a page that a task changed after the last flush would be

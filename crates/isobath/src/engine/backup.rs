@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use isobath_io::{AlignedBuf, Io};
 
@@ -15,6 +14,7 @@ use crate::buffer::Place;
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageFault, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, Superblock};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Nobody asks for the log to be kept.
 const NO_FLOOR: u64 = u64::MAX;

@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use isobath_io::{AlignedBuf, Io, Volume};
@@ -18,6 +17,7 @@ use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
 use crate::pagestore::{Address, Closing, SUPERBLOCK_OFFSETS, Superblock, summaries};
 use crate::sched::clock;
 use crate::sync::HashMap;
+use crate::sync::atomic::Ordering;
 
 /// Words per segment in a checkpoint.
 pub(super) const SEGMENT_WORDS: u64 = 4;
@@ -327,7 +327,7 @@ pub(super) fn stored_word(engine: &Engine, id: PageId) -> u64 {
                 Place::Stored(address).to_word()
             };
         }
-        std::hint::spin_loop();
+        crate::sync::spin_loop();
     }
 }
 

@@ -3,8 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-
 use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::{AlignedBuf, Io};
 
@@ -15,6 +13,7 @@ use crate::buffer::{FrameId, Place, flag};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, Content, Entry, Request, summaries};
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Reads of one victim that are in flight together.
 const READ_BYTES: usize = 256 << 10;

@@ -1,8 +1,6 @@
 //! The two ways to run a tree operation: as a task, which can wait, and on any
 //! thread, as long as everything is in memory.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
-
 use std::time::Instant;
 
 use super::{Engine, Local};
@@ -13,6 +11,7 @@ use crate::log::record::Token;
 use crate::log::{Log, LogRoom};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
 /// memory: going round fewer of them takes longer than a miss.
@@ -217,7 +216,7 @@ impl ReadContext for InlineContext<'_> {
             Restart::Changed | Restart::Latched if patience == 0 => Err(NeedsWorker),
             Restart::Changed | Restart::Latched => {
                 self.patience.set(patience - 1);
-                std::hint::spin_loop();
+                crate::sync::spin_loop();
                 Ok(())
             }
         }

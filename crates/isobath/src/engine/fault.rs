@@ -2,8 +2,6 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
-
 use isobath_io::{Io, IoError};
 
 use super::{Counters, Local};
@@ -12,6 +10,7 @@ use crate::buffer::{FrameId, Place, flag};
 use crate::page::{self, PAGE_SIZE, PageFault, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Address;
 use crate::sched::TaskId;
+use crate::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 /// One page read in flight.
 struct Load {

@@ -6,7 +6,6 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use isobath_io::{AlignedBuf, IoError};
@@ -18,6 +17,7 @@ use super::{Counters, Engine};
 use crate::Error;
 use crate::buffer::FrameId;
 use crate::sched::{Duties, Limits, TaskId, Worker};
+use crate::sync::atomic::Ordering;
 
 /// Tasks that write dirty pages back, per worker.
 pub(super) const WRITERS: usize = 3;

@@ -7,7 +7,6 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,7 @@ use crate::log::Durability;
 use crate::log::{Claim, Flush, LogRoom, Need, Tier};
 use crate::page::Lsn;
 use crate::sched::{TaskId, clock};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Tasks that write the log, per worker.
 pub(super) const LOG_WRITERS: usize = 2;

@@ -3,13 +3,11 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use isobath_flash::rng::Rng;
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 use isobath_io::{Volume, VolumeOptions};
-use parking_lot::Mutex;
 
 use super::{Engine, Local};
 use crate::log::record::Kind;
@@ -17,6 +15,8 @@ use crate::log::{Reader, Tier};
 use crate::page::Lsn;
 use crate::runtime::Runtime;
 use crate::sched::{TaskId, clock};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Durability, Error, Options};
 
 const STORE: [u8; 16] = [7; 16];

@@ -32,11 +32,9 @@ pub(crate) use recovery::{Plan, Scan as LogScan, reader as log_reader};
 pub(crate) use writeback::flush;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use isobath_io::Volume;
-use parking_lot::Mutex;
 
 use checkpoint::Current;
 use settle::{Changes, Settling};
@@ -50,6 +48,8 @@ use crate::pagestore::{
     Address, PageIds, PageTrace, ReservedWords, Space, footprint, page_payload,
 };
 use crate::sched::{Remote, TaskRef};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, OnceLock};
 use crate::txn::Transactions;
 
 /// Share of the pool that may be dirty where the store is larger than it: one frame in

@@ -4,10 +4,10 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Engine, Local};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Where such files live: never on a drive, whose write-back would make the store wait.
 const DIRECTORY: &str = "/dev/shm";

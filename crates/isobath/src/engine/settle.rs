@@ -6,10 +6,6 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
-
-use parking_lot::Mutex;
 
 use isobath_io::Io;
 
@@ -23,6 +19,9 @@ use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 use crate::sched::TaskRef;
 use crate::sync::HashMap;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// A floor that holds nothing back.
 const NONE: u64 = u64::MAX;

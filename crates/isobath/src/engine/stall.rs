@@ -6,15 +6,15 @@
 //! too. The store then says so and goes on reading, instead of waiting.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use isobath_io::VolumeError;
-use parking_lot::Mutex;
 
 use super::{Engine, Local};
 use crate::Error;
 use crate::sched::clock;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Time without any page written or segment freed after which writers are told.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Instant;
 
 use isobath_flash::policy::{Cause, History, PageWrite};
@@ -17,6 +16,7 @@ use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogRoom, Tier};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Closing, Content, NoSegment, Placed, Request, summaries};
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Pages that a writer takes at a time.
 pub(super) const BATCH: usize = super::local::STAGING_BYTES / PAGE_SIZE;

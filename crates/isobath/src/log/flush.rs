@@ -5,10 +5,10 @@
 //! next, which is all that group commit needs.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Flushes in flight at most, over all workers.
 const MOST_FLUSHES: usize = 4;

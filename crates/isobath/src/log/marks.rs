@@ -4,7 +4,7 @@
 //! operation, copies, and clears the mark. What lies below the next byte and
 //! below every mark is complete.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::modelled::{AtomicU64, Ordering};
 
 /// A mark that says "nothing is being copied".
 const CLEAR: u64 = u64::MAX;

@@ -25,10 +25,10 @@ pub(crate) use rewrite::Rewriter;
 pub use room::MAX_TRANSACTION_BYTES;
 pub(crate) use room::{LogRoom, Need, Tier};
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::page::Lsn;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use flush::Flushing;
 use layout::{Header, Seed, Skip, body_checksum, record_bytes, skip_word};
 use marks::Marks;

@@ -7,14 +7,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::Log;
 use super::layout::HEADER_BYTES;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Most bytes of the log record of one transaction: its keys and values inline,
 /// and 17 bytes for each write. A store with a small log takes less; larger values

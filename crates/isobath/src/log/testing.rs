@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use isobath_flash::rng::Rng;
@@ -14,6 +13,7 @@ use super::layout::HEADER_BYTES;
 use super::reader::ReadError;
 use super::record::Kind;
 use super::*;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const STORE: [u8; 16] = *b"the store's name";
 const KINDS: [Kind; 4] = [Kind::Commit, Kind::Structure, Kind::Mapping, Kind::Free];

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::AtomicU64;
+use crate::sync::atomic::AtomicU64;
 
 /// `capacity` zeroed atomic words.
 pub(crate) struct ReservedWords {

@@ -380,7 +380,7 @@ impl Space {
             self.busy[segment as usize] = 1;
             self.summaries[segment as usize] = 0;
             seqs.at(u64::from(segment))
-                .store(self.next_seq, std::sync::atomic::Ordering::Release);
+                .store(self.next_seq, crate::sync::atomic::Ordering::Release);
             self.next_seq += 1;
             self.open[slot] = Some(Open {
                 segment,
@@ -687,7 +687,7 @@ impl Space {
         let record = self.table.record(id);
         [
             seqs.at(u64::from(segment))
-                .load(std::sync::atomic::Ordering::Acquire),
+                .load(crate::sync::atomic::Ordering::Acquire),
             u64::from(self.summaries[segment as usize])
                 | u64::from(record.stream.0) << 32
                 | u64::from(self.waste[segment as usize] / PAGE_SIZE as u32) << 48,
@@ -715,7 +715,7 @@ impl Space {
             let words = words.get(segment as usize).copied().unwrap_or_default();
             let (bytes, pages) = live.get(segment as usize).copied().unwrap_or_default();
             seqs.at(u64::from(segment))
-                .store(words[0], std::sync::atomic::Ordering::Release);
+                .store(words[0], crate::sync::atomic::Ordering::Release);
             if pages == 0 {
                 self.free.push(segment);
                 continue;

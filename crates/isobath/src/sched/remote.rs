@@ -1,12 +1,10 @@
 //! What other threads hold of a worker: its inbox, and the means to wake it.
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-
-use parking_lot::{Condvar, Mutex};
 
 use super::task::TaskId;
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::{Condvar, Mutex, OnceLock};
 
 /// Work for a task of a worker.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;

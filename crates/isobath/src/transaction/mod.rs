@@ -10,8 +10,6 @@ use std::future::Future;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 pub use retry::TransactionOptions;
 pub(crate) use retry::transact;
 pub use scan::TransactionRange;
@@ -20,6 +18,7 @@ pub use writer::TransactionWriter;
 use crate::btree::{self, Direction, prefix_end};
 use crate::engine::Counters;
 use crate::runtime::Runtime;
+use crate::sync::Mutex;
 use crate::tree::{Tree, check_key, check_value};
 use crate::txn::Dead;
 use crate::txn::commit::{self, Author};

@@ -4,8 +4,6 @@
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
 
-use parking_lot::Mutex;
-
 use super::view::View;
 use super::write_set::{TreeWrites, Write, within};
 use crate::Error;
@@ -13,6 +11,7 @@ use crate::btree::{Cursor, Direction, ValueKind};
 use crate::context::ReadContext;
 use crate::engine::{InlineContext, Local, TaskContext};
 use crate::extent::{self, Extent};
+use crate::sync::Mutex;
 use crate::tree::Tree;
 use crate::txn::serializable::{ReadSet, TreeRead};
 use crate::txn::versions::{Bounds, OldValue};

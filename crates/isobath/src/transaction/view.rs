@@ -1,11 +1,11 @@
 //! An open snapshot and how its state of a record is found.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::Error;
 use crate::engine::{Engine, Local};
 use crate::runtime::Runtime;
+use crate::sync::atomic::Ordering;
 use crate::tree::Tree;
 use crate::txn::Transactions;
 use crate::txn::snapshots::Registered;

@@ -14,8 +14,6 @@
 //! 9. Apply, give the versions the LSN, empty the slot, unlock.
 //! 10. Wait until the record is durable and the watermark has passed it.
 
-use std::sync::atomic::Ordering;
-
 use super::prepaid::Prepaid;
 use super::serializable::ReadSet;
 use super::snapshots::Registered;
@@ -32,6 +30,7 @@ use crate::log::Durability;
 use crate::log::Tier;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::page::{Lsn, PageId};
+use crate::sync::atomic::Ordering;
 
 /// Pages that one insert may take at most: its leaf split twice.
 const PAGES_PER_INSERT: u64 = 2;

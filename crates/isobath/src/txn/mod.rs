@@ -29,10 +29,6 @@ pub(crate) mod snapshots;
 pub(crate) mod tracker;
 pub(crate) mod versions;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::Mutex;
-
 use crate::btree::{Descriptor, TreeId};
 use crate::engine::{Config, Engine, Local};
 use crate::extent::{self, Extent};
@@ -40,6 +36,8 @@ use crate::log::Log;
 use crate::log::record::Token;
 use crate::page::Lsn;
 use crate::sync::HashSet;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;

@@ -111,7 +111,12 @@ impl ReadSet {
                 tree: reads.name.to_string(),
                 key,
             };
-            if reads.gate.loaded.load(std::sync::atomic::Ordering::Acquire) > at {
+            if reads
+                .gate
+                .loaded
+                .load(crate::sync::atomic::Ordering::Acquire)
+                > at
+            {
                 return Err(conflict(Vec::new()));
             }
             for key in &reads.keys {

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-
-use parking_lot::Mutex;
 
 use super::tracker::Tracker;
 use crate::Error;
 use crate::log::Log;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 const SHARDS: usize = 8;
 const NONE: u64 = u64::MAX;

@@ -1,9 +1,8 @@
 //! Commits in flight, and the watermark below which all are applied.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-
 use crate::log::Log;
 use crate::page::Lsn;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// LSNs are multiples of 8; a slot's word keeps two things below.
 const LSN: u64 = !7;

@@ -9,13 +9,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use super::key_number;
 use crate::btree::{Descriptor, TreeId, ValueKind, ValueRef};
 use crate::log::record::Token;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 const SHARDS: usize = 32;
 /// Bytes that a version takes beside key and value: its place in the maps and

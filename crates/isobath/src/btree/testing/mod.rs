@@ -8,10 +8,6 @@ mod scans;
 mod stress;
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
-
-use parking_lot::Mutex;
 
 use super::node::Image;
 use super::{Tree, TreeId};
@@ -21,6 +17,9 @@ use crate::log::record::Token;
 use crate::log::{Log, LogRoom};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
 
 struct Free {
     frames: Vec<FrameId>,

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
 use proptest::prelude::*;
 
 use super::{TestContext, next_random};
 use crate::btree::{Cursor, Direction, Tree, ValueRef};
+use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::Ordering::Relaxed;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -1,11 +1,11 @@
 //! The tree under real threads.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::{TestContext, next_random};
 use crate::btree::{Batch, Tree, ValueRef};
+use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// Keys of varied lengths; order follows `number`.
 fn key_of(number: u64) -> Vec<u8> {
