@@ -28,6 +28,8 @@ pub enum Canary {
     SkipLogFlush,
     /// Chunks are written for a commit that may never come, and not noted.
     ForgetPromises,
+    /// A worker notes that it has taken its mail after it has taken it.
+    ClearMailLate,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -47,7 +47,7 @@ pub use pagestore::PageTrace;
 pub use range::Range;
 pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_volume};
 #[cfg(any(test, feature = "simulation"))]
-pub use sim::{Simulation, Stuck};
+pub use sim::{How, Place, Simulation, Stuck, Switch, Switches, Who};
 pub use stats::Stats;
 pub use store::{Progress, Store, TreeInfo};
 pub use task::{TaskHandle, TaskPanic, sleep_until, yield_now};

@@ -1,16 +1,38 @@
 //! The sole source of atomics, locks and cells that are set once.
 //!
-//! Everything that threads share goes through here, so that whoever runs the
-//! engine may decide what happens between two accesses. Builds without
-//! simulations get the types of `std` and `parking_lot` themselves.
+//! Everything that threads share goes through here. A build that has simulations
+//! gets types that ask before each access whether a simulation runs on this
+//! thread and wants to hand over to somebody else ([`interrupt`]); every other
+//! build gets the types of `std` and `parking_lot` themselves.
+
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) mod interrupt;
+#[cfg(any(test, feature = "simulation"))]
+mod simulated;
+
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use simulated::{Mutex, OnceLock, atomic, spin_loop};
 
 /// Atomics.
+#[cfg(not(any(test, feature = "simulation")))]
 pub(crate) mod atomic {
-    #[allow(unused_imports, reason = "which ones depends on what is built")]
+    #[allow(unused_imports, reason = "offered to all, whoever uses them now")]
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 }
+
+#[cfg(not(any(test, feature = "simulation")))]
+pub(crate) use parking_lot::Mutex;
+#[cfg(not(any(test, feature = "simulation")))]
+pub(crate) use std::hint::spin_loop;
+#[cfg(not(any(test, feature = "simulation")))]
+pub(crate) use std::sync::OnceLock;
+
+/// A thread waits on it for others; in simulations nobody does.
+pub(crate) use parking_lot::Condvar;
+#[allow(unused_imports, reason = "offered to all, whoever uses it now")]
+pub(crate) use parking_lot::MutexGuard;
 
 /// Atomics of code that is model-checked: under `--cfg loom` they come from
 /// `loom`, which explores every interleaving that the memory model allows.
@@ -22,11 +44,12 @@ pub(crate) mod modelled {
 #[cfg(not(loom))]
 pub(crate) use atomic as modelled;
 
-pub(crate) use parking_lot::{Condvar, Mutex};
-#[allow(unused_imports, reason = "which ones depends on what is built")]
-pub(crate) use parking_lot::{MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub(crate) use std::hint::spin_loop;
-pub(crate) use std::sync::OnceLock;
+/// The atomics of bytes that are read optimistically: a page has 512 of them,
+/// and whoever reads asks afterwards whether they held. A simulation
+/// interrupts around them.
+pub(crate) mod bytes {
+    pub(crate) use std::sync::atomic::AtomicU64;
+}
 
 /// Hash tables whose order is the same in every run, so that simulations repeat.
 pub(crate) type HashMap<K, V> =

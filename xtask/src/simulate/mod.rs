@@ -8,6 +8,7 @@ pub(crate) mod plan;
 mod recorder;
 mod run;
 pub(crate) mod state;
+mod switching;
 mod transact;
 
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use canary::{KNOWN, Known};
 use isobath::Canary;
 use plan::{FaultKind, Scenario};
 use run::{Failure, Report, run};
+use switching::Wanted;
 
 /// Options of `cargo xtask simulate`.
 #[derive(Debug, clap::Args)]
@@ -47,6 +49,9 @@ pub(crate) struct Args {
     /// Switch on a known bug, which must be found; `all` tries each of them
     #[arg(long, value_name = "NAME")]
     canary: Option<String>,
+    /// Which seeds interrupt workers between two accesses to what they share
+    #[arg(long, value_enum, default_value = "drawn")]
+    switches: Wanted,
     /// Let clients do so many times as much
     #[arg(long, default_value_t = 1)]
     scale: u64,
@@ -135,9 +140,14 @@ fn seeds(args: &Args) -> bool {
         if args.seed.is_some() {
             println!("{scenario:#?}");
         }
-        let outcome = isolated(scenario.clone());
+        let how = switching::draw(seed, args.switches);
+        if args.seed.is_some() {
+            println!("switches: {how:?}");
+        }
+        let (outcome, taken) = switching::run_switching(scenario.clone(), None, how.clone());
+        total.switches += taken.len();
         if outcome.is_ok() && seed.is_multiple_of(args.repeat_every.max(1)) {
-            let again = isolated(scenario);
+            let (again, _) = switching::run_switching(scenario.clone(), None, how);
             if again.as_ref().ok() != outcome.as_ref().ok() {
                 println!("seed {seed}: does not repeat itself:\n{outcome:?}\n{again:?}");
                 total.failed.push(seed);
@@ -152,6 +162,9 @@ fn seeds(args: &Args) -> bool {
             }
             Err(failure) => {
                 println!("seed {seed} FAILED:\n{failure}\n");
+                if !taken.is_empty() {
+                    println!("{}\n", switching::explain(&scenario, None, taken));
+                }
                 total.failed.push(seed);
             }
         }
@@ -161,6 +174,7 @@ fn seeds(args: &Args) -> bool {
 }
 
 /// Runs a scenario in a thread of its own, whose state dies with it.
+#[cfg(test)]
 fn isolated(scenario: Scenario) -> Result<Report, Failure> {
     isolated_with(scenario, None)
 }
@@ -229,6 +243,7 @@ mod tests {
 struct Totals {
     passed: u64,
     failed: Vec<u64>,
+    switches: usize,
     sum: Report,
 }
 
@@ -260,14 +275,15 @@ impl Totals {
         let sum = &self.sum;
         println!(
             "{} operations, {} I/Os, {} power cuts and {} more during recovery, {} checks, \
-             {} runs ended by detected damage, {} records unreadable",
+             {} runs ended by detected damage, {} records unreadable, {} switches",
             sum.operations,
             sum.ios,
             sum.crashes,
             sum.interruptions,
             sum.checks,
             sum.refused,
-            sum.unreadable
+            sum.unreadable,
+            self.switches
         );
         println!("expected errors: {:?}", sum.errors);
         if !self.failed.is_empty() {

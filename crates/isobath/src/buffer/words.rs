@@ -9,8 +9,8 @@
 use std::cmp::Ordering;
 
 use crate::page::PAGE_SIZE;
-use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::bytes::AtomicU64;
 
 const WORDS: usize = PAGE_SIZE / 8;
 

@@ -55,6 +55,25 @@ thread_local! {
     static LOCAL: Cell<*const Local> = const { Cell::new(std::ptr::null()) };
 }
 
+/// The worker that is being stepped, while a simulation interrupts it.
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) struct Interrupted(*const Local, crate::sched::Stepped);
+
+#[cfg(any(test, feature = "simulation"))]
+impl Interrupted {
+    /// From now on no worker is being stepped on this thread.
+    pub(crate) fn leave() -> Interrupted {
+        let local = LOCAL.replace(std::ptr::null());
+        Interrupted(local, crate::sched::Stepped::leave())
+    }
+
+    /// The worker goes on with its step.
+    pub(crate) fn go_on(self) {
+        LOCAL.set(self.0);
+        self.1.go_on();
+    }
+}
+
 impl Local {
     /// Worker `index` of `engine`; call it on the thread that will step it.
     ///
@@ -225,7 +244,11 @@ impl Local {
             self.free.borrow().len(),
             self.idle_writers.borrow().len(),
             self.worker.tasks_stand_at(),
-        ) + &self.engine.space.lock().describe()
+        ) + &self
+            .engine
+            .space
+            .try_lock()
+            .map_or_else(String::new, |space| space.describe())
     }
 
     /// Free frames that the worker keeps for itself.

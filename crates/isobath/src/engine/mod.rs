@@ -23,6 +23,8 @@ pub(crate) use admission::Admission;
 pub(crate) use apart::{create_log, log_path, open_log};
 pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
 pub(crate) use context::{InlineContext, TaskContext};
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use local::Interrupted;
 pub(crate) use local::Local;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;

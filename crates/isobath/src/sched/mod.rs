@@ -12,4 +12,6 @@ mod worker;
 
 pub(crate) use remote::Remote;
 pub(crate) use task::{TaskId, TaskRef, block_on};
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use worker::Stepped;
 pub(crate) use worker::{Duties, Limits, Worker};

@@ -87,6 +87,23 @@ thread_local! {
     static CURRENT: Cell<*const Worker> = const { Cell::new(std::ptr::null()) };
 }
 
+/// The worker that is being stepped, while a simulation interrupts it.
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) struct Stepped(*const Worker);
+
+#[cfg(any(test, feature = "simulation"))]
+impl Stepped {
+    /// From now on no worker is being stepped on this thread.
+    pub(crate) fn leave() -> Stepped {
+        Stepped(CURRENT.replace(std::ptr::null()))
+    }
+
+    /// The worker goes on with its step.
+    pub(crate) fn go_on(self) {
+        CURRENT.set(self.0);
+    }
+}
+
 impl Worker {
     /// A worker on `channel`; call it on the thread that will step it.
     pub(crate) fn new(
@@ -153,6 +170,12 @@ impl Worker {
             reason = "only tasks wait; the step itself never does"
         )]
         self.running.get().expect("waiting is for tasks")
+    }
+
+    /// The slot of the task that is running, if one is.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn running_slot(&self) -> Option<u32> {
+        self.running.get().map(|task| task.slot)
     }
 
     /// The worker as other threads see it.

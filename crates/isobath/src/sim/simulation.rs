@@ -1,0 +1,218 @@
+//! Simulations as tests see them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use isobath_flash::rng::Rng;
+use isobath_io::Volume;
+
+use super::driver::Driver;
+use crate::buffer::flag;
+use crate::engine::{self, Engine, Local, Opened};
+use crate::runtime::Runtime;
+use crate::sync::atomic::Ordering;
+use crate::task::TaskHandle;
+use crate::{Error, Options, Store};
+
+/// A simulation made no progress: a task was lost, or two wait for each other.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the simulation with seed {seed} is stuck after {steps} steps: {state}")]
+pub struct Stuck {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// Steps since the simulation began.
+    pub steps: u64,
+    /// What every worker waits for.
+    pub state: String,
+}
+
+/// A store without threads, whose workers are stepped in an order drawn
+/// from a seed. One thread can have one of them at a time.
+///
+/// The [`Store`] inside is an ordinary one; calls from outside tasks step
+/// the simulation until they are answered. With a deterministic volume the
+/// same seed and the same calls give the same run.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use isobath::{Options, Simulation, Volume};
+///
+/// let options = Options::new().pool_bytes(8 << 20).workers(3);
+/// let mut simulation = Simulation::new(Volume::in_memory(0, None), &options, 42)?;
+/// let tree = simulation.store().create_tree("t")?;
+/// let inserted = tree.clone();
+/// let task = simulation.spawn(2, move || inserted.insert(b"key", b"value"));
+/// task.join()??;
+/// assert!(tree.contains(b"key")?);
+/// simulation.close()?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Simulation {
+    store: Option<Store>,
+    engine: Arc<Engine>,
+    driver: Rc<Driver>,
+}
+
+impl Simulation {
+    /// Creates a store on the empty `volume`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::create_on_volume`].
+    pub fn new(volume: Volume, options: &Options, seed: u64) -> Result<Simulation, Error> {
+        let mut store_id = [0; 16];
+        store_id[..8].copy_from_slice(&seed.to_le_bytes());
+        let config = options.config()?;
+        let frames = options.frames();
+        let opened = engine::create(volume, config, frames, options.policy()?, store_id)?;
+        Simulation::start(opened, seed, Store::created)
+    }
+
+    /// Opens the store on `volume`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::open_on_volume`].
+    pub fn open(volume: Volume, options: &Options, seed: u64) -> Result<Simulation, Error> {
+        let mut config = options.config()?;
+        let superblock = engine::read_superblock(&volume, &[])?;
+        config.segment_bytes = superblock.segment_bytes;
+        let frames = options.frames();
+        let policy = options.policy()?;
+        let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
+        Simulation::start(opened, seed, Store::opened)
+    }
+
+    fn start(
+        opened: Opened,
+        seed: u64,
+        make: fn(Runtime, engine::Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
+    ) -> Result<Simulation, Error> {
+        let Opened { engine, plan } = opened;
+        let mut rng = Rng::new(seed);
+        let mut locals = Vec::new();
+        for index in 0..engine.config.workers {
+            let local = Local::new(Arc::clone(&engine), index)?;
+            local.worker.shuffle(rng.bits());
+            locals.push(local);
+        }
+        let driver = Driver::start(seed, rng, locals).map_err(|source| Error::Memory {
+            what: "a simulated worker's stack",
+            source: Arc::new(source),
+        })?;
+        let runtime = Runtime::simulated(Arc::clone(&engine));
+        let made = make(runtime, plan, Vec::new());
+        let mut simulation = Simulation {
+            store: None,
+            engine,
+            driver,
+        };
+        simulation.store = Some(made?);
+        Ok(simulation)
+    }
+
+    /// The store.
+    ///
+    /// # Panics
+    ///
+    /// Never: only closing takes the store away, and the simulation with it.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        Driver::begin_operation();
+        #[expect(clippy::expect_used, reason = "only `close` and `drop` take it")]
+        self.store.as_ref().expect("an open simulation has a store")
+    }
+
+    /// Runs `work` as a task of worker `worker`, modulo their number.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        worker: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> TaskHandle<T> {
+        self.store().spawn_on(worker, work)
+    }
+
+    /// Steps one worker, drawn from the seed; whether it did anything.
+    pub fn step(&mut self) -> bool {
+        self.driver.step()
+    }
+
+    /// Takes steps until `done` says so; how many.
+    ///
+    /// # Errors
+    ///
+    /// [`Stuck`] when it has not after `limit` steps.
+    pub fn run_until(&mut self, mut done: impl FnMut() -> bool, limit: u64) -> Result<u64, Stuck> {
+        let mut steps = 0;
+        while !done() {
+            if steps == limit {
+                return Err(self.driver.stuck());
+            }
+            self.driver.step();
+            steps += 1;
+        }
+        Ok(steps)
+    }
+
+    /// A number that depends on every step so far. Together with the
+    /// device's own digest it tells different runs apart.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.driver.trace.get()
+    }
+
+    /// Steps so far.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.driver.steps.get()
+    }
+
+    /// Frames of the pool that are where they belong: free, in a replacement
+    /// queue, or holding a page that was never written. With no task running it is all of them; a frame that is
+    /// missing was leaked.
+    #[must_use]
+    pub fn accounted_frames(&self) -> usize {
+        self.driver.finish_steps();
+        let global = self.engine.free_frames.lock().len();
+        let queued: usize = self.engine.partitions.iter().map(|p| p.lock().len()).sum();
+        let local: usize = self.driver.locals.iter().map(|l| l.free_count()).sum();
+        let frames = &self.engine.pool.frames;
+        let new = (0..frames.count())
+            .filter(|&frame| {
+                let flags = frames.header(frame).flags.load(Ordering::Acquire);
+                flags & (flag::UNLISTED | flag::FREED) == flag::UNLISTED
+            })
+            .count();
+        global + queued + local + new
+    }
+
+    /// Free frames that each worker keeps for itself.
+    #[must_use]
+    pub fn free_frames_kept(&self) -> Vec<usize> {
+        self.driver.finish_steps();
+        self.driver.locals.iter().map(|l| l.free_count()).collect()
+    }
+
+    /// Closes the store, as [`Store::close`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::close`].
+    pub fn close(mut self) -> Result<(), Error> {
+        Driver::begin_operation();
+        self.store.take().map_or(Ok(()), Store::close)
+    }
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The store may be stuck: closing it would hide why.
+            std::mem::forget(self.store.take());
+        }
+        Driver::begin_operation();
+        drop(self.store.take());
+        Driver::end();
+    }
+}

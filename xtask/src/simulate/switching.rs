@@ -1,0 +1,120 @@
+//! Whether and where a simulation hands over between two accesses, and the
+//! fewest hand-overs with which it still fails.
+
+use isobath::{Canary, How, Switch, Switches};
+
+use super::run::{Failure, Report};
+use super::{in_thread, run};
+use crate::random::Random;
+use crate::simulate::plan::Scenario;
+
+/// Which seeds of a campaign switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Wanted {
+    /// Those that draw it.
+    Drawn,
+    /// None: tasks run until they wait.
+    Off,
+    /// All.
+    Always,
+}
+
+/// How many of a hundred seeds switch.
+const SWITCHING_PERCENT: u64 = 60;
+/// Most runs that making a failure smaller may take.
+const MOST_REPLAYS: usize = 400;
+
+/// How the simulations of `seed` switch.
+pub(crate) fn draw(seed: u64, wanted: Wanted) -> Option<How> {
+    let mut random = Random::new(seed ^ 0x7377_6974_6368_6573);
+    let drawn = random.chance(SWITCHING_PERCENT);
+    let most_steps = random.one_of(&[2, 8, 30, 200, 3000]);
+    let how = match random.below(10) {
+        0..5 => How::EveryPlace {
+            rate: 0.5 / f64::from(1u32 << random.below(11)),
+            most_steps,
+        },
+        5..8 => How::FewPlaces {
+            one_in: 8 << random.below(7),
+            most_steps,
+        },
+        _ => How::EveryPass {
+            gap: 8 << random.below(14),
+            most_steps,
+        },
+    };
+    let on = match wanted {
+        Wanted::Drawn => drawn,
+        Wanted::Off => false,
+        Wanted::Always => true,
+    };
+    on.then_some(how)
+}
+
+/// Runs a scenario with these switches, in a thread of its own; which were taken.
+pub(super) fn run_switching(
+    scenario: Scenario,
+    canary: Option<Canary>,
+    how: Option<How>,
+) -> (Result<Report, Failure>, Vec<Switch>) {
+    let switches = how.map(Switches::new);
+    let inside = switches.clone();
+    let outcome = in_thread(scenario.seed, canary, move || {
+        if let Some(switches) = inside {
+            switches.switch_on();
+        }
+        run(scenario)
+    });
+    (outcome, switches.map_or_else(Vec::new, |s| s.taken()))
+}
+
+/// The fewest of `taken` with which `scenario` still fails, and how it does.
+/// `None` where it passes with all of them: then it does not repeat itself.
+pub(super) fn minimise(
+    scenario: &Scenario,
+    canary: Option<Canary>,
+    taken: Vec<Switch>,
+) -> Option<(Vec<Switch>, Failure)> {
+    let mut replays = 0;
+    let mut fails = |list: &[Switch]| {
+        replays += 1;
+        if replays > MOST_REPLAYS {
+            return None;
+        }
+        let how = How::Given(list.to_vec());
+        let (outcome, taken) = run_switching(scenario.clone(), canary, Some(how));
+        outcome.err().map(|failure| (taken, failure))
+    };
+    let (mut smallest, mut failure) = fails(&taken)?;
+    let mut part = smallest.len().div_ceil(2);
+    while part > 0 {
+        let mut from = 0;
+        while from < smallest.len() {
+            let mut without = smallest.clone();
+            without.drain(from..(from + part).min(smallest.len()));
+            match fails(&without) {
+                // Those that were not reached any more are gone too.
+                Some((taken, still)) if taken.len() < smallest.len() => {
+                    (smallest, failure) = (taken, still);
+                }
+                _ => from += part,
+            }
+        }
+        part = if part == 1 { 0 } else { part.div_ceil(2) };
+    }
+    Some((smallest, failure))
+}
+
+/// Says which hand-overs make `scenario` fail.
+pub(super) fn explain(scenario: &Scenario, canary: Option<Canary>, taken: Vec<Switch>) -> String {
+    let all = taken.len();
+    let Some((fewest, failure)) = minimise(scenario, canary, taken) else {
+        return format!("{all} switches; the same ones again, it passes");
+    };
+    let places: Vec<String> = fewest.iter().map(|switch| format!("  {switch}")).collect();
+    format!(
+        "{all} switches; it fails with these {}:\n{}\n{failure}",
+        fewest.len(),
+        places.join("\n")
+    )
+}
