@@ -61,6 +61,14 @@ impl std::fmt::Display for Failure {
                 f,
                 "there is no tree {name:?}; `isobath trees list` shows those that exist"
             ),
+            Failure::Lab(LabError::Engine(error @ isobath::Error::NeedsRecovery { .. })) => {
+                write!(f, "{error}: `isobath recover` does that")
+            }
+            Failure::Lab(LabError::Engine(isobath::Error::FileExists { path })) => write!(
+                f,
+                "{} exists already; choose another name or add --force to replace it",
+                path.display()
+            ),
             Failure::Lab(error) => error.fmt(f),
             Failure::NotFound(what) | Failure::Usage(what) => f.write_str(what),
             Failure::OutputClosed => f.write_str("the output was closed"),

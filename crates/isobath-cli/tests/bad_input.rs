@@ -147,10 +147,18 @@ fn a_store_that_was_not_closed() {
     {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    // Only a writer can recover it; what was acknowledged before is there.
-    place
-        .run(&["get", "-s", "s.iso", "a"])
-        .fails(3, "not closed cleanly");
+    // Only a writer can recover it; every verb that reads says so.
+    for verb in [&["get", "a"][..], &["scan"], &["stats"], &["check"], &["export", "e"]] {
+        let args = [&verb[..1], &["-s", "s.iso"], &verb[1..]].concat();
+        let told = place.run(&args).fails(3, "needs recovery");
+        assert!(told.err.contains("nothing that was acknowledged is lost"));
+        assert!(told.err.contains("isobath recover") && !told.err.contains("backup"));
+    }
+    let recover = ["recover", "-s", "s.iso"];
+    assert_eq!(place.run(&recover).ok().text(), "recovered\n");
+    let again = place.run(&recover).ok();
+    assert!(again.text().contains("nothing to recover"), "{again:?}");
+    // What was acknowledged before is there.
     place.run(&["put", "-s", "s.iso", "b", "2"]).ok();
     assert_eq!(place.run(&["get", "-s", "s.iso", "a"]).ok().text(), "1\n");
     assert_eq!(place.run(&["get", "-s", "s.iso", "b"]).ok().text(), "2\n");

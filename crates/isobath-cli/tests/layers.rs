@@ -43,6 +43,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "check",
             "many",
             "options",
+            "output",
             "range",
             "runtime",
             "sim",

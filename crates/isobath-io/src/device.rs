@@ -197,6 +197,11 @@ pub trait Device: Send + Sync {
         Err(VolumeError::LogRefused { path: path.into() })
     }
 
+    /// Whether `file` is one of the files or block devices that this lies on, the log device included, by whatever name.
+    fn holds(&self, _file: &std::fs::Metadata) -> bool {
+        false
+    }
+
     /// Opens a channel for the calling thread.
     ///
     /// # Errors

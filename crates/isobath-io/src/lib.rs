@@ -38,6 +38,7 @@ mod file;
 mod io;
 mod memory;
 mod options;
+mod output;
 mod sleep;
 mod stats;
 mod volume;
@@ -52,6 +53,7 @@ pub use memory::MemoryDevice;
 pub use options::{
     Access, Backend, BackendKind, BackendReport, DirectMode, MAX_MEMBERS, VolumeOptions,
 };
+pub use output::{OutputError, OutputFile, Protected};
 pub use stats::{ChannelStats, LatencyHistogram, OpStats};
 pub use volume::Volume;
 pub use waker::{Wake, Waker};

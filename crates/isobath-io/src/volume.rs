@@ -118,6 +118,12 @@ impl Volume {
         self.0.log_len()
     }
 
+    /// Whether `file` is one of the files or block devices that the volume lies on, its log device included, by whatever
+    /// name.
+    pub fn holds(&self, file: &std::fs::Metadata) -> bool {
+        self.0.holds(file)
+    }
+
     /// Opens a channel for the calling thread, which alone may use it.
     ///
     /// # Errors

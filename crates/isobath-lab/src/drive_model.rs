@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use isobath::OutputFile;
 use isobath_model::advise::{Advice, AdviseError};
 use isobath_model::profile::Levels;
 pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
@@ -34,25 +35,16 @@ pub fn write_profile(path: &Path, profile: &DeviceProfile) -> Result<(), LabErro
     write_whole(path, &text)
 }
 
-/// Replaces a file by way of a neighbour and a rename.
+/// Replaces a file, which appears only when it is complete; none of a store.
 ///
 /// # Errors
-/// [`LabError::Io`].
+/// [`LabError::Engine`] with what the engine says of outputs.
 pub fn write_whole(path: &Path, text: &str) -> Result<(), LabError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".part");
-    let part = path.with_file_name(name);
-    let write = || {
-        let mut file = fs::File::create(&part)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&part, path)
-    };
-    write().map_err(|e| {
-        // Half a file helps nobody.
-        let _ = fs::remove_file(&part);
-        LabError::io("write", path)(e)
-    })
+    let mut output = OutputFile::create(path, true)?;
+    output
+        .write_all(text.as_bytes())
+        .map_err(LabError::io("write", output.path()))?;
+    Ok(output.finish()?)
 }
 
 /// Fits every model to a profile, and judges it on another run of the drive if one is given.

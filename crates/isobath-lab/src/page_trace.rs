@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use isobath::{PAGE_SIZE, PageTrace, Store};
+use isobath::{OutputFile, PAGE_SIZE, PageTrace, Store};
 use isobath_flash::trace::BinaryWriter;
 use isobath_flash::workload::Op;
 
@@ -13,7 +13,7 @@ use crate::LabError;
 
 /// A recording under way.
 pub(crate) struct Recording {
-    path: PathBuf,
+    output: OutputFile,
     writer: Arc<Mutex<Writer>>,
 }
 
@@ -54,15 +54,16 @@ impl PageTrace for Recorder {
 impl Recording {
     /// Records every page write of `store` from now on, after a write of every page that it holds.
     pub(crate) fn start(store: &Store, path: &Path) -> Result<Recording, LabError> {
-        let file = File::create(path).map_err(LabError::io("create", path))?;
+        let output = store.output_file(path, true)?;
+        let file = output
+            .file()
+            .try_clone()
+            .map_err(LabError::io("open", path))?;
         let out = BinaryWriter::new(BufWriter::new(file), PAGE_SIZE as u32)
             .map_err(LabError::io("write", path))?;
         let writer = Arc::new(Mutex::new(Writer { out, failure: None }));
         store.trace_pages(Some(Box::new(Recorder(Arc::clone(&writer)))));
-        Ok(Recording {
-            path: path.to_path_buf(),
-            writer,
-        })
+        Ok(Recording { output, writer })
     }
 
     /// Ends the recording; the file is whole then.
@@ -71,7 +72,8 @@ impl Recording {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = writer.failure.take();
         let result = failed.map_or_else(|| writer.out.finish(), Err);
-        result.map_err(LabError::io("write", &self.path))
+        result.map_err(LabError::io("write", self.output.path()))?;
+        Ok(self.output.finish()?)
     }
 }
 

@@ -246,7 +246,16 @@ pub enum Error {
         /// Bytes expected.
         expected: u64,
     },
-    /// The store was not closed, so that its newest state is incomplete.
+    /// The store was not closed and is to be read only: recovery has to write.
+    #[error(
+        "{} was not closed (its process ended, or a write failed) and needs recovery: open it for writing once; nothing that was acknowledged is lost",
+        list(paths)
+    )]
+    NeedsRecovery {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+    },
+    /// The store was not closed and keeps no log, so that its newest state is incomplete.
     #[error(
         "{} was not closed cleanly (the process ended or a write failed), and without a log its newest state cannot be recovered; restore from a backup or an export",
         list(paths)
@@ -356,6 +365,12 @@ pub enum Error {
     /// A file that is to be made is there already.
     #[error("{} exists already; name another file, or have it replaced", path.display())]
     FileExists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An output was to go to a file of a store, or of its log.
+    #[error("{} is a file of a store; name another file for the output", path.display())]
+    OutputIsStore {
         /// The file.
         path: PathBuf,
     },

@@ -298,7 +298,7 @@ fn only_a_writer_recovers_a_store_that_was_not_closed() {
     let volume = Volume::from_device(image(&unclosed));
     let error = Store::open_on_volume(volume.clone(), &options().read_only(true)).err();
     assert!(
-        matches!(error, Some(Error::NotClosedCleanly { .. })),
+        matches!(error, Some(Error::NeedsRecovery { .. })),
         "{error:?}"
     );
     let store = Store::open_on_volume(volume.clone(), &options()).unwrap();

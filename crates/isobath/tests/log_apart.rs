@@ -155,7 +155,7 @@ fn what_was_acknowledged_is_in_the_log_after_a_crash() {
     store.close().unwrap();
     let reading = options().read_only(true);
     let refused = Store::open(&[place.path("crash/a")], &reading).map(|_| ());
-    assert!(matches!(refused, Err(Error::NotClosedCleanly { .. })));
+    assert!(matches!(refused, Err(Error::NeedsRecovery { .. })));
     let copy = place.open("crash/a").unwrap();
     assert_eq!(copy.log_path(), Some(place.path("crash/a.log")));
     assert!(copy.stats().recovered_log_bytes > 0);

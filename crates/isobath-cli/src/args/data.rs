@@ -98,7 +98,7 @@ pub(crate) struct GetArgs {
     /// Print the value's bytes exactly, without escapes and without a line end
     #[arg(long, conflicts_with = "json")]
     pub(crate) raw: bool,
-    /// Write the value's bytes to a file
+    /// Write the value's bytes to a file, which is replaced where it exists
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "raw")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -234,7 +234,21 @@ pub(crate) struct CheckArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The file appears under its name only when it is complete. Its format does not \
+A process that was killed leaves its newest changes in the log. Verbs that only read \
+refuse such a store; those that write recover it first, and so does this one, which \
+changes nothing else. A store that was closed is left as it is.
+
+Example:
+  isobath recover -s my.iso && isobath check -s my.iso")]
+pub(crate) struct RecoverArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file appears under its name only when it is complete; FIFOs and devices are \
+written to directly. A file of a store is never replaced. The format does not \
 depend on the store's and is described in docs/export-format.md.
 
 Examples:

@@ -17,7 +17,7 @@ pub(crate) use bench::{
 };
 pub(crate) use data::{
     CheckArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, LoadArgs, LoadFrom, PutArgs,
-    RecordFile, ScanArgs, StatsArgs, TreesArgs, TreesVerb,
+    RecordFile, RecoverArgs, ScanArgs, StatsArgs, TreesArgs, TreesVerb,
 };
 pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
 pub(crate) use raw::{BackendName, ModelName, RawArgs};
@@ -93,6 +93,8 @@ pub(crate) enum Verb {
     Stats(StatsArgs),
     /// Read and verify everything in a store
     Check(CheckArgs),
+    /// Complete a store that was not closed: what a killed process has left
+    Recover(RecoverArgs),
     /// Write trees to a file that any version can import
     Export(ExportArgs),
     /// Read an export file into a store

@@ -23,7 +23,7 @@ fn unit_of(stage: &str) -> Unit {
 /// For reading where the store was closed; recovers it first where it was not.
 fn open(args: &BackupArgs) -> Result<Store, Failure> {
     match store::read(&args.store, LARGE_POOL) {
-        Err(Failure::Lab(isobath_lab::LabError::Engine(isobath::Error::NotClosedCleanly {
+        Err(Failure::Lab(isobath_lab::LabError::Engine(isobath::Error::NeedsRecovery {
             ..
         }))) => {
             store::write(&args.store, LARGE_POOL)?.close()?;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use isobath::Tree;
+use isobath::{OutputFile, Store, Tree};
 use isobath_lab::{LabError, escape, hex};
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ pub(crate) fn get(args: &GetArgs, out: &mut Output) -> Result<(), Failure> {
     let store = store::read(&args.store, SMALL_POOL)?;
     let tree = store::tree(&store, &args.tree)?;
     if let Some(path) = &args.output {
-        let bytes = save(&tree, &key, path)?;
+        let bytes = save(&store, &tree, &key, path)?;
         if out.json() {
             let mut object = Map::new();
             put_bytes(&mut object, "key", &key);
@@ -68,28 +68,18 @@ fn engine_read(error: io::Error) -> Failure {
     LabError::streamed("read a value of", "the store".as_ref(), error).into()
 }
 
-/// Writes a value to a file; answers its length. The file appears only when it
-/// is complete.
-fn save(tree: &Tree, key: &[u8], path: &Path) -> Result<u64, Failure> {
+/// Writes a value to a file; answers its length.
+fn save(store: &Store, tree: &Tree, key: &[u8], path: &Path) -> Result<u64, Failure> {
     let Some(mut reader) = tree.reader(key)? else {
         return Err(absent(key));
     };
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    let mut file = File::create(partial).map_err(LabError::io("create", partial))?;
-    let copied = copy(&mut reader, &mut file, partial).inspect_err(|_| {
-        let _ = std::fs::remove_file(partial);
-    })?;
-    std::fs::rename(partial, path)
-        .map_err(LabError::io("create", path))
-        .inspect_err(|_| {
-            let _ = std::fs::remove_file(partial);
-        })?;
+    let mut output = store.output_file(path, true)?;
+    let copied = copy(&mut reader, &mut output)?;
+    output.finish()?;
     Ok(copied)
 }
 
-fn copy(reader: &mut impl Read, file: &mut File, path: &Path) -> Result<u64, Failure> {
+fn copy(reader: &mut impl Read, output: &mut OutputFile) -> Result<u64, Failure> {
     let mut piece = vec![0; PIECE];
     let mut total = 0;
     loop {
@@ -97,8 +87,9 @@ fn copy(reader: &mut impl Read, file: &mut File, path: &Path) -> Result<u64, Fai
         if read == 0 {
             return Ok(total);
         }
-        file.write_all(&piece[..read])
-            .map_err(LabError::io("write", path))?;
+        output
+            .write_all(&piece[..read])
+            .map_err(LabError::io("write", output.path()))?;
         total += read as u64;
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Stats(args) if args.watch => watch::watch(&args, global, &mut out)?,
         Verb::Stats(args) => whole::stats(&args, &mut out)?,
         Verb::Check(args) => is_whole = whole::check(&args, global, &mut out)?,
+        Verb::Recover(args) => whole::recover(&args, &mut out)?,
         Verb::Export(args) => whole::export(&args, global, &mut out)?,
         Verb::Import(args) => whole::import(&args, global, &mut out)?,
         Verb::Backup(args) => backup::backup(&args, global, &mut out)?,

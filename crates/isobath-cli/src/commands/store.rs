@@ -1,5 +1,8 @@
 //! Opening the store that the command line names.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use isobath::{Options, Store, Tree};
@@ -26,10 +29,21 @@ fn options(args: &StoreArgs, pool: u64) -> Options {
 
 /// Opens for reading only.
 pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
-    Ok(Store::open(
-        &args.store,
-        &options(args, pool).read_only(true),
-    )?)
+    let store = Store::open(&args.store, &options(args, pool).read_only(true))?;
+    refuse_as_stdout(&store)?;
+    Ok(store)
+}
+
+/// Refuses a store that standard output goes to: what is printed would end up in it.
+fn refuse_as_stdout(store: &Store) -> Result<(), Failure> {
+    let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    match stdout.and_then(|file| file.metadata()) {
+        Ok(found) if store.holds(&found) => Err(Failure::Usage(
+            "standard output goes to a file of the store".into(),
+        )),
+        // A closed one takes nothing.
+        _ => Ok(()),
+    }
 }
 
 /// Opens for writing.
@@ -43,6 +57,7 @@ pub(crate) fn write(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
         }
     });
     let store = Store::open(&args.store, &options)?;
+    refuse_as_stdout(&store)?;
     let stats = store.stats();
     if stats.recovered_log_bytes > 0 {
         let seconds = stats.recovery_ns as f64 / 1e9;

@@ -5,12 +5,14 @@ use std::time::Instant;
 
 use isobath::Stats;
 use isobath_lab::export::{ExportPlan, ImportFile, Transferred};
-use isobath_lab::{Unit, escape};
+use isobath_lab::{LabError, Unit, escape};
 use serde_json::{Map, Value, json};
 
 use super::store::{self, LARGE_POOL, SMALL_POOL};
 use super::watch::{Causes, fill};
-use crate::args::{CheckArgs, ExportArgs, GlobalArgs, ImportArgs, StatsArgs, TreesArgs, TreesVerb};
+use crate::args::{
+    CheckArgs, ExportArgs, GlobalArgs, ImportArgs, RecoverArgs, StatsArgs, TreesArgs, TreesVerb,
+};
 use crate::failure::Failure;
 use crate::output::{Output, count, problems_found, size};
 use crate::progress::Stages;
@@ -246,6 +248,29 @@ pub(crate) fn check(
         began.elapsed().as_secs_f64()
     ))?;
     Ok(report.problems.is_empty())
+}
+
+pub(crate) fn recover(args: &RecoverArgs, out: &mut Output) -> Result<(), Failure> {
+    let recovered = match store::read(&args.store, SMALL_POOL) {
+        Ok(closed) => {
+            closed.close()?;
+            0
+        }
+        Err(Failure::Lab(LabError::Engine(isobath::Error::NeedsRecovery { .. }))) => {
+            let store = store::write(&args.store, LARGE_POOL)?;
+            let bytes = store.stats().recovered_log_bytes;
+            store.close()?;
+            bytes
+        }
+        Err(other) => return Err(other),
+    };
+    if out.json() {
+        return out.document(&json!({ "recovered_log_bytes": recovered }));
+    }
+    out.line(match recovered {
+        0 => "the store was closed; there is nothing to recover",
+        _ => "recovered",
+    })
 }
 
 pub(crate) fn export(

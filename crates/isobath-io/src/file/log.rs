@@ -1,7 +1,6 @@
 //! The log device of a volume of files: one more member, which is not striped with the others.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::error::VolumeError;
@@ -66,11 +65,10 @@ impl FileDevice {
             return Ok(());
         };
         for member in &self.members {
-            let ours = member.file.metadata();
-            let ours = ours.map_err(|e| os(&member.path, "look up", e))?;
-            // A device node has its own number; two nodes of one device have the same.
-            let same_device = member.block_device && ours.rdev() == found.rdev();
-            if same_device || (ours.dev(), ours.ino()) == (found.dev(), found.ino()) {
+            if member
+                .is(&found)
+                .map_err(|e| os(&member.path, "look up", e))?
+            {
                 return Err(VolumeError::Duplicate {
                     a: member.path.clone(),
                     b: path.into(),

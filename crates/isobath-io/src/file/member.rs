@@ -38,7 +38,37 @@ pub(super) struct Member {
     pub(super) block: u32,
 }
 
+/// Whether `file` says of itself that it is a file of a volume; a damaged label counts.
+///
+/// # Errors
+/// Those of reading it.
+pub(crate) fn is_member(file: &File) -> io::Result<bool> {
+    let mut area = [0; LABEL_AREA];
+    let mut filled = 0;
+    while filled < area.len() {
+        match file.read_at(&mut area[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(!matches!(
+        Label::read(&area[..filled]),
+        Err(LabelFault::Foreign)
+    ))
+}
+
 impl Member {
+    /// Whether `found` is this file or block device. A node of a block device has a number of its own; two nodes of one
+    /// device have the same.
+    pub(super) fn is(&self, found: &fs::Metadata) -> io::Result<bool> {
+        let ours = self.file.metadata()?;
+        let same_device =
+            self.block_device && found.file_type().is_block_device() && ours.rdev() == found.rdev();
+        Ok(same_device || (ours.dev(), ours.ino()) == (found.dev(), found.ino()))
+    }
+
     /// Opens an existing file or device and locks it.
     pub(super) fn open(path: &Path, options: &VolumeOptions) -> Result<Member, VolumeError> {
         let meta = fs::metadata(path).map_err(|e| os(path, "look up", e))?;

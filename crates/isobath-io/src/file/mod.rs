@@ -27,6 +27,7 @@ use crate::io::Op;
 use crate::options::{Access, BackendKind, BackendReport, MAX_MEMBERS, VolumeOptions};
 use label::{DATA_OFFSET, Label};
 use log::LogMember;
+pub(crate) use member::is_member;
 use member::{Member, os};
 use stripe::{Piece, StripeMap};
 
@@ -363,6 +364,11 @@ impl Device for FileDevice {
             });
         }
         self.grow_locked(label, new_len)
+    }
+
+    fn holds(&self, file: &fs::Metadata) -> bool {
+        self.all_members()
+            .any(|member| member.is(file).unwrap_or(false))
     }
 
     fn log_len(&self) -> u64 {

@@ -1,12 +1,11 @@
 //! Writing an export file.
 
-use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use isobath::{Store, Tree};
+use isobath::{OutputFile, Store, Tree};
 
 use super::block::{BlockWriter, Kind};
 use super::{Counts, EXPORT_FORMAT, LARGE_VALUE, RECORDS_BLOCK, Transferred, VALUE_PART};
@@ -26,10 +25,10 @@ pub struct ExportPlan {
 /// Writes trees of `store` to an export file.
 ///
 /// The file appears under its name only when it is complete and on the drive;
-/// until then it is `NAME.partial`.
+/// until then it is `NAME.partial`. FIFOs and devices take the bytes themselves.
 ///
 /// # Errors
-/// Engine errors, I/O errors, a tree that does not exist, a file that exists.
+/// Engine errors, I/O errors, a tree that does not exist, a file that exists or is one of a store.
 pub fn export(
     store: &Store,
     plan: &ExportPlan,
@@ -43,36 +42,10 @@ pub fn export(
         out.flush().map_err(LabError::io("write", Path::new("-")))?;
         return Ok(done);
     };
-    if path.is_dir() {
-        return Err(LabError::input(
-            path,
-            "is a directory; name a file to export to",
-        ));
-    }
-    if path.exists() && !plan.overwrite {
-        return Err(LabError::input(
-            path,
-            "exists already; choose another name or add --force to replace it",
-        ));
-    }
-    let partial = partial_name(path);
-    let file = File::create(&partial).map_err(LabError::io("create", &partial))?;
-    let result = write_file(file, &partial, &trees, monitor)
-        .and_then(|done| {
-            fs::rename(&partial, path).map_err(LabError::io("rename to", path))?;
-            Ok(done)
-        })
-        .inspect_err(|_| {
-            // The first error is the one that matters.
-            let _ = fs::remove_file(&partial);
-        })?;
-    Ok(result)
-}
-
-fn partial_name(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    PathBuf::from(name)
+    let output = store.output_file(path, plan.overwrite)?;
+    let done = write_file(&output, &trees, monitor)?;
+    output.finish()?;
+    Ok(done)
 }
 
 fn chosen(store: &Store, names: &[String]) -> Result<Vec<Tree>, LabError> {
@@ -84,18 +57,15 @@ fn chosen(store: &Store, names: &[String]) -> Result<Vec<Tree>, LabError> {
 }
 
 fn write_file(
-    file: File,
-    path: &Path,
+    output: &OutputFile,
     trees: &[Tree],
     monitor: &dyn Monitor,
 ) -> Result<Transferred, LabError> {
-    let out = BlockWriter::new(BufWriter::with_capacity(1 << 20, file));
-    let (out, done) = write_all(out, path, trees, monitor)?;
-    let file = out
+    let out = BlockWriter::new(BufWriter::with_capacity(1 << 20, output.file()));
+    let (out, done) = write_all(out, output.path(), trees, monitor)?;
+    out.into_inner()
         .into_inner()
-        .into_inner()
-        .map_err(|e| LabError::io("write", path)(e.into_error()))?;
-    file.sync_all().map_err(LabError::io("write", path))?;
+        .map_err(|e| LabError::io("write", output.path())(e.into_error()))?;
     Ok(done)
 }
 

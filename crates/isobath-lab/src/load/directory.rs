@@ -1,10 +1,8 @@
 //! A directory tree: path → content.
 
-use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -80,21 +78,16 @@ pub(crate) struct Files {
     pub(crate) skipped: Skipped,
 }
 
-/// Lists the regular files below `root`, without following links and without
-/// leaving `except` out of sight: a file that is one of the store's own is
-/// never listed. Stops adding when `cap_bytes` would be passed.
+/// Lists the regular files below `root`, without following links. A file that
+/// `is_own` says is one of the store's own is never listed. Stops adding when
+/// `cap_bytes` would be passed.
 pub(crate) fn find_files(
     root: &Path,
     cap_bytes: Option<u64>,
-    except: &[PathBuf],
+    is_own: &dyn Fn(&fs::Metadata) -> bool,
     monitor: &dyn Monitor,
 ) -> Result<Files, LabError> {
     must_be(root, true)?;
-    let own: HashSet<(u64, u64)> = except
-        .iter()
-        .filter_map(|p| fs::metadata(p).ok())
-        .map(|m| (m.dev(), m.ino()))
-        .collect();
     let mut files = Files::default();
     for entry in walkdir::WalkDir::new(root)
         .follow_links(false)
@@ -121,7 +114,7 @@ pub(crate) fn find_files(
             files.skipped.unreadable += 1;
             continue;
         };
-        if !own.contains(&(meta.dev(), meta.ino())) {
+        if !is_own(&meta) {
             files.add(root, entry.into_path(), meta.len(), cap_bytes);
         }
     }
@@ -158,7 +151,7 @@ pub fn load_directory(
     cap_bytes: Option<u64>,
     monitor: &dyn Monitor,
 ) -> Result<Loaded, LabError> {
-    let files = find_files(root, cap_bytes, store.paths(), monitor)?;
+    let files = find_files(root, cap_bytes, &|meta| store.holds(meta), monitor)?;
     load_files(store, tree, &files, monitor)
 }
 
@@ -315,7 +308,7 @@ mod tests {
         let own = root.join("own");
         fs::write(&own, [0; 10]).unwrap();
 
-        let files = find_files(root, Some(200), &[own], &Silent).unwrap();
+        let files = find_files(root, Some(200), &|meta| meta.len() == 10, &Silent).unwrap();
         let keys: Vec<_> = files.list.iter().map(|f| f.key.clone()).collect();
         assert_eq!(keys, [b"a".to_vec(), b"sub/b".to_vec()]);
         assert_eq!(files.bytes, 150);
@@ -330,9 +323,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "x").unwrap();
-        let error = find_files(&file, None, &[], &Silent).unwrap_err();
+        let error = find_files(&file, None, &|_| false, &Silent).unwrap_err();
         assert!(error.to_string().contains("name a directory"), "{error}");
-        assert!(find_files(&dir.path().join("none"), None, &[], &Silent).is_err());
+        assert!(find_files(&dir.path().join("none"), None, &|_| false, &Silent).is_err());
     }
 
     #[test]

@@ -140,7 +140,7 @@ pub fn prepare(plan: Plan, monitor: &dyn Monitor) -> Result<Prepared, LabError> 
         total: None,
         unit: Unit::Items,
     });
-    let files = find_files(&plan.from, Some(plan.cap_bytes), &[], monitor)?;
+    let files = find_files(&plan.from, Some(plan.cap_bytes), &|_| false, monitor)?;
     let record_bytes = plan.pool_bytes * DATA_POOLS;
     // Small files share pages with their keys; pages fill to about two thirds
     // under unordered inserts, and a fifth of the volume is slack.

@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::engine::MapEntry;
 use crate::error::{BackupFault, Error};
+use crate::output::{OutputFile, failed, unfinished, with_suffix};
 use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
 
 /// The format that this version writes, and the newest that it reads.
@@ -189,16 +189,6 @@ impl End {
     }
 }
 
-/// A failure of the system on `path`.
-pub(crate) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
-    let path = path.to_path_buf();
-    move |source| Error::File {
-        action,
-        path: path.clone(),
-        source: Arc::new(source),
-    }
-}
-
 /// What is wrong with the file `path` at `offset`.
 fn bad(path: &Path, offset: u64, fault: BackupFault) -> Error {
     Error::BadBackup {
@@ -221,6 +211,7 @@ fn seed_of(id: &[u8; 16]) -> u32 {
 pub(crate) struct BlockWriter {
     file: File,
     path: PathBuf,
+    is_regular: bool,
     seed: u32,
     next: u64,
     offset: u64,
@@ -228,16 +219,18 @@ pub(crate) struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// Makes the file `path` and writes its header. What is there is replaced: the name is one of a file in the making.
+    /// Writes the header to an empty output.
     ///
     /// # Errors
     ///
     /// [`Error::File`].
-    pub(crate) fn create(path: &Path, header: &Header) -> Result<BlockWriter, Error> {
-        let file = File::create(path).map_err(failed("create", path))?;
+    pub(crate) fn create(output: &OutputFile, header: &Header) -> Result<BlockWriter, Error> {
+        let path = output.path();
+        let file = output.file().try_clone().map_err(failed("open", path))?;
         let mut writer = BlockWriter {
             file,
             path: path.to_path_buf(),
+            is_regular: output.is_regular(),
             seed: 0,
             next: 0,
             offset: 0,
@@ -294,7 +287,10 @@ impl BlockWriter {
     pub(crate) fn finish(mut self, mut end: End) -> Result<u64, Error> {
         end.number = self.next;
         self.write(Kind::End, &[&end.encode()])?;
-        self.file.sync_all().map_err(failed("write", &self.path))?;
+        // FIFOs and terminals keep nothing that could be synced.
+        if self.is_regular {
+            self.file.sync_all().map_err(failed("write", &self.path))?;
+        }
         Ok(self.offset)
     }
 }
@@ -542,20 +538,19 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// An empty one beside `beside`.
+    /// An empty one beside the output; in the system's place for such files where the output is a FIFO or a device.
     ///
     /// # Errors
     ///
     /// [`Error::File`].
-    pub(crate) fn create(beside: &Path) -> Result<Scratch, Error> {
-        let path = with_suffix(beside, ".map");
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .map_err(failed("create", &path))?;
+    pub(crate) fn create(output: &OutputFile) -> Result<Scratch, Error> {
+        let path = if output.is_regular() {
+            with_suffix(output.path(), ".map")
+        } else {
+            let name = format!("isobath-{}.partial.map", std::process::id());
+            std::env::temp_dir().join(name)
+        };
+        let file = unfinished(&path)?;
         // Nobody else needs its name.
         std::fs::remove_file(&path).map_err(failed("remove", &path))?;
         Ok(Scratch {
@@ -632,26 +627,4 @@ impl Scratch {
         self.entries = self.entries.max(id + 1);
         Ok(())
     }
-}
-
-/// `path` with something behind its name.
-pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
-/// Has the drive keep what a directory says of `path`.
-///
-/// # Errors
-///
-/// [`Error::File`].
-pub(crate) fn sync_directory_of(path: &Path) -> Result<(), Error> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(directory)
-        .and_then(|opened| opened.sync_all())
-        .map_err(failed("write", directory))
 }

@@ -136,7 +136,7 @@ impl Store {
         options: &BackupOptions,
         watch: Watch<'_>,
     ) -> Result<BackupReport, Error> {
-        take::take(self.runtime(), to, options, watch)
+        take::take(self, to, options, watch)
     }
 
     /// Makes a store on `paths`, files that do not exist yet or block devices that hold no data, from a full backup

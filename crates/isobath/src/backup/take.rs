@@ -1,20 +1,21 @@
 //! Making a backup.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::file::{
     BackupFile, BlockWriter, Blocks, End, Header, Kind, MAP_ENTRIES, Scratch, decode_entries,
-    encode_entries, failed, sync_directory_of, with_suffix,
+    encode_entries,
 };
 use super::log::LogPart;
 use super::{BackupOptions, BackupReport, Watch};
 use crate::engine::{CopyBatch, DeadKept, Engine, MapEntry, PassStart};
 use crate::error::{BackupFault, Error};
+use crate::output::{OutputFile, with_suffix};
 use crate::page::{Lsn, put_u32, put_u64};
 use crate::runtime::Runtime;
-use crate::store::uuid;
+use crate::store::{Store, uuid};
 
 /// Rounds at most: the last one keeps the log, however long it grows meanwhile.
 const MOST_ROUNDS: u64 = 8;
@@ -28,40 +29,38 @@ pub(super) const STATE_BYTES: usize = 48;
 
 /// Makes a backup; see [`crate::Store::backup`].
 pub(super) fn take(
-    runtime: &Runtime,
+    store: &Store,
     to: &Path,
     options: &BackupOptions,
     watch: Watch<'_>,
 ) -> Result<BackupReport, Error> {
-    if to.is_dir() || (to.exists() && !options.overwrite) {
-        return Err(Error::FileExists {
-            path: to.to_path_buf(),
-        });
-    }
     let base = options.since.as_deref().map(BackupFile::open).transpose()?;
-    if base.as_ref().is_some_and(|base| is_same(base.path(), to)) {
+    let made_of = [to.to_path_buf(), with_suffix(to, ".partial")];
+    if let Some(base) = &base
+        && made_of.iter().any(|path| is_same(base.path(), path))
+    {
         return Err(Error::BackupChain {
             path: to.to_path_buf(),
             reason: "the new backup adds to it, so it has to stay; name another file to write",
         });
     }
+    let runtime = store.runtime();
     // The store does not close meanwhile.
     let _attended = runtime.attend()?;
     let _running = Running::begin(&runtime.engine)?;
-    let partial = with_suffix(to, ".partial");
-    let made = make(runtime, &partial, base.as_ref(), watch).and_then(|report| {
-        if !options.unverified {
-            verify(&partial, watch)?;
-        }
-        std::fs::rename(&partial, to).map_err(failed("rename to", to))?;
-        sync_directory_of(to)?;
-        Ok(report)
-    });
-    if made.is_err() {
-        // The first error is the one that matters.
-        let _ = std::fs::remove_file(&partial);
+    let output = store.output_file(to, options.overwrite)?;
+    if !output.is_regular() && !options.unverified {
+        return Err(Error::BadOption {
+            option: "verify",
+            reason: "a FIFO or a device cannot be read back; leave verification out, or name a regular file".to_owned(),
+        });
     }
-    made
+    let report = make(runtime, &output, base.as_ref(), watch)?;
+    if !options.unverified {
+        verify(output.path(), watch)?;
+    }
+    output.finish()?;
+    Ok(report)
 }
 
 /// Whether two paths lead to one file.
@@ -96,14 +95,14 @@ struct Taking<'r, 'w> {
     runtime: &'r Runtime,
     writer: BlockWriter,
     watch: Watch<'w>,
-    partial: PathBuf,
+    output: &'r OutputFile,
     batch: CopyBatch,
     end: End,
 }
 
 fn make(
     runtime: &Runtime,
-    partial: &Path,
+    output: &OutputFile,
     base: Option<&BackupFile>,
     watch: Watch<'_>,
 ) -> Result<BackupReport, Error> {
@@ -111,9 +110,9 @@ fn make(
     let header = header(&runtime.engine, &pass, base)?;
     let mut taking = Taking {
         runtime,
-        writer: BlockWriter::create(partial, &header)?,
+        writer: BlockWriter::create(output, &header)?,
         watch,
-        partial: partial.to_path_buf(),
+        output,
         batch: CopyBatch::new(),
         end: End::default(),
     };
@@ -216,7 +215,7 @@ impl Taking<'_, '_> {
         } else {
             "copying changes"
         };
-        let mut map = Scratch::create(&self.partial)?;
+        let mut map = Scratch::create(self.output)?;
         let mut window = Vec::with_capacity(MAP_ENTRIES);
         let mut keeps_log = true;
         while map.entries() < pass.high_water {

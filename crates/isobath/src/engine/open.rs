@@ -223,11 +223,10 @@ pub(crate) fn open(
     config.block_bytes = volume.logical_block();
     config.log_segments = superblock.log_segments;
     config.log_path.clone_from(&superblock.log_path);
-    let not_closed = || Error::NotClosedCleanly {
-        paths: paths.to_vec(),
-    };
     if !superblock.clean && !superblock.is_logged() {
-        return Err(not_closed());
+        return Err(Error::NotClosedCleanly {
+            paths: paths.to_vec(),
+        });
     }
     apart::verify(&volume, &superblock, paths)?;
     let segment_bytes = superblock.segment_bytes;
@@ -269,7 +268,9 @@ pub(crate) fn open(
         pool.mapping.set(page, place);
     });
     if config.read_only && !plan.is_empty() {
-        return Err(not_closed());
+        return Err(Error::NeedsRecovery {
+            paths: paths.to_vec(),
+        });
     }
     let mapped = Mapped::of(&superblock, segments, high_water, &pool)?;
     let align = volume.logical_block();

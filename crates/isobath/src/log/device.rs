@@ -17,7 +17,10 @@
 //!         44     zeros up to 4096
 //! ```
 
+use std::fs::File;
+use std::io;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::FileExt;
 
 use isobath_io::{IoError, LOG_OFFSET, Volume};
 
@@ -52,6 +55,24 @@ pub(crate) enum HeaderFault {
     Damaged,
     /// Of a newer version.
     Newer(u32),
+}
+
+/// Whether `file` says of itself that it is a log device; a damaged header counts.
+///
+/// # Errors
+///
+/// Those of reading it.
+pub(crate) fn is_log_device(file: &File) -> io::Result<bool> {
+    for place in PLACES {
+        let mut magic = [0; MAGIC.len()];
+        match file.read_exact_at(&mut magic, place) {
+            Ok(()) if &magic == MAGIC => return Ok(true),
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(false)
 }
 
 impl DeviceHeader {

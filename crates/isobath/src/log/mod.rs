@@ -17,7 +17,9 @@ mod room;
 mod testing;
 
 pub(crate) use area::LogArea;
-pub(crate) use device::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderFault};
+pub(crate) use device::{
+    DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderFault, is_log_device,
+};
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, HEADER_BYTES, INCARNATION_LIMIT};
 pub(crate) use reader::{LogEnd, Reader, seal_tail};
