@@ -6,11 +6,11 @@ use std::sync::Arc;
 use oneshot::{AsyncReceiver, Sender};
 
 use crate::btree::{self, Descriptor, Loader, ValueRef};
+use crate::canary::{self, Canary};
 use crate::engine::{Counters, Local, TaskContext};
 use crate::sched::block_on;
-use crate::sync::atomic::Ordering;
 use crate::tree::{Tree, TreeState, check_key, check_value};
-use crate::txn::Gate;
+use crate::txn::gate::Closed;
 use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
@@ -125,14 +125,10 @@ fn load_in_task(
     let ctx = TaskContext { local };
     let mut loader = Loader::new(&ctx, tree.tree, FILL_PERCENT)?;
     let mut extents = Vec::new();
-    let outcome = take_parcels(local, &mut loader, first);
+    let outcome = take_parcels(local, tree, &mut loader, first);
     let mut note = |extent: &Descriptor| extents.push(*extent);
     let outcome = match outcome {
-        Ok(true) => {
-            let loading = Loading::begin(&tree.gate);
-            let loaded = loader.finish(&mut note);
-            loading.end(local, loaded.is_ok()).and(loaded)
-        }
+        Ok(true) => appear(local, tree, loader, &mut note),
         Ok(false) => {
             loader.abort(&mut note);
             Ok(0)
@@ -148,47 +144,70 @@ fn load_in_task(
     outcome
 }
 
-/// The moment in which the loaded records appear. They leave no versions, so who
+/// Has the loaded records appear, all at once, while no commit changes the tree, and
+/// neither another load nor a drop of it is under way. They leave no versions, so who
 /// began before must not read the tree any more.
-struct Loading<'g> {
-    gate: &'g Gate,
-    before: u64,
+fn appear(
+    local: &Local,
+    tree: &TreeState,
+    mut loader: Loader<'_, TaskContext<'_>>,
+    note: &mut dyn FnMut(&Descriptor),
+) -> Result<u64, Error> {
+    let engine = &local.engine;
+    let closed = match loader.complete().and_then(|()| close_gate(local, tree)) {
+        Ok(closed) => closed,
+        Err(error) => {
+            loader.abort(note);
+            return Err(error);
+        }
+    };
+    let before = closed.begin_loading();
+    let loaded = loader.link(note).inspect_err(|_| {
+        closed.set_loaded(before);
+    })?;
+    // Who begins after this returns may read.
+    let next = engine.log.next();
+    closed.set_loaded(next.0);
+    local.make_durable(engine.newest_record(), engine.config.durability)?;
+    while engine.transactions.watermark(&engine.log) < next {
+        engine.writable()?;
+        local.worker.yield_now();
+    }
+    Ok(loaded)
 }
 
-impl<'g> Loading<'g> {
-    fn begin(gate: &'g Gate) -> Loading<'g> {
-        Loading {
-            gate,
-            before: gate.loaded.swap(u64::MAX, Ordering::SeqCst),
-        }
+/// Closes the tree's gate, and waits for the commits that have not seen that.
+fn close_gate<'t>(local: &Local, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
+    let wait = || {
+        local.engine.writable()?;
+        local.worker.yield_now();
+        Ok::<(), Error>(())
+    };
+    let dropped = || Error::TreeDropped {
+        name: tree.name.to_string(),
+    };
+    let closed = tree.gate.close_to_load(wait)?.ok_or_else(dropped)?;
+    if !canary::sings(Canary::LoadBesideCommits) {
+        local.engine.transactions.tracker.drain(false, wait)?;
     }
-
-    /// They have appeared, or never will. Who begins after this returns may read.
-    fn end(self, local: &Local, appeared: bool) -> Result<(), Error> {
-        let engine = &local.engine;
-        if !appeared {
-            self.gate.loaded.store(self.before, Ordering::SeqCst);
-            return Ok(());
-        }
-        let now = engine.log.next();
-        self.gate.loaded.store(now.0, Ordering::SeqCst);
-        while engine.transactions.watermark(&engine.log) < now {
-            engine.writable()?;
-            local.worker.yield_now();
-        }
-        Ok(())
-    }
+    Ok(closed)
 }
 
 /// Loads batch after batch; `false` if the sender gave up.
 fn take_parcels(
     local: &Local,
+    tree: &TreeState,
     loader: &mut Loader<'_, TaskContext<'_>>,
     first: AsyncReceiver<Parcel>,
 ) -> Result<bool, Error> {
     let mut from = first;
     while let Ok(parcel) = block_on(from) {
         let mut batch = parcel.batch;
+        if tree.is_dropped() {
+            return Err(Error::TreeDropped {
+                name: tree.name.to_string(),
+            });
+        }
         for (key, value) in batch.records() {
             if btree::fits_inline(key.len(), value.len()) {
                 loader.push(key, ValueRef::inline(value))?;

@@ -30,6 +30,12 @@ pub enum Canary {
     ForgetPromises,
     /// A worker notes that it has taken its mail after it has taken it.
     ClearMailLate,
+    /// A page id that was noted earlier is taken for that of a page, whatever is there.
+    TrustPageIds,
+    /// Each look for a tree makes a state of its own, so that not all handles are told of a drop.
+    SeparateTreeStates,
+    /// Bulk loads appear while commits change the tree.
+    LoadBesideCommits,
 }
 
 #[cfg(any(test, feature = "simulation"))]

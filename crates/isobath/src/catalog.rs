@@ -94,8 +94,9 @@ pub(crate) fn find(local: &Local, name: &str) -> Result<Option<Tree>, Error> {
     }
 }
 
-/// Makes a tree; of several callers with the same name, one succeeds.
-pub(crate) fn add(local: &Local, name: &str) -> Result<Tree, Error> {
+/// Makes a tree; of several callers with the same name, one succeeds. `made` is told of
+/// it before the catalog names it, and of one that gets no name as well.
+pub(crate) fn add(local: &Local, name: &str, made: &mut dyn FnMut(Tree)) -> Result<(), Error> {
     let key = name_key(name)?;
     if find(local, name)?.is_some() {
         return Err(Error::TreeExists {
@@ -106,6 +107,7 @@ pub(crate) fn add(local: &Local, name: &str) -> Result<Tree, Error> {
     let id = next_id(local)?;
     let token = local.engine.log.stamp(local.worker.index).0;
     let tree = Tree::create(&ctx, id, Some(token))?;
+    made(tree);
     let value = encode(tree);
     let naming = Change {
         confirms: Some(token),
@@ -114,7 +116,7 @@ pub(crate) fn add(local: &Local, name: &str) -> Result<Tree, Error> {
     let durability = local.engine.config.durability;
     let named = commit::change_one(local, naming, durability, |old| old.is_none());
     if matches!(named, Ok(true)) {
-        return Ok(tree);
+        return Ok(());
     }
     if local.engine.writable().is_ok() {
         tree.free_root(&ctx)?;
@@ -166,18 +168,13 @@ fn next_id(local: &Local) -> Result<TreeId, Error> {
     }
 }
 
-/// Drops the tree `name`: it is gone for everybody at once, its pages are freed
-/// before this returns, or by the next opening. No commit to the tree may be in
-/// flight or begin any more.
-pub(crate) fn remove(local: &Local, name: &str) -> Result<(), Error> {
-    let missing = || Error::NoSuchTree {
-        name: name.to_owned(),
-    };
-    let tree = find(local, name)?.ok_or_else(missing)?;
+/// Takes the name of `tree` out of the catalog, which lists it as dropped from then on;
+/// `false` if it was gone. No commit to the tree may be in flight or begin any more.
+pub(crate) fn remove_name(local: &Local, name: &str, tree: Tree) -> Result<bool, Error> {
     let (mark, key, value) = (dropping_key(tree.id), name_key(name)?, encode(tree));
     let changes = [entry(&mark, Some(&value)), entry(&key, None)];
     let durability = local.engine.config.durability;
-    let mine = commit::change_all(
+    commit::change_all(
         local,
         &changes,
         Author {
@@ -186,11 +183,12 @@ pub(crate) fn remove(local: &Local, name: &str) -> Result<(), Error> {
         },
         durability,
         &mut |at, old| Ok(at == 0 || old.is_some_and(|old| old.bytes == value)),
-    )?;
-    if !mine {
-        // Somebody else dropped it meanwhile, and frees it.
-        return Err(missing());
-    }
+    )
+}
+
+/// Frees what is left of a tree whose name was removed. What this does not come to, the
+/// next opening does.
+pub(crate) fn free_dropped(local: &Local, tree: Tree) -> Result<(), Error> {
     empty(local, tree, &mut |extent| {
         extent::free_descriptor(local, extent.bytes())
     })?;

@@ -199,6 +199,18 @@ pub enum Error {
     /// A task asked for its own store to be closed.
     #[error("a store cannot be closed inside one of its own tasks, for which closing waits")]
     CloseInTask,
+    /// A page could not be read from the drive.
+    #[error("page {page}{} at byte {offset} of the volume cannot be read: {source}", of_tree(tree.as_deref()))]
+    PageRead {
+        /// The page's id.
+        page: u64,
+        /// Its byte offset in the volume.
+        offset: u64,
+        /// The name of the tree that was being read, where that is known.
+        tree: Option<Arc<str>>,
+        /// The drive's error.
+        source: isobath_io::IoError,
+    },
     /// One read or write failed.
     #[error(transparent)]
     Io(#[from] isobath_io::IoError),
@@ -453,6 +465,11 @@ fn older(log: u32, store: u32) -> &'static str {
     } else {
         "the store is an old copy, or a copy of it has used this log; restore both from the same backup"
     }
+}
+
+/// The tree that a page belongs to, for a message.
+fn of_tree(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!(" of tree {name:?}"))
 }
 
 /// The files of a volume, for a message.

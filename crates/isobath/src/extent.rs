@@ -13,6 +13,7 @@ use isobath_io::{AlignedBuf, Io};
 
 use crate::Error;
 use crate::buffer::Place;
+use crate::canary::{self, Canary};
 use crate::engine::{Config, Counters, Local};
 use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{
@@ -356,8 +357,14 @@ fn free_chunks(
 fn take_chunk(local: &Local, id: PageId) -> Option<Address> {
     let engine = &local.engine;
     loop {
-        let Place::Stored(address) = engine.pool.mapping.place(id) else {
-            return None;
+        let address = match engine.pool.mapping.place(id) {
+            Place::Stored(address) => address,
+            // By somebody who takes the id for that of a page; it will be stored again.
+            Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
+                local.await_load(id);
+                continue;
+            }
+            _ => return None,
         };
         // The cleaner may be moving it: only one of the two gets the word.
         if engine
@@ -600,14 +607,21 @@ impl Local {
     /// Where the chunk `id` is, its segment kept from reuse until
     /// [`Local::unpin`]; `None` if there is no such chunk.
     pub(crate) fn pin_chunk(&self, id: PageId) -> Option<Address> {
-        let mut space = self.engine.space.lock();
-        // Under the lock: a segment is freed under it, after its last word changed.
-        match self.engine.pool.mapping.place(id) {
-            Place::Stored(address) => {
-                space.pin(address.segment());
-                Some(address)
+        loop {
+            let mut space = self.engine.space.lock();
+            // Under the lock: a segment is freed under it, after its last word changed.
+            match self.engine.pool.mapping.place(id) {
+                Place::Stored(address) => {
+                    space.pin(address.segment());
+                    return Some(address);
+                }
+                // By somebody who takes the id for that of a page; it will be stored again.
+                Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
+                    drop(space);
+                    self.await_load(id);
+                }
+                _ => return None,
             }
-            _ => None,
         }
     }
 

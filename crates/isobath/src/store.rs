@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use isobath_io::Volume;
 
+use crate::btree::TreeId;
+use crate::canary::{self, Canary};
 use crate::check::{self, CheckReport};
 use crate::engine::{self, Config, Local, Plan, Publisher};
 use crate::pagestore::PageTrace;
@@ -36,7 +38,9 @@ struct Shared {
     runtime: Arc<Runtime>,
     closer: Arc<Closer>,
     paths: Vec<PathBuf>,
-    trees: Mutex<HashMap<String, Arc<TreeState>>>,
+    /// The one state of each tree that the catalog names, or may name yet, and that
+    /// was ever asked for.
+    trees: Mutex<HashMap<TreeId, Arc<TreeState>>>,
 }
 
 /// What closing a store needs, apart from its handles.
@@ -294,8 +298,24 @@ impl Store {
     ///
     /// [`Error::TreeExists`], [`Error::BadTreeName`], and as for [`Tree::insert`].
     pub fn create_tree(&self, name: &str) -> Result<Tree, Error> {
-        let tree = self.0.runtime.run(|local| catalog::add(local, name))?;
-        Ok(self.handle(name, tree))
+        let mut handle = None;
+        // The state is listed before the catalog has the name: whoever finds that, for
+        // example to drop the tree, finds this state.
+        let mut list = |tree| handle = Some(self.handle(name, tree));
+        let made = self
+            .0
+            .runtime
+            .run(|local| catalog::add(local, name, &mut list));
+        match (made, handle) {
+            (Ok(()), Some(handle)) => Ok(handle),
+            (Ok(()), None) => self.tree(name),
+            (Err(error), handle) => {
+                if let Some(handle) = handle {
+                    self.forget(&handle);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// The existing tree `name`.
@@ -309,12 +329,12 @@ impl Store {
         };
         let found = self.find(name)?.ok_or_else(missing)?;
         let handle = self.handle(name, found);
-        // Were it dropped between the two, the handle's state would not say so,
-        // and nobody would keep commits from the tree.
+        // The state is the tree's only one if the catalog has the name still: a drop
+        // takes the name away before it takes the state out of the list.
         if self.find(name)? == Some(found) {
             return Ok(handle);
         }
-        handle.state.gate.dropped.store(true, Ordering::SeqCst);
+        handle.state.gate.set_dropped();
         self.forget(&handle);
         Err(missing())
     }
@@ -323,13 +343,9 @@ impl Store {
         self.0.runtime.run(|local| catalog::find(local, name))
     }
 
-    /// Takes a dropped tree out of the list of known ones.
+    /// Takes the state of a tree that the catalog does not name out of the list.
     fn forget(&self, tree: &Tree) {
-        let mut trees = self.0.trees.lock();
-        let is_listed = |state: &Arc<TreeState>| Arc::ptr_eq(state, &tree.state);
-        if trees.get(tree.name()).is_some_and(is_listed) {
-            trees.remove(tree.name());
-        }
+        self.0.trees.lock().remove(&tree.state.tree.id);
     }
 
     /// The tree `name`, made if there is none.
@@ -338,27 +354,28 @@ impl Store {
     ///
     /// As for [`Store::create_tree`], except for [`Error::TreeExists`].
     pub fn open_or_create_tree(&self, name: &str) -> Result<Tree, Error> {
-        match self.tree(name) {
-            Err(Error::NoSuchTree { .. }) => match self.create_tree(name) {
-                // Somebody else made it meanwhile.
-                Err(Error::TreeExists { .. }) => self.tree(name),
-                other => other,
-            },
-            other => other,
+        // Bound: each round but the last finds that others made the tree, then that they
+        // dropped it.
+        loop {
+            match self.tree(name) {
+                Err(Error::NoSuchTree { .. }) => {}
+                other => return other,
+            }
+            match self.create_tree(name) {
+                Err(Error::TreeExists { .. }) => {}
+                other => return other,
+            }
         }
     }
 
     fn handle(&self, name: &str, tree: crate::btree::Tree) -> Tree {
-        let mut trees = self.0.trees.lock();
-        let known = trees
-            .get(name)
-            .filter(|state| state.tree == tree)
-            .map(Arc::clone);
-        let state = known.unwrap_or_else(|| {
-            let state = Arc::new(TreeState::new(name, tree));
-            trees.insert(name.to_owned(), Arc::clone(&state));
-            state
-        });
+        let new = || Arc::new(TreeState::new(name, tree));
+        let state = if canary::sings(Canary::SeparateTreeStates) {
+            new()
+        } else {
+            let mut trees = self.0.trees.lock();
+            Arc::clone(trees.entry(tree.id).or_insert_with(new))
+        };
         Tree {
             runtime: Arc::clone(&self.0.runtime),
             state,
@@ -373,23 +390,11 @@ impl Store {
     /// [`Error::NoSuchTree`], and as for [`Tree::remove`].
     pub fn drop_tree(&self, name: &str) -> Result<(), Error> {
         let tree = self.tree(name)?;
-        let gate = &tree.state.gate;
-        gate.dropped.store(true, Ordering::SeqCst);
-        let result = self.0.runtime.run(|local| {
-            let engine = &local.engine;
-            // Commits that have not seen the mark come to their ends; of a commit
-            // and this, one sees the other.
-            engine.transactions.tracker.drain(false, || {
-                local.worker.yield_now();
-                engine.writable()
-            })?;
-            catalog::remove(local, name)
-        });
-        let still_there = !matches!(result, Ok(()) | Err(Error::NoSuchTree { .. }));
-        let is_writable = self.0.runtime.engine.writable().is_ok();
-        if still_there && is_writable && self.find(name)? == Some(tree.state.tree) {
-            gate.dropped.store(false, Ordering::SeqCst);
-        } else {
+        let result = self
+            .0
+            .runtime
+            .run(|local| drop_in_task(local, name, &tree.state));
+        if tree.state.is_dropped() {
             self.forget(&tree);
         }
         result
@@ -550,6 +555,38 @@ impl Store {
     pub fn paths(&self) -> &[PathBuf] {
         &self.0.paths
     }
+}
+
+fn drop_in_task(local: &Local, name: &str, tree: &TreeState) -> Result<(), Error> {
+    let engine = &local.engine;
+    let missing = || Error::NoSuchTree {
+        name: name.to_owned(),
+    };
+    let wait = || {
+        engine.writable()?;
+        local.worker.yield_now();
+        Ok::<(), Error>(())
+    };
+    let closed = tree.gate.close_to_drop(wait)?.ok_or_else(missing)?;
+    // Commits that have not seen the mark come to their ends; of a commit and this, one
+    // sees the other.
+    engine.transactions.tracker.drain(false, wait)?;
+    match catalog::remove_name(local, name, tree.tree) {
+        Ok(was_there) => {
+            closed.drop_tree();
+            if !was_there {
+                return Err(missing());
+            }
+        }
+        Err(error) => {
+            let found = catalog::find(local, name);
+            if !matches!(found, Ok(Some(found)) if found == tree.tree) {
+                closed.drop_tree();
+            }
+            return Err(error);
+        }
+    }
+    catalog::free_dropped(local, tree.tree)
 }
 
 impl Closer {

@@ -9,7 +9,6 @@ use crate::engine::{Counters, InlineContext, Local, TaskContext};
 use crate::extent::{self, Extent};
 use crate::range::Range;
 use crate::runtime::Runtime;
-use crate::sync::atomic::Ordering;
 use crate::txn::Gate;
 use crate::txn::commit::{self, Change};
 use crate::value::{ValueReader, ValueWriter};
@@ -32,7 +31,7 @@ impl TreeState {
     }
 
     pub(crate) fn is_dropped(&self) -> bool {
-        self.gate.dropped.load(Ordering::Acquire)
+        self.gate.is_dropped()
     }
 
     /// A change of `key` for a commit.
@@ -99,18 +98,28 @@ impl Tree {
             }
         });
         if let Some(result) = here {
-            return self.explain(result);
+            return self.found(self.explain(result)?);
         }
         let found = tree.get(&InlineContext::new(engine), key, value);
         match found {
             Ok(None | Some(ValueKind::Inline))
                 if !engine.transactions.is_half_applied(tree.id, key) =>
             {
-                Ok(matches!(found, Ok(Some(_))))
+                self.found(matches!(found, Ok(Some(_))))
             }
-            // A page fault, a chunk to read, something to wait for or to report.
-            _ => self.run(|local| get_in_task(local, tree, key, value)),
+            // A page miss, a chunk to read, something to wait for or to report.
+            _ => self.found(self.run(|local| get_in_task(local, tree, key, value))?),
         }
+    }
+
+    /// What was found in the tree, unless it was dropped meanwhile: its records go one
+    /// after another.
+    #[inline]
+    pub(crate) fn found<T>(&self, found: T) -> Result<T, Error> {
+        if self.state.is_dropped() {
+            return Err(self.dropped());
+        }
+        Ok(found)
     }
 
     /// Whether `key` has a value.
@@ -125,13 +134,15 @@ impl Tree {
         let mut value = Vec::new();
         let engine = &self.runtime.engine;
         match tree.get(&InlineContext::new(engine), key, &mut value) {
-            Ok(found) if !engine.transactions.is_half_applied(tree.id, key) => Ok(found.is_some()),
-            _ => self.run(|local| {
+            Ok(found) if !engine.transactions.is_half_applied(tree.id, key) => {
+                self.found(found.is_some())
+            }
+            _ => self.found(self.run(|local| {
                 let transactions = &local.engine.transactions;
                 transactions.read_one(local, tree.id, key, || {
                     Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some())
                 })
-            }),
+            })?),
         }
     }
 
@@ -218,6 +229,7 @@ impl Tree {
     /// Ends a scan: waits for the rest of the commits that it may have seen the
     /// beginning of.
     pub(crate) fn await_rest(&self) -> Result<(), Error> {
+        self.found(())?;
         let transactions = &self.runtime.engine.transactions;
         if !transactions.is_applying() {
             return Ok(());
@@ -324,7 +336,8 @@ impl Tree {
     ) -> Result<(), Error> {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         keys.iter().try_for_each(|key| check_key(key))?;
-        self.explain(crate::many::get_each(self, &keys, each))
+        self.explain(crate::many::get_each(self, &keys, each))?;
+        self.found(())
     }
 
     /// Loads records with strictly ascending keys, as fast as they come. The
@@ -440,10 +453,24 @@ impl Tree {
         self.explain(result)
     }
 
-    /// A tree that was dropped meanwhile looks damaged to whoever is still in it.
+    /// A tree that is being dropped looks corrupt to those who are still in it: its pages
+    /// are gone, and their ids are given to others.
     pub(crate) fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         match result {
-            Err(Error::Structure { .. }) if self.state.is_dropped() => Err(self.dropped()),
+            Err(Error::Structure { .. } | Error::Damaged { .. }) if self.state.is_dropped() => {
+                Err(self.dropped())
+            }
+            Err(Error::PageRead {
+                page,
+                offset,
+                tree: None,
+                source,
+            }) => Err(Error::PageRead {
+                page,
+                offset,
+                tree: Some(Arc::clone(&self.state.name)),
+                source,
+            }),
             other => other,
         }
     }

@@ -34,7 +34,7 @@ fn rule(op: Op, index: u64) -> FaultRule {
 
 fn is_io(error: &Error) -> bool {
     match error {
-        Error::Io(_) => true,
+        Error::Io(_) | Error::PageRead { .. } => true,
         Error::Volume(source) => matches!(&**source, isobath_io::VolumeError::Io(_)),
         Error::Poisoned { cause } => is_io(cause),
         _ => false,

@@ -293,7 +293,9 @@ impl Recorder {
                 "poisoned",
                 (failing || self.faults.damage.is_some()).then_some(Meaning::Over),
             ),
-            Error::Io(_) | Error::Volume(_) => ("io", failing.then_some(Meaning::Open)),
+            Error::Io(_) | Error::PageRead { .. } | Error::Volume(_) => {
+                ("io", failing.then_some(Meaning::Open))
+            }
             Error::Damaged { .. } | Error::Structure { .. } => {
                 ("damaged", self.faults.damage.map(|_| Meaning::Open))
             }

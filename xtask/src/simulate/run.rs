@@ -265,6 +265,7 @@ impl Run {
         let failed = matches!(
             error,
             Error::Io(_)
+                | Error::PageRead { .. }
                 | Error::Volume(_)
                 | Error::Poisoned { .. }
                 | Error::NotClosedCleanly { .. }

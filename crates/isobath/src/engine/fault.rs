@@ -1,12 +1,23 @@
-//! Page faults: one read per missing page, however many tasks wait for it.
+//! Page misses: one read per missing page, however many tasks wait for it.
+//!
+//! An id may be out of date when its read starts: its page may have been freed
+//! since, and the id given to a chunk of a large value, which no frame may hold.
+//! So an id alone is never trusted. A place of another length than a page's is
+//! not read; a chunk as long as a page fails its check and stays where it is, and
+//! who wants the chunk meanwhile waits for that ([`Local::await_load`]). And a copy
+//! that is no sound page is corruption only if the parent still named the page
+//! after the copy was found so: see [`Local::fault`].
 
 #![allow(unsafe_code)]
+
+use std::collections::VecDeque;
 
 use isobath_io::{Io, IoError};
 
 use super::{Counters, Local};
 use crate::Error;
 use crate::buffer::{FrameId, Place, flag};
+use crate::canary::{self, Canary};
 use crate::page::{self, PAGE_SIZE, PageFault, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Address;
 use crate::sched::TaskId;
@@ -70,6 +81,45 @@ pub(super) struct PageWaiter {
     task: TaskId,
 }
 
+/// One copy of a page on the volume. A place is written once in each use of its
+/// segment, so no two copies are the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct PageCopy {
+    page: PageId,
+    address: Address,
+    seq: u64,
+}
+
+/// A read of a page that has failed, and the task that waited for it.
+pub(super) struct FailedRead {
+    task: TaskId,
+    copy: PageCopy,
+    error: Error,
+}
+
+/// Unsound copies that a worker remembers at most. To forget one costs a read.
+const MAX_UNSOUND: usize = 256;
+
+/// The copies that were found to be no sound pages, each by the task that has to
+/// find out whether anything still names the page.
+#[derive(Default)]
+pub(super) struct Unsound(VecDeque<(TaskId, PageCopy)>);
+
+impl Unsound {
+    /// Whether `task` has found so before, and forgets it; else remembers it.
+    fn is_known(&mut self, task: TaskId, copy: PageCopy) -> bool {
+        let known = self.0.iter().position(|(by, _)| *by == task);
+        if known.and_then(|at| self.0.remove(at)) == Some((task, copy)) {
+            return true;
+        }
+        if self.0.len() == MAX_UNSOUND {
+            self.0.pop_front();
+        }
+        self.0.push_back((task, copy));
+        false
+    }
+}
+
 /// What a request to load a page led to.
 pub(super) enum LoadStart {
     /// It is in memory, or it exists no longer: look again.
@@ -78,6 +128,8 @@ pub(super) enum LoadStart {
     Here(u32),
     /// Another worker is reading it.
     Elsewhere,
+    /// What the id names is stored as no page is.
+    NoPage(Address),
     /// Every frame is in use.
     NoFrame,
 }
@@ -93,6 +145,9 @@ impl Local {
                     Some(slot) => LoadStart::Here(slot),
                     None => LoadStart::Elsewhere,
                 };
+            }
+            Place::Stored(address) if address.length() as usize != PAGE_SIZE => {
+                return LoadStart::NoPage(address);
             }
             Place::Stored(address) => address,
         };
@@ -126,39 +181,76 @@ impl Local {
 
     /// Waits, in a task, until page `id` is worth looking at again.
     ///
+    /// The caller has seen a page that names `id` after the last call returned, and
+    /// does so again before the next. A copy that is no sound page is therefore
+    /// looked at twice: the first time the id may be out of date. If the same copy
+    /// is still there afterwards, it was there while the parent named it.
+    ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] or [`Error::Io`] where the page cannot be read.
+    /// [`Error::Damaged`] or [`Error::PageRead`] where the page cannot be read.
     pub(crate) fn fault(&self, id: PageId) -> Result<(), Error> {
-        loop {
-            let task = self.worker.task_id();
-            match self.start_load(id) {
-                LoadStart::Settled => return Ok(()),
-                LoadStart::Here(slot) => {
-                    self.loads.borrow_mut().slots[slot as usize]
-                        .waiters
-                        .push(task);
-                    self.worker.suspend();
-                    return self.take_failure(task);
+        let task = self.worker.task_id();
+        match self.start_load(id) {
+            LoadStart::Settled => Ok(()),
+            LoadStart::Here(slot) => {
+                self.loads.borrow_mut().slots[slot as usize]
+                    .waiters
+                    .push(task);
+                self.worker.suspend();
+                match self.take_failure(task) {
+                    Some(failed) => self.failure_of(failed),
+                    None => Ok(()),
                 }
-                LoadStart::Elsewhere => {
-                    self.wait_elsewhere(id);
-                    return Ok(());
-                }
-                LoadStart::NoFrame => {
-                    self.frame_waiters.borrow_mut().push(task);
-                    self.worker.suspend();
-                }
+            }
+            LoadStart::Elsewhere => {
+                self.await_load(id);
+                Ok(())
+            }
+            LoadStart::NoPage(address) => self.failure_of(FailedRead {
+                task,
+                copy: self.page_copy(id, address),
+                error: Error::Damaged {
+                    page: id.0,
+                    offset: self.engine.offset_of(address),
+                    fault: PageFault::Misplaced {
+                        segment: address.segment(),
+                        offset: address.offset(),
+                    },
+                },
+            }),
+            // By the time that a frame is free the id may be another's.
+            LoadStart::NoFrame => {
+                self.frame_waiters.borrow_mut().push(task);
+                self.worker.suspend();
+                Ok(())
             }
         }
     }
 
-    fn take_failure(&self, task: TaskId) -> Result<(), Error> {
-        let mut failures = self.failures.borrow_mut();
-        match failures.iter().position(|(failed, _)| *failed == task) {
-            Some(at) => Err(failures.swap_remove(at).1),
-            None => Ok(()),
+    fn page_copy(&self, page: PageId, address: Address) -> PageCopy {
+        PageCopy {
+            page,
+            address,
+            seq: self.engine.seq_of(address),
         }
+    }
+
+    fn take_failure(&self, task: TaskId) -> Option<FailedRead> {
+        let mut failures = self.failures.borrow_mut();
+        let at = failures.iter().position(|failed| failed.task == task)?;
+        Some(failures.swap_remove(at))
+    }
+
+    /// Whether a failed read is an error yet. The drive's own errors are.
+    fn failure_of(&self, failed: FailedRead) -> Result<(), Error> {
+        let is_unsound = matches!(failed.error, Error::Damaged { .. });
+        let is_stale_id =
+            is_unsound && !self.unsound.borrow_mut().is_known(failed.task, failed.copy);
+        if is_stale_id && !canary::sings(Canary::TrustPageIds) {
+            return Ok(());
+        }
+        Err(failed.error)
     }
 
     /// Whether `page` is being read; then this worker will be told of its end.
@@ -184,7 +276,8 @@ impl Local {
         false
     }
 
-    fn wait_elsewhere(&self, page: PageId) {
+    /// Waits, in a task, until nobody reads `page`, or what had its id, into a frame.
+    pub(crate) fn await_load(&self, page: PageId) {
         if !self.waits_elsewhere(page) {
             return;
         }
@@ -235,8 +328,14 @@ impl Local {
         };
         let outcome = match result {
             Ok(()) => self.verify_frame(page, frame, address),
-            Err(source) => Err(Error::Io(source)),
+            Err(source) => Err(Error::PageRead {
+                page: page.0,
+                offset: self.engine.offset_of(address),
+                tree: None,
+                source,
+            }),
         };
+        let copy = self.page_copy(page, address);
         let failure = match outcome {
             Ok(()) => {
                 self.publish(page, frame);
@@ -256,7 +355,11 @@ impl Local {
         load.page = PageId(0);
         for task in load.waiters.drain(..) {
             if let Some(error) = &failure {
-                self.failures.borrow_mut().push((task, error.clone()));
+                self.failures.borrow_mut().push(FailedRead {
+                    task,
+                    copy,
+                    error: error.clone(),
+                });
             }
             self.worker.make_ready(task);
         }
@@ -289,8 +392,13 @@ impl Local {
 
     fn publish(&self, page: PageId, frame: FrameId) {
         let engine = &self.engine;
+        // The word first: once unlatched the frame may be taken for another page.
+        let came = engine
+            .pool
+            .mapping
+            .replace(page, Place::Loading(frame), Place::Resident(frame));
+        debug_assert!(came, "only the loader ends a load");
         engine.pool.frames.header(frame).latch.unlock_exclusive();
-        engine.pool.mapping.set(page, Place::Resident(frame));
         engine.partitions[self.worker.index]
             .lock()
             .admit(frame, page);

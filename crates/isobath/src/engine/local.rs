@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use isobath_io::{AlignedBuf, IoError};
 
-use super::fault::{Loads, PageWaiter};
+use super::fault::{FailedRead, Loads, PageWaiter, Unsound};
 use super::logging::{LOG_WRITERS, LogShare};
 use super::stall;
 use super::{Counters, Engine};
@@ -47,7 +47,9 @@ pub(crate) struct Local {
     /// Next dirty shard to write from.
     pub(super) dirty_cursor: Cell<usize>,
     pub(super) log: LogShare,
-    pub(super) failures: RefCell<Vec<(TaskId, Error)>>,
+    /// Failed page reads that their tasks have not been told of.
+    pub(super) failures: RefCell<Vec<FailedRead>>,
+    pub(super) unsound: RefCell<Unsound>,
     batch: usize,
 }
 
@@ -113,6 +115,7 @@ impl Local {
             dirty_cursor: Cell::new(index),
             log: LogShare::new(),
             failures: RefCell::new(Vec::new()),
+            unsound: RefCell::default(),
             batch,
             engine,
         });

@@ -8,6 +8,8 @@ mod cleaner;
 mod context;
 mod discard;
 mod fault;
+#[cfg(test)]
+mod fault_tests;
 mod local;
 mod logging;
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::Error;
 use crate::engine::{Engine, Local};
 use crate::runtime::Runtime;
-use crate::sync::atomic::Ordering;
 use crate::tree::Tree;
 use crate::txn::Transactions;
 use crate::txn::snapshots::Registered;
@@ -86,7 +85,8 @@ impl View {
 
     /// To be asked when leaf and versions were read: whether both were complete.
     pub(super) fn check(&self, tree: &Tree) -> Result<(), Error> {
-        if tree.state.gate.loaded.load(Ordering::Acquire) > self.lsn() {
+        tree.found(())?;
+        if tree.state.gate.loaded() > self.lsn() {
             return Err(Error::SnapshotTooOld);
         }
         self.registered.check()

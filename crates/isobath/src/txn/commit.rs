@@ -14,6 +14,7 @@
 //! 9. Apply, give the versions the LSN, empty the slot, unlock.
 //! 10. Wait until the record is durable and the watermark has passed it.
 
+use super::gate::Access;
 use super::prepaid::Prepaid;
 use super::serializable::ReadSet;
 use super::snapshots::Registered;
@@ -30,7 +31,6 @@ use crate::log::Durability;
 use crate::log::Tier;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::page::{Lsn, PageId};
-use crate::sync::atomic::Ordering;
 
 /// Pages that one insert may take at most: its leaf split twice.
 const PAGES_PER_INSERT: u64 = 2;
@@ -65,13 +65,30 @@ impl Change<'_> {
         key_number(self.tree.id, self.key)
     }
 
-    fn check_gate(&self) -> Result<(), Error> {
-        match self.gate {
-            Some(gate) if gate.dropped.load(Ordering::SeqCst) => Err(Error::TreeDropped {
+    /// Whether the tree may be changed now. A commit that has occupied its slot
+    /// keeps the answer true.
+    fn may_change(&self) -> Result<bool, Error> {
+        match self.gate.map_or(Access::Granted, Gate::access) {
+            Access::Granted => Ok(true),
+            Access::Later => Ok(canary::sings(Canary::LoadBesideCommits)),
+            Access::Never => Err(Error::TreeDropped {
                 name: self.name.to_owned(),
             }),
-            _ => Ok(()),
         }
+    }
+
+    /// Waits while a bulk load of the tree is being linked. The caller has no slot.
+    fn await_load(&self, local: &Local) -> Result<(), Error> {
+        while !self.may_change()? {
+            local.engine.writable()?;
+            local.worker.yield_now();
+        }
+        Ok(())
+    }
+
+    /// The LSN below which snapshots do not see what was loaded into the tree.
+    fn loaded(&self) -> u64 {
+        self.gate.map_or(0, Gate::loaded)
     }
 
     fn decision(&self) -> Decision<'_> {
@@ -103,6 +120,8 @@ struct Peeked {
     old: OldValue,
     /// Bytes of an inline value, whether `old` has them or not.
     length: usize,
+    /// What was loaded into the tree before this was read.
+    loaded: u64,
 }
 
 /// Rounds that a commit makes because snapshots begin between two of its steps.
@@ -131,9 +150,10 @@ pub(crate) fn change_one(
     TaskContext { local }.admit()?;
     let locked = transactions.locks.one(local, change.number());
     if !engine.log.is_on() && transactions.snapshots.active() == 0 {
+        change.await_load(local)?;
         let slot = transactions.tracker.occupy(local.worker.index, &engine.log);
         local.worker.may_be_interrupted();
-        if transactions.snapshots.active() == 0 {
+        if transactions.snapshots.active() == 0 && change.may_change()? {
             local.worker.may_be_interrupted();
             let (went, dead) = apply_blindly(local, &change, &mut go)?;
             // It has no LSN, but what it has replaced may have versions of later ones.
@@ -206,7 +226,6 @@ fn apply_blindly(
     change: &Change<'_>,
     go: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<(bool, Option<Descriptor>), Error> {
-    change.check_gate()?;
     let (mut went, mut dead) = (false, None);
     let ctx = TaskContext { local };
     change.tree.apply(&ctx, change.key, None, |old| {
@@ -326,7 +345,8 @@ impl<'a> Commit<'a, '_> {
     }
 
     /// First committer wins: nobody has changed these keys since the snapshot.
-    /// As they are locked, nobody will.
+    /// As they are locked, no other commit will. What loads have changed is seen
+    /// when the keys are read, and in the slot.
     fn validate_writes(&self) -> Result<(), Error> {
         let Some(snapshot) = self.author.snapshot else {
             return Ok(());
@@ -339,12 +359,22 @@ impl<'a> Commit<'a, '_> {
             {
                 return Err(change.conflict());
             }
-            let loaded = change.gate.map_or(0, |g| g.loaded.load(Ordering::Acquire));
-            if loaded > snapshot.lsn {
-                return Err(change.conflict());
-            }
         }
         snapshot.check()
+    }
+
+    /// Whether the trees may be changed now, and have what was read of them: no load
+    /// was linked since. To be asked in the slot, for as long as that is occupied.
+    fn may_change(&self, peeked: &[Peeked]) -> Result<bool, Error> {
+        for (change, peeked) in self.changes.iter().zip(peeked) {
+            if !change.may_change()? {
+                return Ok(false);
+            }
+            if change.loaded() != peeked.loaded && !canary::sings(Canary::LoadBesideCommits) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Reads what the keys have, with the bytes of inline values if `publish`.
@@ -354,10 +384,14 @@ impl<'a> Commit<'a, '_> {
         let mut bytes = Vec::new();
         let mut kept = 0;
         for (at, change) in self.changes.iter().enumerate() {
-            change.check_gate()?;
+            change.await_load(self.local)?;
+            let loaded = change.loaded();
+            if self.author.snapshot.is_some_and(|own| own.lsn < loaded) {
+                return Err(change.conflict());
+            }
             let kind = change.tree.get(&ctx, change.key, &mut bytes);
             // A tree that is dropped meanwhile looks damaged.
-            let kind = kind.or_else(|error| change.check_gate().and(Err(error)))?;
+            let kind = kind.or_else(|error| change.may_change().and(Err(error)))?;
             let old = kind.map(|kind| ValueRef {
                 kind,
                 bytes: &bytes,
@@ -376,7 +410,11 @@ impl<'a> Commit<'a, '_> {
                 }
                 old => OldValue::of(old),
             };
-            peeked.push(Peeked { old, length });
+            peeked.push(Peeked {
+                old,
+                length,
+                loaded,
+            });
         }
         Ok(Peek::Done(peeked))
     }
@@ -435,7 +473,8 @@ impl<'a> Commit<'a, '_> {
         Ok(record)
     }
 
-    /// Steps 4 to 9; `None` if a snapshot has begun for which nothing was read.
+    /// Steps 4 to 9; `None` if a snapshot has begun for which nothing was read, or
+    /// what was read is out of date since a load.
     fn write(&mut self, peeked: Vec<Peeked>, publish: bool) -> Result<Option<Outcome<'a>>, Error> {
         let local = self.local;
         let engine = &local.engine;
@@ -449,10 +488,9 @@ impl<'a> Commit<'a, '_> {
             .tracker
             .occupy(local.worker.index, &engine.log);
         local.worker.may_be_interrupted();
-        if !publish && self.must_publish() {
+        if !self.may_change(&peeked)? || !publish && self.must_publish() {
             return Ok(None);
         }
-        self.changes.iter().try_for_each(Change::check_gate)?;
         let unlogged = !publish && !engine.log.is_on();
         let dead = if unlogged {
             extents_of(&peeked)

@@ -12,6 +12,7 @@
 //!   see. Added before the leaf changes; readers read the leaf first, then ask.
 //! - [`snapshots`]: which snapshots are open, so which versions are needed.
 //! - [`serializable`]: what a serializable transaction has read.
+//! - [`gate`]: of a tree, whether commits may change it now.
 //! - [`commit`]: the protocol.
 //!
 //! Operations outside transactions read the pages as they are. What a commit has
@@ -22,6 +23,7 @@
 //! of it.
 
 pub(crate) mod commit;
+pub(crate) mod gate;
 pub(crate) mod locks;
 pub(crate) mod prepaid;
 pub(crate) mod serializable;
@@ -38,6 +40,7 @@ use crate::page::Lsn;
 use crate::sync::HashSet;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use gate::Gate;
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
@@ -47,16 +50,6 @@ use versions::Versions;
 const COLLECT_LEAST: usize = 8;
 /// Versions that are collected between two looks at other tasks.
 const COLLECT_STEP: usize = 256;
-
-/// What is known of one tree beside its pages, for all its handles.
-#[derive(Default)]
-pub(crate) struct Gate {
-    /// No commit may change the tree any more.
-    pub(crate) dropped: AtomicBool,
-    /// Snapshots below this cannot read the tree: it was loaded since, which
-    /// leaves no versions.
-    pub(crate) loaded: AtomicU64,
-}
 
 /// The state that all transactions of a store share.
 pub(crate) struct Transactions {

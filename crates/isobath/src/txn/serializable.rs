@@ -111,12 +111,7 @@ impl ReadSet {
                 tree: reads.name.to_string(),
                 key,
             };
-            if reads
-                .gate
-                .loaded
-                .load(crate::sync::atomic::Ordering::Acquire)
-                > at
-            {
+            if reads.gate.loaded() > at {
                 return Err(conflict(Vec::new()));
             }
             for key in &reads.keys {

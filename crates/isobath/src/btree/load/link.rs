@@ -1,8 +1,19 @@
 //! Links a loaded subtree to the right end of the tree.
+//!
+//! What the tree has at or above the subtree's lower bound must be empty: leaves
+//! from which all records were removed. They go in the same modification.
+
+mod tail;
+
+use std::cmp::Ordering;
+
+use tail::trim;
 
 use crate::btree::descend::{Hold, root};
-use crate::btree::node::{Builder, Garbled, Image, Node, with_child, with_upper};
-use crate::btree::smo::{Goal, Modification, make_room, with_pages};
+use crate::btree::node::{
+    Builder, Garbled, Image, Node, cut_above, inner_cost, with_child, without_last_children,
+};
+use crate::btree::smo::{Goal, Modification, make_room, merge, with_pages};
 use crate::btree::{Fail, MAX_LEVELS, Tree};
 use crate::buffer::Restart;
 use crate::context::WriteContext;
@@ -21,9 +32,14 @@ enum Outcome {
     Linked,
     /// The tree has keys that are not below the loaded ones.
     Overlaps,
+    /// So many empty pages are in the way that they have to be merged first.
+    Hollow,
     /// A node of the right edge has to be split first.
     MakeRoom(Goal),
 }
+
+/// A node's new content, or what has to be done first.
+type Changed = Result<Box<Image>, Outcome>;
 
 /// The rightmost node of one level, and its lower bound.
 struct Edge<'p> {
@@ -31,16 +47,25 @@ struct Edge<'p> {
     lower: Vec<u8>,
 }
 
+/// What became of a loaded subtree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Linked {
+    Yes,
+    /// The tree has keys at or above its lower bound; nothing has changed.
+    Overlaps,
+    /// The tree has too many empty pages there, and they cannot be merged.
+    TooHollow,
+}
+
 impl Built {
-    /// Links the subtree; `false`, and nothing changed, where the tree has keys
-    /// at or above its lower bound.
+    /// Links the subtree.
     pub(super) fn link<C: WriteContext>(
         &self,
         ctx: &C,
         tree: &Tree,
         token: Token,
-    ) -> Result<bool, C::Stop> {
-        // Bound: every round but the last makes room, or raises the root.
+    ) -> Result<Linked, C::Stop> {
+        // Bound: every round but the last makes room, raises the root, or merges pages.
         loop {
             let outcome = with_pages(ctx, |reservation| {
                 let edge = right_edge(ctx, tree)?;
@@ -50,8 +75,11 @@ impl Built {
                         return self.become_root(ctx, tree, &edge[0].hold, token);
                     }
                 } else if self.lower.is_empty() {
-                    edge[0].hold.validate()?;
-                    return Ok(Outcome::Overlaps);
+                    // The tree was empty when the load began, and is one leaf no longer.
+                    return match node.is_leaf() {
+                        true => edge[0].hold.validate().map(|()| Outcome::Overlaps),
+                        false => edge[0].hold.validate().map(|()| Outcome::Hollow),
+                    };
                 }
                 if node.level() > self.level {
                     return self.append(ctx, tree, edge, token);
@@ -78,9 +106,14 @@ impl Built {
                 Err(Restart::Changed.into())
             })?;
             match outcome {
-                Outcome::Linked => return Ok(true),
-                Outcome::Overlaps => return Ok(false),
+                Outcome::Linked => return Ok(Linked::Yes),
+                Outcome::Overlaps => return Ok(Linked::Overlaps),
                 Outcome::MakeRoom(goal) => make_room(ctx, tree, &self.lower, goal)?,
+                Outcome::Hollow => match trim(ctx, tree, &self.lower)? {
+                    Outcome::Overlaps => return Ok(Linked::Overlaps),
+                    Outcome::Hollow if !merge_last(ctx, tree)? => return Ok(Linked::TooHollow),
+                    _ => {}
+                },
             }
         }
     }
@@ -114,47 +147,88 @@ impl Built {
         token: Token,
     ) -> Result<Outcome, Fail> {
         let mut modification = Modification::new(*tree).confirm(token);
+        // The nodes from here on cover keys below the subtree's: the lowest of them is the
+        // leaf with the tree's last keys, or it has no part in the tail that is empty.
+        let fork = edge.partition_point(|node| node.lower < self.lower) - 1;
+        if fork + 1 < edge.len() {
+            return self.replace_tail(ctx, tree, &edge, fork, modification);
+        }
         for Edge { hold, lower } in edge {
-            let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
-            let level = hold.node(tree)?.level();
-            if level > self.level + 1 {
-                continue;
-            }
-            let page = hold.page.exclusive()?;
-            let image = Image::copy_of(page.words());
-            let node = Node::open(&*image, tree.id).map_err(damaged)?;
-            if node.count() > 0 {
-                let mut last = Vec::new();
-                node.key(node.count() - 1, &mut last).map_err(damaged)?;
-                if last >= self.lower {
-                    return Ok(Outcome::Overlaps);
-                }
-            }
-            let goal = if level == 0 {
-                Goal::Record { value_len: 0 }
-            } else {
-                let key_len = self.lower.len();
-                Goal::Separator { level, key_len }
-            };
-            let changed = if level == self.level + 1 {
-                let cost = crate::btree::node::inner_cost(self.lower.len());
-                if node.free() < cost {
-                    return Ok(Outcome::MakeRoom(goal));
-                }
-                let child = with_child(node, tree.id, node.count(), &self.lower, self.top);
-                Some(child.map_err(damaged)?)
-            } else if lower >= self.lower {
-                return Ok(Outcome::Overlaps);
-            } else {
-                with_upper(node, tree.id, &lower, &self.lower).map_err(damaged)?
-            };
-            match changed {
-                Some(image) => modification = modification.page(page, image),
-                None => return Ok(Outcome::MakeRoom(goal)),
+            match self.beside(tree, &hold, &lower)? {
+                None => {}
+                Some(Ok(image)) => modification = modification.page(hold.page.exclusive()?, image),
+                Some(Err(outcome)) => return Ok(outcome),
             }
         }
         modification.apply(ctx);
         Ok(Outcome::Linked)
+    }
+
+    /// What becomes of a node of the right edge that covers keys below the subtree's and
+    /// keeps all its children; `None` if it stays as it is.
+    fn beside(&self, tree: &Tree, hold: &Hold<'_>, lower: &[u8]) -> Result<Option<Changed>, Fail> {
+        let node = hold.node(tree)?;
+        let (level, count) = (node.level(), node.count());
+        hold.validate()?;
+        Ok(match level.cmp(&(self.level + 1)) {
+            Ordering::Greater => None,
+            Ordering::Equal => Some(self.naming(tree, hold, count, self.top)?),
+            Ordering::Less => Some(self.ending(tree, hold, lower, count)?),
+        })
+    }
+
+    /// An inner node with its first `kept` separators, and `child` last, for the keys from
+    /// the subtree's lower bound on.
+    fn naming(
+        &self,
+        tree: &Tree,
+        hold: &Hold<'_>,
+        kept: usize,
+        child: PageId,
+    ) -> Result<Changed, Fail> {
+        let image = Image::copy_of(hold.page.words());
+        hold.validate()?;
+        let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
+        let node = Node::open(&*image, tree.id).map_err(damaged)?;
+        let (level, key_len) = (node.level(), self.lower.len());
+        let shorter = without_last_children(node, tree.id, node.count() - kept).map_err(damaged)?;
+        let node = Node::open(&*shorter, tree.id).map_err(damaged)?;
+        if node.free() < inner_cost(key_len) {
+            return Ok(Err(Outcome::MakeRoom(Goal::Separator { level, key_len })));
+        }
+        with_child(node, tree.id, kept, &self.lower, child)
+            .map(Ok)
+            .map_err(damaged)
+    }
+
+    /// A node with its first `kept` separators, which ends at the subtree's lower bound.
+    fn ending(
+        &self,
+        tree: &Tree,
+        hold: &Hold<'_>,
+        lower: &[u8],
+        kept: usize,
+    ) -> Result<Changed, Fail> {
+        let image = Image::copy_of(hold.page.words());
+        hold.validate()?;
+        let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
+        let node = Node::open(&*image, tree.id).map_err(damaged)?;
+        if node.is_leaf() && node.count() > 0 {
+            let mut last = Vec::new();
+            node.key(node.count() - 1, &mut last).map_err(damaged)?;
+            if last >= self.lower {
+                return Ok(Err(Outcome::Overlaps));
+            }
+        }
+        let goal = match node.level() {
+            0 => Goal::Record { value_len: 0 },
+            level => Goal::Separator {
+                level,
+                key_len: self.lower.len(),
+            },
+        };
+        let cut = cut_above(node, tree.id, lower, kept, &self.lower).map_err(damaged)?;
+        Ok(cut.ok_or(Outcome::MakeRoom(goal)))
     }
 }
 
@@ -172,6 +246,36 @@ pub(super) fn is_empty_leaf<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<boo
             Err::<_, Fail>(fail) => fail.resolve(ctx)?,
         }
     }
+}
+
+/// Merges the rightmost leaf with the one before it, and empty nodes above likewise;
+/// `false` where that changes nothing.
+fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Stop> {
+    let look = || -> Result<(usize, Vec<u8>), C::Stop> {
+        loop {
+            let attempt = || {
+                let edge = right_edge(ctx, tree)?;
+                let height = edge.len();
+                Ok((height, edge.into_iter().next_back().map(|last| last.lower)))
+            };
+            match attempt() {
+                Ok((height, lower)) => return Ok((height, lower.unwrap_or_default())),
+                Err::<_, Fail>(fail) => fail.resolve(ctx)?,
+            }
+        }
+    };
+    let before = look()?;
+    merge(ctx, tree, &before.1);
+    Ok(look()? != before)
+}
+
+/// Makes a tree without records one empty leaf; leaves it as it is where it has some.
+pub(super) fn collapse<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<(), C::Stop> {
+    // Bound: each round frees pages or makes room for that.
+    while matches!(trim(ctx, tree, &[])?, Outcome::Linked) {}
+    // Bound: each round but the last ends a page.
+    while merge_last(ctx, tree)? {}
+    Ok(())
 }
 
 /// The rightmost node of every level, from the root to a leaf.

@@ -7,7 +7,7 @@ mod stage;
 
 use std::ops::Bound;
 
-use link::Built;
+use link::{Built, Linked};
 use stage::{InnerStage, LeafStage};
 
 use super::node::{CAPACITY, Image, separator};
@@ -25,6 +25,9 @@ const RESERVED: u32 = 16;
 
 const NOT_ABOVE: &str = "its key is not above that of the record before it";
 const NOT_BEYOND: &str = "its key is not above every key that the tree has";
+const OVERTAKEN: &str =
+    "keys were inserted above it, or right below it, while the load was running";
+const TOO_HOLLOW: &str = "too many empty pages follow the tree's last key; remove a key near it";
 
 /// A page that can be taken, and room in the log for it.
 struct Page<'c> {
@@ -48,6 +51,8 @@ pub(crate) struct Loader<'c, C: WriteContext> {
     edge: Option<Vec<u8>>,
     /// Finished nodes that an error kept from their parents.
     orphans: Vec<PageId>,
+    /// What is to be linked, once all records are in it.
+    built: Option<Built>,
     /// Whether the pages built are linked, or freed.
     is_over: bool,
     /// What the pages built belong to until they are linked.
@@ -60,6 +65,9 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     pub(crate) fn new(ctx: &'c C, tree: Tree, fill_percent: usize) -> Result<Self, C::Stop> {
         let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, Direction::Reverse);
         let last = cursor.next(ctx)?.map(|entry| entry.key.to_vec());
+        if last.is_none() {
+            link::collapse(ctx, &tree)?;
+        }
         let is_empty = last.is_none() && link::is_empty_leaf(ctx, &tree)?;
         Ok(Loader {
             ctx,
@@ -71,6 +79,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             records: 0,
             edge: (!is_empty).then(|| last.unwrap_or_default()),
             orphans: Vec::new(),
+            built: None,
             is_over: false,
             token: ctx.log().stamp(ctx.writer()).0,
         })
@@ -230,14 +239,25 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         }))
     }
 
+    /// Finishes all pages, and waits until they are durable, so that linking them is
+    /// short. After an error the load can only be aborted.
+    pub(crate) fn complete(&mut self) -> Result<(), C::Stop> {
+        self.built = self.finish_nodes()?;
+        if self.built.is_some() {
+            // The record that links the pages does not hold them.
+            self.ctx.settle(self.ctx.log().next())?;
+        }
+        Ok(())
+    }
+
     /// Links what was loaded to the tree; returns the number of records.
     ///
     /// # Errors
     ///
     /// [`Error::LoadOrder`] where somebody has inserted keys beyond the first
     /// one loaded meanwhile. The tree is then as it would be without the load.
-    pub(crate) fn finish(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Stop> {
-        let result = self.try_finish();
+    pub(crate) fn link(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Stop> {
+        let result = self.try_link();
         match result {
             Ok(()) => self.is_over = true,
             Err(_) => self.free_built(on_extent),
@@ -245,20 +265,28 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         result.map(|()| self.records)
     }
 
-    fn try_finish(&mut self) -> Result<(), C::Stop> {
-        let Some(built) = self.finish_nodes()? else {
+    fn try_link(&mut self) -> Result<(), C::Stop> {
+        let Some(built) = &self.built else {
             return Ok(());
         };
-        // The record that links the pages does not hold them.
-        self.ctx.settle(self.ctx.log().next())?;
-        if !built.link(self.ctx, &self.tree, self.token)? {
-            return Err(Error::LoadOrder {
-                record: 0,
-                reason: NOT_BEYOND,
+        let reason = match built.link(self.ctx, &self.tree, self.token)? {
+            Linked::Yes => return Ok(()),
+            Linked::Overlaps => OVERTAKEN,
+            Linked::TooHollow => TOO_HOLLOW,
+        };
+        Err(Error::LoadOrder { record: 0, reason }.into())
+    }
+
+    /// [`Loader::complete`], then [`Loader::link`].
+    #[cfg(test)]
+    pub(crate) fn finish(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Stop> {
+        match self.complete() {
+            Ok(()) => self.link(on_extent),
+            Err(stop) => {
+                self.free_built(on_extent);
+                Err(stop)
             }
-            .into());
         }
-        Ok(())
     }
 
     /// Gives up; the tree is as it was. `on_extent` is told of every extent

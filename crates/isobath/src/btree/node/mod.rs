@@ -52,7 +52,7 @@ mod tests;
 pub(super) use build::{Builder, Image, common_prefix, separator};
 pub(super) use edit::{Edit, LeafEdit};
 pub(super) use split::{
-    InnerSplit, LeafSplit, Pending, with_child, with_upper, without_child, without_last_children,
+    InnerSplit, LeafSplit, Pending, cut_above, with_child, without_child, without_last_children,
 };
 
 use std::cmp::Ordering;

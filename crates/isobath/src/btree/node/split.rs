@@ -418,19 +418,21 @@ pub(in crate::btree) fn without_last_children(
     Ok(builder.finish())
 }
 
-/// A copy of `node`, which has no upper bound, with the upper bound `upper`;
-/// `None` if that does not fit.
-pub(in crate::btree) fn with_upper(
+/// A copy of `node` that ends at `upper`, which is not above where it ended before, and
+/// of whose separators only the first `kept` stay; `None` if that does not fit.
+pub(in crate::btree) fn cut_above(
     node: Node<'_, Image>,
     tree: TreeId,
     lower: &[u8],
+    kept: usize,
     upper: &[u8],
 ) -> Result<Option<Box<Image>>, Garbled> {
-    if node.has_upper() || lower >= upper {
+    let mut before = Vec::new();
+    if lower >= upper || node.upper(&mut before)? && upper > &before[..] {
         return Err(Garbled("its range does not end where the tree's does"));
     }
-    // What the shorter prefix saves is not counted.
-    if node.free() < upper.len() {
+    // What the longer prefix saves is not counted.
+    if node.free() + node.fence_len() < upper.len() {
         return Ok(None);
     }
     let mut builder = Builder::new(tree, node.level(), lower, Some(upper));
@@ -438,7 +440,7 @@ pub(in crate::btree) fn with_upper(
         builder.copy_records(&node, 0..node.count())?;
     } else {
         builder.set_leftmost(node.child(0)?);
-        builder.copy_children(&node, 0..node.count())?;
+        builder.copy_children(&node, 0..kept)?;
     }
     Ok(Some(builder.finish()))
 }

@@ -8,9 +8,9 @@ use crate::btree::{Cursor, Direction, Loader, Tree, ValueRef, Visitor};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn check(ctx: &TestContext, tree: Tree, model: &Model) {
+pub(super) fn check(ctx: &TestContext, tree: Tree, model: &Model) {
     let shape = tree.verify(ctx, &mut ()).unwrap();
     assert_eq!(shape.records, model.len() as u64);
     assert_eq!(shape.leaf_pages + shape.inner_pages, ctx.live_pages());
@@ -22,7 +22,12 @@ fn check(ctx: &TestContext, tree: Tree, model: &Model) {
     assert_eq!(cursor.next(ctx).unwrap(), None);
 }
 
-fn load(ctx: &TestContext, tree: Tree, model: &Model, fill: usize) -> Result<u64, Error> {
+pub(super) fn load(
+    ctx: &TestContext,
+    tree: Tree,
+    model: &Model,
+    fill: usize,
+) -> Result<u64, Error> {
     let mut loader = Loader::new(ctx, tree, fill)?;
     for (key, value) in model {
         loader.push(key, ValueRef::inline(value))?;

@@ -6,6 +6,7 @@ mod loads;
 mod model;
 mod scans;
 mod stress;
+mod tails;
 
 use std::collections::HashMap;
 
@@ -19,7 +20,7 @@ use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 struct Free {
     frames: Vec<FrameId>,
@@ -40,6 +41,9 @@ pub(super) struct TestContext {
     pub(super) faults: AtomicUsize,
     /// Pages asked for ahead.
     pub(super) ahead: AtomicUsize,
+    /// Whether the log has room for structure modifications; removals merge nothing
+    /// without.
+    pub(super) has_log_room: AtomicBool,
 }
 
 /// The next number of a fast generator (xorshift64*), good enough to pick test data.
@@ -64,6 +68,7 @@ impl TestContext {
             seed: AtomicU64::new(88_172_645_463_325_252),
             faults: AtomicUsize::new(0),
             ahead: AtomicUsize::new(0),
+            has_log_room: AtomicBool::new(true),
         }
     }
 
@@ -179,7 +184,10 @@ impl WriteContext for TestContext {
     }
 
     fn structure_room(&self) -> Result<LogRoom<'_>, crate::Error> {
-        Ok(LogRoom::none())
+        match self.has_log_room.load(Relaxed) {
+            true => Ok(LogRoom::none()),
+            false => Err(crate::Error::LogOverrun),
+        }
     }
 
     fn admit(&self) -> Result<(), crate::Error> {

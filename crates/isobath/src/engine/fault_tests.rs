@@ -1,0 +1,130 @@
+//! Page ids that are out of date: what is read by them, and who is told of it.
+
+use isobath_io::{FaultDevice, FaultPlan, Volume};
+
+use super::Local;
+use crate::btree::ValueKind;
+use crate::engine::TaskContext;
+use crate::extent::{self, Extent};
+use crate::page::PageId;
+use crate::{Error, Options, Simulation, Tree};
+
+fn simulation(seed: u64) -> Simulation {
+    let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=40));
+    let options = Options::new()
+        .pool_bytes(4 << 20)
+        .segment_bytes(64 << 10)
+        .workers(2)
+        .tasks_per_worker(16);
+    Simulation::new(Volume::from_device(device), &options, seed).unwrap()
+}
+
+/// The value of one chunk that is as long as a page.
+const LENGTH: usize = 3700;
+
+/// Where the value of `key` is.
+fn extent_of(local: &Local, tree: &Tree, key: &[u8]) -> Extent {
+    let mut descriptor = Vec::new();
+    let found = tree
+        .state
+        .tree
+        .get(&TaskContext { local }, key, &mut descriptor);
+    assert_eq!(found.unwrap(), Some(ValueKind::Extent));
+    Extent::decode(&descriptor).unwrap()
+}
+
+fn chunk_of(tree: &Tree, key: &[u8]) -> PageId {
+    tree.run(|local| Ok(extent_of(local, tree, key).first().0))
+        .unwrap()
+}
+
+/// Starts, on some worker, to read the chunk as if its id were a page's.
+fn read_as_page(tree: &Tree, chunk: PageId) {
+    tree.run(|local| {
+        assert!(local.start_ahead(chunk, 8));
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_chunk_is_read_and_removed_beside_reads_by_stale_ids() {
+    for seed in 0..20 {
+        let simulation = simulation(seed);
+        let store = simulation.store().clone();
+        let tree = store.create_tree("t").unwrap();
+        let before = store.stats().allocated_bytes;
+        tree.insert(b"k", &[7; LENGTH]).unwrap();
+        let chunk = chunk_of(&tree, b"k");
+        let reader = {
+            let tree = tree.clone();
+            simulation.spawn(0, move || {
+                for _ in 0..10 {
+                    read_as_page(&tree, chunk);
+                    tree.run(|local| {
+                        let mut bytes = Vec::new();
+                        extent::read_all(local, extent_of(local, &tree, b"k"), &mut bytes)?;
+                        assert_eq!(bytes, [7; LENGTH]);
+                        Ok(())
+                    })
+                    .unwrap();
+                }
+                read_as_page(&tree, chunk);
+                assert!(tree.remove(b"k").unwrap());
+            })
+        };
+        let other = {
+            let tree = tree.clone();
+            simulation.spawn(1, move || {
+                for _ in 0..20 {
+                    read_as_page(&tree, chunk);
+                    tree.run(|local| {
+                        local.worker.yield_now();
+                        Ok(())
+                    })
+                    .unwrap();
+                }
+            })
+        };
+        reader.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(store.stats().allocated_bytes, before, "seed {seed}");
+        let report = store.check(&mut |_, _| {}).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new(), "seed {seed}");
+        drop((tree, store));
+        simulation.close().unwrap();
+    }
+}
+
+/// Only who meets the same copy again, having looked for what names it, is told.
+#[test]
+fn what_is_no_page_is_corruption_at_the_second_look() {
+    let simulation = simulation(1);
+    let tree = simulation.store().create_tree("t").unwrap();
+    for length in [LENGTH, 3 * LENGTH] {
+        tree.insert(b"k", &vec![7; length]).unwrap();
+        let chunk = chunk_of(&tree, b"k");
+        tree.run(|local| {
+            assert!(local.fault(chunk).is_ok());
+            let again = local.fault(chunk);
+            assert!(
+                matches!(again, Err(Error::Damaged { page, .. }) if page == chunk.get()),
+                "{again:?}"
+            );
+            // From the beginning.
+            assert!(local.fault(chunk).is_ok());
+            Ok(())
+        })
+        .unwrap();
+        // It has become another value's meanwhile: nothing says that this copy is wrong.
+        tree.insert(b"k", &vec![8; length]).unwrap();
+        let chunk = chunk_of(&tree, b"k");
+        tree.run(|local| {
+            assert!(local.fault(chunk).is_ok());
+            Ok(())
+        })
+        .unwrap();
+    }
+    drop(tree);
+    simulation.close().unwrap();
+}
