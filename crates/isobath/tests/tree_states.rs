@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{LOG, Random, assert_sound, contents, parameter, tiny, value};
 use isobath::{
-    Error, Isolation, Options, Simulation, Store, TaskHandle, TransactionOptions, Volume,
+    Canary, Error, Isolation, Options, Simulation, Store, TaskHandle, TransactionOptions, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
@@ -28,6 +28,27 @@ fn create(seed: u64) -> (Arc<FaultDevice>, Simulation) {
 
 fn join(tasks: Vec<TaskHandle<()>>) {
     tasks.into_iter().for_each(|task| task.join().unwrap());
+}
+
+/// Whether `test` fails with a known bug switched on.
+fn finds(canary: Canary, test: fn()) -> bool {
+    let run = std::thread::spawn(move || {
+        canary.switch_on();
+        test();
+    });
+    run.join().is_err()
+}
+
+#[test]
+fn the_bugs_that_these_tests_are_for_are_found() {
+    assert!(finds(
+        Canary::SeparateTreeStates,
+        every_handle_is_told_of_a_drop
+    ));
+    assert!(finds(
+        Canary::LoadBesideCommits,
+        loads_beside_commits_of_the_same_keys
+    ));
 }
 
 /// Opens what a power cut leaves now, and what closing leaves: both are sound.

@@ -4,6 +4,7 @@ use isobath_io::{FaultDevice, FaultPlan, Volume};
 
 use super::Local;
 use crate::btree::ValueKind;
+use crate::canary::Canary;
 use crate::engine::TaskContext;
 use crate::extent::{self, Extent};
 use crate::page::PageId;
@@ -94,6 +95,15 @@ fn a_chunk_is_read_and_removed_beside_reads_by_stale_ids() {
         drop((tree, store));
         simulation.close().unwrap();
     }
+}
+
+#[test]
+fn trusting_ids_is_found() {
+    let run = std::thread::spawn(|| {
+        Canary::TrustPageIds.switch_on();
+        a_chunk_is_read_and_removed_beside_reads_by_stale_ids();
+    });
+    assert!(run.join().is_err());
 }
 
 /// Only who meets the same copy again, having looked for what names it, is told.
