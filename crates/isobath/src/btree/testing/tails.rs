@@ -37,7 +37,7 @@ fn remove_tail(ctx: &TestContext, tree: Tree, model: &mut Model, from: &[u8], st
     }
     let merging = next_random(state) % 3;
     for key in keys {
-        let merges = merging == 0 || merging == 1 && next_random(state) % 8 == 0;
+        let merges = merging == 0 || merging == 1 && next_random(state).is_multiple_of(8);
         ctx.has_log_room.store(merges, Relaxed);
         assert!(tree.remove(ctx, &key).unwrap().existed());
     }
