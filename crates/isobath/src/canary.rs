@@ -36,6 +36,12 @@ pub enum Canary {
     SeparateTreeStates,
     /// Bulk loads appear while commits change the tree.
     LoadBesideCommits,
+    /// What is unused of a segment that was closed before it was full counts as live: no cleaning wins it back.
+    CountUnusedAsLive,
+    /// Cleaning goes on although it gains nothing.
+    CleanForNothing,
+    /// A backup holds the log until it has verified what it wrote.
+    HoldLogWhileVerifying,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -263,7 +263,7 @@ fn write_chunk(local: &Local, id: PageId, stamp: Lsn, payload: &[u8]) -> Result<
     let engine = &local.engine;
     engine.writable()?;
     let length = stored_bytes(payload.len(), engine.config.block_bytes);
-    engine.claim_chunk(length)?;
+    local.claim_chunk(length)?;
     let result = place_and_write(local, id, stamp, payload, length);
     if result.is_err() {
         engine.unclaim_chunk(length);

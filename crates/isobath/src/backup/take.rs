@@ -10,10 +10,12 @@ use super::file::{
 };
 use super::log::LogPart;
 use super::{BackupOptions, BackupReport, Watch};
+use crate::canary::{self, Canary};
 use crate::engine::{CopyBatch, DeadKept, Engine, MapEntry, PassStart};
 use crate::error::{BackupFault, Error};
 use crate::output::{OutputFile, with_suffix};
 use crate::page::{Lsn, put_u32, put_u64};
+use crate::pagestore::Address;
 use crate::runtime::Runtime;
 use crate::store::{Store, uuid};
 
@@ -22,6 +24,8 @@ const MOST_ROUNDS: u64 = 8;
 /// Percent of the log's area that may grow during a round. Beyond it the log is let go of, before it slows anybody,
 /// and another round copies what has changed.
 const LOG_PERCENT: u64 = 35;
+/// The same while the pages are copied that only the log names: from there on commits are slowed.
+const LOG_PERCENT_MOST: u64 = 50;
 /// Words of promises from which on a block is full; one has up to twice as many.
 const PROMISE_WORDS: usize = 1 << 16;
 /// Bytes of the state's payload.
@@ -124,16 +128,16 @@ fn make(
         Some(base) => Known::Base(base.map_blocks()),
         None => Known::Nothing,
     };
-    let mut map = loop {
-        let (map, is_last) = taking.round(&pass, &mut known, report.rounds)?;
-        if is_last {
+    let map = loop {
+        let (mut map, is_last) = taking.round(&pass, &mut known, report.rounds)?;
+        if is_last && let Some(bytes) = taking.end_rounds(&pass, &mut map, report.rounds)? {
+            report.log_bytes = bytes;
             break map;
         }
         known = Known::Round(map);
         pass = runtime.run(|local| local.begin_pass())?;
         report.rounds += 1;
     };
-    report.log_bytes = taking.end_rounds(&pass, &mut map)?;
     report.store_pages = taking.write_map(&map)?;
     report.pages = taking.end.pages;
     report.page_bytes = taking.end.page_bytes;
@@ -242,10 +246,15 @@ impl Taking<'_, '_> {
     }
 
     fn log_is_long(&self, pass: &PassStart) -> bool {
+        self.log_exceeds(pass, LOG_PERCENT)
+    }
+
+    /// Whether more was logged since the pass began than this part of the log's area.
+    fn log_exceeds(&self, pass: &PassStart, percent: u64) -> bool {
         let log = &self.runtime.engine.log;
         log.area().is_some_and(|area| {
             let grown = log.next().0.saturating_sub(pass.start.0);
-            grown * 100 > area.bytes() * LOG_PERCENT
+            grown * 100 > area.bytes() * percent
         })
     }
 
@@ -267,12 +276,18 @@ impl Taking<'_, '_> {
         self.writer.write(Kind::Pages, &parts)
     }
 
-    /// Copies what the log names beyond the last round, and writes the log; its bytes.
-    fn end_rounds(&mut self, pass: &PassStart, map: &mut Scratch) -> Result<u64, Error> {
+    /// Copies what the log names beyond the last round, writes the log, and lets go of it; the log's bytes. `None` where
+    /// the log has grown so long meanwhile that another round is better.
+    fn end_rounds(
+        &mut self,
+        pass: &PassStart,
+        map: &mut Scratch,
+        round: u64,
+    ) -> Result<Option<u64>, Error> {
         let engine = &self.runtime.engine;
         let Some(area) = engine.log.area() else {
             self.write_state(pass, pass.start)?;
-            return Ok(0);
+            return Ok(Some(0));
         };
         self.settle_records()?;
         let kept = self.runtime.run(|local| local.end_passes())?;
@@ -283,9 +298,17 @@ impl Taking<'_, '_> {
             pass,
             end: kept.end,
         };
-        self.copy_missing(&part, map, kept)?;
+        if !self.copy_missing(&part, map, kept, round)? {
+            engine.release_log();
+            return Ok(None);
+        }
         self.write_state(pass, part.end)?;
-        part.write(map, &mut self.writer)
+        let bytes = part.write(map, &mut self.writer)?;
+        // The rest of the backup needs nothing of the store.
+        if !canary::sings(Canary::HoldLogWhileVerifying) {
+            engine.release_log();
+        }
+        Ok(Some(bytes))
     }
 
     /// Waits until whatever a task had put into the mapping table is in the log, too: between the two no task yields.
@@ -297,15 +320,22 @@ impl Taking<'_, '_> {
         Ok(())
     }
 
+    /// Copies the pages that the log names and `map` does not have; `false` if the log grows too long before.
     fn copy_missing(
         &mut self,
         part: &LogPart<'_>,
         map: &mut Scratch,
-        kept: DeadKept,
-    ) -> Result<(), Error> {
+        mut kept: DeadKept,
+        round: u64,
+    ) -> Result<bool, Error> {
         let missing = part.missing(map)?;
+        // However slow the target is: writers need the rest.
+        kept.keep_only(missing.iter().map(|(_, at)| Address::from_raw(at.address)));
         let mut done = 0;
         while done < missing.len() {
+            if round < MOST_ROUNDS && self.log_exceeds(part.pass, LOG_PERCENT_MOST) {
+                return Ok(false);
+            }
             let (batch, rest) = (&mut self.batch, &missing[done..]);
             self.runtime.run(|local| local.copy_at(rest, batch))?;
             for ((page, _), entry) in rest.iter().zip(&self.batch.entries) {
@@ -316,7 +346,7 @@ impl Taking<'_, '_> {
             self.tell("copying new pages", done as u64, missing.len() as u64)?;
         }
         drop(kept);
-        Ok(())
+        Ok(true)
     }
 
     fn write_state(&mut self, pass: &PassStart, end: Lsn) -> Result<(), Error> {

@@ -53,6 +53,11 @@ impl Backing {
         Lsn(self.floor.load(Ordering::SeqCst))
     }
 
+    /// Whether the log is held for a backup, whose target may be slow, or for a recovery under way.
+    pub(super) fn holds_log(&self) -> bool {
+        self.floor.load(Ordering::SeqCst) != NO_FLOOR
+    }
+
     /// Whether a checkpoint is due however little was logged since the last one.
     pub(super) fn wants_checkpoint(&self) -> bool {
         self.checkpoint_again.load(Ordering::SeqCst)
@@ -185,13 +190,44 @@ impl CopyBatch {
 pub(crate) struct DeadKept {
     engine: Arc<Engine>,
     current: Option<Box<Current>>,
+    /// The segments that stay readable; `None` while all do.
+    pinned: Option<Vec<u32>>,
     /// Everything below this is durable; a whole block.
     pub(crate) end: Lsn,
 }
 
+impl DeadKept {
+    /// From now on only the segments of `places` stay readable: others may be freed.
+    pub(crate) fn keep_only(&mut self, places: impl Iterator<Item = Address>) {
+        if self.pinned.is_some() {
+            return;
+        }
+        let mut segments: Vec<u32> = places.map(|place| place.segment()).collect();
+        segments.sort_unstable();
+        segments.dedup();
+        let mut space = self.engine.space.lock();
+        for &segment in &segments {
+            space.pin(segment);
+        }
+        space.release_dead();
+        drop(space);
+        self.pinned = Some(segments);
+        self.engine.wake_all(&self.engine.segment_waiters);
+    }
+}
+
 impl Drop for DeadKept {
     fn drop(&mut self) {
-        self.engine.space.lock().release_dead();
+        let mut space = self.engine.space.lock();
+        match self.pinned.take() {
+            Some(segments) => {
+                for segment in segments {
+                    let _ = space.unpin(segment);
+                }
+            }
+            None => space.release_dead(),
+        }
+        drop(space);
         if let Some(current) = self.current.take() {
             *self.engine.current.lock() = Some(current);
         }
@@ -279,6 +315,7 @@ impl Local {
         let mut kept = DeadKept {
             engine: Arc::clone(engine),
             current: Some(self.take_checkpoints()?),
+            pinned: None,
             end: Lsn(0),
         };
         engine.space.lock().keep_dead();

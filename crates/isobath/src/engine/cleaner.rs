@@ -12,7 +12,7 @@ use crate::Error;
 use crate::buffer::{FrameId, Place, flag};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
-use crate::pagestore::{Address, Content, Entry, Request, summaries};
+use crate::pagestore::{Address, CleaningEnd, Content, Entry, Request, Victim, summaries};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Reads of one victim that are in flight together.
@@ -54,8 +54,9 @@ impl Local {
             }
             let victim = self.engine.space.lock().begin_cleaning();
             match victim {
-                Some(segment) => self.clean(segment),
-                None => self.nothing_to_clean(),
+                Victim::Segment(segment) => self.clean(segment),
+                Victim::Wait => self.worker.yield_now(),
+                Victim::None => self.nothing_to_clean(),
             }
         }
     }
@@ -84,22 +85,24 @@ impl Local {
     }
 
     /// Everything is live, or what died lies in segments that are open, being
-    /// written or being cleaned, or that cannot be cleaned.
+    /// written, or bad, or cleaning makes no progress.
     fn nothing_to_clean(&self) {
         let engine = &self.engine;
         if engine.has_graves() {
+            // What these free may be enough; then there is something to clean, or no need to.
             let _ = self.wait_durable(engine.newest_record());
-            if self.settle_graves() {
-                return;
+            if !self.settle_graves() {
+                self.worker.yield_now();
             }
+            return;
         }
-        let (segments, others) = {
-            let space = engine.space.lock();
-            (space.segments(), space.cleaning() > 0)
-        };
-        if others {
-            self.worker.yield_now();
-        } else if engine.grow_beyond(segments).is_err() {
+        let space = engine.space.lock();
+        let segments = space.segments();
+        // Another cleaner may have got further meanwhile.
+        let mut is_done = space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH);
+        is_done |= space.cleaning() > 0;
+        drop(space);
+        if !is_done && engine.grow_beyond(segments).is_err() {
             // Whatever dies or is sealed next asks for cleaning again.
             engine.cleaning_wanted.store(false, Release);
         }
@@ -108,13 +111,17 @@ impl Local {
     /// Cleans one victim.
     fn clean(&self, segment: u32) {
         let outcome = self.clean_segment(segment);
+        let end = match outcome {
+            Ok(CleaningEnd::Emptied) => CleaningEnd::Emptied,
+            _ => CleaningEnd::Bad,
+        };
         let mut space = self.engine.space.lock();
-        let freed = space.end_cleaning(segment);
+        let freed = space.end_cleaning(segment, end);
         let spare = space.spare_segments();
         drop(space);
         let counters = &self.engine.counters;
         match outcome {
-            Ok(()) => Counters::add(&counters.segments_cleaned, 1),
+            Ok(_) => Counters::add(&counters.segments_cleaned, 1),
             // The victim stays as it is, and with it whatever can be saved;
             // whoever reads one of its pages is told what is wrong with that.
             Err(Failed::Read) => Counters::add(&counters.damaged_pages, 1),
@@ -135,7 +142,7 @@ impl Local {
         }
     }
 
-    fn clean_segment(&self, segment: u32) -> Result<(), Failed> {
+    fn clean_segment(&self, segment: u32) -> Result<CleaningEnd, Failed> {
         let entries = self.read_summary(segment).map_err(|_| Failed::Read)?;
         let mut survivors: Vec<Survivor> = Vec::new();
         let mut dirty = Vec::new();
@@ -149,13 +156,16 @@ impl Local {
                 .map_err(Failed::Write)?;
         }
         let mut rest = &survivors[..];
+        let mut end = CleaningEnd::Emptied;
         while !rest.is_empty() {
             let count = take_group(rest, staging.len());
             let (group, later) = rest.split_at(count);
-            self.relocate(group, &mut staging, &mut batch)?;
+            if self.relocate(group, &mut staging, &mut batch)? == CleaningEnd::Bad {
+                end = CleaningEnd::Bad;
+            }
             rest = later;
         }
-        Ok(())
+        Ok(end)
     }
 
     fn read_summary(&self, segment: u32) -> Result<Vec<Entry>, Error> {
@@ -222,9 +232,10 @@ impl Local {
         group: &[Survivor],
         staging: &mut AlignedBuf,
         batch: &mut Batch,
-    ) -> Result<(), Failed> {
+    ) -> Result<CleaningEnd, Failed> {
         self.read_group(group, staging)?;
         let mut rest = 0;
+        let mut end = CleaningEnd::Emptied;
         while rest < group.len() {
             self.engine.writable().map_err(Failed::Write)?;
             batch.clear();
@@ -234,7 +245,9 @@ impl Local {
             let content = content_of(staging.as_slice());
             let outcome = self.place_survivors(&group[rest..], content, batch);
             let placed = batch.placed.len();
-            self.seal_group(&group[rest..rest + placed], batch, staging);
+            if !self.seal_group(&group[rest..rest + placed], batch, staging) {
+                end = CleaningEnd::Bad;
+            }
             let result = self.write_out(staging, &batch.placed, &batch.closing);
             self.install(&group[rest..rest + placed], batch, result.is_ok());
             drop(room);
@@ -243,13 +256,14 @@ impl Local {
             if outcome.is_err() {
                 // Others hold the segments that `begin_cleaning` saw free; theirs
                 // are free when they end.
+                self.engine.stall.watch();
                 self.worker.yield_now();
             }
             if rest < group.len() {
                 self.read_group(&group[rest..], staging)?;
             }
         }
-        Ok(())
+        Ok(end)
     }
 
     /// Reads a group into staging, one after another, neighbours in one I/O.
@@ -310,9 +324,10 @@ impl Local {
     }
 
     /// Checks the survivors read and stamps them for their new places. One
-    /// that does not verify stays where it is.
-    fn seal_group(&self, group: &[Survivor], batch: &mut Batch, staging: &mut AlignedBuf) {
+    /// that does not verify stays where it is; `false` if there is one.
+    fn seal_group(&self, group: &[Survivor], batch: &mut Batch, staging: &mut AlignedBuf) -> bool {
         let mut at = 0;
+        let mut is_whole = true;
         for (survivor, placed) in group.iter().zip(&mut batch.placed) {
             let length = survivor.address.length() as usize;
             let image = &mut staging.as_mut_slice()[at..at + length];
@@ -326,6 +341,7 @@ impl Local {
                 placed.token = u64::MAX;
                 batch.versions.push(Lsn(0));
                 batch.copies.push(Copied::Page);
+                is_whole = false;
                 continue;
             }
             let lsn = Lsn(get_u64(image, offset::LSN));
@@ -342,6 +358,7 @@ impl Local {
                 self.engine.seq_of(placed.address),
             );
         }
+        is_whole
     }
 
     /// Points every survivor at its new place, if it is still at the old one.

@@ -194,6 +194,7 @@ impl Local {
         };
         let since = clock::now();
         let waiter = engine.log.queue_for_room(need, Waker::from(Arc::new(task)));
+        engine.stall.watch();
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.
             engine.remotes.iter().for_each(|remote| remote.notify());

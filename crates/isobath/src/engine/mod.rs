@@ -67,6 +67,8 @@ const SPARE_WORTH: usize = 4;
 /// Share of the volume that live pages may fill at the very most, in percent.
 /// The rest lets the cleaner find segments with something dead in them.
 const FULL_PERCENT: u64 = 92;
+/// Bytes of large values on the volume that snapshots may keep in however small a store.
+const OLD_VALUES_LEAST: u64 = 64 << 20;
 /// Segments that the volume grows by at least and at most.
 const GROW_LEAST: u32 = 8;
 const GROW_MOST: u32 = 256;
@@ -437,6 +439,14 @@ impl Engine {
         self.claim(u64::from(length), footprint(length))
     }
 
+    /// Bytes of large values on the volume that only snapshots may read, beyond which the oldest snapshots fail: as many
+    /// as everything else takes.
+    pub(crate) fn old_values_limit(&self) -> u64 {
+        let all = self.allocated_bytes.load(Ordering::Relaxed);
+        let others = all.saturating_sub(self.transactions.versions.volume_bytes());
+        others.max(OLD_VALUES_LEAST)
+    }
+
     /// Gives back the room of a chunk that exists no longer.
     pub(crate) fn unclaim_chunk(&self, length: u32) {
         self.unclaim(u64::from(length), footprint(length));
@@ -522,7 +532,9 @@ impl Engine {
         }
         let room = u64::from(space.segments() - space.system_segments());
         let total = room * u64::from(space.segment_bytes());
-        space.live_bytes() as f64 > self.config.fill_factor * total as f64
+        // Not what the space counts: that has pages twice while they are moved.
+        let live = self.allocated_bytes.load(Ordering::Relaxed);
+        live as f64 > self.config.fill_factor * total as f64
     }
 
     // ---- publishing ---------------------------------------------------------

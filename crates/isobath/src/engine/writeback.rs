@@ -195,6 +195,7 @@ impl Local {
                 // A cleaner does not wait for what only cleaning can free.
                 (Err(NoSegment), Cause::Relocated) => {
                     self.engine.writable()?;
+                    self.engine.stall.watch();
                     self.worker.yield_now();
                 }
             }
@@ -557,6 +558,26 @@ impl PlacedChunk {
 }
 
 impl Local {
+    /// Accounts for a new chunk of `length` bytes. Where the volume is full, the large values that only
+    /// snapshots read give way, those of the oldest snapshots first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VolumeFull`].
+    pub(crate) fn claim_chunk(&self, length: u32) -> Result<(), Error> {
+        // Bound: each round but the last frees a value or fails a snapshot.
+        loop {
+            match self.engine.claim_chunk(length) {
+                Err(full @ Error::VolumeFull { .. }) => {
+                    if !self.engine.transactions.free_old_values(self) {
+                        return Err(full);
+                    }
+                }
+                claimed => return claimed,
+            }
+        }
+    }
+
     /// Gives a place to a chunk of a large value, waiting for a free segment.
     pub(crate) fn place_chunk(&self, request: Request) -> Result<PlacedChunk, Error> {
         let mut chunk = PlacedChunk {

@@ -294,6 +294,11 @@ impl Log {
         })
     }
 
+    /// Whether anybody waits for room.
+    pub(crate) fn room_is_awaited(&self) -> bool {
+        self.on.as_ref().is_some_and(|on| on.rooms.anybody_waits())
+    }
+
     /// Whether the log since the last checkpoint is so long that another one should begin.
     pub(crate) fn checkpoint_wanted(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {

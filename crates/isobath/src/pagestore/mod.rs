@@ -17,7 +17,8 @@ pub(crate) use address::{
 pub(crate) use ids::PageIds;
 pub(crate) use reserved::ReservedWords;
 pub(crate) use space::{
-    Closing, Content, NoSegment, Placed, Request, Space, footprint, page_payload,
+    CleaningEnd, Closing, Content, NoSegment, Placed, Request, Space, Victim, footprint,
+    page_payload,
 };
 pub(crate) use summary::Entry;
 pub(crate) use superblock::{

@@ -6,7 +6,7 @@
 
 mod cleaning;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use isobath_flash::policy::{
     Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, SegmentTable, StreamId,
@@ -16,8 +16,10 @@ use super::history::PageHistories;
 use super::summary::{self, Entry};
 use super::trace::PageTrace;
 use super::{Address, ReservedWords};
+use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
-use cleaning::Effort;
+use cleaning::CleaningProgress;
+pub(crate) use cleaning::{CleaningEnd, Victim};
 
 /// What is written: pages of the buffer, or chunks of large values. They go to
 /// different segments, because chunks need not start at page boundaries.
@@ -66,10 +68,12 @@ fn is_chunk(length: u32) -> bool {
     length as usize != PAGE_SIZE
 }
 
-/// Bytes at the ends of segments that `bytes` of chunks can waste at most: no
-/// chunk is longer than an eighth of what a segment holds.
+/// No chunk is longer than this part of what a segment holds.
+const CHUNK_SHARE: u32 = 8;
+
+/// Bytes at the ends of segments that `bytes` of chunks can waste at most.
 fn chunk_waste(bytes: u64) -> u64 {
-    bytes.div_ceil(7)
+    bytes.div_ceil(u64::from(CHUNK_SHARE) - 1)
 }
 
 /// Bytes of room that a page or chunk of `length` bytes takes at most, what is
@@ -134,8 +138,10 @@ pub(crate) struct Space {
     waste: Vec<u32>,
     /// Victims that are being cleaned.
     cleaning: u32,
-    /// How long cleaning has gone on alone.
-    effort: Effort,
+    /// Whether cleaning gains room.
+    progress: CleaningProgress,
+    /// Segments that the cleaner could not empty, because something in them is corrupt.
+    bad: HashSet<u32>,
     /// Pages start at multiples of this in their segment.
     chunk_align: u32,
     /// What lies in sealed segments that have no summary, as after a crash.
@@ -176,7 +182,8 @@ impl Space {
             live_chunk_bytes: 0,
             waste: vec![0; system as usize],
             cleaning: 0,
-            effort: Effort::default(),
+            progress: CleaningProgress::default(),
+            bad: HashSet::new(),
             chunk_align,
             unsummarized: HashMap::new(),
             system,
@@ -194,7 +201,6 @@ impl Space {
     pub(crate) fn grow(&mut self, segments: u32) {
         let before = self.table.len();
         self.table.grow(segments);
-        self.effort.begin(self.live_bytes);
         let pages = u64::from(segments) * u64::from(self.segment_bytes()) / PAGE_SIZE as u64;
         if self.policy.resized(pages) {
             self.histories.forget();
@@ -204,6 +210,7 @@ impl Space {
         self.waste.resize(segments as usize, 0);
         // Low numbers are taken first, so that a small store stays compact.
         self.free.splice(0..0, (before..segments).rev());
+        self.restart_progress();
         // Every stream of relocated pages may hold one half-filled segment while
         // the next victim is read.
         // A checkpoint needs a word per page and a few per segment, beside the
@@ -344,9 +351,9 @@ impl Space {
             match request.write.cause {
                 Cause::User => {
                     self.now += 1;
-                    self.effort.begin(self.live_bytes);
+                    self.restart_progress();
                 }
-                Cause::Relocated => self.effort.moved_bytes += u64::from(request.write.bytes),
+                Cause::Relocated => self.progress.moved(request.write.bytes),
             }
             placed.push(Placed {
                 token: request.write.token,
@@ -370,7 +377,7 @@ impl Space {
         if let Some(open) = &self.open[slot] {
             let end = open.cursor + length + summary::size(open.entries.len() + 1);
             if end > self.segment_bytes() {
-                self.close(slot, closing);
+                self.close(slot, true, closing);
             }
         }
         let slot = self.slot_for(slot, request)?;
@@ -483,14 +490,16 @@ impl Space {
         }
     }
 
-    /// Ends the open segment of `slot`; its summary keeps it busy.
-    fn close(&mut self, slot: usize, closing: &mut Vec<Closing>) {
+    /// Ends the open segment of `slot`; its summary keeps it busy. What is unused of a segment that is
+    /// `full` is too short for the next chunk; the rest of another one is worth cleaning.
+    fn close(&mut self, slot: usize, full: bool, closing: &mut Vec<Closing>) {
         if let Some(open) = self.open[slot].take() {
             let size = summary::size(open.entries.len());
             let offset = self.segment_bytes() - size;
             self.summaries[open.segment as usize] = offset;
             let waste = offset.saturating_sub(open.cursor) / PAGE_SIZE as u32;
-            if slot >= usize::from(self.policy.streams()) && waste > 0 {
+            let full = full && !canary::sings(Canary::CountUnusedAsLive);
+            if full && slot >= usize::from(self.policy.streams()) && waste > 0 {
                 self.set_waste(open.segment, waste * PAGE_SIZE as u32);
             }
             closing.push(Closing {
@@ -523,7 +532,7 @@ impl Space {
     /// Ends every open segment, as before a checkpoint.
     pub(crate) fn close_all(&mut self, closing: &mut Vec<Closing>) {
         for slot in 0..self.open.len() {
-            self.close(slot, closing);
+            self.close(slot, false, closing);
         }
     }
 
@@ -564,6 +573,7 @@ impl Space {
         self.policy.freed(id);
         self.summaries[segment as usize] = 0;
         self.unsummarized.remove(&segment);
+        self.bad.remove(&segment);
         self.free.push(segment);
         true
     }
@@ -576,10 +586,15 @@ impl Space {
     /// Ends that; frees the segments in which everything has died meanwhile.
     pub(crate) fn release_dead(&mut self) {
         self.keeps_dead = false;
-        self.effort.begin(self.live_bytes);
+        self.restart_progress();
         for segment in 0..self.segments() {
             let _ = self.free_if_empty(segment);
         }
+    }
+
+    /// Whether [`Space::keep_dead`] holds.
+    pub(crate) fn retains_obsolete(&self) -> bool {
+        self.keeps_dead
     }
 
     /// Keeps a segment from being reused while something reads it outside the
@@ -710,7 +725,6 @@ impl Space {
         self.free.clear();
         self.live_bytes = live.iter().map(|live| u64::from(live.0)).sum();
         self.live_chunk_bytes = chunk_bytes;
-        self.effort.begin(self.live_bytes);
         for segment in (self.system..self.segments()).rev() {
             let words = words.get(segment as usize).copied().unwrap_or_default();
             let (bytes, pages) = live.get(segment as usize).copied().unwrap_or_default();
@@ -732,11 +746,13 @@ impl Space {
             };
             self.table.restore(SegmentId(segment), &record);
             let waste = (words[1] >> 48) as u32 * PAGE_SIZE as u32;
-            if waste > 0 && bytes + waste <= self.segment_bytes() {
+            // Stores of earlier versions count the rest of a segment that was not full, too.
+            if waste > 0 && waste <= self.segment_bytes() / CHUNK_SHARE {
                 self.set_waste(segment, waste);
             }
             self.policy.sealed(&self.table, SegmentId(segment));
         }
+        self.restart_progress();
     }
 }
 

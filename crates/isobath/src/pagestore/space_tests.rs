@@ -53,9 +53,21 @@ fn move_all(space: &mut Space, seqs: &ReservedWords, addresses: &mut [Address]) 
     }
 }
 
+/// A victim to clean.
+fn begin(space: &mut Space) -> u32 {
+    match space.begin_cleaning() {
+        Victim::Segment(segment) => segment,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// How many victims are cleaned at a time where nobody ends.
 fn victims(space: &mut Space) -> u32 {
-    std::iter::from_fn(|| space.begin_cleaning()).count() as u32
+    let next = || match space.begin_cleaning() {
+        Victim::Segment(segment) => Some(segment),
+        Victim::Wait | Victim::None => None,
+    };
+    std::iter::from_fn(next).count() as u32
 }
 
 #[test]
@@ -108,22 +120,22 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     let (mut space, seqs) = space();
     let mut page = 1;
     let mut addresses = fill(&mut space, &seqs, &mut page);
-    for _ in 0..3 {
-        move_all(&mut space, &seqs, &mut addresses);
-    }
-    assert!(!space.cleaning_is_futile(), "every segment can be cleaned");
-
-    // One that cannot: cleaning it ends without having moved anything.
-    let victim = space.begin_cleaning().unwrap();
-    assert!(!space.end_cleaning(victim));
+    // One cannot be cleaned: that ends without having moved anything.
+    let victim = begin(&mut space);
+    assert!(!space.end_cleaning(victim, CleaningEnd::Bad));
     assert_eq!(space.given_up(), 1);
+    addresses.retain(|a| a.segment() != victim);
+    for _ in 0..2 {
+        move_all(&mut space, &seqs, &mut addresses);
+        assert!(!space.cleaning_is_futile(), "once or twice may be in order");
+    }
+    move_all(&mut space, &seqs, &mut addresses);
     assert!(space.cleaning_is_futile());
+    assert_eq!(space.begin_cleaning(), Victim::None);
 
     // Something dies elsewhere: that may be enough.
-    let dead = addresses.iter().position(|a| a.segment() != victim);
-    space.kill(addresses.swap_remove(dead.unwrap()));
+    space.kill(addresses.swap_remove(0));
     assert!(!space.cleaning_is_futile());
-    addresses.retain(|a| a.segment() != victim);
     move_all(&mut space, &seqs, &mut addresses);
     assert!(!space.cleaning_is_futile(), "each page was moved once");
     move_all(&mut space, &seqs, &mut addresses);
@@ -160,10 +172,96 @@ fn cleaning_after_opening_is_judged_by_what_lives_there() {
     let (mut opened, _) = space();
     opened.restore(&words, &live, 0, &seqs);
 
-    let victim = opened.begin_cleaning().unwrap();
-    assert!(!opened.end_cleaning(victim));
+    let victim = begin(&mut opened);
+    assert!(!opened.end_cleaning(victim, CleaningEnd::Bad));
     assert_eq!(opened.given_up(), 1);
     addresses.retain(|a| a.segment() != victim);
     move_all(&mut opened, &seqs, &mut addresses);
     assert!(!opened.cleaning_is_futile(), "each page was moved once");
+}
+
+/// Writes a chunk of `length` bytes, and the summaries of segments that became full.
+fn write_chunk(space: &mut Space, seqs: &ReservedWords, page: u64, length: u32) -> Address {
+    let request = Request {
+        page: PageId(page),
+        write: PageWrite {
+            token: 0,
+            bytes: length,
+            cause: Cause::User,
+            history: History::UNKNOWN,
+            rate: 0.0,
+        },
+    };
+    let (mut placed, mut closing) = (Vec::new(), Vec::new());
+    let outcome = space.place(Content::Chunks, &[request], seqs, &mut placed, &mut closing);
+    outcome.unwrap();
+    for closing in closing {
+        space.written(closing.segment);
+    }
+    space.written(placed[0].address.segment());
+    placed[0].address
+}
+
+/// The space after it was closed and opened again; `live` is what lives there.
+fn reopened(mut before: Space, seqs: &ReservedWords, live: &[Address]) -> Space {
+    let mut closing = Vec::new();
+    before.close_all(&mut closing);
+    for closing in closing {
+        before.written(closing.segment);
+    }
+    let segments = 0..before.segments();
+    let words = segments.clone().map(|s| before.to_words(s, seqs));
+    let words: Vec<[u64; 4]> = words.collect();
+    let live_in = |segment| {
+        let there = live.iter().filter(|a| a.segment() == segment);
+        there.fold((0, 0), |(bytes, pages), a| (bytes + a.length(), pages + 1))
+    };
+    let live_words: Vec<(u32, u32)> = segments.map(live_in).collect();
+    let chunk_bytes = live.iter().map(|a| u64::from(a.length())).sum();
+    let (mut opened, _) = space();
+    opened.restore(&words, &live_words, chunk_bytes, seqs);
+    opened
+}
+
+#[test]
+fn what_is_unused_of_a_segment_that_was_not_full_is_worth_cleaning() {
+    let (mut now, seqs) = space();
+    let mut live = Vec::new();
+    // Each opening leaves a segment with one chunk in it.
+    for page in 1..=20 {
+        live.push(write_chunk(&mut now, &seqs, page, 6 << 10));
+        now = reopened(now, &seqs, &live);
+        let segment = SegmentId(live[live.len() - 1].segment());
+        assert_eq!(now.table.live_bytes(segment), 6 << 10, "{page}");
+    }
+    // A segment that is full: its end is too short for a chunk, and moving those there would not win it back.
+    let first = write_chunk(&mut now, &seqs, 100, 6 << 10);
+    while now.live_bytes_of(first.segment()) + (6 << 10) < SEGMENT_BYTES {
+        live.push(write_chunk(&mut now, &seqs, 101, 6 << 10));
+        if live[live.len() - 1].segment() != first.segment() {
+            break;
+        }
+    }
+    let end = now.table.live_bytes(SegmentId(first.segment()));
+    assert!(end > now.live_bytes_of(first.segment()), "{end}");
+    // So a segment with one chunk is cleaned first.
+    let victim = begin(&mut now);
+    assert_eq!(now.live_bytes_of(victim), 6 << 10);
+}
+
+#[test]
+fn a_segment_that_was_emptied_but_is_needed_still_is_no_bad_one() {
+    let (mut space, seqs) = space();
+    let addresses = fill(&mut space, &seqs, &mut 1);
+    let victim = begin(&mut space);
+    space.keep_dead();
+    assert_eq!(space.begin_cleaning(), Victim::Wait);
+    for address in addresses.iter().filter(|a| a.segment() == victim) {
+        write(&mut space, &seqs, 1, Cause::Relocated).unwrap();
+        assert!(!space.kill(*address));
+    }
+    assert!(!space.end_cleaning(victim, CleaningEnd::Emptied));
+    assert_eq!(space.given_up(), 0);
+    space.release_dead();
+    assert_eq!(space.table.state(SegmentId(victim)), SegmentState::Free);
 }

@@ -276,7 +276,7 @@ fn tidy(local: &Local, added: usize) {
     if !transactions.versions.is_empty() {
         let log = &local.engine.log;
         transactions.collect(log, COLLECT_LEAST + 2 * added);
-        transactions.make_room(log);
+        transactions.make_room(&local.engine);
     }
     transactions.free_dead(local);
 }

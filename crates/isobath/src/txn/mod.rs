@@ -260,15 +260,35 @@ impl Transactions {
 
     /// Makes room in the version store: collects, and where that is not enough
     /// fails the oldest snapshots.
-    pub(crate) fn make_room(&self, log: &Log) {
+    pub(crate) fn make_room(&self, engine: &Engine) {
         // Bound: each round fails a snapshot or is the last.
-        while self.versions.is_full() {
-            while self.collect(log, COLLECT_STEP) {}
-            if !self.versions.is_full() || !self.snapshots.expel_oldest() {
+        while self.versions.is_full(engine.old_values_limit()) {
+            while self.collect(&engine.log, COLLECT_STEP) {}
+            if !self.versions.is_full(engine.old_values_limit()) || !self.expel_oldest() {
                 return;
             }
-            self.counters.expelled.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn expel_oldest(&self) -> bool {
+        let expelled = self.snapshots.expel_oldest();
+        self.counters
+            .expelled
+            .fetch_add(u64::from(expelled), Ordering::Relaxed);
+        expelled
+    }
+
+    /// The volume is full: frees large values that only the oldest snapshot reads, which fails. `false` where there are
+    /// none of these.
+    pub(crate) fn free_old_values(&self, local: &Local) -> bool {
+        let log = &local.engine.log;
+        while self.collect(log, COLLECT_STEP) {}
+        let lacks = !self.has_dead() && self.versions.volume_bytes() > 0;
+        let expelled = lacks && self.expel_oldest();
+        while expelled && self.collect(log, COLLECT_STEP) {}
+        let found = self.has_dead();
+        self.free_dead(local);
+        found || expelled
     }
 
     /// Has every snapshot but `own` fail: what they would need is more than the

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::key_number;
 use crate::btree::{Descriptor, TreeId, ValueKind, ValueRef};
+use crate::extent::Extent;
 use crate::log::record::Token;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +57,16 @@ impl OldValue {
             OldValue::Extent(_) => size_of::<Descriptor>(),
         }
     }
+
+    /// Bytes that it takes on the volume.
+    fn volume_bytes(&self) -> u64 {
+        match self {
+            OldValue::Absent | OldValue::Inline(_) => 0,
+            OldValue::Extent(descriptor) => {
+                Extent::decode(descriptor.bytes()).map_or(0, |extent| extent.length)
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -90,6 +101,8 @@ pub(crate) struct Versions {
     shards: Box<[Shard]>,
     count: AtomicU64,
     bytes: AtomicU64,
+    /// Bytes of large values that only versions name.
+    volume_bytes: AtomicU64,
     limit: u64,
     commits: AtomicU64,
     next_shard: AtomicU64,
@@ -111,6 +124,7 @@ impl Versions {
                 .collect(),
             count: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            volume_bytes: AtomicU64::new(0),
             limit,
             commits: AtomicU64::new(1),
             next_shard: AtomicU64::new(0),
@@ -144,10 +158,15 @@ impl Versions {
         self.limit
     }
 
-    /// Whether they take more than they may.
+    /// Bytes that they keep on the volume: large values that nothing else names.
+    pub(crate) fn volume_bytes(&self) -> u64 {
+        self.volume_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether they take more than they may: of memory, or more than `volume_limit` of the volume.
     #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.bytes() > self.limit
+    pub(crate) fn is_full(&self, volume_limit: u64) -> bool {
+        self.bytes() > self.limit || self.volume_bytes() > volume_limit
     }
 
     fn shard(&self, tree: TreeId, key: &[u8]) -> &Shard {
@@ -166,6 +185,7 @@ impl Versions {
         by: CommitNumber,
     ) {
         let bytes = key.len() + old.bytes() + OVERHEAD;
+        let volume_bytes = old.volume_bytes();
         let version = Version {
             stamp: by.0,
             old,
@@ -180,6 +200,9 @@ impl Versions {
             }
         }
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if volume_bytes > 0 {
+            self.volume_bytes.fetch_add(volume_bytes, Ordering::Relaxed);
+        }
         self.count.fetch_add(1, Ordering::Release);
     }
 
@@ -244,6 +267,10 @@ impl Versions {
             .map(|version| key.len() + version.old.bytes() + OVERHEAD)
             .sum();
         self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        let volume_bytes: u64 = taken.iter().map(|version| version.old.volume_bytes()).sum();
+        if volume_bytes > 0 {
+            self.volume_bytes.fetch_sub(volume_bytes, Ordering::Relaxed);
+        }
         self.count.fetch_sub(taken.len() as u64, Ordering::Release);
         taken
     }
@@ -513,6 +540,7 @@ mod tests {
             while model.versions.collect(model.next, 3, &mut Vec::new()) {}
             prop_assert!(model.versions.is_empty());
             prop_assert_eq!(model.versions.bytes(), 0);
+            prop_assert_eq!(model.versions.volume_bytes(), 0);
             for shard in &model.versions.shards {
                 let inner = shard.inner.lock();
                 prop_assert!(inner.trees.is_empty() && inner.queue.is_empty());

@@ -3,22 +3,46 @@
 use isobath_flash::policy::{SegmentId, SegmentState};
 
 use super::{Space, chunk_waste, page_payload};
+use crate::canary::{self, Canary};
 
-/// What cleaning has done since something happened that may let it gain room.
+/// Whether cleaning gains room: what it has moved since a user write got a place, since something became free, or since
+/// something died.
+///
+/// Cleaning that has moved everything twice and has gained nothing would go on like that: it ends, and the volume grows,
+/// or the writers that wait are told that it is full.
 #[derive(Default)]
-pub(super) struct Effort {
-    pub(super) moved_bytes: u64,
-    /// What lived in the volume when that happened.
+pub(super) struct CleaningProgress {
+    moved_bytes: u64,
+    /// What lived in the volume when that began.
     live_bytes: u64,
+    /// The most segments that were free since then.
+    free_max: u32,
 }
 
-impl Effort {
-    pub(super) fn begin(&mut self, live_bytes: u64) {
-        *self = Effort {
-            moved_bytes: 0,
-            live_bytes,
-        };
+impl CleaningProgress {
+    pub(super) fn moved(&mut self, bytes: u32) {
+        self.moved_bytes += u64::from(bytes);
     }
+}
+
+/// What a cleaner is to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Victim {
+    /// Clean this segment.
+    Segment(u32),
+    /// Wait: the segments that others clean need what is free, or nothing may become free.
+    Wait,
+    /// Nothing: no segment can be cleaned, or cleaning gains nothing.
+    None,
+}
+
+/// How the cleaning of a segment ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CleaningEnd {
+    /// Everything that lived there is elsewhere. The segment is free once nobody needs what was there.
+    Emptied,
+    /// Something in it could not be read: it is a bad segment.
+    Bad,
 }
 
 impl Space {
@@ -29,26 +53,34 @@ impl Space {
     /// What lives in a victim fits one segment. So as long as no more victims
     /// are cleaned at a time than segments are free, and in reserve, every one
     /// of them finds room to the end.
-    ///
-    /// `None` if there is no such segment, or if cleaning goes round in circles.
-    pub(crate) fn begin_cleaning(&mut self) -> Option<u32> {
-        if self.cleaning >= self.free_segments().min(self.kept()) || self.cleaning_is_futile() {
-            return None;
+    pub(crate) fn begin_cleaning(&mut self) -> Victim {
+        let none = match self.keeps_dead || self.cleaning > 0 {
+            true => Victim::Wait,
+            false => Victim::None,
+        };
+        let most = self.free_segments().min(self.kept());
+        if self.keeps_dead || self.cleaning >= most || self.cleaning_is_futile() {
+            return none;
         }
         let mut victims = Vec::with_capacity(1);
         self.policy
             .select_victims(&self.table, self.now, 1, &mut victims);
-        let victim = victims.first()?;
-        self.table.begin_cleaning(*victim);
+        let Some(&victim) = victims.first() else {
+            return none;
+        };
+        self.table.begin_cleaning(victim);
         self.cleaning += 1;
         self.pin(victim.0);
-        Some(victim.0)
+        Victim::Segment(victim.0)
     }
 
-    /// Cleaning of `segment` has ended. If something in it could not be moved it
-    /// stays as it is, and is not chosen again. Returns whether it became free.
-    pub(crate) fn end_cleaning(&mut self, segment: u32) -> bool {
+    /// Cleaning of `segment` has ended. A bad one stays as it is, and is not
+    /// chosen again. Returns whether the segment became free.
+    pub(crate) fn end_cleaning(&mut self, segment: u32, end: CleaningEnd) -> bool {
         self.cleaning -= 1;
+        if end == CleaningEnd::Bad {
+            self.bad.insert(segment);
+        }
         self.unpin(segment)
     }
 
@@ -57,20 +89,33 @@ impl Space {
         self.cleaning
     }
 
-    /// Segments that cannot be cleaned, because a page in them is damaged.
+    /// Bad segments: those that cannot be cleaned, because a page in them is corrupt. Segments that were emptied and wait
+    /// until nobody needs them are none.
     pub(crate) fn given_up(&self) -> u32 {
-        let all = (0..self.segments()).map(SegmentId);
-        let taken = all.filter(|&id| self.table.state(id) == SegmentState::Cleaning);
-        (taken.count() as u32).saturating_sub(self.cleaning)
+        let live =
+            |segment: &&u32| self.table.state(SegmentId(**segment)) == SegmentState::Cleaning;
+        self.bad.iter().filter(live).count() as u32
     }
 
-    /// Whether cleaning goes round in circles: it has moved as much as lives here twice, nobody else got a place and nothing
-    /// died meanwhile, and there are segments that it cannot clean.
+    /// Something happened that may let cleaning gain room.
+    pub(super) fn restart_progress(&mut self) {
+        self.progress = CleaningProgress {
+            moved_bytes: 0,
+            live_bytes: self.live_bytes,
+            free_max: self.free_segments(),
+        };
+    }
+
+    /// Whether cleaning makes no progress: it has moved as much as lives here twice, and what its open segments hold, no
+    /// user write got a place, nothing died, and no more segments are free than before.
     pub(super) fn cleaning_is_futile(&mut self) -> bool {
-        if self.live_bytes < self.effort.live_bytes {
-            self.effort.begin(self.live_bytes);
+        let progress = &self.progress;
+        if self.live_bytes < progress.live_bytes || self.free_segments() > progress.free_max {
+            self.restart_progress();
         }
-        self.effort.moved_bytes > 2 * self.live_bytes && self.given_up() > 0
+        let slack = u64::from(self.streams()) * u64::from(self.segment_bytes());
+        self.progress.moved_bytes > 2 * self.live_bytes + slack
+            && !canary::sings(Canary::CleanForNothing)
     }
 
     /// Spare segments up to which cleaning is worth while: a few more than
