@@ -42,6 +42,8 @@ pub enum Canary {
     CleanForNothing,
     /// A backup holds the log until it has verified what it wrote.
     HoldLogWhileVerifying,
+    /// A recovery makes no room in the log before it has applied all of it.
+    RecoverAtOnce,
 }
 
 #[cfg(any(test, feature = "simulation"))]

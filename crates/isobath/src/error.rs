@@ -333,7 +333,7 @@ pub enum Error {
     /// So much was changed since the snapshot began that what it would see is
     /// kept no longer.
     #[error(
-        "more was changed since this snapshot began than the version store holds; begin anew, or raise `Options::version_store_bytes`"
+        "more was changed since this snapshot began than the version store holds, or the volume beside the rest; begin anew, or raise `Options::version_store_bytes`"
     )]
     SnapshotTooOld,
     /// The transaction was begun as read-only.

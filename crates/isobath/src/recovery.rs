@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::Error;
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
+use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::recovery::{nonsense, reader};
 use crate::engine::{Counters, Local, Plan, TaskContext};
@@ -137,8 +138,9 @@ impl Plan {
         let Some(area) = engine.log.area() else {
             return Ok(());
         };
-        self.give_up(runtime)?;
         let start = superblock.log_start;
+        engine.hold_log(Lsn(start));
+        self.give_up(runtime)?;
         let total = 2 * (self.end.lsn.0 - start);
         let pool_bytes = u64::from(engine.pool.frames.count()) * PAGE_SIZE as u64;
         let stride = (pool_bytes / STRIDE_SHARE).clamp(STRIDE_BYTES.0, STRIDE_BYTES.1);
@@ -158,19 +160,27 @@ impl Plan {
         let mut applying = Vec::new();
         let mut more = true;
         while more {
-            let read = self.next_changes(&mut log, stride, &mut orphans);
+            // Everything before this is applied once the last stretch is.
+            let applied_to = log.position();
+            let mut dropped = Vec::new();
+            let stride = stride.min(engine.log.recovery_stretch());
+            let read = self.next_changes(&mut log, stride, &mut dropped);
             let applied = wait(std::mem::take(&mut applying));
             let stretch = read.and_then(|read| applied.map(|()| read))?;
+            if engine.log.recovery_is_short() && !canary::sings(Canary::RecoverAtOnce) {
+                let_go(runtime, applied_to, &mut orphans)?;
+            }
+            orphans.append(&mut dropped);
             applying = start_applying(runtime, stretch);
             more = log.position() < self.end.lsn;
             self.tell(total / 2 + log.position().0 - start, total);
         }
         wait(applying)?;
-        // Before the checkpoint: after it nothing says any more that they are there.
-        runtime.run(|local| extent::free_leftovers(local, &orphans))?;
-        engine.recovering.store(false, Ordering::Release);
         let before = engine.log.next();
-        runtime.run(|local| local.checkpoint(before).map(drop))?;
+        let_go(runtime, before, &mut orphans)?;
+        engine.recovering.store(false, Ordering::Release);
+        engine.log.set_recovering(false);
+        engine.release_log();
         Counters::add(&engine.counters.recovered_bytes, total / 2);
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Counters::add(&engine.counters.recovery_ns, took);
@@ -295,6 +305,16 @@ fn part(stretch: &Stretch, lanes: usize) -> Vec<Vec<Change>> {
         parts[lane].push(*change);
     }
     parts
+}
+
+/// Writes a checkpoint that needs nothing of the log before `applied_to`, and so makes room in it. What is there is in
+/// the pages, but for large values of dropped trees, which are freed.
+fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Result<(), Error> {
+    // Before the checkpoint: after it nothing says any more that they are there.
+    runtime.run(|local| extent::free_leftovers(local, orphans))?;
+    orphans.clear();
+    runtime.engine.hold_log(applied_to);
+    runtime.run(|local| local.checkpoint(applied_to).map(drop))
 }
 
 /// Tasks that apply parts of a stretch.

@@ -75,6 +75,11 @@ impl Engine {
         !self.backup.running.swap(true, Ordering::SeqCst)
     }
 
+    /// Keeps the log from `floor` on: a recovery has not applied what is there.
+    pub(crate) fn hold_log(&self, floor: Lsn) {
+        self.backup.floor.store(floor.0, Ordering::SeqCst);
+    }
+
     /// Lets go of the log.
     pub(crate) fn release_log(&self) {
         if self.backup.floor.swap(NO_FLOOR, Ordering::SeqCst) != NO_FLOOR {

@@ -479,8 +479,8 @@ impl Local {
             let complete = engine.log.complete();
             let start = engine.oldest_commit(complete);
             let start = engine.oldest_unsettled(start);
-            let start = engine.before_late_records(start);
             let start = start.min(engine.backup.log_floor());
+            let start = engine.before_late_records(start);
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);
             Ok(true)

@@ -305,6 +305,8 @@ pub(crate) fn open(
     for page in plan.touched() {
         engine.changes.mark(page);
     }
+    engine.log.set_recovering(!plan.is_empty());
+    engine.settling.add_late(&plan.late);
     Ok(Opened { engine, plan })
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Scan {
     pub(crate) seqs: HashMap<u32, u64>,
     dropped: HashSet<TreeId>,
     commits: u64,
+    /// Records of copies that are older than what the log says of their pages before: what that is, and the record.
+    late: Vec<(Lsn, Lsn)>,
     pub(super) end: LogEnd,
 }
 
@@ -58,6 +60,8 @@ pub(crate) struct Plan {
     pub(crate) images: HashMap<PageId, Lsn>,
     pub(crate) dropped: HashSet<TreeId>,
     pub(crate) commits: u64,
+    /// No checkpoint of this recovery may let the log begin between the two; see [`Scan::late`].
+    pub(super) late: Vec<(Lsn, Lsn)>,
     /// Everything that the log has changed in the mapping table.
     touched: Vec<PageId>,
     /// What nothing has confirmed. Their ids are free: the log has to say so
@@ -119,6 +123,7 @@ impl Scan {
             seqs: HashMap::default(),
             dropped: HashSet::default(),
             commits: 0,
+            late: Vec::new(),
             end,
         }
     }
@@ -237,7 +242,14 @@ impl Scan {
             *seq = copy.seq.max(*seq);
         }
         match copy.what {
-            Copied::Page => self.newest(page, copy.version, Newest::Copy(copy.address)),
+            Copied::Page => {
+                if let Some(&(known, _)) = self.pages.get(&page)
+                    && known > copy.version
+                {
+                    self.late.push((known, lsn));
+                }
+                self.newest(page, copy.version, Newest::Copy(copy.address));
+            }
             Copied::NewChunk => {
                 self.promised.insert(page, token);
                 self.chunks.insert(page, copy.version);
@@ -250,6 +262,8 @@ impl Scan {
                 if is_news {
                     self.chunks.insert(page, copy.version);
                     self.pages.insert(page, (lsn, Newest::Copy(copy.address)));
+                } else if let Some(&(known, _)) = self.pages.get(&page) {
+                    self.late.push((known, lsn));
                 }
             }
             Copied::Promised => {
@@ -291,6 +305,7 @@ impl Scan {
             images,
             dropped: self.dropped,
             commits: self.commits,
+            late: self.late,
             touched: self.pages.into_keys().collect(),
             given_up,
             listener: None,

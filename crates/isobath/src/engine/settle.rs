@@ -86,6 +86,11 @@ impl Settling {
         self.floors[slot].store(NONE, Release);
     }
 
+    /// Mapping records of an earlier opening with pages that may have ended before them; see [`Settling::late`].
+    pub(super) fn add_late(&self, late: &[(Lsn, Lsn)]) {
+        self.late.lock().extend(late);
+    }
+
     /// Whether writers are to write however few pages are dirty.
     pub(super) fn flush_wanted(&self) -> bool {
         self.flush_waiting.load(Relaxed) > 0

@@ -110,7 +110,7 @@ impl Local {
             && let Some(reason) = engine.why_no_room()
         {
             engine.poison(engine.no_room(reason));
-        } else if all > STANDSTILL && !engine.backup.holds_log() {
+        } else if all > STANDSTILL && !engine.waits_for_backup() {
             engine.poison(engine.no_room("nothing moves any more; reopen the store".into()));
         }
     }
@@ -122,6 +122,11 @@ impl Engine {
         !self.segment_waiters.lock().is_empty()
             || self.log.room_is_awaited()
             || self.space.lock().cleaning() > 0
+    }
+
+    /// Whether what waits for room in the log may wait for a backup, whose target may be slow.
+    fn waits_for_backup(&self) -> bool {
+        self.backup.holds_log() && !self.recovering.load(Ordering::Relaxed)
     }
 
     fn progress(&self) -> Progress {

@@ -355,7 +355,7 @@ impl Log {
 impl On {
     /// Bytes of the area up to which `tier` may fill it.
     fn most_of_area(&self, tier: Tier) -> u64 {
-        self.area.bytes() / 100 * tier.area_percent()
+        self.rooms.most_of_area(self.area.bytes(), tier)
     }
 
     /// Whether the ring and the area have room up to `end`. If not, somebody has

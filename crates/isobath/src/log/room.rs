@@ -50,10 +50,19 @@ impl Tier {
         match self {
             Tier::Commit => SLOW_MOST,
             Tier::Structure => 85,
-            Tier::System => 97,
+            Tier::System => 92,
         }
     }
 }
+
+/// Percent of the area that a recovery may fill: it needs room beside a log that is full.
+const RECOVERY_MOST: u64 = 98;
+/// Percent of the area from which on a recovery makes room before it goes on.
+const RECOVERY_SHORT: u64 = 85;
+/// Share of the room that is left for what a recovery logs, that the next stretch of the log may be long.
+const STRETCH_SHARE: u64 = 8;
+/// Least bytes of such a stretch.
+const STRETCH_LEAST: u64 = 64 << 10;
 
 /// Percent of the area from which on commits are delayed, and at which they stop.
 const SLOW_FROM: u64 = 50;
@@ -122,6 +131,8 @@ pub(super) struct Rooms {
     area_held: AtomicU64,
     /// The oldest position that a recovery would read.
     start: AtomicU64,
+    /// A recovery is under way.
+    recovering: AtomicBool,
     waiting: AtomicUsize,
     /// By [`TIERS`].
     queues: Mutex<[VecDeque<Arc<RoomWaiter>>; 3]>,
@@ -133,6 +144,7 @@ impl Rooms {
             ring_held: AtomicU64::new(0),
             area_held: AtomicU64::new(0),
             start: AtomicU64::new(start),
+            recovering: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             queues: Mutex::default(),
         }
@@ -140,6 +152,16 @@ impl Rooms {
 
     pub(super) fn start(&self) -> u64 {
         self.start.load(Ordering::SeqCst)
+    }
+
+    /// Bytes of an area of `bytes` up to which `tier` may fill it now.
+    pub(super) fn most_of_area(&self, bytes: u64, tier: Tier) -> u64 {
+        let recovers = tier == Tier::System && self.recovering.load(Ordering::Relaxed);
+        let percent = match recovers {
+            true => RECOVERY_MOST,
+            false => tier.area_percent(),
+        };
+        bytes / 100 * percent
     }
 
     pub(super) fn anybody_waits(&self) -> bool {
@@ -283,6 +305,27 @@ impl Log {
             on.rooms.start.fetch_max(start.0, Ordering::SeqCst);
             self.serve_rooms();
         }
+    }
+
+    /// Says whether a recovery is under way, which may fill the area further than others.
+    pub(crate) fn set_recovering(&self, recovering: bool) {
+        if let Some(on) = &self.on {
+            on.rooms.recovering.store(recovering, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a recovery should make room before it goes on: by a checkpoint that lets go of what it has applied.
+    pub(crate) fn recovery_is_short(&self) -> bool {
+        self.area_use() > RECOVERY_SHORT * 100
+    }
+
+    /// Most bytes of the log that a recovery applies before it looks again how much room is left.
+    pub(crate) fn recovery_stretch(&self) -> u64 {
+        self.on.as_ref().map_or(u64::MAX, |on| {
+            let used = self.marks.next().saturating_sub(on.rooms.start());
+            let most = on.area.bytes() / 100 * RECOVERY_MOST;
+            (most.saturating_sub(used) / STRETCH_SHARE).max(STRETCH_LEAST)
+        })
     }
 
     /// How much of the area is taken or promised, in hundredths of a percent.

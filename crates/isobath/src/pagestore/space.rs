@@ -6,7 +6,7 @@
 
 mod cleaning;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use isobath_flash::policy::{
     Cause, CleaningPolicy, History, PageWrite, SegmentId, SegmentState, SegmentTable, StreamId,
@@ -141,7 +141,7 @@ pub(crate) struct Space {
     /// Whether cleaning gains room.
     progress: CleaningProgress,
     /// Segments that the cleaner could not empty, because something in them is corrupt.
-    bad: HashSet<u32>,
+    bad: BTreeSet<u32>,
     /// Pages start at multiples of this in their segment.
     chunk_align: u32,
     /// What lies in sealed segments that have no summary, as after a crash.
@@ -183,7 +183,7 @@ impl Space {
             waste: vec![0; system as usize],
             cleaning: 0,
             progress: CleaningProgress::default(),
-            bad: HashSet::new(),
+            bad: BTreeSet::new(),
             chunk_align,
             unsummarized: HashMap::new(),
             system,
@@ -498,7 +498,7 @@ impl Space {
             let offset = self.segment_bytes() - size;
             self.summaries[open.segment as usize] = offset;
             let waste = offset.saturating_sub(open.cursor) / PAGE_SIZE as u32;
-            let full = full && !canary::sings(Canary::CountUnusedAsLive);
+            let full = full || canary::sings(Canary::CountUnusedAsLive);
             if full && slot >= usize::from(self.policy.streams()) && waste > 0 {
                 self.set_waste(open.segment, waste * PAGE_SIZE as u32);
             }
@@ -747,7 +747,9 @@ impl Space {
             self.table.restore(SegmentId(segment), &record);
             let waste = (words[1] >> 48) as u32 * PAGE_SIZE as u32;
             // Stores of earlier versions count the rest of a segment that was not full, too.
-            if waste > 0 && waste <= self.segment_bytes() / CHUNK_SHARE {
+            let was_full = waste <= self.segment_bytes() / CHUNK_SHARE
+                || canary::sings(Canary::CountUnusedAsLive);
+            if waste > 0 && was_full {
                 self.set_waste(segment, waste);
             }
             self.policy.sealed(&self.table, SegmentId(segment));
