@@ -202,6 +202,10 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Undoes the creation of what this volume was created on: files are removed, block devices begin as they did. For
+    /// whoever cannot make use of a volume that was just created; it must not be used afterwards.
+    fn undo_creation(&self) {}
+
     /// Opens a channel for the calling thread.
     ///
     /// # Errors

@@ -207,6 +207,17 @@ pub enum VolumeError {
     Device(String),
 }
 
+impl VolumeError {
+    /// Whether there was merely no room to grow, in the file system or within the limit. After any other failure to grow,
+    /// writes of others may be lost.
+    pub fn is_no_room(&self) -> bool {
+        matches!(
+            self,
+            VolumeError::NoSpace { .. } | VolumeError::Limit { .. }
+        )
+    }
+}
+
 fn holder(pid: &Option<u32>, writer: bool) -> String {
     let role = if writer { "a writer" } else { "a reader" };
     match pid {

@@ -124,7 +124,15 @@ impl Volume {
         self.0.holds(file)
     }
 
-    /// Opens a channel for the calling thread, which alone may use it.
+    /// Undoes the creation of a volume that was just made and is of no use: its files and its log's are removed, block
+    /// devices begin with what they held before. Does nothing to a volume that was opened. No clone may be used
+    /// afterwards.
+    pub fn undo_creation(&self) {
+        self.0.undo_creation();
+    }
+
+    /// Opens a channel for the calling thread, which alone may use it. Where the backend was not asked for by name and
+    /// refuses the channel, the next one serves it ([`backend_report`](Self::backend_report) says so).
     ///
     /// # Errors
     /// [`VolumeError::BadOption`] or [`VolumeError::BackendRefused`].

@@ -12,8 +12,8 @@ use std::process::Command;
 
 use common::*;
 use isobath_io::{
-    Access, AlignedBuf, Backend, BackendKind, DirectMode, Io, IoErrorKind, Volume, VolumeError,
-    VolumeOptions,
+    Access, AlignedBuf, Backend, BackendKind, ChannelOptions, DirectMode, Io, IoErrorKind, Volume,
+    VolumeError, VolumeOptions,
 };
 
 const MIB: u64 = 1 << 20;
@@ -31,21 +31,47 @@ fn superuser() -> bool {
     root
 }
 
+/// A system call that fails with an error number, where one of its arguments has this value at least.
+struct Refused {
+    call: i64,
+    errno: i32,
+    argument: Option<(u32, u32)>,
+}
+
 /// Makes some system calls fail with EPERM for this thread, as a container's filter does.
 fn forbid(calls: &[i64]) {
+    let refused = |&call| Refused {
+        call,
+        errno: libc::EPERM,
+        argument: None,
+    };
+    refuse(&calls.iter().map(refused).collect::<Vec<_>>());
+}
+
+/// Makes some system calls fail for this thread.
+fn refuse(calls: &[Refused]) {
     let stmt = |code: u32, k: u32| libc::sock_filter {
         code: code as u16,
         jt: 0,
         jf: 0,
         k,
     };
-    // Load the system call's number; for each forbidden one: if equal, answer EPERM.
-    let mut program = vec![stmt(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
-    for call in calls {
-        let mut jump = stmt(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *call as u32);
-        jump.jf = 1;
-        program.push(jump);
-        let errno = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let load = |at: u32| stmt(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at);
+    let unless = |compare: u32, k: u32, skipped: u8| libc::sock_filter {
+        jf: skipped,
+        ..stmt(libc::BPF_JMP | compare | libc::BPF_K, k)
+    };
+    // Load the system call's number; for each refused one: if equal, and the argument is large enough, answer so.
+    let mut program = Vec::new();
+    for refused in calls {
+        program.push(load(0));
+        let condition = refused.argument.map_or(vec![], |(index, least)| {
+            vec![load(16 + 8 * index), unless(libc::BPF_JGE, least, 1)]
+        });
+        let skipped = condition.len() as u8 + 1;
+        program.push(unless(libc::BPF_JEQ, refused.call as u32, skipped));
+        program.extend(condition);
+        let errno = libc::SECCOMP_RET_ERRNO | refused.errno as u32;
         program.push(stmt(libc::BPF_RET | libc::BPF_K, errno));
     }
     program.push(stmt(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
@@ -164,6 +190,280 @@ fn with_libaio_forbidden_too_there_is_pread() {
             "{error}"
         );
     });
+}
+
+/// What a limit on locked memory does: the short ring of a probe is within it, a worker's long one is not.
+const LONG_RINGS: Refused = Refused {
+    call: libc::SYS_io_uring_setup,
+    errno: libc::ENOMEM,
+    argument: Some((0, 1024)),
+};
+
+#[test]
+fn a_ring_that_only_a_worker_is_refused_falls_back_to_libaio() {
+    if !uring_allowed() {
+        return;
+    }
+    in_thread(|| {
+        refuse(&[LONG_RINGS]);
+        let dir = scratch();
+        let volume = Volume::create(&paths(&dir, 2), &VolumeOptions::new()).unwrap();
+        exercise(&volume);
+        assert!(matches!(
+            volume.backend_report().backend,
+            BackendKind::IoUring { .. }
+        ));
+        let long = ChannelOptions::with_depth(1000);
+        let mut channel = volume.channel(&long).unwrap();
+        // SAFETY: a flush has no memory.
+        unsafe { run(&mut *channel, Io::flush(1)) }.unwrap();
+        let report = volume.backend_report();
+        assert_eq!(report.backend, BackendKind::Libaio);
+        assert_eq!(report.notes.len(), 1, "{report:?}");
+        assert!(report.notes[0].contains("ulimit -l"), "{report:?}");
+        drop((channel, volume));
+
+        let named = VolumeOptions::new().backend(BACKENDS[2]);
+        let volume = Volume::open(&paths(&dir, 2), &named).unwrap();
+        let error = volume.channel(&long).err().unwrap();
+        assert!(error.to_string().contains("ulimit -l"), "{error}");
+    });
+}
+
+#[test]
+fn with_libaio_refused_to_the_worker_too_there_is_pread() {
+    if !uring_allowed() {
+        return;
+    }
+    in_thread(|| {
+        let contexts = Refused {
+            call: libc::SYS_io_setup,
+            errno: libc::EAGAIN,
+            argument: None,
+        };
+        refuse(&[LONG_RINGS, contexts]);
+        let dir = scratch();
+        let volume = Volume::create(&paths(&dir, 1), &VolumeOptions::new()).unwrap();
+        let mut channel = volume.channel(&ChannelOptions::with_depth(1000)).unwrap();
+        // SAFETY: a flush has no memory.
+        unsafe { run(&mut *channel, Io::flush(1)) }.unwrap();
+        let report = volume.backend_report();
+        assert_eq!(report.backend, BackendKind::Pread);
+        assert_eq!(report.notes.len(), 2, "{report:?}");
+    });
+}
+
+#[test]
+fn a_refused_mode_of_a_worker_falls_back_to_interrupts() {
+    if !uring_allowed() {
+        return;
+    }
+    let dir = scratch();
+    let options = VolumeOptions::new().backend(BACKENDS[3]);
+    let volume = Volume::create(&paths(&dir, 1), &options).unwrap();
+    in_thread(|| {
+        // Starting the kernel's thread is what is refused; a plain ring is not looked at: it is shorter.
+        refuse(&[LONG_RINGS]);
+        assert!(volume.channel(&ChannelOptions::with_depth(1000)).is_err());
+        exercise(&volume);
+        let report = volume.backend_report();
+        let plain = BackendKind::IoUring {
+            iopoll: false,
+            sqpoll: false,
+        };
+        assert_eq!(report.backend, plain);
+        assert!(
+            report.notes.iter().any(|n| n.contains("SQPOLL is refused")),
+            "{report:?}"
+        );
+    });
+}
+
+#[test]
+fn a_failed_flush_fails_every_later_one_whoever_asks() {
+    each_backend(|options| {
+        let dir = scratch();
+        let volume = Volume::create(&paths(&dir, 1), options).unwrap();
+        volume.grow(MIB).unwrap();
+        let mut channel = open(&volume);
+        let page = pattern(4096, 1);
+        in_thread(|| {
+            // Growth flushes what it has allocated, through the descriptor that everybody uses.
+            refuse(&[Refused {
+                call: libc::SYS_fdatasync,
+                errno: libc::EIO,
+                argument: None,
+            }]);
+            let error = volume.grow(2 * MIB).unwrap_err();
+            assert!(!error.is_no_room(), "{error}");
+            assert!(matches!(error, VolumeError::Io(_)), "{error}");
+        });
+        assert_eq!(volume.len(), MIB);
+        // The system has told growth, and would tell nobody else.
+        // SAFETY: `page` outlives the calls.
+        let (flush, durable) = unsafe {
+            let write = Io::write(0, page.as_ptr(), 4096, 2);
+            run(&mut *channel, write).unwrap();
+            (
+                run(&mut *channel, Io::flush(1)),
+                run(&mut *channel, write.durable()),
+            )
+        };
+        assert_eq!(flush.unwrap_err().kind(), IoErrorKind::Media);
+        assert_eq!(durable.unwrap_err().kind(), IoErrorKind::Media);
+        assert_eq!(volume.sync().unwrap_err().kind(), IoErrorKind::Media);
+        assert!(volume.grow(2 * MIB).is_err());
+    });
+}
+
+#[test]
+fn an_error_that_another_flusher_was_told_of_is_found() {
+    let dir = scratch();
+    let options = VolumeOptions::new().backend(Backend::Pread);
+    let volume = Volume::create(&paths(&dir, 1), &options).unwrap();
+    volume.grow(MIB).unwrap();
+    in_thread(|| {
+        // What the member's second description answers when the system has told the first one already.
+        refuse(&[Refused {
+            call: libc::SYS_sync_file_range,
+            errno: libc::EIO,
+            argument: None,
+        }]);
+        assert_eq!(volume.sync().unwrap_err().kind(), IoErrorKind::Media);
+    });
+    assert_eq!(volume.sync().unwrap_err().kind(), IoErrorKind::Media);
+}
+
+#[test]
+fn a_write_back_that_fails_fails_every_flusher() {
+    if !superuser() {
+        return;
+    }
+    let dir = scratch();
+    in_thread(|| {
+        mount("tmpfs", "size=8m", dir.path(), 0);
+        let Some(disk) = Loop::new(dir.path(), 32 * MIB, 4096) else {
+            return;
+        };
+        let options = VolumeOptions::new().direct(DirectMode::Off);
+        let volume = Volume::create(std::slice::from_ref(&disk.device), &options).unwrap();
+        volume.grow(30 * MIB).unwrap();
+        let (mut first, mut second) = (open(&volume), open(&volume));
+        // What the drive accepts it cannot store: the file behind it has no room left.
+        let page = pattern(MIB as usize, 1);
+        let greedy = fs::File::create(dir.path().join("greedy")).unwrap();
+        let mut at = 0;
+        while std::os::unix::fs::FileExt::write_at(&greedy, &page, at).is_ok_and(|n| n > 0) {
+            at += MIB;
+        }
+        // SAFETY: `page` outlives the calls.
+        unsafe {
+            run(&mut *first, Io::write(20 * MIB, page.as_ptr(), 4096, 1)).unwrap();
+            run(&mut *second, Io::write(21 * MIB, page.as_ptr(), 4096, 1)).unwrap();
+            assert!(run(&mut *first, Io::flush(2)).is_err());
+            assert!(run(&mut *second, Io::flush(2)).is_err());
+        }
+        assert!(volume.sync().is_err());
+    });
+}
+
+/// The generations of a member's two labels.
+fn generations(member: &Path) -> [u64; 2] {
+    let bytes = fs::read(member).unwrap();
+    [0, 4096].map(|copy| u64::from_le_bytes(bytes[copy + 64..copy + 72].try_into().unwrap()))
+}
+
+#[test]
+fn growth_that_fails_leaves_the_newest_label_alone() {
+    let dir = scratch();
+    let p = paths(&dir, 1);
+    let volume = Volume::create(&p, &VolumeOptions::new()).unwrap();
+    volume.grow(MIB).unwrap();
+    assert_eq!(generations(&p[0]), [0, 1]);
+    in_thread(|| {
+        refuse(&[Refused {
+            call: libc::SYS_pwrite64,
+            errno: libc::ENOSPC,
+            argument: None,
+        }]);
+        let error = volume.grow(2 * MIB).unwrap_err();
+        assert!(error.is_no_room(), "{error}");
+    });
+    assert_eq!(generations(&p[0]), [0, 1]);
+    // Torn now, this write may not hit the only copy that says how long the volume is.
+    volume.grow(2 * MIB).unwrap();
+    assert_eq!(generations(&p[0]), [2, 1]);
+    drop(volume);
+    assert_eq!(
+        Volume::open(&p, &VolumeOptions::new()).unwrap().len(),
+        2 * MIB
+    );
+}
+
+#[test]
+fn members_that_a_crash_left_apart_keep_their_newest_labels() {
+    let dir = scratch();
+    let p = paths(&dir, 2);
+    let options = VolumeOptions::new().stripe_unit(4096);
+    let volume = Volume::create(&p, &options).unwrap();
+    volume.grow(MIB).unwrap();
+    let old = fs::read(&p[1]).unwrap();
+    volume.grow(2 * MIB).unwrap();
+    drop(volume);
+    // The crash came between the two labels.
+    let file = fs::OpenOptions::new().write(true).open(&p[1]).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &old[..8192], 0).unwrap();
+    assert_eq!((generations(&p[0]), generations(&p[1])), ([2, 1], [0, 1]));
+    let volume = Volume::open(&p, &options).unwrap();
+    assert_eq!(volume.len(), MIB);
+    volume.grow(2 * MIB).unwrap();
+    assert_eq!((generations(&p[0]), generations(&p[1])), ([2, 3], [2, 1]));
+}
+
+#[test]
+fn a_failed_creation_leaves_a_block_device_as_it_was() {
+    if !superuser() {
+        return;
+    }
+    let dir = scratch();
+    let Some(disk) = Loop::new(dir.path(), 32 * MIB, 512) else {
+        return;
+    };
+    let before = fs::read(&disk.file).unwrap();
+    // The second member is in the way.
+    let taken = dir.path().join("taken");
+    fs::write(&taken, b"something").unwrap();
+    let new = dir.path().join("new");
+    let p = [disk.device.clone(), new.clone(), taken];
+    let error = Volume::create(&p, &VolumeOptions::new()).unwrap_err();
+    assert!(
+        matches!(error, VolumeError::AlreadyExists { .. }),
+        "{error}"
+    );
+    assert!(!new.exists());
+    assert!(fs::read(&disk.file).unwrap() == before);
+
+    // So does whoever makes a volume and cannot use it, also on a device that may be overwritten.
+    let one = [disk.device.clone(), new.clone()];
+    let volume = Volume::create(&one, &VolumeOptions::new()).unwrap();
+    volume.undo_creation();
+    drop(volume);
+    assert!(!new.exists());
+    assert!(fs::read(&disk.file).unwrap() == before);
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&disk.device)
+        .unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 4096], 512).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let before = fs::read(&disk.file).unwrap();
+    let force = VolumeOptions::new().overwrite_device(true);
+    let volume = Volume::create(&one, &force).unwrap();
+    assert!(fs::read(&disk.file).unwrap() != before);
+    volume.undo_creation();
+    drop(volume);
+    assert!(fs::read(&disk.file).unwrap() == before);
 }
 
 #[test]
@@ -491,4 +791,90 @@ fn media_errors_reach_the_caller() {
         assert_eq!((stats.read.completed, stats.read.failed), (1, 1));
         backing.set_len(32 * MIB).unwrap();
     });
+}
+
+/// What a process of this test is for.
+const ROLE: &str = "ISOBATH_TEST_ROLE";
+/// Where its volume is.
+const PLACE: &str = "ISOBATH_TEST_PLACE";
+
+fn itself(name: &str, role: &str, place: &Path) -> Vec<String> {
+    let program = std::env::current_exe().unwrap();
+    let words = ["env", &format!("{ROLE}={role}")].map(str::to_owned);
+    let place = format!("{PLACE}={}", place.display());
+    let rest = [
+        &program.display().to_string(),
+        "--exact",
+        name,
+        "--nocapture",
+    ]
+    .map(str::to_owned);
+    words.into_iter().chain([place]).chain(rest).collect()
+}
+
+fn command(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Writes until it is killed.
+fn write_on(path: PathBuf) {
+    let volume = Volume::open(&[path], &VolumeOptions::new()).unwrap();
+    let mut channel = open(&volume);
+    let page = pattern(4096, 1);
+    println!("ready");
+    loop {
+        let ios: Vec<Io> = (0..16)
+            .map(|i| Io::write(i * 8192, page.as_ptr(), 4096, i).durable())
+            .collect();
+        // SAFETY: `page` outlives the call.
+        unsafe { run_all(&mut *channel, &ios) };
+    }
+}
+
+#[test]
+fn a_killed_writer_lets_the_next_one_in_also_in_a_namespace_of_processes() {
+    use std::io::{BufRead, BufReader};
+    let name = "a_killed_writer_lets_the_next_one_in_also_in_a_namespace_of_processes";
+    let place = std::env::var_os(PLACE).map(PathBuf::from);
+    match (std::env::var(ROLE).as_deref(), place) {
+        (Ok("writer"), Some(path)) => write_on(path),
+        (Ok(_), Some(path)) => {
+            for round in 0..30 {
+                let mut writer = command(&itself(name, "writer", &path));
+                let mut writer = writer.stdout(std::process::Stdio::piped()).spawn().unwrap();
+                let lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+                assert!(
+                    lines
+                        .map_while(Result::ok)
+                        .any(|line| line.contains("ready"))
+                );
+                writer.kill().unwrap();
+                writer.wait().unwrap();
+                let opened = Volume::open(std::slice::from_ref(&path), &VolumeOptions::new());
+                assert!(opened.is_ok(), "round {round}: {}", opened.unwrap_err());
+            }
+        }
+        _ => {
+            if !superuser() {
+                return;
+            }
+            let dir = scratch();
+            let p = paths(&dir, 1);
+            let volume = Volume::create(&p, &VolumeOptions::new()).unwrap();
+            volume.grow(MIB).unwrap();
+            drop(volume);
+            let apart = ["unshare", "--pid", "--fork", "--mount-proc"].map(str::to_owned);
+            if !command(&[&apart[..], &["true".to_owned()]].concat())
+                .status()
+                .is_ok_and(|status| status.success())
+            {
+                eprintln!("skipped: no namespaces of processes here");
+                return;
+            }
+            let words = [&apart[..], &itself(name, "killer", &p[0])].concat();
+            assert!(command(&words).status().unwrap().success());
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::error::{ChannelError, IoError, IoErrorKind, VolumeError};
 use crate::file::FileDevice;
 use crate::file::aio::AioQueue;
 use crate::file::pread::PreadQueue;
+use crate::file::probe;
 use crate::file::queue::{Done, Queue, Request, WaitFor};
 use crate::file::stripe::Piece;
 use crate::file::sys;
@@ -32,19 +33,44 @@ pub(super) fn open(
     device: Arc<FileDevice>,
     options: &ChannelOptions,
 ) -> Result<Box<dyn Channel>, VolumeError> {
-    let backend = device.backend;
-    let refused = |name: &'static str, e: io::Error| VolumeError::BackendRefused {
-        backend: name,
+    let wake = EventWake::new().map_err(|e| VolumeError::BackendRefused {
+        backend: "eventfd",
         reason: e.to_string(),
-    };
-    let wake = Arc::new(EventWake::new().map_err(|e| refused("eventfd", e))?);
+    })?;
+    let wake = Arc::new(wake);
+    let mut backend = device.backend();
+    loop {
+        let (name, refusal) = match open_over(&device, backend, &wake, options) {
+            Ok(channel) => return Ok(channel),
+            Err(refusal) => refusal,
+        };
+        backend = match device.fall_back(backend, &refusal) {
+            Some(next) => next,
+            None => {
+                return Err(VolumeError::BackendRefused {
+                    backend: name,
+                    reason: probe::explain(&refusal),
+                });
+            }
+        };
+    }
+}
+
+/// Opens a channel over `backend`; its name and the reason where it is refused.
+fn open_over(
+    device: &Arc<FileDevice>,
+    backend: BackendKind,
+    wake: &Arc<EventWake>,
+    options: &ChannelOptions,
+) -> Result<Box<dyn Channel>, (&'static str, io::Error)> {
     let fds: Vec<i32> = device.all_members().map(|m| m.fd()).collect();
     let blocks = device.all_members().map(|m| m.block_device).collect();
+    let (device, wake) = (Arc::clone(device), Arc::clone(wake));
     match backend {
         BackendKind::IoUring { iopoll, sqpoll } => {
             let modes = UringModes { iopoll, sqpoll };
             let queue = UringQueue::new(&fds, options.depth, modes, Arc::clone(&wake));
-            let queue = queue.map_err(|e| refused(UringQueue::NAME, e))?;
+            let queue = queue.map_err(|e| (UringQueue::NAME, e))?;
             for note in queue.notes() {
                 device.note(note);
             }
@@ -52,7 +78,7 @@ pub(super) fn open(
         }
         BackendKind::Libaio => {
             let queue = AioQueue::new(fds, blocks, options.depth, Arc::clone(&wake));
-            let queue = queue.map_err(|e| refused(AioQueue::NAME, e))?;
+            let queue = queue.map_err(|e| (AioQueue::NAME, e))?;
             Ok(Box::new(FileChannel::new(device, queue, wake, options)))
         }
         _ => {
@@ -343,6 +369,12 @@ impl<Q: Queue> FileChannel<Q> {
         for Done { token, result } in done.drain(..) {
             self.pushed -= 1;
             if let Some(result) = self.judge(token, result) {
+                let slot = &self.slots[token as usize];
+                let result = if slot.op == Op::Flush || slot.durable {
+                    self.device.member(slot.member).flushed(result)
+                } else {
+                    result
+                };
                 self.finish(token, result, now, out);
             } else {
                 self.stats.resubmitted += 1;

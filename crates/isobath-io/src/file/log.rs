@@ -26,14 +26,12 @@ impl FileDevice {
         }
         self.may_take_log(path)?;
         let member = Member::create(path, &self.options)?;
-        let made = !member.block_device;
-        let ready = self.prepare_log(&member, bytes);
-        let taken = ready.and_then(|()| self.take_log(member));
-        if taken.is_err() && made {
-            // It did not exist before this call.
-            let _ = fs::remove_file(path);
+        self.prepare_log(&member, bytes)?;
+        self.take_log(member)?;
+        if let Some(log) = self.log.get() {
+            log.member.keep();
         }
-        taken
+        Ok(())
     }
 
     fn prepare_log(&self, member: &Member, bytes: u64) -> Result<(), VolumeError> {
@@ -47,7 +45,7 @@ impl FileDevice {
             return Ok(());
         }
         member.extend(0, bytes)?;
-        sync_directories(std::slice::from_ref(&member.path))
+        sync_directories(std::iter::once(&*member.path))
     }
 
     /// See [`Device::open_log`](crate::Device::open_log).
@@ -81,7 +79,7 @@ impl FileDevice {
     fn take_log(&self, member: Member) -> Result<(), VolumeError> {
         let len = member.size()? / 4096 * 4096;
         if len > 0 {
-            probe::serves(&member, self.backend)?;
+            probe::serves(&member, self.backend())?;
         }
         if member.direct_refused {
             self.note(super::no_direct(&member));

@@ -5,12 +5,15 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::aligned::AlignedBuf;
-use crate::error::VolumeError;
+use crate::error::{IoError, IoErrorKind, VolumeError};
+use crate::file::flushes::Flushes;
 use crate::file::label::{LABEL_AREA, LABEL_BLOCK, Label, LabelFault, VERSION};
 use crate::file::sys;
+use crate::io::Op;
 use crate::options::{Access, DirectMode, VolumeOptions};
 
 /// Alignment assumed for direct I/O where the system does not tell.
@@ -25,6 +28,23 @@ const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// Attempts to lock a file whose holder has died, at such pauses: ten seconds.
 const GONE_TRIES: u32 = 1000;
+/// The same where the system does not tell who the holder is, which may have died: two seconds.
+const UNKNOWN_TRIES: u32 = 200;
+
+/// Retries of a blocking call after EAGAIN.
+const RETRIES: u32 = 64;
+
+/// What a member was before a volume was created on it.
+enum Before {
+    /// A member that exists already was opened.
+    Member,
+    /// Nothing: the file is new.
+    Nothing,
+    /// A block device whose first bytes, so many, were zeros.
+    Zeros(usize),
+    /// A block device that began with this.
+    Bytes(AlignedBuf),
+}
 
 pub(super) struct Member {
     pub(super) path: PathBuf,
@@ -36,6 +56,10 @@ pub(super) struct Member {
     pub(super) direct_refused: bool,
     /// Alignment for offsets, lengths and memory.
     pub(super) block: u32,
+    flushes: Flushes,
+    before: Before,
+    /// Whether what creating the member has changed stays.
+    kept: AtomicBool,
 }
 
 /// Whether `file` says of itself that it is a file of a volume; a damaged label counts.
@@ -96,10 +120,9 @@ impl Member {
     pub(super) fn create(path: &Path, options: &VolumeOptions) -> Result<Member, VolumeError> {
         match fs::metadata(path) {
             Ok(meta) if meta.file_type().is_block_device() => {
-                let member = Member::open(path, options)?;
-                if !options.overwrite_device {
-                    member.check_empty()?;
-                }
+                let mut member = Member::open(path, options)?;
+                member.before = member.device_before(options.overwrite_device)?;
+                member.kept = AtomicBool::new(false);
                 Ok(member)
             }
             Ok(meta) if meta.is_dir() => Err(VolumeError::IsDirectory { path: path.into() }),
@@ -112,7 +135,10 @@ impl Member {
                     // Whatever is there now was made by this failed call.
                     let _ = fs::remove_file(path);
                 }
-                made
+                let mut member = made?;
+                member.before = Before::Nothing;
+                member.kept = AtomicBool::new(false);
+                Ok(member)
             }
             Err(e) => Err(os(path, "look up", e)),
         }
@@ -161,11 +187,14 @@ impl Member {
         };
         let mut member = Member {
             path: path.to_owned(),
+            flushes: Flushes::of(path, &file, options.access == Access::ReadWrite),
             file,
             block_device,
             direct,
             direct_refused: wanted && !direct,
             block: 512,
+            before: Before::Member,
+            kept: AtomicBool::new(true),
         };
         member.lock(options.access)?;
         if direct {
@@ -180,16 +209,7 @@ impl Member {
             true => self.file.try_lock(),
             false => self.file.try_lock_shared(),
         };
-        let mut result = attempt();
-        // A process that was killed is gone before the kernel has taken down its ring, which holds the file until then.
-        for _ in 0..GONE_TRIES {
-            let blocked = matches!(result, Err(TryLockError::WouldBlock));
-            if !blocked || !self.holder().is_some_and(|(pid, _)| sys::is_gone(pid)) {
-                break;
-            }
-            std::thread::sleep(BUSY_PAUSE);
-            result = attempt();
-        }
+        let result = wait_for_lock(attempt, || self.holder());
         match result {
             Ok(()) => Ok(()),
             Err(TryLockError::WouldBlock) => {
@@ -245,11 +265,16 @@ impl Member {
         }
     }
 
-    fn check_empty(&self) -> Result<(), VolumeError> {
+    /// How a device begins that is to become a member. It must hold no data, unless that may be overwritten.
+    fn device_before(&self, overwrite: bool) -> Result<Before, VolumeError> {
         let mut area = AlignedBuf::new(SIGNATURE_AREA);
         let n = self.read_start(&mut area)?;
         let what = match Label::read(&area[..n]) {
-            Err(LabelFault::Foreign) if area[..n].iter().all(|b| *b == 0) => return Ok(()),
+            _ if overwrite && n == area.len() => return Ok(Before::Bytes(area)),
+            Err(LabelFault::Foreign) if area[..n].iter().all(|b| *b == 0) => {
+                return Ok(Before::Zeros(n));
+            }
+            _ if overwrite => return Ok(Before::Zeros(0)),
             Err(LabelFault::Foreign) => "not zero at its start",
             _ => "an Isobath volume",
         };
@@ -257,6 +282,36 @@ impl Member {
             path: self.path.clone(),
             what,
         })
+    }
+
+    /// Lets what creating the member has changed stay when it is closed.
+    pub(super) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is a file that this call has made.
+    pub(super) fn is_new_file(&self) -> bool {
+        matches!(self.before, Before::Nothing)
+    }
+
+    /// Undoes the creation of the member: removes the file, or has the device begin as it did. Failing to do so leaves
+    /// what a person can remove, and the error that led here matters more.
+    pub(super) fn undo_creation(&self) {
+        match &self.before {
+            Before::Member => {}
+            Before::Nothing => {
+                let _ = fs::remove_file(&self.path);
+            }
+            Before::Zeros(n) => {
+                let zeros = AlignedBuf::new(*n);
+                let _ = self.write_all(&zeros, 0);
+                let _ = self.file.sync_data();
+            }
+            Before::Bytes(bytes) => {
+                let _ = self.write_all(bytes, 0);
+                let _ = self.file.sync_data();
+            }
+        }
     }
 
     /// Reads the first bytes, as many as there are.
@@ -274,6 +329,46 @@ impl Member {
             }
         }
         Ok(done)
+    }
+
+    /// Reads all of `buf`, whole blocks, at byte `at`.
+    pub(super) fn read_all(&self, buf: &mut [u8], at: u64) -> io::Result<()> {
+        let len = buf.len();
+        self.transfer(len, io::ErrorKind::UnexpectedEof, |done| {
+            self.file.read_at(&mut buf[done..], at + done as u64)
+        })
+    }
+
+    /// Writes all of `buf`, whole blocks, at byte `at`.
+    pub(super) fn write_all(&self, buf: &[u8], at: u64) -> io::Result<()> {
+        self.transfer(buf.len(), io::ErrorKind::WriteZero, |done| {
+            self.file.write_at(&buf[done..], at + done as u64)
+        })
+    }
+
+    /// Calls `step`, which transfers what is left from a byte on, until all `len` bytes are done. Of a short transfer only
+    /// whole blocks count: the rest must begin aligned.
+    fn transfer(
+        &self,
+        len: usize,
+        ended: io::ErrorKind,
+        mut step: impl FnMut(usize) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        let block = self.block as usize;
+        let (mut done, mut retries) = (0, 0);
+        while done < len {
+            match step(done) {
+                Ok(n) if done + n >= len => break,
+                Ok(n) if n < block => return Err(ended.into()),
+                Ok(n) => done += n / block * block,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && retries < RETRIES => {
+                    retries += 1
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn read_label(&self) -> Result<Label, VolumeError> {
@@ -310,10 +405,29 @@ impl Member {
     }
 
     fn write_durably(&self, buf: &AlignedBuf, offset: u64) -> Result<(), VolumeError> {
-        self.file
-            .write_all_at(buf, offset)
-            .and_then(|()| self.file.sync_data())
-            .map_err(|e| os(&self.path, "write the label of", e))
+        self.write_all(buf, offset)
+            .map_err(|e| os(&self.path, "write the label of", e))?;
+        Ok(self.sync()?)
+    }
+
+    /// Makes every completed write durable, blocking.
+    pub(super) fn sync(&self) -> Result<(), IoError> {
+        let synced = loop {
+            match sys::sync(self.fd()) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                other => break other,
+            }
+        };
+        let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::EIO);
+        let synced = synced.map_err(|e| IoErrorKind::from_errno(errno(e)));
+        self.flushed(synced)
+            .map_err(|kind| IoError::new(kind, Op::Flush, 0, 0).on(&self.path))
+    }
+
+    /// The outcome of a flush or a durable write, to which the system has answered `result`: an error also where it has
+    /// told somebody else of it.
+    pub(super) fn flushed(&self, result: Result<(), IoErrorKind>) -> Result<(), IoErrorKind> {
+        self.flushes.judge(result)
     }
 
     /// Bytes of the file or device.
@@ -335,15 +449,15 @@ impl Member {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => self.write_zeros(from, to),
             other => other,
         };
-        result
-            .and_then(|()| self.file.sync_data())
-            .map_err(|e| match e.raw_os_error() {
-                Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => VolumeError::NoSpace {
-                    path: self.path.clone(),
-                    needed: to - from,
-                },
-                _ => os(&self.path, "extend", e),
-            })
+        result.map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => VolumeError::NoSpace {
+                path: self.path.clone(),
+                needed: to - from,
+            },
+            _ => os(&self.path, "extend", e),
+        })?;
+        // A flush that fails for lack of space is not about this range alone: writes of others may be lost.
+        Ok(self.sync()?)
     }
 
     fn write_zeros(&self, from: u64, to: u64) -> io::Result<()> {
@@ -351,7 +465,7 @@ impl Member {
         let mut at = from;
         while at < to {
             let n = (to - at).min(ZEROS as u64);
-            self.file.write_all_at(&zeros[..n as usize], at)?;
+            self.write_all(&zeros[..n as usize], at)?;
             at += n;
         }
         Ok(())
@@ -372,9 +486,38 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
+        if !*self.kept.get_mut() {
+            self.undo_creation();
+        }
         // Closing alone would not release the lock at once: a ring is taken down by the kernel in the background, and holds
         // its registered files until then. An error cannot be handled, and closing releases the lock in the end.
         let _ = self.file.unlock();
+    }
+}
+
+/// Takes a lock by `attempt`, waiting for a `holder` that has died: a process that was killed is gone before the kernel has
+/// taken down its ring, which holds the file until then. In a namespace of processes of its own the system does not tell
+/// who holds a lock once that process is gone, so an unknown holder is waited for too.
+fn wait_for_lock(
+    mut attempt: impl FnMut() -> Result<(), TryLockError>,
+    holder: impl Fn() -> Option<(u32, bool)>,
+) -> Result<(), TryLockError> {
+    let mut tries = 0;
+    loop {
+        let result = attempt();
+        if !matches!(result, Err(TryLockError::WouldBlock)) {
+            return result;
+        }
+        let worth = match holder() {
+            None => UNKNOWN_TRIES,
+            Some((pid, _)) if sys::is_gone(pid) => GONE_TRIES,
+            Some(_) => 0,
+        };
+        if tries >= worth {
+            return result;
+        }
+        std::thread::sleep(BUSY_PAUSE);
+        tries += 1;
     }
 }
 
@@ -415,6 +558,38 @@ pub(super) fn os(path: &Path, action: &'static str, source: io::Error) -> Volume
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_is_waited_for_where_its_holder_may_have_died() {
+        let taken_after = |refusals: u32, holder: Option<(u32, bool)>| {
+            let mut left = refusals;
+            let attempt = || match left {
+                0 => Ok(()),
+                _ => {
+                    left -= 1;
+                    Err(TryLockError::WouldBlock)
+                }
+            };
+            wait_for_lock(attempt, || holder).is_ok()
+        };
+        // No process has this number: it is above the largest that the kernel gives out.
+        let (gone, here) = (u32::MAX / 2, std::process::id());
+        assert!(taken_after(0, Some((here, true))));
+        assert!(!taken_after(1, Some((here, true))));
+        assert!(taken_after(5, Some((gone, true))));
+        assert!(taken_after(5, None), "nobody tells who the holder is");
+        assert!(!taken_after(UNKNOWN_TRIES + 1, None), "not for ever");
+    }
+
+    #[test]
+    fn a_process_that_nobody_has_waited_for_is_gone() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while !sys::is_gone(child.id()) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!sys::is_gone(std::process::id()));
+    }
 
     #[test]
     fn lock_lines() {

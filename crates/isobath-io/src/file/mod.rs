@@ -2,6 +2,7 @@
 
 mod aio;
 mod channel;
+mod flushes;
 mod label;
 mod log;
 mod member;
@@ -14,8 +15,8 @@ mod uring;
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -42,10 +43,20 @@ pub(crate) struct FileDevice {
     read_only: bool,
     /// What every further file is opened with.
     options: VolumeOptions,
-    backend: BackendKind,
+    /// What channels are opened over from now on.
+    backend: Mutex<BackendKind>,
     notes: Mutex<Vec<String>>,
-    /// The label as last written (index 0); held while the volume grows.
-    label: Mutex<Label>,
+    /// Held while the volume grows.
+    labels: Mutex<Labels>,
+}
+
+/// The labels as last written.
+struct Labels {
+    /// What they say; index and generation are each member's own.
+    label: Label,
+    /// The generation of every member's newest copy that is known to be whole. The next one goes to the other copy, so
+    /// that a failure leaves this one.
+    generations: Vec<u64>,
 }
 
 impl FileDevice {
@@ -61,29 +72,19 @@ impl FileDevice {
                 path: paths[0].clone(),
             });
         }
-        let mut made = Vec::new();
-        let result = FileDevice::create_members(paths, options, &mut made);
-        if result.is_err() {
-            // These did not exist before this call.
-            for path in made {
-                let _ = fs::remove_file(path);
-            }
-        }
-        result
+        let device = FileDevice::create_members(paths, options)?;
+        device.members.iter().for_each(Member::keep);
+        Ok(device)
     }
 
+    /// Makes the members; where this fails, dropping them undoes that.
     fn create_members(
         paths: &[PathBuf],
         options: &VolumeOptions,
-        made: &mut Vec<PathBuf>,
     ) -> Result<FileDevice, VolumeError> {
         let mut members = Vec::new();
         for path in paths {
-            let member = Member::create(path, options)?;
-            if !member.block_device {
-                made.push(path.clone());
-            }
-            members.push(member);
+            members.push(Member::create(path, options)?);
         }
         let label = Label {
             uuid: random_id()?,
@@ -106,8 +107,10 @@ impl FileDevice {
                 ..label
             })?;
         }
-        sync_directories(made)?;
-        FileDevice::assemble(members, label, options)
+        let made = members.iter().filter(|member| member.is_new_file());
+        sync_directories(made.map(|member| &*member.path))?;
+        let generations = vec![label.generation; members.len()];
+        FileDevice::assemble(members, label, generations, options)
     }
 
     pub(crate) fn open(
@@ -129,7 +132,6 @@ impl FileDevice {
         // After a crash during growth some labels are newer; what was not acknowledged does not count.
         let label = Label {
             len: labels.iter().map(|l| l.len).min().unwrap_or(0),
-            generation: labels.iter().map(|l| l.generation).max().unwrap_or(0),
             ..labels[0]
         };
         let map = map_of(&label);
@@ -149,7 +151,8 @@ impl FileDevice {
                 });
             }
         }
-        FileDevice::assemble(members, label, options)
+        let generations = labels.iter().map(|label| label.generation).collect();
+        FileDevice::assemble(members, label, generations, options)
     }
 
     /// Opens files without labels, for reading.
@@ -186,12 +189,14 @@ impl FileDevice {
             generation: 0,
         };
         label.len = map_of(&label).capacity(sizes.into_iter());
-        FileDevice::assemble(members, label, &options)
+        let generations = vec![0; members.len()];
+        FileDevice::assemble(members, label, generations, &options)
     }
 
     fn assemble(
         members: Vec<Member>,
         label: Label,
+        generations: Vec<u64>,
         options: &VolumeOptions,
     ) -> Result<FileDevice, VolumeError> {
         let map = map_of(&label);
@@ -223,9 +228,9 @@ impl FileDevice {
             limit,
             read_only: options.access == Access::ReadOnly,
             options: options.clone(),
-            backend,
+            backend: Mutex::new(backend),
             notes: Mutex::new(notes),
-            label: Mutex::new(label),
+            labels: Mutex::new(Labels { label, generations }),
         })
     }
 
@@ -254,39 +259,57 @@ impl FileDevice {
     /// Extends every member for a volume of `new_len` bytes, then records that length in every label.
     fn grow_locked(
         &self,
-        mut label: MutexGuard<'_, Label>,
+        mut labels: MutexGuard<'_, Labels>,
         new_len: u64,
     ) -> Result<(), VolumeError> {
+        let old_len = labels.label.len;
         let ends = |len: u64, index: usize| {
             let share = self.map.share_len(index as u32, len);
             self.map.data_offset + share
         };
         for (index, member) in self.members.iter().enumerate() {
-            let (from, to) = (ends(label.len, index), ends(new_len, index));
+            let (from, to) = (ends(old_len, index), ends(new_len, index));
             if let Err(error) = member.extend(from, to) {
                 for (index, member) in self.members.iter().enumerate().take(index + 1) {
-                    member.shrink_back(ends(label.len, index));
+                    member.shrink_back(ends(old_len, index));
                 }
                 return Err(error);
             }
         }
         // The sizes are durable before any label speaks of them: a crash in between leaves files that are too long.
-        let next = Label {
-            len: new_len,
-            generation: label.generation + 1,
-            ..*label
-        };
-        // Advanced even when a write fails below, so that the next attempt does not reuse a generation.
-        label.generation = next.generation;
         for (index, member) in self.members.iter().enumerate() {
-            member.write_label(&Label {
+            let next = Label {
                 index: index as u32,
-                ..next
-            })?;
+                len: new_len,
+                generation: labels.generations[index] + 1,
+                ..labels.label
+            };
+            member.write_label(&next)?;
+            labels.generations[index] = next.generation;
         }
-        *label = next;
+        labels.label.len = new_len;
         self.len.store(new_len, Ordering::Release);
         Ok(())
+    }
+
+    /// What channels are opened over now.
+    fn backend(&self) -> BackendKind {
+        *self.backend.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The backend after `refused`, which refused a channel for this reason; `None` where it was asked for by name. A
+    /// channel needs more than the probe did when the volume was opened, and limits are for all channels together.
+    fn fall_back(&self, refused: BackendKind, reason: &io::Error) -> Option<BackendKind> {
+        let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
+        if *backend != refused {
+            // Another channel has met the same refusal.
+            return Some(*backend);
+        }
+        let (next, note) = probe::next(refused, self.options.backend, reason)?;
+        *backend = next;
+        drop(backend);
+        self.note(note);
+        Some(next)
     }
 
     fn check(&self, op: Op, offset: u64, len: u64, aligned: bool) -> Result<(), IoError> {
@@ -311,9 +334,9 @@ impl FileDevice {
     /// Reads whole blocks of one piece.
     fn read_piece(&self, piece: Piece, buf: &mut [u8], logical: u64) -> Result<(), IoError> {
         let member = self.member(piece.member);
-        member.file.read_exact_at(buf, piece.at).map_err(|e| {
+        member.read_all(buf, piece.at).map_err(|e| {
             let kind = match e.kind() {
-                std::io::ErrorKind::UnexpectedEof => IoErrorKind::Short { done: 0 },
+                io::ErrorKind::UnexpectedEof => IoErrorKind::Short { done: 0 },
                 _ => IoErrorKind::from_errno(e.raw_os_error().unwrap_or(libc::EIO)),
             };
             IoError::new(kind, Op::Read, logical, buf.len() as u64).on(&member.path)
@@ -346,8 +369,8 @@ impl Device for FileDevice {
                 found: new_len,
             });
         }
-        let label = self.label.lock().unwrap_or_else(PoisonError::into_inner);
-        if new_len <= label.len {
+        let labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        if new_len <= labels.label.len {
             return Ok(());
         }
         if self.read_only {
@@ -363,7 +386,7 @@ impl Device for FileDevice {
                 asked: new_len,
             });
         }
-        self.grow_locked(label, new_len)
+        self.grow_locked(labels, new_len)
     }
 
     fn holds(&self, file: &fs::Metadata) -> bool {
@@ -427,7 +450,7 @@ impl Device for FileDevice {
             while at < piece.len {
                 let n = (piece.len - at).min(BOUNCE) as usize;
                 bounce[..n].copy_from_slice(&buf[done..done + n]);
-                let result = member.file.write_all_at(&bounce[..n], piece.at + at);
+                let result = member.write_all(&bounce[..n], piece.at + at);
                 result.map_err(|e| {
                     let kind = IoErrorKind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
                     IoError::new(kind, Op::Write, offset + done as u64, n as u64).on(&member.path)
@@ -440,13 +463,11 @@ impl Device for FileDevice {
     }
 
     fn sync(&self) -> Result<(), IoError> {
-        for member in self.all_members() {
-            sys::sync(member.fd()).map_err(|e| {
-                let kind = IoErrorKind::from_errno(e.raw_os_error().unwrap_or(libc::EIO));
-                IoError::new(kind, Op::Flush, 0, 0).on(&member.path)
-            })?;
-        }
-        Ok(())
+        self.all_members().try_for_each(Member::sync)
+    }
+
+    fn undo_creation(&self) {
+        self.all_members().for_each(Member::undo_creation);
     }
 
     fn layout(&self) -> Layout {
@@ -459,7 +480,7 @@ impl Device for FileDevice {
     fn backend_report(&self) -> BackendReport {
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         BackendReport {
-            backend: self.backend,
+            backend: self.backend(),
             direct: self.all_members().all(|m| m.direct),
             notes: notes.clone(),
         }
@@ -571,7 +592,7 @@ fn random_id() -> Result<[u8; 16], VolumeError> {
 }
 
 /// Makes the names of new files durable.
-fn sync_directories(made: &[PathBuf]) -> Result<(), VolumeError> {
+fn sync_directories<'p>(made: impl Iterator<Item = &'p Path>) -> Result<(), VolumeError> {
     for path in made {
         let parent = match path.parent() {
             Some(p) if !p.as_os_str().is_empty() => p,

@@ -1,9 +1,10 @@
-//! Finding out which backend works: each candidate must read the label of every member.
+//! Finding out which backend works: each candidate must read the label of every member, with a queue as long as a worker's.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::device::ChannelOptions;
 use crate::error::VolumeError;
 use crate::file::aio::AioQueue;
 use crate::file::label::LABEL_BLOCK;
@@ -61,6 +62,39 @@ pub(super) fn choose(
     }
 }
 
+/// What takes the place of `refused`, which was refused to a channel for `reason`, and a note that says so; `None` where
+/// the user has asked for it by name.
+pub(super) fn next(
+    refused: BackendKind,
+    wish: Backend,
+    reason: &io::Error,
+) -> Option<(BackendKind, String)> {
+    let reason = explain(reason);
+    let plain = BackendKind::IoUring {
+        iopoll: false,
+        sqpoll: false,
+    };
+    match refused {
+        BackendKind::IoUring { iopoll, sqpoll } if iopoll || sqpoll => {
+            let mode = mode_name(iopoll, sqpoll);
+            let note =
+                format!("io_uring: {mode} refused ({reason}); completions come by interrupt");
+            Some((plain, note))
+        }
+        BackendKind::IoUring { .. } if wish == Backend::Auto => {
+            let note =
+                format!("io_uring is refused to a worker ({reason}); it and later ones use libaio");
+            Some((BackendKind::Libaio, note))
+        }
+        BackendKind::Libaio if wish == Backend::Auto => {
+            let note =
+                format!("libaio is refused to a worker ({reason}); it and later ones use pread");
+            Some((BackendKind::Pread, note))
+        }
+        _ => None,
+    }
+}
+
 /// Whether `backend`, which serves the volume, serves its log device too.
 pub(super) fn serves(log: &Member, backend: BackendKind) -> Result<(), VolumeError> {
     let member = std::slice::from_ref(log);
@@ -109,13 +143,14 @@ fn mode_name(iopoll: bool, sqpoll: bool) -> &'static str {
 }
 
 /// Words for the usual refusals.
-fn explain(e: &io::Error) -> String {
+pub(super) fn explain(e: &io::Error) -> String {
     let hint = match e.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             ": forbidden here, by a container's system call filter or the sysctl kernel.io_uring_disabled"
         }
         Some(libc::ENOSYS) => ": this kernel does not have it",
         Some(libc::ENOMEM) => ": the memory-lock limit (ulimit -l) is too small",
+        Some(libc::EMFILE) => ": the limit of open files (ulimit -n) is too small",
         Some(libc::EOPNOTSUPP | libc::EINVAL) => ": the device or file system does not support it",
         _ => "",
     };
@@ -123,17 +158,19 @@ fn explain(e: &io::Error) -> String {
 }
 
 fn try_uring(members: &[Member], iopoll: bool, sqpoll: bool) -> io::Result<()> {
+    let depth = ChannelOptions::default().depth;
     let wake = Arc::new(EventWake::new()?);
     let fds: Vec<i32> = members.iter().map(|m| m.fd()).collect();
-    let mut queue = UringQueue::new(&fds, 4, UringModes { iopoll, sqpoll }, wake)?;
+    let mut queue = UringQueue::new(&fds, depth, UringModes { iopoll, sqpoll }, wake)?;
     try_queue(&mut queue, members.len() as u32)
 }
 
 fn try_aio(members: &[Member]) -> io::Result<()> {
+    let depth = ChannelOptions::default().depth;
     let wake = Arc::new(EventWake::new()?);
     let fds = members.iter().map(|m| m.fd()).collect();
     let blocks = members.iter().map(|m| m.block_device).collect();
-    let mut queue = AioQueue::new(fds, blocks, 4, wake)?;
+    let mut queue = AioQueue::new(fds, blocks, depth, wake)?;
     try_queue(&mut queue, members.len() as u32)
 }
 

@@ -105,11 +105,20 @@ pub(super) unsafe fn transfer(
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether no process has this id.
+/// Whether the process with this id has ended: there is none, or its parent has only not asked how it ended.
 pub(super) fn is_gone(pid: u32) -> bool {
     let Ok(pid) = libc::pid_t::try_from(pid) else {
         return false;
     };
+    // The state is the field behind the name, which is in parentheses and may contain any character.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim_start().chars().next());
+    if matches!(state, Some('Z' | 'X')) {
+        return true;
+    }
     // SAFETY: signal 0 only asks; no memory is passed.
     let asked = unsafe { libc::kill(pid, 0) };
     asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
@@ -119,4 +128,22 @@ pub(super) fn is_gone(pid: u32) -> bool {
 pub(super) fn sync(fd: RawFd) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::fdatasync(fd) })
+}
+
+/// An offset at which no file has anything.
+const BEYOND: libc::off64_t = 1 << 62;
+
+/// Whether every write-back of the file has succeeded since this descriptor was opened or last asked; the error number of
+/// one that has not. Writes nothing and waits for nothing. Where the system does not tell, all is well.
+pub(super) fn written_back(fd: RawFd) -> Result<(), libc::c_int> {
+    // Waiting for a range also reports what went wrong anywhere in the file.
+    // SAFETY: no memory is passed.
+    let result = unsafe { libc::sync_file_range(fd, BEYOND, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
+    if result == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        Some(errno @ (libc::EIO | libc::ENOSPC | libc::EDQUOT)) => Err(errno),
+        _ => Ok(()),
+    }
 }
