@@ -54,7 +54,8 @@ pub struct Options {
     tasks: usize,
     depth: u32,
     segment_bytes: u32,
-    volume_limit_bytes: Option<u64>,
+    /// By default what the store says.
+    volume_limit: VolumeLimit,
     fill_factor: f64,
     read_only: bool,
     backend: Backend,
@@ -68,6 +69,15 @@ pub struct Options {
     log_path: Option<PathBuf>,
     pub(crate) on_recovery: RecoveryListener,
     publish_stats: bool,
+}
+
+/// How far a volume may grow.
+#[derive(Debug, Clone, Copy)]
+enum VolumeLimit {
+    /// As the store says, which is without a limit for a new one.
+    AsStored,
+    /// Up to so many bytes, or without a limit, from now on.
+    Given(Option<u64>),
 }
 
 /// Who is told how a recovery goes on.
@@ -98,7 +108,7 @@ impl Options {
             tasks: 64,
             depth: 64,
             segment_bytes: 2 << 20,
-            volume_limit_bytes: None,
+            volume_limit: VolumeLimit::AsStored,
             fill_factor: 0.8,
             read_only: false,
             backend: Backend::Auto,
@@ -155,11 +165,13 @@ impl Options {
         self
     }
 
-    /// Most bytes that the volume may grow to; by default as far as the file
-    /// system goes.
+    /// Most bytes that the volume may grow to; `None` as far as the file system
+    /// goes, which is a new store's default. The store keeps its limit, in whole
+    /// segments, until it is opened with another one; what it has beyond a lower
+    /// one stays.
     #[must_use]
     pub fn volume_limit_bytes(mut self, bytes: Option<u64>) -> Options {
-        self.volume_limit_bytes = bytes;
+        self.volume_limit = VolumeLimit::Given(bytes);
         self
     }
 
@@ -314,7 +326,7 @@ impl Options {
             .backend(self.backend)
             .direct(self.direct)
             .stripe_unit(self.stripe_unit)
-            .max_bytes(self.volume_limit_bytes)
+            .max_bytes(self.volume_limit())
             .access(if self.read_only {
                 Access::ReadOnly
             } else {
@@ -347,7 +359,10 @@ impl Options {
     }
 
     pub(crate) fn volume_limit(&self) -> Option<u64> {
-        self.volume_limit_bytes
+        match self.volume_limit {
+            VolumeLimit::AsStored => None,
+            VolumeLimit::Given(bytes) => bytes,
+        }
     }
 
     /// The cleaning policy; the `-opt` ones need exact update rates, which no
@@ -460,7 +475,7 @@ impl Options {
             return Err(bad("log_path", reason));
         }
         if self
-            .volume_limit_bytes
+            .volume_limit()
             .is_some_and(|limit| !limit.is_multiple_of(PAGE_SIZE as u64))
         {
             return Err(bad(
@@ -485,6 +500,10 @@ impl Options {
             log_segments: self.log_segments(),
             log_path: PathBuf::new(),
             log_fits_volume: self.log_bytes.is_none(),
+            limit_bytes: match self.volume_limit {
+                VolumeLimit::AsStored => None,
+                VolumeLimit::Given(bytes) => Some(bytes),
+            },
         })
     }
 }

@@ -48,11 +48,21 @@ impl Runtime {
             next_worker: AtomicUsize::new(0),
             simulated: false,
         };
+        let mut started = Vec::with_capacity(workers);
         for index in 0..workers {
-            if let Err(error) = runtime.start_worker(index) {
-                runtime.stop();
-                return Err(error);
+            match runtime.start_worker(index) {
+                Ok(begin) => started.push(begin),
+                Err(error) => {
+                    // Workers that wait for the others go on, and end.
+                    drop(started);
+                    runtime.stop();
+                    return Err(error);
+                }
             }
+        }
+        for begin in started {
+            // A worker waits for this, whatever becomes of the others.
+            let _ = begin.send(());
         }
         Ok(runtime)
     }
@@ -68,8 +78,10 @@ impl Runtime {
         }
     }
 
-    fn start_worker(&self, index: usize) -> Result<(), Error> {
+    /// Starts a worker, which opens its channel and then waits for the answer to be used.
+    fn start_worker(&self, index: usize) -> Result<oneshot::Sender<()>, Error> {
         let (tell, started) = oneshot::channel();
+        let (begin, all_started) = oneshot::channel();
         let engine = Arc::clone(&self.engine);
         let thread = std::thread::Builder::new()
             .name(format!("isobath-{index}"))
@@ -77,6 +89,9 @@ impl Runtime {
                 Ok(local) => {
                     // Whoever starts the worker waits for this.
                     let _ = tell.send(Ok(()));
+                    if all_started.recv().is_ok() {
+                        local.register_buffers();
+                    }
                     local.run();
                 }
                 Err(error) => {
@@ -88,7 +103,8 @@ impl Runtime {
                 source: Arc::new(source),
             })?;
         self.threads.lock().push(thread);
-        started.recv().unwrap_or(Err(Error::Closed))
+        started.recv().unwrap_or(Err(Error::Closed))?;
+        Ok(begin)
     }
 
     /// Whether the store is closing or closed; not so for its own tasks, for

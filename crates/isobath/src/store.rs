@@ -97,12 +97,9 @@ impl Store {
         }
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let volume = Volume::create(&paths, &options.volume_options())?;
-        let made = Store::create_with_log(volume, &paths, options);
+        let made = Store::create_with_log(volume.clone(), &paths, options);
         if made.is_err() {
-            // What the volume's creation made is of no use; block devices stay.
-            for path in paths.iter().filter(|path| path.is_file()) {
-                let _ = std::fs::remove_file(path);
-            }
+            volume.undo_creation();
         }
         made
     }
@@ -117,12 +114,7 @@ impl Store {
             return Store::create_on(volume, paths.to_vec(), config, options);
         };
         config.log_path = engine::create_log(&volume, paths, path, bytes)?;
-        let made = Store::create_on(volume, paths.to_vec(), config, options);
-        if made.is_err() && path.is_file() {
-            // This call has made it; a block device stays.
-            let _ = std::fs::remove_file(path);
-        }
-        made
+        Store::create_on(volume, paths.to_vec(), config, options)
     }
 
     /// A store in memory, gone when it is closed.

@@ -42,11 +42,9 @@ pub(super) fn restore(
     }
     let chain = open_chain(backups)?;
     let volume = Volume::create(&paths, &options.volume_options())?;
-    let made = restore_chain(&chain, volume, paths.clone(), options, watch);
+    let made = restore_chain(&chain, volume.clone(), paths, options, watch);
     if made.is_err() {
-        for path in paths.iter().filter(|path| path.is_file()) {
-            let _ = std::fs::remove_file(path);
-        }
+        volume.undo_creation();
     }
     made
 }
@@ -112,7 +110,7 @@ fn restore_chain(
     // Recovery reads the log and every page that it concerns; a store that cannot be opened is none.
     let opened = Store::open_on(volume.clone(), paths, options).and_then(Store::close);
     if let Err(error) = opened {
-        // On a block device it would stay.
+        // On a volume of the caller's it would stay.
         for at in SUPERBLOCK_OFFSETS {
             let _ = volume.write_at(at, &[0; PAGE_SIZE]);
         }

@@ -84,16 +84,10 @@ impl Local {
     /// [`Error::Volume`] where the volume refuses a channel.
     pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<Local>, Error> {
         let config = &engine.config;
-        let mut channel = engine
+        let channel = engine
             .volume()?
             .channel(&isobath_io::ChannelOptions::with_depth(config.depth))
             .map_err(|source| Error::Volume(Arc::new(source)))?;
-        // Registration only saves time; a refusal is in the backend's report.
-        let mut regions = vec![engine.pool.frames.region()];
-        regions.extend(engine.log.region());
-        // SAFETY: the pool's frames and the log's ring outlive every channel of
-        // their engine.
-        let _ = unsafe { channel.register_buffers(&regions) };
         let limits = Limits {
             tasks: config.tasks,
             system_tasks: WRITERS + 2 + LOG_WRITERS,
@@ -123,6 +117,16 @@ impl Local {
             local.start_system_tasks();
         }
         Ok(local)
+    }
+
+    /// Registers the pool and the log with the kernel, which only saves time. Called once the channels of all workers are
+    /// open: where locked memory is limited, they need it more.
+    pub(crate) fn register_buffers(&self) {
+        let mut regions = vec![self.engine.pool.frames.region()];
+        regions.extend(self.engine.log.region());
+        // SAFETY: the pool's frames and the log's ring outlive every worker of
+        // their engine.
+        unsafe { self.worker.register_buffers(&regions) };
     }
 
     fn start_system_tasks(self: &Rc<Self>) {

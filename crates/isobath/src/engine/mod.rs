@@ -10,6 +10,7 @@ mod discard;
 mod fault;
 #[cfg(test)]
 mod fault_tests;
+mod growth;
 mod local;
 mod logging;
 #[cfg(test)]
@@ -41,6 +42,7 @@ use std::sync::Arc;
 use isobath_io::Volume;
 
 use checkpoint::Current;
+use growth::NotGrown;
 use settle::{Changes, Settling};
 
 use crate::Error;
@@ -100,6 +102,9 @@ pub(crate) struct Config {
     pub(crate) log_path: PathBuf,
     /// A new store's log takes at most an eighth of its volume.
     pub(crate) log_fits_volume: bool,
+    /// The limit of the volume's bytes, where one was given, or none was asked for; else
+    /// what the store says counts.
+    pub(crate) limit_bytes: Option<Option<u64>>,
 }
 
 /// Counters of the whole engine since it was opened.
@@ -193,9 +198,7 @@ pub(crate) struct Engine {
     pub(crate) transactions: Transactions,
     /// What a backup under way asks of the others.
     pub(crate) backup: Backing,
-    growing: Mutex<()>,
-    /// The volume cannot grow: clean instead, at whatever fill.
-    growth_refused: AtomicBool,
+    growth: growth::Growth,
     /// Shows the statistics to others, if they may see them.
     publisher: Mutex<Option<Arc<Publisher>>>,
     pub(crate) publishes: AtomicBool,
@@ -229,6 +232,7 @@ fn dirty_logged(log: &Log, config: &Config) -> usize {
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
+        let limit_segments = parts.current.superblock.limit_segments;
         let dirty_logged = dirty_logged(&parts.log, &parts.config);
         let frames = parts.pool.frames.count();
         let transactions = Transactions::new(&parts.config);
@@ -268,8 +272,7 @@ impl Engine {
             admission: Admission::default(),
             transactions,
             backup: Backing::default(),
-            growing: Mutex::new(()),
-            growth_refused: AtomicBool::new(false),
+            growth: growth::Growth::up_to(limit_segments),
             publisher: Mutex::new(None),
             publishes: AtomicBool::new(false),
         };
@@ -461,12 +464,16 @@ impl Engine {
                 return Ok(());
             }
             self.claimed_bytes.fetch_sub(room, Ordering::AcqRel);
-            if let Err(reason) = self.grow(room) {
-                return Err(Error::VolumeFull {
-                    used: now - room,
-                    limit: capacity,
-                    reason: Arc::new(reason),
-                });
+            match self.grow(room) {
+                Ok(()) => {}
+                Err(NotGrown::NoRoom(reason)) => {
+                    return Err(Error::VolumeFull {
+                        used: now - room,
+                        limit: capacity,
+                        reason: Arc::new(reason),
+                    });
+                }
+                Err(NotGrown::Failed(error)) => return Err(error),
             }
         }
     }
@@ -476,58 +483,10 @@ impl Engine {
         self.claimed_bytes.fetch_sub(room, Ordering::AcqRel);
     }
 
-    /// Grows the volume by a step, unless it has more than `segments` segments
-    /// already: somebody else saw the same need first.
-    pub(crate) fn grow_beyond(&self, segments: u32) -> Result<(), isobath_io::VolumeError> {
-        let _one_at_a_time = self.growing.lock();
-        if self.space.lock().segments() > segments {
-            return Ok(());
-        }
-        self.grow_locked(0)
-    }
-
-    /// Grows the volume by a step, or by what `bytes` more need, unless there is
-    /// room for them by now.
-    fn grow(&self, bytes: u64) -> Result<(), isobath_io::VolumeError> {
-        let _one_at_a_time = self.growing.lock();
-        let claimed = self.claimed_bytes.load(Ordering::Acquire);
-        if claimed + bytes <= self.capacity_bytes.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.grow_locked(bytes)
-    }
-
-    /// For whoever holds `growing`.
-    fn grow_locked(&self, bytes: u64) -> Result<(), isobath_io::VolumeError> {
-        let closed = |_| isobath_io::VolumeError::Device("the store is closed".into());
-        let volume = self.volume().map_err(closed)?;
-        let segment_bytes = u64::from(self.config.segment_bytes);
-        let before = self.space.lock().segments();
-        let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
-        let mut step = (before / 16).clamp(GROW_LEAST, GROW_MOST).max(needed);
-        loop {
-            match volume.grow(u64::from(before + step) * segment_bytes) {
-                Ok(()) => break,
-                // The last bit before the limit counts, too.
-                Err(error) if step <= needed => {
-                    self.growth_refused.store(true, Ordering::Relaxed);
-                    return Err(error);
-                }
-                Err(_) => step = needed.max(step / 2),
-            }
-        }
-        let mut space = self.space.lock();
-        space.grow(before + step);
-        self.update_capacity(&space);
-        drop(space);
-        self.wake_all(&self.segment_waiters);
-        Ok(())
-    }
-
     /// Whether the volume should grow instead of being cleaned: live data
     /// fills it beyond the fill factor.
     pub(crate) fn prefers_growth(&self, space: &Space) -> bool {
-        if self.growth_refused.load(Ordering::Relaxed) {
+        if self.growth_was_refused() {
             return false;
         }
         let room = u64::from(space.segments() - space.system_segments());

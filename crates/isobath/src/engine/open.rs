@@ -77,7 +77,11 @@ pub(crate) fn create(
             });
         }
     }
-    let most = volume.limit().unwrap_or(u64::MAX) / u64::from(segment_bytes);
+    let limits = volume
+        .limit()
+        .into_iter()
+        .chain(config.limit_bytes.flatten());
+    let most = limits.min().unwrap_or(u64::MAX) / u64::from(segment_bytes);
     if config.log_fits_volume && config.log_segments > 0 {
         let least = LEAST_AREA_BYTES.div_ceil(u64::from(segment_bytes));
         config.log_segments = config.log_segments.min((most / 8).max(least) as u32);
@@ -99,6 +103,7 @@ pub(crate) fn create(
     superblock.log_segments = config.log_segments;
     superblock.log_device_bytes = log_device_bytes;
     superblock.log_path.clone_from(&config.log_path);
+    superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), segment_bytes);
     let log = log_of(&config, &superblock, FIRST_LSN);
     if let Some(area) = log.area() {
         area.fill_with_zeros(&volume).map_err(Error::Io)?;
@@ -126,6 +131,13 @@ pub(crate) fn create(
         engine,
         plan: Plan::default(),
     })
+}
+
+/// What a superblock says of a limit of the volume's bytes: whole segments, 0 for none.
+fn limit_segments(bytes: Option<u64>, segment_bytes: u32) -> u32 {
+    let segments =
+        |bytes: u64| (bytes / u64::from(segment_bytes)).clamp(1, u64::from(MAX_SEGMENTS));
+    bytes.map_or(0, |bytes| segments(bytes) as u32)
 }
 
 /// The log of a store, which goes on at `end`.
@@ -288,6 +300,9 @@ pub(crate) fn open(
     list_unsummarized(&mut space, high_water, &pool);
     let mut current = loaded.current;
     current.superblock.incarnation = superblock.incarnation.max(end.incarnation) + 1;
+    if let Some(limit) = config.limit_bytes {
+        current.superblock.limit_segments = limit_segments(limit, segment_bytes);
+    }
     let log = log_of(&config, &current.superblock, end.lsn);
     let engine = Engine::new(Parts {
         config,

@@ -74,6 +74,8 @@ pub(crate) struct Superblock {
     /// That device's path as last given, relative to the directory of the
     /// store's first file where it lies below that; empty if it has none.
     pub(crate) log_path: PathBuf,
+    /// Segments that the volume may grow to; 0 without a limit.
+    pub(crate) limit_segments: u32,
 }
 
 /// Why four KiB are no superblock of ours.
@@ -128,6 +130,7 @@ impl Superblock {
             log_durable: 0,
             log_device_bytes: 0,
             log_path: PathBuf::new(),
+            limit_segments: 0,
         }
     }
 
@@ -166,6 +169,7 @@ impl Superblock {
         put_u64(&mut bytes, 176, self.log_device_bytes);
         let path = self.log_path.as_os_str().as_bytes();
         put_u32(&mut bytes, 184, path.len() as u32);
+        put_u32(&mut bytes, 188, self.limit_segments);
         bytes[LOG_PATH..LOG_PATH + path.len()].copy_from_slice(path);
         let sum = checksum(&bytes);
         put_u32(&mut bytes, CHECKSUM, sum);
@@ -233,6 +237,7 @@ impl Superblock {
             log_durable: get_u64(bytes, 168),
             log_device_bytes: get_u64(bytes, 176),
             log_path: PathBuf::from(OsStr::from_bytes(path)),
+            limit_segments: get_u32(bytes, 188),
         })
     }
 }
@@ -277,6 +282,7 @@ mod tests {
             log_durable: 14,
             log_device_bytes: 15,
             log_path: PathBuf::from("logs/a.log"),
+            limit_segments: 16,
         };
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(superblock));

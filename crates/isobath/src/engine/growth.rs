@@ -1,0 +1,129 @@
+//! Growing the volume, and what it means that it cannot grow.
+
+use std::sync::Arc;
+
+use isobath_io::VolumeError;
+
+use super::{Engine, FULL_PERCENT, GROW_LEAST, GROW_MOST};
+use crate::Error;
+use crate::pagestore::MAX_SEGMENTS;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Segments cleaned after which a volume that had no room is asked again: the file system may
+/// have some by then, and cleaning a volume that is too full costs much more than asking.
+const ASK_AGAIN: u64 = 64;
+/// The volume has not been refused room.
+const NEVER: u64 = u64::MAX;
+
+/// Why the volume did not grow.
+#[derive(Debug)]
+pub(crate) enum NotGrown {
+    /// There is no room in the file system, or within the limit.
+    NoRoom(VolumeError),
+    /// Anything else: writes of others may be lost, so the store is poisoned.
+    Failed(Error),
+}
+
+/// How far the volume may grow, and whether it could the last time.
+pub(super) struct Growth {
+    one_at_a_time: Mutex<()>,
+    /// Segments that had been cleaned when the volume had no room, or [`NEVER`].
+    refused_at: AtomicU64,
+    /// Segments that the volume may have.
+    most: u32,
+}
+
+impl Growth {
+    /// Up to `limit` segments, or without a limit for 0. A volume that is longer stays so.
+    pub(super) fn up_to(limit: u32) -> Growth {
+        Growth {
+            one_at_a_time: Mutex::new(()),
+            refused_at: AtomicU64::new(NEVER),
+            most: match limit {
+                0 => MAX_SEGMENTS,
+                limit => limit.min(MAX_SEGMENTS),
+            },
+        }
+    }
+}
+
+impl Engine {
+    /// Whether the volume had no room a short while ago: clean instead, at whatever fill.
+    pub(super) fn growth_was_refused(&self) -> bool {
+        let at = self.growth.refused_at.load(Ordering::Relaxed);
+        let cleaned = self.counters.segments_cleaned.load(Ordering::Relaxed);
+        at != NEVER && cleaned < at.saturating_add(ASK_AGAIN)
+    }
+
+    /// Grows the volume by a step, unless it has more than `segments` segments already:
+    /// another worker saw the same need first.
+    pub(crate) fn grow_beyond(&self, segments: u32) -> Result<(), NotGrown> {
+        let _one_at_a_time = self.growth.one_at_a_time.lock();
+        if self.space.lock().segments() > segments {
+            return Ok(());
+        }
+        self.grow_locked(0)
+    }
+
+    /// Grows the volume by a step, or by what `bytes` more need, unless there is room for
+    /// them by now.
+    pub(super) fn grow(&self, bytes: u64) -> Result<(), NotGrown> {
+        let _one_at_a_time = self.growth.one_at_a_time.lock();
+        let claimed = self.claimed_bytes.load(Ordering::Acquire);
+        if claimed + bytes <= self.capacity_bytes.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.grow_locked(bytes)
+    }
+
+    /// For the holder of `one_at_a_time`.
+    fn grow_locked(&self, bytes: u64) -> Result<(), NotGrown> {
+        self.writable().map_err(NotGrown::Failed)?;
+        let segment_bytes = u64::from(self.config.segment_bytes);
+        let before = self.space.lock().segments();
+        let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
+        let mut step = (before / 16).clamp(GROW_LEAST, GROW_MOST).max(needed);
+        loop {
+            match self.extend_to(before.saturating_add(step)) {
+                Ok(()) => break,
+                // The last bit before the limit counts, too.
+                Err(NotGrown::NoRoom(_)) if step > needed => step = needed.max(step / 2),
+                Err(NotGrown::NoRoom(error)) => {
+                    let cleaned = self.counters.segments_cleaned.load(Ordering::Relaxed);
+                    self.growth.refused_at.store(cleaned, Ordering::Relaxed);
+                    return Err(NotGrown::NoRoom(error));
+                }
+                Err(failed) => return Err(failed),
+            }
+        }
+        self.growth.refused_at.store(NEVER, Ordering::Relaxed);
+        let mut space = self.space.lock();
+        space.grow(before + step);
+        self.update_capacity(&space);
+        drop(space);
+        self.wake_all(&self.segment_waiters);
+        Ok(())
+    }
+
+    /// Makes the volume `segments` segments long.
+    fn extend_to(&self, segments: u32) -> Result<(), NotGrown> {
+        let segment_bytes = u64::from(self.config.segment_bytes);
+        let asked = u64::from(segments) * segment_bytes;
+        if segments > self.growth.most {
+            let limit = u64::from(self.growth.most) * segment_bytes;
+            return Err(NotGrown::NoRoom(VolumeError::Limit { limit, asked }));
+        }
+        let volume = self.volume().map_err(NotGrown::Failed)?;
+        volume.grow(asked).map_err(|error| {
+            if error.is_no_room() {
+                return NotGrown::NoRoom(error);
+            }
+            // Growth flushes what others write: it may have been told of a lost write, and
+            // its own have an unknown outcome.
+            let error = Error::Volume(Arc::new(error));
+            self.poison(error.clone());
+            NotGrown::Failed(error)
+        })
+    }
+}

@@ -1,0 +1,289 @@
+//! Growing: what fails beside it, room that comes back, and the limit that a store keeps.
+
+#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{key, tiny, value};
+use isobath::{Durability, Error, Options, Store, Volume};
+use isobath_io::{
+    BackendReport, Channel, ChannelError, ChannelOptions, ChannelStats, Completion, Device, Io,
+    IoError, IoErrorKind, Op, QueueFull, VolumeError, Waker,
+};
+
+/// Memory that may refuse to grow, and notes what its channels are asked for.
+struct Memory {
+    inner: Arc<dyn Device>,
+    /// Growth beyond this many bytes finds no room.
+    room: AtomicU64,
+    /// Growth fails as a flush would that was told of a lost write.
+    broken: AtomicBool,
+    events: Mutex<Vec<&'static str>>,
+}
+
+impl Memory {
+    fn new() -> Arc<Memory> {
+        Arc::new(Memory {
+            inner: Arc::clone(Volume::in_memory(0, None).device()),
+            room: AtomicU64::new(u64::MAX),
+            broken: AtomicBool::new(false),
+            events: Mutex::default(),
+        })
+    }
+
+    fn volume(self: &Arc<Self>) -> Volume {
+        Volume::from_device(self.clone())
+    }
+}
+
+impl Device for Memory {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn limit(&self) -> Option<u64> {
+        None
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.inner.logical_block()
+    }
+
+    fn grow(&self, new_len: u64) -> Result<(), VolumeError> {
+        if self.broken.load(Ordering::SeqCst) {
+            return Err(IoError::new(IoErrorKind::Media, Op::Flush, 0, 0).into());
+        }
+        if new_len > self.room.load(Ordering::SeqCst) {
+            return Err(VolumeError::NoSpace {
+                path: "memory".into(),
+                needed: new_len - self.len(),
+            });
+        }
+        self.inner.grow(new_len)
+    }
+
+    fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
+        self.events.lock().unwrap().push("channel");
+        let inner = Arc::clone(&self.inner).channel(options)?;
+        Ok(Box::new(Noted {
+            inner,
+            device: self,
+        }))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.inner.write_at(offset, buf)
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        self.inner.sync()
+    }
+
+    fn backend_report(&self) -> BackendReport {
+        self.inner.backend_report()
+    }
+}
+
+struct Noted {
+    inner: Box<dyn Channel>,
+    device: Arc<Memory>,
+}
+
+impl Channel for Noted {
+    unsafe fn submit(&mut self, io: Io) -> Result<(), QueueFull> {
+        // SAFETY: the caller's contract is the same.
+        unsafe { self.inner.submit(io) }
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize, ChannelError> {
+        self.inner.poll(out)
+    }
+
+    fn wait(
+        &mut self,
+        min: u32,
+        timeout: Option<Duration>,
+        out: &mut Vec<Completion>,
+    ) -> Result<usize, ChannelError> {
+        self.inner.wait(min, timeout, out)
+    }
+
+    unsafe fn register_buffers(&mut self, _regions: &[(*mut u8, usize)]) -> bool {
+        self.device.events.lock().unwrap().push("buffers");
+        false
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.inner.in_flight()
+    }
+
+    fn depth(&self) -> u32 {
+        self.inner.depth()
+    }
+
+    fn stats(&self) -> &ChannelStats {
+        self.inner.stats()
+    }
+}
+
+#[test]
+fn growth_that_fails_for_anything_but_room_ends_writing() {
+    let device = Memory::new();
+    let options = tiny(2, 6).log_bytes(4 << 20);
+    let store = Store::create_on_volume(device.volume(), &options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..500 {
+        tree.insert(&key(n), &value(n, 900)).unwrap();
+    }
+    device.broken.store(true, Ordering::SeqCst);
+    let mut acknowledged = 500;
+    let error = loop {
+        match tree.insert(&key(acknowledged), &value(acknowledged, 900)) {
+            Ok(()) => acknowledged += 1,
+            Err(error) => break error,
+        }
+        assert!(acknowledged < 20_000, "the volume would have had to grow");
+    };
+    let cause = match &error {
+        Error::Poisoned { cause } => cause,
+        other => other,
+    };
+    assert!(matches!(cause, Error::Volume(_)), "{error}");
+    let later = tree.insert(&key(acknowledged), b"v").unwrap_err();
+    assert!(matches!(later, Error::Poisoned { .. }), "{later}");
+    assert!(store.close().is_err());
+
+    device.broken.store(false, Ordering::SeqCst);
+    let store = Store::open_on_volume(device.volume(), &options).unwrap();
+    let tree = store.tree("t").unwrap();
+    for n in 0..acknowledged {
+        assert_eq!(tree.get(&key(n)).unwrap(), Some(value(n, 900)), "{n}");
+    }
+    store.close().unwrap();
+}
+
+#[test]
+fn a_volume_that_had_no_room_grows_when_there_is_some() {
+    let device = Memory::new();
+    let options = tiny(1, 6).log_bytes(4 << 20).fill_factor(0.5);
+    let store = Store::create_on_volume(device.volume(), &options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    device.room.store(12 << 20, Ordering::SeqCst);
+    // Between the fill factor and what cleaning can still cope with.
+    let records = 5000;
+    for n in 0..records {
+        tree.insert(&key(n), &value(n, 700)).unwrap();
+    }
+    let cleaned = || store.stats().segments_cleaned;
+    let mut random = common::Random::new(7);
+    let mut overwrite_until = |done: &dyn Fn() -> bool| {
+        for round in 0..400_000u64 {
+            if done() {
+                return;
+            }
+            let n = random.below(records);
+            tree.insert(&key(n), &value(round, 700)).unwrap();
+        }
+        panic!("never");
+    };
+    overwrite_until(&|| cleaned() > 20);
+    let length = device.len();
+    assert!(length <= 12 << 20);
+    device.room.store(u64::MAX, Ordering::SeqCst);
+    overwrite_until(&|| device.len() > length);
+    store.close().unwrap();
+}
+
+#[test]
+fn buffers_are_registered_when_all_channels_are_open() {
+    let device = Memory::new();
+    let store = Store::create_on_volume(device.volume(), &tiny(3, 6)).unwrap();
+    store.close().unwrap();
+    let events = device.events.lock().unwrap();
+    assert_eq!(events[..3], ["channel"; 3]);
+    assert_eq!(events[3..], ["buffers"; 3]);
+}
+
+/// Inserts until the volume is full, from record `from` on; the next one.
+fn fill(store: &Store, from: u64) -> u64 {
+    let tree = store.open_or_create_tree("t").unwrap();
+    for n in from.. {
+        match tree.insert(&key(n), &value(n, 1200)) {
+            Ok(()) => {}
+            Err(Error::VolumeFull { .. }) => return n,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(n < 100_000, "no limit");
+    }
+    unreachable!()
+}
+
+fn bytes(path: &Path) -> u64 {
+    path.metadata().unwrap().len()
+}
+
+#[test]
+fn a_store_keeps_its_limit_until_it_is_given_another() {
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("a.iso");
+    let plain = || {
+        let options = tiny(1, 6).log_bytes(4 << 20).publish_stats(false);
+        options.durability(Durability::None)
+    };
+    let open = |options: &Options| Store::open(&[&path], options).unwrap();
+    // Labels and superblocks lie before and beside the segments.
+    let most = |limit: u64| limit + (2 << 20);
+
+    let options = plain().volume_limit_bytes(Some(12 << 20));
+    let store = Store::create(&[&path], &options).unwrap();
+    store.close().unwrap();
+    let store = open(&plain());
+    let full = fill(&store, 0);
+    assert!(full > 1000, "{full}");
+    assert!(bytes(&path) <= most(12 << 20), "{}", bytes(&path));
+    store.close().unwrap();
+
+    let store = open(&plain().volume_limit_bytes(Some(20 << 20)));
+    let more = fill(&store, full);
+    assert!(more > full + 1000, "{more}");
+    store.close().unwrap();
+    let store = open(&plain());
+    fill(&store, more);
+    assert!(bytes(&path) > most(12 << 20) && bytes(&path) <= most(20 << 20));
+    store.close().unwrap();
+
+    // A limit below what is there takes nothing away.
+    let store = open(&plain().volume_limit_bytes(Some(8 << 20)));
+    assert_eq!(fill(&store, more + 10_000), more + 10_000);
+    store.close().unwrap();
+    // A reader changes nothing.
+    open(&plain().read_only(true).volume_limit_bytes(None))
+        .close()
+        .unwrap();
+    let store = open(&plain());
+    assert_eq!(fill(&store, more + 10_000), more + 10_000);
+    store.close().unwrap();
+
+    let store = open(&plain().volume_limit_bytes(None));
+    store.close().unwrap();
+    let store = open(&plain());
+    let tree = store.tree("t").unwrap();
+    for n in 0..10_000 {
+        tree.insert(&key(n), &value(n, 1200)).unwrap();
+    }
+    store.close().unwrap();
+    assert!(bytes(&path) > most(20 << 20));
+}
