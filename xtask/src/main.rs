@@ -18,6 +18,8 @@ enum Command {
     Simulate(simulate::Args),
     /// Kill processes that write, and judge what they leave
     Crash(crash::Args),
+    /// Have system calls of processes that write fail, and judge what they leave
+    Syscalls(crash::syscalls::Args),
     /// Write until killed (what `crash` starts)
     #[command(hide = true)]
     CrashWriter(crash::WriterArgs),
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let passed = match Command::parse() {
         Command::Simulate(args) => simulate::campaign(&args),
         Command::Crash(args) => crash::campaign(&args),
+        Command::Syscalls(args) => crash::syscalls::campaign(&args),
         Command::CrashWriter(args) => crash::write(&args),
     };
     if passed {

@@ -5,6 +5,7 @@
 //! opened, read, checked, and judged by what the journals say.
 
 mod journal;
+pub(crate) mod syscalls;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -184,6 +185,33 @@ struct Sum {
     slowest_opening: Duration,
 }
 
+impl Sum {
+    fn count(&mut self, history: &History) {
+        for transaction in &history.transactions {
+            if transaction.outcome == crate::history::Outcome::Committed {
+                self.acknowledged += 1;
+            } else {
+                self.open += 1;
+            }
+        }
+    }
+}
+
+/// How a writer is started, and what it may do.
+#[derive(Default)]
+struct Life<'l> {
+    environment: &'l [(&'static str, String)],
+    /// It may say that writing fails, and end.
+    may_end: bool,
+}
+
+/// What became of a writer.
+struct Lived {
+    had_opened: bool,
+    /// It had ended before it was killed.
+    has_ended: bool,
+}
+
 fn one_way(args: &Args, way: Way, log: LogPlace) -> Result<Option<Sum>, Problem> {
     let parent = args.directory.clone().unwrap_or_else(std::env::temp_dir);
     let directory = tempfile::Builder::new()
@@ -214,16 +242,19 @@ fn one_way(args: &Args, way: Way, log: LogPlace) -> Result<Option<Sum>, Problem>
     let mut random = Random::new(args.seed);
     let mut sum = Sum::default();
     for round in 1..=args.rounds {
-        let opened = kill_one(directory.path(), &path, way, args.seed, round, &mut random)?;
-        sum.while_opening += u64::from(!opened);
+        let (place, seed) = (directory.path(), args.seed);
+        let lived = kill_one(
+            place,
+            &path,
+            way,
+            seed,
+            round,
+            &mut random,
+            &Life::default(),
+        )?;
+        sum.while_opening += u64::from(!lived.had_opened);
         let history = journal::read(directory.path(), round, THREADS, known.clone())?;
-        for transaction in &history.transactions {
-            if transaction.outcome == crate::history::Outcome::Committed {
-                sum.acknowledged += 1;
-            } else {
-                sum.open += 1;
-            }
-        }
+        sum.count(&history);
         let judged = judge(&path, way, &records, &created, history, &mut sum);
         known = judged.map_err(|problem| {
             // What it shows would be gone with the directory.
@@ -234,7 +265,7 @@ fn one_way(args: &Args, way: Way, log: LogPlace) -> Result<Option<Sum>, Problem>
     Ok(Some(sum))
 }
 
-/// Starts a writer and kills it; whether it had the store open by then.
+/// Starts a writer and kills it, unless it ends before and may do so.
 fn kill_one(
     directory: &Path,
     store: &Path,
@@ -242,7 +273,8 @@ fn kill_one(
     seed: u64,
     round: u64,
     random: &mut Random,
-) -> Result<bool, Problem> {
+    life: &Life<'_>,
+) -> Result<Lived, Problem> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut writer = Command::new(this)
         .arg("crash-writer")
@@ -252,6 +284,7 @@ fn kill_one(
         .arg(store)
         .arg("--journals")
         .arg(directory)
+        .envs(life.environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| format!("starting a writer: {error}"))?;
@@ -259,18 +292,32 @@ fn kill_one(
     if early {
         std::thread::sleep(Duration::from_millis(random.below(60)));
     } else {
-        wait_for_word(&mut writer)?;
+        match wait_for_word(&mut writer) {
+            Ok(()) => {}
+            Err(_) if life.may_end => {}
+            Err(problem) => return Err(problem),
+        }
         std::thread::sleep(Duration::from_micros(random.below(1000 * LONGEST_MS)));
     }
     let ended = writer.try_wait().map_err(|error| error.to_string())?;
     if let Some(status) = ended {
+        // It says so by this code; a panic or a signal would be something else.
+        if life.may_end && status.code() == Some(1) {
+            return Ok(Lived {
+                had_opened: !early,
+                has_ended: true,
+            });
+        }
         return Err(format!(
             "the writer of round {round} ended by itself: {status}"
         ));
     }
     let killed = writer.kill().and_then(|()| writer.wait());
     killed.map_err(|error| format!("killing a writer: {error}"))?;
-    Ok(!early)
+    Ok(Lived {
+        had_opened: !early,
+        has_ended: false,
+    })
 }
 
 /// Waits until the writer says that it writes.
