@@ -159,7 +159,7 @@ pub(crate) struct CreateArgs {
     /// Create the store where it does not exist yet
     #[arg(long)]
     pub(crate) create: bool,
-    /// Most bytes that a new store may grow to, such as 10GiB [default: no limit]
-    #[arg(long, value_name = "SIZE", requires = "create")]
+    /// Most bytes that the store may grow to from now on, such as 10GiB [default: as it says; a new one has no limit]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<Size>,
 }

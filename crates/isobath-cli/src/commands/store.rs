@@ -48,8 +48,12 @@ fn refuse_as_stdout(store: &Store) -> Result<(), Failure> {
 
 /// Opens for writing.
 pub(crate) fn write(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
+    write_with(options(args, pool), args)
+}
+
+fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
     let last = AtomicU64::new(0);
-    let options = options(args, pool).on_recovery(move |done, total| {
+    let options = options.on_recovery(move |done, total| {
         // A line for each tenth.
         let tenth = done * 10 / total.max(1);
         if last.fetch_max(tenth, Ordering::Relaxed) < tenth {
@@ -74,8 +78,12 @@ pub(crate) fn write_or_create(
     create: &CreateArgs,
     pool: u64,
 ) -> Result<Store, Failure> {
+    let mut options = options(args, pool);
+    if let Some(limit) = create.limit {
+        options = options.volume_limit_bytes(Some(limit.0));
+    }
     if args.store.iter().any(|p| p.exists()) {
-        return write(args, pool);
+        return write_with(options, args);
     }
     if !create.create {
         let paths: Vec<_> = args.store.iter().map(|p| p.display().to_string()).collect();
@@ -83,11 +91,7 @@ pub(crate) fn write_or_create(
             paths: paths.join(", "),
         }));
     }
-    let limit = create.limit.map(|size| size.0);
-    Ok(Store::create(
-        &args.store,
-        &options(args, pool).volume_limit_bytes(limit),
-    )?)
+    Ok(Store::create(&args.store, &options)?)
 }
 
 /// The tree that the command line names.
