@@ -276,11 +276,37 @@ int fallocate64(int fd, int mode, off_t at, off_t len) { return fallocate(fd, mo
 
 // ---- libaio ----
 
-static void change(struct io_event *event) {
-    struct iocb *iocb = (struct iocb *)(uintptr_t)event->obj;
-    int fd = iocb->aio_fildes;
+#define MOST_CONTEXTS 64
+#define MOST_TOKENS 4096
+
+// What a request in flight is, by its context and the number that comes back with it.
+static struct context { unsigned long id; struct { int fd, op; } requests[MOST_TOKENS]; } contexts[MOST_CONTEXTS];
+
+static struct context *context_of(unsigned long id) {
+    pthread_mutex_lock(&lock);
+    struct context *found = NULL;
+    for (int i = 0; i < MOST_CONTEXTS && !found; i++) {
+        if (!contexts[i].id) contexts[i].id = id;
+        if (contexts[i].id == id) found = &contexts[i];
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void submitted(unsigned long id, long count, struct iocb **iocbs) {
+    struct context *context = context_of(id);
+    for (long i = 0; context && i < count; i++) {
+        if (iocbs[i]->aio_data >= MOST_TOKENS) continue;
+        context->requests[iocbs[i]->aio_data].fd = iocbs[i]->aio_fildes;
+        context->requests[iocbs[i]->aio_data].op = iocbs[i]->aio_lio_opcode;
+    }
+}
+
+static void change(unsigned long id, struct io_event *event) {
+    struct context *context = context_of(id);
+    if (!context || event->data >= MOST_TOKENS) return;
+    int fd = context->requests[event->data].fd, op = context->requests[event->data].op;
     if (!is_store(fd)) return;
-    int op = iocb->aio_lio_opcode;
     int writes = op == IOCB_CMD_PWRITE || op == IOCB_CMD_PWRITEV;
     int flushes = op == IOCB_CMD_FSYNC || op == IOCB_CMD_FDSYNC;
     if ((writes || flushes) && fails()) {
@@ -304,12 +330,17 @@ long syscall(long call, ...) {
     va_start(list, call);
     for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
     va_end(list);
-    if (call == SYS_io_submit && soft() == AGAIN) return failed(EAGAIN);
+    if (call == SYS_io_submit) {
+        if (soft() == AGAIN) return failed(EAGAIN);
+        submitted(a[0], a[1], (struct iocb **)a[2]);
+    }
     if (call == SYS_io_getevents && soft() == INTERRUPTED) return failed(EINTR);
     long done = real(call, a[0], a[1], a[2], a[3], a[4], a[5]);
+    // Without its mark the ring of completions is not read directly, so that all of them come by here.
+    if (call == SYS_io_setup && done == 0) ((uint32_t *)*(unsigned long *)a[1])[4] = 0;
     if (call == SYS_io_getevents && done > 0) {
         struct io_event *events = (struct io_event *)a[3];
-        for (long i = 0; i < done; i++) change(&events[i]);
+        for (long i = 0; i < done; i++) change(a[0], &events[i]);
     }
     return done;
 }

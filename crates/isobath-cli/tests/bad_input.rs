@@ -148,7 +148,13 @@ fn a_store_that_was_not_closed() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     // Only a writer can recover it; every verb that reads says so.
-    for verb in [&["get", "a"][..], &["scan"], &["stats"], &["check"], &["export", "e"]] {
+    for verb in [
+        &["get", "a"][..],
+        &["scan"],
+        &["stats"],
+        &["check"],
+        &["export", "e"],
+    ] {
         let args = [&verb[..1], &["-s", "s.iso"], &verb[1..]].concat();
         let told = place.run(&args).fails(3, "needs recovery");
         assert!(told.err.contains("nothing that was acknowledged is lost"));

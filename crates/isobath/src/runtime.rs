@@ -25,6 +25,31 @@ impl Drop for Admitted {
     }
 }
 
+/// Lent to a task: what its work borrows must stay until the task has ended. Whoever lends holds this meanwhile and ends
+/// it afterwards. Were the lender's stack unwound before, by a panic or because the fiber that it waits in is dropped,
+/// the task would work on what is gone: so the process ends first.
+struct Lent {
+    /// Nobody steps the workers of a simulation again after a panic.
+    simulated: bool,
+}
+
+impl Lent {
+    /// The task has ended.
+    fn end(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if self.simulated {
+            return;
+        }
+        eprintln!("isobath: a caller ends before the task that borrows from it");
+        std::process::abort();
+    }
+}
+
 /// A running engine: its shared state and its workers.
 pub(crate) struct Runtime {
     pub(crate) engine: Arc<Engine>,
@@ -169,6 +194,7 @@ impl Runtime {
             admitted.push(self.admit(self.is_in_task())?);
         }
         let mut waiting = Vec::with_capacity(jobs.len());
+        let lent = self.lend();
         for (job, admitted) in jobs.into_iter().zip(admitted) {
             // SAFETY: what the jobs borrow outlives this function, which returns
             // only after every job has ended: each is awaited below, and between
@@ -180,6 +206,7 @@ impl Runtime {
             let result = block_on(done).unwrap_or(Err(Error::Closed));
             first = first.and(result);
         }
+        lent.end();
         first
     }
 
@@ -220,16 +247,25 @@ impl Runtime {
         }
     }
 
+    fn lend(&self) -> Lent {
+        Lent {
+            simulated: self.simulated,
+        }
+    }
+
     fn dispatch<T: Send>(
         &self,
         worker: usize,
         admitted: Admitted,
         work: impl FnOnce(&Local) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
+        let lent = self.lend();
         // SAFETY: what `work` borrows outlives this function, which returns only
         // after the task has ended.
         let done = unsafe { self.send(worker, admitted, work) };
-        block_on(done).unwrap_or(Err(Error::Closed))
+        let result = block_on(done).unwrap_or(Err(Error::Closed));
+        lent.end();
+        result
     }
 
     /// Sends `work` to a worker, as a task. The receiver gets its result, or

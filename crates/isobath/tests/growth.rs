@@ -221,7 +221,7 @@ fn buffers_are_registered_when_all_channels_are_open() {
 fn fill(store: &Store, from: u64) -> u64 {
     let tree = store.open_or_create_tree("t").unwrap();
     for n in from.. {
-        match tree.insert(&key(n), &value(n, 1200)) {
+        match tree.insert(&key(n), &value(n, 900)) {
             Ok(()) => {}
             Err(Error::VolumeFull { .. }) => return n,
             Err(error) => panic!("{error}"),
@@ -247,43 +247,43 @@ fn a_store_keeps_its_limit_until_it_is_given_another() {
     // Labels and superblocks lie before and beside the segments.
     let most = |limit: u64| limit + (2 << 20);
 
-    let options = plain().volume_limit_bytes(Some(12 << 20));
+    let options = plain().volume_limit_bytes(Some(10 << 20));
     let store = Store::create(&[&path], &options).unwrap();
     store.close().unwrap();
     let store = open(&plain());
     let full = fill(&store, 0);
-    assert!(full > 1000, "{full}");
-    assert!(bytes(&path) <= most(12 << 20), "{}", bytes(&path));
+    assert!(full > 500, "{full}");
+    assert!(bytes(&path) <= most(10 << 20), "{}", bytes(&path));
     store.close().unwrap();
 
-    let store = open(&plain().volume_limit_bytes(Some(20 << 20)));
+    let store = open(&plain().volume_limit_bytes(Some(14 << 20)));
     let more = fill(&store, full);
-    assert!(more > full + 1000, "{more}");
+    assert!(more > full + 500, "{more}");
     store.close().unwrap();
     let store = open(&plain());
     fill(&store, more);
-    assert!(bytes(&path) > most(12 << 20) && bytes(&path) <= most(20 << 20));
+    assert!(bytes(&path) > most(10 << 20) && bytes(&path) <= most(14 << 20));
     store.close().unwrap();
 
     // A limit below what is there takes nothing away.
     let store = open(&plain().volume_limit_bytes(Some(8 << 20)));
-    assert_eq!(fill(&store, more + 10_000), more + 10_000);
+    assert_eq!(fill(&store, more + 20_000), more + 20_000);
     store.close().unwrap();
     // A reader changes nothing.
     open(&plain().read_only(true).volume_limit_bytes(None))
         .close()
         .unwrap();
     let store = open(&plain());
-    assert_eq!(fill(&store, more + 10_000), more + 10_000);
+    assert_eq!(fill(&store, more + 20_000), more + 20_000);
     store.close().unwrap();
 
     let store = open(&plain().volume_limit_bytes(None));
     store.close().unwrap();
     let store = open(&plain());
     let tree = store.tree("t").unwrap();
-    for n in 0..10_000 {
-        tree.insert(&key(n), &value(n, 1200)).unwrap();
+    for n in more..more + 6000 {
+        tree.insert(&key(n), &value(n, 900)).unwrap();
     }
     store.close().unwrap();
-    assert!(bytes(&path) > most(20 << 20));
+    assert!(bytes(&path) > most(14 << 20));
 }

@@ -18,6 +18,8 @@ const WAKE: u64 = u64::MAX;
 const SPARE: u32 = 8;
 /// How long a wake may be held back by a wait for several completions, of which it is only one.
 const BATCH: Duration = Duration::from_micros(200);
+/// Consecutive refusals of the wake's poll for lack of resources that are endured.
+const STARVED: u32 = 100_000;
 /// Events taken by one system call.
 const EVENTS: usize = 64;
 /// The kernel's mark of a completion ring that user space may read.
@@ -89,6 +91,7 @@ pub(super) struct AioQueue {
     wake: Arc<EventWake>,
     /// Whether a poll on the eventfd is queued or with the kernel.
     wake_armed: bool,
+    starved: u32,
 }
 
 impl AioQueue {
@@ -115,6 +118,7 @@ impl AioQueue {
             executed: Vec::new(),
             wake,
             wake_armed: false,
+            starved: 0,
         })
     }
 
@@ -177,6 +181,7 @@ impl AioQueue {
             };
             calls += 1;
             if n > 0 {
+                self.starved = 0;
                 let taken = &self.queued[first..first + n as usize];
                 self.inside += taken.iter().filter(|i| i.data != WAKE).count() as u32;
                 first += n as usize;
@@ -189,6 +194,10 @@ impl AioQueue {
                 break;
             }
             let refused = self.queued[first];
+            if refused.data == WAKE && errno == libc::EAGAIN && self.starved < STARVED {
+                self.starved += 1;
+                break;
+            }
             if refused.data == WAKE {
                 self.queued.drain(..first);
                 return Err(error);
@@ -348,6 +357,14 @@ impl Queue for AioQueue {
             let woken = self.executed.is_empty();
             return self.reap(done).map(|(more, _)| (calls + more, woken));
         }
+        let wait = match self.queued.is_empty() {
+            true => wait,
+            // Not all is with the kernel, perhaps not even the wake: look again soon.
+            false => WaitFor {
+                timeout: Some(wait.timeout.map_or(BATCH, |t| t.min(BATCH))),
+                ..wait
+            },
+        };
         let slept = self.sleep(wait, done);
         let woken = self.wake.end();
         slept.map(|(more, polled)| (calls + more, polled || woken))

@@ -104,6 +104,16 @@ impl Stepped {
     }
 }
 
+/// A fiber that has not ended is never unwound: what its stack lends to other tasks, and to I/O in flight, would go before
+/// they do. It is leaked, which only happens where a worker's thread ends by a panic.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        for slot in &self.slots {
+            std::mem::forget(slot.fiber.take());
+        }
+    }
+}
+
 impl Worker {
     /// A worker on `channel`; call it on the thread that will step it.
     pub(crate) fn new(
