@@ -4,6 +4,7 @@ mod crash;
 mod data;
 mod history;
 mod random;
+mod sequences;
 mod simulate;
 
 use std::process::ExitCode;
@@ -20,6 +21,8 @@ enum Command {
     Crash(crash::Args),
     /// Have system calls of processes that write fail, and judge what they leave
     Syscalls(crash::syscalls::Args),
+    /// Take random sequences of commands and calls, each in a store opened anew
+    Sequences(sequences::Args),
     /// Write until killed (what `crash` starts)
     #[command(hide = true)]
     CrashWriter(crash::WriterArgs),
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::campaign(&args),
         Command::Crash(args) => crash::campaign(&args),
         Command::Syscalls(args) => crash::syscalls::campaign(&args),
+        Command::Sequences(args) => sequences::campaign(&args),
         Command::CrashWriter(args) => crash::write(&args),
     };
     if passed {

@@ -1,0 +1,232 @@
+//! What a sequence consists of. Every step can be taken in every state, so that any of them can be left out.
+
+use fastrand::Rng;
+
+use super::data::{Batch, Key, Layout, Value};
+
+/// Trees that sequences use.
+pub(crate) const TREES: [&str; 3] = ["main", "b", "c c"];
+
+/// A sequence: a store and what is done with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) layout: Layout,
+    pub(crate) log_bytes: u64,
+    pub(crate) log_apart: bool,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// Who does a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A process of the command.
+    Command,
+    /// The same, killed after so many milliseconds.
+    Killed(u64),
+    /// This process: opening, doing, closing.
+    Api,
+}
+
+/// A format of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Directory,
+    Csv,
+    CsvRows,
+    Tsv,
+    Ndjson,
+    Lines,
+}
+
+/// One change within a transaction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change {
+    Put(usize, Key, Value),
+    Stream(usize, Key, Value),
+    Delete(usize, Key),
+    /// Everything since the last mark is taken back.
+    Rollback,
+    Mark,
+}
+
+/// A copy of a whole store, or of its records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// The newest backup, with those that it adds to.
+    Backup,
+    /// The newest export.
+    Export,
+    Salvage {
+        search: bool,
+    },
+    /// The files, as `cp` copies them, on another file system if there is one.
+    Files,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Put(By, usize, Key, Value),
+    /// As a stream.
+    PutFile(By, usize, Key, Value),
+    Delete(By, usize, Key),
+    Get(By, usize, Key),
+    GetMany(usize, Vec<Key>),
+    Scan {
+        by: By,
+        tree: usize,
+        from: Option<Key>,
+        to: Option<Key>,
+        reverse: bool,
+        limit: Option<usize>,
+    },
+    Transaction {
+        changes: Vec<Change>,
+        commit: bool,
+    },
+    /// A snapshot, changes, and a look at both.
+    Snapshot(Vec<Change>),
+    Load(By, usize, Format, Batch),
+    BulkLoad(usize, Batch),
+    CreateTree(By, usize),
+    DropTree(By, usize),
+    /// Makes every tree's large values garbage, and puts them again.
+    Rewrite(usize),
+    Export {
+        tree: Option<usize>,
+    },
+    /// Into the store itself.
+    Import {
+        by: By,
+        merge: bool,
+    },
+    Backup {
+        by: By,
+        incremental: bool,
+    },
+    /// Makes a store of a copy and compares it; `adopt` goes on with it.
+    Restore {
+        copy: Copy,
+        adopt: bool,
+    },
+    Stats,
+    Check,
+}
+
+fn by(rng: &mut Rng) -> By {
+    if rng.bool() { By::Command } else { By::Api }
+}
+
+/// Changes are killed now and then.
+fn by_or_killed(rng: &mut Rng) -> By {
+    match rng.u32(..10) {
+        0..2 => By::Killed(rng.u64(..60)),
+        2..6 => By::Command,
+        _ => By::Api,
+    }
+}
+
+fn by_process(rng: &mut Rng) -> By {
+    match rng.u32(..4) {
+        0 => By::Killed(rng.u64(..120)),
+        _ => By::Command,
+    }
+}
+
+impl Plan {
+    pub(crate) fn draw(seed: u64) -> Plan {
+        let mut rng = Rng::with_seed(seed);
+        let segments = [64 << 10, 128 << 10, 256 << 10, 2 << 20];
+        let layout = Layout {
+            segment_bytes: segments[rng.usize(..segments.len())],
+        };
+        let length = rng.usize(5..40);
+        Plan {
+            layout,
+            log_bytes: 4 << 20,
+            log_apart: rng.u32(..4) == 0,
+            steps: (0..length).map(|_| Step::draw(layout, &mut rng)).collect(),
+        }
+    }
+}
+
+fn changes(layout: Layout, rng: &mut Rng) -> Vec<Change> {
+    (0..rng.usize(1..12))
+        .map(|_| {
+            let (tree, key) = (rng.usize(..TREES.len()), Key::draw(rng));
+            match rng.u32(..10) {
+                0..4 => Change::Put(tree, key, Value::draw(layout, rng)),
+                4..6 => Change::Stream(tree, key, Value::draw(layout, rng)),
+                6..8 => Change::Delete(tree, key),
+                8 => Change::Mark,
+                _ => Change::Rollback,
+            }
+        })
+        .collect()
+}
+
+impl Step {
+    fn draw(layout: Layout, rng: &mut Rng) -> Step {
+        let tree = rng.usize(..TREES.len());
+        let key = Key::draw(rng);
+        let value = Value::draw(layout, rng);
+        match rng.u32(..100) {
+            0..13 => Step::Put(by_or_killed(rng), tree, key, value),
+            13..23 => Step::PutFile(by_or_killed(rng), tree, key, value),
+            23..31 => Step::Delete(by_or_killed(rng), tree, key),
+            31..34 => Step::Get(by(rng), tree, key),
+            34..36 => Step::GetMany(tree, (0..20).map(|_| Key::draw(rng)).collect()),
+            36..39 => Step::Scan {
+                by: by(rng),
+                tree,
+                from: rng.bool().then(|| Key::draw(rng)),
+                to: rng.bool().then(|| Key::draw(rng)),
+                reverse: rng.bool(),
+                limit: rng.bool().then(|| rng.usize(..30)),
+            },
+            39..45 => Step::Transaction {
+                changes: changes(layout, rng),
+                commit: rng.u32(..5) > 0,
+            },
+            45..48 => Step::Snapshot(changes(layout, rng)),
+            48..58 => {
+                let formats = [
+                    Format::Directory,
+                    Format::Csv,
+                    Format::CsvRows,
+                    Format::Tsv,
+                    Format::Ndjson,
+                    Format::Lines,
+                ];
+                let format = formats[rng.usize(..formats.len())];
+                Step::Load(by_process(rng), tree, format, Batch::draw(rng))
+            }
+            58..65 => Step::BulkLoad(tree, Batch::draw(rng)),
+            65..67 => Step::CreateTree(by_or_killed(rng), tree),
+            67..71 => Step::DropTree(by_or_killed(rng), tree),
+            71..73 => Step::Rewrite(tree),
+            73..78 => Step::Export {
+                tree: (rng.u32(..4) == 0).then_some(tree),
+            },
+            78..82 => Step::Import {
+                by: by_process(rng),
+                merge: rng.u32(..3) > 0,
+            },
+            82..89 => Step::Backup {
+                by: by(rng),
+                incremental: rng.bool(),
+            },
+            89..97 => Step::Restore {
+                copy: [
+                    Copy::Backup,
+                    Copy::Export,
+                    Copy::Salvage { search: false },
+                    Copy::Salvage { search: true },
+                    Copy::Files,
+                ][rng.usize(..5)],
+                adopt: rng.bool(),
+            },
+            97..99 => Step::Stats,
+            _ => Step::Check,
+        }
+    }
+}

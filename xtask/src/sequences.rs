@@ -1,0 +1,39 @@
+//! Random sequences of use, for as long as wanted: the test `sequences` of `isobath-cli`, which has the command at hand.
+
+use std::process::Command;
+
+/// Options of `cargo xtask sequences`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How long new sequences are tried; 0 for one alone
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// The first sequence
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the stores are made; by default the system's place for such things
+    #[arg(long)]
+    directory: Option<std::path::PathBuf>,
+}
+
+/// Runs sequences; whether all stores held what they should.
+pub(crate) fn campaign(args: &Args) -> bool {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["test", "--quiet", "--profile", "checked"])
+        .args(["--package", "isobath-cli", "--test", "sequences"])
+        .args(["--", "--nocapture", "sequences_leave"])
+        .env("ISOBATH_SEQUENCES_MINUTES", args.minutes.to_string())
+        .env("ISOBATH_SEQUENCES_SEED", args.seed.to_string());
+    if let Some(directory) = &args.directory {
+        command.env("ISOBATH_SEQUENCES_DIRECTORY", directory);
+    }
+    match command.status() {
+        Ok(status) => status.success(),
+        Err(error) => {
+            println!("cargo does not start: {error}");
+            false
+        }
+    }
+}
