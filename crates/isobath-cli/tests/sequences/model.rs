@@ -11,6 +11,9 @@ pub(crate) struct Model {
     pub(crate) trees: BTreeMap<String, Records>,
 }
 
+/// Tree and key, and all that effects make of that record.
+type Choices<'e> = BTreeMap<(&'e String, &'e Vec<u8>), Vec<Option<&'e Vec<u8>>>>;
+
 /// What one step does, in this order.
 #[derive(Debug, Clone)]
 pub(crate) enum Effect {
@@ -53,7 +56,7 @@ impl Model {
     pub(crate) fn may_become(&self, found: &Model, effects: &[Effect]) -> Result<(), String> {
         let mut before: BTreeSet<&String> = self.trees.keys().collect();
         let mut optional = BTreeSet::new();
-        let mut choices: BTreeMap<(&String, &Vec<u8>), Vec<Option<&Vec<u8>>>> = BTreeMap::new();
+        let mut choices = Choices::new();
         for effect in effects {
             match effect {
                 Effect::Create(tree) | Effect::Drop(tree) => {

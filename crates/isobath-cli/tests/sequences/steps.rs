@@ -13,6 +13,9 @@ use crate::model::{Effect, Model, Records, compare, difference, short};
 use crate::plan::{By, Change, Copy, Format, Step, TREES};
 use crate::world::{Backup, FAILED, World, Wrong, engine};
 
+/// A key and its value.
+type Pair = (Vec<u8>, Vec<u8>);
+
 /// The exit code for what is absent.
 const ABSENT: i32 = 1;
 /// The exit code for a request that cannot be obeyed.
@@ -236,33 +239,9 @@ impl World {
             within.take(limit).collect()
         };
         let found = if by == By::Api {
-            self.with_own(|store| {
-                let tree = store.tree(TREES[tree]).map_err(engine("a tree"))?;
-                let low = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-                let high = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                let range = tree.range((low, high));
-                let found: Result<Vec<_>, _> = if reverse {
-                    range.rev().take(limit).collect()
-                } else {
-                    range.take(limit).collect()
-                };
-                found.map_err(engine("a range"))
-            })?
+            self.range(tree, &from, &to, reverse, limit)?
         } else {
-            let mut verb = self.verb(&["scan", "-t", TREES[tree], "--hex"], &[]);
-            for (option, key) in [("--from", &from), ("--to", &to)] {
-                if let Some(key) = key {
-                    verb.extend([option.into(), hex(key).into()]);
-                }
-            }
-            if reverse {
-                verb.push("--reverse".into());
-            }
-            if limit < usize::MAX {
-                verb.extend(["--limit".into(), limit.to_string().into()]);
-            }
-            let answer = self.run(&verb, None)?.expect(0)?;
-            lines(&answer.out)?
+            self.scan_verb(tree, &from, &to, reverse, limit)?
         };
         if expected.len() != found.len() {
             return Err(format!(
@@ -283,6 +262,51 @@ impl World {
             agree(&key, Some(&value), Some(&found))?;
         }
         Ok(())
+    }
+
+    fn range(
+        &self,
+        tree: usize,
+        from: &Option<Vec<u8>>,
+        to: &Option<Vec<u8>>,
+        reverse: bool,
+        limit: usize,
+    ) -> Result<Vec<Pair>, Wrong> {
+        self.with_own(|store| {
+            let tree = store.tree(TREES[tree]).map_err(engine("a tree"))?;
+            let low = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
+            let high = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let range = tree.range((low, high));
+            let found: Result<Vec<_>, _> = if reverse {
+                range.rev().take(limit).collect()
+            } else {
+                range.take(limit).collect()
+            };
+            found.map_err(engine("a range"))
+        })
+    }
+
+    fn scan_verb(
+        &mut self,
+        tree: usize,
+        from: &Option<Vec<u8>>,
+        to: &Option<Vec<u8>>,
+        reverse: bool,
+        limit: usize,
+    ) -> Result<Vec<Pair>, Wrong> {
+        let mut verb = self.verb(&["scan", "-t", TREES[tree], "--hex"], &[]);
+        for (option, key) in [("--from", from), ("--to", to)] {
+            if let Some(key) = key {
+                verb.extend([option.into(), hex(key).into()]);
+            }
+        }
+        if reverse {
+            verb.push("--reverse".into());
+        }
+        if limit < usize::MAX {
+            verb.extend(["--limit".into(), limit.to_string().into()]);
+        }
+        lines(&self.run(&verb, None)?.expect(0)?.out)
     }
 
     fn transaction(&mut self, changes: &[Change], commit: bool) -> Result<(), Wrong> {
@@ -741,7 +765,7 @@ fn line(format: Format, record: &Record, text: &mut Vec<u8>) -> (Vec<u8>, Vec<u8
 }
 
 /// Keys and values that `scan --hex` printed.
-fn lines(out: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Wrong> {
+fn lines(out: &[u8]) -> Result<Vec<Pair>, Wrong> {
     let bytes = |text: &[u8]| {
         let text = String::from_utf8_lossy(text).into_owned();
         isobath_lab::unhex(&text).map_err(|e| format!("the scan prints {text}: {e}"))
