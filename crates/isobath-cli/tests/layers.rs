@@ -26,7 +26,7 @@ const CRATES: &[(&str, &[&str])] = &[
 const LAYERS: &[(&str, &[&str])] = &[
     (
         "words of the trade",
-        &["page", "sync", "error", "canary", "terms"],
+        &["page", "sync", "error", "canary", "small", "terms"],
     ),
     ("room on the volume, tasks", &["pagestore", "sched"]),
     ("pages in memory", &["buffer"]),

@@ -58,6 +58,12 @@ impl Canary {
     pub fn switch_on(self) {
         ON.set(Some(self));
     }
+
+    /// The bug that this thread's simulations have.
+    #[must_use]
+    pub fn switched_on() -> Option<Canary> {
+        ON.get()
+    }
 }
 
 /// Whether a bug is switched on for the simulation that this thread runs.

@@ -24,6 +24,7 @@ mod runtime;
 mod salvage;
 mod sched;
 mod sim;
+mod small;
 mod stats;
 mod store;
 mod sync;
@@ -50,6 +51,8 @@ pub use range::Range;
 pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_volume};
 #[cfg(any(test, feature = "simulation"))]
 pub use sim::{How, Place, Simulation, Stuck, Switch, Switches, Who};
+#[cfg(any(test, feature = "simulation"))]
+pub use small::Small;
 pub use stats::Stats;
 pub use store::{Progress, Store, TreeInfo};
 pub use task::{TaskHandle, TaskPanic, sleep_until, yield_now};

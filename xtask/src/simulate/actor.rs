@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use isobath::{Error, Store, Tree};
+use isobath::{Error, Snapshot, Store, Tree};
 
+use super::passing::Passing;
+use super::plan::More;
 use super::recorder::{Meaning, Recorder};
-use super::run::tree_id;
 use crate::data::value;
-use crate::history::{Key, Level, Outcome, Read, Version, Write};
+use crate::history::{Key, Level, Outcome, Read, Write};
 use crate::random::Random;
 
 /// Lengths of values: in the leaf, and in one or several chunks.
 const LENGTHS: [usize; 8] = [12, 12, 20, 60, 400, 1000, 1100, 1500];
-const LARGE: [usize; 4] = [4000, 9000, 30_000, 70_000];
+pub(super) const LARGE: [usize; 4] = [4000, 9000, 30_000, 70_000];
 
 /// One client.
 pub(super) struct Actor {
@@ -37,22 +38,21 @@ pub(super) struct Actor {
     pub(super) large_values: bool,
     /// Much of the work is about the passing tree.
     pub(super) drops: bool,
-}
-
-/// A tree that comes and goes.
-pub(super) struct Passing {
-    pub(super) index: usize,
-    pub(super) exists: bool,
-    pub(super) present: BTreeMap<Key, Version>,
+    pub(super) more: More,
+    /// Snapshots that it looks at now and then, and their numbers in the history.
+    pub(super) held: Vec<(usize, Snapshot)>,
 }
 
 impl Actor {
     /// Works until it has done `operations` or is told to stop.
     pub(super) fn run(mut self, operations: u64) {
         for _ in 0..operations {
-            if self.recorder.is_stopped() || !self.step() {
-                return;
+            if self.recorder.is_stopped() || !self.hold_snapshots() || !self.step() {
+                break;
             }
+        }
+        for (at, _) in self.held.drain(..) {
+            self.recorder.end(at, Outcome::Committed);
         }
     }
 
@@ -107,7 +107,7 @@ impl Actor {
     }
 
     /// Begins an operation outside transactions that writes.
-    fn begin_single(&self, writes: &[Write]) -> usize {
+    pub(super) fn begin_single(&self, writes: &[Write]) -> usize {
         let at = self.recorder.begin_writes(writes);
         if !self.durable {
             self.recorder.promise_nothing(at);
@@ -168,6 +168,51 @@ impl Actor {
             writer.append(part)?;
         }
         writer.finish()
+    }
+
+    /// Takes a snapshot, looks at one that it holds, or gives one back.
+    fn hold_snapshots(&mut self) -> bool {
+        let most = self.more.held_snapshots;
+        if most == 0 || !self.random.chance(20) {
+            return true;
+        }
+        if self.held.len() < most && self.random.chance(50) {
+            let at = self.recorder.begin(Level::Snapshot);
+            return match self.store.snapshot() {
+                Ok(snapshot) => {
+                    self.held.push((at, snapshot));
+                    true
+                }
+                Err(error) => self.failed(at, &error, "opening a snapshot"),
+            };
+        }
+        if self.held.is_empty() {
+            return true;
+        }
+        let index = self.random.below(self.held.len() as u64) as usize;
+        let key = self.any_key();
+        let universe = Arc::clone(&self.recorder.universe);
+        let (tree, bytes) = universe.record(key);
+        let (at, snapshot) = &self.held[index];
+        let found = snapshot.get(&self.trees[tree], bytes);
+        match found {
+            Ok(found) => {
+                if let Some(seen) = self.recorder.seen(key, found.as_deref()) {
+                    self.recorder.read(*at, key, seen);
+                }
+                if self.random.chance(20) {
+                    let (at, _) = self.held.remove(index);
+                    self.recorder.end(at, Outcome::Committed);
+                }
+                true
+            }
+            Err(error) => {
+                let meaning = self.recorder.meaning(&error, "reading a held snapshot");
+                let (at, _) = self.held.remove(index);
+                self.recorder.end(at, Outcome::Aborted);
+                meaning != Meaning::Over
+            }
+        }
     }
 
     fn get(&mut self, key: Key) -> bool {
@@ -242,126 +287,5 @@ impl Actor {
         }
         self.recorder.scanned(begin, &reads);
         true
-    }
-
-    // ---- a tree that comes and goes --------------------------------------------------
-
-    fn pass(&mut self) -> bool {
-        let Some(mut passing) = self.passing.take() else {
-            return true;
-        };
-        let go_on = if !passing.exists {
-            self.create(&mut passing)
-        } else if self.random.chance(12) {
-            self.drop_tree(&mut passing)
-        } else {
-            self.fill(&mut passing)
-        };
-        self.passing = Some(passing);
-        go_on
-    }
-
-    fn create(&mut self, passing: &mut Passing) -> bool {
-        let universe = Arc::clone(&self.recorder.universe);
-        let tree = &universe.trees[passing.index];
-        let version = self.recorder.version();
-        self.recorder.creating(tree.existence, version);
-        let write = Write {
-            key: tree.existence,
-            version,
-            present: true,
-        };
-        let at = self.begin_single(&[write]);
-        match self.store.create_tree(&tree.name) {
-            Ok(_) => {
-                passing.exists = true;
-                passing.present.clear();
-                let id = tree_id(&self.store, &tree.name);
-                self.recorder.created_as(tree.existence, id);
-                self.recorder.end(at, Outcome::Committed);
-                true
-            }
-            Err(error) => {
-                // Whether the tree is there now is for recovery to say.
-                let refused = self.recorder.meaning(&error, "creating a tree");
-                self.recorder.end_with(at, refused);
-                refused == Meaning::Refused
-            }
-        }
-    }
-
-    /// One operation that removes the tree and all its records.
-    fn drop_tree(&mut self, passing: &mut Passing) -> bool {
-        let universe = Arc::clone(&self.recorder.universe);
-        let tree = &universe.trees[passing.index];
-        let mut removed = vec![tree.existence];
-        removed.extend(passing.present.keys());
-        let writes: Vec<Write> = removed
-            .into_iter()
-            .map(|key| Write {
-                key,
-                version: self.recorder.version(),
-                present: false,
-            })
-            .collect();
-        let at = self.begin_single(&writes);
-        match self.store.drop_tree(&tree.name) {
-            Ok(()) => {
-                passing.exists = false;
-                passing.present.clear();
-                self.recorder.end(at, Outcome::Committed);
-                true
-            }
-            Err(error) => {
-                let refused = self.recorder.meaning(&error, "dropping a tree");
-                self.recorder.end_with(at, refused);
-                refused == Meaning::Refused
-            }
-        }
-    }
-
-    fn fill(&mut self, passing: &mut Passing) -> bool {
-        let universe = Arc::clone(&self.recorder.universe);
-        let keys: Vec<Key> = universe.trees[passing.index]
-            .keys
-            .values()
-            .copied()
-            .collect();
-        let key = self.random.one_of(&keys);
-        let version = self.recorder.version();
-        let name = &universe.trees[passing.index].name;
-        let tree = match self.store.tree(name) {
-            Ok(tree) => tree,
-            Err(Error::NoSuchTree { .. }) => {
-                let what = format!("the tree {name} was made and is gone");
-                self.recorder.violate(what);
-                return false;
-            }
-            Err(error) => return self.recorder.meaning(&error, "opening a tree") != Meaning::Over,
-        };
-        let write = Write {
-            key,
-            version,
-            present: true,
-        };
-        let length = if self.drops && self.random.chance(50) {
-            self.random.one_of(&LARGE)
-        } else {
-            self.length()
-        };
-        let bytes = value(version, length);
-        let at = self.begin_single(&[write]);
-        match tree.insert(universe.record(key).1, &bytes) {
-            Ok(()) => {
-                passing.present.insert(key, version);
-                self.recorder.end(at, Outcome::Committed);
-                true
-            }
-            Err(error) => {
-                // It may be there, and then a drop removes it too.
-                passing.present.insert(key, version);
-                self.failed(at, &error, "filling a tree")
-            }
-        }
     }
 }

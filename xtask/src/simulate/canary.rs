@@ -2,8 +2,9 @@
 
 use isobath::Canary;
 
+use super::Failure;
 use super::plan::{FaultKind, Scenario};
-use super::{Failure, isolated_with};
+use super::switching::{self, Wanted};
 
 /// A bug, and how it is looked for.
 pub(crate) struct Known {
@@ -17,6 +18,8 @@ pub(crate) struct Known {
     seeds: u64,
     /// How many times as much clients do.
     scale: u64,
+    /// It takes interrupted workers, or what seeds did not always do.
+    switches: bool,
 }
 
 const POWER: &[FaultKind] = &[FaultKind::Power];
@@ -35,6 +38,14 @@ const fn known(
         first: seeds.start,
         seeds: seeds.end - seeds.start,
         scale,
+        switches: false,
+    }
+}
+
+impl Known {
+    const fn by_switches(mut self) -> Known {
+        self.switches = true;
+        self
     }
 }
 
@@ -50,6 +61,7 @@ pub(crate) const KNOWN: &[Known] = &[
     known("forget-promises", Canary::ForgetPromises, POWER, 1..300, 8),
     known("skip-write-validation", Canary::SkipWriteValidation, &[], 1..20, 1),
     known("skip-read-validation", Canary::SkipReadValidation, &[], 1..20, 1),
+    known("clear-mail-late", Canary::ClearMailLate, &[], 1..60, 1).by_switches(),
 ];
 
 impl Known {
@@ -63,7 +75,12 @@ impl Known {
         (self.first..self.first + self.seeds).find_map(|seed| {
             let mut scenario = Scenario::draw(seed, self.faults);
             scenario.operations *= self.scale;
-            let outcome = isolated_with(scenario, Some(self.canary));
+            let mut how = None;
+            if self.switches {
+                scenario = scenario.with_more();
+                how = switching::draw(seed, Wanted::Always);
+            }
+            let (outcome, _) = switching::run_switching(scenario, Some(self.canary), how);
             outcome.err().map(|failure| (seed, failure))
         })
     }

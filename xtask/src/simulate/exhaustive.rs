@@ -124,7 +124,7 @@ fn one_cut(
 }
 
 /// Recovers a medium and judges what is on it; the I/Os that opening took.
-fn recovered(
+pub(super) fn recovered(
     run: &mut Run,
     image: &Arc<FaultDevice>,
     history: &History,

@@ -2,8 +2,10 @@
 //! draws: and whether any correct store could have answered so.
 
 mod actor;
+mod beside;
 mod canary;
 mod exhaustive;
+mod passing;
 pub(crate) mod plan;
 mod recorder;
 mod run;
@@ -137,6 +139,9 @@ fn seeds(args: &Args) -> bool {
         }
         let mut scenario = Scenario::draw(seed, &kinds);
         scenario.operations *= args.scale.max(1);
+        if args.switches != Wanted::Off {
+            scenario = scenario.with_more();
+        }
         if args.seed.is_some() {
             println!("{scenario:#?}");
         }
@@ -176,12 +181,7 @@ fn seeds(args: &Args) -> bool {
 /// Runs a scenario in a thread of its own, whose state dies with it.
 #[cfg(test)]
 fn isolated(scenario: Scenario) -> Result<Report, Failure> {
-    isolated_with(scenario, None)
-}
-
-/// The same, with a known bug.
-fn isolated_with(scenario: Scenario, canary: Option<Canary>) -> Result<Report, Failure> {
-    in_thread(scenario.seed, canary, move || run(scenario))
+    in_thread(scenario.seed, None, move || run(scenario))
 }
 
 /// Does `work` in a thread of its own.
@@ -256,6 +256,7 @@ impl Totals {
         sum.crashes += report.crashes;
         sum.interruptions += report.interruptions;
         sum.checks += report.checks;
+        sum.beside += report.beside;
         sum.refused += report.refused;
         sum.unreadable += report.unreadable;
         for (name, count) in &report.errors {
@@ -275,7 +276,8 @@ impl Totals {
         let sum = &self.sum;
         println!(
             "{} operations, {} I/Os, {} power cuts and {} more during recovery, {} checks, \
-             {} runs ended by detected damage, {} records unreadable, {} switches",
+             {} runs ended by detected damage, {} records unreadable, {} switches, \
+             {} stores opened beside",
             sum.operations,
             sum.ios,
             sum.crashes,
@@ -283,7 +285,8 @@ impl Totals {
             sum.checks,
             sum.refused,
             sum.unreadable,
-            self.switches
+            self.switches,
+            sum.beside
         );
         println!("expected errors: {:?}", sum.errors);
         if !self.failed.is_empty() {

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use isobath::{Durability, Options};
+use isobath::{Durability, Options, Small};
 use isobath_io::{Fault, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 
 use crate::random::Random;
@@ -97,6 +97,57 @@ pub(crate) struct Scenario {
     pub(crate) latency_us: RangeInclusive<u64>,
     pub(crate) atomic_unit: u32,
     pub(crate) faults: Faults,
+    pub(crate) more: More,
+}
+
+/// What campaigns do beyond the workload that seeds have always had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct More {
+    /// Trees that come and go, each with a client of its own.
+    pub(crate) passing: usize,
+    /// Of a hundred operations on them, those that load many records.
+    pub(crate) loads: u64,
+    /// Snapshots that a client holds at a time, at most.
+    pub(crate) held_snapshots: usize,
+    /// Stores on the drive that are opened beside the running one, per round.
+    pub(crate) beside: u64,
+    /// Sizes that make tables and logs come round soon.
+    pub(crate) small: Small,
+}
+
+impl Default for More {
+    fn default() -> More {
+        More {
+            passing: 1,
+            loads: 0,
+            held_snapshots: 0,
+            beside: 0,
+            small: Small {
+                words_per_page: None,
+                checkpoint_bytes: None,
+            },
+        }
+    }
+}
+
+impl More {
+    fn draw(random: &mut Random) -> More {
+        More {
+            passing: 1 + random.below(3) as usize,
+            loads: random.one_of(&[0, 15, 40]),
+            held_snapshots: random.one_of(&[0, 0, 2, 5]),
+            beside: random.one_of(&[0, 3, 6]),
+            small: Small {
+                words_per_page: random.one_of(&[None, Some(8), Some(32)]),
+                checkpoint_bytes: random.one_of(&[
+                    None,
+                    Some(4 << 10),
+                    Some(16 << 10),
+                    Some(64 << 10),
+                ]),
+            },
+        }
+    }
 }
 
 impl Scenario {
@@ -135,6 +186,7 @@ impl Scenario {
             latency_us: 0..=random.one_of(&[0, 5, 40, 200]),
             atomic_unit: random.one_of(&[512, 512, 4096]),
             faults,
+            more: More::default(),
         };
         // Long enough for checkpoints beside the work, and logs that come round.
         if random.chance(LONG_PERCENT) {
@@ -147,6 +199,19 @@ impl Scenario {
         }
         scenario.drops = random.chance(DROPS_PERCENT);
         scenario
+    }
+
+    /// The same with what seeds did not always do.
+    pub(crate) fn with_more(mut self) -> Scenario {
+        let mut random = Random::new(self.seed ^ 0x6d6f_7265);
+        self.more = More::draw(&mut random);
+        self.more.passing = self.more.passing.min(self.actors as usize);
+        if self.more.loads > 0 {
+            // A load is a task of its own, which its caller's task waits for.
+            let per_worker = (self.actors as usize).div_ceil(self.workers);
+            self.tasks = self.tasks.max(per_worker + self.more.passing);
+        }
+        self
     }
 
     /// A short run for crash points at every I/O.

@@ -8,7 +8,9 @@ use isobath::Durability;
 use isobath::{Error, Simulation, Store, Tree, Volume};
 use isobath_io::{Device, Fault, FaultDevice, FaultRule, LOG_OFFSET, Op, Survivors, Trigger};
 
-use super::actor::{Actor, Passing};
+use super::actor::Actor;
+use super::beside::Beside;
+use super::passing::Passing;
 use super::plan::{Damage, LOG_HEADERS, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
@@ -18,6 +20,8 @@ use crate::random::Random;
 
 /// Steps after which a round that has not ended counts as stuck.
 const MOST_STEPS: u64 = 20_000_000;
+/// The same for steps in a row that did nothing: 40 s of simulated time.
+const MOST_IDLE_STEPS: u64 = 4_000_000;
 /// Bits that rot at a time, and steps between two such times.
 const ROTTEN_BITS: u64 = 8;
 const ROT_EVERY: u64 = 3000;
@@ -35,6 +39,8 @@ pub(crate) struct Report {
     /// Power cuts while recovering from one.
     pub(crate) interruptions: u64,
     pub(crate) checks: u64,
+    /// Stores on the drive that were opened beside the running one.
+    pub(crate) beside: u64,
     /// Runs that ended because the store refused to open, having found damage.
     pub(crate) refused: u64,
     /// Records that could not be read, having been damaged.
@@ -91,7 +97,7 @@ pub(crate) struct Run {
     pub(super) own: Vec<Vec<Key>>,
     pub(super) shared: Vec<Key>,
     pub(super) counters: Vec<Key>,
-    /// Index of the tree that comes and goes.
+    /// Index of the first tree that comes and goes; the others follow it.
     pub(super) passing: usize,
     pub(super) report: Report,
     /// The power goes where the device's rules say, and nowhere else.
@@ -105,6 +111,7 @@ pub(crate) struct Run {
 ///
 /// What went wrong.
 pub(crate) fn run(scenario: Scenario) -> Result<Report, Failure> {
+    scenario.more.small.switch_on();
     let mut run = Run::new(scenario);
     run.whole()?;
     Ok(run.report)
@@ -155,10 +162,18 @@ impl Run {
         };
         let shared = group(b's', scenario.shared_keys);
         let counters = group(b'c', scenario.counters);
-        let passing = universe.add_tree("passing");
-        for number in 0..20 {
-            let bytes = key_bytes(b'p', 0, number, &mut random);
-            universe.add_key(passing, bytes);
+        let passing = universe.trees.len();
+        for nth in 0..scenario.more.passing {
+            let name = if nth == 0 {
+                "passing".to_owned()
+            } else {
+                format!("passing{nth}")
+            };
+            let tree = universe.add_tree(&name);
+            for number in 0..20 {
+                let bytes = key_bytes(b'p', nth as u64, number, &mut random);
+                universe.add_key(tree, bytes);
+            }
         }
         Run {
             universe: Arc::new(universe),
@@ -302,9 +317,11 @@ impl Run {
             Err(error) => return Err(Failure::of(format!("opening trees: {error}"))),
         };
         let mut steps = 0u64;
+        let mut idle = 0u64;
         let mut was_off = false;
+        let mut beside = Beside::new(&self.scenario);
         while ended.load(Ordering::Relaxed) < count {
-            simulation.step();
+            idle = if simulation.step() { 0 } else { idle + 1 };
             steps += 1;
             if cut == Some(steps) {
                 between.device.power_off();
@@ -314,7 +331,13 @@ impl Run {
                 recorder.stop();
             }
             self.rot(&between.device, steps);
-            if steps == MOST_STEPS {
+            if beside.is_due(&simulation) {
+                self.compare_beside(&between.device, &recorder)
+                    .map_err(|failure| {
+                        failure.at(format!("round {round}, beside, step {steps}"))
+                    })?;
+            }
+            if steps == MOST_STEPS || idle == MOST_IDLE_STEPS {
                 let stuck = simulation.run_until(|| false, 1);
                 let what = stuck
                     .err()
@@ -446,9 +469,12 @@ impl Run {
                 counters: self.counters.clone(),
                 durable: self.scenario.durability == Durability::Synced,
                 transactions: self.scenario.transactions,
-                passing: (number == 0).then(|| self.passing_tree(&between.known)),
+                passing: (number < self.scenario.more.passing)
+                    .then(|| self.passing_tree(self.passing + number, &between.known)),
                 large_values: self.scenario.large_values,
                 drops: self.scenario.drops,
+                more: self.scenario.more.clone(),
+                held: Vec::new(),
             };
             let ended = Ending(Arc::clone(&ended));
             let watched = Arc::clone(recorder);
@@ -465,14 +491,14 @@ impl Run {
         Ok((ended, self.own.len()))
     }
 
-    fn passing_tree(&self, known: &BTreeMap<Key, Version>) -> Passing {
-        let tree = &self.universe.trees[self.passing];
+    fn passing_tree(&self, index: usize, known: &BTreeMap<Key, Version>) -> Passing {
+        let tree = &self.universe.trees[index];
         let present = tree
             .keys
             .values()
             .filter_map(|key| known.get(key).map(|&version| (*key, version)));
         Passing {
-            index: self.passing,
+            index,
             exists: known.contains_key(&tree.existence),
             present: present.collect(),
         }
@@ -574,6 +600,8 @@ impl Run {
         self.report.ios += between.device.io_count();
         let plan = self.scenario.device(round + 1);
         let (data, log) = match ended {
+            // Whoever has closed the store may switch the power off.
+            Ended::Done if self.scenario.more.beside > 0 => (Survivors::None, Survivors::None),
             Ended::Done | Ended::Failed => (Survivors::Executed, Survivors::Executed),
             Ended::Cut => {
                 self.report.crashes += 1;

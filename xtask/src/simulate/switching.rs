@@ -1,6 +1,8 @@
 //! Whether and where a simulation hands over between two accesses, and the
 //! fewest hand-overs with which it still fails.
 
+use std::time::{Duration, Instant};
+
 use isobath::{Canary, How, Switch, Switches};
 
 use super::run::{Failure, Report};
@@ -22,7 +24,9 @@ pub(crate) enum Wanted {
 /// How many of a hundred seeds switch.
 const SWITCHING_PERCENT: u64 = 60;
 /// Most runs that making a failure smaller may take.
-const MOST_REPLAYS: usize = 400;
+const MOST_REPLAYS: usize = 200;
+/// The same in time.
+const MOST_TIME: Duration = Duration::from_secs(20);
 
 /// How the simulations of `seed` switch.
 pub(crate) fn draw(seed: u64, wanted: Wanted) -> Option<How> {
@@ -76,15 +80,19 @@ pub(super) fn minimise(
     taken: Vec<Switch>,
 ) -> Option<(Vec<Switch>, Failure)> {
     let mut replays = 0;
+    let begin = Instant::now();
     let mut fails = |list: &[Switch]| {
         replays += 1;
-        if replays > MOST_REPLAYS {
+        if replays > MOST_REPLAYS || begin.elapsed() > MOST_TIME {
             return None;
         }
         let how = How::Given(list.to_vec());
         let (outcome, taken) = run_switching(scenario.clone(), canary, Some(how));
         outcome.err().map(|failure| (taken, failure))
     };
+    if let Some(without) = fails(&[]) {
+        return Some(without);
+    }
     let (mut smallest, mut failure) = fails(&taken)?;
     let mut part = smallest.len().div_ceil(2);
     while part > 0 {

@@ -15,7 +15,7 @@ use crate::error::{BackupFault, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
-use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
+use crate::pagestore::checkpoint::{self, Array, Sink, words_per_page};
 use crate::pagestore::{
     Address, ArrayRoot, Entry, MAX_LENGTH, SUPERBLOCK_OFFSETS, Superblock, summaries,
 };
@@ -569,8 +569,8 @@ impl Image {
             image: &mut self,
             open: None,
         };
-        let mut directory = Vec::with_capacity(2 * words.len() / WORDS_PER_PAGE as usize + 2);
-        for (index, words) in words.chunks(WORDS_PER_PAGE as usize).enumerate() {
+        let mut directory = Vec::with_capacity(2 * words.len() / words_per_page() as usize + 2);
+        for (index, words) in words.chunks(words_per_page() as usize).enumerate() {
             let address = pages.put(checkpoint::mapping_page(index as u64), |into| {
                 for (at, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
                     let address = Address::from_raw(word & !PLACED);

@@ -13,9 +13,10 @@ use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
-use crate::pagestore::checkpoint::{self, Array, Sink, WORDS_PER_PAGE};
+use crate::pagestore::checkpoint::{self, Array, Sink, words_per_page};
 use crate::pagestore::{Address, Closing, SUPERBLOCK_OFFSETS, Superblock, summaries};
 use crate::sched::clock;
+use crate::small;
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
 
@@ -265,7 +266,7 @@ pub(crate) fn write(
 
 /// Writes the pages of the mapping table that changed; where they were before.
 fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>, Error> {
-    let count = high_water.div_ceil(WORDS_PER_PAGE);
+    let count = high_water.div_ceil(words_per_page());
     pages
         .current
         .directory
@@ -276,9 +277,9 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
             continue;
         }
         let engine = pages.engine;
-        let first = page * WORDS_PER_PAGE;
+        let first = page * words_per_page();
         let address = pages.put(checkpoint::mapping_page(page), |into| {
-            for (at, id) in (first..(first + WORDS_PER_PAGE).min(high_water)).enumerate() {
+            for (at, id) in (first..(first + words_per_page()).min(high_water)).enumerate() {
                 put_u64(into, at * 8, stored_word(engine, PageId(id)));
             }
         })?;
@@ -400,10 +401,13 @@ impl Engine {
             .log
             .area()
             .map_or(0, |area| area.bytes() / SHARE_BETWEEN);
-        self.log.checkpoint_wanted()
-            && (self.log.next().0 >= since + least
+        let next = self.log.next().0;
+        let wanted = self.log.checkpoint_wanted()
+            && (next >= since + least
                 || self.backup.wants_checkpoint()
-                || self.log.area_is_short())
+                || self.log.area_is_short());
+        let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= since + bytes);
+        (wanted || is_small)
             && self.checkpoint_makes_room()
             && !self.recovering.load(Ordering::Acquire)
             && self.poison.get().is_none()

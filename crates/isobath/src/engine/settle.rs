@@ -486,7 +486,7 @@ pub(crate) struct Changes(Vec<AtomicU64>);
 impl Changes {
     /// For `capacity` page ids.
     pub(super) fn new(capacity: u64) -> Changes {
-        let pages = capacity.div_ceil(crate::pagestore::checkpoint::WORDS_PER_PAGE);
+        let pages = capacity.div_ceil(crate::pagestore::checkpoint::words_per_page());
         let mut bits = Vec::new();
         bits.resize_with(pages.div_ceil(64) as usize, || AtomicU64::new(0));
         Changes(bits)
@@ -494,7 +494,7 @@ impl Changes {
 
     /// The word of `id` was changed.
     pub(crate) fn mark(&self, id: PageId) {
-        let page = id.0 / crate::pagestore::checkpoint::WORDS_PER_PAGE;
+        let page = id.0 / crate::pagestore::checkpoint::words_per_page();
         self.mark_page(page);
     }
 

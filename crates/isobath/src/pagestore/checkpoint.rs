@@ -15,7 +15,13 @@ use crate::page::{
 };
 
 /// Words in one page.
-pub(crate) const WORDS_PER_PAGE: u64 = ((PAGE_SIZE - HEADER_SIZE) / 8) as u64;
+const FULL_PAGE: u64 = ((PAGE_SIZE - HEADER_SIZE) / 8) as u64;
+
+/// Words that a page of an array holds.
+#[inline(always)]
+pub(crate) fn words_per_page() -> u64 {
+    crate::small::words_per_page(FULL_PAGE)
+}
 /// Levels that suffice for 2⁶⁴ words.
 const MAX_LEVELS: u64 = 8;
 /// Bytes that are read or written in one call.
@@ -92,8 +98,8 @@ pub(crate) fn write<S: Sink>(
     let mut level = 0;
     let mut below = words.to_vec();
     while level == 0 && !below.is_empty() || below.len() > 1 {
-        let mut addresses = Vec::with_capacity(below.len() / WORDS_PER_PAGE as usize + 1);
-        for (index, words) in below.chunks(WORDS_PER_PAGE as usize).enumerate() {
+        let mut addresses = Vec::with_capacity(below.len() / words_per_page() as usize + 1);
+        for (index, words) in below.chunks(words_per_page() as usize).enumerate() {
             let address = sink.put(page_id(array, level, index as u64), |into| {
                 for (at, word) in words.iter().enumerate() {
                     put_u64(into, at * 8, *word);
@@ -152,9 +158,9 @@ impl Reader<'_> {
         if root.length == 0 {
             return Ok(());
         }
-        let mut counts = vec![root.length.div_ceil(WORDS_PER_PAGE)];
+        let mut counts = vec![root.length.div_ceil(words_per_page())];
         while counts.last().is_some_and(|&count| count > 1) && (counts.len() as u64) < MAX_LEVELS {
-            counts.extend(counts.last().map(|count| count.div_ceil(WORDS_PER_PAGE)));
+            counts.extend(counts.last().map(|count| count.div_ceil(words_per_page())));
         }
         let mut addresses = vec![root.root];
         for level in (1..counts.len()).rev() {
@@ -221,8 +227,8 @@ impl Reader<'_> {
                     offset: start + (step * PAGE_SIZE) as u64,
                     fault,
                 })?;
-                let from = index * WORDS_PER_PAGE;
-                for within in 0..WORDS_PER_PAGE.min(words.saturating_sub(from)) {
+                let from = index * words_per_page();
+                for within in 0..words_per_page().min(words.saturating_sub(from)) {
                     each(
                         from + within,
                         get_u64(image, HEADER_SIZE + within as usize * 8),

@@ -157,7 +157,7 @@ impl<'v> Source<'v> {
             };
             self.problems.push(format!(
                 "a page of the mapping table cannot be read ({why}): where {} pages are is not known",
-                crate::pagestore::checkpoint::WORDS_PER_PAGE
+                crate::pagestore::checkpoint::words_per_page()
             ));
             // A page without an address is passed over.
             directory[2 * index as usize] = 0;

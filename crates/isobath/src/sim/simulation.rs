@@ -11,6 +11,7 @@ use crate::buffer::flag;
 use crate::engine::{self, Engine, Local, Opened};
 use crate::runtime::Runtime;
 use crate::sync::atomic::Ordering;
+use crate::sync::interrupt;
 use crate::task::TaskHandle;
 use crate::{Error, Options, Store};
 
@@ -166,6 +167,15 @@ impl Simulation {
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.driver.steps.get()
+    }
+
+    /// Checkpoints that the store has written since it was opened.
+    #[must_use]
+    pub fn checkpoints(&self) -> u64 {
+        let armed = interrupt::arm(false);
+        let count = self.engine.counters.checkpoints.load(Ordering::Acquire);
+        interrupt::arm(armed);
+        count
     }
 
     /// Frames of the pool that are where they belong: free, in a replacement

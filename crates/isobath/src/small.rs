@@ -1,0 +1,55 @@
+//! What simulations make small, so that a few hundred records do what takes
+//! gigabytes elsewhere. Builds without simulations have constants here.
+
+/// Sizes of the stores that a thread simulates.
+#[cfg(any(test, feature = "simulation"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Small {
+    /// Words that a page of a checkpoint holds; a full page where there is none.
+    /// A store opens only with the number that it was made with.
+    pub words_per_page: Option<u64>,
+    /// Bytes of log from one checkpoint to the next, at most.
+    pub checkpoint_bytes: Option<u64>,
+}
+
+#[cfg(any(test, feature = "simulation"))]
+thread_local! {
+    static CHOSEN: std::cell::Cell<Small> = const {
+        std::cell::Cell::new(Small {
+            words_per_page: None,
+            checkpoint_bytes: None,
+        })
+    };
+}
+
+#[cfg(any(test, feature = "simulation"))]
+impl Small {
+    /// Uses these sizes for the stores that this thread simulates from now on.
+    pub fn switch_on(self) {
+        CHOSEN.set(self);
+    }
+
+    /// What this thread uses.
+    #[must_use]
+    pub fn chosen() -> Small {
+        CHOSEN.get()
+    }
+}
+
+/// Words that a page of a checkpoint holds, where a full one holds `full`.
+#[inline(always)]
+pub(crate) fn words_per_page(full: u64) -> u64 {
+    #[cfg(any(test, feature = "simulation"))]
+    return CHOSEN.get().words_per_page.unwrap_or(full).clamp(4, full);
+    #[cfg(not(any(test, feature = "simulation")))]
+    full
+}
+
+/// Bytes of log after which a simulation wants a checkpoint.
+#[inline(always)]
+pub(crate) fn checkpoint_bytes() -> Option<u64> {
+    #[cfg(any(test, feature = "simulation"))]
+    return CHOSEN.get().checkpoint_bytes;
+    #[cfg(not(any(test, feature = "simulation")))]
+    None
+}

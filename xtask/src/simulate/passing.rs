@@ -1,0 +1,198 @@
+//! Trees that come and go, each with a client that makes, fills, loads and drops it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use isobath::{Error, Tree};
+
+use super::actor::{Actor, LARGE};
+use super::recorder::Meaning;
+use super::run::tree_id;
+use crate::data::value;
+use crate::history::{Key, Outcome, Version, Write};
+
+/// A tree that comes and goes.
+pub(super) struct Passing {
+    pub(super) index: usize,
+    pub(super) exists: bool,
+    pub(super) present: BTreeMap<Key, Version>,
+}
+
+impl Actor {
+    pub(super) fn pass(&mut self) -> bool {
+        let Some(mut passing) = self.passing.take() else {
+            return true;
+        };
+        let go_on = if !passing.exists {
+            self.create(&mut passing)
+        } else if self.random.chance(12) {
+            self.drop_tree(&mut passing)
+        } else if self.random.chance(self.more.loads) {
+            self.load(&mut passing)
+        } else {
+            self.fill(&mut passing)
+        };
+        self.passing = Some(passing);
+        go_on
+    }
+
+    fn create(&mut self, passing: &mut Passing) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let tree = &universe.trees[passing.index];
+        let version = self.recorder.version();
+        self.recorder.creating(tree.existence, version);
+        let write = Write {
+            key: tree.existence,
+            version,
+            present: true,
+        };
+        let at = self.begin_single(&[write]);
+        match self.store.create_tree(&tree.name) {
+            Ok(_) => {
+                passing.exists = true;
+                passing.present.clear();
+                let id = tree_id(&self.store, &tree.name);
+                self.recorder.created_as(tree.existence, id);
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => {
+                // Whether the tree is there now is for recovery to say.
+                let refused = self.recorder.meaning(&error, "creating a tree");
+                self.recorder.end_with(at, refused);
+                refused == Meaning::Refused
+            }
+        }
+    }
+
+    /// One operation that removes the tree and all its records.
+    fn drop_tree(&mut self, passing: &mut Passing) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let tree = &universe.trees[passing.index];
+        let mut removed = vec![tree.existence];
+        removed.extend(passing.present.keys());
+        let writes: Vec<Write> = removed
+            .into_iter()
+            .map(|key| Write {
+                key,
+                version: self.recorder.version(),
+                present: false,
+            })
+            .collect();
+        let at = self.begin_single(&writes);
+        match self.store.drop_tree(&tree.name) {
+            Ok(()) => {
+                passing.exists = false;
+                passing.present.clear();
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => {
+                let refused = self.recorder.meaning(&error, "dropping a tree");
+                self.recorder.end_with(at, refused);
+                refused == Meaning::Refused
+            }
+        }
+    }
+
+    fn fill(&mut self, passing: &mut Passing) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let keys: Vec<Key> = universe.trees[passing.index]
+            .keys
+            .values()
+            .copied()
+            .collect();
+        let key = self.random.one_of(&keys);
+        let version = self.recorder.version();
+        let tree = match self.open_passing(passing) {
+            Ok(tree) => tree,
+            Err(go_on) => return go_on,
+        };
+        let write = Write {
+            key,
+            version,
+            present: true,
+        };
+        let length = self.passing_length();
+        let bytes = value(version, length);
+        let at = self.begin_single(&[write]);
+        match tree.insert(universe.record(key).1, &bytes) {
+            Ok(()) => {
+                passing.present.insert(key, version);
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => {
+                // It may be there, and then a drop removes it too.
+                passing.present.insert(key, version);
+                self.failed(at, &error, "filling a tree")
+            }
+        }
+    }
+
+    fn passing_length(&mut self) -> usize {
+        if self.drops && self.random.chance(50) {
+            self.random.one_of(&LARGE)
+        } else {
+            self.length()
+        }
+    }
+
+    /// The tree, or whether to go on without it.
+    fn open_passing(&self, passing: &Passing) -> Result<Tree, bool> {
+        let name = &self.recorder.universe.trees[passing.index].name;
+        match self.store.tree(name) {
+            Ok(tree) => Ok(tree),
+            Err(Error::NoSuchTree { .. }) => {
+                let what = format!("the tree {name} was made and is gone");
+                self.recorder.violate(what);
+                Err(false)
+            }
+            Err(error) => Err(self.recorder.meaning(&error, "opening a tree") != Meaning::Over),
+        }
+    }
+
+    /// Loads some of the records beyond the last one, all at once.
+    fn load(&mut self, passing: &mut Passing) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let keys = &universe.trees[passing.index].keys;
+        let present = |key: &Key| passing.present.contains_key(key);
+        let last = keys.iter().rev().find(|(_, key)| present(key));
+        let last = last.map(|(bytes, _)| bytes);
+        let mut writes = Vec::new();
+        let mut records = Vec::new();
+        for (bytes, &key) in keys {
+            if last.is_none_or(|last| bytes > last) && self.random.chance(70) {
+                let version = self.recorder.version();
+                let length = self.passing_length();
+                records.push((bytes, value(version, length)));
+                writes.push(Write {
+                    key,
+                    version,
+                    present: true,
+                });
+            }
+        }
+        if records.is_empty() {
+            return true;
+        }
+        let tree = match self.open_passing(passing) {
+            Ok(tree) => tree,
+            Err(go_on) => return go_on,
+        };
+        let at = self.recorder.begin_writes(&writes);
+        // Loads are durable when a later commit is, or the store was closed.
+        self.recorder.promise_nothing(at);
+        let loaded = tree.bulk_load(records);
+        passing
+            .present
+            .extend(writes.iter().map(|write| (write.key, write.version)));
+        match loaded {
+            Ok(_) => {
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => self.failed(at, &error, "loading"),
+        }
+    }
+}
