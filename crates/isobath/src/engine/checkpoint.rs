@@ -406,7 +406,8 @@ impl Engine {
             && (next >= since + least
                 || self.backup.wants_checkpoint()
                 || self.log.area_is_short());
-        let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= since + bytes);
+        let begun = since.max(self.log.start().0);
+        let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
         (wanted || is_small)
             && self.checkpoint_makes_room()
             && !self.recovering.load(Ordering::Acquire)
