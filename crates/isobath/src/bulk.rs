@@ -124,24 +124,20 @@ fn load_in_task(
 ) -> Result<u64, Error> {
     let ctx = TaskContext { local };
     let mut loader = Loader::new(&ctx, tree.tree, FILL_PERCENT)?;
-    let mut extents = Vec::new();
     let outcome = take_parcels(local, tree, &mut loader, first);
-    let mut note = |extent: &Descriptor| extents.push(*extent);
-    let outcome = match outcome {
-        Ok(true) => appear(local, tree, loader, &mut note),
+    // Before the token is given up: what belongs to nothing has to be free by then.
+    let mut free = |extent: &Descriptor| local.engine.transactions.free_large(local, extent);
+    match outcome {
+        Ok(true) => appear(local, tree, loader, &mut free),
         Ok(false) => {
-            loader.abort(&mut note);
+            loader.abort(&mut free);
             Ok(0)
         }
         Err(error) => {
-            loader.abort(&mut note);
+            loader.abort(&mut free);
             Err(error)
         }
-    };
-    for extent in &extents {
-        local.engine.transactions.free_large(local, extent);
     }
-    outcome
 }
 
 /// Has the loaded records appear, all at once, while no commit changes the tree, and
@@ -234,7 +230,11 @@ fn push_extent(
     key: &[u8],
     value: &[u8],
 ) -> Result<(), Error> {
-    let written = extent::write_all(local, value)?;
+    let token = match canary::sings(Canary::LoadValuesApart) {
+        true => None,
+        false => Some(loader.token()),
+    };
+    let written = extent::write_all(local, value, token)?;
     let pushed = loader.push(key, ValueRef::extent(&written.encode()));
     if pushed.is_err() {
         local.engine.transactions.free_unborn(local, written);

@@ -44,6 +44,10 @@ pub enum Canary {
     HoldLogWhileVerifying,
     /// A recovery makes no room in the log before it has applied all of it.
     RecoverAtOnce,
+    /// What was allocated provisionally stays so when its pages have ended.
+    KeepPromisesOfEndedPages,
+    /// The chunks of a loaded value belong to the value instead of the load.
+    LoadValuesApart,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -70,9 +70,9 @@ pub(crate) trait WriteContext: ReadContext {
     /// all that is left of `token`.
     fn withdraw(&self, token: Option<Token>, ids: &[PageId]);
 
-    /// The record that confirms `token` has been appended; called before it
-    /// counts as complete.
-    fn confirmed(&self, token: Token);
+    /// The record that confirms `tokens`, and frees the pages `ended`, has been
+    /// appended; called before it counts as complete.
+    fn confirmed(&self, tokens: &[Token], ended: &[PageId]);
 
     /// Waits until all changes before `lsn` are durable on the volume.
     fn settle(&self, lsn: Lsn) -> Result<(), Self::Stop>;

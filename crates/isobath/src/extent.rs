@@ -125,6 +125,21 @@ impl Runs {
         }
     }
 
+    /// Takes away all ids but the first `kept`.
+    fn split_off(&mut self, kept: u64) -> Runs {
+        let (mut left, mut gone) = (kept, Runs::default());
+        for run in &mut self.0 {
+            let keeps = run.1.min(left);
+            left -= keeps;
+            if keeps < run.1 {
+                gone.0.push((run.0 + keeps, run.1 - keeps));
+                run.1 = keeps;
+            }
+        }
+        self.0.retain(|run| run.1 > 0);
+        gone
+    }
+
     fn ids(&self) -> impl Iterator<Item = PageId> + '_ {
         self.0
             .iter()
@@ -137,6 +152,9 @@ impl Runs {
 #[derive(Default)]
 pub(crate) struct ExtentWriter {
     stamp: Option<Lsn>,
+    /// What the chunks belong to until it is confirmed: the value itself, or all that
+    /// becomes reachable with it.
+    owner: Option<Token>,
     runs: Runs,
     /// Ids that were taken ahead: (next, left).
     ahead: (u64, u64),
@@ -183,13 +201,40 @@ impl ExtentWriter {
         }
         let id = PageId(self.ahead.0);
         let stamp = self.stamp(local);
-        write_chunk(local, id, stamp, payload)?;
+        write_chunk(local, id, (stamp, self.owner), payload)?;
         self.ahead = (id.0 + 1, self.ahead.1 - 1);
         self.runs.push(id);
         self.expected = self.expected.saturating_sub(1);
         self.chunks += 1;
         self.length += payload.len() as u64;
         Ok(())
+    }
+
+    /// Writes `chunks`, all full, or none of them.
+    pub(crate) fn write_full<'c>(
+        &mut self,
+        local: &Local,
+        chunks: impl Iterator<Item = &'c [u8]>,
+    ) -> Result<(), Error> {
+        let before = self.chunks;
+        for chunk in chunks {
+            if let Err(error) = self.write(local, chunk) {
+                self.take_back(local, before);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees all but the first `kept` chunks, which are full as those are that go.
+    fn take_back(&mut self, local: &Local, kept: u64) {
+        let gone = self.runs.split_off(kept);
+        let count = self.chunks - kept;
+        if count > 0 {
+            free_chunks(local, &[], None, gone.ids());
+            self.length -= count * payload_bytes(&local.engine.config) as u64;
+            self.chunks = kept;
+        }
     }
 
     fn stamp(&mut self, local: &Local) -> Lsn {
@@ -243,7 +288,7 @@ impl ExtentWriter {
         let engine = &local.engine;
         let id = engine.allocate_id()?;
         let stamp = self.stamp(local);
-        if let Err(error) = write_chunk(local, id, stamp, &bytes) {
+        if let Err(error) = write_chunk(local, id, (stamp, self.owner), &bytes) {
             engine.ids.lock().free(&engine.pool.mapping, id);
             return Err(error);
         }
@@ -258,13 +303,19 @@ impl ExtentWriter {
     }
 }
 
-/// Writes the chunk `id`, which nobody knows yet.
-fn write_chunk(local: &Local, id: PageId, stamp: Lsn, payload: &[u8]) -> Result<(), Error> {
+/// Writes the chunk `id`, which nobody knows yet, of a value with a stamp and perhaps
+/// an owner other than itself.
+fn write_chunk(
+    local: &Local,
+    id: PageId,
+    value: (Lsn, Option<Token>),
+    payload: &[u8],
+) -> Result<(), Error> {
     let engine = &local.engine;
     engine.writable()?;
     let length = stored_bytes(payload.len(), engine.config.block_bytes);
     local.claim_chunk(length)?;
-    let result = place_and_write(local, id, stamp, payload, length);
+    let result = place_and_write(local, id, value, payload, length);
     if result.is_err() {
         engine.unclaim_chunk(length);
     }
@@ -274,7 +325,7 @@ fn write_chunk(local: &Local, id: PageId, stamp: Lsn, payload: &[u8]) -> Result<
 fn place_and_write(
     local: &Local,
     id: PageId,
-    stamp: Lsn,
+    (stamp, owner): (Lsn, Option<Token>),
     payload: &[u8],
     length: u32,
 ) -> Result<(), Error> {
@@ -295,7 +346,7 @@ fn place_and_write(
     put_u32(image, offset::KIND_SPECIFIC, payload.len() as u32);
     image[HEADER_SIZE..HEADER_SIZE + payload.len()].copy_from_slice(payload);
     page::seal(image, id, stamp, engine.seq_of(placed.address()));
-    let token = stamp.0;
+    let token = owner.unwrap_or(stamp.0);
     let result = local.write_chunk(&staging, &placed, || {
         engine.promise(token, &[id]);
         engine.pool.mapping.set(id, Place::Stored(placed.address()));
@@ -582,6 +633,17 @@ pub(crate) fn free_logged(local: &Local, record: Lsn, ids: &[PageId]) {
     free_chunks(local, &[], Some(record), ids.iter().copied());
 }
 
+/// Frees the chunks that were written for values that nobody will finish any more, as
+/// the store is being closed: what is provisional then never becomes anything else.
+pub(crate) fn free_provisional(local: &Local) {
+    for (token, ids) in local.engine.promises() {
+        for ids in ids.chunks(FREED_AT_A_TIME) {
+            free_chunks(local, &[], None, ids.iter().copied());
+        }
+        free_chunks(local, &[token], None, std::iter::empty());
+    }
+}
+
 /// Appends the whole value to `into`.
 pub(crate) fn read_all(local: &Local, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
     let mut reader = ExtentReader::new(local, extent)?;
@@ -590,9 +652,16 @@ pub(crate) fn read_all(local: &Local, extent: Extent, into: &mut Vec<u8>) -> Res
     Ok(())
 }
 
-/// Writes a whole value.
-pub(crate) fn write_all(local: &Local, value: &[u8]) -> Result<Extent, Error> {
-    let mut writer = ExtentWriter::new();
+/// Writes a whole value; its chunks belong to `owner`, or else to the value itself.
+pub(crate) fn write_all(
+    local: &Local,
+    value: &[u8],
+    owner: Option<Token>,
+) -> Result<Extent, Error> {
+    let mut writer = ExtentWriter {
+        owner,
+        ..ExtentWriter::default()
+    };
     writer.expect(local, value.len() as u64)?;
     for chunk in value.chunks(payload_bytes(&local.engine.config)) {
         if let Err(error) = writer.write(local, chunk) {

@@ -18,7 +18,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::task::TaskHandle;
 use crate::transaction::{Snapshot, Transaction, TransactionOptions};
 use crate::tree::{Tree, TreeState};
-use crate::{Error, Options, catalog};
+use crate::{Error, Options, catalog, extent};
 
 /// Progress of long work: how much is done of how much, in the unit that the
 /// work documents. The total may grow.
@@ -598,6 +598,7 @@ impl Closer {
             // Snapshots that are still open end with the store.
             while local.engine.transactions.snapshots.expel_oldest() {}
             local.engine.transactions.settle(local);
+            extent::free_provisional(local);
             engine::flush(local)
         });
         self.runtime.stop();

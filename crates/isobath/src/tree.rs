@@ -593,7 +593,7 @@ pub(crate) fn insert_in_task(
         put_in_task(local, tree, key, ValueRef::inline(value), value.len())
     } else {
         local.engine.writable()?;
-        let extent = extent::write_all(local, value)?;
+        let extent = extent::write_all(local, value, None)?;
         put_extent(local, tree, key, extent)
     }
 }

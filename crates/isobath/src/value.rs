@@ -49,27 +49,33 @@ impl ValueWriter {
     ///
     /// # Errors
     ///
-    /// As for [`Tree::insert`].
-    pub fn append(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        check_value(self.written + bytes.len() as u64)?;
-        self.written += bytes.len() as u64;
-        while self.buffer.len() + bytes.len() > self.payload {
-            let (now, later) = bytes.split_at(self.payload - self.buffer.len());
-            self.buffer.extend_from_slice(now);
-            bytes = later;
-            self.write_chunk()?;
-        }
-        self.buffer.extend_from_slice(bytes);
+    /// As for [`Tree::insert`]. Nothing of `bytes` was appended then: once there is
+    /// room, they can be appended again.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let written = self.written + bytes.len() as u64;
+        check_value(written)?;
+        let room = self.payload - self.buffer.len();
+        let rest = match bytes.split_at_checked(room) {
+            Some((first, rest)) if !rest.is_empty() => self.write_chunks(first, rest)?,
+            _ => bytes,
+        };
+        self.buffer.extend_from_slice(rest);
+        self.written = written;
         Ok(())
     }
 
-    fn write_chunk(&mut self) -> Result<(), Error> {
-        let mut extent = self.extent.take().unwrap_or_default();
-        let buffer = &self.buffer;
-        let result = self.tree.run(|local| Ok(extent.write(local, buffer)));
-        self.extent = Some(extent);
-        self.buffer.clear();
-        result?
+    /// Writes the chunk that `first` fills, and all chunks of `rest` but the last, which
+    /// is what is left in the answer: only the value's end says how long that one is.
+    fn write_chunks<'b>(&mut self, first: &[u8], rest: &'b [u8]) -> Result<&'b [u8], Error> {
+        let before = self.buffer.len();
+        self.buffer.extend_from_slice(first);
+        let (whole, rest) = rest.split_at((rest.len() - 1) / self.payload * self.payload);
+        let chunks = std::iter::once(&self.buffer[..]).chain(whole.chunks(self.payload));
+        let extent = self.extent.get_or_insert_default();
+        let result = self.tree.run(|local| extent.write_full(local, chunks));
+        let kept = if result.is_ok() { 0 } else { before };
+        self.buffer.truncate(kept);
+        result.map(|()| rest)
     }
 
     /// Makes the value visible under its key.
@@ -80,10 +86,12 @@ impl ValueWriter {
     pub fn finish(mut self) -> Result<(), Error> {
         let finished = self.take_finished()?;
         let (tree, key) = (&self.tree, &self.key);
-        tree.run(|local| match finished {
+        // In a tree that was dropped as well: the value has to be freed.
+        let result = tree.runtime.run(|local| match finished {
             Finished::Inline(bytes) => insert_in_task(local, &tree.state, key, &bytes),
             Finished::Extent(extent) => put_extent(local, &tree.state, key, extent),
-        })
+        });
+        tree.explain(result)
     }
 
     /// Ends the value without putting it anywhere.
@@ -92,12 +100,14 @@ impl ValueWriter {
     }
 
     fn take_finished(&mut self) -> Result<Finished, Error> {
+        // Dropping the writer frees what it wrote.
+        self.tree.alive()?;
         let mut extent = self.extent.take().unwrap_or_default();
         let buffer = std::mem::take(&mut self.buffer);
         if extent.length() == 0 && fits_inline(self.key.len(), buffer.len()) {
             return Ok(Finished::Inline(buffer));
         }
-        self.tree.run(move |local| {
+        let result = self.tree.runtime.run(move |local| {
             if !buffer.is_empty()
                 && let Err(error) = extent.write(local, &buffer)
             {
@@ -105,7 +115,8 @@ impl ValueWriter {
                 return Err(error);
             }
             extent.finish(local).map(Finished::Extent)
-        })
+        });
+        self.tree.explain(result)
     }
 }
 
@@ -122,9 +133,9 @@ impl Drop for ValueWriter {
         if let Some(extent) = self.extent.take()
             && extent.length() > 0
         {
-            // Nobody is left to tell; what cannot be freed now is found and
-            // freed by the next opening.
-            let _ = self.tree.run(move |local| {
+            // Of a tree that was dropped, too. Nobody is left to tell: what cannot be
+            // freed any more, closing the store frees, or the next opening.
+            let _ = self.tree.runtime.run(move |local| {
                 extent.abandon(local);
                 Ok(())
             });

@@ -582,10 +582,7 @@ impl Image {
         superblock.directory = checkpoint::write(&mut pages, Array::Directory, &directory)?;
         superblock.segment_table = checkpoint::write(&mut pages, Array::Segments, &table)?;
         superblock.promises = if superblock.clean {
-            ArrayRoot {
-                length: 0,
-                root: Address::NONE,
-            }
+            ArrayRoot::EMPTY
         } else {
             checkpoint::write(&mut pages, Array::Promises, &state.promises)?
         };

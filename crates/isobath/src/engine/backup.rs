@@ -282,7 +282,7 @@ impl Local {
         engine.backup.floor.store(start.0, Ordering::SeqCst);
         let superblock = current.superblock.clone();
         *engine.current.lock() = Some(current);
-        Ok(self.pass_start(start, &superblock, engine.settling.promises()))
+        Ok(self.pass_start(start, &superblock, engine.promises()))
     }
 
     fn pass_start(

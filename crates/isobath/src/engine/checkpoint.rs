@@ -219,6 +219,7 @@ pub(crate) fn write(
         current,
     };
     let promises = promise_words(engine);
+    debug_assert!(!clean || promises.is_empty(), "closing leaves nothing provisional");
     let replaced = write_mapping(&mut pages, high_water)?;
     // From here on, pages that are written belong to this checkpoint alone.
     pages.written.clear();
@@ -300,7 +301,7 @@ fn segment_words(engine: &Engine) -> Vec<u64> {
 
 fn promise_words(engine: &Engine) -> Vec<u64> {
     let mut words = Vec::new();
-    for (token, pages) in engine.settling.promises() {
+    for (token, pages) in engine.promises() {
         words.extend([token, pages.len() as u64]);
         words.extend(pages.iter().map(|page| page.0));
     }

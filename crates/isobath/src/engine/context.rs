@@ -126,13 +126,11 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn withdraw(&self, token: Option<Token>, ids: &[PageId]) {
-        if self.local.engine.log.is_on() {
-            let _ = self.local.log_free(token.as_slice(), ids);
-        }
+        let _ = self.local.log_free(token.as_slice(), ids);
     }
 
-    fn confirmed(&self, token: Token) {
-        self.local.engine.settle_promises(&[token]);
+    fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
+        self.local.engine.settle_promises(tokens, ended);
     }
 
     fn settle(&self, lsn: Lsn) -> Result<(), Error> {

@@ -16,6 +16,7 @@ mod logging;
 #[cfg(test)]
 mod logging_tests;
 mod open;
+mod provisional;
 pub(crate) mod publish;
 pub(crate) mod recovery;
 mod settle;

@@ -17,7 +17,7 @@ use crate::log::{BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, seal_
 use crate::page::{Lsn, PAGE_SIZE, PageFault, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
-    Address, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, SUPERBLOCK_OFFSETS,
+    Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, SUPERBLOCK_OFFSETS,
     Space, Superblock, Unreadable, footprint,
 };
 use crate::sync::HashMap;
@@ -358,6 +358,9 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     let Some(current) = current.as_mut() else {
         return Err(Error::Closed);
     };
+    if current.superblock.clean {
+        current.superblock.promises = ArrayRoot::EMPTY;
+    }
     current.superblock.clean = false;
     apart::announce(&volume, &current.superblock)?;
     // Both of them: were only one to say "open" and be damaged later, the
@@ -413,7 +416,12 @@ impl Loaded {
         {
             words.copy_from_slice(flat);
         }
-        let promises = array(Array::Promises, superblock.promises)?;
+        // Closing leaves none open: a list that a version before this one left there may
+        // name chunks that were confirmed, or pages of others, and is not acted on.
+        let promises = match superblock.clean {
+            true => Vec::new(),
+            false => array(Array::Promises, superblock.promises)?,
+        };
         let directory = array(Array::Directory, superblock.directory)?;
         let mut bad = None;
         reader

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use isobath_io::Io;
 
+use super::provisional::Provisional;
 use super::{Engine, Local};
 use crate::Error;
 use crate::buffer::flag;
@@ -18,7 +19,6 @@ use crate::log::record::{Copied, Kind, Mapped, Token, free_body, mapping_body};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 use crate::sched::TaskRef;
-use crate::sync::HashMap;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
@@ -39,7 +39,7 @@ pub(crate) struct Settling {
     /// the first LSN: a recovery that reads such a record has to read the ends, too.
     late: Mutex<Vec<(Lsn, Lsn)>>,
     /// What belongs to something that is not committed yet.
-    promises: Mutex<HashMap<Token, Vec<PageId>>>,
+    provisional: Provisional,
     /// Who waits for old changes to be written, and how many frames have to have
     /// turned clean, since the store was opened, before it looks again.
     flush_waiters: Mutex<Vec<(usize, TaskRef)>>,
@@ -57,7 +57,7 @@ impl Settling {
             floors: (0..writers).map(|_| AtomicU64::new(NONE)).collect(),
             unsettled: Mutex::new(VecDeque::new()),
             late: Mutex::new(Vec::new()),
-            promises: Mutex::new(HashMap::default()),
+            provisional: Provisional::default(),
             flush_waiters: Mutex::new(Vec::new()),
             flush_waiting: AtomicUsize::new(0),
             flush: SharedFlush::default(),
@@ -109,17 +109,14 @@ impl Settling {
         self.flush_waiting.store(waiters.len(), Relaxed);
     }
 
-    /// Every promise that is open: token and pages.
-    pub(super) fn promises(&self) -> Vec<(Token, Vec<PageId>)> {
-        let promises = self.promises.lock();
-        promises
-            .iter()
-            .map(|(t, pages)| (*t, pages.clone()))
-            .collect()
-    }
 }
 
 impl Engine {
+    /// All that is provisionally allocated: token and pages.
+    pub(crate) fn promises(&self) -> Vec<(Token, Vec<PageId>)> {
+        self.settling.provisional.list()
+    }
+
     /// What is at `addresses` dies once the record at `record` is durable.
     pub(crate) fn bury(&self, record: Lsn, addresses: impl Iterator<Item = Address>) {
         let mut graves = self.settling.graves.lock();
@@ -201,22 +198,20 @@ impl Engine {
     /// `pages` belong to `token` until a record confirms it. They are listed
     /// before the record that says so is appended.
     pub(crate) fn promise(&self, token: Token, pages: &[PageId]) {
-        if self.log.is_on() && !canary::sings(Canary::ForgetPromises) {
-            let mut promises = self.settling.promises.lock();
-            promises.entry(token).or_default().extend(pages);
+        if !canary::sings(Canary::ForgetPromises) {
+            self.settling.provisional.add(token, pages);
         }
     }
 
-    /// The record that confirms `tokens`, or gives them up, has been appended.
-    /// Called before it counts as complete: no checkpoint that starts behind the
-    /// record may still hold them open.
-    pub(crate) fn settle_promises(&self, tokens: &[Token]) {
-        if !tokens.is_empty() && self.log.is_on() {
-            let mut promises = self.settling.promises.lock();
-            for token in tokens {
-                promises.remove(token);
-            }
-        }
+    /// The record that confirms `tokens`, or gives them up, and says that `ended`
+    /// exist no longer, has been appended. Called before it counts as complete: no
+    /// checkpoint that starts behind the record may still hold them open.
+    pub(crate) fn settle_promises(&self, tokens: &[Token], ended: &[PageId]) {
+        let ended = match canary::sings(Canary::KeepPromisesOfEndedPages) {
+            true => &[],
+            false => ended,
+        };
+        self.settling.provisional.settle(tokens, ended);
     }
 
     /// Writing has failed: nobody waits for old pages any longer.
@@ -328,10 +323,10 @@ impl Local {
 
     /// Notes that `pages`, which no copy exists of yet, belong to `token`.
     pub(crate) fn promise_pages(&self, token: Token, pages: &[PageId]) {
+        self.engine.promise(token, pages);
         if !self.engine.log.is_on() || canary::sings(Canary::ForgetPromises) {
             return;
         }
-        self.engine.promise(token, pages);
         let promised: Vec<Mapped> = pages
             .iter()
             .map(|&page| Mapped {
@@ -357,7 +352,7 @@ impl Local {
         } else {
             Vec::new()
         };
-        let settle = |_| engine.settle_promises(tokens);
+        let settle = |_| engine.settle_promises(tokens, pages);
         engine
             .log
             .append(self.worker.index, Kind::Free, &[&body], settle)

@@ -27,6 +27,13 @@ pub(crate) struct ArrayRoot {
     pub(crate) root: Address,
 }
 
+impl ArrayRoot {
+    pub(crate) const EMPTY: ArrayRoot = ArrayRoot {
+        length: 0,
+        root: Address::NONE,
+    };
+}
+
 /// Everything a superblock says; 4 KiB on disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Superblock {
@@ -105,10 +112,7 @@ impl Superblock {
 
     /// That of a new store without a log.
     pub(crate) fn new(store_id: [u8; 16], segment_bytes: u32, segments: u32) -> Superblock {
-        let empty = ArrayRoot {
-            length: 0,
-            root: Address::NONE,
-        };
+        let empty = ArrayRoot::EMPTY;
         Superblock {
             sequence: 1,
             store_id,

@@ -271,7 +271,7 @@ impl Transaction {
         }
         let extent = tree.run(|local| {
             local.engine.writable()?;
-            extent::write_all(local, value)
+            extent::write_all(local, value, None)
         })?;
         self.write(tree, key, Write::Extent(extent))
     }

@@ -95,10 +95,12 @@ impl Change<'_> {
         self.value.map_or(Decision::Remove, Decision::Put)
     }
 
-    /// The token of the large value that this makes reachable.
-    fn token(&self) -> Option<Token> {
-        let value = self.value.filter(|v| v.kind == ValueKind::Extent)?;
-        Extent::decode(value.bytes).map(|extent| extent.token())
+    /// The tokens of what this makes reachable.
+    fn tokens(&self) -> impl Iterator<Item = Token> + use<> {
+        let large = self.value.filter(|v| v.kind == ValueKind::Extent);
+        let value = large.and_then(|value| Extent::decode(value.bytes));
+        let value = value.map(|extent| extent.token());
+        value.into_iter().chain(self.confirms)
     }
 }
 
@@ -239,6 +241,10 @@ fn apply_blindly(
             Decision::Keep
         }
     })?;
+    if went {
+        let confirmed: Vec<Token> = change.tokens().collect();
+        local.engine.settle_promises(&confirmed, &[]);
+    }
     Ok((went, dead.filter(|_| went)))
 }
 
@@ -287,6 +293,8 @@ struct Record {
     body: CommitBody,
     /// Tokens of the large values that it names.
     confirmed: Vec<Token>,
+    /// Chunks, and the root of a tree, that end with it.
+    ended: Vec<PageId>,
     /// Large values that it takes out of their trees.
     replaced: Vec<Replaced>,
 }
@@ -442,13 +450,13 @@ impl<'a> Commit<'a, '_> {
     /// The commit's record, as far as anybody will read it.
     fn record(&self, peeked: &[Peeked]) -> Result<Record, Error> {
         let local = self.local;
-        let mut record = Record::default();
+        let mut record = Record {
+            confirmed: self.changes.iter().flat_map(Change::tokens).collect(),
+            ..Record::default()
+        };
         if !local.engine.log.is_on() {
             return Ok(record);
         }
-        let values = self.changes.iter().filter_map(Change::token);
-        let others = self.changes.iter().filter_map(|change| change.confirms);
-        record.confirmed = values.chain(others).collect();
         for (at, peeked) in peeked.iter().enumerate() {
             if let OldValue::Extent(descriptor) = &peeked.old {
                 let extent = extent::decode(descriptor.bytes())?;
@@ -461,8 +469,8 @@ impl<'a> Commit<'a, '_> {
         }
         let chunks = record.replaced.iter().flat_map(|old| &old.chunks);
         let root = self.author.ends.map(|tree| tree.root);
-        let chunks: Vec<PageId> = chunks.copied().chain(root).collect();
-        record.body = CommitBody::new(&record.confirmed, &chunks);
+        record.ended = chunks.copied().chain(root).collect();
+        record.body = CommitBody::new(&record.confirmed, &record.ended);
         for change in self.changes {
             record.body.push(&Operation {
                 tree: change.tree,
@@ -554,7 +562,7 @@ impl<'a> Commit<'a, '_> {
             if self.author.reads.is_none() {
                 slot.is_at(lsn);
             }
-            engine.settle_promises(&record.confirmed);
+            engine.settle_promises(&record.confirmed, &record.ended);
             if publish {
                 // A checkpoint that starts behind the record finds them in use.
                 // Were the store to end before they are freed, the next opening

@@ -115,8 +115,8 @@ impl WriteContext for Prepaid<'_> {
         self.task.withdraw(token, ids);
     }
 
-    fn confirmed(&self, token: Token) {
-        self.task.confirmed(token);
+    fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
+        self.task.confirmed(tokens, ended);
     }
 
     fn settle(&self, lsn: Lsn) -> Result<(), Error> {

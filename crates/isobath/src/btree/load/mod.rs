@@ -85,6 +85,11 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         })
     }
 
+    /// What belongs to the load until it is linked, chunks of its values as well.
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
     /// Adds a record, whose key is above all before it.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use super::{Fail, Tree};
 use crate::buffer::{Exclusive, Place, Reservation, Restart};
 use crate::context::WriteContext;
 use crate::log::record::{Kind, Token, structure_body};
-use crate::page::{offset, put_u64};
+use crate::page::{PageId, offset, put_u64};
 
 /// All pages of one structure modification, latched, with their new images.
 pub(super) struct Modification<'p> {
@@ -61,12 +61,13 @@ impl<'p> Modification<'p> {
     pub(super) fn apply<C: WriteContext>(mut self, ctx: &C) {
         self.store_images();
         let log = ctx.log();
+        let ended: Vec<PageId> = self.unlinked.iter().map(Exclusive::id).collect();
         let body = if log.is_on() {
             let images = self
                 .changed
                 .iter()
                 .map(|(page, image)| (page.id(), &image.0));
-            let ended = self.unlinked.iter().map(Exclusive::id);
+            let ended = ended.iter().copied();
             structure_body(self.tree.id, images, ended, self.confirms.as_slice())
         } else {
             Vec::new()
@@ -75,9 +76,7 @@ impl<'p> Modification<'p> {
             for (page, _) in &mut self.changed {
                 page.changed(lsn, lsn);
             }
-            if let Some(token) = self.confirms {
-                ctx.confirmed(token);
-            }
+            ctx.confirmed(self.confirms.as_slice(), &ended);
             // Before the record counts as complete: no checkpoint that starts
             // behind it may still know them.
             for page in &self.unlinked {

@@ -232,7 +232,7 @@ impl WriteContext for TestContext {
 
     fn withdraw(&self, _token: Option<Token>, _ids: &[PageId]) {}
 
-    fn confirmed(&self, _token: Token) {}
+    fn confirmed(&self, _tokens: &[Token], _ended: &[PageId]) {}
 
     fn settle(&self, _lsn: Lsn) -> Result<(), crate::Error> {
         Ok(())
