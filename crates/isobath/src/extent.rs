@@ -9,12 +9,12 @@
 #![allow(unsafe_code)]
 
 use isobath_flash::policy::{Cause, History, PageWrite};
-use isobath_io::{AlignedBuf, Io};
+use isobath_io::AlignedBuf;
 
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::engine::{Config, Counters, Local};
+use crate::engine::{Config, Counters, Detours, Local, Stretch};
 use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageFault, PageId, PageKind, get_u32, get_u64, offset,
@@ -27,7 +27,7 @@ const CHUNK_MOST: u32 = 256 << 10;
 /// Chunks of a segment, at least.
 const CHUNKS_PER_SEGMENT: u32 = 8;
 /// Chunks that one reader has in flight.
-const READ_AHEAD: usize = 8;
+pub(crate) const READ_AHEAD: usize = 8;
 
 /// Chunks in one record that frees leftovers, and those of one more value.
 const FREED_AT_A_TIME: usize = 1000;
@@ -432,27 +432,26 @@ fn take_chunk(local: &Local, id: PageId) -> Option<Address> {
 /// Reads the chunks `ids`, which carry `stamp`, and appends their payloads to `into`.
 fn read_chunks(local: &Local, ids: &[PageId], stamp: Lsn, into: &mut Vec<u8>) -> Result<(), Error> {
     let engine = &local.engine;
-    let mut buffers: Vec<(Address, AlignedBuf)> = Vec::with_capacity(ids.len());
+    let mut buffers: Vec<(Address, AlignedBuf, Detours)> = Vec::with_capacity(ids.len());
     for &id in ids {
-        match local.pin_chunk(id) {
-            Some(address) => buffers.push((address, AlignedBuf::new(address.length() as usize))),
-            None => {
-                buffers
-                    .iter()
-                    .for_each(|(address, _)| local.unpin(*address));
-                return Err(gone(id));
-            }
-        }
+        let Some(address) = local.pin_chunk(id) else {
+            let pinned = buffers.iter().map(|(address, ..)| *address);
+            pinned.for_each(|address| local.unpin(address));
+            return Err(gone(id));
+        };
+        let buffer = AlignedBuf::new(address.length() as usize);
+        buffers.push((address, buffer, Detours::default()));
     }
-    for (address, buffer) in &mut buffers {
-        let at = engine.offset_of(*address);
-        let io = Io::read(at, buffer.as_mut_ptr(), address.length(), 0);
-        // SAFETY: the buffers live until `wait_io` below returned.
-        unsafe { local.worker.start_io(io) };
+    for (address, buffer, detours) in &mut buffers {
+        let (start, length) = (*address, address.length());
+        let stretch = Stretch { start, length };
+        // SAFETY: the buffers and their detours live until `wait_io` below returned.
+        unsafe { local.start_read(stretch, buffer.as_mut_slice(), 0, detours) };
     }
     let result = local.worker.wait_io();
     let mut outcome = result.map_err(Error::Io);
-    for (id, (address, buffer)) in ids.iter().zip(&buffers) {
+    for (id, (address, buffer, detours)) in ids.iter().zip(&mut buffers) {
+        detours.finish(buffer.as_mut_slice());
         if outcome.is_ok() {
             outcome = verify_chunk(local, *id, *address, stamp, buffer.as_slice(), into);
         }
@@ -553,12 +552,34 @@ impl ExtentReader {
         index.into_iter().chain(self.ids.iter().copied())
     }
 
+    /// Payload bytes of every chunk but the last.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        self.extent.payload as usize
+    }
+
+    /// Goes to the chunk that has byte `offset`; where in the chunk that is.
+    pub(crate) fn seek(&mut self, offset: u64) -> usize {
+        let payload = u64::from(self.extent.payload);
+        self.next = (offset / payload) as usize;
+        (offset % payload) as usize
+    }
+
     /// Appends the next few chunks to `into`; `false` at the end.
     pub(crate) fn read(&mut self, local: &Local, into: &mut Vec<u8>) -> Result<bool, Error> {
+        self.read_some(local, READ_AHEAD, into)
+    }
+
+    /// Appends the next chunks, `most` of them at most, to `into`; `false` at the end.
+    pub(crate) fn read_some(
+        &mut self,
+        local: &Local,
+        most: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
         if self.next >= self.ids.len() {
             return Ok(false);
         }
-        let end = (self.next + READ_AHEAD).min(self.ids.len());
+        let end = (self.next + most).min(self.ids.len());
         let ids = &self.ids[self.next..end];
         read_chunks(local, ids, self.extent.stamp, into)?;
         self.next = end;

@@ -1,11 +1,14 @@
 //! Values as streams.
 
 use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::Error;
 use crate::btree::{ValueKind, fits_inline};
-use crate::engine::TaskContext;
-use crate::extent::{self, Extent, ExtentReader, ExtentWriter, payload_bytes};
+use crate::engine::{ReadBuffer, SharedBuffer, TaskContext};
+use crate::extent::{self, Extent, ExtentReader, ExtentWriter, READ_AHEAD, payload_bytes};
 use crate::tree::{Tree, check_value, insert_in_task, put_extent};
 
 /// A value that is being written as a stream, from [`Tree::writer`]. Dropping
@@ -158,8 +161,10 @@ impl io::Write for ValueWriter {
 pub struct ValueReader {
     tree: Tree,
     extent: Option<ExtentReader>,
-    buffer: Vec<u8>,
-    position: usize,
+    /// That of a large value is emptied while it is not read and others need the memory.
+    buffer: SharedBuffer,
+    /// Bytes that were read.
+    offset: u64,
     length: u64,
 }
 
@@ -189,8 +194,11 @@ impl ValueReader {
             length: length.unwrap_or(buffer.len() as u64),
             tree,
             extent,
-            buffer,
-            position: 0,
+            buffer: Arc::new(Mutex::new(ReadBuffer {
+                bytes: buffer,
+                position: 0,
+            })),
+            offset: 0,
         }
     }
 
@@ -217,30 +225,48 @@ impl ValueReader {
         self.length == 0
     }
 
-    /// Refills the buffer; `false` at the end.
-    fn refill(&mut self) -> Result<bool, Error> {
-        let Some(mut extent) = self.extent.take() else {
+    /// Refills the empty `buffer`, which is the reader's; `false` at the end.
+    fn refill(&mut self, buffer: &mut ReadBuffer) -> Result<bool, Error> {
+        let Some(extent) = self.extent.as_mut().filter(|_| self.offset < self.length) else {
             return Ok(false);
         };
-        self.buffer.clear();
-        self.position = 0;
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let result = self.tree.run(|local| extent.read(local, &mut buffer));
-        self.buffer = buffer;
-        self.extent = Some(extent);
+        let buffers = &self.tree.runtime.engine.read_buffers;
+        let chunks = buffers.admit(&self.buffer, extent.chunk_bytes(), READ_AHEAD);
+        buffer.bytes.clear();
+        buffer.position = extent.seek(self.offset);
+        let bytes = &mut buffer.bytes;
+        let result = self
+            .tree
+            .run(|local| extent.read_some(local, chunks, bytes));
+        if !matches!(result, Ok(true)) {
+            *buffer = ReadBuffer::default();
+        }
         result
+    }
+}
+
+impl Drop for ValueReader {
+    fn drop(&mut self) {
+        if self.extent.is_some() {
+            self.tree.runtime.engine.read_buffers.remove(&self.buffer);
+        }
     }
 }
 
 impl io::Read for ValueReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.position == self.buffer.len() && !self.refill().map_err(io::Error::other)? {
+        let shared = Arc::clone(&self.buffer);
+        let mut buffer = shared.lock();
+        let is_empty = buffer.position == buffer.bytes.len();
+        if is_empty && !self.refill(&mut buffer).map_err(io::Error::other)? {
             return Ok(0);
         }
-        let rest = &self.buffer[self.position..];
+        // A value that is shorter than it says fails to be read, or ends here.
+        let rest = buffer.bytes.get(buffer.position..).unwrap_or_default();
         let count = rest.len().min(into.len());
         into[..count].copy_from_slice(&rest[..count]);
-        self.position += count;
+        buffer.position += count;
+        self.offset += count as u64;
         Ok(count)
     }
 }

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use isobath_io::{AlignedBuf, Io};
+use isobath_io::AlignedBuf;
 
+use super::blocks::{Detours, Stretch};
 use super::checkpoint::{Current, stored_word};
 use super::{Counters, Engine, Local, log_area};
 use crate::Error;
@@ -432,6 +433,7 @@ impl Local {
         }
         let mut rest = &batch.wanted[..];
         let mut in_flight = 0;
+        let mut detours = Detours::default();
         let mut result = Ok(());
         while let Some(first) = rest.first() {
             let start = first.address;
@@ -445,14 +447,15 @@ impl Local {
                 length += next.address.length();
                 count += 1;
             }
-            let into = &mut batch.bytes.as_mut_slice()[first.at..first.at + length as usize];
-            let io = Io::read(self.engine.offset_of(start), into.as_mut_ptr(), length, 0);
+            let stretch = Stretch { start, length };
+            let into = batch.bytes.as_mut_slice();
             // SAFETY: the batch's buffer is borrowed until `wait_io` below returned.
-            unsafe { self.worker.start_io(io) };
+            unsafe { self.start_read(stretch, into, first.at, &mut detours) };
             rest = &rest[count..];
             in_flight += 1;
             if in_flight == DEPTH || rest.is_empty() {
                 result = result.and(self.worker.wait_io());
+                detours.finish(batch.bytes.as_mut_slice());
                 in_flight = 0;
             }
         }

@@ -219,7 +219,10 @@ pub(crate) fn write(
         current,
     };
     let promises = promise_words(engine);
-    debug_assert!(!clean || promises.is_empty(), "closing leaves nothing provisional");
+    debug_assert!(
+        !clean || promises.is_empty(),
+        "closing leaves nothing provisional"
+    );
     let replaced = write_mapping(&mut pages, high_water)?;
     // From here on, pages that are written belong to this checkpoint alone.
     pages.written.clear();

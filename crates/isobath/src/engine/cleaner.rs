@@ -6,6 +6,7 @@
 use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::{AlignedBuf, Io};
 
+use super::blocks::{Detours, Stretch};
 use super::writeback::{BATCH, Batch, SPARE_ENOUGH};
 use super::{Counters, Local};
 use crate::Error;
@@ -270,6 +271,7 @@ impl Local {
     fn read_group(&self, group: &[Survivor], staging: &mut AlignedBuf) -> Result<(), Failed> {
         let mut at = 0;
         let mut first = 0;
+        let mut detours = Detours::default();
         while first < group.len() {
             let start = group[first].address;
             let mut length = start.length();
@@ -278,14 +280,14 @@ impl Local {
                 length += group[end].address.length();
                 end += 1;
             }
-            let into = &mut staging.as_mut_slice()[at..at + length as usize];
-            let io = Io::read(self.engine.offset_of(start), into.as_mut_ptr(), length, 0);
+            let stretch = Stretch { start, length };
             // SAFETY: staging is the caller's until `wait_io` below returned.
-            unsafe { self.worker.start_io(io) };
+            unsafe { self.start_read(stretch, staging.as_mut_slice(), at, &mut detours) };
             at += length as usize;
             first = end;
         }
         let result = self.worker.wait_io().map_err(|_| Failed::Read);
+        detours.finish(staging.as_mut_slice());
         Counters::add(&self.engine.counters.bytes_read, at as u64);
         result
     }

@@ -3,6 +3,7 @@
 mod admission;
 mod apart;
 mod backup;
+mod blocks;
 mod checkpoint;
 mod cleaner;
 mod context;
@@ -18,6 +19,7 @@ mod logging_tests;
 mod open;
 mod provisional;
 pub(crate) mod publish;
+mod read_buffers;
 pub(crate) mod recovery;
 mod settle;
 mod stall;
@@ -26,6 +28,7 @@ mod writeback;
 pub(crate) use admission::Admission;
 pub(crate) use apart::{create_log, log_path, open_log};
 pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
+pub(crate) use blocks::{Detours, Stretch};
 pub(crate) use context::{InlineContext, TaskContext};
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use local::Interrupted;
@@ -34,6 +37,7 @@ pub(crate) use local::Local;
 pub(crate) use open::Opened;
 pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
+pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
 pub(crate) use recovery::{Plan, Scan as LogScan, reader as log_reader};
 pub(crate) use writeback::flush;
 
@@ -148,6 +152,7 @@ impl Counters {
 
 /// The state that all workers and callers share.
 pub(crate) struct Engine {
+    pub(crate) read_buffers: ReadBuffers,
     pub(crate) config: Config,
     pub(crate) pool: BufferPool,
     pub(crate) log: Log,
@@ -239,6 +244,7 @@ impl Engine {
         let transactions = Transactions::new(&parts.config);
         let changes = Changes::new(parts.pool.mapping.capacity());
         let engine = Engine {
+            read_buffers: ReadBuffers::default(),
             partitions: (0..workers)
                 .map(|_| Mutex::new(Partition::new(frames as usize / workers)))
                 .collect(),

@@ -17,8 +17,8 @@ use crate::log::{BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, seal_
 use crate::page::{Lsn, PAGE_SIZE, PageFault, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
-    Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, SUPERBLOCK_OFFSETS,
-    Space, Superblock, Unreadable, footprint,
+    Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords,
+    SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, footprint,
 };
 use crate::sync::HashMap;
 

@@ -49,7 +49,10 @@ impl Provisional {
         let runs = self.runs.lock();
         let mut lists: BTreeMap<Token, Vec<PageId>> = BTreeMap::new();
         for (&first, &(end, token)) in &runs.owners {
-            lists.entry(token).or_default().extend((first..end).map(PageId));
+            lists
+                .entry(token)
+                .or_default()
+                .extend((first..end).map(PageId));
         }
         lists.into_iter().collect()
     }

@@ -108,7 +108,6 @@ impl Settling {
         });
         self.flush_waiting.store(waiters.len(), Relaxed);
     }
-
 }
 
 impl Engine {

@@ -318,6 +318,9 @@ impl Local {
         let mut run_start = 0;
         let mut staged = 0;
         let mut bytes = 0u64;
+        // Runs that do not fill whole blocks, as where chunks of a store that was made on
+        // smaller blocks are moved.
+        let mut padded: Vec<AlignedBuf> = Vec::new();
         while run_start < placed.len() {
             let first = placed[run_start].address;
             let mut length = first.length();
@@ -330,12 +333,18 @@ impl Local {
                 length += next.length();
                 run_end += 1;
             }
-            let from = &staging.as_slice()[staged..staged + length as usize];
-            let io = Io::write(self.engine.offset_of(first), from.as_ptr(), length, 0);
-            // SAFETY: the staging buffer is the caller's until `wait_io` below returned.
-            unsafe { self.worker.start_io(io) };
+            let mut from = &staging.as_slice()[staged..staged + length as usize];
             staged += length as usize;
-            bytes += u64::from(length);
+            let whole = length.next_multiple_of(self.engine.config.block_bytes);
+            if whole != length || !self.engine.is_aligned(from.as_ptr()) {
+                padded.push(padded_copy(from, whole));
+                from = padded.last().map_or(from, AlignedBuf::as_slice);
+            }
+            let io = Io::write(self.engine.offset_of(first), from.as_ptr(), whole, 0);
+            // SAFETY: the staging buffer is the caller's, and `padded` is here, until
+            // `wait_io` below returned.
+            unsafe { self.worker.start_io(io) };
+            bytes += u64::from(whole);
             run_start = run_end;
         }
         let summaries: Vec<AlignedBuf> = closing.iter().map(|c| self.start_summary(c)).collect();
@@ -639,6 +648,14 @@ impl Local {
         drop(space);
         self.after_space_change(freed, spare);
     }
+}
+
+fn padded_copy(bytes: &[u8], whole: u32) -> AlignedBuf {
+    let mut buffer = AlignedBuf::new(whole as usize);
+    let (copy, padding) = buffer.as_mut_slice().split_at_mut(bytes.len());
+    copy.copy_from_slice(bytes);
+    padding.fill(0);
+    buffer
 }
 
 /// Looks that a checkpoint takes for a free segment.

@@ -142,8 +142,9 @@ pub(crate) struct Space {
     progress: CleaningProgress,
     /// Segments that the cleaner could not empty, because something in them is corrupt.
     bad: BTreeSet<u32>,
-    /// Pages start at multiples of this in their segment.
-    chunk_align: u32,
+    /// Bytes of the device's logical block. What is written together lies without gaps;
+    /// what is written next begins at a block of its own.
+    block: u32,
     /// What lies in sealed segments that have no summary, as after a crash.
     unsummarized: HashMap<u32, Vec<Entry>>,
     /// Segments that hold no pages of the store: superblocks, log, checkpoints.
@@ -158,7 +159,7 @@ impl Space {
     pub(crate) fn new(
         segments: u32,
         segment_bytes: u32,
-        chunk_align: u32,
+        block: u32,
         system: u32,
         policy: Box<dyn CleaningPolicy>,
     ) -> Space {
@@ -184,7 +185,7 @@ impl Space {
             cleaning: 0,
             progress: CleaningProgress::default(),
             bad: BTreeSet::new(),
-            chunk_align,
+            block,
             unsummarized: HashMap::new(),
             system,
             keeps_dead: false,
@@ -341,13 +342,15 @@ impl Space {
         placed: &mut Vec<Placed>,
         closing: &mut Vec<Closing>,
     ) -> Result<(), NoSegment> {
+        let mut behind = None;
         for request in requests {
             let stream = self.policy.place(&request.write, self.now);
             let slot = match content {
                 Content::Pages => stream.index(),
                 Content::Chunks => stream.index() + usize::from(self.policy.streams()),
             };
-            let address = self.append(slot, stream, request, seqs, closing)?;
+            let address = self.append((slot, stream), request, behind, seqs, closing)?;
+            behind = Some(address.segment());
             match request.write.cause {
                 Cause::User => {
                     self.now += 1;
@@ -365,20 +368,21 @@ impl Space {
         Ok(())
     }
 
+    /// Gives a place to `request`, right behind the one before it where that was
+    /// `behind` in the same segment: the two are written together.
     fn append(
         &mut self,
-        slot: usize,
-        stream: StreamId,
+        (slot, stream): (usize, StreamId),
         request: &Request,
+        behind: Option<u32>,
         seqs: &ReservedWords,
         closing: &mut Vec<Closing>,
     ) -> Result<Address, NoSegment> {
         let length = request.write.bytes;
-        if let Some(open) = &self.open[slot] {
-            let end = open.cursor + length + summary::size(open.entries.len() + 1);
-            if end > self.segment_bytes() {
-                self.close(slot, true, closing);
-            }
+        if let Some(open) = &self.open[slot]
+            && !self.has_room(open, length)
+        {
+            self.close(slot, true, closing);
         }
         let slot = self.slot_for(slot, request)?;
         if self.open[slot].is_none() {
@@ -396,12 +400,16 @@ impl Space {
                 cause: request.write.cause,
             });
         }
-        let align = self.chunk_align;
+        let block = self.block;
         let Some(open) = &mut self.open[slot] else {
             return Err(NoSegment);
         };
-        let (segment, offset) = (open.segment, open.cursor);
-        open.cursor += length.next_multiple_of(align);
+        let segment = open.segment;
+        let offset = match behind == Some(segment) {
+            true => open.cursor,
+            false => open.cursor.next_multiple_of(block),
+        };
+        open.cursor = offset + length;
         open.entries.push(Entry {
             page: request.page,
             offset,
@@ -440,14 +448,18 @@ impl Space {
         } else {
             streams..2 * streams
         };
-        let has_room = |open: &Open| {
-            let entries = summary::size(open.entries.len() + 1);
-            open.cursor + request.write.bytes + entries <= self.segment_bytes()
-        };
+        let has_room = |open: &Open| self.has_room(open, request.write.bytes);
         Ok(alike
             .filter(|&other| self.open[other].as_ref().is_some_and(has_room))
             .min_by_key(|&other| other.abs_diff(slot))
             .unwrap_or(slot))
+    }
+
+    /// Whether `length` bytes more fit into an open segment, in blocks of their own, and
+    /// with its summary.
+    fn has_room(&self, open: &Open, length: u32) -> bool {
+        let end = open.cursor.next_multiple_of(self.block) + length.next_multiple_of(self.block);
+        end + summary::size(open.entries.len() + 1) <= self.segment_bytes()
     }
 
     fn opened(&self) -> u32 {

@@ -515,7 +515,7 @@ impl Salvage<'_, '_> {
         }
         if found > 0 && !self.source.knows_all() {
             self.problem(format!(
-                "{name}: {found} records were found in pages that nothing leads to; some may be out of date"
+                "{name}: {found} records were found in pages that nothing leads to; some may be out of date, or of loads that were never finished"
             ));
         }
         Ok(())

@@ -38,6 +38,9 @@ pub(super) struct Source<'v> {
     pub(super) volume: &'v Volume,
     superblock: Option<Superblock>,
     mapping: Option<Mapping>,
+    /// Pages and chunks of what no record confirms, as far as the log can be read: a load
+    /// or a value that was not finished.
+    provisional: HashSet<PageId>,
     /// Pages whose newest image is in the log.
     images: HashMap<PageId, Box<[u8; PAGE_SIZE]>>,
     index: Option<Index>,
@@ -52,6 +55,7 @@ impl<'v> Source<'v> {
             volume,
             superblock: None,
             mapping: None,
+            provisional: HashSet::default(),
             images: HashMap::default(),
             index: None,
             problems: Vec::new(),
@@ -166,13 +170,35 @@ impl<'v> Source<'v> {
             .push("the mapping table cannot be read".to_owned());
     }
 
+    /// What nothing had confirmed when the checkpoint was written.
+    fn read_promises(&self, superblock: &Superblock) -> Vec<u64> {
+        let segments = self.volume.len() / u64::from(superblock.segment_bytes);
+        let reader = Reader {
+            volume: self.volume,
+            segment_bytes: u64::from(superblock.segment_bytes),
+            segments: segments.min(u64::from(u32::MAX)) as u32,
+            sequence: superblock.checkpoint,
+            visited: std::cell::RefCell::default(),
+        };
+        let mut words = Vec::new();
+        let read = match superblock.clean {
+            true => Ok(()),
+            false => reader.read(Array::Promises, superblock.promises, |_, word| {
+                words.push(word)
+            }),
+        };
+        // Of what cannot be read nothing is left out; whoever finds it is told so.
+        read.map_or_else(|_| Vec::new(), |()| words)
+    }
+
     /// Brings the mapping up to the log, and keeps the images in it.
     fn read_log(&mut self, superblock: &Superblock) {
         let Some(area) = log_area(superblock) else {
             return;
         };
-        // What was never confirmed is unreachable, and harms nobody.
-        let (scan, failed) = LogScan::read_as_far(self.volume, &area, superblock, &[]);
+        let promises = self.read_promises(superblock);
+        let (scan, failed) = LogScan::read_as_far(self.volume, &area, superblock, &promises);
+        let is_whole = failed.is_none();
         if let Some(error) = failed {
             self.problems
                 .push(format!("{error}; changes after that are missing"));
@@ -180,6 +206,9 @@ impl<'v> Source<'v> {
         let mut seqs: Vec<(u32, u64)> = scan.seqs.iter().map(|(s, seq)| (*s, *seq)).collect();
         let mut places = Vec::new();
         let plan = scan.apply(superblock, &mut |page, place| places.push((page, place)));
+        if is_whole {
+            self.provisional.extend(&plan.given_up.pages);
+        }
         if let Some(mapping) = &mut self.mapping {
             for (segment, seq) in seqs.drain(..) {
                 let segment = segment as usize;
@@ -225,6 +254,18 @@ impl<'v> Source<'v> {
     pub(super) fn search(&mut self, watch: Watch<'_>) -> Result<(), Error> {
         if self.index.is_none() {
             let (index, unreadable) = Index::search(self.volume, watch)?;
+            let found = index.pages().filter(|(page, copies)| {
+                let is_page = copies
+                    .first()
+                    .is_some_and(|copy| copy.kind != PageKind::Chunk);
+                is_page && self.provisional.contains(page)
+            });
+            let left_out = found.count();
+            if left_out > 0 {
+                self.problems.push(format!(
+                    "{left_out} pages of loads that were never finished were found, and left out"
+                ));
+            }
             if unreadable > 0 {
                 let why = "bytes of the volume cannot be read";
                 self.problems.push(format!("{unreadable} {why}"));
@@ -384,7 +425,9 @@ impl<'v> Source<'v> {
                 }
                 None => !self.knows_all(),
             };
-            let is_page = newest.kind != PageKind::Chunk && !self.images.contains_key(&page);
+            let is_page = newest.kind != PageKind::Chunk
+                && !self.images.contains_key(&page)
+                && !self.provisional.contains(&page);
             (is_current && is_page).then_some((page, newest.tree, newest.level, newest.version))
         });
         let logged = self.images.iter().map(|(page, image)| {
