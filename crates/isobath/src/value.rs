@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use crate::Error;
 use crate::btree::{ValueKind, fits_inline};

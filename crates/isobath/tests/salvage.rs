@@ -299,6 +299,50 @@ fn a_log_that_breaks_off() {
 }
 
 #[test]
+fn a_load_that_was_never_finished_is_left_out() {
+    let sample = sample(true);
+    let loaded = |n: u64| [&[0xff; 8][..], &n.to_be_bytes()].concat();
+    let volume = Volume::from_device(sample.device.clone());
+    let store = Store::open_on_volume(volume, &options()).unwrap();
+    let tree = store.tree("one").unwrap();
+    let before = bytes_of(&sample.device);
+    let mut cut = None;
+    let records = (0..30_000).map(|n| {
+        if n == 29_000 {
+            cut = Some(image(&sample.device));
+        }
+        (loaded(n), value(n, 200))
+    });
+    tree.bulk_load(records).unwrap();
+    store.tree("two").unwrap().insert(b"synced", b"").unwrap();
+    let finished = image(&sample.device);
+    store.close().unwrap();
+    for (device, is_finished) in [(cut.unwrap(), false), (finished, true)] {
+        // Nothing leads to the tree's leaves any more.
+        for at in blocks_of(&before, 2) {
+            damage(&device, at);
+        }
+        let (report, store) = salvage(&device, false);
+        let told = |report: &SalvageReport| {
+            let mut problems = report.problems.iter();
+            problems.any(|problem| problem.contains("never finished were found, and left out"))
+        };
+        assert_eq!(told(&report), !is_finished, "{report:?}");
+        let found = contents(&store, "one");
+        let of_load = found.keys().filter(|k| k.starts_with(&[0xff; 8])).count();
+        // New pages may lie where damaged ones were before.
+        match is_finished {
+            true => assert!(of_load + 300 > 30_000, "{of_load}"),
+            false => assert_eq!(of_load, 0),
+        }
+        let model = &sample.models["one"];
+        let (right, all) = (right(&found, model), model.len());
+        assert!(right + 60 > all, "{right} of {all}: {report:?}");
+        store.close().unwrap();
+    }
+}
+
+#[test]
 fn a_volume_half_of_which_is_gone() {
     let sample = sample(true);
     let pristine = bytes_of(&sample.device);

@@ -170,6 +170,11 @@ impl Scan {
         (scan, failed)
     }
 
+    /// Takes what nothing has confirmed so far for confirmed.
+    pub(crate) fn keep_provisional(&mut self) {
+        self.promised.clear();
+    }
+
     fn promised_before(&mut self, words: &[u64]) {
         let mut rest = words;
         while let [token, count, more @ ..] = rest {

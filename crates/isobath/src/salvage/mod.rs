@@ -69,8 +69,8 @@ pub struct SalvageReport {
     pub searched: bool,
     /// Commits of the log that were applied.
     pub log_records: u64,
-    /// Pages, ranges of keys and values that could not be read, and pages of which only an older copy was found; a
-    /// sentence each. Empty if nothing is missing.
+    /// Pages, ranges of keys and values that could not be read, pages of which only an older copy was found, and pages of
+    /// loads that were never finished, which were left out; a sentence each. Empty if nothing is missing.
     pub problems: Vec<String>,
 }
 

@@ -197,8 +197,11 @@ impl<'v> Source<'v> {
             return;
         };
         let promises = self.read_promises(superblock);
-        let (scan, failed) = LogScan::read_as_far(self.volume, &area, superblock, &promises);
-        let is_whole = failed.is_none();
+        let (mut scan, failed) = LogScan::read_as_far(self.volume, &area, superblock, &promises);
+        if failed.is_some() {
+            // What cannot be read may have confirmed them.
+            scan.keep_provisional();
+        }
         if let Some(error) = failed {
             self.problems
                 .push(format!("{error}; changes after that are missing"));
@@ -206,9 +209,7 @@ impl<'v> Source<'v> {
         let mut seqs: Vec<(u32, u64)> = scan.seqs.iter().map(|(s, seq)| (*s, *seq)).collect();
         let mut places = Vec::new();
         let plan = scan.apply(superblock, &mut |page, place| places.push((page, place)));
-        if is_whole {
-            self.provisional.extend(&plan.given_up.pages);
-        }
+        self.provisional.extend(&plan.given_up.pages);
         if let Some(mapping) = &mut self.mapping {
             for (segment, seq) in seqs.drain(..) {
                 let segment = segment as usize;
