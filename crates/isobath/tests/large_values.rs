@@ -1,7 +1,7 @@
 //! Large values: what was loaded, streamed, given up or moved is what is there after
 //! every opening, on drives of any block size, and nothing else takes room.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
 mod common;
 

@@ -301,7 +301,7 @@ fn a_log_that_breaks_off() {
 #[test]
 fn a_load_that_was_never_finished_is_left_out() {
     let sample = sample(true);
-    let loaded = |n: u64| [&[0xff; 8][..], &n.to_be_bytes()].concat();
+    let loaded = |n: u64| [&[0xff; 8][..], format!("{n:010}").as_bytes()].concat();
     let volume = Volume::from_device(sample.device.clone());
     let store = Store::open_on_volume(volume, &options()).unwrap();
     let tree = store.tree("one").unwrap();
