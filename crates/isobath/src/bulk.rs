@@ -1,6 +1,7 @@
 //! Loading sorted records: the caller's thread packs them into batches, a task
-//! builds the tree's pages from them.
+//! builds the tree's pages from them. A caller that is a task does both.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use oneshot::{AsyncReceiver, Sender};
@@ -60,11 +61,22 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 ) -> Result<u64, Error> {
     let state = Arc::clone(&tree.state);
     let runtime = &tree.runtime;
+    // A task does not wait for another one: there may be none left to run it.
+    if runtime.is_in_task() {
+        tree.alive()?;
+        let loaded = Local::with_current(&runtime.engine, |local| match local {
+            Some(local) => load_here(local, &state, records),
+            None => Err(Error::Closed),
+        });
+        return tree.explain(loaded);
+    }
     let (first, parcels) = oneshot::async_channel();
     let engine = std::sync::Arc::clone(&runtime.engine);
     let task = runtime.spawn(None, move || {
         Local::with_current(&engine, |local| match local {
-            Some(local) => load_in_task(local, &state, parcels),
+            Some(local) => {
+                load_in_task(local, &state, |loader| take_parcels(local, &state, loader, parcels))
+            }
             None => Err(Error::Closed),
         })
     });
@@ -117,14 +129,36 @@ fn feed<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     Ok(())
 }
 
+/// Loads the caller's records in the caller's own task.
+fn load_here<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    local: &Local,
+    tree: &TreeState,
+    records: impl Iterator<Item = (K, V)>,
+) -> Result<u64, Error> {
+    let mut panicked = None;
+    let loaded = load_in_task(local, tree, |loader| {
+        // A panic of the caller's iterator goes on once the load is given up.
+        let taken = catch_unwind(AssertUnwindSafe(|| take_records(local, tree, loader, records)));
+        taken.unwrap_or_else(|payload| {
+            panicked = Some(payload);
+            Ok(false)
+        })
+    });
+    if let Some(payload) = panicked {
+        resume_unwind(payload);
+    }
+    loaded
+}
+
+/// Loads the records that `take` takes; it says whether that were all.
 fn load_in_task(
     local: &Local,
     tree: &TreeState,
-    first: AsyncReceiver<Parcel>,
+    take: impl FnOnce(&mut Loader<'_, TaskContext<'_>>) -> Result<bool, Error>,
 ) -> Result<u64, Error> {
     let ctx = TaskContext { local };
     let mut loader = Loader::new(&ctx, tree.tree, FILL_PERCENT)?;
-    let outcome = take_parcels(local, tree, &mut loader, first);
+    let outcome = take(&mut loader);
     // Before the token is given up: what belongs to nothing has to be free by then.
     let mut free = |extent: &Descriptor| local.engine.transactions.free_large(local, extent);
     match outcome {
@@ -199,17 +233,9 @@ fn take_parcels(
     let mut from = first;
     while let Ok(parcel) = block_on(from) {
         let mut batch = parcel.batch;
-        if tree.is_dropped() {
-            return Err(Error::TreeDropped {
-                name: tree.name.to_string(),
-            });
-        }
+        check_alive(tree)?;
         for (key, value) in batch.records() {
-            if btree::fits_inline(key.len(), value.len()) {
-                loader.push(key, ValueRef::inline(value))?;
-            } else {
-                push_extent(local, loader, key, value)?;
-            }
+            push(local, loader, key, value)?;
         }
         Counters::add(&local.engine.counters.user_bytes, batch.bytes.len() as u64);
         batch.lengths.clear();
@@ -222,6 +248,48 @@ fn take_parcels(
         from = parcel.next;
     }
     Ok(false)
+}
+
+/// Loads record after record, in the task that has them.
+fn take_records<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    local: &Local,
+    tree: &TreeState,
+    loader: &mut Loader<'_, TaskContext<'_>>,
+    records: impl Iterator<Item = (K, V)>,
+) -> Result<bool, Error> {
+    for (key, value) in records {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        check_key(key)?;
+        check_value(value.len() as u64)?;
+        check_alive(tree)?;
+        push(local, loader, key, value)?;
+        let bytes = (key.len() + value.len()) as u64;
+        Counters::add(&local.engine.counters.user_bytes, bytes);
+    }
+    Ok(true)
+}
+
+/// A drop of the tree ends a load into it.
+fn check_alive(tree: &TreeState) -> Result<(), Error> {
+    if tree.is_dropped() {
+        return Err(Error::TreeDropped {
+            name: tree.name.to_string(),
+        });
+    }
+    Ok(())
+}
+
+fn push(
+    local: &Local,
+    loader: &mut Loader<'_, TaskContext<'_>>,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), Error> {
+    if btree::fits_inline(key.len(), value.len()) {
+        loader.push(key, ValueRef::inline(value))
+    } else {
+        push_extent(local, loader, key, value)
+    }
 }
 
 fn push_extent(

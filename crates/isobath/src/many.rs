@@ -11,6 +11,8 @@ use crate::tree::{Tree, get_in_task};
 
 /// Keys that are looked up before their values are handed out.
 const BATCH_KEYS: usize = 512;
+/// Bytes of values after which a worker hands out what it has read for a caller elsewhere.
+const FETCHED_BYTES: usize = 1 << 20;
 
 /// Hands the value of each of `keys` to `each`, in any order.
 pub(crate) fn get_each(
@@ -64,34 +66,81 @@ fn fetch(
     each: &mut (impl FnMut(usize, Option<&[u8]>) + Send),
 ) -> Result<(), Error> {
     let here = Local::with_current(&tree.runtime.engine, |local| {
-        local.map(|local| fetch_in_task(local, tree, keys, missing, each))
+        local.map(|local| {
+            let mut tell = |at: usize, value: Option<&[u8]>| {
+                each(at, value);
+                true
+            };
+            fetch_in_task(local, tree, keys, missing, &mut tell).map(|_| ())
+        })
     });
     if let Some(result) = here {
         return result;
     }
     let share = missing.len().div_ceil(tree.runtime.engine.config.workers);
-    let each = Mutex::new(each);
-    let jobs: Vec<Job<'_, ()>> = missing
+    let mut parts: Vec<(&[(usize, PageId)], Fetched)> = missing
         .chunks(share)
-        .map(|part| {
-            let each = &each;
+        .map(|part| (part, Fetched::default()))
+        .collect();
+    // Bound: each round reads a value of every part that is left.
+    while !parts.is_empty() {
+        let jobs = parts.iter_mut().map(|(part, fetched)| {
             let job: Job<'_, ()> = Box::new(move |local: &Local| {
-                let mut tell = |at: usize, value: Option<&[u8]>| (each.lock())(at, value);
-                fetch_in_task(local, tree, keys, part, &mut tell)
+                let mut take = |at: usize, value: Option<&[u8]>| fetched.take(at, value);
+                let count = fetch_in_task(local, tree, keys, part, &mut take)?;
+                *part = &part[count..];
+                Ok(())
             });
             job
-        })
-        .collect();
-    tree.runtime.run_all(jobs)
+        });
+        tree.runtime.run_all(jobs.collect())?;
+        // Here, where no worker's task waits: `each` may use the store.
+        for (_, fetched) in &mut parts {
+            fetched.hand_out(each);
+        }
+        parts.retain(|(part, _)| !part.is_empty());
+    }
+    Ok(())
 }
 
+/// Values that a worker has read for a caller that is no task of it.
+#[derive(Default)]
+struct Fetched {
+    /// By the indexes of their keys: the lengths of those that are there.
+    found: Vec<(usize, Option<usize>)>,
+    bytes: Vec<u8>,
+}
+
+impl Fetched {
+    /// Adds a value; whether there is room for another one.
+    fn take(&mut self, at: usize, value: Option<&[u8]>) -> bool {
+        self.found.push((at, value.map(<[u8]>::len)));
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.bytes.len() < FETCHED_BYTES
+    }
+
+    fn hand_out(&mut self, each: &mut impl FnMut(usize, Option<&[u8]>)) {
+        let mut rest = &self.bytes[..];
+        for (at, length) in self.found.drain(..) {
+            let value = length.map(|length| {
+                let (value, later) = rest.split_at(length);
+                rest = later;
+                value
+            });
+            each(at, value);
+        }
+        self.bytes.clear();
+    }
+}
+
+/// Reads keys in their order until `each` says that it is enough; how many.
 fn fetch_in_task(
     local: &Local,
     tree: &Tree,
     keys: &[&[u8]],
     missing: &[(usize, PageId)],
-    each: &mut impl FnMut(usize, Option<&[u8]>),
-) -> Result<(), Error> {
+    each: &mut impl FnMut(usize, Option<&[u8]>) -> bool,
+) -> Result<usize, Error> {
     let window = local.worker.depth() as usize;
     let mut ahead = 0;
     let mut value = Vec::new();
@@ -104,7 +153,9 @@ fn fetch_in_task(
             ahead += 1;
         }
         let found = get_in_task(local, tree.state.tree, keys[at], &mut value)?;
-        each(at, found.then_some(&value[..]));
+        if !each(at, found.then_some(&value[..])) {
+            return Ok(n + 1);
+        }
     }
-    Ok(())
+    Ok(missing.len())
 }

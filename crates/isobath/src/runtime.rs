@@ -8,13 +8,15 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 use crate::engine::{Engine, Local};
-use crate::sched::block_on;
+use crate::sched::{Work, block_on};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::task::{TaskHandle, TaskPanic};
 
 /// Work for a worker that may borrow from whoever waits for it.
 pub(crate) type Job<'j, T> = Box<dyn FnOnce(&Local) -> Result<T, Error> + Send + 'j>;
+
+type Receiver<T> = oneshot::AsyncReceiver<Result<T, TaskPanic>>;
 
 /// Accepted work; it counts until this is dropped.
 pub(crate) struct Admitted(Arc<Engine>);
@@ -47,6 +49,45 @@ impl Drop for Lent {
         }
         eprintln!("isobath: a caller ends before the task that borrows from it");
         std::process::abort();
+    }
+}
+
+/// Work, and whom to tell its result.
+struct Piece<R, W> {
+    /// `None` once it has begun.
+    work: Mutex<Option<W>>,
+    /// `None` once its result is told. The work counts until then.
+    end: Mutex<Option<(oneshot::Sender<R>, Admitted)>>,
+}
+
+impl<R, W: FnOnce() -> R> Piece<R, W> {
+    fn new(work: W, tell: oneshot::Sender<R>, admitted: Admitted) -> Piece<R, W> {
+        Piece {
+            work: Mutex::new(Some(work)),
+            end: Mutex::new(Some((tell, admitted))),
+        }
+    }
+}
+
+impl<R: Send, W: FnOnce() -> R + Send> Work for Piece<R, W> {
+    fn run(&self) {
+        let work = self.work.lock().take();
+        let Some(work) = work else { return };
+        let result = work();
+        let end = self.end.lock().take();
+        if let Some((tell, admitted)) = end {
+            // Nobody may be interested any more.
+            let _ = tell.send(result);
+            drop(admitted);
+        }
+    }
+
+    fn give_up(&self) {
+        // In this order: what the work borrows may end once its end is told.
+        let work = self.work.lock().take();
+        drop(work);
+        let end = self.end.lock().take();
+        drop(end);
     }
 }
 
@@ -110,14 +151,23 @@ impl Runtime {
         let engine = Arc::clone(&self.engine);
         let thread = std::thread::Builder::new()
             .name(format!("isobath-{index}"))
-            .spawn(move || match Local::new(engine, index) {
+            .spawn(move || match Local::new(Arc::clone(&engine), index) {
                 Ok(local) => {
                     // Whoever starts the worker waits for this.
                     let _ = tell.send(Ok(()));
                     if all_started.recv().is_ok() {
                         local.register_buffers();
                     }
-                    local.run();
+                    let ran = catch_unwind(AssertUnwindSafe(|| local.run()));
+                    if let Err(payload) = ran {
+                        engine.die(&TaskPanic::of(&*payload).message);
+                    }
+                    if engine.has_died() {
+                        // Nobody resumes the tasks any more. They keep their latches, so that nobody reads what one has
+                        // changed in part, and the buffers of I/O in flight.
+                        local.worker.give_up();
+                        std::mem::forget(local);
+                    }
                 }
                 Err(error) => {
                     let _ = tell.send(Err(error));
@@ -282,47 +332,64 @@ impl Runtime {
     ) -> oneshot::AsyncReceiver<Result<T, Error>> {
         let (tell, done) = oneshot::async_channel();
         let engine = Arc::clone(&self.engine);
-        let task: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
+        let work = move || {
             let result = catch_unwind(AssertUnwindSafe(|| with_local(&engine, work)));
-            let result = result.unwrap_or_else(|payload| {
+            result.unwrap_or_else(|payload| {
                 Err(Error::TaskPanicked {
                     message: TaskPanic::of(&*payload).message,
                 })
-            });
-            // The caller waits and cannot have gone away.
-            let _ = tell.send(result);
-            drop(admitted);
-        });
-        // SAFETY: only the lifetime changes; the caller keeps the borrows valid
-        // until the task has sent its result or was dropped with its sender.
-        let task: Box<dyn FnOnce() + Send + 'static> = unsafe { std::mem::transmute(task) };
+            })
+        };
+        let task: Arc<dyn Work + '_> = Arc::new(Piece::new(work, tell, admitted));
+        // SAFETY: only the lifetime changes. The caller keeps the borrows valid until the receiver has answered, and
+        // then the work is gone: it has run, or was given up, or stands in a task that nobody ever resumes.
+        let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
         let may_block = !self.simulated && !self.is_in_task();
         self.engine.remotes[worker].run(task, may_block);
         done
     }
 
-    /// Runs `work` as a task of worker `worker`, or of the next one in turn.
+    /// Runs `work` as a task of worker `worker`, or of the next one in turn. A task that waits for it before it has
+    /// begun runs it itself: otherwise all tasks that there can be could wait for work that none is left for.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         worker: Option<usize>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
+        let (done, work) = self.start_task(worker, work);
+        let engine = Arc::downgrade(&self.engine);
+        TaskHandle::new(done, work.map(|work| (engine, work)))
+    }
+
+    /// As [`Self::spawn`], on that worker whoever waits for it.
+    pub(crate) fn spawn_there<T: Send + 'static>(
+        &self,
+        worker: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> TaskHandle<T> {
+        TaskHandle::new(self.start_task(Some(worker), work).0, None)
+    }
+
+    fn start_task<T: Send + 'static>(
+        &self,
+        worker: Option<usize>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> (Receiver<T>, Option<Arc<dyn Work>>) {
         let (tell, done) = oneshot::async_channel();
         let in_task = Local::with_current(&self.engine, |local| local.is_some());
         let Ok(admitted) = self.admit(in_task) else {
             drop(tell);
-            return TaskHandle::new(done);
+            return (done, None);
         };
-        let task = Box::new(move || {
+        let work = move || {
             let result = catch_unwind(AssertUnwindSafe(work));
-            // Nobody may be interested any more.
-            let _ = tell.send(result.map_err(|payload| TaskPanic::of(&*payload)));
-            drop(admitted);
-        });
+            result.map_err(|payload| TaskPanic::of(&*payload))
+        };
+        let task: Arc<dyn Work> = Arc::new(Piece::new(work, tell, admitted));
         let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.config.workers;
         let may_block = !in_task && !self.simulated;
-        self.engine.remotes[worker].run(task, may_block);
-        TaskHandle::new(done)
+        self.engine.remotes[worker].run(Arc::clone(&task), may_block);
+        (done, Some(task))
     }
 
     /// Has every worker finish its tasks and end. Idempotent.
@@ -353,6 +420,10 @@ impl Runtime {
         self.simulated
     }
 }
+
+#[cfg(test)]
+#[path = "runtime_tests.rs"]
+mod tests;
 
 /// Calls `work` with the worker on which the caller is a task.
 fn with_local<T>(

@@ -46,7 +46,8 @@ struct Shared {
 /// What closing a store needs, apart from its handles.
 struct Closer {
     runtime: Arc<Runtime>,
-    closed: AtomicBool,
+    /// How closing has ended. Locked while it lasts: who closes a store that is being closed waits.
+    closed: Mutex<Option<Result<(), Error>>>,
 }
 
 /// An open store: named trees on one volume. Clones share it.
@@ -260,7 +261,7 @@ impl Store {
         Store(Arc::new(Shared {
             closer: Arc::new(Closer {
                 runtime: Arc::clone(&runtime),
-                closed: AtomicBool::new(false),
+                closed: Mutex::new(None),
             }),
             runtime,
             paths,
@@ -275,7 +276,7 @@ impl Store {
     /// # Errors
     ///
     /// The first failure to write: what was changed since the last opening is
-    /// lost then, and the store refuses to open. [`Error::CloseInTask`] inside
+    /// lost then, and the store refuses to open. Whoever closes a store that is being closed, or was, is told the same. [`Error::CloseInTask`] inside
     /// a task of this store, which would wait for itself.
     pub fn close(self) -> Result<(), Error> {
         if self.0.runtime.is_in_task() {
@@ -520,7 +521,8 @@ impl Store {
         self.0.runtime.spawn(None, work)
     }
 
-    /// As [`Store::spawn`], on the worker of this index, modulo their number.
+    /// As [`Store::spawn`], on the worker of this index, modulo their number; a task that joins it early runs it itself,
+    /// on its own worker.
     pub fn spawn_on<T: Send + 'static>(
         &self,
         worker: usize,
@@ -583,9 +585,11 @@ fn drop_in_task(local: &Local, name: &str, tree: &TreeState) -> Result<(), Error
 
 impl Closer {
     fn close(&self) -> Result<(), Error> {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
+        let mut closed = self.closed.lock();
+        closed.get_or_insert_with(|| self.close_once()).clone()
+    }
+
+    fn close_once(&self) -> Result<(), Error> {
         let engine = &self.runtime.engine;
         self.runtime.refuse_and_drain();
         engine.stop_publishing();
@@ -602,8 +606,10 @@ impl Closer {
             engine::flush(local)
         });
         self.runtime.stop();
-        let closed = flushed
-            .and_then(|()| engine.writable())
+        // Why the store is poisoned says more than that its workers have ended.
+        let closed = engine
+            .writable()
+            .and(flushed)
             .and_then(|()| engine.last_checkpoint());
         engine.release_volume();
         closed

@@ -3,11 +3,13 @@
 use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use std::time::Instant;
 
-use crate::sched::{Worker, block_on};
+use crate::engine::{Engine, Local};
+use crate::sched::{Work, Worker, block_on};
 
 /// The task panicked; the store goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,17 +39,45 @@ impl TaskPanic {
 /// A task that [`Store::spawn`](crate::Store::spawn) started.
 ///
 /// Await it on any runtime, or [`join`](TaskHandle::join) it. Dropping the
-/// handle lets the task run on.
-#[derive(Debug)]
+/// handle lets the task run on. A task that waits for another one before that has begun runs it in its place.
 #[must_use = "dropping the handle lets the task run on unobserved"]
-pub struct TaskHandle<T>(oneshot::AsyncReceiver<Result<T, TaskPanic>>);
+pub struct TaskHandle<T> {
+    done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
+    work: Option<(Weak<Engine>, Arc<dyn Work>)>,
+}
+
+impl<T> std::fmt::Debug for TaskHandle<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskHandle").finish_non_exhaustive()
+    }
+}
 
 impl<T> TaskHandle<T> {
-    pub(crate) fn new(done: oneshot::AsyncReceiver<Result<T, TaskPanic>>) -> TaskHandle<T> {
-        TaskHandle(done)
+    /// The result comes from `done`; `work`, if given, is what a waiting task of that engine may run.
+    pub(crate) fn new(
+        done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
+        work: Option<(Weak<Engine>, Arc<dyn Work>)>,
+    ) -> TaskHandle<T> {
+        TaskHandle { done, work }
     }
 
-    /// Waits for the task: blocks an ordinary thread, yields inside a task.
+    /// Runs the work here if it has not begun, and this is a task that could keep it from beginning.
+    fn run_here(&self) {
+        let Some((engine, work)) = &self.work else {
+            return;
+        };
+        if !Worker::with_current(|worker| worker.is_some_and(Worker::has_stack)) {
+            return;
+        }
+        let of_this_engine = engine
+            .upgrade()
+            .is_some_and(|engine| Local::with_current(&engine, |local| local.is_some()));
+        if of_this_engine {
+            work.run();
+        }
+    }
+
+    /// Waits for the task: blocks an ordinary thread; inside a task, runs it if it has not begun, and else yields.
     ///
     /// # Errors
     ///
@@ -59,8 +89,12 @@ impl<T> TaskHandle<T> {
 
 impl<T> TaskHandle<Result<T, crate::Error>> {
     /// The task's own result, with everything that can come between as its errors.
-    pub(crate) async fn flat(self) -> Result<T, crate::Error> {
-        match self.0.await {
+    pub(crate) async fn flat(mut self) -> Result<T, crate::Error> {
+        let done = std::future::poll_fn(|context| {
+            self.run_here();
+            Pin::new(&mut self.done).poll(context)
+        });
+        match done.await {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => Err(crate::Error::TaskPanicked {
                 message: panic.message,
@@ -74,7 +108,8 @@ impl<T> Future for TaskHandle<T> {
     type Output = Result<T, TaskPanic>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0)
+        self.run_here();
+        Pin::new(&mut self.done)
             .poll(context)
             .map(|received| received.unwrap_or_else(|_| Err(TaskPanic::closed())))
     }

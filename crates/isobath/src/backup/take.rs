@@ -314,7 +314,7 @@ impl Taking<'_, '_> {
     /// Waits until whatever a task had put into the mapping table is in the log, too: between the two no task yields.
     fn settle_records(&self) -> Result<(), Error> {
         for worker in 0..self.runtime.engine.config.workers {
-            let passed = self.runtime.spawn(Some(worker), || ());
+            let passed = self.runtime.spawn_there(worker, || ());
             passed.join().map_err(|_| Error::Closed)?;
         }
         Ok(())

@@ -81,7 +81,7 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// [`Error::Volume`] where the volume refuses a channel.
+    /// [`Error::Volume`] where the volume refuses a channel, [`Error::Memory`].
     pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<Local>, Error> {
         let config = &engine.config;
         let channel = engine
@@ -93,7 +93,11 @@ impl Local {
             system_tasks: WRITERS + 2 + LOG_WRITERS,
             stack_bytes: config.stack_bytes,
         };
-        let worker = Worker::new(index, limits, Arc::clone(&engine.remotes[index]), channel);
+        let worker = Worker::new(index, limits, Arc::clone(&engine.remotes[index]), channel)
+            .map_err(|source| Error::Memory {
+                what: "the stacks of a worker's tasks",
+                source: Arc::new(source),
+            })?;
         let frames = engine.pool.frames.count() as usize;
         let batch = (frames / (config.workers * 32)).clamp(4, 64);
         let local = Rc::new(Local {
@@ -217,9 +221,9 @@ impl Local {
         progress
     }
 
-    /// Runs until the engine stops and nothing is left to do.
+    /// Runs until the engine stops and nothing is left to do, or a worker has died.
     pub(crate) fn run(&self) {
-        while !self.has_ended() {
+        while !self.engine.has_died() && !self.has_ended() {
             self.step(!self.engine.stopping.load(Ordering::Acquire));
         }
     }

@@ -182,6 +182,8 @@ pub(crate) struct Engine {
     pub(crate) flush_all: AtomicBool,
     /// Workers leave their loops.
     pub(crate) stopping: AtomicBool,
+    /// A worker has ended by a panic; the others end, too.
+    died: AtomicBool,
     pub(crate) segment_waiters: Mutex<Vec<TaskRef>>,
     pub(crate) stall: stall::Stall,
     pub(crate) dirty_waiters: Mutex<Vec<TaskRef>>,
@@ -265,6 +267,7 @@ impl Engine {
             cleaning_wanted: AtomicBool::new(false),
             flush_all: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            died: AtomicBool::new(false),
             segment_waiters: Mutex::new(Vec::new()),
             stall: stall::Stall::default(),
             dirty_waiters: Mutex::new(Vec::new()),
@@ -385,6 +388,24 @@ impl Engine {
             self.wake_all(waiters);
         }
         self.settling_failed();
+    }
+
+    /// A worker has panicked outside its tasks. What its tasks hold nobody ever gives back, so all workers end, and
+    /// whoever waits for a task is told.
+    pub(crate) fn die(&self, message: &str) {
+        self.poison(Error::TaskPanicked {
+            message: format!("a worker: {message}"),
+        });
+        self.died.store(true, Ordering::SeqCst);
+        for remote in &self.remotes {
+            remote.notify();
+        }
+    }
+
+    /// Whether a worker has ended by a panic.
+    #[inline]
+    pub(crate) fn has_died(&self) -> bool {
+        self.died.load(Ordering::SeqCst)
     }
 
     /// `count` frames are no longer dirty nor being written: changes that wait

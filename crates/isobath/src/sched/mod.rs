@@ -10,8 +10,10 @@ mod remote;
 mod task;
 mod worker;
 
-pub(crate) use remote::Remote;
+pub(crate) use remote::{Remote, Work};
 pub(crate) use task::{TaskId, TaskRef, block_on};
+#[cfg(test)]
+pub(crate) use worker::NO_STACKS;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use worker::Stepped;
 pub(crate) use worker::{Duties, Limits, Worker};

@@ -1,14 +1,21 @@
 //! What other threads hold of a worker: its inbox, and the means to wake it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::task::TaskId;
 use crate::canary::{self, Canary};
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 use crate::sync::{Condvar, Mutex, OnceLock};
 
-/// Work for a task of a worker.
-pub(crate) type Work = Box<dyn FnOnce() + Send>;
+/// Work for a task of a worker. Whoever waits for it can hold it, too.
+pub(crate) trait Work: Send + Sync {
+    /// Runs it, unless it has begun already, and tells its result.
+    fn run(&self);
+
+    /// It is not to begin any more, and if it has, it never goes on: whoever waits for it is told.
+    fn give_up(&self);
+}
 
 /// Work that may wait in an inbox before senders are made to wait.
 const INBOX_LIMIT: usize = 1 << 16;
@@ -16,7 +23,7 @@ const INBOX_LIMIT: usize = 1 << 16;
 /// A message to a worker.
 pub(crate) enum Message {
     /// Run this as a task.
-    Run(Work),
+    Run(Arc<dyn Work>),
     /// Resume this parked task.
     Unpark(TaskId),
 }
@@ -59,17 +66,16 @@ impl Remote {
     }
 
     /// Has the worker run `work` as a task; waits while its inbox is full,
-    /// unless the caller must not block. Work for a worker that has ended is
-    /// dropped, which whoever waits for it notices.
-    pub(crate) fn run(&self, work: Work, may_block: bool) {
+    /// unless the caller must not block. Work for a worker that has ended is given up.
+    pub(crate) fn run(&self, work: Arc<dyn Work>, may_block: bool) {
         let mut inbox = self.inbox.lock();
         while may_block && !inbox.closed && inbox.messages.len() >= INBOX_LIMIT {
             self.drained.wait(&mut inbox);
         }
         if inbox.closed {
-            // Dropped without the lock: it may wake others.
+            // Without the lock: it may wake others.
             drop(inbox);
-            drop(work);
+            work.give_up();
             return;
         }
         inbox.messages.push_back(Message::Run(work));
@@ -77,14 +83,18 @@ impl Remote {
         self.notify();
     }
 
-    /// The worker takes no more messages; those that it left are dropped.
+    /// The worker takes no more messages; work among those that it left is given up.
     pub(crate) fn close(&self) {
         let mut inbox = self.inbox.lock();
         inbox.closed = true;
         let left = std::mem::take(&mut inbox.messages);
         drop(inbox);
         self.drained.notify_all();
-        drop(left);
+        for message in left {
+            if let Message::Run(work) = message {
+                work.give_up();
+            }
+        }
     }
 
     /// Has the worker resume a parked task.

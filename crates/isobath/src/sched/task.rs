@@ -10,7 +10,7 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, Yielder};
 use isobath_io::IoError;
 
-use super::remote::Remote;
+use super::remote::{Remote, Work};
 use super::worker::Worker;
 
 pub(super) type Fiber = Coroutine<(), (), (), DefaultStack>;
@@ -23,10 +23,23 @@ pub(crate) struct TaskId {
     pub(super) generation: u32,
 }
 
+#[cfg(test)]
+impl TaskId {
+    /// A task that no worker can have: a worker that is to resume it panics.
+    pub(crate) const IMPOSSIBLE: TaskId = TaskId {
+        slot: u32::MAX,
+        generation: 0,
+    };
+}
+
 /// Where one task lives.
 pub(super) struct Slot {
     pub(super) generation: Cell<u32>,
     pub(super) fiber: Cell<Option<Fiber>>,
+    /// What the fiber runs, if it is user work.
+    pub(super) work: Cell<Option<Arc<dyn Work>>>,
+    /// The end of the fiber's stack.
+    pub(super) stack_limit: Cell<usize>,
     /// Set by the running fiber itself; valid while the fiber lives.
     pub(super) yielder: Cell<*const Yielder<(), ()>>,
     /// I/Os of this task in flight.
@@ -47,6 +60,8 @@ impl Slot {
         Slot {
             generation: Cell::new(0),
             fiber: Cell::new(None),
+            work: Cell::new(None),
+            stack_limit: Cell::new(0),
             yielder: Cell::new(std::ptr::null()),
             pending: Cell::new(0),
             waits_for_io: Cell::new(false),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corosensei::CoroutineResult;
-use corosensei::stack::DefaultStack;
+use corosensei::stack::{DefaultStack, Stack};
 use isobath_io::{Channel, Completion, Io, IoError};
 
 use super::clock;
@@ -68,9 +68,12 @@ pub(crate) struct Worker {
     slots: Vec<Slot>,
     free_slots: RefCell<Vec<u32>>,
     free_system_slots: RefCell<Vec<u32>>,
+    /// Stacks that nobody uses. There is one for every system task and at least one for user work.
     stacks: RefCell<Vec<DefaultStack>>,
+    /// There was no memory for another stack; until a task ends, none is asked for.
+    starved: Cell<bool>,
     ready: RefCell<VecDeque<TaskId>>,
-    waiting_work: RefCell<VecDeque<Work>>,
+    waiting_work: RefCell<VecDeque<Arc<dyn Work>>>,
     backlog: RefCell<VecDeque<Io>>,
     mail: RefCell<VecDeque<Message>>,
     completions: RefCell<Vec<Completion>>,
@@ -81,6 +84,20 @@ pub(crate) struct Worker {
     /// State of the generator that orders ready tasks; 0 takes them in turn.
     order: Cell<u64>,
     pub(crate) counters: WorkerCounters,
+}
+
+fn new_stack(bytes: usize) -> std::io::Result<DefaultStack> {
+    #[cfg(test)]
+    if NO_STACKS.get() {
+        return Err(std::io::ErrorKind::OutOfMemory.into());
+    }
+    DefaultStack::new(bytes)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// As if there were no memory for stacks, on this thread.
+    pub(crate) static NO_STACKS: Cell<bool> = const { Cell::new(false) };
 }
 
 thread_local! {
@@ -116,15 +133,21 @@ impl Drop for Worker {
 
 impl Worker {
     /// A worker on `channel`; call it on the thread that will step it.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the stacks of the system tasks and of one that runs user work.
     pub(crate) fn new(
         index: usize,
         limits: Limits,
         remote: Arc<Remote>,
         channel: Box<dyn Channel>,
-    ) -> Worker {
+    ) -> std::io::Result<Worker> {
+        let stacks = (0..=limits.system_tasks).map(|_| new_stack(limits.stack_bytes));
+        let stacks = stacks.collect::<std::io::Result<Vec<_>>>()?;
         remote.set_waker(channel.waker());
         let all = limits.tasks + limits.system_tasks;
-        Worker {
+        Ok(Worker {
             index,
             limits,
             remote,
@@ -132,7 +155,8 @@ impl Worker {
             slots: (0..all).map(|_| Slot::new()).collect(),
             free_slots: RefCell::new((0..limits.tasks as u32).rev().collect()),
             free_system_slots: RefCell::new((limits.tasks as u32..all as u32).rev().collect()),
-            stacks: RefCell::new(Vec::new()),
+            stacks: RefCell::new(stacks),
+            starved: Cell::new(false),
             ready: RefCell::new(VecDeque::with_capacity(all)),
             waiting_work: RefCell::new(VecDeque::new()),
             backlog: RefCell::new(VecDeque::new()),
@@ -143,7 +167,7 @@ impl Worker {
             live_user_tasks: Cell::new(0),
             order: Cell::new(0),
             counters: WorkerCounters::default(),
-        }
+        })
     }
 
     /// Calls `with` with the worker that is being stepped on this thread.
@@ -165,6 +189,15 @@ impl Worker {
         Some(TaskRef {
             remote: Arc::clone(&self.remote),
             task,
+        })
+    }
+
+    /// Whether a task runs and has half of its stack before it.
+    pub(crate) fn has_stack(&self) -> bool {
+        let here = 0_u8;
+        self.running.get().is_some_and(|task| {
+            let limit = self.slots[task.slot as usize].stack_limit.get();
+            (&raw const here).addr() - limit > self.limits.stack_bytes / 2
         })
     }
 
@@ -398,22 +431,33 @@ impl Worker {
     pub(crate) fn spawn_system(&self, work: Box<dyn FnOnce()>) -> bool {
         let slot = self.free_system_slots.borrow_mut().pop();
         slot.is_some_and(|slot| {
-            self.start(slot, work);
-            true
+            let stack = self.stacks.borrow_mut().pop();
+            let starts = stack.is_some();
+            match stack {
+                Some(stack) => self.start(slot, stack, work),
+                None => self.free_system_slots.borrow_mut().push(slot),
+            }
+            starts
         })
     }
 
-    fn start(&self, slot: u32, work: Box<dyn FnOnce()>) {
-        let stack = self
-            .stacks
-            .borrow_mut()
-            .pop()
-            .map_or_else(|| DefaultStack::new(self.limits.stack_bytes), Ok);
-        let stack = match stack {
-            Ok(stack) => stack,
-            Err(error) => panic!("no memory for a task's stack: {error}"),
-        };
+    /// A stack for user work, if there is memory for it.
+    fn user_stack(&self) -> Option<DefaultStack> {
+        let mut stacks = self.stacks.borrow_mut();
+        // The system tasks' are theirs.
+        if stacks.len() > self.free_system_slots.borrow().len() {
+            return stacks.pop();
+        }
+        let stack = new_stack(self.limits.stack_bytes).ok();
+        self.starved.set(stack.is_none());
+        stack
+    }
+
+    fn start(&self, slot: u32, stack: DefaultStack, work: impl FnOnce() + 'static) {
         let yielder_cell = std::ptr::from_ref(&self.slots[slot as usize].yielder);
+        self.slots[slot as usize]
+            .stack_limit
+            .set(stack.limit().get());
         let fiber: Fiber = Fiber::with_stack(stack, move |yielder, ()| {
             // SAFETY: the slot outlives its fiber: both belong to the worker,
             // which drains its tasks before it is dropped.
@@ -457,8 +501,9 @@ impl Worker {
         progress |= duties.housekeep(self);
         self.push_backlog();
         // Tasks that ended in this very step have made room for work that waits.
-        let can_start =
-            !self.waiting_work.borrow().is_empty() && !self.free_slots.borrow().is_empty();
+        let can_start = !self.waiting_work.borrow().is_empty()
+            && !self.free_slots.borrow().is_empty()
+            && !self.starved.get();
         let sleep = block && self.ready.borrow().is_empty() && !can_start;
         let reaped = self.poll(sleep.then(|| duties.longest_sleep()));
         progress |= reaped > 0;
@@ -494,16 +539,33 @@ impl Worker {
 
     fn start_waiting_work(&self) {
         loop {
-            if self.waiting_work.borrow().is_empty() {
+            if self.starved.get() || self.free_slots.borrow().is_empty() {
                 return;
             }
-            let Some(slot) = self.free_slots.borrow_mut().pop() else {
+            let Some(work) = self.waiting_work.borrow_mut().pop_front() else {
                 return;
             };
-            let work = self.waiting_work.borrow_mut().pop_front();
-            if let Some(work) = work {
-                self.start(slot, work);
+            let Some(stack) = self.user_stack() else {
+                // Some task runs user work: while none did, there was its stack. It goes on when that ends.
+                self.waiting_work.borrow_mut().push_front(work);
+                return;
+            };
+            let slot = self.free_slots.borrow_mut().pop();
+            if let Some(slot) = slot {
+                self.slots[slot as usize].work.set(Some(Arc::clone(&work)));
+                self.start(slot, stack, move || work.run());
             }
+        }
+    }
+
+    /// Gives up all user work: what has begun, too, is never resumed. The worker is not to be stepped any more, nor to
+    /// be dropped: its tasks stay where they are, with all that they hold.
+    pub(crate) fn give_up(&self) {
+        self.remote.close();
+        let waiting = self.waiting_work.take();
+        let running = self.slots.iter().filter_map(|slot| slot.work.take());
+        for work in waiting.into_iter().chain(running) {
+            work.give_up();
         }
     }
 
@@ -567,6 +629,8 @@ impl Worker {
         slot.parked.set(false);
         slot.unparked.set(false);
         *slot.error.borrow_mut() = None;
+        slot.work.set(None);
+        self.starved.set(false);
         self.stacks.borrow_mut().push(fiber.into_stack());
         if (task.slot as usize) < self.limits.tasks {
             self.free_slots.borrow_mut().push(task.slot);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::Gate;
 use super::snapshots::Registered;
-use super::versions::{CommitNumber, Versions};
+use super::versions::{CommitNumber, Versions, is_range};
 use crate::Error;
 use crate::btree::TreeId;
 
@@ -78,6 +78,15 @@ impl ReadSet {
         lower: Bound<Vec<u8>>,
         upper: Bound<Vec<u8>>,
     ) {
+        let bounds = (
+            lower.as_ref().map(Vec::as_slice),
+            upper.as_ref().map(Vec::as_slice),
+        );
+        // A range that holds no key says nothing, and is not to be joined to one that does: its end may lie before
+        // its start.
+        if !is_range(bounds) {
+            return;
+        }
         let reads = self.of(tree);
         if reads.all {
             return;
@@ -157,6 +166,8 @@ fn adjoins(end: &Bound<Vec<u8>>, start: &Bound<Vec<u8>>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::log::Log;
     use crate::page::Lsn;
@@ -207,6 +218,51 @@ mod tests {
             reads.validate(&versions, &snapshot, Some(number)),
             Err(Error::Conflict { tree, key }) if tree == "t" && key == b"rr"
         ));
+    }
+
+    fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
+        prop_oneof![
+            Just(Bound::Unbounded),
+            (0..8_u8).prop_map(|key| Bound::Included(vec![key])),
+            (0..8_u8).prop_map(|key| Bound::Excluded(vec![key])),
+        ]
+    }
+
+    proptest! {
+        /// A key conflicts exactly if one of the ranges, each taken for itself, holds it.
+        #[test]
+        fn ranges_in_any_order_count_as_each_of_them_does(
+            ranges in prop::collection::vec((bound(), bound()), 1..8),
+        ) {
+            let log = Log::off(Lsn(800));
+            let tracker = Tracker::new(1, 1);
+            let snapshot = Snapshots::new().begin(&log, &tracker, || Err(())).unwrap();
+            let (name, gate) = (Arc::from("t"), Arc::new(Gate::default()));
+            let tree = TreeRead { tree: TreeId(4), name: &name, gate: &gate };
+            let mut reads = ReadSet::default();
+            for (lower, upper) in &ranges {
+                reads.add_range(tree, lower.clone(), upper.clone());
+            }
+            for key in 0..8_u8 {
+                let versions = Versions::new(1 << 20);
+                let by = versions.commit_number();
+                versions.add(TreeId(4), &[key], (OldValue::Absent, 0), by);
+                let holds = |(lower, upper): &(Bound<Vec<u8>>, Bound<Vec<u8>>)| {
+                    let starts = match lower {
+                        Bound::Unbounded => true,
+                        Bound::Included(lower) => lower[0] <= key,
+                        Bound::Excluded(lower) => lower[0] < key,
+                    };
+                    starts && match upper {
+                        Bound::Unbounded => true,
+                        Bound::Included(upper) => key <= upper[0],
+                        Bound::Excluded(upper) => key < upper[0],
+                    }
+                };
+                let conflicts = reads.validate(&versions, &snapshot, None).is_err();
+                prop_assert_eq!(conflicts, ranges.iter().any(holds), "key {}", key);
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,155 @@
+//! What becomes of those who wait where there is no room for a task, no memory, or no worker any more.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use isobath_io::Volume;
+
+use crate::sched::{NO_STACKS, TaskId};
+use crate::{Error, Options, Simulation, Store, Tree};
+
+fn options() -> Options {
+    Options::new().pool_bytes(8 << 20).workers(1)
+}
+
+fn load(tree: &Tree) -> Result<u64, Error> {
+    let value = |n: u32| vec![7; if n.is_multiple_of(40) { 5000 } else { 50 }];
+    tree.bulk_load((0..200_u32).map(|n| (n.to_be_bytes(), value(n))))
+}
+
+#[test]
+fn tasks_that_fill_all_slots_can_wait_for_other_tasks() {
+    let options = options().tasks_per_worker(2);
+    let simulation = Simulation::new(Volume::in_memory(0, None), &options, 3).unwrap();
+    let store = simulation.store().clone();
+    let trees: Vec<Tree> = (0..4)
+        .map(|n| store.create_tree(&format!("t{n}")).unwrap())
+        .collect();
+    let tasks = trees.iter().cloned().map(|tree| {
+        let store = store.clone();
+        simulation.spawn(0, move || {
+            let joined = store.spawn(|| store_free(3)).join().unwrap();
+            let mut read = pin!(tree.insert_async(b"", b"v"));
+            let read = match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(done) => done,
+                Poll::Pending => panic!("a task waits for one that may never run"),
+            };
+            read.and_then(|()| load(&tree))
+                .map(|loaded| loaded + joined)
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        assert_eq!(task.join().unwrap().unwrap(), 203);
+    }
+    for tree in &trees {
+        assert_eq!(tree.range(..).count(), 201);
+    }
+    drop(store);
+    simulation.close().unwrap();
+}
+
+fn store_free(n: u64) -> u64 {
+    crate::yield_now();
+    n
+}
+
+#[test]
+fn a_load_in_a_task_that_fails_or_panics_leaves_nothing() {
+    let simulation = Simulation::new(Volume::in_memory(0, None), &options(), 5).unwrap();
+    let tree = simulation.store().create_tree("t").unwrap();
+    let loaded = tree.clone();
+    let unordered = simulation.spawn(0, move || loaded.bulk_load([(b"b", b"1"), (b"a", b"2")]));
+    assert!(matches!(
+        unordered.join().unwrap(),
+        Err(Error::LoadOrder { .. })
+    ));
+    let loaded = tree.clone();
+    let panicked = simulation.spawn(0, move || {
+        let records = (0..1000_u32).map(|n| {
+            assert!(n < 700, "no more");
+            (n.to_be_bytes(), [1; 100])
+        });
+        loaded.bulk_load(records)
+    });
+    assert!(panicked.join().unwrap_err().message.contains("no more"));
+    assert_eq!(tree.range(..).count(), 0);
+    let report = simulation.store().check(&mut |_, _| ()).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
+    simulation.close().unwrap();
+}
+
+#[test]
+fn without_memory_for_stacks_work_waits_for_other_work() {
+    let simulation = Simulation::new(Volume::in_memory(0, None), &options(), 7).unwrap();
+    let tree = simulation.store().create_tree("t").unwrap();
+    NO_STACKS.set(true);
+    let tasks: Vec<_> = (0..40_u32)
+        .map(|n| {
+            let tree = tree.clone();
+            simulation.spawn(0, move || {
+                crate::yield_now();
+                tree.insert(&n.to_be_bytes(), b"v")
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.join().unwrap().unwrap();
+    }
+    NO_STACKS.set(false);
+    assert_eq!(tree.range(..).count(), 40);
+    simulation.close().unwrap();
+}
+
+#[test]
+fn who_waits_for_a_worker_that_panics_is_told() {
+    let store = Store::in_memory(&options().workers(2).tasks_per_worker(4)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    // More than run at a time: some have begun, some have not.
+    let tasks: Vec<_> = (0..20)
+        .map(|n| {
+            store.spawn_on(n, || {
+                crate::sleep_until(Instant::now() + Duration::from_secs(1 << 20));
+            })
+        })
+        .collect();
+    let waiting = std::thread::spawn({
+        let runtime = std::sync::Arc::clone(store.runtime());
+        move || {
+            runtime.run(|local| {
+                local.worker.park();
+                Ok(())
+            })
+        }
+    });
+    store.runtime().engine.remotes[0].unpark(TaskId::IMPOSSIBLE);
+    for task in tasks {
+        assert!(task.join().is_err());
+    }
+    assert!(waiting.join().unwrap().is_err());
+    assert!(tree.insert(b"k", b"v").is_err());
+    assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
+}
+
+#[test]
+fn whoever_closes_second_waits_for_the_first() {
+    for _ in 0..20 {
+        let store = Store::in_memory(&options().log_bytes(4 << 20)).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        (0..200_u32).for_each(|n| tree.insert(&n.to_be_bytes(), &[1; 500]).unwrap());
+        let other = store.clone();
+        let engine = std::sync::Arc::clone(&store.runtime().engine);
+        let ended = move |closed: Result<(), Error>| {
+            closed.unwrap();
+            assert!(
+                engine.volume().is_err(),
+                "closed, and yet the volume is in use"
+            );
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| ended(other.close()));
+            ended(store.close());
+        });
+    }
+}
