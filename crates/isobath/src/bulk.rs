@@ -74,9 +74,9 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     let engine = std::sync::Arc::clone(&runtime.engine);
     let task = runtime.spawn(None, move || {
         Local::with_current(&engine, |local| match local {
-            Some(local) => {
-                load_in_task(local, &state, |loader| take_parcels(local, &state, loader, parcels))
-            }
+            Some(local) => load_in_task(local, &state, |loader| {
+                take_parcels(local, &state, loader, parcels)
+            }),
             None => Err(Error::Closed),
         })
     });
@@ -138,7 +138,9 @@ fn load_here<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     let mut panicked = None;
     let loaded = load_in_task(local, tree, |loader| {
         // A panic of the caller's iterator goes on once the load is given up.
-        let taken = catch_unwind(AssertUnwindSafe(|| take_records(local, tree, loader, records)));
+        let taken = catch_unwind(AssertUnwindSafe(|| {
+            take_records(local, tree, loader, records)
+        }));
         taken.unwrap_or_else(|payload| {
             panicked = Some(payload);
             Ok(false)

@@ -48,6 +48,8 @@ pub enum Canary {
     KeepPromisesOfEndedPages,
     /// The chunks of a loaded value belong to the value instead of the load.
     LoadValuesApart,
+    /// A synced commit is seen once it is applied, before it is durable.
+    ShowEarly,
 }
 
 #[cfg(any(test, feature = "simulation"))]

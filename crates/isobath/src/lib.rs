@@ -22,6 +22,7 @@ mod range;
 mod recovery;
 mod runtime;
 mod salvage;
+mod scan;
 mod sched;
 mod sim;
 mod small;

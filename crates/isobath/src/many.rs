@@ -6,8 +6,9 @@ use crate::btree::{Batch, Lookup, ValueKind};
 use crate::engine::Local;
 use crate::page::PageId;
 use crate::runtime::Job;
-use crate::sync::Mutex;
 use crate::tree::{Tree, get_in_task};
+use crate::txn::Verdict;
+use crate::txn::versions::OldValue;
 
 /// Keys that are looked up before their values are handed out.
 const BATCH_KEYS: usize = 512;
@@ -33,14 +34,13 @@ pub(crate) fn get_each(
         let transactions = &engine.transactions;
         for (at, lookup) in batch.lookups().iter().enumerate() {
             match lookup {
-                Lookup::Absent | Lookup::Found(ValueKind::Inline, _)
-                    if transactions.is_half_applied(tree.state.tree.id, part[at]) =>
-                {
-                    missing.push((first + at, PageId(0)));
-                }
-                Lookup::Absent => each(first + at, None),
-                Lookup::Found(ValueKind::Inline, _) => {
-                    each(first + at, batch.value(at).map(|value| value.bytes));
+                Lookup::Absent | Lookup::Found(ValueKind::Inline, _) => {
+                    match transactions.judge(tree.state.tree.id, part[at]) {
+                        Verdict::Leaf => each(first + at, batch.value(at).map(|value| value.bytes)),
+                        Verdict::Older(OldValue::Absent) => each(first + at, None),
+                        Verdict::Older(OldValue::Inline(old)) => each(first + at, Some(&old)),
+                        _ => missing.push((first + at, PageId(0))),
+                    }
                 }
                 Lookup::NotResident(page) => missing.push((first + at, *page)),
                 // Large, or being changed: read on its own, as what is half applied above.

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use crate::Error;
 use crate::btree::{Cursor, Direction, ValueKind};
 use crate::engine::{InlineContext, TaskContext};
+use crate::transaction::scan_seen;
 use crate::tree::{Tree, read_entry};
 
 /// Records that are fetched at a time, and bytes after which a batch ends.
@@ -56,6 +57,9 @@ impl Range {
             Direction::Forward => self.front.take(),
             Direction::Reverse => self.back.take(),
         };
+        if self.tree.needs_versions() {
+            return self.fetch_seen(direction);
+        }
         let mut cursor = kept.unwrap_or_else(|| self.cursor(direction));
         let mut batch = Batch::default();
         let inline = InlineContext::new(&self.tree.runtime.engine);
@@ -105,10 +109,28 @@ impl Range {
                 Ok(())
             })?;
         }
+        if self.tree.needs_versions() {
+            return self.fetch_seen(direction);
+        }
         match direction {
             Direction::Forward => self.front = Some(cursor),
             Direction::Reverse => self.back = Some(cursor),
         }
+        self.tree.await_rest()?;
+        Ok(batch.records)
+    }
+
+    /// As [`Range::fetch`], while commits are in flight that nobody may see yet.
+    fn fetch_seen(&self, direction: Direction) -> Result<VecDeque<Record>, Error> {
+        let bounds = (
+            self.lower.as_ref().map(Vec::as_slice),
+            self.upper.as_ref().map(Vec::as_slice),
+        );
+        let mut batch = Batch::default();
+        scan_seen(&self.tree, bounds, direction, |key, value| {
+            batch.push(key.to_vec(), value.to_vec());
+            !batch.is_full()
+        })?;
         self.tree.await_rest()?;
         Ok(batch.records)
     }

@@ -153,3 +153,30 @@ fn whoever_closes_second_waits_for_the_first() {
         });
     }
 }
+
+#[test]
+fn callbacks_run_where_they_were_given() {
+    let store = Store::in_memory(&options().workers(2)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let (count, length) = (40_u32, 100_000);
+    for n in 0..count {
+        tree.insert(&n.to_be_bytes(), &vec![n as u8; length])
+            .unwrap();
+    }
+    // Large values are read by workers, more than they hand over at a time.
+    let keys: Vec<_> = (0..=count).map(u32::to_be_bytes).collect();
+    let here = std::thread::current().id();
+    let mut seen = vec![None; keys.len()];
+    tree.get_each(&keys, |at, value| {
+        assert_eq!(std::thread::current().id(), here);
+        tree.get(&keys[at]).unwrap();
+        let old = seen[at].replace(value.map(|value| (value.len(), value.first().copied())));
+        assert!(old.is_none(), "told twice");
+    })
+    .unwrap();
+    for (at, seen) in seen.iter().enumerate() {
+        let expected = (at < count as usize).then_some((length, Some(at as u8)));
+        assert_eq!(*seen, Some(expected));
+    }
+    store.close().unwrap();
+}

@@ -14,7 +14,6 @@ use crate::pagestore::PageTrace;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::task::TaskHandle;
 use crate::transaction::{Snapshot, Transaction, TransactionOptions};
 use crate::tree::{Tree, TreeState};

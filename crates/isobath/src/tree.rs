@@ -9,8 +9,12 @@ use crate::engine::{Counters, InlineContext, Local, TaskContext};
 use crate::extent::{self, Extent};
 use crate::range::Range;
 use crate::runtime::Runtime;
-use crate::txn::Gate;
+use crate::scan::{Scan, behind};
+use crate::transaction;
 use crate::txn::commit::{self, Change};
+use crate::txn::unseen::Visibility;
+use crate::txn::versions::OldValue;
+use crate::txn::{Gate, Verdict};
 use crate::value::{ValueReader, ValueWriter};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
@@ -101,14 +105,33 @@ impl Tree {
             return self.found(self.explain(result)?);
         }
         let found = tree.get(&InlineContext::new(engine), key, value);
-        match found {
-            Ok(None | Some(ValueKind::Inline))
-                if !engine.transactions.is_half_applied(tree.id, key) =>
-            {
-                self.found(matches!(found, Ok(Some(_))))
+        if let Ok(found @ (None | Some(ValueKind::Inline))) = found {
+            match engine.transactions.judge(tree.id, key) {
+                Verdict::Leaf => return self.found(found.is_some()),
+                Verdict::Older(old @ (OldValue::Absent | OldValue::Inline(_))) => {
+                    return self.found(old.take(value).is_some());
+                }
+                _ => (),
             }
-            // A page miss, a chunk to read, something to wait for or to report.
-            _ => self.found(self.run(|local| get_in_task(local, tree, key, value))?),
+        }
+        // A page miss, a chunk to read, something to wait for or to report.
+        self.found(self.run(|local| get_in_task(local, tree, key, value))?)
+    }
+
+    /// As [`Tree::get_into`], for whoever has a snapshot, and asks the version store afterwards.
+    pub(crate) fn get_newest(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let engine = &self.runtime.engine;
+        let transactions = &engine.transactions;
+        let is_late = transactions.visibility() == Visibility::Durable;
+        if !is_late || transactions.unseen.is_in_parts() || self.runtime.is_in_task() {
+            return self.get_into(key, value);
+        }
+        self.alive()?;
+        match self.state.tree.get(&InlineContext::new(engine), key, value) {
+            Ok(found @ (None | Some(ValueKind::Inline))) if !transactions.unseen.is_in_parts() => {
+                self.found(found.is_some())
+            }
+            _ => self.get_into(key, value),
         }
     }
 
@@ -134,13 +157,14 @@ impl Tree {
         let mut value = Vec::new();
         let engine = &self.runtime.engine;
         match tree.get(&InlineContext::new(engine), key, &mut value) {
-            Ok(found) if !engine.transactions.is_half_applied(tree.id, key) => {
+            Ok(found) if matches!(engine.transactions.judge(tree.id, key), Verdict::Leaf) => {
                 self.found(found.is_some())
             }
             _ => self.found(self.run(|local| {
                 let transactions = &local.engine.transactions;
-                transactions.read_one(local, tree.id, key, || {
-                    Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some())
+                transactions.read_one(local, tree.id, key, |old| match old {
+                    Some(old) => Ok(old != OldValue::Absent),
+                    None => Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some()),
                 })
             })?),
         }
@@ -226,18 +250,22 @@ impl Tree {
         })
     }
 
+    /// Whether leaves alone may tell what nobody may see yet. Asked after they were read.
+    #[inline]
+    pub(crate) fn needs_versions(&self) -> bool {
+        let transactions = &self.runtime.engine.transactions;
+        transactions.unseen.is_any() && transactions.visibility() == Visibility::Durable
+    }
+
     /// Ends a scan: waits for the rest of the commits that it may have seen the
     /// beginning of.
     pub(crate) fn await_rest(&self) -> Result<(), Error> {
         self.found(())?;
         let transactions = &self.runtime.engine.transactions;
-        if !transactions.is_applying() {
+        if !transactions.has_rest() {
             return Ok(());
         }
-        self.run(|local| {
-            transactions.await_rest(local);
-            Ok(())
-        })
+        self.run(|local| transactions.await_rest(local))
     }
 
     /// As [`Tree::scan`], by descending keys.
@@ -260,54 +288,22 @@ impl Tree {
         limit: Option<usize>,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        self.visit_in(bounds, direction, limit, visit)?;
-        self.await_rest()
-    }
-
-    fn visit_in<'k>(
-        &self,
-        bounds: impl RangeBounds<&'k [u8]>,
-        direction: Direction,
-        limit: Option<usize>,
-        mut visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
-    ) -> Result<(), Error> {
-        self.alive()?;
-        let lower = bounds.start_bound().map(|key| *key);
-        let upper = bounds.end_bound().map(|key| *key);
-        let mut cursor = Cursor::new(self.state.tree, lower, upper, direction);
+        let bounds = (
+            bounds.start_bound().map(|key| *key),
+            bounds.end_bound().map(|key| *key),
+        );
+        let mut visit = visit;
+        let mut cursor = Cursor::new(self.state.tree, bounds.0, bounds.1, direction);
         if let Some(limit) = limit {
             cursor.limit(limit);
         }
-        let engine = &self.runtime.engine;
-        let in_task = Local::with_current(engine, |local| local.is_some());
-        if !in_task {
-            let ctx = InlineContext::new(engine);
-            loop {
-                match cursor.next(&ctx) {
-                    Ok(None) => return Ok(()),
-                    Ok(Some(entry)) if entry.value.kind == ValueKind::Inline => {
-                        let transactions = &engine.transactions;
-                        transactions.check_whole(engine, self.state.tree.id, entry.key)?;
-                        if !visit(entry.key, entry.value.bytes) {
-                            return Ok(());
-                        }
-                    }
-                    Ok(Some(entry)) => {
-                        let (key, value) = (entry.key, entry.value);
-                        let mut bytes = Vec::new();
-                        let tree = self.state.tree;
-                        let found =
-                            self.run(|local| read_entry(local, tree, key, value, &mut bytes))?;
-                        if found && !visit(key, &bytes) {
-                            return Ok(());
-                        }
-                    }
-                    Err(_) => break,
-                }
-            }
+        let mut scan = Scan::new(self, cursor);
+        scan.leaves(&mut visit)?;
+        if scan.needs_versions {
+            let bounds = behind(bounds, direction, scan.last());
+            transaction::scan_seen(self, bounds, direction, visit)?;
         }
-        let tree = self.state.tree;
-        self.run(|local| scan_in_task(local, tree, &mut cursor, &mut visit))
+        self.await_rest()
     }
 
     /// The values of all `keys`, in their order. Cache misses and page faults
@@ -515,8 +511,16 @@ pub(crate) fn get_in_task(
     value: &mut Vec<u8>,
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
-    transactions.read_one(local, tree.id, key, || {
-        read_in_task(local, tree, key, value)
+    transactions.read_one(local, tree.id, key, |old| {
+        match old.map(|old| old.take(value)) {
+            None => read_in_task(local, tree, key, value),
+            Some(None) => Ok(false),
+            Some(Some(ValueKind::Inline)) => Ok(true),
+            Some(Some(ValueKind::Extent)) => {
+                let descriptor = std::mem::take(value);
+                read_value(local, ValueRef::extent(&descriptor), value).map(|()| true)
+            }
+        }
     })
 }
 
@@ -636,29 +640,4 @@ fn remove_in_task(local: &Local, tree: &TreeState, key: &[u8]) -> Result<bool, E
     let existed = commit::change_one(local, change, durability, |old| old.is_some())?;
     Counters::add(&local.engine.counters.user_bytes, key.len() as u64);
     Ok(existed)
-}
-
-fn scan_in_task(
-    local: &Local,
-    tree: btree::Tree,
-    cursor: &mut Cursor,
-    visit: &mut (impl FnMut(&[u8], &[u8]) -> bool + Send),
-) -> Result<(), Error> {
-    let ctx = TaskContext { local };
-    let mut bytes = Vec::new();
-    let transactions = &local.engine.transactions;
-    while let Some(entry) = cursor.next(&ctx)? {
-        transactions.check_whole(&local.engine, tree.id, entry.key)?;
-        let go_on = match entry.value.kind {
-            ValueKind::Inline => visit(entry.key, entry.value.bytes),
-            ValueKind::Extent => {
-                !read_entry(local, tree, entry.key, entry.value, &mut bytes)?
-                    || visit(entry.key, &bytes)
-            }
-        };
-        if !go_on {
-            break;
-        }
-    }
-    Ok(())
 }

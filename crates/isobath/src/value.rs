@@ -173,9 +173,13 @@ impl ValueReader {
         let inner = tree.state.tree;
         let found = tree.run(|local| {
             let transactions = &local.engine.transactions;
-            transactions.read_one(local, inner.id, key, || {
+            transactions.read_one(local, inner.id, key, |old| {
                 let mut value = Vec::new();
-                Ok(match inner.get(&TaskContext { local }, key, &mut value)? {
+                let found = match old {
+                    None => inner.get(&TaskContext { local }, key, &mut value)?,
+                    Some(old) => old.take(&mut value),
+                };
+                Ok(match found {
                     None => None,
                     Some(ValueKind::Inline) => Some((value, None)),
                     Some(ValueKind::Extent) => {

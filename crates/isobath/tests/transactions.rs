@@ -276,6 +276,65 @@ fn savepoints_undo_what_came_after_them() {
 }
 
 #[test]
+fn savepoints_in_any_order_undo_as_copies_would() {
+    let (store, tree) = store();
+    let mut random = common::Random::new(11);
+    for _ in 0..40 {
+        let mut transaction = store.begin().unwrap();
+        let mut now = std::collections::BTreeMap::new();
+        let mut kept: Vec<(isobath::Savepoint, std::collections::BTreeMap<_, _>)> = Vec::new();
+        for _ in 0..60 {
+            let one = key(random.below(5));
+            match random.below(8) {
+                0 | 1 => kept.push((transaction.savepoint(), now.clone())),
+                2 if !kept.is_empty() => {
+                    let at = random.below(kept.len() as u64) as usize;
+                    transaction.rollback_to(kept[at].0).unwrap();
+                    now = kept[at].1.clone();
+                    kept.truncate(at + 1);
+                }
+                3 => {
+                    transaction.remove(&tree, &one).unwrap();
+                    now.remove(&one);
+                }
+                _ => {
+                    let length = random.one_of(&[10, 10, 3000]);
+                    let new = value(random.below(100), length);
+                    transaction.insert(&tree, &one, &new).unwrap();
+                    now.insert(one, new);
+                }
+            }
+            for n in 0..5 {
+                let found = transaction.get(&tree, &key(n)).unwrap();
+                assert_eq!(found.as_ref(), now.get(&key(n)));
+            }
+        }
+    }
+    assert_sound(&store, None);
+    store.close().unwrap();
+}
+
+#[test]
+fn what_savepoints_keep_is_bounded() {
+    let (store, tree) = store();
+    let mut transaction = store.begin().unwrap();
+    // However often a key changes between two of them, they keep it once.
+    transaction.savepoint();
+    for n in 0..50_000 {
+        transaction.insert(&tree, b"k", &value(n, 900)).unwrap();
+    }
+    let refused = (0..50_000).find_map(|n| {
+        transaction.savepoint();
+        transaction.insert(&tree, b"k", &value(n, 900)).err()
+    });
+    assert!(matches!(refused, Some(Error::TransactionTooLarge { .. })));
+    // The last value is one that was not refused.
+    assert!(transaction.get(&tree, b"k").unwrap().is_some());
+    drop(transaction);
+    store.close().unwrap();
+}
+
+#[test]
 fn a_rollback_leaves_nothing_behind() {
     let (store, tree) = store();
     tree.insert(b"big", &value(9, 50_000)).unwrap();

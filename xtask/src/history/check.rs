@@ -104,9 +104,12 @@ impl Checker<'_> {
         2 * self.history.transactions.len() + at
     }
 
-    /// A second clock, for operations outside transactions only: what they saw may
-    /// be ahead of the newest snapshot, but they never go back.
+    /// The clock of operations outside transactions. Where these may be ahead of the newest snapshot it is a second
+    /// one, and they never go back.
     fn read_clock_node(&self, at: usize) -> usize {
+        if self.history.shown_late {
+            return self.clock_node(at);
+        }
         self.clock_node(self.ends.len() + at)
     }
 
@@ -128,7 +131,9 @@ impl Checker<'_> {
         }
         for at in 0..self.ends.len() {
             let (from, to) = (self.clock_node(at), self.read_clock_node(at));
-            self.graph.add(from, to, Edge::Time);
+            if from != to {
+                self.graph.add(from, to, Edge::Time);
+            }
         }
         for index in 0..self.history.transactions.len() {
             let (begin, asked, end, single, looks) = {
@@ -341,6 +346,9 @@ impl Checker<'_> {
                 self.graph.add(self.commit(index), node, Edge::Durable);
             }
         }
+        for writer in self.shown_to_last() {
+            self.graph.add(self.commit(writer), node, Edge::Durable);
+        }
         let mut keys: Vec<Key> = self.versions.chains.keys().copied().collect();
         keys.extend(last.keys());
         keys.sort_unstable();
@@ -356,6 +364,28 @@ impl Checker<'_> {
                 }
             }
         }
+    }
+
+    /// Commits that were to be durable before anybody saw them, and that somebody saw.
+    fn shown_to_last(&self) -> Vec<usize> {
+        if !self.history.shown_late {
+            return Vec::new();
+        }
+        let readers = self.history.transactions.iter().enumerate();
+        let mut shown: Vec<usize> = readers
+            .flat_map(|(reader, t)| t.reads.iter().map(move |read| (reader, read.seen)))
+            .filter_map(|(reader, seen)| match seen {
+                Seen::Version(version) => {
+                    let origin = self.versions.origins.get(&version)?;
+                    origin.writer.filter(|&writer| writer != reader)
+                }
+                Seen::Absent => None,
+            })
+            .filter(|&writer| self.transaction(writer).durable)
+            .collect();
+        shown.sort_unstable();
+        shown.dedup();
+        shown
     }
 
     // ---- findings --------------------------------------------------------------

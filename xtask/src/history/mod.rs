@@ -124,6 +124,9 @@ pub(crate) struct History {
     /// All records after everything, as the last reader found them: those with
     /// a value. After a crash, what recovery brought back.
     pub(crate) last: Option<BTreeMap<Key, Version>>,
+    /// The store shows a commit once it is durable: what anybody saw lasts, and all readers see commits in one order.
+    /// Else an operation outside transactions may be ahead of the newest snapshot, and ahead of the drive.
+    pub(crate) shown_late: bool,
     /// Records that the last reader could not read.
     pub(crate) unreadable: BTreeSet<Key>,
     clock: u64,
@@ -135,6 +138,11 @@ impl History {
             initial,
             ..History::default()
         }
+    }
+
+    /// The same, of a store that shows a commit once it is durable, or does not.
+    pub(crate) fn shown_late(self, shown_late: bool) -> History {
+        History { shown_late, ..self }
     }
 
     /// The next instant.

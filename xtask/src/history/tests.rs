@@ -300,12 +300,10 @@ fn stale_reads() {
         &history([one(1, 20).w(X, 10), one(2, 3).r(X, 10), one(4, 5).r(X, 1)]),
         Anomaly::Stale,
     );
-    // An operation may be ahead of the newest snapshot.
-    fine(&history([
-        one(1, 20).w(X, 10),
-        one(2, 3).r(X, 10),
-        si(4, 5).r(X, 1),
-    ]));
+    // An operation may be ahead of the newest snapshot, but not where commits are shown once they are durable.
+    let ahead = history([one(1, 20).w(X, 10), one(2, 3).r(X, 10), si(4, 5).r(X, 1)]);
+    fine(&ahead);
+    finds(&ahead.shown_late(true), Anomaly::Stale);
     // Removals.
     finds(
         &history([one(1, 2).d(X, 10), one(3, 4).r(X, 1)]),
@@ -338,6 +336,19 @@ fn lost_and_torn_commits() {
     fine(&last(removing(), &[(X, 1), (Y, 2)]));
     finds(&last(removing(), &[(X, 1), (Y, 11)]), Anomaly::TornCommit);
     finds(&last(removing(), &[(Y, 2)]), Anomaly::TornCommit);
+}
+
+#[test]
+fn what_was_shown_is_lost_only_where_it_may_be() {
+    let readers: [fn() -> T; 2] = [|| one(2, 3).r(X, 10), || si(2, 3).r(X, 10)];
+    for reader in readers {
+        let seen = [si(1, 4).w(X, 10).unknown(), reader()];
+        let seen = last(history(seen), &[(X, 1), (Y, 2)]);
+        fine(&seen);
+        finds(&seen.shown_late(true), Anomaly::LostCommit);
+        let volatile = [si(1, 4).w(X, 10).unknown().volatile(), reader()];
+        fine(&last(history(volatile), &[(X, 1), (Y, 2)]).shown_late(true));
+    }
 }
 
 #[test]

@@ -151,6 +151,11 @@ impl More {
 }
 
 impl Scenario {
+    /// Whether the store shows a commit once it is durable.
+    pub(crate) fn shows_late(&self) -> bool {
+        self.log && self.durability == Durability::Synced
+    }
+
     /// The scenario of `seed`, with faults of the kinds `allowed` only.
     pub(crate) fn draw(seed: u64, allowed: &[FaultKind]) -> Scenario {
         let mut random = Random::new(seed ^ 0x0073_6365_6e61_7269);

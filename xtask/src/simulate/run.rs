@@ -299,7 +299,7 @@ impl Run {
         let recorder = Recorder::new(
             Arc::clone(&self.universe),
             self.scenario.faults.clone(),
-            History::starting_with(between.known.clone()),
+            History::starting_with(between.known.clone()).shown_late(self.scenario.shows_late()),
             between.next_version,
         );
         recorder.known_created(between.created.clone());

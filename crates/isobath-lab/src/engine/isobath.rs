@@ -56,6 +56,7 @@ impl IsobathEngine {
             Some(u32::MAX) => Durability::None,
             Some(window_ms) => Durability::Buffered { window_ms },
         });
+        options = options.early_visibility(space.early_visibility);
         let store = match &config.path {
             None => Store::in_memory(&options)?,
             Some(path) if create => Store::create(&[path], &options)?,

@@ -96,6 +96,7 @@ pub(crate) struct Config {
     pub(crate) publish_stats: bool,
     /// Bytes that the version store may take.
     pub(crate) version_bytes: u64,
+    pub(crate) early_visibility: bool,
     /// How lasting an operation is that does not say.
     pub(crate) durability: Durability,
     /// Bytes that the log of a new store is to have; none where nothing is logged.
@@ -243,7 +244,7 @@ impl Engine {
         let limit_segments = parts.current.superblock.limit_segments;
         let dirty_logged = dirty_logged(&parts.log, &parts.config);
         let frames = parts.pool.frames.count();
-        let transactions = Transactions::new(&parts.config);
+        let transactions = Transactions::new(&parts.config, &parts.log);
         let changes = Changes::new(parts.pool.mapping.capacity());
         let engine = Engine {
             read_buffers: ReadBuffers::default(),

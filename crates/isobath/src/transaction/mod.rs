@@ -13,6 +13,7 @@ use std::sync::Arc;
 pub use retry::TransactionOptions;
 pub(crate) use retry::transact;
 pub use scan::TransactionRange;
+pub(crate) use scan::scan_seen;
 pub use writer::TransactionWriter;
 
 use crate::btree::{self, Direction, prefix_end};
@@ -112,8 +113,12 @@ impl Transaction {
         // who only reads it need not remember what.
         let remembers = is_serializable && !options.is_read_only();
         let default = runtime.engine.config.durability;
+        let view = View::open(runtime)?;
+        if options.is_read_only() {
+            view.is_durable()?;
+        }
         Ok(Transaction {
-            view: View::open(runtime)?,
+            view,
             writes: WriteSet::default(),
             reads: remembers.then(Mutex::default),
             durability: options.durability_or(default),
@@ -125,7 +130,7 @@ impl Transaction {
         self.view.check_tree(tree)?;
         Ok(Source {
             tree,
-            view: &self.view,
+            view: Some(&self.view),
             writes: self.writes.of(tree),
             reads: self.reads.as_ref(),
         })
@@ -330,7 +335,8 @@ impl Transaction {
         self.view.transactions().bury(dead);
     }
 
-    /// Remembers the transaction's changes so far.
+    /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as the changes
+    /// themselves; further changes fail with [`Error::TransactionTooLarge`] then.
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint {
             transaction: self.view.number(),
@@ -369,12 +375,15 @@ impl Transaction {
     /// last is known at the next opening.
     pub fn commit(mut self) -> Result<(), Error> {
         if self.writes.is_empty() {
-            return Ok(());
+            return self.view.is_durable();
         }
         let runtime = Arc::clone(self.view.runtime());
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
         let (writes, view, durability) = (&self.writes, &self.view, self.durability);
         let result = runtime.run(|local| {
+            if durability != Durability::Synced {
+                view.is_durable()?;
+            }
             let encoded = writes.changes();
             let changes: Vec<_> = encoded.iter().map(write_set::Encoded::change).collect();
             let author = Author {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::view::rest;
 use super::{Isolation, Transaction};
 use crate::runtime::Runtime;
+use crate::txn::unseen::Visibility;
 use crate::{Durability, Error};
 
 /// Attempts that are made unless an option says otherwise.
@@ -104,12 +105,23 @@ pub(crate) fn transact<T>(
         });
         match result {
             Err(error) if error.is_retryable() && attempt < options.attempts => {
+                await_winner(runtime)?;
                 pause(runtime, attempt, number);
                 attempt += 1;
             }
             other => return other,
         }
     }
+}
+
+/// Where commits are seen late, waits until one is seen that was in flight a moment ago: before that the next attempt
+/// would meet it again.
+fn await_winner(runtime: &Runtime) -> Result<(), Error> {
+    let transactions = &runtime.engine.transactions;
+    if transactions.visibility() != Visibility::Durable || !transactions.unseen.is_any() {
+        return Ok(());
+    }
+    runtime.run(|local| transactions.await_durable(local))
 }
 
 /// Lets the transactions go first that this one was in conflict with. Pauses

@@ -14,7 +14,7 @@ use crate::extent::{self, Extent};
 use crate::sync::Mutex;
 use crate::tree::Tree;
 use crate::txn::serializable::{ReadSet, TreeRead};
-use crate::txn::versions::{Bounds, OldValue};
+use crate::txn::versions::{Bounds, OldValue, Versions};
 use crate::value::ValueReader;
 
 /// Records of a scan's first batch, and of those that follow; each is four
@@ -30,7 +30,8 @@ type Record = (Vec<u8>, Vec<u8>);
 #[derive(Clone, Copy)]
 pub(super) struct Source<'s> {
     pub(super) tree: &'s Tree,
-    pub(super) view: &'s View,
+    /// `None` for an operation outside transactions, which reads what it may see now.
+    pub(super) view: Option<&'s View>,
     pub(super) writes: Option<&'s TreeWrites>,
     pub(super) reads: Option<&'s Mutex<ReadSet>>,
 }
@@ -59,6 +60,45 @@ impl Source<'_> {
         }
     }
 
+    fn versions(&self) -> &Versions {
+        &self.tree.runtime.engine.transactions.versions
+    }
+
+    /// What is at or above this is not to be seen. Asked after the leaf was read.
+    fn at(&self) -> u64 {
+        let tracker = &self.tree.runtime.engine.transactions.tracker;
+        self.view.map_or_else(|| tracker.told(), View::lsn)
+    }
+
+    fn interrupted(&self) {
+        Local::with_current(&self.tree.runtime.engine, |local| {
+            if let Some(local) = local {
+                local.worker.may_be_interrupted();
+            }
+        });
+    }
+
+    /// Outside transactions: waits for the commits that leave no versions and may be in what was read.
+    fn await_parts(&self) -> Result<(), Error> {
+        let transactions = &self.tree.runtime.engine.transactions;
+        if self.view.is_some() || !transactions.unseen.is_in_parts() {
+            return Ok(());
+        }
+        self.tree.run(|local| transactions.await_parts(local))
+    }
+
+    /// To be asked when leaf and versions were read: whether both were complete.
+    fn check(&self) -> Result<(), Error> {
+        self.view.map_or(Ok(()), |view| view.check(self.tree))
+    }
+
+    /// What `key` had, if what is in the leaf, which was read before this is called, may be newer.
+    fn older(&self, key: &[u8]) -> Option<OldValue> {
+        self.interrupted();
+        self.versions()
+            .find(self.tree.state.tree.id, key, self.at())
+    }
+
     fn own(&self, key: &[u8]) -> Option<&Write> {
         self.writes?.get(key)
     }
@@ -74,7 +114,7 @@ impl Source<'_> {
         }
         self.note(key);
         // Whatever happens to the key meanwhile, its version is there afterwards.
-        let found = self.tree.get_into(key, value)?;
+        let found = self.tree.get_newest(key, value)?;
         self.replace_by_older(key, found, value)
     }
 
@@ -95,8 +135,8 @@ impl Source<'_> {
         found: bool,
         value: &mut Vec<u8>,
     ) -> Result<bool, Error> {
-        let older = self.view.older(self.tree, key);
-        self.view.check(self.tree)?;
+        let older = self.older(key);
+        self.check()?;
         match older {
             None => Ok(found),
             Some(OldValue::Absent) => Ok(false),
@@ -109,7 +149,7 @@ impl Source<'_> {
                 let read = extent::decode(descriptor.bytes())
                     .and_then(|extent| self.read_extent(extent, value));
                 // A snapshot that failed meanwhile keeps no large values either.
-                self.view.check(self.tree)?;
+                self.check()?;
                 read.map(|()| true)
             }
         }
@@ -121,8 +161,8 @@ impl Source<'_> {
         }
         self.note(key);
         let found = self.tree.contains(key)?;
-        let older = self.view.older(self.tree, key);
-        self.view.check(self.tree)?;
+        let older = self.older(key);
+        self.check()?;
         Ok(older.map_or(found, |older| older != OldValue::Absent))
     }
 
@@ -174,7 +214,9 @@ impl Source<'_> {
             let value = match &found {
                 Found::Bytes(bytes) => bytes,
                 Found::Large(extent) => {
-                    self.read_large(*extent, &mut large)?;
+                    if !self.read_large_of(&key, *extent, &mut large)? {
+                        continue;
+                    }
                     &large
                 }
             };
@@ -185,11 +227,36 @@ impl Source<'_> {
         Ok(())
     }
 
+    /// Without a snapshot the value may have gone meanwhile; then what the key has now; `false` if nothing.
+    fn read_large_of(&self, key: &[u8], extent: Extent, into: &mut Vec<u8>) -> Result<bool, Error> {
+        match self.read_large(extent, into) {
+            // If this was not a change of the record, the same error comes again.
+            Err(_) if self.view.is_none() => self.tree.get_into(key, into),
+            other => other.map(|()| true),
+        }
+    }
+
     fn read_large(&self, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
         let read = self.read_extent(extent, into);
-        self.view.check(self.tree)?;
+        self.check()?;
         read
     }
+}
+
+/// Calls `visit` with the records of a tree that everybody may see now, until it returns `false`.
+pub(crate) fn scan_seen(
+    tree: &Tree,
+    bounds: Bounds<'_>,
+    direction: Direction,
+    visit: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<(), Error> {
+    let source = Source {
+        tree,
+        view: None,
+        writes: None,
+        reads: None,
+    };
+    source.scan(bounds, direction, visit)
 }
 
 /// The records of a range, one direction, a batch at a time.
@@ -282,10 +349,10 @@ impl MergeCursor {
             upper.as_ref().map(Vec::as_slice),
         );
         let id = source.tree.state.tree.id;
-        let versions = &source.view.transactions().versions;
-        source.view.interrupted();
-        let older = versions.within(id, bounds, source.view.lsn());
-        source.view.check(source.tree)?;
+        source.interrupted();
+        source.await_parts()?;
+        let older = source.versions().within(id, bounds, source.at());
+        source.check()?;
         let own = within(source.writes, bounds);
         if self.direction == Direction::Reverse {
             records.reverse();

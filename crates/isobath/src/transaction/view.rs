@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::engine::{Engine, Local};
+use crate::page::Lsn;
 use crate::runtime::Runtime;
 use crate::tree::Tree;
 use crate::txn::Transactions;
 use crate::txn::snapshots::Registered;
-use crate::txn::versions::OldValue;
+use crate::txn::unseen::Visibility;
 
 /// An open snapshot; dropping this closes it.
 pub(super) struct View {
@@ -66,21 +67,14 @@ impl View {
         tree.alive()
     }
 
-    /// Between reading a leaf and asking for versions, others may run.
-    pub(super) fn interrupted(&self) {
-        Local::with_current(&self.runtime.engine, |local| {
-            if let Some(local) = local {
-                local.worker.may_be_interrupted();
-            }
-        });
-    }
-
-    /// What `key` had when the snapshot began, if what is in the leaf, which was
-    /// read before this is called, may be newer.
-    pub(super) fn older(&self, tree: &Tree, key: &[u8]) -> Option<OldValue> {
-        self.interrupted();
-        let id = tree.state.tree.id;
-        self.transactions().versions.find(id, key, self.lsn())
+    /// Where snapshots begin before all that they see is durable, waits until it is.
+    pub(super) fn is_durable(&self) -> Result<(), Error> {
+        let engine = &self.runtime.engine;
+        let newest = Lsn(self.lsn().saturating_sub(8));
+        if self.transactions().visibility() != Visibility::Early || engine.log.may_write(newest) {
+            return Ok(());
+        }
+        self.runtime.run(|local| local.wait_durable(newest))
     }
 
     /// To be asked when leaf and versions were read: whether both were complete.
@@ -102,7 +96,10 @@ impl Drop for View {
         // task that panics must not wait.
         let panics = std::thread::panicking();
         let go_on = || transactions.snapshots.active() == 0 && !panics;
-        while transactions.collect(&engine.log, COLLECT_AT_END) && go_on() {
+        if !transactions.versions.is_empty() {
+            transactions.watermark(&engine.log);
+        }
+        while transactions.collect(COLLECT_AT_END) && go_on() {
             rest_in_task(engine);
         }
         if transactions.has_dead() && !panics {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::btree::ValueRef;
 use crate::extent::{DESCRIPTOR_BYTES, Extent};
+use crate::sync::HashSet;
 use crate::tree::{Tree, TreeState};
 use crate::txn::commit::{Change, change_bytes};
 use crate::txn::versions::{Bounds, is_range};
@@ -31,11 +32,21 @@ impl Write {
 
 pub(super) type TreeWrites = BTreeMap<Vec<u8>, Write>;
 
-/// How to undo one write: tree, key, what the write set had.
+/// How to undo the writes of one key since a savepoint: tree, key, what the write set had there.
 struct Undo {
     tree: usize,
-    key: Vec<u8>,
+    key: Arc<[u8]>,
     before: Option<Write>,
+}
+
+impl Undo {
+    /// What it takes, beside the bytes of its key and value.
+    const OVERHEAD: u64 = 160;
+
+    fn bytes(&self) -> u64 {
+        let before = self.before.as_ref();
+        Undo::OVERHEAD + before.map_or(self.key.len() as u64, |before| before.bytes(&self.key))
+    }
 }
 
 /// All changes of one transaction.
@@ -43,8 +54,11 @@ struct Undo {
 pub(super) struct WriteSet {
     trees: Vec<(Arc<TreeState>, TreeWrites)>,
     bytes: u64,
-    /// Since the first savepoint.
+    /// Since the first savepoint; of each key one between two savepoints.
     undo: Vec<Undo>,
+    undo_bytes: u64,
+    /// Keys that can be undone to the last savepoint.
+    saved: HashSet<(usize, Arc<[u8]>)>,
     /// Savepoints that can be gone back to: number, and length of `undo` then.
     savepoints: Vec<(u64, usize)>,
     next_savepoint: u64,
@@ -73,8 +87,8 @@ impl WriteSet {
         self.trees.iter().position(same)
     }
 
-    /// Adds a change, if all take at most `limit` bytes then. One that is refused is
-    /// given up.
+    /// Adds a change, if all take at most `limit` bytes then, and what savepoints keep no more either. One that is refused
+    /// is given up.
     pub(super) fn put(
         &mut self,
         tree: &Tree,
@@ -94,20 +108,30 @@ impl WriteSet {
             self.give_up(Some(write));
             return Err(Error::TransactionTooLarge { bytes, limit });
         }
+        let shared: Option<(usize, Arc<[u8]>)> =
+            (!self.savepoints.is_empty()).then(|| (at, key.into()));
+        let shared = shared.filter(|shared| !self.saved.contains(shared));
+        if shared.is_some() {
+            let kept = writes.get(key).map_or(0, |before| before.bytes(key));
+            let bytes = self.undo_bytes + Undo::OVERHEAD + kept.max(key.len() as u64);
+            if bytes > limit {
+                self.give_up(Some(write));
+                return Err(Error::TransactionTooLarge { bytes, limit });
+            }
+        }
         self.bytes = bytes;
         let before = match writes.get_mut(key) {
             Some(place) => Some(std::mem::replace(place, write)),
             None => writes.insert(key.to_vec(), write),
         };
-        if self.savepoints.is_empty() {
+        let Some((tree, key)) = shared else {
             self.give_up(before);
-        } else {
-            self.undo.push(Undo {
-                tree: at,
-                key: key.to_vec(),
-                before,
-            });
-        }
+            return Ok(());
+        };
+        self.saved.insert((tree, Arc::clone(&key)));
+        let undo = Undo { tree, key, before };
+        self.undo_bytes += undo.bytes();
+        self.undo.push(undo);
         Ok(())
     }
 
@@ -123,6 +147,13 @@ impl WriteSet {
     }
 
     pub(super) fn savepoint(&mut self) -> u64 {
+        if let Some(&(number, length)) = self.savepoints.last()
+            && length == self.undo.len()
+        {
+            // Nothing was written since.
+            return number;
+        }
+        self.saved.clear();
         let number = self.next_savepoint;
         self.next_savepoint += 1;
         self.savepoints.push((number, self.undo.len()));
@@ -136,14 +167,16 @@ impl WriteSet {
         };
         self.savepoints.truncate(at + 1);
         let length = self.savepoints[at].1;
+        self.saved.clear();
         while self.undo.len() > length {
             let Some(undo) = self.undo.pop() else { break };
+            self.undo_bytes -= undo.bytes();
             let writes = &mut self.trees[undo.tree].1;
             let key = undo.key;
             self.bytes += undo.before.as_ref().map_or(0, |before| before.bytes(&key));
             let undone = match undo.before {
-                Some(before) => writes.insert(key.clone(), before),
-                None => writes.remove(&key),
+                Some(before) => writes.insert(key.to_vec(), before),
+                None => writes.remove(&key[..]),
             };
             self.bytes -= undone.as_ref().map_or(0, |undone| undone.bytes(&key));
             self.give_up(undone);

@@ -11,16 +11,21 @@
 //! 7. Validate what a serializable transaction has read. Who publishes meanwhile
 //!    waits for its record, so that the log has the two in the order that holds.
 //! 8. Append one record.
-//! 9. Apply, give the versions the LSN, empty the slot, unlock.
+//! 9. Apply, give the versions the LSN, unlock.
 //! 10. Wait until the record is durable and the watermark has passed it.
+//!
+//! Where commits are seen once they are applied the slot is emptied at step 9, else at
+//! the end. There the keys are noted before step 9, and that too is taken back at the end.
 
 use super::gate::Access;
+use super::locks::Locked;
 use super::prepaid::Prepaid;
 use super::serializable::ReadSet;
 use super::snapshots::Registered;
 use super::tracker::Slot;
+use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
-use super::{COLLECT_LEAST, Gate, Transactions, key_number};
+use super::{COLLECT_LEAST, COLLECT_STEP, Gate, Transactions, key_number};
 use crate::Error;
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
@@ -150,6 +155,7 @@ pub(crate) fn change_one(
     let engine = &local.engine;
     let transactions = &engine.transactions;
     TaskContext { local }.admit()?;
+    await_room(local)?;
     let locked = transactions.locks.one(local, change.number());
     if !engine.log.is_on() && transactions.snapshots.active() == 0 {
         change.await_load(local)?;
@@ -175,11 +181,27 @@ pub(crate) fn change_one(
         local,
         changes: &changes,
         author: Author::default(),
+        durability,
         go: &mut go,
+        is_too_much: false,
     };
     let outcome = commit.run()?;
-    drop(locked);
-    finish(local, outcome, durability)
+    finish(local, locked, outcome, durability)
+}
+
+/// Where commits that nobody sees yet fill the version store, waits for them.
+fn await_room(local: &Local) -> Result<(), Error> {
+    let transactions = &local.engine.transactions;
+    if transactions.visibility() == Visibility::Durable
+        && transactions
+            .versions
+            .is_full(local.engine.old_values_limit())
+        && transactions.unseen.is_any()
+    {
+        transactions.await_durable(local)?;
+        transactions.collect(COLLECT_STEP);
+    }
+    Ok(())
 }
 
 /// Changes all keys or none. `changes` are of distinct keys. `go` sees what each
@@ -193,23 +215,26 @@ pub(crate) fn change_all(
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
     TaskContext { local }.admit()?;
+    await_room(local)?;
     let numbers = changes.iter().map(Change::number).collect();
     let locked = transactions.locks.all(local, numbers);
     let outcome = Commit {
         local,
         changes,
         author,
+        durability,
         go,
+        is_too_much: false,
     }
     .run()?;
-    drop(locked);
-    finish(local, outcome, durability)
+    finish(local, locked, outcome, durability)
 }
 
 /// Looks at a key's old value, by the index of its change.
 pub(crate) type Go<'g> = dyn FnMut(usize, Option<ValueRef<'_>>) -> Result<bool, Error> + 'g;
 
-/// What is left to do for a commit once its keys are unlocked.
+/// What is left to do for a commit that is applied.
+#[derive(Default)]
 struct Outcome<'a> {
     /// Its record; `None` if `go` refused.
     lsn: Option<Lsn>,
@@ -217,8 +242,27 @@ struct Outcome<'a> {
     dead: Vec<Descriptor>,
     /// Versions that it added.
     versions: usize,
-    /// A serializable one keeps its slot until the watermark has passed it.
+    /// One that is seen late, or serializable, keeps its slot until the watermark has passed it.
     slot: Option<Slot<'a>>,
+    /// Its keys, until it is durable.
+    noted: Option<Noted<'a>>,
+    /// It is to be seen late and has left no versions: its keys stay locked until then.
+    in_parts: Option<InParts<'a>>,
+    /// `go` has refused what a commit says that nobody sees yet.
+    is_early: bool,
+}
+
+impl Outcome<'_> {
+    /// Nobody knows whether it lasts: nobody ever sees it. `locked`, if it has left no versions.
+    fn stays_unseen(self, transactions: &Transactions, locked: Option<&Locked<'_>>) {
+        if let Some(slot) = self.slot {
+            slot.abandon();
+        }
+        std::mem::forget(self.noted);
+        if let Some(locked) = locked {
+            transactions.tear(locked.numbers().iter().copied());
+        }
+    }
 }
 
 /// Without a log and without a snapshot there is nobody to tell: the change is
@@ -248,28 +292,72 @@ fn apply_blindly(
     Ok((went, dead.filter(|_| went)))
 }
 
-fn finish(local: &Local, outcome: Outcome<'_>, durability: Durability) -> Result<bool, Error> {
+fn finish(
+    local: &Local,
+    locked: Locked<'_>,
+    mut outcome: Outcome<'_>,
+    durability: Durability,
+) -> Result<bool, Error> {
+    let transactions = &local.engine.transactions;
+    let is_late = transactions.visibility() == Visibility::Durable;
+    let locked = outcome.in_parts.is_some().then_some(locked);
     for dead in &outcome.dead {
-        local.engine.transactions.free_large(local, dead);
+        transactions.free_large(local, dead);
     }
-    tidy(local, outcome.versions);
     let Some(lsn) = outcome.lsn else {
+        tidy(local, outcome.versions);
+        if outcome.is_early {
+            transactions.await_durable(local)?;
+        }
         return Ok(false);
     };
-    if let Some(slot) = outcome.slot {
-        wait_for_watermark(local, lsn)?;
-        drop(slot);
+    if !is_late {
+        tidy(local, outcome.versions);
+        if let Some(slot) = outcome.slot.take() {
+            wait_for_watermark(local, lsn)?;
+            drop(slot);
+        }
     }
-    local.make_durable(lsn, durability)?;
-    wait_for_watermark(local, lsn)?;
-    Counters::add(&local.engine.transactions.counters.commits, 1);
+    let seen = local
+        .make_durable(lsn, durability)
+        .and_then(|()| await_earlier(local, lsn, durability))
+        .and_then(|()| wait_for_watermark(local, lsn));
+    if seen.is_err() {
+        outcome.stays_unseen(transactions, locked.as_ref());
+        return seen.map(|()| false);
+    }
+    let versions = outcome.versions;
+    drop(outcome);
+    drop(locked);
+    if is_late {
+        tidy(local, versions);
+    }
+    Counters::add(&transactions.counters.commits, 1);
     Ok(true)
+}
+
+/// A commit that need not be durable is seen behind those before it, which may have to be.
+fn await_earlier(local: &Local, lsn: Lsn, durability: Durability) -> Result<(), Error> {
+    let transactions = &local.engine.transactions;
+    let waits = durability != Durability::Synced
+        && transactions.visibility() == Visibility::Durable
+        && transactions.watermark(&local.engine.log) <= lsn
+        && !canary::sings(Canary::AcknowledgeEarly);
+    if waits {
+        local.wait_durable(lsn)
+    } else {
+        Ok(())
+    }
 }
 
 /// Waits until every snapshot that begins sees the commit at `lsn`.
 fn wait_for_watermark(local: &Local, lsn: Lsn) -> Result<(), Error> {
     let engine = &local.engine;
-    while engine.transactions.watermark(&engine.log) <= lsn {
+    let transactions = &engine.transactions;
+    if transactions.tracker.told() > lsn.0 {
+        return Ok(());
+    }
+    while transactions.watermark(&engine.log) <= lsn {
         engine.writable()?;
         local.worker.yield_now();
     }
@@ -280,8 +368,7 @@ fn wait_for_watermark(local: &Local, lsn: Lsn) -> Result<(), Error> {
 fn tidy(local: &Local, added: usize) {
     let transactions = &local.engine.transactions;
     if !transactions.versions.is_empty() {
-        let log = &local.engine.log;
-        transactions.collect(log, COLLECT_LEAST + 2 * added);
+        transactions.collect(COLLECT_LEAST + 2 * added);
         transactions.make_room(&local.engine);
     }
     transactions.free_dead(local);
@@ -313,7 +400,10 @@ struct Commit<'a, 'g> {
     local: &'a Local,
     changes: &'a [Change<'a>],
     author: Author<'a>,
+    durability: Durability,
     go: &'a mut Go<'g>,
+    /// What the keys have is more than the version store is to hold.
+    is_too_much: bool,
 }
 
 impl<'a> Commit<'a, '_> {
@@ -321,9 +411,22 @@ impl<'a> Commit<'a, '_> {
         &self.local.engine.transactions
     }
 
-    /// Whether some snapshot but the author's own needs versions.
+    fn is_late(&self) -> bool {
+        self.transactions().visibility() == Visibility::Durable
+    }
+
+    /// Whether single reads need versions, or some snapshot but the author's own.
     fn must_publish(&self) -> bool {
-        self.transactions().snapshots.others(self.author.snapshot)
+        (self.is_late() && !self.is_too_much)
+            || self.transactions().snapshots.others(self.author.snapshot)
+    }
+
+    /// Whether a key's newest state is of a commit that is not durable.
+    fn has_read_early(&self) -> bool {
+        let transactions = self.transactions();
+        let mut numbers = self.changes.iter().map(Change::number);
+        transactions.visibility() != Visibility::Applied
+            && numbers.any(|number| transactions.unseen.has(number))
     }
 
     fn run(mut self) -> Result<Outcome<'a>, Error> {
@@ -333,14 +436,15 @@ impl<'a> Commit<'a, '_> {
             match self.peek(publish)? {
                 Peek::Refused => {
                     return Ok(Outcome {
-                        lsn: None,
-                        dead: Vec::new(),
-                        versions: 0,
-                        slot: None,
+                        is_early: self.has_read_early(),
+                        ..Outcome::default()
                     });
                 }
                 // Nobody may need what is too much to keep.
-                Peek::TooMuch => self.transactions().expel_others(self.author.snapshot),
+                Peek::TooMuch => {
+                    self.is_too_much = true;
+                    self.transactions().expel_others(self.author.snapshot);
+                }
                 Peek::Done(peeked) => {
                     if let Some(outcome) = self.write(peeked, publish)? {
                         return Ok(outcome);
@@ -515,8 +619,14 @@ impl<'a> Commit<'a, '_> {
         let validating = self.author.reads.map(|_| tracker.begin_validating());
         // Single reads could see one of several changes and not the others, or what
         // came behind a serializable commit and not that.
-        let in_parts = self.changes.len() > 1 || self.author.reads.is_some();
-        let _applying = in_parts.then(|| self.transactions().begin_applying());
+        let is_late = self.is_late();
+        let in_parts = if is_late {
+            !publish
+        } else {
+            self.changes.len() > 1 || self.author.reads.is_some()
+        };
+        let unseen = &self.transactions().unseen;
+        let in_parts = in_parts.then(|| unseen.begin_parts());
         if let Err(error) = self.validate_reads(published) {
             self.cancel(published);
             return Err(error);
@@ -524,10 +634,14 @@ impl<'a> Commit<'a, '_> {
         local.worker.may_be_interrupted();
         let lsn = self.append(&slot, &record, publish);
         drop(validating);
+        let notes =
+            self.transactions().visibility() != Visibility::Applied && (publish || !is_late);
+        let noted = notes.then(|| unseen.note(self.changes.iter().map(Change::number)));
         local.worker.may_be_interrupted();
         let applied = self.apply(&prepaid, lsn).and_then(|()| self.end_tree(lsn));
         if let Err(error) = applied {
             self.fail(slot, published, &error);
+            std::mem::forget(noted);
             return Err(error);
         }
         match published {
@@ -539,8 +653,15 @@ impl<'a> Commit<'a, '_> {
                 .iter()
                 .for_each(|old| extent::free_logged(local, lsn, &old.chunks)),
         }
-        let stays = self.author.reads.is_some();
-        if stays {
+        let lasts = is_late
+            && engine.log.is_on()
+            && self.durability == Durability::Synced
+            && !canary::sings(Canary::AcknowledgeEarly)
+            && !canary::sings(Canary::ShowEarly);
+        let stays = lasts || self.author.reads.is_some();
+        if lasts {
+            slot.lasts(lsn);
+        } else if stays {
             slot.is_applied(lsn);
         }
         Ok(Some(Outcome {
@@ -548,6 +669,9 @@ impl<'a> Commit<'a, '_> {
             dead,
             versions: published.map_or(0, |_| self.changes.len()),
             slot: stays.then_some(slot),
+            noted,
+            in_parts: in_parts.filter(|_| is_late),
+            is_early: false,
         }))
     }
 
@@ -655,7 +779,9 @@ impl<'a> Commit<'a, '_> {
             self.cancel(published);
             return;
         }
-        if self.changes.len() > 1 {
+        // Where versions hide it from single reads, too, these find what the keys had.
+        let is_hidden = self.is_late() && published.is_some();
+        if self.changes.len() > 1 && !is_hidden {
             self.transactions()
                 .tear(self.changes.iter().map(Change::number));
         }

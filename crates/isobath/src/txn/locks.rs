@@ -89,16 +89,14 @@ impl Locks {
 
     #[inline]
     fn acquire(&self, local: &Local, number: u64) {
+        assert!(local.worker.in_task(), "a lock is for a task");
         let mut held = self.shard(number).lock();
         let Some(waiters) = held.get_mut(&number) else {
             held.insert(number, VecDeque::new());
             return;
         };
-        let Some(task) = local.worker.current_task() else {
-            // Only tasks commit.
-            debug_assert!(false, "a lock was asked for outside a task");
-            return;
-        };
+        #[expect(clippy::expect_used, reason = "only tasks commit, and only they wait")]
+        let task = local.worker.current_task().expect("a lock is for a task");
         let waiter = Arc::new(Waiter {
             granted: AtomicBool::new(false),
             task,
@@ -134,6 +132,15 @@ enum Numbers {
 pub(crate) struct Locked<'l> {
     locks: &'l Locks,
     numbers: Numbers,
+}
+
+impl Locked<'_> {
+    pub(crate) fn numbers(&self) -> &[u64] {
+        match &self.numbers {
+            Numbers::One(number) => std::slice::from_ref(number),
+            Numbers::Many(numbers) => numbers,
+        }
+    }
 }
 
 impl Drop for Locked<'_> {

@@ -15,10 +15,13 @@
 //! - [`gate`]: of a tree, whether commits may change it now.
 //! - [`commit`]: the protocol.
 //!
-//! Operations outside transactions read the pages as they are. What a commit has
-//! changed there only in part they wait for ([`Transactions::read_one`]).
+//! - [`unseen`]: changes that are in the leaves and that nobody may see yet.
 //!
-//! While no snapshot is open a commit adds no versions: it is *blind*. A
+//! Where commits are seen once they are durable ([`Visibility::Durable`]), every commit
+//! adds versions, and operations outside transactions read what is below the
+//! watermark, as snapshots do. Elsewhere they read the pages as they are; what a commit has
+//! changed there only in part they wait for ([`Transactions::read_one`]); and
+//! while no snapshot is open a commit adds no versions: it is *blind*. A
 //! snapshot that begins waits for the blind commits in flight; the others know
 //! of it.
 
@@ -29,13 +32,14 @@ pub(crate) mod prepaid;
 pub(crate) mod serializable;
 pub(crate) mod snapshots;
 pub(crate) mod tracker;
+pub(crate) mod unseen;
 pub(crate) mod versions;
 
 use crate::btree::{Descriptor, TreeId};
 use crate::engine::{Config, Engine, Local};
 use crate::extent::{self, Extent};
-use crate::log::Log;
 use crate::log::record::Token;
+use crate::log::{Durability, Log};
 use crate::page::Lsn;
 use crate::sync::HashSet;
 use crate::sync::Mutex;
@@ -44,7 +48,8 @@ pub(crate) use gate::Gate;
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
-use versions::Versions;
+use unseen::{Unseen, Visibility};
+use versions::{OldValue, Versions};
 
 /// Versions that a commit collects beside its own work, at least.
 const COLLECT_LEAST: usize = 8;
@@ -62,26 +67,24 @@ pub(crate) struct Transactions {
     /// Large values of which no try to free them has succeeded.
     unreadable: Mutex<Vec<Dead>>,
     has_dead: AtomicBool,
-    applying: Applying,
+    pub(crate) unseen: Unseen,
+    visibility: Visibility,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
     /// them is for the next recovery to complete.
     torn: Mutex<HashSet<u64>>,
     pub(crate) counters: TransactionCounters,
 }
 
-/// How many commits are on their way into the pages of which a single read could
-/// see a part: those of several keys, and serializable ones.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct Applying(AtomicU64);
-
-/// A commit that is being applied, until this is dropped.
-pub(crate) struct BeingApplied<'t>(&'t AtomicU64);
-
-impl Drop for BeingApplied<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
+/// What somebody who has read a key's leaf, outside transactions, is to make of it.
+pub(crate) enum Verdict {
+    /// It is the answer.
+    Leaf,
+    /// This is the answer.
+    Older(OldValue),
+    /// It is the answer once all that is in the log now is durable.
+    NotDurable,
+    /// It is to be read again once the key is unlocked.
+    InParts,
 }
 
 /// A large value to be freed.
@@ -123,7 +126,13 @@ pub(crate) fn key_number(tree: TreeId, key: &[u8]) -> u64 {
 }
 
 impl Transactions {
-    pub(crate) fn new(config: &Config) -> Transactions {
+    pub(crate) fn new(config: &Config, log: &Log) -> Transactions {
+        let visibility = match config.durability {
+            Durability::Synced if !log.is_on() => Visibility::Applied,
+            Durability::Synced if config.early_visibility => Visibility::Early,
+            Durability::Synced => Visibility::Durable,
+            Durability::Buffered { .. } | Durability::None => Visibility::Applied,
+        };
         Transactions {
             tracker: Tracker::new(config.workers, config.tasks),
             snapshots: Snapshots::new(),
@@ -132,7 +141,8 @@ impl Transactions {
             graveyard: Mutex::new(Vec::new()),
             unreadable: Mutex::new(Vec::new()),
             has_dead: AtomicBool::new(false),
-            applying: Applying::default(),
+            unseen: Unseen::new(),
+            visibility,
             torn: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
         }
@@ -158,34 +168,46 @@ impl Transactions {
         self.watermark(log)
     }
 
-    /// Says that such a commit, its keys locked, is about to be applied.
-    pub(crate) fn begin_applying(&self) -> BeingApplied<'_> {
-        self.applying.0.fetch_add(1, Ordering::SeqCst);
-        BeingApplied(&self.applying.0)
+    /// When commits are seen by others.
+    #[inline]
+    pub(crate) fn visibility(&self) -> Visibility {
+        self.visibility
     }
 
-    /// Whether what was just read of some keys can be of a commit that is only
-    /// half applied.
+    /// What to make of what was just read of `key` from its leaf.
     #[inline]
-    pub(crate) fn is_applying(&self) -> bool {
-        self.applying.0.load(Ordering::SeqCst) > 0
+    pub(crate) fn judge(&self, tree: TreeId, key: &[u8]) -> Verdict {
+        if self.unseen.is_any() {
+            self.judge_beside_commits(tree, key)
+        } else {
+            Verdict::Leaf
+        }
     }
 
-    /// Whether what was just read of `key` can be of a commit that is only half
-    /// applied.
-    #[inline]
-    pub(crate) fn is_half_applied(&self, tree: TreeId, key: &[u8]) -> bool {
-        let number = || key_number(tree, key);
-        self.is_applying() && (self.locks.is_locked(number()) || self.is_torn(number()))
+    fn judge_beside_commits(&self, tree: TreeId, key: &[u8]) -> Verdict {
+        let number = key_number(tree, key);
+        if self.unseen.has(number) {
+            if self.visibility == Visibility::Early {
+                return Verdict::NotDurable;
+            }
+            // Whatever commits after this was told is not to be seen yet, or was collected meanwhile: then it is.
+            if let Some(old) = self.versions.find(tree, key, self.tracker.told()) {
+                return Verdict::Older(old);
+            }
+        }
+        if self.unseen.is_in_parts() && (self.locks.is_locked(number) || self.is_torn(number)) {
+            return Verdict::InParts;
+        }
+        Verdict::Leaf
     }
 
     fn is_torn(&self, number: u64) -> bool {
         self.torn.lock().contains(&number)
     }
 
-    /// A commit of several keys has failed half-way, and will stay so.
+    /// A commit of several keys that has left no versions has failed half-way, and will stay so.
     pub(crate) fn tear(&self, numbers: impl Iterator<Item = u64>) {
-        std::mem::forget(self.begin_applying());
+        std::mem::forget(self.unseen.begin_parts());
         self.torn.lock().extend(numbers);
     }
 
@@ -202,56 +224,105 @@ impl Transactions {
         tree: TreeId,
         key: &[u8],
     ) -> Result<(), crate::Error> {
-        if self.is_applying() && self.is_torn(key_number(tree, key)) {
+        if self.unseen.is_in_parts() && self.is_torn(key_number(tree, key)) {
             return engine.writable();
         }
         Ok(())
     }
 
-    /// Reads `key` by `read` for an operation outside transactions. Where a commit is
-    /// changing the key, waits for that and reads again with nobody changing it, so
-    /// that whatever is read later sees the whole of that commit, too.
+    /// Reads `key` for an operation outside transactions: by `leaf` what its leaf has, and where nobody may see that yet,
+    /// by `older` what it had. Where a commit changes the key and leaves no version, waits for that and reads
+    /// again with nobody changing it, so that whatever is read later sees the whole of that commit, too.
     ///
     /// # Errors
     ///
-    /// As for [`Transactions::check_whole`], and those of `read`.
+    /// As for [`Transactions::check_whole`], and those of `leaf` and `older`.
     #[inline]
     pub(crate) fn read_one<T>(
         &self,
         local: &Local,
         tree: TreeId,
         key: &[u8],
-        mut read: impl FnMut() -> Result<T, crate::Error>,
+        mut read: impl FnMut(Option<OldValue>) -> Result<T, crate::Error>,
     ) -> Result<T, crate::Error> {
-        let found = read()?;
-        if !self.is_half_applied(tree, key) {
-            return Ok(found);
+        let mut locked = None;
+        let mut last = None;
+        // Bound: each round but two has found another version.
+        loop {
+            let found = read(None)?;
+            local.worker.may_be_interrupted();
+            match self.judge(tree, key) {
+                Verdict::Older(old) => match read(Some(old.clone())) {
+                    // Its version, and with it a large value, may have gone meanwhile.
+                    Err(_) if last.as_ref() != Some(&old) => last = Some(old),
+                    other => return other,
+                },
+                Verdict::NotDurable => {
+                    drop(locked);
+                    self.await_durable(local)?;
+                    return Ok(found);
+                }
+                Verdict::InParts if locked.is_none() => {
+                    locked = Some(self.locks.one(local, key_number(tree, key)));
+                    self.check_whole(&local.engine, tree, key)?;
+                }
+                // It is this reader that has locked it.
+                Verdict::InParts | Verdict::Leaf => return Ok(found),
+            }
         }
-        let _locked = self.locks.one(local, key_number(tree, key));
-        self.check_whole(&local.engine, tree, key)?;
-        read()
+    }
+
+    /// Waits until all that is in the log now is durable, and seen.
+    pub(crate) fn await_durable(&self, local: &Local) -> Result<(), crate::Error> {
+        let log = &local.engine.log;
+        let end = log.next();
+        local.wait_durable(Lsn(end.0 - 8))?;
+        while self.watermark(log) < end {
+            local.engine.writable()?;
+            local.worker.yield_now();
+        }
+        Ok(())
+    }
+
+    /// Whether who has read many keys may have seen a part of a commit, or what it must not tell of yet.
+    #[inline]
+    pub(crate) fn has_rest(&self) -> bool {
+        self.unseen.is_any() && (self.visibility == Visibility::Early || self.unseen.is_in_parts())
     }
 
     /// For an operation outside transactions that has read many keys: waits for
     /// the rest of the commits whose changes it may have seen.
-    pub(crate) fn await_rest(&self, local: &Local) {
-        if self.is_applying() {
-            // A store that is poisoned meanwhile stays as it is, half applied.
-            let _ = self.tracker.drain(false, || {
-                local.engine.writable()?;
-                local.worker.yield_now();
-                Ok::<(), crate::Error>(())
-            });
+    pub(crate) fn await_rest(&self, local: &Local) -> Result<(), crate::Error> {
+        if self.visibility == Visibility::Early && self.unseen.is_any() {
+            return self.await_durable(local);
         }
+        if self.unseen.is_in_parts() {
+            // A store that is poisoned meanwhile stays as it is, half applied.
+            let _ = self.await_parts(local);
+        }
+        Ok(())
+    }
+
+    /// Waits for the commits in flight.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Poisoned`] where one of them may never end.
+    pub(crate) fn await_parts(&self, local: &Local) -> Result<(), crate::Error> {
+        self.tracker.drain(false, || {
+            local.engine.writable()?;
+            local.worker.yield_now();
+            Ok(())
+        })
     }
 
     /// Drops versions that no snapshot needs, at most `most` of them; whether
-    /// some are left that could go.
-    pub(crate) fn collect(&self, log: &Log, most: usize) -> bool {
+    /// some are left that could go. What the watermark has passed without telling anybody stays.
+    pub(crate) fn collect(&self, most: usize) -> bool {
         if self.versions.is_empty() {
             return false;
         }
-        let horizon = self.snapshots.horizon(log, &self.tracker);
+        let horizon = self.snapshots.horizon(&self.tracker);
         let mut dead = Vec::new();
         let left = self.versions.collect(horizon, most, &mut dead);
         self.bury(dead.iter().filter_map(as_dead));
@@ -263,7 +334,8 @@ impl Transactions {
     pub(crate) fn make_room(&self, engine: &Engine) {
         // Bound: each round fails a snapshot or is the last.
         while self.versions.is_full(engine.old_values_limit()) {
-            while self.collect(&engine.log, COLLECT_STEP) {}
+            self.watermark(&engine.log);
+            while self.collect(COLLECT_STEP) {}
             if !self.versions.is_full(engine.old_values_limit()) || !self.expel_oldest() {
                 return;
             }
@@ -282,10 +354,11 @@ impl Transactions {
     /// none of these.
     pub(crate) fn free_old_values(&self, local: &Local) -> bool {
         let log = &local.engine.log;
-        while self.collect(log, COLLECT_STEP) {}
+        self.watermark(log);
+        while self.collect(COLLECT_STEP) {}
         let lacks = !self.has_dead() && self.versions.volume_bytes() > 0;
         let expelled = lacks && self.expel_oldest();
-        while expelled && self.collect(log, COLLECT_STEP) {}
+        while expelled && self.collect(COLLECT_STEP) {}
         let found = self.has_dead();
         self.free_dead(local);
         found || expelled
@@ -360,7 +433,8 @@ impl Transactions {
 
     /// Drops every version that no snapshot needs, and frees what that frees, with what could not be freed before.
     pub(crate) fn settle(&self, local: &Local) {
-        while self.collect(&local.engine.log, COLLECT_STEP) {
+        self.watermark(&local.engine.log);
+        while self.collect(COLLECT_STEP) {
             local.worker.yield_now();
         }
         let again = std::mem::take(&mut *self.unreadable.lock());

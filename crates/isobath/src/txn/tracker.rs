@@ -11,6 +11,8 @@ const GENERATION: u64 = 6;
 const GENERATION_STEP: u64 = 2;
 /// The commit may leave out its versions.
 const BLIND: u64 = 1;
+/// Beside the LSN of an applied commit: it stays until it is durable.
+const LASTS: u64 = 1;
 
 /// Slots beyond a worker's tasks: for its background work.
 const SYSTEM_SLOTS: usize = 8;
@@ -25,7 +27,7 @@ struct WorkerSlots {
     blind_end: AtomicU64,
     slots: Box<[AtomicU64]>,
     /// For each slot: 0, or the LSN of its commit once that is applied and stays
-    /// only until the watermark has passed it.
+    /// only until the watermark has passed it; with [`LASTS`], which happens no earlier than it is durable.
     applied: Box<[AtomicU64]>,
 }
 
@@ -55,7 +57,7 @@ fn zeros(count: usize) -> Box<[AtomicU64]> {
 }
 
 impl WorkerSlots {
-    /// Lower bound and, if it is applied already, LSN of each commit in a slot.
+    /// Lower bound of each commit in a slot and, if it is applied already, its LSN and [`LASTS`].
     fn commits(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let high = self.high.load(Ordering::Acquire);
         let slots = self.slots[..high].iter().zip(&self.applied);
@@ -142,29 +144,38 @@ impl Tracker {
     pub(crate) fn watermark(&self, log: &Log) -> u64 {
         let mut lowest = log.next().0;
         fence(Ordering::SeqCst);
+        let durable = log.durable().0;
         let mut stay = false;
         for (bound, applied) in self.workers.iter().flat_map(WorkerSlots::commits) {
-            if applied == 0 {
+            let lsn = applied & LSN;
+            if applied == 0 || applied & LASTS != 0 && lsn >= durable {
                 lowest = lowest.min(bound);
-            } else {
+            } else if bound < lsn {
                 stay = true;
             }
         }
         // Bound: each round but the last lowers it to another slot's bound.
         while stay {
             let commits = self.workers.iter().flat_map(WorkerSlots::commits);
-            let above = commits.filter(|(_, applied)| *applied >= lowest);
+            let above = commits.filter(|(_, applied)| *applied & LSN >= lowest);
             let bound = above.map(|(bound, _)| bound).min().unwrap_or(lowest);
             stay = bound < lowest;
             lowest = lowest.min(bound);
         }
-        // Read last: who has left a slot since has told that it was passed.
+        // Read last: who has left a slot since has told that it was passed, or its commit was to be seen before.
         let told = self.told.load(Ordering::SeqCst);
         if told < lowest {
             self.told.fetch_max(lowest, Ordering::SeqCst).max(lowest)
         } else {
             told
         }
+    }
+
+    /// The highest watermark that anybody was told. Every commit that was answered, and every one that a reader was
+    /// shown, is below it.
+    #[inline]
+    pub(crate) fn told(&self) -> u64 {
+        self.told.load(Ordering::SeqCst)
     }
 
     /// What a snapshot that begins must reach to see all that blind commits have
@@ -233,6 +244,13 @@ impl Slot<'_> {
         self.ends_at(lsn.0 + 8);
         self.publishes();
         self.worker.applied[self.index].store(lsn.0, Ordering::Release);
+    }
+
+    /// The commit is applied, and stays until it is durable: till then the watermark stops before it. Nobody has to wake
+    /// for the watermark to go on then.
+    pub(crate) fn lasts(&self, lsn: Lsn) {
+        self.ends_at(lsn.0 + 8);
+        self.worker.applied[self.index].store(lsn.0 | LASTS, Ordering::Release);
     }
 
     /// The commit is half applied, and will stay so: no snapshot may ever see it.

@@ -50,6 +50,22 @@ impl OldValue {
         }
     }
 
+    /// What a read of the leaf would have given: the kind, and the bytes or the descriptor in `into`.
+    pub(crate) fn take(self, into: &mut Vec<u8>) -> Option<ValueKind> {
+        into.clear();
+        match self {
+            OldValue::Absent => None,
+            OldValue::Inline(bytes) => {
+                into.extend_from_slice(&bytes);
+                Some(ValueKind::Inline)
+            }
+            OldValue::Extent(descriptor) => {
+                into.extend_from_slice(descriptor.bytes());
+                Some(ValueKind::Extent)
+            }
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             OldValue::Absent => 0,

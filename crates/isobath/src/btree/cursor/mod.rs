@@ -213,6 +213,17 @@ impl Cursor {
         cursor
     }
 
+    /// Whether the next record is of another leaf than the current one, if there is one at all.
+    #[inline(always)]
+    pub(crate) fn has_read_leaf(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The current record's key, until [`Cursor::next`] is called again.
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
     /// Moves on to the next record, if there is one.
     pub(crate) fn next<C: ReadContext>(&mut self, ctx: &C) -> Result<Option<Entry<'_>>, C::Stop> {
         // Bound: one round for each leaf of the range.

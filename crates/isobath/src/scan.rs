@@ -1,0 +1,121 @@
+//! A scan outside transactions: the leaves as they are, as long as nobody commits.
+
+use std::ops::Bound;
+
+use crate::Error;
+use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
+use crate::context::ReadContext;
+use crate::engine::{InlineContext, TaskContext};
+use crate::tree::{Tree, read_entry};
+use crate::txn::versions::Bounds;
+
+/// A scan on its way through the leaves.
+pub(crate) struct Scan<'t> {
+    tree: &'t Tree,
+    cursor: Cursor,
+    last: Option<Vec<u8>>,
+    /// A record of the cursor's leaf was shown.
+    has_shown: bool,
+    /// The leaves tell what nobody may see yet: from behind `last` on the versions have to be asked, too.
+    pub(crate) needs_versions: bool,
+}
+
+/// What is left of `bounds` behind the record that was passed last.
+pub(crate) fn behind<'k>(
+    bounds: Bounds<'k>,
+    direction: Direction,
+    last: Option<&'k [u8]>,
+) -> Bounds<'k> {
+    match (last, direction) {
+        (None, _) => bounds,
+        (Some(last), Direction::Forward) => (Bound::Excluded(last), bounds.1),
+        (Some(last), Direction::Reverse) => (bounds.0, Bound::Excluded(last)),
+    }
+}
+
+impl<'t> Scan<'t> {
+    pub(crate) fn new(tree: &'t Tree, cursor: Cursor) -> Scan<'t> {
+        Scan {
+            tree,
+            cursor,
+            last: None,
+            has_shown: false,
+            needs_versions: false,
+        }
+    }
+
+    /// The last key of the last leaf that was shown.
+    pub(crate) fn last(&self) -> Option<&[u8]> {
+        self.last.as_deref()
+    }
+
+    /// Shows record after record to `visit`, until that says that it is enough, the range ends, or versions are
+    /// needed. Outside a task it goes on in one where a page is missing.
+    pub(crate) fn leaves(
+        &mut self,
+        visit: &mut (impl FnMut(&[u8], &[u8]) -> bool + Send),
+    ) -> Result<(), Error> {
+        let tree = self.tree;
+        tree.alive()?;
+        let engine = &tree.runtime.engine;
+        if !tree.runtime.is_in_task() {
+            let ctx = InlineContext::new(engine);
+            let mut read = |key: &[u8], value: ValueRef<'_>, bytes: &mut Vec<u8>| {
+                tree.run(|local| read_entry(local, tree.state.tree, key, value, bytes))
+            };
+            if let Ok(ended) = self.pass(&ctx, visit, &mut read) {
+                return ended;
+            }
+        }
+        tree.run(|local| {
+            let mut read = |key: &[u8], value: ValueRef<'_>, bytes: &mut Vec<u8>| {
+                read_entry(local, tree.state.tree, key, value, bytes)
+            };
+            self.pass(&TaskContext { local }, visit, &mut read)?
+        })
+    }
+
+    /// The same with one context. `read` reads the value of the record that was just found, or what has replaced it;
+    /// whether there is any.
+    fn pass<C: ReadContext>(
+        &mut self,
+        ctx: &C,
+        visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
+        read: &mut dyn FnMut(&[u8], ValueRef<'_>, &mut Vec<u8>) -> Result<bool, Error>,
+    ) -> Result<Result<(), Error>, C::Stop> {
+        let tree = self.tree;
+        let engine = &tree.runtime.engine;
+        let mut bytes = Vec::new();
+        loop {
+            let turns = self.cursor.has_read_leaf();
+            if turns && self.has_shown {
+                self.has_shown = false;
+                self.last = Some(self.cursor.key().to_vec());
+            }
+            let found = self.cursor.next(ctx)?;
+            // A leaf says what all of it had when it was read, and the range's end says that nothing was behind.
+            if turns && tree.needs_versions() {
+                self.needs_versions = true;
+                return Ok(Ok(()));
+            }
+            let Some(entry) = found else {
+                return Ok(Ok(()));
+            };
+            self.has_shown = true;
+            let transactions = &engine.transactions;
+            if let Err(error) = transactions.check_whole(engine, tree.state.tree.id, entry.key) {
+                return Ok(Err(error));
+            }
+            let go_on = match entry.value.kind {
+                ValueKind::Inline => visit(entry.key, entry.value.bytes),
+                ValueKind::Extent => match read(entry.key, entry.value, &mut bytes) {
+                    Ok(found) => !found || visit(entry.key, &bytes),
+                    Err(error) => return Ok(Err(error)),
+                },
+            };
+            if !go_on {
+                return Ok(Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Changes that are in the leaves, or about to be, and that nobody may see yet.
+//!
+//! A commit notes its keys here before it changes a leaf, and takes the note back
+//! once the watermark has passed it. Readers read the leaf first and look here
+//! afterwards: what they find nothing noted of is for everybody to see.
+
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Counters of keys; keys that share one cost a look into the version store.
+const COUNTERS: usize = 4096;
+
+/// When a commit is seen by others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Visibility {
+    /// Once it is applied.
+    Applied,
+    /// Once it is durable.
+    Durable,
+    /// Once it is applied; answers that tell of it wait until it is durable.
+    Early,
+}
+
+/// The commits that single reads have to beware of.
+#[repr(align(128))]
+pub(crate) struct Unseen {
+    /// How many there are of any kind.
+    any: AtomicU64,
+    /// Of these, those that leave no versions while their changes are applied one by
+    /// one: their keys stay locked meanwhile.
+    parts: AtomicU64,
+    /// For key numbers: how many commits that are not to be seen, or answered for, change such a key.
+    keys: Box<[AtomicU32]>,
+}
+
+/// A commit in parts, until this is dropped.
+pub(crate) struct InParts<'u>(&'u Unseen);
+
+impl Drop for InParts<'_> {
+    fn drop(&mut self) {
+        self.0.parts.fetch_sub(1, Ordering::SeqCst);
+        self.0.any.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A commit whose keys are noted, until this is dropped.
+pub(crate) struct Noted<'u> {
+    unseen: &'u Unseen,
+    numbers: Numbers,
+}
+
+enum Numbers {
+    One(u64),
+    Many(Box<[u64]>),
+}
+
+impl Noted<'_> {
+    fn each(&self, mut with: impl FnMut(&AtomicU32)) {
+        match &self.numbers {
+            Numbers::One(number) => with(self.unseen.counter(*number)),
+            Numbers::Many(numbers) => numbers.iter().for_each(|&n| with(self.unseen.counter(n))),
+        }
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        self.each(|counter| {
+            counter.fetch_sub(1, Ordering::Release);
+        });
+        self.unseen.any.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Unseen {
+    pub(crate) fn new() -> Unseen {
+        Unseen {
+            any: AtomicU64::new(0),
+            parts: AtomicU64::new(0),
+            keys: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    /// Whether there is any. Whoever has read a changed leaf sees the commit, or finds
+    /// that it may be seen.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.any.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether there is a commit in parts.
+    #[inline]
+    pub(crate) fn is_in_parts(&self) -> bool {
+        self.parts.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether some commit changes a key of this number.
+    #[inline]
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.counter(number).load(Ordering::Acquire) > 0
+    }
+
+    fn counter(&self, number: u64) -> &AtomicU32 {
+        let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.keys[spread as usize % COUNTERS]
+    }
+
+    /// A commit that leaves no versions is about to be applied change by change.
+    pub(crate) fn begin_parts(&self) -> InParts<'_> {
+        self.any.fetch_add(1, Ordering::SeqCst);
+        self.parts.fetch_add(1, Ordering::SeqCst);
+        InParts(self)
+    }
+
+    /// Notes the keys of a commit that is about to be applied.
+    pub(crate) fn note(&self, numbers: impl ExactSizeIterator<Item = u64>) -> Noted<'_> {
+        let mut numbers = numbers;
+        let one = if numbers.len() == 1 {
+            numbers.next()
+        } else {
+            None
+        };
+        let numbers = one.map_or_else(|| Numbers::Many(numbers.collect()), Numbers::One);
+        let noted = Noted {
+            unseen: self,
+            numbers,
+        };
+        self.any.fetch_add(1, Ordering::SeqCst);
+        noted.each(|counter| {
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        noted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_noted_while_their_commit_is_unseen() {
+        let unseen = Unseen::new();
+        assert!(!unseen.is_any() && !unseen.has(7));
+        let one = unseen.note([7].into_iter());
+        let more = unseen.note([7, 7 << 40, 9].into_iter());
+        assert!(unseen.is_any() && !unseen.is_in_parts());
+        drop(one);
+        assert!([7, 7 << 40, 9].into_iter().all(|number| unseen.has(number)));
+        drop(more);
+        assert!(!unseen.is_any());
+        assert!(![7, 7 << 40, 9].into_iter().any(|number| unseen.has(number)));
+        let parts = unseen.begin_parts();
+        assert!(unseen.is_any() && unseen.is_in_parts() && !unseen.has(7));
+        drop(parts);
+        assert!(!unseen.is_any() && !unseen.is_in_parts());
+    }
+}
