@@ -80,8 +80,8 @@ impl Known {
                 scenario = scenario.with_more();
                 how = switching::draw(seed, Wanted::Always);
             }
-            let (outcome, _) = switching::run_switching(scenario, Some(self.canary), how);
-            outcome.err().map(|failure| (seed, failure))
+            let done = switching::run_switching(scenario, Some(self.canary), how);
+            done.outcome.err().map(|failure| (seed, failure))
         })
     }
 

@@ -4,6 +4,7 @@
 mod actor;
 mod beside;
 mod canary;
+mod every_place;
 mod exhaustive;
 mod passing;
 pub(crate) mod plan;
@@ -45,6 +46,9 @@ pub(crate) struct Args {
     /// Cut the power of short runs at every I/O, and of recoveries too
     #[arg(long)]
     exhaustive: bool,
+    /// Hold somebody back in short runs, for long, at every place in turn whose name contains this
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
+    every_place: Option<String>,
     /// With --exhaustive: cut every n-th recovery at each of its I/Os
     #[arg(long, default_value_t = 16)]
     interrupt_every: u64,
@@ -77,6 +81,7 @@ pub(crate) fn campaign(args: &Args) -> bool {
     match &args.canary {
         Some(name) => canaries(name),
         None if args.exhaustive => exhaustive(args),
+        None if args.every_place.is_some() => every_place(args),
         None => seeds(args),
     }
 }
@@ -128,6 +133,26 @@ fn exhaustive(args: &Args) -> bool {
     failed == 0
 }
 
+/// Every place of short runs; whether all went well.
+fn every_place(args: &Args) -> bool {
+    let filter = args.every_place.as_deref().unwrap_or("");
+    let mut failed = 0;
+    for seed in args.range() {
+        let begin = Instant::now();
+        match every_place::every_place(seed, filter) {
+            Ok(runs) => println!(
+                "seed {seed}: {runs} runs, each with one long delay, in {:.1} s",
+                begin.elapsed().as_secs_f64()
+            ),
+            Err(failure) => {
+                println!("seed {seed} FAILED:\n{failure}\n");
+                failed += 1;
+            }
+        }
+    }
+    failed == 0
+}
+
 fn seeds(args: &Args) -> bool {
     let kinds = args.kinds();
     let begin = Instant::now();
@@ -149,10 +174,11 @@ fn seeds(args: &Args) -> bool {
         if args.seed.is_some() {
             println!("switches: {how:?}");
         }
-        let (outcome, taken) = switching::run_switching(scenario.clone(), None, how.clone());
+        let done = switching::run_switching(scenario.clone(), None, how.clone());
+        let (taken, outcome) = (done.taken(), done.outcome);
         total.switches += taken.len();
         if outcome.is_ok() && seed.is_multiple_of(args.repeat_every.max(1)) {
-            let (again, _) = switching::run_switching(scenario.clone(), None, how);
+            let again = switching::run_switching(scenario.clone(), None, how).outcome;
             if again.as_ref().ok() != outcome.as_ref().ok() {
                 println!("seed {seed}: does not repeat itself:\n{outcome:?}\n{again:?}");
                 total.failed.push(seed);

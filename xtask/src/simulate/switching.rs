@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use isobath::{Canary, How, Switch, Switches};
+use isobath::{Canary, How, Place, Switch, Switches};
 
 use super::run::{Failure, Report};
 use super::{in_thread, run};
@@ -55,12 +55,28 @@ pub(crate) fn draw(seed: u64, wanted: Wanted) -> Option<How> {
     on.then_some(how)
 }
 
-/// Runs a scenario with these switches, in a thread of its own; which were taken.
-pub(super) fn run_switching(
-    scenario: Scenario,
-    canary: Option<Canary>,
-    how: Option<How>,
-) -> (Result<Report, Failure>, Vec<Switch>) {
+/// What a run with switches did.
+pub(super) struct Done {
+    pub(super) outcome: Result<Report, Failure>,
+    switches: Option<Switches>,
+}
+
+impl Done {
+    /// The switches that were taken.
+    pub(super) fn taken(&self) -> Vec<Switch> {
+        let switches = self.switches.as_ref();
+        switches.map_or_else(Vec::new, Switches::taken)
+    }
+
+    /// Its outcome, and the places that were passed.
+    pub(super) fn passed(self) -> (Result<Report, Failure>, Vec<Place>) {
+        let places = self.switches.map_or_else(Vec::new, |s| s.places());
+        (self.outcome, places)
+    }
+}
+
+/// Runs a scenario with these switches, in a thread of its own.
+pub(super) fn run_switching(scenario: Scenario, canary: Option<Canary>, how: Option<How>) -> Done {
     let switches = how.map(Switches::new);
     let inside = switches.clone();
     let outcome = in_thread(scenario.seed, canary, move || {
@@ -69,7 +85,7 @@ pub(super) fn run_switching(
         }
         run(scenario)
     });
-    (outcome, switches.map_or_else(Vec::new, |s| s.taken()))
+    Done { outcome, switches }
 }
 
 /// The fewest of `taken` with which `scenario` still fails, and how it does.
@@ -87,8 +103,9 @@ pub(super) fn minimise(
             return None;
         }
         let how = How::Given(list.to_vec());
-        let (outcome, taken) = run_switching(scenario.clone(), canary, Some(how));
-        outcome.err().map(|failure| (taken, failure))
+        let done = run_switching(scenario.clone(), canary, Some(how));
+        let taken = done.taken();
+        done.outcome.err().map(|failure| (taken, failure))
     };
     if let Some(without) = fails(&[]) {
         return Some(without);
