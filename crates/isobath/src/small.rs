@@ -45,6 +45,19 @@ pub(crate) fn words_per_page(full: u64) -> u64 {
     full
 }
 
+/// Most pages that a store can have, where it is `full` elsewhere: with small
+/// pages of the mapping table, what is kept for each of them would be large.
+#[inline(always)]
+pub(crate) fn most_pages(full: u64) -> u64 {
+    #[cfg(any(test, feature = "simulation"))]
+    return CHOSEN
+        .get()
+        .words_per_page
+        .map_or(full, |_| full.min(1 << 20));
+    #[cfg(not(any(test, feature = "simulation")))]
+    full
+}
+
 /// Bytes of log after which a simulation wants a checkpoint.
 #[inline(always)]
 pub(crate) fn checkpoint_bytes() -> Option<u64> {

@@ -45,7 +45,8 @@ fn memory(what: &'static str) -> impl Fn(std::io::Error) -> Error {
 
 fn reserve_tables(frames: u32, segments: u32) -> Result<(BufferPool, ReservedWords), Error> {
     debug_assert!(segments <= MAX_SEGMENTS);
-    let pool = BufferPool::new(frames, MAX_PAGES).map_err(memory("the buffer pool"))?;
+    let pool = BufferPool::new(frames, crate::small::most_pages(MAX_PAGES))
+        .map_err(memory("the buffer pool"))?;
     let seqs =
         ReservedWords::reserve(u64::from(MAX_SEGMENTS)).map_err(memory("the segment table"))?;
     Ok((pool, seqs))
