@@ -16,11 +16,13 @@ fn script(seed: u64) -> Scenario {
     let mut scenario = Scenario::draw(seed, &[FaultKind::Power]);
     scenario.workers = scenario.workers.max(2);
     scenario.actors = 3;
-    scenario.operations = 60;
+    scenario.operations = 40;
     scenario.rounds = 1;
     scenario.large_values = true;
     scenario.drops = true;
     scenario.faults.power = false;
+    scenario.faults.full = false;
+    scenario.limit_bytes = None;
     scenario.log = true;
     scenario = scenario.with_more();
     scenario.more.passing = 3;

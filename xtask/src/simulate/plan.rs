@@ -211,6 +211,10 @@ impl Scenario {
         let mut random = Random::new(self.seed ^ 0x6d6f_7265);
         self.more = More::draw(&mut random);
         self.more.passing = self.more.passing.min(self.actors as usize);
+        if self.limit_bytes.is_some() {
+            // A volume keeps room for checkpoints whose pages are full.
+            self.more.small.words_per_page = None;
+        }
         if self.more.loads > 0 {
             // A load is a task of its own, which its caller's task waits for.
             let per_worker = (self.actors as usize).div_ceil(self.workers);
