@@ -4,7 +4,7 @@ use isobath::Canary;
 
 use super::Failure;
 use super::plan::{FaultKind, Scenario};
-use super::switching::{self, Wanted};
+use super::switching;
 
 /// A bug, and how it is looked for.
 pub(crate) struct Known {
@@ -18,8 +18,6 @@ pub(crate) struct Known {
     seeds: u64,
     /// How many times as much clients do.
     scale: u64,
-    /// It takes interrupted workers, or what seeds did not always do.
-    switches: bool,
 }
 
 const POWER: &[FaultKind] = &[FaultKind::Power];
@@ -38,14 +36,6 @@ const fn known(
         first: seeds.start,
         seeds: seeds.end - seeds.start,
         scale,
-        switches: false,
-    }
-}
-
-impl Known {
-    const fn by_switches(mut self) -> Known {
-        self.switches = true;
-        self
     }
 }
 
@@ -61,7 +51,6 @@ pub(crate) const KNOWN: &[Known] = &[
     known("forget-promises", Canary::ForgetPromises, POWER, 1..300, 8),
     known("skip-write-validation", Canary::SkipWriteValidation, &[], 1..20, 1),
     known("skip-read-validation", Canary::SkipReadValidation, &[], 1..20, 1),
-    known("clear-mail-late", Canary::ClearMailLate, &[], 1..60, 1).by_switches(),
 ];
 
 impl Known {
@@ -75,12 +64,7 @@ impl Known {
         (self.first..self.first + self.seeds).find_map(|seed| {
             let mut scenario = Scenario::draw(seed, self.faults);
             scenario.operations *= self.scale;
-            let mut how = None;
-            if self.switches {
-                scenario = scenario.with_more();
-                how = switching::draw(seed, Wanted::Always);
-            }
-            let done = switching::run_switching(scenario, Some(self.canary), how);
+            let done = switching::run_switching(scenario, Some(self.canary), None);
             done.outcome.err().map(|failure| (seed, failure))
         })
     }

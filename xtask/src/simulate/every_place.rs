@@ -29,7 +29,7 @@ fn script(seed: u64) -> Scenario {
     scenario.more.loads = 40;
     scenario.more.beside = 6;
     scenario.more.small = Small {
-        words_per_page: Some(8),
+        words_per_page: Some(32),
         checkpoint_bytes: Some(4 << 10),
     };
     scenario.tasks = scenario.tasks.max(7);

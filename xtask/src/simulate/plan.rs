@@ -138,7 +138,7 @@ impl More {
             held_snapshots: random.one_of(&[0, 0, 2, 5]),
             beside: random.one_of(&[0, 3, 6]),
             small: Small {
-                words_per_page: random.one_of(&[None, Some(4), Some(8), Some(32)]),
+                words_per_page: random.one_of(&[None, Some(32), Some(64), Some(128)]),
                 checkpoint_bytes: random.one_of(&[
                     None,
                     Some(4 << 10),
