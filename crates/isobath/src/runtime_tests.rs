@@ -1,5 +1,10 @@
 //! What becomes of those who wait where there is no room for a task, no memory, or no worker any more.
 
+#![allow(
+    clippy::big_endian_bytes,
+    reason = "keys that ascend as their numbers do"
+)]
+
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

@@ -9,6 +9,9 @@ use crate::engine::{InlineContext, TaskContext};
 use crate::tree::{Tree, read_entry};
 use crate::txn::versions::Bounds;
 
+/// Reads the value of a record, wherever it is; whether the record is still there.
+type ReadValue<'r> = dyn FnMut(&[u8], ValueRef<'_>, &mut Vec<u8>) -> Result<bool, Error> + 'r;
+
 /// A scan on its way through the leaves.
 pub(crate) struct Scan<'t> {
     tree: &'t Tree,
@@ -81,7 +84,7 @@ impl<'t> Scan<'t> {
         &mut self,
         ctx: &C,
         visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
-        read: &mut dyn FnMut(&[u8], ValueRef<'_>, &mut Vec<u8>) -> Result<bool, Error>,
+        read: &mut ReadValue<'_>,
     ) -> Result<Result<(), Error>, C::Stop> {
         let tree = self.tree;
         let engine = &tree.runtime.engine;
