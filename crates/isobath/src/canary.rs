@@ -50,6 +50,14 @@ pub enum Canary {
     LoadValuesApart,
     /// A synced commit is seen once it is applied, before it is durable.
     ShowEarly,
+    /// The mapping record of copies is complete before a checkpoint can tell that
+    /// their words have changed.
+    MarkLate,
+    /// Of a page that is being copied, only ends that are logged after it was
+    /// claimed count, and a recovery takes every copy that the log names.
+    MissLateEnds,
+    /// A checkpoint says where a segment's summary is before that is written.
+    SummaryTooEarly,
 }
 
 #[cfg(any(test, feature = "simulation"))]

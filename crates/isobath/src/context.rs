@@ -58,8 +58,13 @@ pub(crate) trait WriteContext: ReadContext {
     /// Gives back what a reservation did not use.
     fn release(&self, unused: Reservation);
 
+    /// Says in the mapping table that `page` is gone. Called before the record
+    /// that says so counts as complete: no checkpoint that starts behind the record
+    /// may still store the page's word.
+    fn end(&self, page: &Exclusive<'_>);
+
     /// Frees a page that no reachable page names any more, as the log record at
-    /// `record` says.
+    /// `record` says; after [`WriteContext::end`].
     fn free(&self, page: Exclusive<'_>, record: Lsn);
 
     /// Notes that the reserved pages `ids` belong to `token`: unless a record

@@ -387,6 +387,8 @@ fn free_chunks(
     let mut dead: Vec<Address> = Vec::new();
     for id in ids {
         if let Some(address) = take_chunk(local, id) {
+            // Before the record: a checkpoint that starts behind it stores the word.
+            engine.changes.mark(id);
             taken.push(id);
             dead.push(address);
         }
@@ -400,8 +402,6 @@ fn free_chunks(
     for &(first, count) in &runs.0 {
         ids.free_run(&engine.pool.mapping, PageId(first), count);
     }
-    drop(ids);
-    taken.iter().for_each(|&id| engine.changes.mark(id));
 }
 
 /// Takes the chunk `id` out of the mapping table; where it was, if there was one.

@@ -8,7 +8,7 @@ use super::descend::{Hold, root};
 use super::node::{Builder, Garbled, Image, Node, without_last_children};
 use super::smo::Modification;
 use super::{Descriptor, Fail, Tree, ValueKind};
-use crate::buffer::{Place, Restart};
+use crate::buffer::Restart;
 use crate::context::WriteContext;
 use crate::page::{Lsn, PageId};
 use crate::sync::HashSet;
@@ -95,7 +95,7 @@ impl Tree {
             let latched = root(ctx.pool(), self).and_then(|root| Ok(root.page.exclusive()?));
             match latched {
                 Ok(page) => {
-                    ctx.pool().mapping.set(page.id(), Place::Free);
+                    ctx.end(&page);
                     ctx.free(page, record);
                     return Ok(());
                 }

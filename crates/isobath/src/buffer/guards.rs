@@ -121,12 +121,16 @@ impl<'p> Exclusive<'p> {
         self.changed = true;
         let header = self.header();
         header.lsn.store(version.0, Release);
-        let before = header.flags.fetch_or(flag::DIRTY | flag::QUEUED, AcqRel);
-        if before & flag::DIRTY == 0 {
+        // Before the flag: who finds the frame dirty takes this for its oldest
+        // change. Nobody copies the page, so nobody clears the flag, meanwhile.
+        if header.flags.load(Acquire) & flag::DIRTY == 0 {
             header.oldest_lsn.store(record.0, Release);
-            self.pool.dirty.turned_dirty();
         } else {
             header.oldest_lsn.fetch_min(record.0, AcqRel);
+        }
+        let before = header.flags.fetch_or(flag::DIRTY | flag::QUEUED, AcqRel);
+        if before & flag::DIRTY == 0 {
+            self.pool.dirty.turned_dirty();
         }
         if before & flag::QUEUED == 0 {
             self.pool.dirty.push(self.frame);

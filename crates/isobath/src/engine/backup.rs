@@ -274,12 +274,7 @@ impl Local {
         self.settle_pages(engine.log.complete())?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
-        // In this order; see `Engine::oldest_unsettled`.
-        let complete = engine.log.complete();
-        let start = engine.oldest_commit(complete);
-        // What the checkpoint says is late enough, too.
-        let start = engine.before_late_records(engine.oldest_unsettled(start));
-        let start = start.max(engine.log.start());
+        let start = engine.recovery_start();
         engine.backup.floor.store(start.0, Ordering::SeqCst);
         let superblock = current.superblock.clone();
         *engine.current.lock() = Some(current);

@@ -206,7 +206,9 @@ pub(crate) fn write(
     let mut next = current.superblock.clone();
     next.sequence += 1;
     next.checkpoint = next.sequence;
-    let high_water = engine.ids.lock().high_water();
+    assert!(start >= engine.log.start(), "the log from there on is gone");
+    // What gets an id after this has its records behind `start`.
+    let mapping_pages = engine.ids.lock().high_water().div_ceil(words_per_page());
     let dead = std::mem::take(&mut current.others);
     let mut pages = Pages {
         engine,
@@ -218,12 +220,13 @@ pub(crate) fn write(
         written: Vec::new(),
         current,
     };
+    let replaced = write_mapping(&mut pages, mapping_pages)?;
+    // After the words: a chunk is listed before it has one.
     let promises = promise_words(engine);
     debug_assert!(
         !clean || promises.is_empty(),
         "closing leaves nothing provisional"
     );
-    let replaced = write_mapping(&mut pages, high_water)?;
     // From here on, pages that are written belong to this checkpoint alone.
     pages.written.clear();
     let directory: Vec<u64> = pages
@@ -240,6 +243,9 @@ pub(crate) fn write(
     let written = std::mem::take(&mut pages.written);
     via.flush_log(engine)?;
     via.flush()?;
+    // A write may have failed since `start` was found: of what it was to bring to
+    // the volume, nothing but the log before `start` may know.
+    engine.not_poisoned()?;
     {
         let space = engine.space.lock();
         next.segments = space.segments();
@@ -253,7 +259,9 @@ pub(crate) fn write(
     if start >= engine.log.first() {
         next.log_incarnation = next.incarnation;
     }
-    next.page_high_water = high_water;
+    // All ids that have a word in the pages above.
+    let high_water = engine.ids.lock().high_water();
+    next.page_high_water = high_water.min(mapping_pages * words_per_page());
     via.superblock(&next)?;
     if clean {
         // Either of them is enough to open the store.
@@ -268,9 +276,12 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Writes the pages of the mapping table that changed; where they were before.
-fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>, Error> {
-    let count = high_water.div_ceil(words_per_page());
+/// Writes those of the first `count` pages of the mapping table that changed; where
+/// they were before.
+///
+/// Each is written to its end, whichever of its ids are in use: the page's bit tells
+/// of all of them, and is taken here.
+fn write_mapping(pages: &mut Pages<'_>, count: u64) -> Result<Vec<Address>, Error> {
     pages
         .current
         .directory
@@ -283,7 +294,7 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
         let engine = pages.engine;
         let first = page * words_per_page();
         let address = pages.put(checkpoint::mapping_page(page), |into| {
-            for (at, id) in (first..(first + words_per_page()).min(high_water)).enumerate() {
+            for (at, id) in (first..first + words_per_page()).enumerate() {
                 put_u64(into, at * 8, stored_word(engine, PageId(id)));
             }
         })?;
@@ -484,12 +495,7 @@ impl Local {
             self.settle_pages(before)
         };
         let result = settled.and_then(|()| {
-            // In this order; see `Engine::oldest_unsettled`.
-            let complete = engine.log.complete();
-            let start = engine.oldest_commit(complete);
-            let start = engine.oldest_unsettled(start);
-            let start = start.min(engine.backup.log_floor());
-            let start = engine.before_late_records(start);
+            let start = engine.recovery_start();
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);
             Ok(true)

@@ -371,7 +371,7 @@ impl Local {
         let mut bytes = 0;
         // What is moved may end before the record says where to: a recovery that reads the one has to read the other,
         // or it would find what has ended.
-        let since = engine.log.next();
+        let since = engine.oldest_end();
         engine.settling.hold(batch.slot, since.0);
         let sealed = batch.versions.iter().zip(&batch.copies);
         for ((survivor, placed), (&version, &what)) in group.iter().zip(&batch.placed).zip(sealed) {
@@ -396,7 +396,7 @@ impl Local {
             .all(|copy| self.is_at(copy.page, copy.address));
         engine
             .settling
-            .release(batch.slot, Some(record), is_late.then_some(since));
+            .release(batch.slot, record, is_late.then_some(since));
         engine.bury(record, moved.into_iter());
         let mut space = engine.space.lock();
         let mut freed = false;

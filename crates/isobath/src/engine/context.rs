@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{Engine, Local};
 use crate::Error;
-use crate::buffer::{BufferPool, Exclusive, Reservation, Restart, flag};
+use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart, flag};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogRoom};
@@ -100,6 +100,12 @@ impl WriteContext for TaskContext<'_> {
         self.local.engine.unclaim_pages(pages);
     }
 
+    fn end(&self, page: &Exclusive<'_>) {
+        let engine = &self.local.engine;
+        engine.pool.mapping.set(page.id(), Place::Free);
+        engine.changes.mark(page.id());
+    }
+
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
         let engine = &self.local.engine;
         let id = page.id();
@@ -111,7 +117,6 @@ impl WriteContext for TaskContext<'_> {
             let address = Address::from_raw(header.address.load(Acquire));
             self.local.kill_after(record, address);
         }
-        engine.changes.mark(id);
         if before & flag::DIRTY != 0 {
             engine.frames_cleaned(1);
         }

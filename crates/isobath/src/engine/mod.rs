@@ -38,7 +38,7 @@ pub(crate) use open::Opened;
 pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
 pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
-pub(crate) use recovery::{Plan, Scan as LogScan, reader as log_reader};
+pub(crate) use recovery::{Base as LogBase, Plan, Scan as LogScan, reader as log_reader};
 pub(crate) use writeback::flush;
 
 use std::path::PathBuf;
@@ -372,6 +372,11 @@ impl Engine {
         if self.config.read_only {
             return Err(Error::ReadOnly);
         }
+        self.not_poisoned()
+    }
+
+    /// Refuses where a write has failed.
+    pub(super) fn not_poisoned(&self) -> Result<(), Error> {
         match self.poison.get() {
             Some(cause) => Err(Error::Poisoned {
                 cause: Arc::new(cause.clone()),
@@ -601,7 +606,6 @@ impl Engine {
     pub(crate) fn free_id(&self, id: PageId) {
         self.space.lock().page_freed(id);
         self.ids.lock().free(&self.pool.mapping, id);
-        self.changes.mark(id);
         self.unclaim_pages(1);
     }
 }

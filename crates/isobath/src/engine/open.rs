@@ -9,7 +9,7 @@ use isobath_flash::policy::CleaningPolicy;
 use isobath_io::Volume;
 
 use super::checkpoint::{Current, SEGMENT_WORDS, Via};
-use super::recovery::{Plan, Scan};
+use super::recovery::{Base, Plan, Scan};
 use super::{Config, Engine, Parts, apart};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
@@ -259,7 +259,13 @@ pub(crate) fn open(
     let (pool, seqs) = reserve_tables(frames, segments)?;
     let loaded = Loaded::read(&volume, &superblock, segments, &pool)?;
     let scan = match log_area(&superblock) {
-        Some(area) => Scan::read(&volume, &area, &superblock, &loaded.promises)?,
+        Some(area) => {
+            let base = Base {
+                promises: &loaded.promises,
+                has: &|page| pool.mapping.place(page) != Place::Free,
+            };
+            Scan::read(&volume, &area, &superblock, &base)?
+        }
         None => Scan::empty(LogEnd {
             lsn: Lsn(superblock.next_lsn),
             incarnation: superblock.incarnation,

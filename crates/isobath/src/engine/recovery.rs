@@ -7,6 +7,7 @@ use isobath_io::Volume;
 use super::{Engine, Local, TaskContext};
 use crate::Error;
 use crate::buffer::{Place, Reservation};
+use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::log::record::{Body, Copied, Kind, Mapped, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
@@ -26,8 +27,18 @@ enum Newest {
     Ended,
 }
 
+/// What a log is read on top of.
+pub(crate) struct Base<'b> {
+    /// Tokens that no record had confirmed, with their pages, as the checkpoint lists them.
+    pub(crate) promises: &'b [u64],
+    /// Whether the checkpoint's mapping table has a place for a page.
+    pub(crate) has: &'b dyn Fn(PageId) -> bool,
+}
+
 /// What one pass over the log has found.
 pub(crate) struct Scan {
+    /// Where it begins.
+    start: Lsn,
     pages: HashMap<PageId, (Lsn, Newest)>,
     /// Of these, chunks that exist, and their values' stamps.
     chunks: HashMap<PageId, Lsn>,
@@ -116,6 +127,7 @@ impl Scan {
     /// Of a log that says nothing and ends at `end`.
     pub(crate) fn empty(end: LogEnd) -> Scan {
         Scan {
+            start: end.lsn,
             pages: HashMap::default(),
             chunks: HashMap::default(),
             promised: HashMap::default(),
@@ -128,15 +140,15 @@ impl Scan {
         }
     }
 
-    /// Reads the log from where `superblock` says to its end. `promises` are
-    /// those of the checkpoint.
+    /// Reads the log from where `superblock` says to its end, on top of the
+    /// checkpoint's `base`.
     pub(super) fn read(
         volume: &Volume,
         area: &LogArea,
         superblock: &Superblock,
-        promises: &[u64],
+        base: &Base<'_>,
     ) -> Result<Scan, Error> {
-        let (scan, failed) = Scan::read_as_far(volume, area, superblock, promises);
+        let (scan, failed) = Scan::read_as_far(volume, area, superblock, base);
         failed.map_or(Ok(scan), Err)
     }
 
@@ -145,16 +157,17 @@ impl Scan {
         volume: &Volume,
         area: &LogArea,
         superblock: &Superblock,
-        promises: &[u64],
+        base: &Base<'_>,
     ) -> (Scan, Option<Error>) {
         let mut reader = reader(volume, area, superblock);
         let mut scan = Scan::empty(reader.end());
-        scan.promised_before(promises);
+        scan.start = Lsn(superblock.log_start);
+        scan.promised_before(base.promises);
         let failed = loop {
             match reader.next() {
                 Ok(None) => break None,
                 Ok(Some(record)) => match decode(record.kind, record.body) {
-                    Some(body) => scan.note(record.lsn, &body),
+                    Some(body) => scan.note(record.lsn, &body, base),
                     None => break Some(nonsense(record.lsn, record.kind)),
                 },
                 Err(error) => break Some(error.into()),
@@ -186,7 +199,7 @@ impl Scan {
         }
     }
 
-    fn note(&mut self, lsn: Lsn, body: &Body<'_>) {
+    fn note(&mut self, lsn: Lsn, body: &Body<'_>, base: &Base<'_>) {
         match body {
             Body::Commit {
                 tokens,
@@ -216,9 +229,12 @@ impl Scan {
                 self.settle(tokens, ended, lsn);
             }
             Body::Mapping { token, copies } => {
-                copies
-                    .iter()
-                    .for_each(|copy| self.copied(*token, copy, lsn));
+                for copy in copies {
+                    self.note_segment(copy);
+                    if !self.is_of_dead(copy, base) {
+                        self.copied(*token, copy, lsn);
+                    }
+                }
             }
             Body::Free { tokens, chunks } => self.settle(tokens, chunks, lsn),
         }
@@ -240,12 +256,27 @@ impl Scan {
         }
     }
 
-    fn copied(&mut self, token: Token, copy: &Mapped, lsn: Lsn) {
-        let page = copy.page;
+    /// Whether what was copied had ended before the log's start, though the record
+    /// of the copy came later. A page or chunk that is older than the start and
+    /// existed then has a place in the checkpoint's table, or is promised.
+    fn is_of_dead(&self, copy: &Mapped, base: &Base<'_>) -> bool {
+        matches!(copy.what, Copied::Page | Copied::MovedChunk)
+            && copy.version < self.start
+            && !self.pages.contains_key(&copy.page)
+            && !self.promised.contains_key(&copy.page)
+            && !(base.has)(copy.page)
+            && !canary::sings(Canary::MissLateEnds)
+    }
+
+    fn note_segment(&mut self, copy: &Mapped) {
         if copy.what != Copied::Promised {
             let seq = self.seqs.entry(copy.address.segment()).or_insert(0);
             *seq = copy.seq.max(*seq);
         }
+    }
+
+    fn copied(&mut self, token: Token, copy: &Mapped, lsn: Lsn) {
+        let page = copy.page;
         match copy.what {
             Copied::Page => {
                 if let Some(&(known, _)) = self.pages.get(&page)

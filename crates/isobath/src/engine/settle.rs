@@ -35,8 +35,8 @@ pub(crate) struct Settling {
     floors: Vec<AtomicU64>,
     /// Batches that were written: the oldest change in them, and their mapping record.
     unsettled: Mutex<VecDeque<(u64, Lsn)>>,
-    /// Mapping records with pages that may have ended before them, but not before
-    /// the first LSN: a recovery that reads such a record has to read the ends, too.
+    /// Mapping records with pages that ended before them, but not before the first
+    /// LSN: a recovery that reads such a record has to read the ends, too.
     late: Mutex<Vec<(Lsn, Lsn)>>,
     /// What belongs to something that is not committed yet.
     provisional: Provisional,
@@ -70,19 +70,28 @@ impl Settling {
         self.floors[slot].fetch_min(oldest, AcqRel);
     }
 
-    /// The batch of `slot` was written, or will be written again; `record`
-    /// says where to, if it was. Some page in it may have ended before that record,
-    /// but not before `late_since`, if that is given.
-    pub(super) fn release(&self, slot: usize, record: Option<Lsn>, late_since: Option<Lsn>) {
+    /// The batch of `slot` was written; `record` says where to. Some page in it has
+    /// ended before that record, but not before `late_since`, if that is given.
+    ///
+    /// The floor of a batch that could not be written stays for good: what is in it
+    /// is in no copy, and the store, which is poisoned, writes it no more.
+    pub(super) fn written(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
         let floor = self.floors[slot].load(Acquire);
-        if let Some(record) = record
-            && floor != NONE
-        {
-            if let Some(since) = late_since {
-                self.late.lock().push((since, record));
-            }
+        if floor != NONE {
             self.unsettled.lock().push_back((floor, record));
+            // A page ends after all its changes.
+            let late_since = late_since.map(|since| since.max(Lsn(floor)));
+            self.release(slot, record, late_since);
         }
+    }
+
+    /// The pages that the task `slot` has moved are where `record` says; they held
+    /// no changes. For the rest see [`Settling::written`].
+    pub(super) fn release(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
+        if let Some(since) = late_since {
+            self.late.lock().push((since, record));
+        }
+        // Last: who finds no floor finds what it has become.
         self.floors[slot].store(NONE, Release);
     }
 
@@ -139,11 +148,36 @@ impl Engine {
         self.settling.grave_count.load(Relaxed) > 0
     }
 
+    /// Where a recovery from a checkpoint that begins now has to start reading the
+    /// log, or earlier. Called by who has the right to write checkpoints.
+    ///
+    /// A change moves from the log's incomplete end, or a commit in flight, to a
+    /// dirty frame, from there to the floor of who writes it, to the unsettled, and
+    /// to the mapping table. These are read in the same order, so that each change
+    /// is seen at least once; see docs/decisions/0014.
+    pub(crate) fn recovery_start(&self) -> Lsn {
+        let start = self.oldest_commit(self.log.complete());
+        let start = self.oldest_unsettled(start);
+        // Whatever moves it back may move it into the range of a late record.
+        let start = start.min(self.backup.log_floor());
+        let start = self.before_late_records(start);
+        // A floor may be older than what it holds back. The checkpoint before this
+        // needed nothing older, so neither does this; and the log has nothing older.
+        start.max(self.log.start())
+    }
+
+    /// A lower bound of the records of all ends that the mapping table does not show
+    /// yet: a page that it shows now ends with this record or a later one.
+    pub(crate) fn oldest_end(&self) -> Lsn {
+        if canary::sings(Canary::MissLateEnds) {
+            return self.log.next();
+        }
+        self.oldest_commit(self.log.complete())
+    }
+
     /// The oldest change that no durable copy contains, as of now and of
-    /// `complete`, which was read before: where a recovery has to start at the latest.
-    pub(crate) fn oldest_unsettled(&self, complete: Lsn) -> Lsn {
-        // In this order: a change moves from the frame to the floor of whoever
-        // writes it, and from there to the unsettled.
+    /// `complete`, which was read before.
+    fn oldest_unsettled(&self, complete: Lsn) -> Lsn {
         if canary::sings(Canary::CutLogEarly) {
             return complete;
         }
@@ -167,7 +201,7 @@ impl Engine {
 
     /// Where the log may start at `start` or earlier, so that no record is behind
     /// that place which is wrong without one before it.
-    pub(super) fn before_late_records(&self, start: Lsn) -> Lsn {
+    fn before_late_records(&self, start: Lsn) -> Lsn {
         let mut late = self.settling.late.lock();
         late.retain(|(_, record)| *record >= self.log.start());
         // Bound: each round but the last moves it to before another record.
@@ -303,7 +337,8 @@ impl Local {
         Ok(())
     }
 
-    /// Appends a mapping record; where nothing is logged, an LSN.
+    /// Appends a mapping record; where nothing is logged, an LSN. The caller has
+    /// changed the mapping already.
     pub(crate) fn log_copies(&self, token: Token, copies: &[Mapped]) -> Lsn {
         let engine = &self.engine;
         let body = if engine.log.is_on() {
@@ -311,11 +346,23 @@ impl Local {
         } else {
             Vec::new()
         };
+        let mark = || {
+            copies
+                .iter()
+                .for_each(|copy| engine.changes.mark(copy.page))
+        };
+        let late = canary::sings(Canary::MarkLate);
+        // Before the record is complete: a checkpoint that starts behind the record
+        // stores the words instead.
+        if !late {
+            mark();
+        }
         let record = engine
             .log
             .append(self.worker.index, Kind::Mapping, &[&body], |_| {});
-        for copy in copies {
-            engine.changes.mark(copy.page);
+        if late {
+            self.worker.may_be_interrupted();
+            mark();
         }
         record
     }
@@ -339,8 +386,8 @@ impl Local {
         let _ = self.log_copies(token, &promised);
     }
 
-    /// Appends a free record: chunks or pages that are gone, tokens given up. May
-    /// wait for room in the log.
+    /// Appends a free record: chunks or pages that are gone, tokens given up. The
+    /// mapping table does not name them any more. May wait for room in the log.
     pub(crate) fn log_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
         let engine = &self.engine;
         let bytes = 8 * (tokens.len() + pages.len() + 1) as u64;
@@ -351,6 +398,7 @@ impl Local {
         } else {
             Vec::new()
         };
+        pages.iter().for_each(|&page| engine.changes.mark(page));
         let settle = |_| engine.settle_promises(tokens, pages);
         engine
             .log

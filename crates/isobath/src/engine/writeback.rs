@@ -73,8 +73,8 @@ pub(super) struct Batch {
     pub(super) copies: Vec<Copied>,
     /// Which of the writing tasks this is, in [`super::settle::Settling`].
     pub(super) slot: usize,
-    /// The end of the log before its pages were claimed.
-    pub(super) claimed_at: Lsn,
+    /// Its pages end with this record or later ones.
+    pub(super) ends_from: Lsn,
 }
 
 impl Batch {
@@ -88,7 +88,7 @@ impl Batch {
             versions: Vec::with_capacity(BATCH),
             copies: Vec::with_capacity(BATCH),
             slot,
-            claimed_at: Lsn(0),
+            ends_from: Lsn(0),
         }
     }
 
@@ -245,7 +245,7 @@ impl Local {
     /// Copies the placed frames into staging, writes them, and installs their
     /// new addresses.
     fn write_placed(&self, staging: &mut AlignedBuf, batch: &mut Batch) -> Result<(), Error> {
-        batch.claimed_at = self.engine.log.next();
+        batch.ends_from = self.engine.oldest_end();
         for (at, placed) in batch.placed.iter_mut().enumerate() {
             let image = &mut staging.as_mut_slice()[at * PAGE_SIZE..][..PAGE_SIZE];
             let copied = self.copy_for_write(placed, batch.slot, image);
@@ -261,6 +261,10 @@ impl Local {
         let result = self
             .wait_durable(highest)
             .and_then(|()| self.write_out(staging, &batch.placed, &batch.closing));
+        if let Err(error) = &result {
+            // Before the frames say that they are not being written.
+            self.engine.poison(error.clone());
+        }
         self.finish_frames(batch, result.is_ok());
         result
     }
@@ -386,7 +390,6 @@ impl Local {
     /// Installs the new addresses of written frames, or makes them dirty again.
     fn finish_frames(&self, batch: &Batch, written: bool) {
         let engine = &self.engine;
-        let settling = &engine.settling;
         let mut old = Vec::new();
         let record = written.then(|| self.install_copies(batch, &mut old));
         let mut dead: Vec<Address> = Vec::new();
@@ -433,7 +436,10 @@ impl Local {
             }
         }
         engine.bury(engine.newest_record(), old.into_iter());
-        settling.release(batch.slot, record, is_late.then_some(batch.claimed_at));
+        if let Some(record) = record {
+            let since = is_late.then_some(batch.ends_from);
+            engine.settling.written(batch.slot, record, since);
+        }
         let mut freed_segment = false;
         let mut space = engine.space.lock();
         for placed in &batch.placed {

@@ -712,10 +712,17 @@ impl Space {
     pub(crate) fn to_words(&self, segment: u32, seqs: &ReservedWords) -> [u64; 4] {
         let id = SegmentId(segment);
         let record = self.table.record(id);
+        // The summary of an open segment may have a place already, and not be there.
+        let is_open = record.state == SegmentState::Open;
+        let summary = if is_open && !canary::sings(Canary::SummaryTooEarly) {
+            0
+        } else {
+            self.summaries[segment as usize]
+        };
         [
             seqs.at(u64::from(segment))
                 .load(crate::sync::atomic::Ordering::Acquire),
-            u64::from(self.summaries[segment as usize])
+            u64::from(summary)
                 | u64::from(record.stream.0) << 32
                 | u64::from(self.waste[segment as usize] / PAGE_SIZE as u32) << 48,
             record.sealed_at,

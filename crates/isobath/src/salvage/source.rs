@@ -6,7 +6,7 @@ use super::search::Index;
 use crate::Error;
 use crate::backup::Watch;
 use crate::buffer::Place;
-use crate::engine::{LogScan, log_area, log_reader};
+use crate::engine::{LogBase, LogScan, log_area, log_reader};
 use crate::log::LogArea;
 use crate::log::record::{Body, Operation, decode};
 use crate::page::{self, HEADER_SIZE, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset};
@@ -197,7 +197,12 @@ impl<'v> Source<'v> {
             return;
         };
         let promises = self.read_promises(superblock);
-        let (mut scan, failed) = LogScan::read_as_far(self.volume, &area, superblock, &promises);
+        // What the mapping table lacks may have been lost with a part of it.
+        let base = LogBase {
+            promises: &promises,
+            has: &|_| true,
+        };
+        let (mut scan, failed) = LogScan::read_as_far(self.volume, &area, superblock, &base);
         if failed.is_some() {
             // What cannot be read may have confirmed them.
             scan.keep_provisional();

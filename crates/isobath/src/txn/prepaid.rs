@@ -99,6 +99,10 @@ impl WriteContext for Prepaid<'_> {
         self.pages.set(self.pages.get() + back);
     }
 
+    fn end(&self, page: &Exclusive<'_>) {
+        self.task.end(page);
+    }
+
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
         self.task.free(page, record);
     }

@@ -14,7 +14,7 @@ pub(super) use split::{Goal, make_room, split};
 
 use super::node::{Image, Node};
 use super::{Fail, Tree};
-use crate::buffer::{Exclusive, Place, Reservation, Restart};
+use crate::buffer::{Exclusive, Reservation, Restart};
 use crate::context::WriteContext;
 use crate::log::record::{Kind, Token, structure_body};
 use crate::page::{PageId, offset, put_u64};
@@ -77,11 +77,7 @@ impl<'p> Modification<'p> {
                 page.changed(lsn, lsn);
             }
             ctx.confirmed(self.confirms.as_slice(), &ended);
-            // Before the record counts as complete: no checkpoint that starts
-            // behind it may still know them.
-            for page in &self.unlinked {
-                ctx.pool().mapping.set(page.id(), Place::Free);
-            }
+            self.unlinked.iter().for_each(|page| ctx.end(page));
         });
         drop(self.changed);
         for page in self.unlinked {

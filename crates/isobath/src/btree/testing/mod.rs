@@ -219,9 +219,12 @@ impl WriteContext for TestContext {
         }
     }
 
+    fn end(&self, page: &Exclusive<'_>) {
+        self.pool.mapping.set(page.id(), Place::Free);
+    }
+
     fn free(&self, page: Exclusive<'_>, _record: Lsn) {
         let id = page.id();
-        self.pool.mapping.set(id, Place::Free);
         let frame = page.leak();
         let mut free = self.free.lock();
         free.frames.push(frame);
