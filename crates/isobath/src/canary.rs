@@ -58,6 +58,9 @@ pub enum Canary {
     MissLateEnds,
     /// A checkpoint says where a segment's summary is before that is written.
     SummaryTooEarly,
+    /// Of the last page of the mapping table a checkpoint stores the words of those
+    /// pages only that existed when it began.
+    ForgetNewPages,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -100,6 +100,8 @@ pub struct Stats {
     pub log_flush_ns_max: u64,
     /// Damaged pages that the cleaner came upon and left in place.
     pub damaged_pages: u64,
+    /// Segments whose summary the cleaner could not read, and rebuilt.
+    pub unreadable_summaries: u64,
     /// Worker threads.
     pub workers: u64,
     /// Which I/O backend is in use, and what was refused.
@@ -160,6 +162,7 @@ impl Stats {
             log_flush_ns: log.flush_ns,
             log_flush_ns_max: log.flush_ns_max,
             damaged_pages: read(&counters.damaged_pages),
+            unreadable_summaries: read(&counters.unreadable_summaries),
             workers: engine.config.workers as u64,
             backend,
         }
@@ -168,7 +171,7 @@ impl Stats {
 
 impl Stats {
     /// Every number by its name, but for the histogram.
-    fn numbers(&mut self) -> [(&'static str, &mut u64); 35] {
+    fn numbers(&mut self) -> [(&'static str, &mut u64); 36] {
         [
             ("pool_frames", &mut self.pool_frames),
             ("pool_free_frames", &mut self.pool_free_frames),
@@ -207,6 +210,7 @@ impl Stats {
             ("log_flush_ns", &mut self.log_flush_ns),
             ("log_flush_ns_max", &mut self.log_flush_ns_max),
             ("damaged_pages", &mut self.damaged_pages),
+            ("unreadable_summaries", &mut self.unreadable_summaries),
             ("workers", &mut self.workers),
         ]
     }

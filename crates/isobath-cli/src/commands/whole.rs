@@ -140,7 +140,7 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
 }
 
 /// Name, value and meaning of every number in the statistics.
-fn numbers(s: &Stats) -> [(&'static str, u64, &'static str); 23] {
+fn numbers(s: &Stats) -> [(&'static str, u64, &'static str); 24] {
     [
         ("volume_bytes", s.volume_bytes, "size of the store's files"),
         (
@@ -170,6 +170,11 @@ fn numbers(s: &Stats) -> [(&'static str, u64, &'static str); 23] {
             "damaged_pages",
             s.damaged_pages,
             "that the cleaner came upon",
+        ),
+        (
+            "unreadable_summaries",
+            s.unreadable_summaries,
+            "of segments; rebuilt by the cleaner",
         ),
         (
             "pool_frames",
@@ -226,6 +231,7 @@ pub(crate) fn check(
             "records": report.records,
             "value_chunks": report.value_chunks,
             "bytes_verified": report.bytes_verified,
+            "unreadable_summaries": report.unreadable_summaries,
             "seconds": began.elapsed().as_secs_f64(),
             "problems": report.problems,
         }))?;
@@ -233,6 +239,12 @@ pub(crate) fn check(
     }
     for problem in &report.problems {
         out.line(&format!("problem: {}", escape(problem.as_bytes())))?;
+    }
+    if report.unreadable_summaries > 0 {
+        out.line(&format!(
+            "note: {} segment summaries cannot be read; cleaning rebuilds them",
+            count(report.unreadable_summaries)
+        ))?;
     }
     out.line(&format!(
         "{}: {} trees, {} records, {} pages, {} value chunks, {} verified in {:.1} s",

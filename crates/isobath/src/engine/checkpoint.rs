@@ -208,7 +208,8 @@ pub(crate) fn write(
     next.checkpoint = next.sequence;
     assert!(start >= engine.log.start(), "the log from there on is gone");
     // What gets an id after this has its records behind `start`.
-    let mapping_pages = engine.ids.lock().high_water().div_ceil(words_per_page());
+    let begun_at = engine.ids.lock().high_water();
+    let mapping_pages = begun_at.div_ceil(words_per_page());
     let dead = std::mem::take(&mut current.others);
     let mut pages = Pages {
         engine,
@@ -260,7 +261,11 @@ pub(crate) fn write(
         next.log_incarnation = next.incarnation;
     }
     // All ids that have a word in the pages above.
-    let high_water = engine.ids.lock().high_water();
+    let high_water = if canary::sings(Canary::ForgetNewPages) {
+        begun_at
+    } else {
+        engine.ids.lock().high_water()
+    };
     next.page_high_water = high_water.min(mapping_pages * words_per_page());
     via.superblock(&next)?;
     if clean {

@@ -144,7 +144,7 @@ impl Local {
     }
 
     fn clean_segment(&self, segment: u32) -> Result<CleaningEnd, Failed> {
-        let entries = self.read_summary(segment).map_err(|_| Failed::Read)?;
+        let entries = self.entries_of(segment);
         let mut survivors: Vec<Survivor> = Vec::new();
         let mut dirty = Vec::new();
         for entry in &entries {
@@ -167,29 +167,6 @@ impl Local {
             rest = later;
         }
         Ok(end)
-    }
-
-    fn read_summary(&self, segment: u32) -> Result<Vec<Entry>, Error> {
-        let space = self.engine.space.lock();
-        if let Some(entries) = space.unsummarized(segment) {
-            return Ok(entries);
-        }
-        let at = space.summary_offset(segment);
-        drop(space);
-        let seq = self.engine.seqs.at(u64::from(segment)).load(Acquire);
-        let length = self.engine.config.segment_bytes - at;
-        let mut buffer = AlignedBuf::new(length as usize);
-        let from = Address::new(segment, at, length);
-        let io = Io::read(self.engine.offset_of(from), buffer.as_mut_ptr(), length, 0);
-        // SAFETY: the buffer lives until `wait_io` returned.
-        unsafe { self.worker.start_io(io) };
-        self.worker.wait_io().map_err(Error::Io)?;
-        Counters::add(&self.engine.counters.bytes_read, u64::from(length));
-        summaries::decode(buffer.as_slice(), segment, seq).map_err(|fault| Error::Damaged {
-            page: 1 << 63 | u64::from(segment),
-            offset: self.engine.offset_of(from),
-            fault,
-        })
     }
 
     /// Adds `entry` to the survivors if it is live, or its frame to those that

@@ -5,6 +5,8 @@ mod apart;
 mod backup;
 mod blocks;
 mod checkpoint;
+#[cfg(test)]
+mod checkpoint_tests;
 mod cleaner;
 mod context;
 mod discard;
@@ -23,6 +25,7 @@ mod read_buffers;
 pub(crate) mod recovery;
 mod settle;
 mod stall;
+mod summaries;
 mod writeback;
 
 pub(crate) use admission::Admission;
@@ -126,6 +129,7 @@ pub(crate) struct Counters {
     pub(crate) evictions: AtomicU64,
     pub(crate) segments_cleaned: AtomicU64,
     pub(crate) damaged_pages: AtomicU64,
+    pub(crate) unreadable_summaries: AtomicU64,
     pub(crate) summary_bytes: AtomicU64,
     pub(crate) checkpoint_bytes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,

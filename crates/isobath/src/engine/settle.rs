@@ -361,7 +361,8 @@ impl Local {
             .log
             .append(self.worker.index, Kind::Mapping, &[&body], |_| {});
         if late {
-            self.worker.may_be_interrupted();
+            // As if others ran for a while.
+            (0..3_000).for_each(|_| self.worker.yield_now());
             mark();
         }
         record
@@ -546,6 +547,12 @@ impl Changes {
             // Orders the change before whoever clears the bit.
             word.fetch_or(1 << (page % 64), AcqRel);
         }
+    }
+
+    /// Whether page `page` of the table is to be written.
+    #[cfg(test)]
+    pub(super) fn is_marked(&self, page: u64) -> bool {
+        self.0[(page / 64) as usize].load(Acquire) & 1 << (page % 64) != 0
     }
 
     /// Clears the bit of `page`; whether it was set.

@@ -615,6 +615,15 @@ impl Space {
         self.busy[segment as usize] += 1;
     }
 
+    /// Pins `segment` if it is sealed; whether it is.
+    pub(crate) fn pin_sealed(&mut self, segment: u32) -> bool {
+        let is_sealed = self.table.state(SegmentId(segment)) == SegmentState::Sealed;
+        if is_sealed {
+            self.pin(segment);
+        }
+        is_sealed
+    }
+
     /// Ends a pin of a sealed segment.
     pub(crate) fn unpin(&mut self, segment: u32) -> bool {
         let busy = &mut self.busy[segment as usize];

@@ -125,6 +125,12 @@ impl Simulation {
         self.store.as_ref().expect("an open simulation has a store")
     }
 
+    /// What is beneath the store.
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     /// Runs `work` as a task of worker `worker`, modulo their number.
     pub fn spawn<T: Send + 'static>(
         &self,

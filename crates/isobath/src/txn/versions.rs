@@ -94,7 +94,8 @@ struct Version {
     token: Token,
 }
 
-/// Versions of one key, oldest first.
+/// Versions of one key, oldest first: their stamps ascend, as the key is locked from
+/// [`Versions::add`] to [`Versions::settle`], and readers rely on it.
 type Chain = Vec<Version>;
 type Keys = BTreeMap<Arc<[u8]>, Chain>;
 
@@ -233,9 +234,13 @@ impl Versions {
             return;
         };
         let chain = keys.and_then(|keys| keys.get_mut(key));
-        if let Some(version) = chain.and_then(|chain| chain.last_mut())
+        if let Some([before @ .., version]) = chain.map(Vec::as_mut_slice)
             && version.stamp == by.0
         {
+            debug_assert!(
+                before.last().is_none_or(|before| before.stamp < lsn),
+                "two commits to a key at a time"
+            );
             version.stamp = lsn;
             if queue.is_empty() {
                 shard.front.store(lsn, Ordering::Relaxed);

@@ -1,0 +1,367 @@
+//! Checkpoints beside everything else: what a crash leaves is what the store was.
+
+use std::sync::Arc;
+
+use isobath_flash::rng::Rng;
+use isobath_io::{
+    Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger, Volume,
+};
+
+use super::checkpoint::stored_word;
+use super::{Engine, Local, open, read_superblock};
+use crate::buffer::{Place, flag};
+use crate::canary::Canary;
+use crate::log::record::{Copied, Mapped};
+use crate::page::{Lsn, PageId};
+use crate::pagestore::Address;
+use crate::sync::atomic::Ordering;
+use crate::{Durability, Error, Options, Simulation, Store};
+
+/// Ids that no page has, so that the mapping table takes some writes.
+const IDLE_IDS: u64 = 504 * 40;
+const VOLUME_BYTES: u64 = 24 << 20;
+
+fn options() -> Options {
+    Options::new()
+        .pool_bytes(1200 << 10)
+        .segment_bytes(64 << 10)
+        .volume_limit_bytes(Some(VOLUME_BYTES))
+        .log_bytes(4 << 20)
+        .workers(2)
+        .durability(Durability::None)
+}
+
+fn key(number: u32) -> [u8; 4] {
+    number.to_be_bytes()
+}
+
+/// Random changes by one task: values of all sizes come and go, and trees.
+fn change(store: &Store, seed: u64, count: u32) {
+    let mut rng = Rng::new(seed);
+    let tree = store.open_or_create_tree("t").unwrap();
+    for number in 0..count {
+        let at = key(rng.below(3_000));
+        match rng.below(16) {
+            0..3 => drop(tree.remove(&at).unwrap()),
+            3..9 => {
+                let length = 1_500 + rng.below(9_000) as usize;
+                tree.insert(&at, &vec![number as u8; length]).unwrap();
+            }
+            9 if rng.below(8) == 0 => {
+                let name = format!("{seed}");
+                let short = store.open_or_create_tree(&name).unwrap();
+                short.insert(&at, &[1; 100]).unwrap();
+                store.drop_tree(&name).unwrap();
+            }
+            _ => drop(tree.insert(&at, &vec![2; rng.below(900) as usize])),
+        }
+    }
+}
+
+fn checkpoint(engine: &Engine) {
+    Local::with_current(engine, |local| {
+        let local = local.expect("in a task");
+        (0..rng_steps(engine)).for_each(|_| local.worker.yield_now());
+        // Most of the mapping table has changed.
+        (0..IDLE_IDS / 504).for_each(|page| engine.changes.mark_page(page));
+        local.checkpoint(engine.log.next()).unwrap();
+    });
+}
+
+/// A number that differs from round to round.
+fn rng_steps(engine: &Engine) -> u64 {
+    Rng::new(engine.log.next().0).bits() % 600
+}
+
+/// Pages whose place after a crash now would not be what it is.
+fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Place, Place)> {
+    let engine = Arc::clone(simulation.engine());
+    // Writers and cleaners may have gone on until the worker has stopped.
+    while !engine.log.may_write(engine.newest_record()) {
+        let inside = Arc::clone(&engine);
+        let flush = move || {
+            Local::with_current(&inside, |local| {
+                let newest = inside.newest_record();
+                local.expect("in a task").wait_durable(newest).unwrap();
+            });
+        };
+        simulation.spawn(0, flush).join().unwrap();
+    }
+    let image = Volume::from_device(device.crash_image(Survivors::Executed, 0));
+    let superblock = read_superblock(&image, &[]).unwrap();
+    let mut config = options().config().unwrap();
+    config.segment_bytes = superblock.segment_bytes;
+    let (frames, policy) = (options().frames(), options().policy().unwrap());
+    let crashed = open(image, superblock, &[], config, frames, policy).unwrap();
+    let crashed = crashed.engine;
+    let count = engine.ids.lock().high_water();
+    let count = count.max(crashed.ids.lock().high_water());
+    let places = (PageId::FIRST_FREE.0..count).map(|id| {
+        let is = Place::from_word(stored_word(&engine, PageId(id)));
+        (id, is, crashed.pool.mapping.place(PageId(id)))
+    });
+    // The newest state of a page that is being loaded is in the log.
+    let differ = places.filter(|(_, is, then)| is != then && !matches!(then, Place::Loading(_)));
+    differ.collect()
+}
+
+/// What a crash would have misplaced after some round of a run.
+fn run(seed: u64) -> Vec<(u64, Place, Place)> {
+    let plan = FaultPlan::new(seed).latency_us(0..=200);
+    let device = FaultDevice::new(0, plan.max_bytes(Some(VOLUME_BYTES)));
+    let volume = Volume::from_device(Arc::clone(&device) as _);
+    let simulation = Simulation::new(volume, &options(), seed).unwrap();
+    let engine = Arc::clone(simulation.engine());
+    let _ = (engine
+        .ids
+        .lock()
+        .allocate_run(&engine.pool.mapping, IDLE_IDS),);
+    let mut found = Vec::new();
+    for round in 0..12 {
+        let tasks: Vec<_> = (0..6)
+            .map(|task| {
+                let store = simulation.store().clone();
+                let seed = seed << 16 | round << 8 | task as u64;
+                simulation.spawn(task, move || change(&store, seed, 40))
+            })
+            .collect();
+        let inside = Arc::clone(&engine);
+        let checkpoints = simulation.spawn(0, move || checkpoint(&inside));
+        checkpoints.join().unwrap();
+        tasks.into_iter().for_each(|task| task.join().unwrap());
+        found = misplaced(&simulation, &device);
+        if !found.is_empty() {
+            break;
+        }
+    }
+    simulation.close().unwrap();
+    found
+}
+
+/// A store, with as many ids that no page has as make a checkpoint take a while.
+fn quiet() -> (Simulation, Arc<FaultDevice>) {
+    let device = FaultDevice::new(0, FaultPlan::new(1).latency_us(0..=200));
+    let volume = Volume::from_device(Arc::clone(&device) as _);
+    let simulation = Simulation::new(volume, &options(), 1).unwrap();
+    let engine = simulation.engine();
+    let mapping = &engine.pool.mapping;
+    let _ = engine.ids.lock().allocate_run(mapping, 10 * IDLE_IDS);
+    (0..10 * IDLE_IDS / 504).for_each(|page| engine.changes.mark_page(page));
+    (simulation, device)
+}
+
+fn in_task<T: Send + 'static>(
+    simulation: &Simulation,
+    worker: usize,
+    work: impl FnOnce(&Local) -> T + Send + 'static,
+) -> crate::TaskHandle<T> {
+    let engine = Arc::clone(simulation.engine());
+    simulation.spawn(worker, move || {
+        Local::with_current(&engine, |local| work(local.expect("in a task")))
+    })
+}
+
+/// A value that is written while a checkpoint is: how many pages the next one has lost.
+fn lost_beside_a_checkpoint() -> usize {
+    let (simulation, device) = quiet();
+    let tree = simulation.store().create_tree("t").unwrap();
+    let inserted = in_task(&simulation, 1, move |local| {
+        let changes = &local.engine.changes;
+        while changes.is_marked(0) {
+            local.worker.yield_now();
+        }
+        tree.insert(b"key", &[1; 5_000]).unwrap();
+        changes.is_marked(10 * IDLE_IDS / 504)
+    });
+    let now = |local: &Local| local.checkpoint(local.engine.log.next()).unwrap();
+    assert!(in_task(&simulation, 0, now).join().unwrap());
+    assert!(inserted.join().unwrap(), "the last page came too early");
+    assert!(in_task(&simulation, 0, now).join().unwrap());
+    misplaced(&simulation, &device).len()
+}
+
+#[test]
+fn a_page_that_is_written_beside_a_checkpoint_is_stored() {
+    assert_eq!(lost_beside_a_checkpoint(), 0);
+    Canary::ForgetNewPages.switch_on();
+    assert_ne!(lost_beside_a_checkpoint(), 0);
+}
+
+/// A value whose chunk's record is complete when a checkpoint begins.
+fn lost_between_record_and_mark() -> usize {
+    let (simulation, device) = quiet();
+    let tree = simulation.store().create_tree("t").unwrap();
+    let first = |local: &Local| local.checkpoint(local.engine.log.next()).unwrap();
+    assert!(in_task(&simulation, 0, first).join().unwrap());
+    let inserted = in_task(&simulation, 1, move |_| tree.insert(b"key", &[1; 5_000]));
+    let second = |local: &Local| {
+        while local.engine.settling.promises().is_empty() {
+            local.worker.yield_now();
+        }
+        local.checkpoint(local.engine.log.next()).unwrap()
+    };
+    assert!(in_task(&simulation, 0, second).join().unwrap());
+    inserted.join().unwrap().unwrap();
+    misplaced(&simulation, &device).len()
+}
+
+#[test]
+fn a_record_that_is_complete_has_marked_its_words() {
+    assert_eq!(lost_between_record_and_mark(), 0);
+    Canary::MarkLate.switch_on();
+    assert_ne!(lost_between_record_and_mark(), 0);
+}
+
+/// A chunk that is copied between the record of its end and the end itself, and a
+/// checkpoint whose log begins between the two records.
+fn risen_from_between_two_records() -> usize {
+    let (simulation, device) = quiet();
+    let tree = simulation.store().create_tree("t").unwrap();
+    tree.insert(b"key", &[1; 5_000]).unwrap();
+    let copied = in_task(&simulation, 0, move |local| {
+        let engine = &local.engine;
+        assert!(local.checkpoint(engine.log.next()).unwrap());
+        let ids = PageId::FIRST_FREE.0..engine.ids.lock().high_water();
+        let places = ids.map(|id| (PageId(id), engine.pool.mapping.place(PageId(id))));
+        let mut chunks = places.filter_map(|(id, place)| match place {
+            Place::Stored(address) if address.length() != 4096 => Some((id, address)),
+            _ => None,
+        });
+        let (page, address) = chunks.next().unwrap();
+        let slot = engine.transactions.tracker.occupy(0, &engine.log);
+        let end = local.log_free(&[], &[page]);
+        assert!(engine.oldest_end() <= end, "it has not ended yet");
+        // A change that holds the log's start between the two.
+        tree.insert(b"other", b"small").unwrap();
+        let copy = Mapped {
+            what: Copied::MovedChunk,
+            page,
+            version: Lsn(8),
+            address,
+            seq: engine.seq_of(address),
+        };
+        let copied = local.log_copies(0, &[copy]);
+        engine.pool.mapping.set(page, Place::Free);
+        engine.changes.mark(page);
+        drop(slot);
+        assert!(engine.oldest_end() > end);
+        assert!(local.checkpoint(end).unwrap());
+        let start = engine.log.start();
+        assert!(
+            end < start && start < copied,
+            "{end:?} {start:?} {copied:?}"
+        );
+    });
+    copied.join().unwrap();
+    let found = misplaced(&simulation, &device).len();
+    // Its places and ids are not accounted for.
+    std::mem::forget(simulation);
+    found
+}
+
+#[test]
+fn what_ended_before_the_log_begins_stays_dead() {
+    assert_eq!(risen_from_between_two_records(), 0);
+}
+
+#[test]
+fn what_ended_before_the_log_begins_rises_without_the_mend() {
+    Canary::MissLateEnds.switch_on();
+    assert_ne!(risen_from_between_two_records(), 0);
+}
+
+#[test]
+fn no_superblock_is_written_once_a_write_has_failed() {
+    let (simulation, _) = quiet();
+    let refused = in_task(&simulation, 0, |local| {
+        let engine = &local.engine;
+        local.wait_durable(engine.newest_record()).unwrap();
+        let mut current = engine.current.lock().take().unwrap();
+        let before = current.superblock.sequence;
+        engine.poison(Error::LogOverrun);
+        let start = engine.recovery_start();
+        let outcome = super::checkpoint::write(
+            engine,
+            &mut current,
+            &super::checkpoint::Via::Task(local),
+            start,
+            false,
+        );
+        outcome.is_err() && current.superblock.sequence == before
+    });
+    assert!(refused.join().unwrap());
+}
+
+/// A batch that could not be written holds the log where its changes are.
+#[test]
+fn the_changes_of_a_batch_that_failed_hold_the_log() {
+    for seed in 1..=20 {
+        let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=200));
+        let volume = Volume::from_device(Arc::clone(&device) as _);
+        let simulation = Simulation::new(volume, &options(), seed).unwrap();
+        let store = simulation.store().clone();
+        let tree = store.create_tree("t").unwrap();
+        let fault = Fault::Error(IoErrorKind::Media);
+        device.add_rule(FaultRule::new(fault, Trigger::At(40 + 7 * seed)).ops(&[Op::Write]));
+        let work = move || {
+            let failed = |n: &u32| tree.insert(&key(n * 7 % 5_000), &[3; 700]).is_err();
+            (0..60_000).find(failed)
+        };
+        assert!(simulation.spawn(1, work).join().unwrap().is_some());
+        let engine = simulation.engine();
+        let frames = &engine.pool.frames;
+        let oldest = (0..frames.count()).map(|frame| frames.header(frame));
+        let held = oldest.filter(|header| {
+            let flags = header.flags.load(Ordering::Acquire);
+            flags & (flag::DIRTY | flag::FREED) == flag::DIRTY
+        });
+        let held = held.map(|header| header.oldest_lsn.load(Ordering::Acquire));
+        assert!(engine.recovery_start().0 <= held.min().unwrap_or(u64::MAX));
+    }
+}
+
+#[test]
+fn a_summary_that_cannot_be_read_is_rebuilt() {
+    let (simulation, device) = quiet();
+    let volume = Volume::from_device(Arc::clone(&device) as _);
+    let store = simulation.store().clone();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..3_000 {
+        tree.insert(&key(n), &[n as u8; 700]).unwrap();
+    }
+    let engine = Arc::clone(simulation.engine());
+    let sealed = (1..engine.space.lock().segments()).find(|&segment| {
+        let mut space = engine.space.lock();
+        space.summary_offset(segment) > 0 && space.pin_sealed(segment)
+    });
+    let segment = sealed.expect("pages were written");
+    let (at, seq_bytes) = (engine.space.lock().summary_offset(segment), 4096);
+    let live = move |local: &Local| {
+        let mut entries = local.entries_of(segment);
+        entries.retain(|entry| {
+            let word = stored_word(&local.engine, entry.page);
+            let here = |a: Address| (a.segment(), a.offset()) == (segment, entry.offset);
+            matches!(Place::from_word(word), Place::Stored(a) if here(a))
+        });
+        entries.sort_unstable_by_key(|entry| entry.offset);
+        entries
+    };
+    let before = in_task(&simulation, 0, live).join().unwrap();
+    let summary = engine.offset_of(Address::new(segment, at, seq_bytes));
+    volume.write_at(summary, &[0; 4096]).unwrap();
+    let after = in_task(&simulation, 0, live).join().unwrap();
+    assert!(!before.is_empty());
+    assert_eq!(before, after);
+    assert_eq!(store.stats().unreadable_summaries, 1);
+    let local_unpin = move |local: &Local| local.unpin(Address::new(segment, 0, 0));
+    in_task(&simulation, 0, local_unpin).join().unwrap();
+    let report = store.check(&mut |_, _| {}).unwrap();
+    assert_eq!((report.unreadable_summaries, report.problems), (1, vec![]));
+}
+
+#[test]
+fn a_crash_after_a_checkpoint_misplaces_nothing() {
+    for seed in 1..=6 {
+        assert_eq!(run(seed), [], "seed {seed}");
+    }
+}
