@@ -189,7 +189,8 @@ fn check_reachability(local: &Local, found: &Found, report: &mut CheckReport) {
 /// Counts the sealed segments whose summary cannot be read.
 fn check_summaries(local: &Local, report: &mut CheckReport) {
     let engine = &local.engine;
-    for segment in 1..engine.space.lock().segments() {
+    let segments = engine.space.lock().segments();
+    for segment in 1..segments {
         if !engine.space.lock().pin_sealed(segment) {
             continue;
         }

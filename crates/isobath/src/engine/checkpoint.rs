@@ -209,7 +209,6 @@ pub(crate) fn write(
     assert!(start >= engine.log.start(), "the log from there on is gone");
     // What gets an id after this has its records behind `start`.
     let begun_at = engine.ids.lock().high_water();
-    let mapping_pages = begun_at.div_ceil(words_per_page());
     let dead = std::mem::take(&mut current.others);
     let mut pages = Pages {
         engine,
@@ -221,7 +220,7 @@ pub(crate) fn write(
         written: Vec::new(),
         current,
     };
-    let replaced = write_mapping(&mut pages, mapping_pages)?;
+    let replaced = write_mapping(&mut pages, begun_at)?;
     // After the words: a chunk is listed before it has one.
     let promises = promise_words(engine);
     debug_assert!(
@@ -261,12 +260,8 @@ pub(crate) fn write(
         next.log_incarnation = next.incarnation;
     }
     // All ids that have a word in the pages above.
-    let high_water = if canary::sings(Canary::ForgetNewPages) {
-        begun_at
-    } else {
-        engine.ids.lock().high_water()
-    };
-    next.page_high_water = high_water.min(mapping_pages * words_per_page());
+    let high_water = engine.ids.lock().high_water();
+    next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));
     via.superblock(&next)?;
     if clean {
         // Either of them is enough to open the store.
@@ -281,12 +276,13 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Writes those of the first `count` pages of the mapping table that changed; where
-/// they were before.
+/// Writes those pages of the mapping table that changed and have ids below
+/// `high_water`; where they were before.
 ///
 /// Each is written to its end, whichever of its ids are in use: the page's bit tells
 /// of all of them, and is taken here.
-fn write_mapping(pages: &mut Pages<'_>, count: u64) -> Result<Vec<Address>, Error> {
+fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>, Error> {
+    let count = high_water.div_ceil(words_per_page());
     pages
         .current
         .directory
@@ -300,6 +296,9 @@ fn write_mapping(pages: &mut Pages<'_>, count: u64) -> Result<Vec<Address>, Erro
         let first = page * words_per_page();
         let address = pages.put(checkpoint::mapping_page(page), |into| {
             for (at, id) in (first..first + words_per_page()).enumerate() {
+                if id >= high_water && canary::sings(Canary::ForgetNewPages) {
+                    break;
+                }
                 put_u64(into, at * 8, stored_word(engine, PageId(id)));
             }
         })?;

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use isobath_flash::policy::{Cause, PageWrite};
-use isobath_io::{AlignedBuf, Io};
+use isobath_io::AlignedBuf;
 
 use super::blocks::{Detours, Stretch};
 use super::writeback::{BATCH, Batch, SPARE_ENOUGH};
