@@ -6,6 +6,7 @@ mod history;
 mod random;
 mod sequences;
 mod simulate;
+mod stress;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,11 @@ enum Command {
     Syscalls(crash::syscalls::Args),
     /// Take random sequences of commands and calls, each in a store opened anew
     Sequences(sequences::Args),
+    /// Use everything at once with real threads and files, close or kill, and compare
+    Stress(stress::Args),
+    /// Work until told to stop, or killed (what `stress` starts)
+    #[command(hide = true)]
+    StressWorker(stress::WorkerArgs),
     /// Write until killed (what `crash` starts)
     #[command(hide = true)]
     CrashWriter(crash::WriterArgs),
@@ -34,6 +40,8 @@ fn main() -> ExitCode {
         Command::Crash(args) => crash::campaign(&args),
         Command::Syscalls(args) => crash::syscalls::campaign(&args),
         Command::Sequences(args) => sequences::campaign(&args),
+        Command::Stress(args) => stress::campaign(&args),
+        Command::StressWorker(args) => stress::work(&args),
         Command::CrashWriter(args) => crash::write(&args),
     };
     if passed {

@@ -12,7 +12,7 @@ use crate::history::{History, Key, Level, Outcome, Read, Seen, Transaction, Vers
 
 /// Nanoseconds since the machine started: the same for all processes.
 #[allow(unsafe_code)]
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -27,15 +27,15 @@ fn path(directory: &Path, round: u64, thread: u64) -> PathBuf {
 }
 
 /// One thread's journal.
-pub(super) struct Journal(File);
+pub(crate) struct Journal(File);
 
 impl Journal {
-    pub(super) fn create(directory: &Path, round: u64, thread: u64) -> std::io::Result<Journal> {
+    pub(crate) fn create(directory: &Path, round: u64, thread: u64) -> std::io::Result<Journal> {
         File::create(path(directory, round, thread)).map(Journal)
     }
 
     /// Notes what is asked for now: it may be done from this moment on.
-    pub(super) fn ask(&mut self, transaction: &mut Transaction) -> std::io::Result<()> {
+    pub(crate) fn ask(&mut self, transaction: &mut Transaction) -> std::io::Result<()> {
         transaction.asked = now();
         let level = match transaction.level {
             Level::Single => "single",
@@ -63,7 +63,7 @@ impl Journal {
     }
 
     /// Notes the answer to what was asked last.
-    pub(super) fn answer(&mut self, committed: bool) -> std::io::Result<()> {
+    pub(crate) fn answer(&mut self, committed: bool) -> std::io::Result<()> {
         let word = if committed { "done" } else { "refused" };
         self.0.write_all(format!("{word} {}\n", now()).as_bytes())
     }
@@ -78,16 +78,28 @@ pub(super) fn read(
 ) -> Result<History, Problem> {
     let mut history = History::starting_with(known);
     for thread in 0..threads {
-        let path = path(directory, round, thread);
-        // A writer that was killed early has none.
-        let Ok(text) = std::fs::read_to_string(&path) else {
-            continue;
-        };
-        read_lines(&text, &mut history.transactions)
+        history
+            .transactions
+            .extend(read_thread(directory, round, thread)?);
+    }
+    Ok(history)
+}
+
+/// What the journal of one thread says, in its order.
+pub(crate) fn read_thread(
+    directory: &Path,
+    round: u64,
+    thread: u64,
+) -> Result<Vec<Transaction>, Problem> {
+    let path = path(directory, round, thread);
+    let mut transactions = Vec::new();
+    // A writer that was killed early has none.
+    if let Ok(text) = std::fs::read_to_string(&path) {
+        read_lines(&text, &mut transactions)
             .ok_or_else(|| format!("{} makes no sense", path.display()))?;
         let _ = std::fs::remove_file(&path);
     }
-    Ok(history)
+    Ok(transactions)
 }
 
 fn read_lines(text: &str, transactions: &mut Vec<Transaction>) -> Option<()> {

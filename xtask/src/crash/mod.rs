@@ -4,7 +4,7 @@
 //! what was acknowledged. It is killed at a random instant; then the store is
 //! opened, read, checked, and judged by what the journals say.
 
-mod journal;
+pub(crate) mod journal;
 pub(crate) mod syscalls;
 mod writer;
 
@@ -43,7 +43,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    fn backend(self) -> Backend {
+    pub(crate) fn backend(self) -> Backend {
         match self {
             Way::Uring => Backend::IoUring {
                 iopoll: false,
@@ -54,7 +54,7 @@ impl Way {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Way::Uring => "uring",
             Way::Aio => "aio",
@@ -102,7 +102,7 @@ pub(crate) struct Args {
 }
 
 /// What went wrong, in sentences.
-pub(super) type Problem = String;
+pub(crate) type Problem = String;
 
 /// How a store is created and opened: small, so that everything happens often.
 pub(super) fn options(way: Way) -> Options {

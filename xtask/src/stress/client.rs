@@ -1,0 +1,545 @@
+//! One thread of a worker: what it does with the store, and what it expects.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use isobath::{Error, Snapshot, Store, Tree};
+
+use super::mode::Mode;
+use super::watch::Watch;
+use super::world::{
+    self, OWNERS, World, length, main_key, main_record, scratch_key, scratch_name, shared_key,
+};
+use crate::crash::Problem;
+use crate::crash::journal::{Journal, now};
+use crate::data::{value, version_of};
+use crate::history::{Level, Transaction, Version, Write};
+use crate::random::Random;
+
+/// Most records of one look at many.
+const MANY: u64 = 40;
+
+/// Why a step ended early.
+pub(super) enum Stop {
+    /// The store has refused something.
+    Store(Error),
+    /// Something is not as it must be.
+    Wrong(Problem),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Store(error)
+    }
+}
+
+pub(super) fn wrong<T>(problem: impl Into<Problem>) -> Result<T, Stop> {
+    Err(Stop::Wrong(problem.into()))
+}
+
+/// Everything that the threads of a worker share.
+pub(super) struct Common {
+    pub(super) store: Store,
+    pub(super) main: Tree,
+    pub(super) shared: Tree,
+    pub(super) world: World,
+    pub(super) mode: Mode,
+    /// What the store held when the round began.
+    pub(super) base: Vec<Version>,
+    /// Held by everyone who may change the store; a check excludes them.
+    pub(super) gate: RwLock<()>,
+    pub(super) watch: Arc<Watch>,
+}
+
+/// A snapshot that is kept open for a while.
+pub(super) struct Held {
+    pub(super) snapshot: Snapshot,
+    /// Own records and what they were.
+    pub(super) own: Vec<(u64, Version)>,
+    /// The shared numbers.
+    pub(super) numbers: Vec<u64>,
+}
+
+pub(super) struct Client<'c> {
+    pub(super) common: &'c Common,
+    pub(super) thread: u64,
+    pub(super) journal: Journal,
+    pub(super) random: Random,
+    pub(super) next: Version,
+    /// What has changed of its own records since the round began.
+    pub(super) changed: BTreeMap<u64, Version>,
+    pub(super) held: Option<Held>,
+    /// The counters as they were seen last.
+    pub(super) counters: Vec<u64>,
+}
+
+impl Client<'_> {
+    /// Takes one step of any kind.
+    pub(super) fn step(&mut self) -> Result<(), Problem> {
+        let common = self.common;
+        common.watch.idle(self.thread);
+        let _gate = common.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let (what, result) = match self.random.below(100) {
+            0..30 => self.doing("a write", Client::write_one),
+            30..36 => self.doing("a read", Client::read_one),
+            36..44 => self.doing("reads of many", Client::read_many),
+            44..50 => self.doing("a scan", Client::scan),
+            50..80 => self.doing("a transaction", Client::transact),
+            80..84 => self.doing("a streamed write", Client::stream),
+            84..88 => self.doing("a streamed read", Client::read_stream),
+            88..93 => self.doing("a snapshot", Client::hold),
+            93..99 => self.doing("a scratch tree", Client::scratch),
+            _ => self.doing("the tail", Client::tail),
+        };
+        match result {
+            Ok(()) => Ok(()),
+            Err(Stop::Store(error)) if self.may_refuse(&error) => Ok(()),
+            Err(Stop::Store(error)) => Err(format!("{what}: {error}")),
+            Err(Stop::Wrong(problem)) => Err(format!("{what}: {problem}")),
+        }
+    }
+
+    fn doing(
+        &mut self,
+        what: &'static str,
+        step: fn(&mut Self) -> Result<(), Stop>,
+    ) -> (&'static str, Result<(), Stop>) {
+        self.common.watch.at(self.thread, what);
+        (what, step(self))
+    }
+
+    /// Whether a sound store may answer so, and changes nothing then.
+    fn may_refuse(&self, error: &Error) -> bool {
+        let full = self.common.mode.full && matches!(error, Error::VolumeFull { .. });
+        full || error.is_retryable()
+    }
+
+    fn owners(&self) -> Vec<u64> {
+        let threads = self.common.mode.threads;
+        let owners = 0..OWNERS;
+        owners.filter(|o| o % threads == self.thread).collect()
+    }
+
+    pub(super) fn owns(&self, record: u64) -> bool {
+        self.common.world.owner(record) % self.common.mode.threads == self.thread
+    }
+
+    /// One of its own records of `main`.
+    pub(super) fn own(&mut self) -> u64 {
+        let owner = self.random.one_of(&self.owners());
+        let each = self.common.world.spread / OWNERS;
+        // Some are used much more than others.
+        let at = if self.random.chance(30) {
+            self.random.below(each.min(40))
+        } else {
+            self.random.below(each)
+        };
+        owner + OWNERS * at
+    }
+
+    pub(super) fn version(&mut self) -> Version {
+        self.next += 1;
+        self.next
+    }
+
+    /// What one of its own records is; 0 without a value.
+    pub(super) fn want(&self, record: u64) -> Version {
+        let changed = self.changed.get(&record).copied();
+        changed.unwrap_or_else(|| self.common.base[record as usize])
+    }
+
+    /// Compares what was read of an own record.
+    pub(super) fn same(&self, record: u64, found: Option<&[u8]>) -> Result<(), Stop> {
+        self.is(record, self.want(record), found)
+    }
+
+    pub(super) fn is(&self, record: u64, want: Version, found: Option<&[u8]>) -> Result<(), Stop> {
+        let version = found.map_or(Some(0), version_of);
+        if version == Some(want) {
+            return Ok(());
+        }
+        let name = self.common.world.describe(record);
+        match version {
+            Some(version) => wrong(format!("{name} is {version:#x}, not {want:#x}")),
+            None => wrong(format!("{name} has bytes that nobody wrote")),
+        }
+    }
+
+    /// Notes what is asked for, asks, and notes the answer.
+    pub(super) fn ask(
+        &mut self,
+        noted: &mut Transaction,
+        work: impl FnOnce(&mut Self) -> Result<(), Error>,
+    ) -> Result<(), Stop> {
+        let journal = |error: std::io::Error| Stop::Wrong(format!("the journal: {error}"));
+        self.journal.ask(noted).map_err(journal)?;
+        let done = work(self);
+        if let Err(error) = &done
+            && !self.may_refuse(error)
+        {
+            return done.map_err(Stop::Store);
+        }
+        self.journal.answer(done.is_ok()).map_err(journal)?;
+        done?;
+        for write in &noted.writes {
+            let record = u64::from(write.key.0);
+            if self.common.world.shared_at(record).is_none() {
+                let version = if write.present { write.version } else { 0 };
+                self.changed.insert(record, version);
+            }
+        }
+        Ok(())
+    }
+
+    /// An operation outside transactions, as durable as the store's are.
+    pub(super) fn single(&self, writes: Vec<Write>) -> Transaction {
+        let mut noted = Transaction::new(Level::Single, now());
+        noted.durable = self.common.mode.durability == super::mode::Wait::Synced;
+        noted.writes = writes;
+        noted
+    }
+
+    /// The write of a new value, or of none, to a record.
+    pub(super) fn write_of(&mut self, record: u64, present: bool) -> Write {
+        Write {
+            key: world::key(record),
+            version: self.version(),
+            present,
+        }
+    }
+
+    fn write_one(&mut self) -> Result<(), Stop> {
+        let record = self.own();
+        let present = self.random.chance(75);
+        let write = self.write_of(record, present);
+        let bytes = value(write.version, length(&mut self.random));
+        let existed = self.want(record) != 0;
+        let mut removed = existed;
+        let mut noted = self.single(vec![write]);
+        let done = self.ask(&mut noted, |client| {
+            let key = main_key(record);
+            if present {
+                return client.common.main.insert(&key, &bytes);
+            }
+            removed = client.common.main.remove(&key)?;
+            Ok(())
+        });
+        if removed != existed {
+            return wrong(format!("removing main/{record} says {removed}"));
+        }
+        if let Err(Stop::Store(Error::VolumeFull { .. })) = done {
+            return self.make_room();
+        }
+        done
+    }
+
+    /// Removes some records where the volume is full.
+    fn make_room(&mut self) -> Result<(), Stop> {
+        for _ in 0..4 {
+            let record = self.own();
+            let write = self.write_of(record, false);
+            let mut noted = self.single(vec![write]);
+            self.ask(&mut noted, |client| {
+                client.common.main.remove(&main_key(record)).map(|_| ())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn read_one(&mut self) -> Result<(), Stop> {
+        let record = self.own();
+        let (main, key) = (&self.common.main, main_key(record));
+        if self.random.chance(30) {
+            let contained = main.contains(&key)?;
+            if contained != (self.want(record) != 0) {
+                return wrong(format!("main/{record}: contained says {contained}"));
+            }
+            return Ok(());
+        }
+        let found = main.get(&key)?;
+        self.same(record, found.as_deref())
+    }
+
+    fn read_many(&mut self) -> Result<(), Stop> {
+        let count = self.random.skewed(MANY);
+        let records: Vec<u64> = (0..count).map(|_| self.own()).collect();
+        let keys: Vec<Vec<u8>> = records.iter().map(|r| main_key(*r)).collect();
+        let main = self.common.main.clone();
+        let found = match self.random.below(3) {
+            0 => main.get_many(&keys)?,
+            1 => {
+                let mut found = vec![None; keys.len()];
+                main.get_each(&keys, |at, value| found[at] = value.map(<[u8]>::to_vec))?;
+                found
+            }
+            _ => {
+                let one_by_one = move || keys.iter().map(|key| main.get(key)).collect();
+                let joined = self.common.store.spawn(one_by_one).join();
+                let found: Result<Vec<_>, Error> =
+                    joined.map_err(|_| Stop::Wrong("a task panicked".to_owned()))?;
+                found?
+            }
+        };
+        for (record, found) in records.iter().zip(found) {
+            self.same(*record, found.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// A part of `main`: from a record, and how many.
+    pub(super) fn window(&mut self) -> std::ops::Range<u64> {
+        let most = self.common.world.main();
+        let begin = self.random.below(most);
+        begin..(begin + self.random.skewed(2000)).min(most)
+    }
+
+    fn scan(&mut self) -> Result<(), Stop> {
+        let window = self.window();
+        let (lower, upper) = (main_key(window.start), main_key(window.end - 1));
+        let bounds = lower.as_slice()..=upper.as_slice();
+        let main = &self.common.main;
+        let mut found = Vec::new();
+        let mut note = |key: &[u8], value: &[u8]| {
+            found.push((key.to_vec(), value.to_vec()));
+            true
+        };
+        match self.random.below(5) {
+            0 => main.scan(bounds, note)?,
+            1 => {
+                main.scan_reverse(bounds, note)?;
+                found.reverse();
+            }
+            2 => {
+                let limit = (window.end - window.start) as usize;
+                main.scan_first(bounds, limit, |key, value| {
+                    let _ = note(key, value);
+                })?;
+            }
+            3 => {
+                for record in main.range(bounds) {
+                    found.push(record?);
+                }
+            }
+            _ => {
+                // From both ends until they meet.
+                let mut range = main.range(bounds);
+                let mut behind = Vec::new();
+                while let Some(first) = range.next() {
+                    found.push(first?);
+                    if let Some(last) = range.next_back() {
+                        behind.push(last?);
+                    }
+                }
+                found.extend(behind.into_iter().rev());
+            }
+        }
+        self.whole(window, &found, &BTreeMap::new())
+    }
+
+    /// Whether a scan of a part of `main` found all own records, in order, and
+    /// nothing that nobody wrote. `over` are writes that its transaction made.
+    pub(super) fn whole(
+        &self,
+        window: std::ops::Range<u64>,
+        found: &[(Vec<u8>, Vec<u8>)],
+        over: &BTreeMap<u64, Version>,
+    ) -> Result<(), Stop> {
+        if !found.is_sorted_by(|one, next| one.0 < next.0) {
+            return wrong("records out of order");
+        }
+        let mut versions = BTreeMap::new();
+        for (key, bytes) in found {
+            let known = main_record(key).filter(|record| window.contains(record));
+            let (Some(record), Some(version)) = (known, version_of(bytes)) else {
+                let key = String::from_utf8_lossy(key);
+                return wrong(format!("{key:?} does not belong here, or nobody wrote it"));
+            };
+            versions.insert(record, version);
+        }
+        for record in window.filter(|record| self.owns(*record)) {
+            let want = over.get(&record).copied();
+            let want = want.unwrap_or_else(|| self.want(record));
+            let seen = versions.get(&record).copied().unwrap_or(0);
+            if seen != want {
+                return wrong(format!("main/{record} is {seen:#x}, not {want:#x}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn stream(&mut self) -> Result<(), Stop> {
+        let record = self.own();
+        let write = self.write_of(record, true);
+        let bytes = value(write.version, self.random.skewed(300_000) as usize);
+        let mut writer = self.common.main.writer(&main_key(record))?;
+        let part = 1 + self.random.below(50_000) as usize;
+        for part in bytes.chunks(part) {
+            writer.append(part)?;
+        }
+        if self.random.chance(20) {
+            return Ok(());
+        }
+        let mut noted = self.single(vec![write]);
+        self.ask(&mut noted, |_| writer.finish())
+    }
+
+    fn read_stream(&mut self) -> Result<(), Stop> {
+        let record = self.own();
+        let Some(mut reader) = self.common.main.reader(&main_key(record))? else {
+            return self.same(record, None);
+        };
+        let mut bytes = Vec::new();
+        if let Err(error) = reader.read_to_end(&mut bytes) {
+            // Only its owner replaces it.
+            return wrong(format!("main/{record}: {error}"));
+        }
+        self.same(record, Some(&bytes))
+    }
+
+    /// Loads the records behind all others of `main`, or removes them.
+    fn tail(&mut self) -> Result<(), Stop> {
+        let world = self.common.world;
+        if !self.owns(world.spread) {
+            return Ok(());
+        }
+        let mut there = (world.spread..world.main()).filter(|r| self.want(*r) != 0);
+        if let Some(record) = there.next() {
+            let records: Vec<u64> = std::iter::once(record).chain(there).collect();
+            for record in records {
+                let write = self.write_of(record, false);
+                let mut noted = self.single(vec![write]);
+                self.ask(&mut noted, |client| {
+                    client.common.main.remove(&main_key(record)).map(|_| ())
+                })?;
+            }
+            return Ok(());
+        }
+        let tree = self.common.main.clone();
+        self.load(&tree, world.spread, world.main(), main_key)
+    }
+
+    /// Loads the records from `first` to before `end` into the end of a tree.
+    pub(super) fn load(
+        &mut self,
+        tree: &Tree,
+        first: u64,
+        end: u64,
+        key: impl Fn(u64) -> Vec<u8>,
+    ) -> Result<(), Stop> {
+        let end = first + 1 + self.random.below(end - first);
+        let writes = (first..end).map(|record| self.write_of(record, true));
+        let mut noted = Transaction::new(Level::Single, now());
+        noted.writes = writes.collect();
+        noted.durable = self.single(Vec::new()).durable;
+        let lengths: Vec<usize> = (first..end).map(|_| length(&mut self.random)).collect();
+        let records: Vec<(Vec<u8>, Vec<u8>)> = noted
+            .writes
+            .iter()
+            .zip(lengths)
+            .map(|(write, length)| (key(u64::from(write.key.0)), value(write.version, length)))
+            .collect();
+        let mut loaded = records.len() as u64;
+        self.ask(&mut noted, |_| {
+            loaded = tree.bulk_load(records)?;
+            Ok(())
+        })?;
+        if loaded == end - first {
+            Ok(())
+        } else {
+            wrong(format!("loaded {loaded} records of {}", end - first))
+        }
+    }
+
+    /// Does something with a scratch tree: makes it, fills it, compares it, drops it.
+    fn scratch(&mut self) -> Result<(), Stop> {
+        let owner = self.random.one_of(&self.owners());
+        let name = scratch_name(owner);
+        let world = self.common.world;
+        let (first, end) = (
+            world.scratch(owner, 0),
+            world.scratch(owner, world::SCRATCH),
+        );
+        let store = &self.common.store;
+        let mut existence = Write {
+            key: world::key(end),
+            version: 1,
+            present: true,
+        };
+        if self.want(end) == 0 {
+            if !matches!(store.tree(&name), Err(Error::NoSuchTree { .. })) {
+                return wrong(format!("{name} was dropped, and is there"));
+            }
+            let mut noted = self.single(vec![existence]);
+            return self.ask(&mut noted, |_| store.create_tree(&name).map(|_| ()));
+        }
+        let tree = store.tree(&name)?;
+        let key = |record: u64| scratch_key(record - first);
+        let there: Vec<u64> = (first..end).filter(|r| self.want(*r) != 0).collect();
+        let behind = there.last().map_or(first, |last| last + 1);
+        match self.random.below(10) {
+            0..3 if behind < end => self.load(&tree, behind, end, key),
+            3..6 => {
+                let record = first + self.random.below(end - first);
+                let present = self.random.chance(40);
+                let write = self.write_of(record, present);
+                let bytes = value(write.version, length(&mut self.random));
+                let mut noted = self.single(vec![write]);
+                self.ask(&mut noted, |_| {
+                    if present {
+                        return tree.insert(&key(record), &bytes);
+                    }
+                    tree.remove(&key(record)).map(|_| ())
+                })
+            }
+            6 => {
+                existence.present = false;
+                let mut writes = vec![existence];
+                writes.extend(there.iter().map(|r| Write {
+                    key: world::key(*r),
+                    version: 0,
+                    present: false,
+                }));
+                let mut noted = self.single(writes);
+                self.ask(&mut noted, |_| match store.drop_tree(&name) {
+                    // What is left of it has no name any more.
+                    Err(Error::VolumeFull { .. }) if store.tree(&name).is_err() => Ok(()),
+                    other => other,
+                })
+            }
+            _ => {
+                let mut found = tree.range(..).collect::<Result<Vec<_>, _>>()?;
+                let back: Vec<_> = tree.range(..).rev().collect::<Result<_, _>>()?;
+                if !back.iter().rev().eq(&found) {
+                    return wrong(format!("{name} differs from behind"));
+                }
+                if found.len() != there.len() {
+                    let (found, there) = (found.len(), there.len());
+                    return wrong(format!("{name} has {found} records, not {there}"));
+                }
+                for (record, (found, bytes)) in there.iter().zip(found.drain(..)) {
+                    if found != key(*record) {
+                        return wrong(format!("{name} has a key that nobody wrote"));
+                    }
+                    self.same(*record, Some(&bytes))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// All shared numbers, as `get` finds them.
+    pub(super) fn numbers(
+        get: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, Error>,
+    ) -> Result<Vec<u64>, Stop> {
+        let mut numbers = Vec::new();
+        for at in 0..world::SHARED {
+            let bytes = get(&shared_key(at))?;
+            match bytes.as_deref().and_then(version_of) {
+                Some(number) => numbers.push(number),
+                None => return wrong(format!("shared/{at} is no number: {bytes:?}")),
+            }
+        }
+        Ok(numbers)
+    }
+}
