@@ -50,6 +50,36 @@ pub(super) struct Common {
     /// Held by everyone who may change the store; a check excludes them.
     pub(super) gate: RwLock<()>,
     pub(super) watch: Arc<Watch>,
+    /// What the threads do, each as often as it is in here.
+    pub(super) steps: Vec<Step>,
+    /// Steps that are left out.
+    pub(super) without: Vec<String>,
+}
+
+/// How often of a hundred times, its name, and what it does.
+pub(super) type Step = (usize, &'static str, fn(&mut Client<'_>) -> Result<(), Stop>);
+
+const STEPS: &[Step] = &[
+    (30, "write", |client| client.write_one()),
+    (6, "read", |client| client.read_one()),
+    (8, "many", |client| client.read_many()),
+    (6, "scan", |client| client.scan()),
+    (30, "transaction", |client| client.transact()),
+    (4, "streamed-write", |client| client.stream()),
+    (4, "streamed-read", |client| client.read_stream()),
+    (5, "snapshot", |client| client.hold()),
+    (6, "scratch", |client| client.scratch()),
+    (1, "tail", |client| client.tail()),
+];
+
+/// All steps but some.
+pub(super) fn steps_without(names: &[String]) -> Vec<Step> {
+    let steps = STEPS
+        .iter()
+        .filter(|step| names.iter().all(|n| n != step.1));
+    steps
+        .flat_map(|step| std::iter::repeat_n(*step, step.0))
+        .collect()
 }
 
 /// A snapshot that is kept open for a while.
@@ -80,33 +110,15 @@ impl Client<'_> {
         let common = self.common;
         common.watch.idle(self.thread);
         let _gate = common.gate.read().unwrap_or_else(PoisonError::into_inner);
-        let (what, result) = match self.random.below(100) {
-            0..30 => self.doing("a write", Client::write_one),
-            30..36 => self.doing("a read", Client::read_one),
-            36..44 => self.doing("reads of many", Client::read_many),
-            44..50 => self.doing("a scan", Client::scan),
-            50..80 => self.doing("a transaction", Client::transact),
-            80..84 => self.doing("a streamed write", Client::stream),
-            84..88 => self.doing("a streamed read", Client::read_stream),
-            88..93 => self.doing("a snapshot", Client::hold),
-            93..99 => self.doing("a scratch tree", Client::scratch),
-            _ => self.doing("the tail", Client::tail),
-        };
-        match result {
+        let steps = &common.steps;
+        let (_, what, step) = self.random.one_of(steps);
+        common.watch.at(self.thread, what);
+        match step(self) {
             Ok(()) => Ok(()),
             Err(Stop::Store(error)) if self.may_refuse(&error) => Ok(()),
             Err(Stop::Store(error)) => Err(format!("{what}: {error}")),
             Err(Stop::Wrong(problem)) => Err(format!("{what}: {problem}")),
         }
-    }
-
-    fn doing(
-        &mut self,
-        what: &'static str,
-        step: fn(&mut Self) -> Result<(), Stop>,
-    ) -> (&'static str, Result<(), Stop>) {
-        self.common.watch.at(self.thread, what);
-        (what, step(self))
     }
 
     /// Whether a sound store may answer so, and changes nothing then.

@@ -278,8 +278,8 @@ pub(super) fn backups_path(directory: &Path, round: u64) -> std::path::PathBuf {
 /// The last backup that a round has finished.
 pub(super) fn last_backup(directory: &Path, round: u64) -> Option<Backup> {
     let text = std::fs::read_to_string(backups_path(directory, round)).ok()?;
-    let whole = text.split_inclusive('\n').filter(|l| l.ends_with('\n'));
-    let mut words = whole.last()?.split_whitespace();
+    let mut whole = text.split_inclusive('\n').filter(|l| l.ends_with('\n'));
+    let mut words = whole.next_back()?.split_whitespace();
     Some(Backup {
         began: words.next()?.parse().ok()?,
         ended: words.next()?.parse().ok()?,

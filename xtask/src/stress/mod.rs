@@ -35,7 +35,7 @@ const ROUNDS: u64 = 5;
 const SEGMENT: u32 = 256 << 10;
 const LOG: u64 = 4 << 20;
 const SCRATCH_ROOM: u64 = 12 << 20;
-/// How long a worker may take to close a store, its own watchdog apart.
+/// Longest life, in milliseconds, of a worker that is killed while it opens the store.
 const LONGEST_OPENING_MS: u64 = 150;
 
 /// Options of `cargo xtask stress`.
@@ -56,6 +56,10 @@ pub(crate) struct Args {
     /// Fixes some of what is drawn, as it is printed: backend=aio,threads=16
     #[arg(long, default_value = "")]
     mode: String,
+    /// Leaves steps out, to find what a failure needs: write, read, many, scan, transaction,
+    /// streamed-write, streamed-read, snapshot, scratch, tail, backup, check, discard
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<String>,
     /// Where the stores are made; by default the system's place for such things
     #[arg(long)]
     directory: Option<PathBuf>,
@@ -122,8 +126,11 @@ pub(crate) fn campaign(args: &Args) -> bool {
         if let Err(problem) = one_store(args, seed, end, &watch, &mut sum) {
             println!("FAILED: {problem}");
             println!(
-                "again: cargo xtask stress --seed {seed} --size {} --every {} --mode '{}'",
-                args.size, args.every, args.mode
+                "again: cargo xtask stress --seed {seed} --size {} --every {} --mode '{}' --without '{}'",
+                args.size,
+                args.every,
+                args.mode,
+                args.without.join(",")
             );
             return false;
         }
@@ -333,6 +340,7 @@ impl Case<'_> {
             .args(["--round", &round.to_string()])
             .args(["--size", &self.args.size.to_string()])
             .args(["--mode", &mode.to_string()])
+            .args(["--without", &self.args.without.join(",")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

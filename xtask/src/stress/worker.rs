@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use isobath::{BackupOptions, Error, Store};
 
-use super::client::{Client, Common};
+use super::client::{Client, Common, steps_without};
 use super::judge::{backups_path, last_backup};
 use super::mode::Cores;
 use super::watch::Watch;
@@ -37,6 +37,8 @@ pub(crate) struct WorkerArgs {
     size: u64,
     #[arg(long)]
     mode: String,
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<String>,
 }
 
 /// Works until the input says to stop, or something is wrong.
@@ -75,7 +77,12 @@ fn run(args: &WorkerArgs) -> Result<(), Problem> {
         base: world::load(&args.directory)?,
         gate: RwLock::new(()),
         watch: Arc::clone(&watch),
+        steps: steps_without(&args.without),
+        without: args.without.clone(),
     };
+    if common.steps.is_empty() {
+        return Err("--without leaves nothing to do".to_owned());
+    }
     watch.idle(helper);
     say("writing")?;
     let stop = AtomicBool::new(false);
@@ -172,14 +179,15 @@ fn help(args: &WorkerArgs, common: &Common, stop: &AtomicBool) -> Result<(), Pro
         .map_or_else(Vec::new, |backup| backup.files);
     let helper = common.mode.threads;
     let mut made = 0;
+    let may = |name: &str| common.without.iter().all(|without| without != name);
     while !stop.load(Ordering::Relaxed) {
         match random.below(10) {
-            0..4 => {
+            0..4 if may("backup") => {
                 common.watch.at(helper, "a backup");
                 made += 1;
                 back_up(args, common, &mut chain, made)?;
             }
-            4..6 if common.world.main() <= CHECKED_RECORDS => {
+            4..6 if may("check") && common.world.main() <= CHECKED_RECORDS => {
                 common.watch.at(helper, "waiting for all others");
                 let _alone = common.gate.write().unwrap_or_else(PoisonError::into_inner);
                 let mut step = |_, _| common.watch.at(helper, "a check");
@@ -189,7 +197,7 @@ fn help(args: &WorkerArgs, common: &Common, stop: &AtomicBool) -> Result<(), Pro
                     return Err(format!("check: {}", report.problems.join("; ")));
                 }
             }
-            6 => {
+            6 if may("discard") => {
                 common.watch.at(helper, "discarding");
                 match common.store.discard_free_segments() {
                     // Not every file system knows holes.
