@@ -58,6 +58,8 @@ pub enum Canary {
     MissLateEnds,
     /// A checkpoint says where a segment's summary is before that is written.
     SummaryTooEarly,
+    /// Recovery repeats commits over what was loaded after them.
+    ReplayOverLoads,
     /// Of the last page of the mapping table a checkpoint stores the words of those
     /// pages only that existed when it began.
     ForgetNewPages,

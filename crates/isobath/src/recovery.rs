@@ -255,6 +255,9 @@ impl Plan {
                 continue;
             };
             for operation in operations {
+                if self.loads.came_after(&operation, lsn) {
+                    continue;
+                }
                 if self.dropped.contains(&operation.tree.id) {
                     let large = operation.value.filter(|v| v.kind == ValueKind::Extent);
                     orphans.extend(large.and_then(|value| Extent::decode(value.bytes)));

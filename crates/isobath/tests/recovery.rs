@@ -123,3 +123,34 @@ fn many_small_changes_are_recovered_in_the_pool() {
     assert_eq!(changed.count() as u64, KEYS);
     assert!(store.stats().recovered_log_bytes > 32 << 20);
 }
+
+/// A bulk load is newer than all commits before it: recovery must not repeat them over it.
+#[test]
+fn what_was_loaded_over_removed_records_is_there_after_a_crash() {
+    for length in [50, 20_000] {
+        let device = FaultDevice::new(0, FaultPlan::new(1));
+        let volume = Volume::from_device(device.clone());
+        let options = Options::new()
+            .pool_bytes(8 << 20)
+            .workers(1)
+            .segment_bytes(256 << 10)
+            .log_bytes(4 << 20);
+        let store = Store::create_on_volume(volume, &options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        tree.insert(b"a", &[1; 50]).unwrap();
+        tree.insert(b"k", &[1; 50]).unwrap();
+        tree.remove(b"k").unwrap();
+        tree.bulk_load([(b"k", vec![2; length])]).unwrap();
+        tree.insert(b"z", &[3; 50]).unwrap();
+        let image = Volume::from_device(device.crash_image(Survivors::None, 0));
+        let store = Store::open_on_volume(image, &options).unwrap();
+        let tree = store.tree("t").unwrap();
+        assert_eq!(tree.get(b"k").unwrap(), Some(vec![2; length]));
+        assert_eq!(tree.get(b"a").unwrap(), Some(vec![1; 50]));
+        assert_eq!(tree.get(b"z").unwrap(), Some(vec![3; 50]));
+        assert_eq!(
+            store.check(&mut |_, _| {}).unwrap().problems,
+            Vec::<String>::new()
+        );
+    }
+}

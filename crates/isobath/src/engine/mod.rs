@@ -41,7 +41,7 @@ pub(crate) use open::Opened;
 pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
 pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
-pub(crate) use recovery::{Base as LogBase, Plan, Scan as LogScan, reader as log_reader};
+pub(crate) use recovery::{Base as LogBase, Loads, Plan, Scan as LogScan, reader as log_reader};
 pub(crate) use writeback::flush;
 
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::buffer::{Place, Reservation};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::log::record::{Body, Copied, Kind, Mapped, Token, decode};
+use crate::log::record::{Body, Copied, Kind, Mapped, Operation, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Superblock};
@@ -35,6 +35,26 @@ pub(crate) struct Base<'b> {
     pub(crate) has: &'b dyn Fn(PageId) -> bool,
 }
 
+/// Bulk loads that the log makes parts of trees. A tree had nothing at a load's lower bound
+/// or above it: commits before the load must not be repeated there, over what was loaded.
+#[derive(Default)]
+pub(crate) struct Loads(HashMap<TreeId, Vec<(Vec<u8>, Lsn)>>);
+
+impl Loads {
+    /// The record at `lsn` makes a load from `lower` on part of `tree`.
+    pub(crate) fn note(&mut self, tree: TreeId, lower: &[u8], lsn: Lsn) {
+        self.0.entry(tree).or_default().push((lower.to_vec(), lsn));
+    }
+
+    /// Whether a load has come after the commit at `lsn` where that changed a key.
+    pub(crate) fn came_after(&self, operation: &Operation<'_>, lsn: Lsn) -> bool {
+        let loads = self.0.get(&operation.tree.id);
+        let later = |load: &(Vec<u8>, Lsn)| lsn < load.1 && operation.key >= &load.0[..];
+        loads.is_some_and(|loads| loads.iter().any(later))
+            && !canary::sings(Canary::ReplayOverLoads)
+    }
+}
+
 /// What one pass over the log has found.
 pub(crate) struct Scan {
     /// Where it begins.
@@ -48,6 +68,7 @@ pub(crate) struct Scan {
     /// Highest sequence number of each segment that copies lie in.
     pub(crate) seqs: HashMap<u32, u64>,
     dropped: HashSet<TreeId>,
+    loads: Loads,
     commits: u64,
     /// Records of copies that are older than what the log says of their pages before: what that is, and the record.
     late: Vec<(Lsn, Lsn)>,
@@ -70,6 +91,7 @@ pub(crate) struct Plan {
     /// Pages whose newest state is in the log, and the record that it is in.
     pub(crate) images: HashMap<PageId, Lsn>,
     pub(crate) dropped: HashSet<TreeId>,
+    pub(crate) loads: Loads,
     pub(crate) commits: u64,
     /// No checkpoint of this recovery may let the log begin between the two; see [`Scan::late`].
     pub(super) late: Vec<(Lsn, Lsn)>,
@@ -134,6 +156,7 @@ impl Scan {
             settled: HashSet::default(),
             seqs: HashMap::default(),
             dropped: HashSet::default(),
+            loads: Loads::default(),
             commits: 0,
             late: Vec::new(),
             end,
@@ -218,11 +241,15 @@ impl Scan {
                 }
             }
             Body::Structure {
+                tree,
                 tokens,
                 ended,
                 images,
-                ..
+                loaded,
             } => {
+                if let Some(lower) = loaded {
+                    self.loads.note(*tree, lower, lsn);
+                }
                 for image in images {
                     self.newest(image.page, lsn, Newest::Image);
                 }
@@ -340,6 +367,7 @@ impl Scan {
             end: self.end,
             images,
             dropped: self.dropped,
+            loads: self.loads,
             commits: self.commits,
             late: self.late,
             touched: self.pages.into_keys().collect(),

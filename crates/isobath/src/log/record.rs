@@ -124,12 +124,14 @@ fn put_list(bytes: &mut Vec<u8>, items: impl ExactSizeIterator<Item = u64>) {
     items.for_each(|item| bytes.extend_from_slice(&item.to_le_bytes()));
 }
 
-/// The body of a structure record.
+/// The body of a structure record. `loaded` is the lower bound of a bulk load that the
+/// record makes part of the tree.
 pub(crate) fn structure_body<'a>(
     tree: TreeId,
     images: impl ExactSizeIterator<Item = (PageId, &'a [u8; PAGE_SIZE])>,
     ended: impl ExactSizeIterator<Item = PageId>,
     tokens: &[Token],
+    loaded: Option<&[u8]>,
 ) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64 + images.len() * 2048);
     bytes.extend_from_slice(&tree.0.to_le_bytes());
@@ -143,6 +145,11 @@ pub(crate) fn structure_body<'a>(
         bytes.extend_from_slice(&(length as u16).to_le_bytes());
         bytes.extend_from_slice(&image[..hole]);
         bytes.extend_from_slice(&image[hole + length..]);
+    }
+    if let Some(lower) = loaded {
+        // Not 0, which padding is.
+        bytes.extend_from_slice(&(lower.len() as u32 + 1).to_le_bytes());
+        bytes.extend_from_slice(lower);
     }
     bytes
 }
@@ -193,6 +200,8 @@ pub(crate) enum Body<'a> {
         tokens: Vec<Token>,
         ended: Vec<PageId>,
         images: Vec<PageImage<'a>>,
+        /// The lower bound of a bulk load that this makes part of the tree.
+        loaded: Option<&'a [u8]>,
     },
     Mapping {
         token: Token,
@@ -282,11 +291,16 @@ pub(crate) fn decode(kind: Kind, body: &[u8]) -> Option<Body<'_>> {
             let images = (0..count)
                 .map(|_| image(&mut fields))
                 .collect::<Option<Vec<_>>>()?;
+            let loaded = match fields.u32() {
+                None | Some(0) => None,
+                Some(length) => Some(fields.bytes(length as usize - 1)?),
+            };
             Some(Body::Structure {
                 tree,
                 tokens,
                 ended,
                 images,
+                loaded,
             })
         }
         Kind::Mapping => {
@@ -399,9 +413,9 @@ mod tests {
                 let end = (at + length).min(PAGE_SIZE);
                 page[at..end].fill(byte);
             }
-            let body = structure_body(TreeId(9), [(PageId(5), &page)].into_iter(), [PageId(6), PageId(7)].into_iter(), &[1]);
+            let body = structure_body(TreeId(9), [(PageId(5), &page)].into_iter(), [PageId(6), PageId(7)].into_iter(), &[1], Some(b"from"));
             let bytes = padded(&body);
-            let Some(Body::Structure { tree, tokens, ended, images }) = decode(Kind::Structure, &bytes) else {
+            let Some(Body::Structure { tree, tokens, ended, images, loaded: Some(b"from") }) = decode(Kind::Structure, &bytes) else {
                 return Err(TestCaseError::fail("no structure"));
             };
             prop_assert_eq!((tree, tokens, ended), (TreeId(9), vec![1], vec![PageId(6), PageId(7)]));

@@ -6,7 +6,7 @@ use super::search::Index;
 use crate::Error;
 use crate::backup::Watch;
 use crate::buffer::Place;
-use crate::engine::{LogBase, LogScan, log_area, log_reader};
+use crate::engine::{Loads, LogBase, LogScan, log_area, log_reader};
 use crate::log::LogArea;
 use crate::log::record::{Body, Operation, decode};
 use crate::page::{self, HEADER_SIZE, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset};
@@ -459,10 +459,20 @@ impl LogSource<'_> {
         mut each: impl FnMut(&[Operation<'_>]) -> Result<(), Error>,
     ) -> Result<u64, Error> {
         let mut reader = log_reader(self.volume, &self.area, &self.superblock);
+        let mut loads = Loads::default();
+        while let Ok(Some(record)) = reader.next() {
+            if let Some(Body::Structure { tree, loaded, .. }) = decode(record.kind, record.body)
+                && let Some(lower) = loaded
+            {
+                loads.note(tree, lower, record.lsn);
+            }
+        }
+        let mut reader = log_reader(self.volume, &self.area, &self.superblock);
         let mut count = 0;
         while let Ok(Some(record)) = reader.next() {
             match decode(record.kind, record.body) {
-                Some(Body::Commit { operations, .. }) => {
+                Some(Body::Commit { mut operations, .. }) => {
+                    operations.retain(|operation| !loads.came_after(operation, record.lsn));
                     each(&operations)?;
                     count += 1;
                 }

@@ -132,7 +132,7 @@ impl Built {
         Modification::new(*tree)
             .page(root, image)
             .unlink(top)
-            .confirm(token)
+            .load(token, &[])
             .apply(ctx);
         Ok(Outcome::Linked)
     }
@@ -146,7 +146,7 @@ impl Built {
         edge: Vec<Edge<'_>>,
         token: Token,
     ) -> Result<Outcome, Fail> {
-        let mut modification = Modification::new(*tree).confirm(token);
+        let mut modification = Modification::new(*tree).load(token, &self.lower);
         // The nodes from here on cover keys below the subtree's: the lowest of them is the
         // leaf with the tree's last keys, or it has no part in the tail that is empty.
         let fork = edge.partition_point(|node| node.lower < self.lower) - 1;

@@ -24,8 +24,8 @@ pub(super) struct Modification<'p> {
     tree: Tree,
     changed: Vec<(Exclusive<'p>, Box<Image>)>,
     unlinked: Vec<Exclusive<'p>>,
-    /// What this makes part of the tree.
-    confirms: Option<Token>,
+    /// What this makes part of the tree: a bulk load's token, and its lower bound.
+    load: Option<(Token, Vec<u8>)>,
 }
 
 impl<'p> Modification<'p> {
@@ -34,13 +34,14 @@ impl<'p> Modification<'p> {
             tree,
             changed: Vec::with_capacity(3),
             unlinked: Vec::new(),
-            confirms: None,
+            load: None,
         }
     }
 
-    /// Makes what `token` names part of the tree.
-    pub(super) fn confirm(mut self, token: Token) -> Modification<'p> {
-        self.confirms = Some(token);
+    /// Makes the bulk load that `token` names part of the tree, which has nothing at `lower`
+    /// or above it.
+    pub(super) fn load(mut self, token: Token, lower: &[u8]) -> Modification<'p> {
+        self.load = Some((token, lower.to_vec()));
         self
     }
 
@@ -62,13 +63,15 @@ impl<'p> Modification<'p> {
         self.store_images();
         let log = ctx.log();
         let ended: Vec<PageId> = self.unlinked.iter().map(Exclusive::id).collect();
+        let token = self.load.as_ref().map(|(token, _)| *token);
         let body = if log.is_on() {
             let images = self
                 .changed
                 .iter()
                 .map(|(page, image)| (page.id(), &image.0));
             let ended = ended.iter().copied();
-            structure_body(self.tree.id, images, ended, self.confirms.as_slice())
+            let lower = self.load.as_ref().map(|(_, lower)| &lower[..]);
+            structure_body(self.tree.id, images, ended, token.as_slice(), lower)
         } else {
             Vec::new()
         };
@@ -76,7 +79,7 @@ impl<'p> Modification<'p> {
             for (page, _) in &mut self.changed {
                 page.changed(lsn, lsn);
             }
-            ctx.confirmed(self.confirms.as_slice(), &ended);
+            ctx.confirmed(token.as_slice(), &ended);
             self.unlinked.iter().for_each(|page| ctx.end(page));
         });
         drop(self.changed);
