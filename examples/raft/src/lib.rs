@@ -78,5 +78,7 @@ fn transact(
     store: &isobath::Store,
     work: impl FnMut(&mut isobath::Transaction) -> Result<(), isobath::Error>,
 ) -> io::Result<()> {
-    store.transact(work).map_err(io::Error::other)
+    store
+        .transact(isobath::TransactionOptions::default(), work)
+        .map_err(io::Error::other)
 }

@@ -125,6 +125,7 @@ impl Machine {
         };
         let records = view
             .range(&self.state, ..)
+            .map_err(io::Error::other)?
             .collect::<Result<Vec<(Vec<u8>, Vec<u8>)>, Error>>();
         let records = encode(&records.map_err(io::Error::other)?)?;
         drop(view);
@@ -154,9 +155,9 @@ impl Machine {
         })?;
         transact(&self.store, |txn| {
             let old = txn
-                .range(&self.state, ..)
+                .range(&self.state, ..)?
                 .map(|record| record.map(|(key, _)| key))
-                .collect::<Result<Vec<_>, Error>>()?;
+                .collect::<Result<Vec<Vec<u8>>, Error>>()?;
             for key in old {
                 txn.remove(&self.state, &key)?;
             }
