@@ -52,6 +52,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "task",
             "recovery",
             "salvage",
+            "scan",
             "transaction",
             "tree",
             "value",

@@ -66,7 +66,16 @@ fn settle(
             });
             match tree.get(&key) {
                 Ok(found) => {
-                    assert!(found == old || found == new, "{key:?} has a third value");
+                    let short = |v: &Option<Vec<u8>>| {
+                        v.as_ref().map(|v| (v.len(), v[..v.len().min(8)].to_vec()))
+                    };
+                    assert!(
+                        found == old || found == new,
+                        "{key:?} has a third value: {:?}, not {:?} or {:?}; {error:?}",
+                        short(&found),
+                        short(&old),
+                        short(&new)
+                    );
                     found == new
                 }
                 Err(_) => false,

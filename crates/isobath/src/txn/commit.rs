@@ -322,7 +322,8 @@ fn finish(
         .make_durable(lsn, durability)
         .and_then(|()| await_earlier(local, lsn, durability))
         .and_then(|()| wait_for_watermark(local, lsn));
-    if seen.is_err() {
+    // A commit that others may have seen is durable, whatever has failed since.
+    if seen.is_err() && transactions.watermark(&local.engine.log) <= lsn {
         outcome.stays_unseen(transactions, locked.as_ref());
         return seen.map(|()| false);
     }

@@ -253,8 +253,10 @@ impl Slot<'_> {
         self.worker.applied[self.index].store(lsn.0 | LASTS, Ordering::Release);
     }
 
-    /// The commit is half applied, and will stay so: no snapshot may ever see it.
+    /// The commit is half applied, or its author was told that it may not last: nobody may ever see it, also if it becomes
+    /// durable later.
     pub(crate) fn abandon(self) {
+        self.worker.applied[self.index].store(0, Ordering::SeqCst);
         self.publishes();
         std::mem::forget(self);
     }
