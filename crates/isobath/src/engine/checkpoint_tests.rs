@@ -32,7 +32,7 @@ fn options() -> Options {
 }
 
 fn key(number: u32) -> [u8; 4] {
-    number.to_be_bytes()
+    number.swap_bytes().to_le_bytes()
 }
 
 /// Random changes by one task: values of all sizes come and go, and trees.
