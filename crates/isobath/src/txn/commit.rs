@@ -322,8 +322,10 @@ fn finish(
         .make_durable(lsn, durability)
         .and_then(|()| await_earlier(local, lsn, durability))
         .and_then(|()| wait_for_watermark(local, lsn));
-    // A commit that others may have seen is durable, whatever has failed since.
-    if seen.is_err() && transactions.watermark(&local.engine.log) <= lsn {
+    // One that is durable and that others may have seen has lasted, whatever has failed since.
+    let log = &local.engine.log;
+    let has_lasted = || is_late && lsn < log.durable() && lsn < transactions.watermark(log);
+    if seen.is_err() && !has_lasted() {
         outcome.stays_unseen(transactions, locked.as_ref());
         return seen.map(|()| false);
     }
