@@ -204,7 +204,7 @@ pub struct State {
     pub(crate) superblock: Superblock,
 }
 
-/// One step of somebody.
+/// One step of a commit, a writer, a checkpoint, the drive or a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the method of the same name")]
 pub enum Action {
