@@ -391,6 +391,9 @@ impl Local {
     fn finish_frames(&self, batch: &Batch, written: bool) {
         let engine = &self.engine;
         let mut old = Vec::new();
+        if written {
+            self.trace_batch(batch);
+        }
         let record = written.then(|| self.install_copies(batch, &mut old));
         let mut dead: Vec<Address> = Vec::new();
         let mut count = 0;
@@ -444,9 +447,6 @@ impl Local {
         let mut space = engine.space.lock();
         for placed in &batch.placed {
             freed_segment |= space.written(placed.address.segment());
-            if written && placed.token != u64::MAX {
-                space.trace_written(placed.page);
-            }
         }
         for address in dead {
             freed_segment |= space.kill(address);
@@ -469,6 +469,21 @@ impl Local {
         Counters::add(&engine.counters.page_writes, count as u64);
         self.after_space_change(freed_segment, spare);
         let _ = self.settle_graves();
+    }
+
+    /// Tells the trace of a batch's pages while their frames are still claimed. A page is marked
+    /// as freed before its end is told under the same lock, so none is told after its end.
+    fn trace_batch(&self, batch: &Batch) {
+        let mut space = self.engine.space.lock();
+        if !space.is_traced() {
+            return;
+        }
+        for placed in batch.placed.iter().filter(|p| p.token != u64::MAX) {
+            let header = self.engine.pool.frames.header(placed.token as FrameId);
+            if header.flags.load(Acquire) & flag::FREED == 0 {
+                space.trace_written(placed.page);
+            }
+        }
     }
 
     /// Points the written frames at their copies and logs where those are,

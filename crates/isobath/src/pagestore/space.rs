@@ -685,6 +685,11 @@ impl Space {
         self.trace = trace;
     }
 
+    /// Whether page writes are traced.
+    pub(crate) fn is_traced(&self) -> bool {
+        self.trace.is_some()
+    }
+
     /// A changed page was written.
     #[inline]
     pub(crate) fn trace_written(&mut self, page: PageId) {
