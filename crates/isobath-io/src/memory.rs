@@ -33,6 +33,12 @@ pub struct MemoryDevice {
     max: Option<u64>,
 }
 
+impl std::fmt::Debug for MemoryDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryDevice").finish_non_exhaustive()
+    }
+}
+
 impl MemoryDevice {
     /// A zeroed device of `bytes` bytes (rounded up to 4096) that may grow to `max` bytes.
     pub fn new(bytes: u64, max: Option<u64>) -> MemoryDevice {

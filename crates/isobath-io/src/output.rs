@@ -54,6 +54,12 @@ pub struct Protected<'v> {
     pub is_log: fn(&File) -> io::Result<bool>,
 }
 
+impl std::fmt::Debug for Protected<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Protected").finish_non_exhaustive()
+    }
+}
+
 /// An output that is being written.
 ///
 /// Dropping it without [`OutputFile::finish`] leaves nothing under its name.

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use isobath_io::VolumeError;
+
 use crate::page::PageFault;
 
 /// Why an operation on a store failed.
@@ -413,6 +415,17 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict { .. } | Error::SnapshotTooOld)
+    }
+
+    /// Whether there is something already where a store was to be created.
+    pub(crate) fn is_already_there(&self) -> bool {
+        let Error::Volume(error) = self else {
+            return false;
+        };
+        matches!(
+            **error,
+            VolumeError::AlreadyExists { .. } | VolumeError::DeviceInUse { .. }
+        )
     }
 }
 

@@ -1,7 +1,10 @@
 //! The Isobath engine: an embedded, transactional, ordered key-value store for
 //! NVMe SSDs.
 
+mod asynchronous;
 mod backup;
+mod batch;
+mod bounds;
 mod btree;
 mod buffer;
 mod bulk;
@@ -18,6 +21,7 @@ mod options;
 mod output;
 mod page;
 mod pagestore;
+mod paths;
 mod range;
 mod recovery;
 mod runtime;
@@ -34,9 +38,13 @@ mod terms;
 mod transaction;
 mod tree;
 mod txn;
+mod update;
 mod value;
 
+pub use asynchronous::RangeStream;
 pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
+pub use batch::WriteBatch;
+pub use bounds::KeyRange;
 #[cfg(any(test, feature = "simulation"))]
 pub use canary::Canary;
 pub use check::CheckReport;
@@ -48,6 +56,7 @@ pub use options::Options;
 pub use output::OutputFile;
 pub use page::{PAGE_SIZE, PageFault};
 pub use pagestore::PageTrace;
+pub use paths::StorePaths;
 pub use range::Range;
 pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_volume};
 #[cfg(any(test, feature = "simulation"))]
@@ -56,12 +65,13 @@ pub use sim::{How, Place, Simulation, Stuck, Switch, Switches, Who};
 pub use small::Small;
 pub use stats::Stats;
 pub use store::{Progress, Store, TreeInfo};
-pub use task::{TaskHandle, TaskPanic, sleep_until, yield_now};
+pub use task::{OperationFuture, TaskHandle, TaskPanic, sleep_until, yield_now};
 pub use transaction::{
     Isolation, Savepoint, Snapshot, Transaction, TransactionOptions, TransactionRange,
     TransactionWriter,
 };
 pub use tree::Tree;
+pub use update::CompareAndSwapError;
 pub use value::{ValueReader, ValueWriter};
 
 /// Most bytes that a key can have.

@@ -1,11 +1,14 @@
 //! Iteration over a key range from both ends.
 
 use std::collections::VecDeque;
+use std::iter::FusedIterator;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use crate::Error;
 use crate::btree::{Cursor, Direction, ValueKind};
 use crate::engine::{InlineContext, TaskContext};
+use crate::runtime::Runtime;
 use crate::transaction::scan_seen;
 use crate::tree::{Tree, read_entry};
 
@@ -30,6 +33,16 @@ pub struct Range {
     ended: bool,
 }
 
+impl std::fmt::Debug for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Range")
+            .field("tree", &self.tree.name())
+            .field("lower", &self.lower)
+            .field("upper", &self.upper)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Range {
     pub(crate) fn new(tree: Tree, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Range {
         Range {
@@ -42,6 +55,10 @@ impl Range {
             back_batch: VecDeque::new(),
             ended: false,
         }
+    }
+
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.tree.runtime
     }
 
     fn cursor(&self, direction: Direction) -> Cursor {
@@ -127,7 +144,7 @@ impl Range {
             self.upper.as_ref().map(Vec::as_slice),
         );
         let mut batch = Batch::default();
-        scan_seen(&self.tree, bounds, direction, |key, value| {
+        scan_seen(&self.tree, bounds, direction, false, |key, value| {
             batch.push(key.to_vec(), value.to_vec());
             !batch.is_full()
         })?;
@@ -220,3 +237,6 @@ impl DoubleEndedIterator for Range {
         self.step(Direction::Reverse)
     }
 }
+
+/// After the end, and after an error, there is nothing more.
+impl FusedIterator for Range {}

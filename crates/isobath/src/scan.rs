@@ -21,6 +21,8 @@ pub(crate) struct Scan<'t> {
     has_shown: bool,
     /// The leaves tell what nobody may see yet: from behind `last` on the versions have to be asked, too.
     pub(crate) needs_versions: bool,
+    /// Large values are not read: what is shown in their place is empty.
+    keys_only: bool,
 }
 
 /// What is left of `bounds` behind the record that was passed last.
@@ -37,13 +39,14 @@ pub(crate) fn behind<'k>(
 }
 
 impl<'t> Scan<'t> {
-    pub(crate) fn new(tree: &'t Tree, cursor: Cursor) -> Scan<'t> {
+    pub(crate) fn new(tree: &'t Tree, cursor: Cursor, keys_only: bool) -> Scan<'t> {
         Scan {
             tree,
             cursor,
             last: None,
             has_shown: false,
             needs_versions: false,
+            keys_only,
         }
     }
 
@@ -111,6 +114,7 @@ impl<'t> Scan<'t> {
             }
             let go_on = match entry.value.kind {
                 ValueKind::Inline => visit(entry.key, entry.value.bytes),
+                ValueKind::Extent if self.keys_only => visit(entry.key, &[]),
                 ValueKind::Extent => match read(entry.key, entry.value, &mut bytes) {
                     Ok(found) => !found || visit(entry.key, &bytes),
                     Err(error) => return Ok(Err(error)),

@@ -1,7 +1,7 @@
 //! A store: opening, closing, and its trees.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use isobath_io::Volume;
@@ -11,13 +11,14 @@ use crate::canary::{self, Canary};
 use crate::check::{self, CheckReport};
 use crate::engine::{self, Config, Local, Plan, Publisher};
 use crate::pagestore::PageTrace;
+use crate::paths::StorePaths;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
 use crate::sync::Mutex;
 use crate::task::TaskHandle;
 use crate::transaction::{Snapshot, Transaction, TransactionOptions};
 use crate::tree::{Tree, TreeState};
-use crate::{Error, Options, catalog, extent};
+use crate::{Error, Options, WriteBatch, catalog, extent};
 
 /// Progress of long work: how much is done of how much, in the unit that the
 /// work documents. The total may grow.
@@ -83,25 +84,58 @@ struct Closer {
 #[derive(Clone)]
 pub struct Store(Arc<Shared>);
 
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("paths", &self.0.paths)
+            .field("workers", &self.workers())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Store {
     /// Creates a store on `paths`: files that do not exist yet, or block devices
     /// that hold no data. Several are striped, in this order.
     ///
+    /// ```no_run
+    /// # use isobath::{Options, Store};
+    /// let store = Store::create("fruit.isobath", &Options::new())?;
+    /// let striped = Store::create(["/mnt/a/s.isobath", "/mnt/b/s.isobath"], &Options::new())?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::BadOption`], [`Error::Volume`], [`Error::Memory`].
-    pub fn create<P: AsRef<Path>>(paths: &[P], options: &Options) -> Result<Store, Error> {
+    pub fn create(paths: impl StorePaths, options: &Options) -> Result<Store, Error> {
         options.config()?;
         if options.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+        let paths = paths.store_paths();
         let volume = Volume::create(&paths, &options.volume_options())?;
         let made = Store::create_with_log(volume.clone(), &paths, options);
         if made.is_err() {
             volume.undo_creation();
         }
         made
+    }
+
+    /// Opens the store on `paths`, or creates it where nothing is there yet. Of several callers
+    /// at the same time one creates it; the others open it, or find it in use.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::open`] and [`Store::create`].
+    pub fn open_or_create(paths: impl StorePaths, options: &Options) -> Result<Store, Error> {
+        let paths = paths.store_paths();
+        if options.is_read_only() {
+            return Store::open(&paths, options);
+        }
+        match Store::create(&paths, options) {
+            Err(error) if error.is_already_there() => Store::open(&paths, options),
+            other => other,
+        }
     }
 
     fn create_with_log(
@@ -174,9 +208,9 @@ impl Store {
     /// [`Error::LogMissing`], [`Error::NotALog`], [`Error::LogOfOtherStore`],
     /// [`Error::LogOutOfStep`], [`Error::LogHeaderDamaged`], [`Error::LogTruncated`];
     /// nothing was changed on the volume then.
-    pub fn open<P: AsRef<Path>>(paths: &[P], options: &Options) -> Result<Store, Error> {
+    pub fn open(paths: impl StorePaths, options: &Options) -> Result<Store, Error> {
         options.config()?;
-        let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+        let paths = paths.store_paths();
         let volume = Volume::open(&paths, &options.volume_options())?;
         Store::open_on(volume, paths, options)
     }
@@ -440,22 +474,36 @@ impl Store {
     /// other transactions, it runs `work` again from the beginning, in a new
     /// transaction, after pauses that grow; at most
     /// [`TransactionOptions::attempts`] times. So `work` should have no effects but
-    /// on the transaction.
+    /// on the transaction. Where `work` returns an error, the transaction is rolled back. The
+    /// error may be of any type that [`Error`] can become.
     ///
     /// ```
-    /// # fn main() -> Result<(), isobath::Error> {
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use isobath::{Options, Store, TransactionOptions};
     ///
+    /// #[derive(Debug, thiserror::Error)]
+    /// enum Refused {
+    ///     #[error("not enough left: {0}")]
+    ///     TooLittle(u8),
+    ///     #[error(transparent)]
+    ///     Store(#[from] isobath::Error),
+    /// }
+    ///
     /// let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
-    /// let counters = store.create_tree("counters")?;
-    /// let visits = store.transact(TransactionOptions::new(), |transaction| {
-    ///     let old = transaction.get(&counters, b"visits")?.unwrap_or_default();
-    ///     let visits = old.len() + 1;
-    ///     transaction.insert(&counters, b"visits", &vec![b'I'; visits])?;
-    ///     Ok(visits)
-    /// })?;
-    /// assert_eq!(visits, 1);
-    /// # store.close()
+    /// let stock = store.create_tree("stock")?;
+    /// stock.insert("apples", [3])?;
+    /// let take = |wanted: u8| {
+    ///     store.transact(TransactionOptions::new(), |transaction| {
+    ///         let there = transaction.get(&stock, "apples")?.map_or(0, |count| count[0]);
+    ///         let left = there.checked_sub(wanted).ok_or(Refused::TooLittle(there))?;
+    ///         transaction.insert(&stock, "apples", [left])?;
+    ///         Ok::<u8, Refused>(left)
+    ///     })
+    /// };
+    /// assert_eq!(take(2)?, 1);
+    /// assert!(matches!(take(2), Err(Refused::TooLittle(1))));
+    /// # store.close()?;
+    /// # Ok(())
     /// # }
     /// ```
     ///
@@ -463,12 +511,22 @@ impl Store {
     ///
     /// What `work` fails with, and as for [`Transaction::commit`]; the last
     /// [`Error::Conflict`] where no attempt has succeeded.
-    pub fn transact<T>(
+    pub fn transact<T, E: From<Error>>(
         &self,
         options: TransactionOptions,
-        work: impl FnMut(&mut Transaction) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+        work: impl FnMut(&mut Transaction) -> Result<T, E>,
+    ) -> Result<T, E> {
         crate::transaction::transact(&self.0.runtime, options, work)
+    }
+
+    /// Commits all changes of `batch` at once, whatever others have changed since they were collected.
+    /// Where this returns an error, the batch is as it was and may be written again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::insert`] and [`Transaction::commit`], except for [`Error::Conflict`].
+    pub fn write(&self, batch: &WriteBatch) -> Result<(), Error> {
+        crate::transaction::write_batch(&self.0.runtime, batch)
     }
 
     /// Counters and gauges of the whole store.

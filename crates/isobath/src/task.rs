@@ -89,18 +89,36 @@ impl<T> TaskHandle<T> {
 
 impl<T> TaskHandle<Result<T, crate::Error>> {
     /// The task's own result, with everything that can come between as its errors.
-    pub(crate) async fn flat(mut self) -> Result<T, crate::Error> {
-        let done = std::future::poll_fn(|context| {
-            self.run_here();
-            Pin::new(&mut self.done).poll(context)
-        });
-        match done.await {
-            Ok(Ok(result)) => result,
-            Ok(Err(panic)) => Err(crate::Error::TaskPanicked {
-                message: panic.message,
-            }),
-            Err(_) => Err(crate::Error::Closed),
-        }
+    pub(crate) fn flat(self) -> OperationFuture<T> {
+        OperationFuture(self)
+    }
+}
+
+/// An operation that runs as a task, for any async runtime. It runs whether this is polled or not; dropping
+/// this lets it run on.
+#[must_use = "without it the operation's result is not known"]
+pub struct OperationFuture<T>(TaskHandle<Result<T, crate::Error>>);
+
+impl<T> std::fmt::Debug for OperationFuture<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OperationFuture").finish_non_exhaustive()
+    }
+}
+
+impl<T> Future for OperationFuture<T> {
+    type Output = Result<T, crate::Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.run_here();
+        Pin::new(&mut self.0.done)
+            .poll(context)
+            .map(|received| match received {
+                Ok(Ok(result)) => result,
+                Ok(Err(panic)) => Err(crate::Error::TaskPanicked {
+                    message: panic.message,
+                }),
+                Err(_) => Err(crate::Error::Closed),
+            })
     }
 }
 

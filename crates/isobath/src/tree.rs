@@ -1,9 +1,9 @@
 //! A named tree: the operations that a user calls.
 
-use std::future::Future;
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Cursor, Direction, ValueKind, ValueRef};
 use crate::engine::{Counters, InlineContext, Local, TaskContext};
 use crate::extent::{self, Extent};
@@ -13,7 +13,7 @@ use crate::scan::{Scan, behind};
 use crate::transaction;
 use crate::txn::commit::{self, Change};
 use crate::txn::unseen::Visibility;
-use crate::txn::versions::OldValue;
+use crate::txn::versions::{Bounds, OldValue};
 use crate::txn::{Gate, Verdict};
 use crate::value::{ValueReader, ValueWriter};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
@@ -63,7 +63,21 @@ pub struct Tree {
     pub(crate) state: Arc<TreeState>,
 }
 
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree")
+            .field("name", &self.name())
+            .field("id", &self.state.tree.id.0)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Tree {
+    /// Whether both are handles of the same tree.
+    pub(crate) fn is(&self, other: &Tree) -> bool {
+        Arc::ptr_eq(&self.runtime, &other.runtime) && self.state.tree == other.state.tree
+    }
+
     /// The tree's name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -79,7 +93,7 @@ impl Tree {
     ///
     /// [`Error::KeyTooLong`], [`Error::TreeDropped`], [`Error::Closed`], or a
     /// failed read.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
@@ -90,7 +104,12 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::get`].
-    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+    #[inline]
+    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool, Error> {
+        self.get_bytes(key.as_ref(), value)
+    }
+
+    fn get_bytes(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         check_key(key)?;
         self.alive()?;
         let tree = self.state.tree;
@@ -150,7 +169,11 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::get`].
-    pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
+    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.contains_bytes(key.as_ref())
+    }
+
+    fn contains_bytes(&self, key: &[u8]) -> Result<bool, Error> {
         check_key(key)?;
         self.alive()?;
         let tree = self.state.tree;
@@ -177,7 +200,11 @@ impl Tree {
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::VolumeFull`],
     /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::TreeDropped`],
     /// [`Error::Closed`], or a failed read; the tree is unchanged then.
-    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.insert_bytes(key.as_ref(), value.as_ref())
+    }
+
+    fn insert_bytes(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         check_key(key)?;
         check_value(value.len() as u64)?;
         self.run(|local| insert_in_task(local, &self.state, key, value))
@@ -188,7 +215,11 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::insert`].
-    pub fn remove(&self, key: &[u8]) -> Result<bool, Error> {
+    pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.remove_bytes(key.as_ref())
+    }
+
+    fn remove_bytes(&self, key: &[u8]) -> Result<bool, Error> {
         check_key(key)?;
         self.run(|local| remove_in_task(local, &self.state, key))
     }
@@ -197,14 +228,15 @@ impl Tree {
     /// Safe beside concurrent changes: a record that is there during the whole
     /// iteration is seen exactly once.
     #[must_use]
-    pub fn range<'k>(&self, bounds: impl RangeBounds<&'k [u8]>) -> Range {
-        let (lower, upper) = owned_bounds(bounds);
+    pub fn range(&self, bounds: impl KeyRange) -> Range {
+        let (lower, upper) = bounds::owned(&bounds);
         Range::new(self.clone(), lower, upper)
     }
 
     /// The records whose keys start with `prefix`, in order, from both ends.
     #[must_use]
-    pub fn prefix(&self, prefix: &[u8]) -> Range {
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        let prefix = prefix.as_ref();
         let upper = btree::prefix_end(prefix);
         Range::new(self.clone(), Bound::Included(prefix.to_vec()), upper)
     }
@@ -218,12 +250,17 @@ impl Tree {
     /// # Errors
     ///
     /// [`Error::TreeDropped`], [`Error::Closed`], or a failed read.
-    pub fn scan<'k>(
+    pub fn scan(
         &self,
-        bounds: impl RangeBounds<&'k [u8]>,
+        bounds: impl KeyRange,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        self.scan_in(bounds, Direction::Forward, None, visit)
+        self.scan_in(
+            bounds.key_bounds(),
+            Direction::Forward,
+            Wanted::default(),
+            visit,
+        )
     }
 
     /// As [`Tree::scan`], of the first `limit` records only. Missing pages are
@@ -233,9 +270,9 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::scan`].
-    pub fn scan_first<'k>(
+    pub fn scan_first(
         &self,
-        bounds: impl RangeBounds<&'k [u8]>,
+        bounds: impl KeyRange,
         limit: usize,
         mut visit: impl FnMut(&[u8], &[u8]) + Send,
     ) -> Result<(), Error> {
@@ -243,11 +280,20 @@ impl Tree {
             return self.alive();
         }
         let mut left = limit;
-        self.scan_in(bounds, Direction::Forward, Some(limit), |key, value| {
-            visit(key, value);
-            left -= 1;
-            left > 0
-        })
+        let wanted = Wanted {
+            limit: Some(limit),
+            keys_only: false,
+        };
+        self.scan_in(
+            bounds.key_bounds(),
+            Direction::Forward,
+            wanted,
+            |key, value| {
+                visit(key, value);
+                left -= 1;
+                left > 0
+            },
+        )
     }
 
     /// Whether leaves alone may tell what nobody may see yet. Asked after they were read.
@@ -273,35 +319,55 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::scan`].
-    pub fn scan_reverse<'k>(
+    pub fn scan_reverse(
         &self,
-        bounds: impl RangeBounds<&'k [u8]>,
+        bounds: impl KeyRange,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        self.scan_in(bounds, Direction::Reverse, None, visit)
+        self.scan_in(
+            bounds.key_bounds(),
+            Direction::Reverse,
+            Wanted::default(),
+            visit,
+        )
     }
 
-    fn scan_in<'k>(
+    /// Calls `visit` with the keys within `bounds`, in order, of at most `limit` records, and reads no large value.
+    pub(crate) fn scan_keys(
         &self,
-        bounds: impl RangeBounds<&'k [u8]>,
-        direction: Direction,
+        bounds: Bounds<'_>,
         limit: Option<usize>,
+        mut visit: impl FnMut(&[u8]) + Send,
+    ) -> Result<(), Error> {
+        let mut left = limit.unwrap_or(usize::MAX);
+        let wanted = Wanted {
+            limit,
+            keys_only: true,
+        };
+        self.scan_in(bounds, Direction::Forward, wanted, |key, _| {
+            visit(key);
+            left -= 1;
+            left > 0
+        })
+    }
+
+    fn scan_in(
+        &self,
+        bounds: Bounds<'_>,
+        direction: Direction,
+        wanted: Wanted,
         visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
     ) -> Result<(), Error> {
-        let bounds = (
-            bounds.start_bound().map(|key| *key),
-            bounds.end_bound().map(|key| *key),
-        );
         let mut visit = visit;
         let mut cursor = Cursor::new(self.state.tree, bounds.0, bounds.1, direction);
-        if let Some(limit) = limit {
+        if let Some(limit) = wanted.limit {
             cursor.limit(limit);
         }
-        let mut scan = Scan::new(self, cursor);
+        let mut scan = Scan::new(self, cursor, wanted.keys_only);
         scan.leaves(&mut visit)?;
         if scan.needs_versions {
             let bounds = behind(bounds, direction, scan.last());
-            transaction::scan_seen(self, bounds, direction, visit)?;
+            transaction::scan_seen(self, bounds, direction, wanted.keys_only, visit)?;
         }
         self.await_rest()
     }
@@ -363,7 +429,8 @@ impl Tree {
     /// # Errors
     ///
     /// [`Error::KeyTooLong`], [`Error::ReadOnly`], [`Error::Poisoned`].
-    pub fn writer(&self, key: &[u8]) -> Result<ValueWriter, Error> {
+    pub fn writer(&self, key: impl AsRef<[u8]>) -> Result<ValueWriter, Error> {
+        let key = key.as_ref();
         check_key(key)?;
         self.runtime.engine.writable()?;
         Ok(ValueWriter::new(self.clone(), key))
@@ -375,50 +442,10 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::get`].
-    pub fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>, Error> {
+    pub fn reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>, Error> {
+        let key = key.as_ref();
         check_key(key)?;
         ValueReader::open(self.clone(), key)
-    }
-
-    /// [`Tree::get`] as a future, for any async runtime.
-    pub fn get_async(
-        &self,
-        key: &[u8],
-    ) -> impl Future<Output = Result<Option<Vec<u8>>, Error>> + Send + 'static + use<> {
-        let key = key.to_vec();
-        self.future(move |tree| tree.get(&key))
-    }
-
-    /// [`Tree::insert`] as a future, for any async runtime.
-    pub fn insert_async(
-        &self,
-        key: &[u8],
-        value: &[u8],
-    ) -> impl Future<Output = Result<(), Error>> + Send + 'static + use<> {
-        let (key, value) = (key.to_vec(), value.to_vec());
-        self.future(move |tree| tree.insert(&key, &value))
-    }
-
-    /// [`Tree::remove`] as a future, for any async runtime.
-    pub fn remove_async(
-        &self,
-        key: &[u8],
-    ) -> impl Future<Output = Result<bool, Error>> + Send + 'static + use<> {
-        let key = key.to_vec();
-        self.future(move |tree| tree.remove(&key))
-    }
-
-    fn future<T, W>(
-        &self,
-        work: W,
-    ) -> impl Future<Output = Result<T, Error>> + Send + 'static + use<T, W>
-    where
-        T: Send + 'static,
-        W: FnOnce(&Tree) -> Result<T, Error> + Send + 'static,
-    {
-        let tree = self.clone();
-        let task = self.runtime.spawn(None, move || work(&tree));
-        task.flat()
     }
 
     /// Refuses once the tree is dropped or the store closed.
@@ -472,6 +499,15 @@ impl Tree {
     }
 }
 
+/// What a scan is to show.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    /// The first records only.
+    limit: Option<usize>,
+    /// Large values are not read.
+    keys_only: bool,
+}
+
 pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
     if key.len() > MAX_KEY_BYTES {
         return Err(Error::KeyTooLong {
@@ -490,13 +526,6 @@ pub(crate) fn check_value(length: u64) -> Result<(), Error> {
         });
     }
     Ok(())
-}
-
-fn owned_bounds<'k>(bounds: impl RangeBounds<&'k [u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    (
-        bounds.start_bound().map(|key| key.to_vec()),
-        bounds.end_bound().map(|key| key.to_vec()),
-    )
 }
 
 // ---- the operations, in a task --------------------------------------------------
@@ -530,16 +559,35 @@ fn read_in_task(
     key: &[u8],
     value: &mut Vec<u8>,
 ) -> Result<bool, Error> {
+    Ok(read_newest(local, tree, key, value)? != Newest::Absent)
+}
+
+/// What a leaf has for a key, whether others may see that yet or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Newest {
+    Absent,
+    Inline,
+    /// A large value, with its descriptor.
+    Large(Vec<u8>),
+}
+
+/// What the leaf of `key` has, with the whole value.
+pub(crate) fn read_newest(
+    local: &Local,
+    tree: btree::Tree,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<Newest, Error> {
     let ctx = TaskContext { local };
-    let mut last = Ok(false);
+    let mut last = Ok(Newest::Absent);
     for _ in 0..REREADS {
         match tree.get(&ctx, key, value)? {
-            None => return Ok(false),
-            Some(ValueKind::Inline) => return Ok(true),
+            None => return Ok(Newest::Absent),
+            Some(ValueKind::Inline) => return Ok(Newest::Inline),
             Some(ValueKind::Extent) => {
                 let descriptor = std::mem::take(value);
                 match read_value(local, ValueRef::extent(&descriptor), value) {
-                    Ok(()) => return Ok(true),
+                    Ok(()) => return Ok(Newest::Large(descriptor)),
                     Err(error) => last = Err(error),
                 }
                 let mut again = Vec::new();

@@ -23,6 +23,12 @@ pub struct ValueWriter {
     written: u64,
 }
 
+impl std::fmt::Debug for ValueWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ValueWriter").finish_non_exhaustive()
+    }
+}
+
 impl ValueWriter {
     pub(crate) fn new(tree: Tree, key: &[u8]) -> ValueWriter {
         let payload = payload_bytes(&tree.runtime.engine.config);
@@ -166,6 +172,12 @@ pub struct ValueReader {
     /// Bytes that were read.
     offset: u64,
     length: u64,
+}
+
+impl std::fmt::Debug for ValueReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ValueReader").finish_non_exhaustive()
+    }
 }
 
 impl ValueReader {

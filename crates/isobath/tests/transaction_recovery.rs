@@ -53,7 +53,7 @@ fn write(store: &Store, trees: &[Tree; 2], group: usize, number: u64, durability
                 transaction.insert(&trees[tree], &key, &value(number, length))?;
             }
         }
-        Ok(())
+        Ok::<(), isobath::Error>(())
     });
     written.unwrap();
 }

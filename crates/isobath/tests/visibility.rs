@@ -74,7 +74,7 @@ impl Scene {
                     transaction.insert(&self.tree, &key, &value(number, length))?;
                 }
             }
-            Ok(())
+            Ok::<(), isobath::Error>(())
         });
         written.unwrap();
         self.groups[group].known.fetch_max(number, SeqCst);

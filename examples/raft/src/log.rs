@@ -27,6 +27,12 @@ pub struct Log {
     marks: Tree,
 }
 
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").finish_non_exhaustive()
+    }
+}
+
 /// A key whose order is that of the indexes: the most significant byte first.
 fn key(index: u64) -> [u8; 8] {
     index.swap_bytes().to_le_bytes()

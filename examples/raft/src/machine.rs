@@ -47,6 +47,12 @@ pub struct Machine {
     marks: Tree,
 }
 
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine").finish_non_exhaustive()
+    }
+}
+
 impl Machine {
     /// The state machine in `store`, made where there is none.
     ///

@@ -99,6 +99,12 @@ pub struct FlashDevice<D> {
     open_limit: usize,
 }
 
+impl<D> std::fmt::Debug for FlashDevice<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlashDevice").finish_non_exhaustive()
+    }
+}
+
 impl<D: PageData> FlashDevice<D> {
     /// A fresh drive, all trimmed.
     ///

@@ -54,6 +54,12 @@ pub struct FaultDevice {
     plan: FaultPlan,
 }
 
+impl std::fmt::Debug for FaultDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FaultDevice").finish_non_exhaustive()
+    }
+}
+
 impl FaultDevice {
     /// A zeroed device of `bytes` bytes (rounded up to 4096).
     pub fn new(bytes: u64, plan: FaultPlan) -> Arc<FaultDevice> {

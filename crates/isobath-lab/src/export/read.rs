@@ -18,6 +18,12 @@ pub struct ImportFile {
     total: Option<u64>,
 }
 
+impl std::fmt::Debug for ImportFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImportFile").finish_non_exhaustive()
+    }
+}
+
 impl ImportFile {
     /// Opens an export file, or standard input where `from` is `None`, and
     /// reads its header.

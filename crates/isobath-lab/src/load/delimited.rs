@@ -46,6 +46,12 @@ pub struct Rows {
     total: Option<u64>,
 }
 
+impl std::fmt::Debug for Rows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rows").finish_non_exhaustive()
+    }
+}
+
 type RowReader = csv::Reader<BufReader<Box<dyn Read>>>;
 
 impl Delimited {

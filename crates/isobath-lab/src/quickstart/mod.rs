@@ -115,6 +115,12 @@ pub struct Prepared {
     needs: Needs,
 }
 
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").finish_non_exhaustive()
+    }
+}
+
 impl Prepared {
     /// What it will take.
     #[must_use]

@@ -156,6 +156,12 @@ pub struct Advisor<'a> {
     rocksdb_runs: Option<EngineModel>,
 }
 
+impl std::fmt::Debug for Advisor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Advisor").finish_non_exhaustive()
+    }
+}
+
 impl<'a> Advisor<'a> {
     /// Fits and cross-validates every model on the profile (about a second for twenty points) and keeps the best.
     pub fn new(profile: &'a DeviceProfile) -> Result<Self, AdviseError> {

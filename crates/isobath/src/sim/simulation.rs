@@ -55,6 +55,12 @@ pub struct Simulation {
     driver: Rc<Driver>,
 }
 
+impl std::fmt::Debug for Simulation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulation").finish_non_exhaustive()
+    }
+}
+
 impl Simulation {
     /// Creates a store on the empty `volume`.
     ///

@@ -6,8 +6,7 @@ mod view;
 mod write_set;
 mod writer;
 
-use std::future::Future;
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 use std::sync::Arc;
 
 pub use retry::TransactionOptions;
@@ -16,16 +15,18 @@ pub use scan::TransactionRange;
 pub(crate) use scan::scan_seen;
 pub use writer::TransactionWriter;
 
+use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Direction, prefix_end};
 use crate::engine::Counters;
 use crate::runtime::Runtime;
 use crate::sync::Mutex;
+use crate::task::OperationFuture;
 use crate::tree::{Tree, check_key, check_value};
 use crate::txn::Dead;
 use crate::txn::commit::{self, Author};
 use crate::txn::serializable::ReadSet;
 use crate::value::ValueReader;
-use crate::{Durability, Error, extent};
+use crate::{Durability, Error, WriteBatch, extent};
 use scan::Source;
 use view::View;
 use write_set::{Write, WriteSet};
@@ -142,7 +143,7 @@ impl Transaction {
     ///
     /// [`Error::SnapshotTooOld`], [`Error::KeyTooLong`], [`Error::TreeDropped`],
     /// [`Error::OtherStore`], [`Error::Closed`], or a failed read.
-    pub fn get(&self, tree: &Tree, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    pub fn get(&self, tree: &Tree, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
         Ok(self.get_into(tree, key, &mut value)?.then_some(value))
     }
@@ -153,7 +154,13 @@ impl Transaction {
     /// # Errors
     ///
     /// As for [`Transaction::get`].
-    pub fn get_into(&self, tree: &Tree, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+    pub fn get_into(
+        &self,
+        tree: &Tree,
+        key: impl AsRef<[u8]>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
+        let key = key.as_ref();
         check_key(key)?;
         self.source(tree)?.get(key, value)
     }
@@ -163,7 +170,8 @@ impl Transaction {
     /// # Errors
     ///
     /// As for [`Transaction::get`].
-    pub fn contains(&self, tree: &Tree, key: &[u8]) -> Result<bool, Error> {
+    pub fn contains(&self, tree: &Tree, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        let key = key.as_ref();
         check_key(key)?;
         self.source(tree)?.contains(key)
     }
@@ -189,13 +197,12 @@ impl Transaction {
     /// # Errors
     ///
     /// [`Error::OtherStore`]; the iterator as for [`Transaction::get`].
-    pub fn range<'t, 'k>(
+    pub fn range<'t>(
         &'t self,
         tree: &'t Tree,
-        bounds: impl RangeBounds<&'k [u8]>,
+        bounds: impl KeyRange,
     ) -> Result<TransactionRange<'t>, Error> {
-        let lower = bounds.start_bound().map(|key| key.to_vec());
-        let upper = bounds.end_bound().map(|key| key.to_vec());
+        let (lower, upper) = bounds::owned(&bounds);
         Ok(TransactionRange::new(self.source(tree)?, lower, upper))
     }
 
@@ -208,8 +215,9 @@ impl Transaction {
     pub fn prefix<'t>(
         &'t self,
         tree: &'t Tree,
-        prefix: &[u8],
+        prefix: impl AsRef<[u8]>,
     ) -> Result<TransactionRange<'t>, Error> {
+        let prefix = prefix.as_ref();
         let lower = Bound::Included(prefix.to_vec());
         Ok(TransactionRange::new(
             self.source(tree)?,
@@ -224,13 +232,15 @@ impl Transaction {
     /// # Errors
     ///
     /// As for [`Transaction::get`].
-    pub fn scan<'k>(
+    pub fn scan(
         &self,
         tree: &Tree,
-        bounds: impl RangeBounds<&'k [u8]>,
+        bounds: impl KeyRange,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Error> {
-        self.source(tree)?.scan(bounds, Direction::Forward, visit)
+        let bounds = bounds.key_bounds();
+        self.source(tree)?
+            .scan(bounds, Direction::Forward, false, visit)
     }
 
     /// As [`Transaction::scan`], by descending keys.
@@ -238,13 +248,15 @@ impl Transaction {
     /// # Errors
     ///
     /// As for [`Transaction::get`].
-    pub fn scan_reverse<'k>(
+    pub fn scan_reverse(
         &self,
         tree: &Tree,
-        bounds: impl RangeBounds<&'k [u8]>,
+        bounds: impl KeyRange,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Error> {
-        self.source(tree)?.scan(bounds, Direction::Reverse, visit)
+        let bounds = bounds.key_bounds();
+        self.source(tree)?
+            .scan(bounds, Direction::Reverse, false, visit)
     }
 
     /// Reads the value of `key` as a stream; `None` if it has none. Reading fails
@@ -253,7 +265,8 @@ impl Transaction {
     /// # Errors
     ///
     /// As for [`Transaction::get`].
-    pub fn reader(&self, tree: &Tree, key: &[u8]) -> Result<Option<ValueReader>, Error> {
+    pub fn reader(&self, tree: &Tree, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>, Error> {
+        let key = key.as_ref();
         check_key(key)?;
         self.source(tree)?.reader(key)
     }
@@ -268,7 +281,13 @@ impl Transaction {
     /// [`Error::TransactionTooLarge`], [`Error::ReadOnlyTransaction`],
     /// [`Error::TreeDropped`], [`Error::OtherStore`], [`Error::Poisoned`],
     /// [`Error::VolumeFull`], [`Error::Closed`]; the transaction is as before then.
-    pub fn insert(&mut self, tree: &Tree, key: &[u8], value: &[u8]) -> Result<(), Error> {
+    pub fn insert(
+        &mut self,
+        tree: &Tree,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), Error> {
+        let (key, value) = (key.as_ref(), value.as_ref());
         check_value(value.len() as u64)?;
         self.may_write(tree, key)?;
         if btree::fits_inline(key.len(), value.len()) {
@@ -287,7 +306,8 @@ impl Transaction {
     /// # Errors
     ///
     /// As for [`Transaction::insert`] and [`Transaction::get`].
-    pub fn remove(&mut self, tree: &Tree, key: &[u8]) -> Result<bool, Error> {
+    pub fn remove(&mut self, tree: &Tree, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        let key = key.as_ref();
         self.may_write(tree, key)?;
         let existed = self.source(tree)?.contains(key)?;
         if existed {
@@ -306,8 +326,9 @@ impl Transaction {
     pub fn writer<'t>(
         &'t mut self,
         tree: &Tree,
-        key: &[u8],
+        key: impl AsRef<[u8]>,
     ) -> Result<TransactionWriter<'t>, Error> {
+        let key = key.as_ref();
         self.may_write(tree, key)?;
         Ok(TransactionWriter::new(self, tree, key))
     }
@@ -373,7 +394,12 @@ impl Transaction {
     /// [`Error::VolumeFull`], [`Error::Closed`], or a failed read. Nothing was
     /// changed then. [`Error::Poisoned`] or a failed write: whether the changes
     /// last is known at the next opening.
-    pub fn commit(mut self) -> Result<(), Error> {
+    pub fn commit(self) -> Result<(), Error> {
+        self.commit_if(true)
+    }
+
+    /// Commits. Whether others have changed the same keys since matters only where that is to be `validated`.
+    fn commit_if(mut self, validated: bool) -> Result<(), Error> {
         if self.writes.is_empty() {
             return self.view.is_durable();
         }
@@ -387,7 +413,7 @@ impl Transaction {
             let encoded = writes.changes();
             let changes: Vec<_> = encoded.iter().map(write_set::Encoded::change).collect();
             let author = Author {
-                snapshot: Some(view.registered()),
+                snapshot: validated.then(|| view.registered()),
                 reads,
                 makes_room: false,
                 ends: None,
@@ -415,8 +441,9 @@ impl Transaction {
         }
     }
 
-    /// [`Transaction::commit`] as a future, for any async runtime.
-    pub fn commit_async(self) -> impl Future<Output = Result<(), Error>> + Send + 'static + use<> {
+    /// [`Transaction::commit`] as a future, for any async runtime. The commit goes on where the future is
+    /// dropped: whether it came to its end is known by reading.
+    pub fn commit_async(self) -> OperationFuture<()> {
         let runtime = Arc::clone(self.view.runtime());
         let task = runtime.spawn(None, move || self.commit());
         task.flat()
@@ -424,6 +451,21 @@ impl Transaction {
 
     /// Ends the transaction without changing anything, as dropping it does.
     pub fn rollback(self) {}
+}
+
+/// Commits a batch of changes, whatever others have changed.
+pub(crate) fn write_batch(runtime: &Arc<Runtime>, batch: &WriteBatch) -> Result<(), Error> {
+    let mut transaction = Transaction::begin(runtime, TransactionOptions::new())?;
+    for (tree, key, value) in batch.changes() {
+        match value {
+            Some(value) => transaction.insert(tree, key, value)?,
+            None => {
+                transaction.may_write(tree, key)?;
+                transaction.write(tree, key, Write::Removed)?;
+            }
+        }
+    }
+    transaction.commit_if(false)
 }
 
 impl Drop for Transaction {

@@ -90,27 +90,32 @@ impl TransactionOptions {
 
 /// Runs `work` in a transaction until that commits, `work` fails for good, or
 /// the attempts are used up.
-pub(crate) fn transact<T>(
+pub(crate) fn transact<T, E: From<Error>>(
     runtime: &Arc<Runtime>,
     options: TransactionOptions,
-    mut work: impl FnMut(&mut Transaction) -> Result<T, Error>,
-) -> Result<T, Error> {
+    mut work: impl FnMut(&mut Transaction) -> Result<T, E>,
+) -> Result<T, E> {
     let mut attempt = 1;
     loop {
         let mut transaction = Transaction::begin(runtime, options)?;
         let number = transaction.view.number();
-        let result = work(&mut transaction).and_then(|value| {
-            transaction.commit()?;
-            Ok(value)
-        });
-        match result {
-            Err(error) if error.is_retryable() && attempt < options.attempts => {
-                await_winner(runtime)?;
-                pause(runtime, attempt, number);
-                attempt += 1;
-            }
-            other => return other,
+        let (error, may_retry) = match work(&mut transaction) {
+            // Whatever error of its own `work` has made of that.
+            Err(error) => (error, transaction.view.was_too_old()),
+            Ok(value) => match transaction.commit() {
+                Ok(()) => return Ok(value),
+                Err(error) => {
+                    let may_retry = error.is_retryable();
+                    (E::from(error), may_retry)
+                }
+            },
+        };
+        if !may_retry || attempt >= options.attempts {
+            return Err(error);
         }
+        await_winner(runtime)?;
+        pause(runtime, attempt, number);
+        attempt += 1;
     }
 }
 

@@ -2,7 +2,7 @@
 //! store, then the transaction's own changes.
 
 use std::collections::VecDeque;
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 
 use super::view::View;
 use super::write_set::{TreeWrites, Write, within};
@@ -200,19 +200,19 @@ impl Source<'_> {
             .transpose()
     }
 
-    pub(super) fn scan<'k>(
+    pub(super) fn scan(
         &self,
-        bounds: impl RangeBounds<&'k [u8]>,
+        bounds: Bounds<'_>,
         direction: Direction,
+        keys_only: bool,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Error> {
-        let lower = bounds.start_bound().map(|key| *key);
-        let upper = bounds.end_bound().map(|key| *key);
-        let mut cursor = MergeCursor::new(*self, (lower, upper), direction);
+        let mut cursor = MergeCursor::new(*self, bounds, direction);
         let mut large = Vec::new();
         while let Some((key, found)) = cursor.next(self)? {
             let value = match &found {
                 Found::Bytes(bytes) => bytes,
+                Found::Large(_) if keys_only => &large,
                 Found::Large(extent) => {
                     if !self.read_large_of(&key, *extent, &mut large)? {
                         continue;
@@ -248,6 +248,7 @@ pub(crate) fn scan_seen(
     tree: &Tree,
     bounds: Bounds<'_>,
     direction: Direction,
+    keys_only: bool,
     visit: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), Error> {
     let source = Source {
@@ -256,7 +257,7 @@ pub(crate) fn scan_seen(
         writes: None,
         reads: None,
     };
-    source.scan(bounds, direction, visit)
+    source.scan(bounds, direction, keys_only, visit)
 }
 
 /// The records of a range, one direction, a batch at a time.

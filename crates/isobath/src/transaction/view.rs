@@ -6,6 +6,7 @@ use crate::Error;
 use crate::engine::{Engine, Local};
 use crate::page::Lsn;
 use crate::runtime::Runtime;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tree::Tree;
 use crate::txn::Transactions;
 use crate::txn::snapshots::Registered;
@@ -15,6 +16,8 @@ use crate::txn::unseen::Visibility;
 pub(super) struct View {
     runtime: Arc<Runtime>,
     registered: Arc<Registered>,
+    /// A read has failed because the snapshot is too old for it.
+    was_too_old: AtomicBool,
 }
 
 impl View {
@@ -33,6 +36,7 @@ impl View {
         Ok(View {
             runtime: Arc::clone(runtime),
             registered,
+            was_too_old: AtomicBool::new(false),
         })
     }
 
@@ -80,10 +84,17 @@ impl View {
     /// To be asked when leaf and versions were read: whether both were complete.
     pub(super) fn check(&self, tree: &Tree) -> Result<(), Error> {
         tree.found(())?;
-        if tree.state.gate.loaded() > self.lsn() {
+        let is_too_old = tree.state.gate.loaded() > self.lsn();
+        if is_too_old || self.registered.check().is_err() {
+            self.was_too_old.store(true, Ordering::Relaxed);
             return Err(Error::SnapshotTooOld);
         }
-        self.registered.check()
+        Ok(())
+    }
+
+    /// Whether a read of this snapshot has failed with [`Error::SnapshotTooOld`].
+    pub(super) fn was_too_old(&self) -> bool {
+        self.was_too_old.load(Ordering::Relaxed)
     }
 }
 
