@@ -13,12 +13,10 @@ use futures_core::stream::{FusedStream, Stream};
 use crate::bounds::KeyRange;
 use crate::task::OperationFuture;
 use crate::tree::Tree;
-use crate::{Error, Range, Store, Transaction, TransactionOptions};
+use crate::{Error, Range, Record, Store, Transaction, TransactionOptions};
 
 /// Records that a task of a [`RangeStream`] fetches at a time.
 const FETCHED_AT_ONCE: usize = 256;
-
-type Record = (Vec<u8>, Vec<u8>);
 
 impl Tree {
     /// [`Tree::get`] as a future. It may be dropped at any time.
@@ -67,13 +65,11 @@ impl Tree {
     }
 
     /// [`Tree::range`] as a stream. It may be dropped at any time.
-    #[must_use]
     pub fn range_async(&self, bounds: impl KeyRange) -> RangeStream {
         RangeStream::new(self.range(bounds))
     }
 
     /// [`Tree::prefix`] as a stream. It may be dropped at any time.
-    #[must_use]
     pub fn prefix_async(&self, prefix: impl AsRef<[u8]>) -> RangeStream {
         RangeStream::new(self.prefix(prefix))
     }

@@ -74,6 +74,9 @@ pub use tree::Tree;
 pub use update::CompareAndSwapError;
 pub use value::{ValueReader, ValueWriter};
 
+/// A key and its value.
+pub type Record = (Vec<u8>, Vec<u8>);
+
 /// Most bytes that a key can have.
 pub const MAX_KEY_BYTES: usize = 1024;
 /// Most bytes that a value can have: 1 GiB.

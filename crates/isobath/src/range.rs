@@ -5,18 +5,16 @@ use std::iter::FusedIterator;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::Error;
 use crate::btree::{Cursor, Direction, ValueKind};
 use crate::engine::{InlineContext, TaskContext};
 use crate::runtime::Runtime;
 use crate::transaction::scan_seen;
 use crate::tree::{Tree, read_entry};
+use crate::{Error, Record};
 
 /// Records that are fetched at a time, and bytes after which a batch ends.
 const BATCH_RECORDS: usize = 256;
 const BATCH_BYTES: usize = 256 << 10;
-
-type Record = (Vec<u8>, Vec<u8>);
 
 /// Records in key order, from [`Tree::range`] or [`Tree::prefix`].
 ///
@@ -225,7 +223,7 @@ impl Batch {
 }
 
 impl Iterator for Range {
-    type Item = Result<(Vec<u8>, Vec<u8>), Error>;
+    type Item = Result<Record, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.step(Direction::Forward)

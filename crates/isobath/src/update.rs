@@ -7,7 +7,7 @@ use crate::btree::{self, ValueKind, ValueRef};
 use crate::engine::{Counters, InlineContext, Local};
 use crate::tree::{Newest, Tree, TreeState, check_key, check_value, read_newest};
 use crate::txn::commit::{self, Author};
-use crate::{Error, extent};
+use crate::{Error, Record, extent};
 
 /// Why [`Tree::compare_and_swap`] has changed nothing: the key has another value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -122,7 +122,7 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::get`].
-    pub fn first(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error> {
+    pub fn first(&self) -> Result<Option<Record>, Error> {
         self.range(..).next().transpose()
     }
 
@@ -131,7 +131,7 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::get`].
-    pub fn last(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error> {
+    pub fn last(&self) -> Result<Option<Record>, Error> {
         self.range(..).next_back().transpose()
     }
 
@@ -141,7 +141,7 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::insert`].
-    pub fn pop_first(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error> {
+    pub fn pop_first(&self) -> Result<Option<Record>, Error> {
         self.pop(Tree::first)
     }
 
@@ -150,14 +150,14 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::insert`].
-    pub fn pop_last(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error> {
+    pub fn pop_last(&self) -> Result<Option<Record>, Error> {
         self.pop(Tree::last)
     }
 
     fn pop(
         &self,
-        end: impl Fn(&Tree) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error>,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error> {
+        end: impl Fn(&Tree) -> Result<Option<Record>, Error>,
+    ) -> Result<Option<Record>, Error> {
         // Bound: each round but the last finds that another caller has taken the record.
         while let Some((key, _)) = end(self)? {
             let read = self.read_to_change(&key)?;

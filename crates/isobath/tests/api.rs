@@ -1,6 +1,6 @@
 //! The API as users write it: keys, ranges and paths of many types, changes in one step, batches, futures.
 
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
 mod common;
 
@@ -12,9 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use common::{Random, assert_sound, tiny, value};
 use futures_core::stream::{FusedStream, Stream};
-use isobath::{Error, Options, RangeStream, Store, TransactionOptions, Tree, WriteBatch};
-
-type Record = (Vec<u8>, Vec<u8>);
+use isobath::{Error, Options, RangeStream, Record, Store, TransactionOptions, Tree, WriteBatch};
 
 fn store() -> (Store, Tree) {
     let store = Store::in_memory(&tiny(2, 8).volume_limit_bytes(Some(64 << 20))).unwrap();
