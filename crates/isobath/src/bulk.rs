@@ -54,10 +54,10 @@ struct Parcel {
     next: AsyncReceiver<Parcel>,
 }
 
-/// Loads `records`, strictly ascending, at the end of `tree`.
+/// Loads `records`, strictly ascending, at the end of `tree`; none where one of them is an error.
 pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     tree: &Tree,
-    records: impl Iterator<Item = (K, V)>,
+    records: impl Iterator<Item = Result<(K, V), Error>>,
 ) -> Result<u64, Error> {
     let state = Arc::clone(&tree.state);
     let runtime = &tree.runtime;
@@ -90,7 +90,7 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 /// Sends all records in batches. A bad record, or a panic of the caller's
 /// iterator, leaves the load without its last batch.
 fn feed<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-    records: impl Iterator<Item = (K, V)>,
+    records: impl Iterator<Item = Result<(K, V), Error>>,
     first: Sender<Parcel>,
 ) -> Result<(), Error> {
     let mut to = first;
@@ -112,7 +112,8 @@ fn feed<K: AsRef<[u8]>, V: AsRef<[u8]>>(
             .and_then(|earlier| block_on(earlier).ok());
         sent.then(|| (spare.unwrap_or_default(), next_to))
     };
-    for (key, value) in records {
+    for record in records {
+        let (key, value) = record?;
         let (key, value) = (key.as_ref(), value.as_ref());
         check_key(key)?;
         check_value(value.len() as u64)?;
@@ -133,7 +134,7 @@ fn feed<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 fn load_here<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     local: &Local,
     tree: &TreeState,
-    records: impl Iterator<Item = (K, V)>,
+    records: impl Iterator<Item = Result<(K, V), Error>>,
 ) -> Result<u64, Error> {
     let mut panicked = None;
     let loaded = load_in_task(local, tree, |loader| {
@@ -257,9 +258,10 @@ fn take_records<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     local: &Local,
     tree: &TreeState,
     loader: &mut Loader<'_, TaskContext<'_>>,
-    records: impl Iterator<Item = (K, V)>,
+    records: impl Iterator<Item = Result<(K, V), Error>>,
 ) -> Result<bool, Error> {
-    for (key, value) in records {
+    for record in records {
+        let (key, value) = record?;
         let (key, value) = (key.as_ref(), value.as_ref());
         check_key(key)?;
         check_value(value.len() as u64)?;

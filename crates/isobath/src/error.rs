@@ -213,6 +213,14 @@ pub enum Error {
         /// The drive's error.
         source: isobath_io::IoError,
     },
+    /// Records could not be sorted: there is no room for what does not fit into memory, or it cannot be read back.
+    #[error("cannot sort records in temporary files in {}: {source}", directory.display())]
+    Sort {
+        /// Where the temporary files are.
+        directory: PathBuf,
+        /// What the system says.
+        source: Arc<std::io::Error>,
+    },
     /// One read or write failed.
     #[error(transparent)]
     Io(#[from] isobath_io::IoError),

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -98,6 +99,8 @@ pub(crate) struct Runtime {
     next_worker: AtomicUsize,
     /// The workers have no threads: a simulation steps them.
     simulated: bool,
+    /// Where temporary files are made: beside the store, if it is in files.
+    pub(crate) directory: PathBuf,
 }
 
 impl Runtime {
@@ -113,6 +116,7 @@ impl Runtime {
             threads: Mutex::new(Vec::with_capacity(workers)),
             next_worker: AtomicUsize::new(0),
             simulated: false,
+            directory: std::env::temp_dir(),
         };
         let mut started = Vec::with_capacity(workers);
         for index in 0..workers {
@@ -141,6 +145,7 @@ impl Runtime {
             threads: Mutex::new(Vec::new()),
             next_worker: AtomicUsize::new(0),
             simulated: true,
+            directory: std::env::temp_dir(),
         }
     }
 

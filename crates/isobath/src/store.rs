@@ -282,7 +282,12 @@ impl Store {
         &self.0.runtime
     }
 
-    fn on(runtime: Runtime, paths: Vec<PathBuf>) -> Store {
+    fn on(mut runtime: Runtime, paths: Vec<PathBuf>) -> Store {
+        let directory = paths.first().filter(|path| path.is_file());
+        if let Some(directory) = directory.and_then(|path| path.parent()) {
+            // The parent of a bare name is empty.
+            runtime.directory = PathBuf::from(".").join(directory);
+        }
         if let Some(first) = paths.first()
             && runtime.engine.config.publish_stats
             && !runtime.engine.config.read_only

@@ -420,7 +420,7 @@ impl Tree {
         V: AsRef<[u8]>,
         I: IntoIterator<Item = (K, V)>,
     {
-        crate::bulk::load(self, records.into_iter())
+        crate::bulk::load(self, records.into_iter().map(Ok))
     }
 
     /// Writes a value of up to [`MAX_VALUE_BYTES`] as a stream; it appears

@@ -26,7 +26,7 @@ use crate::txn::Dead;
 use crate::txn::commit::{self, Author};
 use crate::txn::serializable::ReadSet;
 use crate::value::ValueReader;
-use crate::{Durability, Error, WriteBatch, extent};
+use crate::{Durability, Error, Record, WriteBatch, extent};
 use scan::Source;
 use view::View;
 use write_set::{Write, WriteSet};
@@ -451,6 +451,15 @@ impl Transaction {
 
     /// Ends the transaction without changing anything, as dropping it does.
     pub fn rollback(self) {}
+}
+
+/// Inserts `records` in one commit, whatever others have changed.
+pub(crate) fn insert_together(tree: &Tree, records: &[Record]) -> Result<(), Error> {
+    let mut transaction = Transaction::begin(&tree.runtime, TransactionOptions::new())?;
+    for (key, value) in records {
+        transaction.insert(tree, key, value)?;
+    }
+    transaction.commit_if(false)
 }
 
 /// Commits a batch of changes, whatever others have changed.

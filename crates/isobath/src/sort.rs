@@ -1,0 +1,455 @@
+//! Sorting more records than memory holds: sorted runs in a temporary file, merged as they are read.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::{Error, Record};
+
+/// Runs that are merged at a time: each needs a buffer.
+const MERGED_RUNS: usize = 128;
+/// Bytes that are read or written at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Bytes of a record's lengths in a run.
+const LENGTHS_BYTES: usize = 8;
+
+/// Collects records in any order and gives them back by key, of each key the last one.
+pub(crate) struct Sorter {
+    buffer: Buffer,
+    limit: usize,
+    directory: PathBuf,
+    spilled: Option<Spilled>,
+}
+
+/// The records that are in memory.
+#[derive(Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+/// Where a record is in the buffer.
+#[derive(Clone, Copy)]
+struct Entry {
+    /// The key's first 8 bytes, which decide most comparisons.
+    prefix: u64,
+    at: usize,
+    key: u32,
+    value: u32,
+}
+
+/// Sorted runs, one behind the other in a file without a name.
+struct Spilled {
+    file: Arc<File>,
+    end: u64,
+    runs: Vec<Run>,
+}
+
+/// Bytes of the file that are one sorted run.
+#[derive(Clone, Copy)]
+struct Run {
+    start: u64,
+    end: u64,
+}
+
+impl Buffer {
+    fn size(&self) -> usize {
+        self.bytes.len() + self.entries.len() * size_of::<Entry>()
+    }
+
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        let mut prefix = [0; 8];
+        let known = key.len().min(8);
+        prefix[..known].copy_from_slice(&key[..known]);
+        self.entries.push(Entry {
+            prefix: prefix.iter().fold(0, |number, &b| number << 8 | u64::from(b)),
+            at: self.bytes.len(),
+            key: key.len() as u32,
+            value: value.len() as u32,
+        });
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+    }
+
+    fn key(&self, entry: &Entry) -> &[u8] {
+        &self.bytes[entry.at..entry.at + entry.key as usize]
+    }
+
+    fn value(&self, entry: &Entry) -> &[u8] {
+        let at = entry.at + entry.key as usize;
+        &self.bytes[at..at + entry.value as usize]
+    }
+
+    /// Orders the entries by key and keeps the last of each.
+    fn sort(&mut self) {
+        let mut entries = std::mem::take(&mut self.entries);
+        // Those of a key by age, the newest first, so that the first one is kept.
+        entries.sort_unstable_by(|a, b| {
+            let by_prefix = a.prefix.cmp(&b.prefix);
+            by_prefix
+                .then_with(|| self.key(a).cmp(self.key(b)))
+                .then_with(|| b.at.cmp(&a.at))
+        });
+        entries.dedup_by(|later, first| self.key(later) == self.key(first));
+        self.entries = entries;
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+}
+
+impl Sorter {
+    /// Keeps up to `limit` bytes in memory, and what is more in a temporary file in `directory`.
+    pub(crate) fn new(limit: usize, directory: PathBuf) -> Sorter {
+        Sorter {
+            buffer: Buffer::default(),
+            limit,
+            directory,
+            spilled: None,
+        }
+    }
+
+    /// Before the first record is pushed.
+    pub(crate) fn set_directory(&mut self, directory: PathBuf) {
+        self.directory = directory;
+    }
+
+    /// The error of reading a record back.
+    pub(crate) fn failed(&self, error: io::Error) -> Error {
+        failed(&self.directory)(error)
+    }
+
+    pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.buffer.push(key, value);
+        if self.buffer.size() >= self.limit {
+            self.spill()?;
+        }
+        Ok(())
+    }
+
+    /// Nothing can be pushed after this.
+    pub(crate) fn sort(&mut self) -> Result<(), Error> {
+        if self.spilled.is_none() {
+            self.buffer.sort();
+            return Ok(());
+        }
+        self.spill()?;
+        self.buffer = Buffer::default();
+        Ok(())
+    }
+
+    /// The records by key. [`Sorter::sort`] was called before.
+    pub(crate) fn records(&self) -> Result<Sorted<'_>, Error> {
+        match &self.spilled {
+            None => Ok(Sorted::InMemory(&self.buffer, 0)),
+            Some(spilled) => {
+                let merge = Merge::new(&spilled.file, &spilled.runs);
+                Ok(Sorted::Merged(merge.map_err(failed(&self.directory))?))
+            }
+        }
+    }
+
+    fn spill(&mut self) -> Result<(), Error> {
+        self.buffer.sort();
+        let failed = failed(&self.directory);
+        let spilled = match &mut self.spilled {
+            Some(spilled) => spilled,
+            none => none.insert(Spilled {
+                file: Arc::new(tempfile::tempfile_in(&self.directory).map_err(&failed)?),
+                end: 0,
+                runs: Vec::new(),
+            }),
+        };
+        let buffer = &self.buffer;
+        let records = buffer
+            .entries
+            .iter()
+            .map(|entry| Ok((buffer.key(entry), buffer.value(entry))));
+        spilled.append(records).map_err(&failed)?;
+        self.buffer.clear();
+        if spilled.runs.len() >= MERGED_RUNS {
+            spilled.merge_all(&self.directory).map_err(&failed)?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(directory: &Path) -> impl Fn(io::Error) -> Error {
+    move |error| Error::Sort {
+        directory: directory.to_path_buf(),
+        source: Arc::new(error),
+    }
+}
+
+impl Spilled {
+    /// Writes sorted records as one more run.
+    fn append<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &mut self,
+        records: impl Iterator<Item = io::Result<(K, V)>>,
+    ) -> io::Result<()> {
+        let start = self.end;
+        let to = At {
+            file: &self.file,
+            at: start,
+        };
+        let mut to = BufWriter::with_capacity(BUFFER_BYTES, to);
+        for record in records {
+            let (key, value) = record?;
+            let (key, value) = (key.as_ref(), value.as_ref());
+            to.write_all(&(key.len() as u32).to_le_bytes())?;
+            to.write_all(&(value.len() as u32).to_le_bytes())?;
+            to.write_all(key)?;
+            to.write_all(value)?;
+        }
+        to.flush()?;
+        self.end = to.get_ref().at;
+        let end = self.end;
+        self.runs.push(Run { start, end });
+        Ok(())
+    }
+
+    /// Makes one run of all, in a new file.
+    fn merge_all(&mut self, directory: &Path) -> io::Result<()> {
+        let mut merged = Spilled {
+            file: Arc::new(tempfile::tempfile_in(directory)?),
+            end: 0,
+            runs: Vec::new(),
+        };
+        merged.append(Merge::new(&self.file, &self.runs)?)?;
+        *self = merged;
+        Ok(())
+    }
+}
+
+/// Writes to a file from a position on.
+struct At<'f> {
+    file: &'f File,
+    at: u64,
+}
+
+impl Write for At<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write_at(bytes, self.at)?;
+        self.at += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The records of a [`Sorter`], by key.
+pub(crate) enum Sorted<'s> {
+    /// All are in memory; the index of the next one.
+    InMemory(&'s Buffer, usize),
+    Merged(Merge),
+}
+
+impl Iterator for Sorted<'_> {
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<io::Result<Record>> {
+        match self {
+            Sorted::InMemory(buffer, next) => {
+                let entry = buffer.entries.get(*next)?;
+                *next += 1;
+                Some(Ok((buffer.key(entry).to_vec(), buffer.value(entry).to_vec())))
+            }
+            Sorted::Merged(merge) => merge.next(),
+        }
+    }
+}
+
+/// Several sorted runs, read as one.
+pub(crate) struct Merge {
+    readers: Vec<Reader>,
+    heads: BinaryHeap<Head>,
+}
+
+/// The next record of a run.
+struct Head {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    run: usize,
+}
+
+impl Ord for Head {
+    /// The heap gives the greatest: that is the lowest key, and of equal ones that of the newest run.
+    fn cmp(&self, other: &Head) -> Ordering {
+        let by_key = other.key.cmp(&self.key);
+        by_key.then_with(|| self.run.cmp(&other.run))
+    }
+}
+
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Head) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Head {
+    fn eq(&self, other: &Head) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Head {}
+
+impl Merge {
+    fn new(file: &Arc<File>, runs: &[Run]) -> io::Result<Merge> {
+        let readers = runs.iter().map(|&run| Reader::new(file, run)).collect();
+        let mut merge = Merge {
+            readers,
+            heads: BinaryHeap::with_capacity(runs.len()),
+        };
+        (0..runs.len()).try_for_each(|run| merge.refill(run))?;
+        Ok(merge)
+    }
+
+    fn refill(&mut self, run: usize) -> io::Result<()> {
+        if let Some((key, value)) = self.readers[run].next()? {
+            self.heads.push(Head { key, value, run });
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> io::Result<Option<Record>> {
+        let Some(head) = self.heads.pop() else {
+            return Ok(None);
+        };
+        self.refill(head.run)?;
+        // Older records of the same key.
+        while self.heads.peek().is_some_and(|next| next.key == head.key) {
+            if let Some(older) = self.heads.pop() {
+                self.refill(older.run)?;
+            }
+        }
+        Ok(Some((head.key, head.value)))
+    }
+}
+
+impl Iterator for Merge {
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<io::Result<Record>> {
+        self.step().transpose()
+    }
+}
+
+/// Reads one run from its start.
+struct Reader {
+    file: Arc<File>,
+    /// What is still to be read from the file.
+    rest: Run,
+    buffer: Vec<u8>,
+    /// How much of the buffer was handed out.
+    taken: usize,
+}
+
+impl Reader {
+    fn new(file: &Arc<File>, run: Run) -> Reader {
+        Reader {
+            file: Arc::clone(file),
+            rest: run,
+            buffer: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    fn next(&mut self) -> io::Result<Option<Record>> {
+        if self.taken == self.buffer.len() && self.rest.start == self.rest.end {
+            return Ok(None);
+        }
+        let mut lengths = [0; LENGTHS_BYTES];
+        lengths.copy_from_slice(self.take(LENGTHS_BYTES)?);
+        let [a, b, c, d, e, f, g, h] = lengths;
+        let key = u32::from_le_bytes([a, b, c, d]) as usize;
+        let value = u32::from_le_bytes([e, f, g, h]) as usize;
+        let record = self.take(key + value)?;
+        let (key, value) = record.split_at(key);
+        Ok(Some((key.to_vec(), value.to_vec())))
+    }
+
+    /// The next `length` bytes.
+    fn take(&mut self, length: usize) -> io::Result<&[u8]> {
+        let there = self.buffer.len() - self.taken;
+        if there < length {
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+            let left = (self.rest.end - self.rest.start) as usize;
+            let more = (length - there).max(BUFFER_BYTES).min(left);
+            self.buffer.resize(there + more, 0);
+            self.file
+                .read_exact_at(&mut self.buffer[there..], self.rest.start)?;
+            self.rest.start += more as u64;
+            if self.buffer.len() < length {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        self.taken += length;
+        Ok(&self.buffer[self.taken - length..self.taken])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sorted(records: &[Record], limit: usize) -> (Vec<Record>, usize) {
+        let mut sorter = Sorter::new(limit, std::env::temp_dir());
+        for (key, value) in records {
+            sorter.push(key, value).unwrap();
+        }
+        sorter.sort().unwrap();
+        let twice = sorter.records().unwrap().count();
+        let records: Vec<Record> = sorter.records().unwrap().map(Result::unwrap).collect();
+        assert_eq!(twice, records.len());
+        let runs = sorter.spilled.as_ref().map_or(0, |spilled| spilled.runs.len());
+        (records, runs)
+    }
+
+    proptest! {
+        #[test]
+        fn records_come_by_key_and_the_last_one_wins(
+            keys in prop::collection::vec(prop::collection::vec(0u8..3, 0..11), 0..300),
+            limit in prop::sample::select(vec![1, 100, 1000, 1 << 20]),
+        ) {
+            let records: Vec<Record> = keys
+                .into_iter()
+                .enumerate()
+                .map(|(n, key)| (key, n.to_string().into_bytes()))
+                .collect();
+            let model: BTreeMap<_, _> = records.iter().cloned().collect();
+            let (ours, runs) = sorted(&records, limit);
+            prop_assert_eq!(ours, model.into_iter().collect::<Vec<_>>());
+            prop_assert!(runs <= MERGED_RUNS);
+        }
+    }
+
+    #[test]
+    fn values_larger_than_all_buffers_are_sorted_too() {
+        let value = |n: u8| vec![n; 3 * BUFFER_BYTES + usize::from(n)];
+        let records: Vec<Record> = (0..6).rev().map(|n| (vec![n], value(n))).collect();
+        let (ours, runs) = sorted(&records, BUFFER_BYTES);
+        assert_eq!((ours.len(), runs), (6, 6));
+        assert!(ours.iter().zip(0..).all(|(r, n)| *r == (vec![n], value(n))));
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let mut sorter = Sorter::new(1, "/nowhere/at/all".into());
+        let error = sorter.push(b"k", b"v").unwrap_err();
+        assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+    }
+}
