@@ -116,6 +116,17 @@ pub trait Channel {
     /// The regions must stay mapped until the channel is dropped.
     unsafe fn register_buffers(&mut self, regions: &[(*mut u8, usize)]) -> bool;
 
+    /// Registers one more region of at most 1 GiB, whatever is in flight: for memory that comes into use as a cache grows.
+    /// It takes the place of regions that [`register_buffers`](Self::register_buffers) registered. Neighbouring regions of
+    /// equal length, in ascending order, are found fastest. Returns whether it is registered; after a refusal, which is
+    /// noted as above, the next ones would be refused, too.
+    ///
+    /// # Safety
+    /// As for [`register_buffers`](Self::register_buffers).
+    unsafe fn register_more(&mut self, _region: (*mut u8, usize)) -> bool {
+        false
+    }
+
     /// A handle that ends this channel's [`wait`](Self::wait) from any thread.
     fn waker(&self) -> Waker;
 

@@ -349,6 +349,51 @@ fn registered_buffers_and_others_mix() {
 }
 
 #[test]
+fn memory_is_registered_piece_by_piece() {
+    each_volume(|name, volume| {
+        volume.grow(MIB).unwrap();
+        let mut pool = pattern(6 * 65536, 3);
+        let mut channel = open(volume);
+        let start = pool.as_mut_ptr();
+        // Three pieces of one size with a shorter one behind them, another one apart, and replacing what was there before.
+        let piece = |at: usize, len| (start.wrapping_add(at * 65536), len);
+        let all = [
+            piece(0, 65536),
+            piece(1, 65536),
+            piece(2, 32768),
+            piece(4, 65536),
+        ];
+        let uring = name.contains("IoUring");
+        // SAFETY: `pool` is declared before the channel and so outlives it.
+        let registered = unsafe { channel.register_buffers(&all[..1]) };
+        assert!(registered || !uring, "{:?}", volume.backend_report());
+        for region in all {
+            // SAFETY: as above.
+            let registered = unsafe { channel.register_more(region) };
+            assert!(registered || !uring, "{:?}", volume.backend_report());
+        }
+        // Within each piece, across two, beyond the last one's end, in none, and in the one apart.
+        let places = [0, 65536, 32768, 2 * 65536, 3 * 65536, 4 * 65536];
+        let ios: Vec<Io> = (0u64..)
+            .zip(places)
+            .map(|(i, at)| Io::write(i * 65536, start.wrapping_add(at), 65536, i))
+            .collect();
+        // SAFETY: all buffers outlive the call.
+        for done in unsafe { run_all(&mut *channel, &ios) } {
+            done.result.unwrap();
+        }
+        let mut back = vec![0; 6 * 65536];
+        volume.read_at(0, &mut back).unwrap();
+        for (i, at) in places.into_iter().enumerate() {
+            assert!(
+                back[i * 65536..][..65536] == pool[at..][..65536],
+                "{name} {i}"
+            );
+        }
+    });
+}
+
+#[test]
 fn dropping_a_channel_with_io_in_flight_is_safe() {
     each_volume(|_, volume| {
         volume.grow(MIB).unwrap();

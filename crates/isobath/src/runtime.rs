@@ -118,21 +118,11 @@ impl Runtime {
             simulated: false,
             directory: std::env::temp_dir(),
         };
-        let mut started = Vec::with_capacity(workers);
         for index in 0..workers {
-            match runtime.start_worker(index) {
-                Ok(begin) => started.push(begin),
-                Err(error) => {
-                    // Workers that wait for the others go on, and end.
-                    drop(started);
-                    runtime.stop();
-                    return Err(error);
-                }
+            if let Err(error) = runtime.start_worker(index) {
+                runtime.stop();
+                return Err(error);
             }
-        }
-        for begin in started {
-            // A worker waits for this, whatever becomes of the others.
-            let _ = begin.send(());
         }
         Ok(runtime)
     }
@@ -149,10 +139,9 @@ impl Runtime {
         }
     }
 
-    /// Starts a worker, which opens its channel and then waits for the answer to be used.
-    fn start_worker(&self, index: usize) -> Result<oneshot::Sender<()>, Error> {
+    /// Starts a worker, which opens its channel.
+    fn start_worker(&self, index: usize) -> Result<(), Error> {
         let (tell, started) = oneshot::channel();
-        let (begin, all_started) = oneshot::channel();
         let engine = Arc::clone(&self.engine);
         let thread = std::thread::Builder::new()
             .name(format!("isobath-{index}"))
@@ -160,9 +149,6 @@ impl Runtime {
                 Ok(local) => {
                     // Whoever starts the worker waits for this.
                     let _ = tell.send(Ok(()));
-                    if all_started.recv().is_ok() {
-                        local.register_buffers();
-                    }
                     let ran = catch_unwind(AssertUnwindSafe(|| local.run()));
                     if let Err(payload) = ran {
                         engine.die(&TaskPanic::of(&*payload).message);
@@ -183,8 +169,7 @@ impl Runtime {
                 source: Arc::new(source),
             })?;
         self.threads.lock().push(thread);
-        started.recv().unwrap_or(Err(Error::Closed))?;
-        Ok(begin)
+        started.recv().unwrap_or(Err(Error::Closed))
     }
 
     /// Whether the store is closing or closed; not so for its own tasks, for

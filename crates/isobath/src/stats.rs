@@ -119,7 +119,7 @@ impl Stats {
         let space = engine.space.lock();
         Stats {
             pool_frames: u64::from(engine.pool.frames.count()),
-            pool_free_frames: engine.free_frames.lock().len() as u64,
+            pool_free_frames: engine.free_frames.lock().len(&engine.pool.frames) as u64,
             dirty_pages: engine.pool.dirty.unwritten() as u64,
             page_reads: read(&counters.page_reads),
             page_writes: read(&counters.page_writes),

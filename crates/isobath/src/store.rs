@@ -657,7 +657,7 @@ impl Closer {
         engine.stop_publishing();
         if engine.config.read_only {
             self.runtime.stop();
-            engine.release_volume();
+            engine.release();
             return Ok(());
         }
         let flushed = self.runtime.run_last(|local| {
@@ -673,7 +673,7 @@ impl Closer {
             .writable()
             .and(flushed)
             .and_then(|()| engine.last_checkpoint());
-        engine.release_volume();
+        engine.release();
         closed
     }
 }

@@ -16,14 +16,16 @@ use isobath_io::{
     IoError, IoErrorKind, Op, QueueFull, VolumeError, Waker,
 };
 
-/// Memory that may refuse to grow, and notes what its channels are asked for.
+/// Memory that may refuse to grow, and notes what its channels are to register.
 struct Memory {
     inner: Arc<dyn Device>,
     /// Growth beyond this many bytes finds no room.
     room: AtomicU64,
     /// Growth fails as a flush would that was told of a lost write.
     broken: AtomicBool,
-    events: Mutex<Vec<&'static str>>,
+    /// Lengths of the regions that channels were asked to register, and how many may be.
+    registered: Mutex<Vec<usize>>,
+    refuses: AtomicBool,
 }
 
 impl Memory {
@@ -32,7 +34,8 @@ impl Memory {
             inner: Arc::clone(Volume::in_memory(0, None).device()),
             room: AtomicU64::new(u64::MAX),
             broken: AtomicBool::new(false),
-            events: Mutex::default(),
+            registered: Mutex::default(),
+            refuses: AtomicBool::new(false),
         })
     }
 
@@ -68,10 +71,10 @@ impl Device for Memory {
     }
 
     fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
-        self.events.lock().unwrap().push("channel");
         let inner = Arc::clone(&self.inner).channel(options)?;
         Ok(Box::new(Noted {
             inner,
+            accepts: !self.refuses.load(Ordering::SeqCst),
             device: self,
         }))
     }
@@ -95,6 +98,7 @@ impl Device for Memory {
 
 struct Noted {
     inner: Box<dyn Channel>,
+    accepts: bool,
     device: Arc<Memory>,
 }
 
@@ -118,8 +122,12 @@ impl Channel for Noted {
     }
 
     unsafe fn register_buffers(&mut self, _regions: &[(*mut u8, usize)]) -> bool {
-        self.device.events.lock().unwrap().push("buffers");
-        false
+        unreachable!("memory is registered as it comes into use")
+    }
+
+    unsafe fn register_more(&mut self, region: (*mut u8, usize)) -> bool {
+        self.device.registered.lock().unwrap().push(region.1);
+        self.accepts
     }
 
     fn waker(&self) -> Waker {
@@ -208,13 +216,42 @@ fn a_volume_that_had_no_room_grows_when_there_is_some() {
 }
 
 #[test]
-fn buffers_are_registered_when_all_channels_are_open() {
-    let device = Memory::new();
-    let store = Store::create_on_volume(device.volume(), &tiny(3, 6)).unwrap();
-    store.close().unwrap();
-    let events = device.events.lock().unwrap();
-    assert_eq!(events[..3], ["channel"; 3]);
-    assert_eq!(events[3..], ["buffers"; 3]);
+fn memory_is_registered_as_it_comes_into_use() {
+    for refuses in [false, true] {
+        let device = Memory::new();
+        device.refuses.store(refuses, Ordering::SeqCst);
+        let options = tiny(1, 10).pool_bytes(10 << 20).log_bytes(4 << 20);
+        let store = Store::create_on_volume(device.volume(), &options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let insert = |range: std::ops::Range<u64>| {
+            for n in range {
+                tree.insert(&key(n), &value(n, 900)).unwrap();
+            }
+        };
+        insert(0..2000);
+        let registered = || device.registered.lock().unwrap().clone();
+        assert_eq!(
+            registered().iter().filter(|len| **len >= 4 << 20).count(),
+            0
+        );
+        insert(2000..20_000);
+        let pool: Vec<_> = registered()
+            .into_iter()
+            .filter(|len| *len > 512 << 10)
+            .collect();
+        let ring = registered().contains(&(512 << 10));
+        match refuses {
+            // Asked once, and no more.
+            true => assert_eq!(registered().len(), 1, "{:?}", registered()),
+            false => {
+                assert_eq!(pool[..2], [4 << 20, 4 << 20], "{pool:?}");
+                let frames = store.stats().pool_frames as usize;
+                assert_eq!(pool.iter().sum::<usize>(), frames * 4096);
+                assert!(ring);
+            }
+        }
+        store.close().unwrap();
+    }
 }
 
 /// Inserts until the volume is full, from record `from` on; the next one.

@@ -149,6 +149,17 @@ struct FileChannel<Q: Queue> {
 }
 
 impl<Q: Queue> FileChannel<Q> {
+    /// Whether memory was registered; notes a refusal.
+    fn registered(&self, result: io::Result<bool>) -> bool {
+        result.unwrap_or_else(|e| {
+            self.device.note(format!(
+                "{}: buffers are not registered ({e}); I/O goes on without",
+                Q::NAME
+            ));
+            false
+        })
+    }
+
     fn new(
         device: Arc<FileDevice>,
         queue: Q,
@@ -585,16 +596,14 @@ impl<Q: Queue> Channel for FileChannel<Q> {
 
     unsafe fn register_buffers(&mut self, regions: &[(*mut u8, usize)]) -> bool {
         // SAFETY: by the caller's contract.
-        match unsafe { self.queue.register(regions) } {
-            Ok(registered) => registered,
-            Err(e) => {
-                self.device.note(format!(
-                    "{}: buffers are not registered ({e}); I/O goes on without",
-                    Q::NAME
-                ));
-                false
-            }
-        }
+        let result = unsafe { self.queue.register(regions) };
+        self.registered(result)
+    }
+
+    unsafe fn register_more(&mut self, region: (*mut u8, usize)) -> bool {
+        // SAFETY: by the caller's contract.
+        let result = unsafe { self.queue.register_more(region) };
+        self.registered(result)
     }
 
     fn waker(&self) -> Waker {

@@ -68,6 +68,15 @@ pub(super) trait Queue {
     /// # Safety
     /// The regions must stay mapped as long as the queue lives.
     unsafe fn register(&mut self, regions: &[(*mut u8, usize)]) -> io::Result<bool>;
+
+    /// Registers a region beside the others, whatever is in flight; false where the backend has no such thing, or no
+    /// place for one more.
+    ///
+    /// # Safety
+    /// As for [`register`](Self::register).
+    unsafe fn register_more(&mut self, _region: (*mut u8, usize)) -> io::Result<bool> {
+        Ok(false)
+    }
 }
 
 /// Reads the first `buf.len()` bytes of a member, to see whether the queue works. When the answer does not come, the

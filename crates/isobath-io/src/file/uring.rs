@@ -27,6 +27,8 @@ const SQPOLL_IDLE_MS: u32 = 50;
 /// The kernel's limits on registered regions: bytes of one, and their number.
 const REGION_BYTES: usize = 1 << 30;
 const REGIONS: usize = 1 << 14;
+/// Places for regions that are registered one by one.
+const PLACES: u16 = 1 << 13;
 /// Entries beyond the depth: the wake poll, and parts of split I/Os.
 const SPARE_ENTRIES: u32 = 8;
 const MAX_ENTRIES: u32 = 32768;
@@ -40,11 +42,31 @@ pub(super) struct UringModes {
     pub(super) sqpoll: bool,
 }
 
-/// A registered region.
+/// Registered memory: pieces of `unit` bytes each, but for the last, with consecutive indices.
 struct Region {
     start: usize,
     end: usize,
+    unit: usize,
     index: u16,
+}
+
+impl Region {
+    /// The index of the piece that holds all of `start..end`.
+    fn piece(&self, start: usize, end: usize) -> Option<u16> {
+        let first = (start - self.start) / self.unit;
+        let last = (end.max(start + 1) - 1 - self.start) / self.unit;
+        (end <= self.end && first == last).then_some(self.index + first as u16)
+    }
+
+    /// The index of a piece that would follow.
+    fn next_index(&self) -> u16 {
+        self.index + (self.end - self.start).div_ceil(self.unit) as u16
+    }
+
+    /// Whether a piece of `len` bytes at `start` can follow the others.
+    fn is_followed_by(&self, start: usize, len: usize) -> bool {
+        start == self.end && (start - self.start).is_multiple_of(self.unit) && len <= self.unit
+    }
 }
 
 pub(super) struct UringQueue {
@@ -53,6 +75,8 @@ pub(super) struct UringQueue {
     fixed_files: bool,
     /// Sorted by address.
     regions: Vec<Region>,
+    /// Places taken of the table of regions that are registered one by one, once there is that.
+    places: Option<u16>,
     iopoll: bool,
     sqpoll: bool,
     /// Requests that the kernel holds or that wait in the submission queue, the wake poll excluded.
@@ -132,6 +156,7 @@ impl UringQueue {
             fds: fds.to_vec(),
             fixed_files,
             regions: Vec::new(),
+            places: None,
             iopoll: modes.iopoll,
             sqpoll: modes.sqpoll,
             inside: 0,
@@ -150,13 +175,29 @@ impl UringQueue {
         self.notes.clone()
     }
 
-    /// The registered region that holds all of a request's memory.
+    /// The registered piece that holds all of a request's memory.
     fn region(&self, buf: *mut u8, len: u64) -> Option<u16> {
         let start = buf.addr();
         let end = start.checked_add(usize::try_from(len).ok()?)?;
         let after = self.regions.partition_point(|r| r.start <= start);
         let region = self.regions.get(after.checked_sub(1)?)?;
-        (end <= region.end).then_some(region.index)
+        region.piece(start, end)
+    }
+
+    /// Makes the table of regions that are registered one by one; the places taken.
+    fn table(&mut self) -> io::Result<u16> {
+        if let Some(places) = self.places {
+            return Ok(places);
+        }
+        if !self.regions.is_empty() {
+            self.ring.submitter().unregister_buffers()?;
+            self.regions.clear();
+        }
+        self.ring
+            .submitter()
+            .register_buffers_sparse(u32::from(PLACES))?;
+        self.places = Some(0);
+        Ok(0)
     }
 
     fn entry(&self, r: &Request) -> squeue::Entry {
@@ -391,9 +432,10 @@ impl Queue for UringQueue {
     }
 
     unsafe fn register(&mut self, regions: &[(*mut u8, usize)]) -> io::Result<bool> {
-        if !self.regions.is_empty() {
+        if !self.regions.is_empty() || self.places.is_some() {
             self.ring.submitter().unregister_buffers()?;
             self.regions.clear();
+            self.places = None;
         }
         let mut vec = Vec::new();
         for (start, len) in regions {
@@ -420,9 +462,44 @@ impl Queue for UringQueue {
             .map(|(v, index)| Region {
                 start: v.iov_base.addr(),
                 end: v.iov_base.addr() + v.iov_len,
+                unit: v.iov_len,
                 index,
             })
             .collect();
+        Ok(true)
+    }
+
+    unsafe fn register_more(&mut self, region: (*mut u8, usize)) -> io::Result<bool> {
+        let (base, len) = region;
+        let index = self.table()?;
+        if len == 0 || len > REGION_BYTES || index == PLACES {
+            return Ok(false);
+        }
+        let vec = libc::iovec {
+            iov_base: base.cast(),
+            iov_len: len,
+        };
+        let submitter = self.ring.submitter();
+        // SAFETY: by contract the region stays mapped while this ring lives.
+        unsafe { submitter.register_buffers_update(u32::from(index), &[vec], None)? };
+        self.places = Some(index + 1);
+        let start = base.addr();
+        let at = self.regions.partition_point(|r| r.start <= start);
+        let before = at.checked_sub(1).and_then(|at| self.regions.get_mut(at));
+        match before {
+            Some(r) if r.is_followed_by(start, len) && r.next_index() == index => {
+                r.end = start + len
+            }
+            _ => {
+                let region = Region {
+                    start,
+                    end: start + len,
+                    unit: len,
+                    index,
+                };
+                self.regions.insert(at, region);
+            }
+        }
         Ok(true)
     }
 }

@@ -1,5 +1,8 @@
 //! The pool's memory: an array of 4 KiB frames and an array of one header per
 //! frame, both in huge pages where the system gives them.
+//!
+//! Both are reserved at the pool's limit and take memory as they are touched. Frames are
+//! used in ascending order, so the memory taken is that of the frames used so far.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +12,7 @@ use super::latch::Latch;
 use super::mapping::FrameId;
 use super::words::Words;
 use crate::page::PAGE_SIZE;
-use crate::sync::atomic::{AtomicU8, AtomicU64};
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// What the pool knows of one frame; a cache line of its own.
 #[repr(C, align(64))]
@@ -100,6 +103,17 @@ impl Region {
             len,
         })
     }
+
+    /// Gives the memory back; the bytes are zero from now on.
+    fn discard(&self) {
+        // Whole pages; what is rounded up lies in the mapping, behind the region's end.
+        let len = self.len.next_multiple_of(PAGE_SIZE);
+        // SAFETY: the range lies in the mapping, which nothing else uses. All access goes through atomics, for which zero
+        // is a value like others. A failure leaves the memory taken until the region is dropped.
+        unsafe {
+            libc::madvise(self.base.cast(), len, libc::MADV_DONTNEED);
+        }
+    }
 }
 
 impl Drop for Region {
@@ -116,6 +130,8 @@ pub(crate) struct Frames {
     pages: Region,
     headers: Region,
     count: u32,
+    /// Frames below this were used; the others' memory was never touched.
+    used: AtomicU32,
 }
 
 // SAFETY: the regions are fixed; all access goes through atomics, or through
@@ -125,26 +141,43 @@ unsafe impl Send for Frames {}
 unsafe impl Sync for Frames {}
 
 impl Frames {
-    /// Maps `count` frames; every latch is held exclusively, as a free frame's is.
+    /// Reserves `count` frames. Zero bytes are a free frame's header: its latch is held exclusively.
     ///
     /// # Errors
     ///
-    /// The system's error where the memory is refused.
+    /// The system's error where the address space is refused.
     pub(crate) fn map(count: u32) -> std::io::Result<Frames> {
         let pages = Region::map(count as usize * PAGE_SIZE)?;
         let headers = Region::map(count as usize * std::mem::size_of::<FrameHeader>())?;
-        for frame in 0..count as usize {
-            // SAFETY: within the region; zero bytes are valid for the other fields.
-            unsafe {
-                let header = headers.base.cast::<FrameHeader>().add(frame);
-                (&raw mut (*header).latch).write(Latch::new_exclusive());
-            }
-        }
         Ok(Frames {
             pages,
             headers,
             count,
+            used: AtomicU32::new(0),
         })
+    }
+
+    /// Number of frames, from the first on, that were ever used. What looks at all frames looks at these:
+    /// a frame that was used before something else happened is among them after that.
+    #[inline]
+    pub(crate) fn used(&self) -> u32 {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Takes up to `most` frames into use that never were; for one caller at a time.
+    pub(super) fn use_more(&self, most: u32) -> std::ops::Range<FrameId> {
+        let from = self.used.load(Ordering::Relaxed);
+        let to = self.count.min(from.saturating_add(most));
+        self.used.store(to, Ordering::Release);
+        from..to
+    }
+
+    /// Gives the memory back. From here on every latch is held exclusively, so that nothing that was read without
+    /// a latch counts.
+    pub(crate) fn discard(&self) {
+        // In this order: a reader that sees a page's bytes gone sees that its latch is held.
+        self.headers.discard();
+        self.pages.discard();
     }
 
     /// Number of frames.
@@ -157,7 +190,7 @@ impl Frames {
     #[inline(always)]
     pub(crate) fn header(&self, frame: FrameId) -> &FrameHeader {
         assert!(frame < self.count);
-        // SAFETY: within the region, initialised by `map`.
+        // SAFETY: within the region; zero bytes are a valid header.
         unsafe { &*self.headers.base.cast::<FrameHeader>().add(frame as usize) }
     }
 
@@ -184,9 +217,12 @@ impl Frames {
         unsafe { self.pages.base.add(frame as usize * PAGE_SIZE) }
     }
 
-    /// The whole array of pages, to register with a channel: base and length in bytes.
-    pub(crate) fn region(&self) -> (*mut u8, usize) {
-        (self.pages.base, self.pages.len)
+    /// The bytes of these frames, to register with a channel: base and length in bytes.
+    pub(crate) fn region(&self, frames: std::ops::Range<FrameId>) -> (*mut u8, usize) {
+        assert!(frames.start <= frames.end && frames.end <= self.count);
+        // SAFETY: within the region.
+        let base = unsafe { self.pages.base.add(frames.start as usize * PAGE_SIZE) };
+        (base, frames.len() * PAGE_SIZE)
     }
 
     /// Starts loading the header and these cache lines of `frame`, at most a

@@ -7,25 +7,28 @@
 
 use crate::sync::modelled::{AtomicU64, Ordering, fence};
 
-const EXCLUSIVE: u64 = 1 << 63;
+/// Nobody holds the latch exclusively. Zero says that somebody does: so the headers of frames
+/// that were never used need no initialisation, which would touch the memory of all of them.
+const OPEN: u64 = 1 << 63;
 const SHARED_ONE: u64 = 1 << 48;
 const SHARED_MASK: u64 = 0x7fff << 48;
 const VERSION_MASK: u64 = SHARED_ONE - 1;
 
-/// A state of the page that an optimistic reader saw: changes with every
+/// A state of the page that an optimistic reader saw, [`OPEN`] included: changes with every
 /// exclusive latching, and never repeats in a store's life (2⁴⁸ changes of one frame).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Version(u64);
 
-/// A frame's latch word: bit 63 exclusive, bits 48–62 number of shared
+/// A frame's latch word: bit 63 not held exclusively, bits 48–62 number of shared
 /// holders, bits 0–47 version.
 #[derive(Debug)]
 pub(crate) struct Latch(AtomicU64);
 
 impl Latch {
     /// A latch that is held exclusively, as that of a free frame is.
+    #[cfg(all(test, loom))]
     pub(crate) fn new_exclusive() -> Latch {
-        Latch(AtomicU64::new(EXCLUSIVE))
+        Latch(AtomicU64::new(0))
     }
 
     /// The version to validate against later, or `None` while a writer holds
@@ -33,7 +36,7 @@ impl Latch {
     #[inline]
     pub(crate) fn optimistic(&self) -> Option<Version> {
         let word = self.0.load(Ordering::Acquire);
-        (word & EXCLUSIVE == 0).then_some(Version(word & VERSION_MASK))
+        (word & OPEN != 0).then_some(Version(word & (OPEN | VERSION_MASK)))
     }
 
     /// Whether everything read since `version` was taken was unchanged.
@@ -41,7 +44,7 @@ impl Latch {
     pub(crate) fn validate(&self, version: Version) -> bool {
         // The relaxed reads of the page must not sink below this load.
         fence(Ordering::Acquire);
-        self.0.load(Ordering::Relaxed) & (EXCLUSIVE | VERSION_MASK) == version.0
+        self.0.load(Ordering::Relaxed) & (OPEN | VERSION_MASK) == version.0
     }
 
     /// The whole word: as long as it stays the same, the frame holds the same
@@ -56,7 +59,7 @@ impl Latch {
     pub(crate) fn try_shared(&self) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            if word & EXCLUSIVE != 0 || word & SHARED_MASK == SHARED_MASK {
+            if word & OPEN == 0 || word & SHARED_MASK == SHARED_MASK {
                 return false;
             }
             match self.0.compare_exchange_weak(
@@ -82,7 +85,7 @@ impl Latch {
     #[inline]
     pub(crate) fn try_exclusive(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
-        word & (EXCLUSIVE | SHARED_MASK) == 0 && self.upgrade_from(word)
+        word & (OPEN | SHARED_MASK) == OPEN && self.upgrade_from(word)
     }
 
     /// Takes the latch exclusively if `version` still holds and nobody holds
@@ -95,7 +98,7 @@ impl Latch {
     fn upgrade_from(&self, word: u64) -> bool {
         let won = self
             .0
-            .compare_exchange(word, word | EXCLUSIVE, Ordering::Acquire, Ordering::Relaxed)
+            .compare_exchange(word, word & !OPEN, Ordering::Acquire, Ordering::Relaxed)
             .is_ok();
         if won {
             // The page's stores must not rise above the latching: an optimistic
@@ -109,8 +112,9 @@ impl Latch {
     #[inline]
     pub(crate) fn unlock_exclusive(&self) {
         let word = self.0.load(Ordering::Relaxed);
-        debug_assert!(word & EXCLUSIVE != 0, "exclusive latch released twice");
-        self.0.store((word + 1) & VERSION_MASK, Ordering::Release);
+        debug_assert!(word & OPEN == 0, "exclusive latch released twice");
+        let version = (word + 1) & VERSION_MASK;
+        self.0.store(version | OPEN, Ordering::Release);
     }
 
     /// Ends an exclusive hold under which nothing was changed; versions taken
@@ -118,7 +122,7 @@ impl Latch {
     #[inline]
     pub(crate) fn unlock_unchanged(&self) {
         let word = self.0.load(Ordering::Relaxed);
-        debug_assert!(word & EXCLUSIVE != 0, "exclusive latch released twice");
-        self.0.store(word & VERSION_MASK, Ordering::Release);
+        debug_assert!(word & OPEN == 0, "exclusive latch released twice");
+        self.0.store(word & VERSION_MASK | OPEN, Ordering::Release);
     }
 }

@@ -70,6 +70,11 @@ impl MappingTable {
         self.0.capacity()
     }
 
+    /// Gives the memory back: every id is free from now on.
+    pub(crate) fn discard(&self) {
+        self.0.discard();
+    }
+
     /// The word of `id`; page 0, which is never a page, for ids past the table.
     #[inline(always)]
     fn word(&self, id: PageId) -> &AtomicU64 {

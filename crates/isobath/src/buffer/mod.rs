@@ -8,6 +8,7 @@
 
 mod dirty;
 mod frames;
+mod free;
 mod guards;
 mod latch;
 #[cfg(all(test, loom))]
@@ -18,6 +19,7 @@ mod words;
 
 pub(crate) use dirty::DirtyQueue;
 pub(crate) use frames::{FRAME_COST, FrameHeader, Frames, flag};
+pub(crate) use free::FreeFrames;
 pub(crate) use guards::{Exclusive, Optimistic, Reservation};
 pub(crate) use latch::Version;
 pub(crate) use mapping::{FrameId, MappingTable, Place};
@@ -77,6 +79,13 @@ impl BufferPool {
             mapping: MappingTable::reserve(page_capacity)?,
             dirty: DirtyQueue::new(),
         })
+    }
+
+    /// Gives the memory back, once the store is closed: readers that do not know that yet find every latch taken
+    /// and every page id free.
+    pub(crate) fn discard(&self) {
+        self.frames.discard();
+        self.mapping.discard();
     }
 
     /// An optimistic hold on page `id`; counts as an access for the replacement

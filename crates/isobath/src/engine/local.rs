@@ -12,6 +12,7 @@ use isobath_io::{AlignedBuf, IoError};
 
 use super::fault::{FailedRead, Loads, PageWaiter, Unsound};
 use super::logging::{LOG_WRITERS, LogShare};
+use super::registered::Registered;
 use super::stall;
 use super::{Counters, Engine};
 use crate::Error;
@@ -50,6 +51,7 @@ pub(crate) struct Local {
     /// Failed page reads that their tasks have not been told of.
     pub(super) failures: RefCell<Vec<FailedRead>>,
     pub(super) unsound: RefCell<Unsound>,
+    pub(super) registered: Registered,
     batch: usize,
 }
 
@@ -114,6 +116,7 @@ impl Local {
             log: LogShare::new(),
             failures: RefCell::new(Vec::new()),
             unsound: RefCell::default(),
+            registered: Registered::new(&engine),
             batch,
             engine,
         });
@@ -121,16 +124,6 @@ impl Local {
             local.start_system_tasks();
         }
         Ok(local)
-    }
-
-    /// Registers the pool and the log with the kernel, which only saves time. Called once the channels of all workers are
-    /// open: where locked memory is limited, they need it more.
-    pub(crate) fn register_buffers(&self) {
-        let mut regions = vec![self.engine.pool.frames.region()];
-        regions.extend(self.engine.log.region());
-        // SAFETY: the pool's frames and the log's ring outlive every worker of
-        // their engine.
-        unsafe { self.worker.register_buffers(&regions) };
     }
 
     fn start_system_tasks(self: &Rc<Self>) {
@@ -287,7 +280,7 @@ impl Local {
         if free.len() < self.batch {
             free.push(frame);
         } else {
-            self.engine.free_frames.lock().push(frame);
+            self.engine.free_frames.lock().give(frame);
         }
     }
 
@@ -300,10 +293,9 @@ impl Local {
             return;
         }
         {
+            let missing = want - free.len();
             let mut global = self.engine.free_frames.lock();
-            let take = global.len().min(want - free.len());
-            let from = global.len() - take;
-            free.extend(global.drain(from..));
+            global.take(&self.engine.pool.frames, missing, &mut free);
         }
         let before = free.len();
         let workers = self.engine.partitions.len();
@@ -388,6 +380,7 @@ impl Duties for Local {
         if self.free.borrow().len() < self.batch / 2 {
             self.refill(0);
         }
+        self.register_used();
         progress |= self.wake_frame_waiters();
         progress |= self.wake_page_waiters();
         progress |= self.wake_system_tasks();

@@ -239,6 +239,7 @@ impl Local {
 
     fn flush_log(&self, flush: Flush) {
         let engine = &self.engine;
+        self.register_ring();
         let since = clock::now();
         for (offset, memory, length) in engine.log.writes(flush) {
             let io = Io::write(offset, memory, length, 0);

@@ -23,6 +23,7 @@ mod provisional;
 pub(crate) mod publish;
 mod read_buffers;
 pub(crate) mod recovery;
+mod registered;
 mod settle;
 mod stall;
 mod summaries;
@@ -54,7 +55,7 @@ use growth::NotGrown;
 use settle::{Changes, Settling};
 
 use crate::Error;
-use crate::buffer::{BufferPool, FrameId, Partition, Place};
+use crate::buffer::{BufferPool, FrameId, FreeFrames, Partition, Place};
 use crate::log::record::MAPPED_BYTES;
 use crate::log::{Durability, Log};
 use crate::page::{PAGE_SIZE, PageId};
@@ -177,7 +178,7 @@ pub(crate) struct Engine {
     /// Bytes that they may take; grows with the volume.
     pub(crate) capacity_bytes: AtomicU64,
     pub(crate) partitions: Vec<Mutex<Partition>>,
-    pub(crate) free_frames: Mutex<Vec<FrameId>>,
+    pub(crate) free_frames: Mutex<FreeFrames>,
     pub(crate) remotes: Vec<Arc<Remote>>,
     /// Per worker: some page that its tasks wait for was loaded elsewhere.
     pub(crate) page_news: Vec<AtomicBool>,
@@ -255,7 +256,7 @@ impl Engine {
             partitions: (0..workers)
                 .map(|_| Mutex::new(Partition::new(frames as usize / workers)))
                 .collect(),
-            free_frames: Mutex::new((0..frames).rev().collect()),
+            free_frames: Mutex::default(),
             remotes: (0..workers).map(|_| Arc::new(Remote::new())).collect(),
             page_news: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             config: parts.config,
@@ -308,9 +309,11 @@ impl Engine {
         self.volume.lock().clone().ok_or(Error::Closed)
     }
 
-    /// Lets go of the volume; the workers have stopped.
-    pub(crate) fn release_volume(&self) {
+    /// Lets go of the volume and of the memory, whatever handles remain; the workers have stopped.
+    pub(crate) fn release(&self) {
         self.volume.lock().take();
+        self.pool.discard();
+        self.log.discard();
     }
 
     /// The byte offset of `address` in the volume.

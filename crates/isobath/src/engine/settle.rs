@@ -182,7 +182,7 @@ impl Engine {
             return complete;
         }
         let mut oldest = complete.0;
-        for frame in 0..self.pool.frames.count() {
+        for frame in 0..self.pool.frames.used() {
             let header = self.pool.frames.header(frame);
             let flags = header.flags.load(Acquire);
             if flags & flag::DIRTY != 0 && flags & flag::FREED == 0 {
@@ -217,7 +217,7 @@ impl Engine {
 
     /// Dirty frames with a change older than `before`.
     fn count_older(&self, before: Lsn) -> usize {
-        (0..self.pool.frames.count())
+        (0..self.pool.frames.used())
             .filter(|&frame| {
                 let header = self.pool.frames.header(frame);
                 let flags = header.flags.load(Acquire);
@@ -315,7 +315,7 @@ impl Local {
         let frames = &self.engine.pool.frames;
         let both = flag::FREED | flag::WRITING;
         let is_written = |frame| frames.header(frame).flags.load(Acquire) & both == both;
-        while (0..frames.count()).any(is_written) {
+        while (0..frames.used()).any(is_written) {
             self.engine.writable()?;
             self.worker.yield_now();
         }

@@ -337,9 +337,17 @@ impl Log {
         }
     }
 
-    /// The ring's memory, for registration with channels.
+    /// Gives the ring's memory back: nothing is appended any more.
+    pub(crate) fn discard(&self) {
+        if let Some(on) = &self.on {
+            on.ring.discard();
+        }
+    }
+
+    /// The ring's memory, for registration with channels, once all of it was used.
     pub(crate) fn region(&self) -> Option<(*mut u8, usize)> {
-        self.on.as_ref().map(|on| on.ring.region())
+        let on = self.on.as_ref()?;
+        (self.marks.next() - on.first >= on.ring.bytes()).then(|| on.ring.region())
     }
 
     /// Numbers since the store was opened.

@@ -39,6 +39,15 @@ impl Ring {
         (self.base, self.bytes() as usize)
     }
 
+    /// Gives the memory back; for the ring's last user.
+    pub(super) fn discard(&self) {
+        // SAFETY: the memory is the ring's own, a multiple of a page long, and nobody needs its bytes. A failure leaves it
+        // taken until the ring is dropped.
+        unsafe {
+            libc::madvise(self.base.cast(), self.bytes() as usize, libc::MADV_DONTNEED);
+        }
+    }
+
     /// Copies `bytes` to where `lsn` lies.
     ///
     /// # Safety

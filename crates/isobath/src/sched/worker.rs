@@ -261,14 +261,14 @@ impl Worker {
             .collect()
     }
 
-    /// Registers memory with the kernel, which saves time; before the first step.
+    /// Registers memory with the kernel, which saves time; whether it did.
     ///
     /// # Safety
     ///
-    /// The regions stay mapped as long as the worker lives.
-    pub(crate) unsafe fn register_buffers(&self, regions: &[(*mut u8, usize)]) {
+    /// The region stays mapped as long as the worker lives.
+    pub(crate) unsafe fn register_more(&self, region: (*mut u8, usize)) -> bool {
         // SAFETY: by contract. A refusal is in the backend's report.
-        let _ = unsafe { self.channel.borrow_mut().register_buffers(regions) };
+        unsafe { self.channel.borrow_mut().register_more(region) }
     }
 
     /// Most I/Os that the channel takes.

@@ -196,11 +196,11 @@ impl Simulation {
     #[must_use]
     pub fn accounted_frames(&self) -> usize {
         self.driver.finish_steps();
-        let global = self.engine.free_frames.lock().len();
         let queued: usize = self.engine.partitions.iter().map(|p| p.lock().len()).sum();
         let local: usize = self.driver.locals.iter().map(|l| l.free_count()).sum();
         let frames = &self.engine.pool.frames;
-        let new = (0..frames.count())
+        let global = self.engine.free_frames.lock().len(frames);
+        let new = (0..frames.used())
             .filter(|&frame| {
                 let flags = frames.header(frame).flags.load(Ordering::Acquire);
                 flags & (flag::UNLISTED | flag::FREED) == flag::UNLISTED
