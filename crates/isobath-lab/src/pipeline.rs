@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use isobath::{Store, TaskHandle, Tree};
+use isobath::{Store, TaskHandle};
 
 use crate::LabError;
 
@@ -66,87 +66,6 @@ impl<'s, T: Send + 'static> InFlight<'s, T> {
             self.bytes -= bytes;
             done(task.join()??);
         }
-        Ok(())
-    }
-}
-
-/// Records per batch that [`Lanes`] hands to a task.
-const LANE_BATCH: usize = 32;
-/// Bytes per batch after which a lane does not wait for more records.
-const LANE_BYTES: usize = 256 << 10;
-/// Lanes; each has at most one batch in flight.
-const LANES: usize = 128;
-
-/// Owned key and value.
-pub(crate) type Record = (Vec<u8>, Vec<u8>);
-
-/// Writes records with many tasks and keeps the order of records of one key,
-/// so that the last one wins as it does in the input.
-///
-/// A key belongs to one lane, and a lane has at most one batch in flight.
-pub(crate) struct Lanes<'s> {
-    store: &'s Store,
-    tree: Tree,
-    lanes: Vec<Lane>,
-}
-
-#[derive(Default)]
-struct Lane {
-    batch: Vec<Record>,
-    batch_bytes: usize,
-    running: Option<TaskHandle<Outcome<()>>>,
-}
-
-impl<'s> Lanes<'s> {
-    pub(crate) fn new(store: &'s Store, tree: &Tree) -> Self {
-        Lanes {
-            store,
-            tree: tree.clone(),
-            lanes: (0..LANES).map(|_| Lane::default()).collect(),
-        }
-    }
-
-    /// Hands one record over.
-    pub(crate) fn push(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), LabError> {
-        let at = crc32c::crc32c(&key) as usize % LANES;
-        let lane = &mut self.lanes[at];
-        lane.batch_bytes += key.len() + value.len();
-        lane.batch.push((key, value));
-        if lane.batch.len() >= LANE_BATCH || lane.batch_bytes >= LANE_BYTES {
-            self.send(at)?;
-        }
-        Ok(())
-    }
-
-    /// Writes what is left and waits for everything.
-    pub(crate) fn finish(mut self) -> Result<(), LabError> {
-        for at in 0..LANES {
-            if !self.lanes[at].batch.is_empty() {
-                self.send(at)?;
-            }
-        }
-        for lane in &mut self.lanes {
-            if let Some(task) = lane.running.take() {
-                task.join()??;
-            }
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, at: usize) -> Result<(), LabError> {
-        let lane = &mut self.lanes[at];
-        if let Some(task) = lane.running.take() {
-            task.join()??;
-        }
-        lane.batch_bytes = 0;
-        let batch = std::mem::take(&mut lane.batch);
-        let tree = self.tree.clone();
-        lane.running = Some(self.store.spawn(move || {
-            for (key, value) in &batch {
-                tree.insert(key, value)?;
-            }
-            Ok(())
-        }));
         Ok(())
     }
 }

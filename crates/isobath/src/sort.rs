@@ -27,7 +27,7 @@ pub(crate) struct Sorter {
 
 /// The records that are in memory.
 #[derive(Default)]
-struct Buffer {
+pub(crate) struct Buffer {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
 }
@@ -66,7 +66,9 @@ impl Buffer {
         let known = key.len().min(8);
         prefix[..known].copy_from_slice(&key[..known]);
         self.entries.push(Entry {
-            prefix: prefix.iter().fold(0, |number, &b| number << 8 | u64::from(b)),
+            prefix: prefix
+                .iter()
+                .fold(0, |number, &b| number << 8 | u64::from(b)),
             at: self.bytes.len(),
             key: key.len() as u32,
             value: value.len() as u32,
@@ -260,7 +262,10 @@ impl Iterator for Sorted<'_> {
             Sorted::InMemory(buffer, next) => {
                 let entry = buffer.entries.get(*next)?;
                 *next += 1;
-                Some(Ok((buffer.key(entry).to_vec(), buffer.value(entry).to_vec())))
+                Some(Ok((
+                    buffer.key(entry).to_vec(),
+                    buffer.value(entry).to_vec(),
+                )))
             }
             Sorted::Merged(merge) => merge.next(),
         }
@@ -415,7 +420,10 @@ mod tests {
         let twice = sorter.records().unwrap().count();
         let records: Vec<Record> = sorter.records().unwrap().map(Result::unwrap).collect();
         assert_eq!(twice, records.len());
-        let runs = sorter.spilled.as_ref().map_or(0, |spilled| spilled.runs.len());
+        let runs = sorter
+            .spilled
+            .as_ref()
+            .map_or(0, |spilled| spilled.runs.len());
         (records, runs)
     }
 

@@ -27,12 +27,12 @@ pub(crate) fn load(args: &LoadArgs, global: &GlobalArgs, out: &mut Output) -> Re
     let began = Instant::now();
     let loaded = match source {
         Source::Directory(path, cap) => load_directory(&store, &tree, path, cap, &progress),
-        Source::Rows(rows) => rows.load(&store, &tree, &progress),
-        Source::Ndjson(path, field) => load_ndjson(&store, &tree, path, field, on_bad, &progress),
-        Source::Lines(path) => load_lines(&store, &tree, path, on_bad, &progress),
+        Source::Rows(rows) => rows.load(&tree, &progress),
+        Source::Ndjson(path, field) => load_ndjson(&tree, path, field, on_bad, &progress),
+        Source::Lines(path) => load_lines(&tree, path, on_bad, &progress),
     };
     progress.clear();
-    // What was loaded before an error stays; closing makes it last.
+    // What was stored before an error stays; closing makes it last.
     let closed = store.close();
     let loaded = loaded?;
     closed?;
@@ -104,6 +104,12 @@ fn print(loaded: &Loaded, seconds: f64, out: &mut Output) -> Result<(), Failure>
         count(loaded.records),
         size(loaded.value_bytes)
     ))?;
+    if loaded.replaced_records > 0 {
+        out.line(&format!(
+            "{} more had the key of a later one, which replaced them",
+            count(loaded.replaced_records)
+        ))?;
+    }
     if loaded.bad_records > 0 {
         out.line(&format!(
             "left out {} records that could not be stored",

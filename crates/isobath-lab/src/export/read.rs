@@ -4,12 +4,11 @@ use std::io::{self, BufReader, Read, Write};
 use std::ops::Bound;
 use std::path::Path;
 
-use isobath::{Store, Tree};
+use isobath::{Record, Store, Tree};
 
 use super::block::{BlockReader, Fields, Kind};
 use super::{Counts, EXPORT_FORMAT, Transferred};
 use crate::files::open_regular;
-use crate::pipeline::Record;
 use crate::{LabError, Monitor, Stage, Unit};
 
 /// An export file whose header was read and understood.

@@ -4,7 +4,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use csv::ByteRecord;
-use isobath::{Store, Tree};
+use isobath::Tree;
 use serde_json::{Map, Value};
 
 use super::{Input, Loaded, OnBad, Sink};
@@ -108,15 +108,10 @@ impl Rows {
     /// # Errors
     /// A row that is too short or not UTF-8 (whole rows only), unless bad rows
     /// are skipped; engine and I/O errors.
-    pub fn load(
-        mut self,
-        store: &Store,
-        tree: &Tree,
-        monitor: &dyn Monitor,
-    ) -> Result<Loaded, LabError> {
-        let mut sink = Sink::new(store, tree, &self.path, self.on_bad);
+    pub fn load(mut self, tree: &Tree, monitor: &dyn Monitor) -> Result<Loaded, LabError> {
+        let mut sink = Sink::new(tree, &self.path, self.on_bad, monitor)?;
         monitor.begin(Stage {
-            name: "loading",
+            name: "reading",
             total: self.total,
             unit: Unit::Bytes,
         });
@@ -132,7 +127,7 @@ impl Rows {
             at = self.input.position().byte();
             let line = row.position().map_or(0, csv::Position::line);
             match record_of(&row, &self.names, self.key, self.value) {
-                Ok((key, value)) => sink.store(line, key, value)?,
+                Ok((key, value)) => sink.store(line, &key, &value)?,
                 Err(reason) => sink.bad(line, &reason)?,
             }
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use isobath::{Store, Tree};
+use isobath::Tree;
 
 use super::{Input, Loaded, OnBad, Sink};
 use crate::{LabError, Monitor};
@@ -15,7 +15,6 @@ use crate::{LabError, Monitor};
 /// A line without a tab or with too long a key, unless bad records are
 /// skipped; engine and I/O errors.
 pub fn load_lines(
-    store: &Store,
     tree: &Tree,
     from: Option<&Path>,
     on_bad: OnBad,
@@ -23,7 +22,7 @@ pub fn load_lines(
 ) -> Result<Loaded, LabError> {
     let mut input = Input::open(from)?;
     input.begin(monitor);
-    let mut sink = Sink::new(store, tree, &input.path, on_bad);
+    let mut sink = Sink::new(tree, &input.path, on_bad, monitor)?;
     let mut line = Vec::new();
     let mut number = 0;
     while input.line(&mut line)? {
@@ -34,7 +33,7 @@ pub fn load_lines(
             continue;
         }
         match line.iter().position(|b| *b == b'\t') {
-            Some(at) => sink.store(number, line[..at].to_vec(), line[at + 1..].to_vec())?,
+            Some(at) => sink.store(number, &line[..at], &line[at + 1..])?,
             None => sink.bad(number, "there is no tab between key and value")?,
         }
     }

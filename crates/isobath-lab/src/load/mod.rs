@@ -7,9 +7,10 @@ mod lines;
 mod ndjson;
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use isobath::{Store, Tree};
+use isobath::{Error, Loader, Tree};
 use serde::Serialize;
 
 pub use delimited::{Column, Delimited, Rows};
@@ -21,7 +22,6 @@ pub use ndjson::load_ndjson;
 use crate::error::LabError;
 pub use crate::files::must_be;
 use crate::files::open_regular;
-use crate::pipeline::Lanes;
 use crate::{Monitor, Stage, Unit};
 
 /// What a load did.
@@ -29,9 +29,11 @@ use crate::{Monitor, Stage, Unit};
 pub struct Loaded {
     /// Records or files stored.
     pub records: u64,
-    /// Bytes of keys stored.
+    /// Records that a later one of the same key has replaced.
+    pub replaced_records: u64,
+    /// Bytes of the keys of all these.
     pub key_bytes: u64,
-    /// Bytes of values stored.
+    /// Bytes of their values.
     pub value_bytes: u64,
     /// Records left out because they were bad, where that was allowed.
     pub bad_records: u64,
@@ -76,7 +78,7 @@ impl Input {
 
     fn begin(&self, monitor: &dyn Monitor) {
         monitor.begin(Stage {
-            name: "loading",
+            name: "reading",
             total: self.total,
             unit: Unit::Bytes,
         });
@@ -99,38 +101,43 @@ impl Input {
     }
 }
 
-/// Where records go: the tree, in order per key, with counts.
-struct Sink<'s> {
+/// Where records go: sorted into the tree at the end, with counts.
+struct Sink<'m> {
     path: PathBuf,
-    lanes: Lanes<'s>,
+    loader: Loader,
     on_bad: OnBad,
     loaded: Loaded,
+    monitor: &'m dyn Monitor,
 }
 
-impl<'s> Sink<'s> {
-    fn new(store: &'s Store, tree: &Tree, path: &Path, on_bad: OnBad) -> Sink<'s> {
-        Sink {
+impl<'m> Sink<'m> {
+    fn new(
+        tree: &Tree,
+        path: &Path,
+        on_bad: OnBad,
+        monitor: &'m dyn Monitor,
+    ) -> Result<Sink<'m>, LabError> {
+        Ok(Sink {
             path: path.to_path_buf(),
-            lanes: Lanes::new(store, tree),
+            loader: tree.loader()?,
             on_bad,
             loaded: Loaded::default(),
-        }
+            monitor,
+        })
     }
 
-    /// Stores a record that came from `line` (counted from 1).
-    fn store(&mut self, line: u64, key: Vec<u8>, value: Vec<u8>) -> Result<(), LabError> {
-        if key.len() > isobath::MAX_KEY_BYTES {
-            let reason = format!(
-                "the key has {} bytes; at most {} are possible",
-                key.len(),
-                isobath::MAX_KEY_BYTES
-            );
-            return self.bad(line, &reason);
+    /// Takes a record that came from `line` (counted from 1).
+    fn store(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        match self.loader.push(key, value) {
+            Err(error @ (Error::KeyTooLong { .. } | Error::ValueTooLong { .. })) => {
+                return self.bad(line, &error.to_string());
+            }
+            other => other?,
         }
         self.loaded.records += 1;
         self.loaded.key_bytes += key.len() as u64;
         self.loaded.value_bytes += value.len() as u64;
-        self.lanes.push(key, value)
+        Ok(())
     }
 
     /// A record that cannot be stored, and why.
@@ -141,12 +148,34 @@ impl<'s> Sink<'s> {
         }
         Err(LabError::input(
             &self.path,
-            format!("line {line}: {reason}; correct it, or leave such records out with --skip-bad"),
+            format!(
+                "line {line}: {reason}; nothing was loaded: correct it, or leave such records out with --skip-bad"
+            ),
         ))
     }
 
-    fn finish(self) -> Result<Loaded, LabError> {
-        self.lanes.finish()?;
+    fn finish(mut self) -> Result<Loaded, LabError> {
+        self.monitor.begin(Stage {
+            name: "storing",
+            total: Some(self.loaded.records),
+            unit: Unit::Items,
+        });
+        let mut passed = 0;
+        let stored = self.loader.finish(&mut |_, done, _| {
+            self.monitor.advance(done.saturating_sub(passed));
+            passed = done.max(passed);
+            if self.monitor.cancelled() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        let stored = stored.map_err(|error| match error {
+            Error::Interrupted => LabError::Interrupted,
+            other => other.into(),
+        })?;
+        self.loaded.replaced_records = self.loaded.records - stored;
+        self.loaded.records = stored;
         Ok(self.loaded)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use isobath::{Store, Tree};
+use isobath::Tree;
 use serde_json::value::RawValue;
 
 use super::{Input, Loaded, OnBad, Sink};
@@ -17,7 +17,6 @@ use crate::{LabError, Monitor};
 /// A line that is no object or lacks the field, unless bad records are
 /// skipped; engine and I/O errors.
 pub fn load_ndjson(
-    store: &Store,
     tree: &Tree,
     from: Option<&Path>,
     key_field: &str,
@@ -26,7 +25,7 @@ pub fn load_ndjson(
 ) -> Result<Loaded, LabError> {
     let mut input = Input::open(from)?;
     input.begin(monitor);
-    let mut sink = Sink::new(store, tree, &input.path, on_bad);
+    let mut sink = Sink::new(tree, &input.path, on_bad, monitor)?;
     let mut line = Vec::new();
     let mut number = 0;
     while input.line(&mut line)? {
@@ -37,7 +36,7 @@ pub fn load_ndjson(
             continue;
         }
         match key_of(&line, key_field) {
-            Ok(key) => sink.store(number, key.into_bytes(), line.clone())?,
+            Ok(key) => sink.store(number, key.as_bytes(), &line)?,
             Err(reason) => sink.bad(number, &reason)?,
         }
     }
