@@ -63,6 +63,12 @@ pub enum Canary {
     /// Of the last page of the mapping table a checkpoint stores the words of those
     /// pages only that existed when it began.
     ForgetNewPages,
+    /// A store that is restored from a backup without log records counts as closed, whatever was provisional.
+    RestoreAsClosed,
+    /// A backup takes a copy of a page for its newest although the page had ended when the copy was recorded.
+    CopyEndedPages,
+    /// Chunks are free in a checkpoint before there is a record of their end.
+    FreeBeforeRecord,
 }
 
 #[cfg(any(test, feature = "simulation"))]

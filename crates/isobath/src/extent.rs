@@ -382,26 +382,45 @@ fn free_chunks(
     record: Option<Lsn>,
     ids: impl Iterator<Item = PageId>,
 ) {
-    let engine = &local.engine;
-    let mut taken: Vec<PageId> = Vec::new();
-    let mut dead: Vec<Address> = Vec::new();
-    for id in ids {
-        if let Some(address) = take_chunk(local, id) {
-            // Before the record: a checkpoint that starts behind it stores the word.
-            engine.changes.mark(id);
-            taken.push(id);
-            dead.push(address);
+    let (taken, record) = match record {
+        Some(record) => (take_chunks(local, ids), record),
+        None => {
+            let ids: Vec<PageId> = ids.collect();
+            // Before the words change: whoever stores them waits for the record.
+            let _room = local.free_room(tokens.len(), ids.len());
+            let _freeing = local.engine.begin_freeing();
+            let taken = take_chunks(local, ids.into_iter());
+            if canary::sings(Canary::FreeBeforeRecord) {
+                // As if there were no room yet.
+                (0..10_000).for_each(|_| local.worker.yield_now());
+            }
+            let ids: Vec<PageId> = taken.iter().map(|(id, _)| *id).collect();
+            (taken, local.append_free(tokens, &ids))
         }
-    }
-    let record = record.unwrap_or_else(|| local.log_free(tokens, &taken));
-    dead.iter()
-        .for_each(|&address| local.kill_after(record, address));
+    };
     let mut runs = Runs::default();
-    taken.iter().for_each(|&id| runs.push(id));
+    for &(id, address) in &taken {
+        local.kill_after(record, address);
+        runs.push(id);
+    }
+    let engine = &local.engine;
     let mut ids = engine.ids.lock();
     for &(first, count) in &runs.0 {
         ids.free_run(&engine.pool.mapping, PageId(first), count);
     }
+}
+
+/// Takes those of `ids` that are chunks out of the mapping table; which, and where they were.
+fn take_chunks(local: &Local, ids: impl Iterator<Item = PageId>) -> Vec<(PageId, Address)> {
+    let mut taken = Vec::new();
+    for id in ids {
+        if let Some(address) = take_chunk(local, id) {
+            // Before the record: a checkpoint that starts behind it stores the word.
+            local.engine.changes.mark(id);
+            taken.push((id, address));
+        }
+    }
+    taken
 }
 
 /// Takes the chunk `id` out of the mapping table; where it was, if there was one.
@@ -429,10 +448,31 @@ fn take_chunk(local: &Local, id: PageId) -> Option<Address> {
     }
 }
 
+/// Where a chunk is, what it is read into, and how.
+type ChunkBuffer = (Address, AlignedBuf, Detours);
+
+/// Reads chunks one by one, of which some could not be read together: the first that still cannot is the error.
+fn read_apart(local: &Local, ids: &[PageId], buffers: &mut [ChunkBuffer]) -> Result<(), Error> {
+    for (id, (address, buffer, detours)) in ids.iter().zip(buffers) {
+        let (start, length) = (*address, address.length());
+        *detours = Detours::default();
+        let stretch = Stretch { start, length };
+        // SAFETY: the buffer and its detours live until `wait_io` below returned.
+        unsafe { local.start_read(stretch, buffer.as_mut_slice(), 0, detours) };
+        local.worker.wait_io().map_err(|source| Error::PageRead {
+            page: id.0,
+            offset: local.engine.offset_of(start),
+            tree: None,
+            source,
+        })?;
+    }
+    Ok(())
+}
+
 /// Reads the chunks `ids`, which carry `stamp`, and appends their payloads to `into`.
 fn read_chunks(local: &Local, ids: &[PageId], stamp: Lsn, into: &mut Vec<u8>) -> Result<(), Error> {
     let engine = &local.engine;
-    let mut buffers: Vec<(Address, AlignedBuf, Detours)> = Vec::with_capacity(ids.len());
+    let mut buffers: Vec<ChunkBuffer> = Vec::with_capacity(ids.len());
     for &id in ids {
         let Some(address) = local.pin_chunk(id) else {
             let pinned = buffers.iter().map(|(address, ..)| *address);
@@ -448,8 +488,10 @@ fn read_chunks(local: &Local, ids: &[PageId], stamp: Lsn, into: &mut Vec<u8>) ->
         // SAFETY: the buffers and their detours live until `wait_io` below returned.
         unsafe { local.start_read(stretch, buffer.as_mut_slice(), 0, detours) };
     }
-    let result = local.worker.wait_io();
-    let mut outcome = result.map_err(Error::Io);
+    let mut outcome = match local.worker.wait_io() {
+        Ok(()) => Ok(()),
+        Err(_) => read_apart(local, ids, &mut buffers),
+    };
     for (id, (address, buffer, detours)) in ids.iter().zip(&mut buffers) {
         detours.finish(buffer.as_mut_slice());
         if outcome.is_ok() {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{Model, Random, assert_sound, contents, key, parameter, value};
 use isobath::{
-    BackupFault, BackupOptions, BackupReport, Error, Options, Simulation, Store,
+    BackupFault, BackupOptions, BackupReport, Canary, Error, Options, Simulation, Store,
     TransactionOptions, Tree, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan};
@@ -726,4 +726,40 @@ fn a_log_on_a_device_of_its_own() {
         restored.close().unwrap();
         std::fs::remove_file(place.at("r")).unwrap();
     }
+}
+
+/// What `check` says of stores that were restored from a chain of backups, of a store with a value that is being written
+/// and one that only a snapshot reads. Nothing is logged while the incremental ones are made.
+fn left_of_provisional_values() -> Vec<String> {
+    let place = Place::new();
+    let store = Store::create(&[place.at("s")], &options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    tree.insert(b"old", &[1; 100_000]).unwrap();
+    back_up(&store, &place.at("a"));
+    let mut unfinished = tree.writer(b"unfinished").unwrap();
+    unfinished.append(&[2; 400_000]).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    tree.insert(b"old", &[3; 100_000]).unwrap();
+    back_up_since(&store, &place.at("b"), &place.at("a"));
+    let report = back_up_since(&store, &place.at("c"), &place.at("b"));
+    assert_eq!(report.log_bytes, 0);
+    let mut problems = Vec::new();
+    for chain in [&["a", "b"][..], &["a", "b", "c"]] {
+        let restored = place.restore(chain, "r").unwrap();
+        let report = restored.check(&mut |_, _| {}).unwrap();
+        assert_eq!(report.records, 1);
+        problems.extend(report.problems);
+        restored.close().unwrap();
+        std::fs::remove_file(place.at("r")).unwrap();
+    }
+    drop((snapshot, unfinished));
+    store.close().unwrap();
+    problems
+}
+
+#[test]
+fn of_values_that_no_commit_names_nothing_is_restored() {
+    assert_eq!(left_of_provisional_values(), Vec::<String>::new());
+    Canary::RestoreAsClosed.switch_on();
+    assert_ne!(left_of_provisional_values(), Vec::<String>::new());
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use common::{Model, Random, assert_sound, bytes_of, image, key, parameter, value};
 use isobath::{Error, Options, Store, Volume};
-use isobath_io::{FaultDevice, FaultPlan};
+use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Trigger};
 
 fn options() -> Options {
     Options::new()
@@ -307,4 +307,53 @@ fn only_a_writer_recovers_a_store_that_was_not_closed() {
     store.close().unwrap();
     let store = Store::open_on_volume(volume, &options().read_only(true)).unwrap();
     assert!(store.tree("t").unwrap().contains(b"key").unwrap());
+}
+
+/// The drive reports an error, for a page and for the chunks of a large value: which it was is told.
+#[test]
+fn a_failed_read_names_the_page_and_the_tree() {
+    let (device, model) = build();
+    let volume = Volume::from_device(device.clone());
+    let store = Store::open_on_volume(volume, &options()).unwrap();
+    let tree = store.tree("t").unwrap();
+    let fails = || {
+        let fault = Fault::Error(IoErrorKind::Media);
+        // Beyond the superblocks.
+        let rule = FaultRule::new(fault, Trigger::From(0)).ops(&[Op::Read]);
+        device.add_rule(rule.region(64 << 10..u64::MAX));
+    };
+    let named = |error: Error| match error {
+        Error::PageRead {
+            page,
+            offset,
+            tree: Some(tree),
+            ..
+        } => {
+            assert_eq!(&*tree, "t");
+            assert!(offset >= 64 << 10);
+            page
+        }
+        other => panic!("{other:?}"),
+    };
+    // The leaf is in memory from here on, the value is not.
+    assert!(tree.contains(b"stream").unwrap());
+    let mut reader = tree.reader(b"stream").unwrap().unwrap();
+    fails();
+    let first = named(tree.get(b"stream").unwrap_err());
+    let failed = std::io::copy(&mut reader, &mut std::io::sink()).unwrap_err();
+    assert_eq!(named(failed.downcast::<Error>().unwrap()), first);
+    let unread = (0..700).find_map(|n| tree.get(&key(n)).err());
+    let other = named(unread.expect("the pool does not hold everything"));
+    assert_ne!(other, first);
+    device.clear_rules();
+    // One of several chunks cannot be read at first.
+    let fault = Fault::Error(IoErrorKind::Media);
+    device.add_rule(FaultRule::new(fault, Trigger::At(2)).ops(&[Op::Read]));
+    assert_eq!(
+        tree.get(b"stream").unwrap(),
+        Some(model[&b"stream"[..]].clone())
+    );
+    device.clear_rules();
+    assert!(read_all(&store, &model));
+    store.close().unwrap();
 }

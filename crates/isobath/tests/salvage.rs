@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use common::{Model, Random, assert_sound, bytes_of, image, key, parameter, value};
-use isobath::{Options, SalvageOptions, SalvageReport, Store, Volume, salvage_volume};
-use isobath_io::{FaultDevice, FaultPlan};
+use isobath::{Options, SalvageOptions, SalvageReport, Simulation, Store, Volume, salvage_volume};
+use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 fn options() -> Options {
     Options::new()
@@ -28,9 +28,15 @@ struct Sample {
 }
 
 fn sample(closed: bool) -> Sample {
-    let device = FaultDevice::new(0, FaultPlan::new(1).sleeps(true));
+    let device = FaultDevice::new(0, FaultPlan::new(1));
     let volume = Volume::from_device(device.clone());
-    let store = Store::create_on_volume(volume, &options()).unwrap();
+    // What is where, and what only the log has, is the same every time.
+    let simulation = Simulation::new(volume, &options(), 1).unwrap();
+    let store = simulation.store().clone();
+    let for_threads = || {
+        let plan = FaultPlan::new(1).sleeps(true);
+        device.crash_image_with(Survivors::Executed, 0, plan)
+    };
     let mut models = BTreeMap::new();
     let mut random = Random::new(5);
     for name in ["one", "two"] {
@@ -53,16 +59,11 @@ fn sample(closed: bool) -> Sample {
     let gone = store.create_tree("gone").unwrap();
     gone.insert(b"old", b"record").unwrap();
     store.drop_tree("gone").unwrap();
-    if closed {
-        store.close().unwrap();
-        return Sample { device, models };
-    }
-    let crashed = image(&device);
-    store.close().unwrap();
-    Sample {
-        device: crashed,
-        models,
-    }
+    drop(store);
+    let crashed = for_threads();
+    simulation.close().unwrap();
+    let device = if closed { for_threads() } else { crashed };
+    Sample { device, models }
 }
 
 /// Salvages `device`; the new store has to be sound.

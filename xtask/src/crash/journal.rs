@@ -76,7 +76,8 @@ pub(super) fn read(
     threads: u64,
     known: BTreeMap<Key, Version>,
 ) -> Result<History, Problem> {
-    let mut history = History::starting_with(known);
+    // The writer opens its store with the usual options: a commit is seen once it is durable.
+    let mut history = History::starting_with(known).shown_late(true);
     for thread in 0..threads {
         history
             .transactions

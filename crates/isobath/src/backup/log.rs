@@ -4,6 +4,7 @@
 use isobath_io::Volume;
 
 use super::file::{BlockWriter, Kind as BlockKind, Scratch};
+use crate::canary::{self, Canary};
 use crate::engine::{MapEntry, PassStart};
 use crate::error::Error;
 use crate::log::record::{Body, Copied, Kind, Mapped, decode, mapping_body};
@@ -187,13 +188,13 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
         (Copied::MovedChunk, Newest::Copy { at: before, .. }) if before.version == at.version => {
             life.newest = Newest::Copy { at, is_chunk: true };
         }
-        (Copied::MovedChunk, Newest::Nothing) if life.born.is_none() => {
-            life.newest = Newest::Copy { at, is_chunk: true };
-        }
-        // It ended while it was moved, and its id may be another's.
+        // It existed when the round began, which has seen it; or it ended while it was moved, and its id may be another's.
         (Copied::MovedChunk, _) => {}
         (Copied::Page, Newest::Image) => {}
-        (Copied::Page, Newest::Ended) if life.born.is_some_and(|born| copy.version < born) => {}
+        // It ended while it was written, and its id may be a chunk's by now.
+        (Copied::Page, _)
+            if life.born.is_some_and(|born| copy.version < born)
+                && !canary::sings(Canary::CopyEndedPages) => {}
         (Copied::Page, _) => {
             life.newest = Newest::Copy {
                 at,
@@ -231,4 +232,101 @@ fn own_copies(token: u64, copies: &[Mapped], map: &Scratch, start: Lsn) -> Resul
         return Ok(Vec::new());
     }
     Ok(mapping_body(token, &own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Lsn = Lsn(1000);
+    const PAGE: PageId = PageId(7);
+
+    fn copy(what: Copied, version: u64, segment: u32) -> Mapped {
+        Mapped {
+            what,
+            page: PAGE,
+            version: Lsn(version),
+            address: Address::new(segment, 0, 4096),
+            seq: 1,
+        }
+    }
+
+    fn mapping(token: u64, what: Copied, version: u64, segment: u32) -> Body<'static> {
+        let body = mapping_body(token, &[copy(what, version, segment)]);
+        decode(Kind::Mapping, body.leak()).unwrap()
+    }
+
+    fn end() -> Body<'static> {
+        Body::Free {
+            tokens: Vec::new(),
+            chunks: vec![PAGE],
+        }
+    }
+
+    /// Where the copy lies that the log names, after records at these LSNs.
+    fn named(records: &[(u64, Body<'_>)]) -> Option<(u32, bool)> {
+        let mut lives = HashMap::default();
+        for (lsn, body) in records {
+            note(&mut lives, Lsn(*lsn), body, START);
+        }
+        match lives.remove(&PAGE)?.newest {
+            Newest::Copy { at, is_chunk } => {
+                Some((Address::from_raw(at.address).segment(), is_chunk))
+            }
+            _ => None,
+        }
+    }
+
+    /// A page ended while it was being written, and its id was given to a chunk.
+    fn late_copy() -> Option<(u32, bool)> {
+        named(&[
+            (1100, end()),
+            (1200, mapping(5, Copied::NewChunk, 1050, 2)),
+            (1300, mapping(0, Copied::Page, 1040, 3)),
+        ])
+    }
+
+    #[test]
+    fn a_copy_of_what_has_ended_is_not_wanted() {
+        assert_eq!(late_copy(), Some((2, true)));
+        assert_eq!(
+            named(&[(1100, end()), (1200, mapping(0, Copied::Page, 1040, 3))]),
+            None
+        );
+        assert_eq!(
+            named(&[
+                (1100, end()),
+                (1200, mapping(0, Copied::MovedChunk, 900, 3))
+            ]),
+            None
+        );
+        // Older than the log: the round has seen it, or its end.
+        assert_eq!(
+            named(&[(1200, mapping(0, Copied::MovedChunk, 900, 3))]),
+            None
+        );
+        assert_eq!(named(&[(1200, mapping(0, Copied::Page, 900, 3))]), None);
+        Canary::CopyEndedPages.switch_on();
+        assert_eq!(late_copy(), Some((3, false)));
+    }
+
+    #[test]
+    fn the_newest_copy_is_wanted() {
+        assert_eq!(
+            named(&[
+                (1100, mapping(5, Copied::NewChunk, 900, 2)),
+                (1200, mapping(0, Copied::MovedChunk, 900, 3)),
+            ]),
+            Some((3, true))
+        );
+        // A page of a bulk load.
+        assert_eq!(
+            named(&[
+                (1100, mapping(5, Copied::Promised, 0, 0)),
+                (1200, mapping(0, Copied::Page, 1150, 3)),
+                (1300, mapping(0, Copied::Page, 1250, 4)),
+            ]),
+            Some((4, false))
+        );
+    }
 }

@@ -10,6 +10,7 @@ use super::log::RECORD_HEADER;
 use super::take::STATE_BYTES;
 use super::{RestoreReport, Watch};
 use crate::buffer::Place;
+use crate::canary::{self, Canary};
 use crate::engine::log_area;
 use crate::error::{BackupFault, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
@@ -248,8 +249,9 @@ fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<Rest
 fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> {
     let header = &file.header;
     let mut superblock = Superblock::new(uuid(), header.segment_bytes, 0);
-    // A store that nobody had open for writing needs no log.
-    superblock.clean = state.log_start == state.log_end;
+    // Without a log there is nothing to recover, unless something was provisional: its end is recovery's, too.
+    superblock.clean = state.log_start == state.log_end
+        && (state.promises.is_empty() || canary::sings(Canary::RestoreAsClosed));
     superblock.next_lsn = state.log_end.0;
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;

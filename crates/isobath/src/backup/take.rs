@@ -311,13 +311,17 @@ impl Taking<'_, '_> {
         Ok(Some(bytes))
     }
 
-    /// Waits until whatever a task had put into the mapping table is in the log, too: between the two no task yields.
+    /// Waits until whatever a task had put into the mapping table is in the log, too. Between the two a task yields only
+    /// where it frees chunks or moves pages, and says so meanwhile.
     fn settle_records(&self) -> Result<(), Error> {
         for worker in 0..self.runtime.engine.config.workers {
             let passed = self.runtime.spawn_there(worker, || ());
             passed.join().map_err(|_| Error::Closed)?;
         }
-        Ok(())
+        self.runtime.run(|local| {
+            local.wait_for_frees()?;
+            local.wait_for_batches()
+        })
     }
 
     /// Copies the pages that the log names and `map` does not have; `false` if the log grows too long before.

@@ -93,6 +93,15 @@ impl Via<'_> {
         }
     }
 
+    /// Waits until the ends of all chunks that have no word now are in the log.
+    fn wait_for_frees(&self) -> Result<(), Error> {
+        match self {
+            Via::Task(local) => local.wait_for_frees(),
+            // No task is left that could free any.
+            Via::Volume(_) => Ok(()),
+        }
+    }
+
     /// Waits for a segment that the cleaner may yet free.
     fn wait_for_segment(&self) -> Result<(), Error> {
         match self {
@@ -221,6 +230,8 @@ pub(crate) fn write(
         current,
     };
     let replaced = write_mapping(&mut pages, begun_at)?;
+    // A chunk that the words leave out has ended for good once its record is durable.
+    via.wait_for_frees()?;
     // After the words: a chunk is listed before it has one.
     let promises = promise_words(engine);
     debug_assert!(

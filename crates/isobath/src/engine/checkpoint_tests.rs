@@ -11,6 +11,7 @@ use super::checkpoint::stored_word;
 use super::{Engine, Local, open, read_superblock};
 use crate::buffer::{Place, flag};
 use crate::canary::{self, Canary};
+use crate::extent::{self, ExtentWriter};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
@@ -87,13 +88,7 @@ fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Pl
         };
         simulation.spawn(0, flush).join().unwrap();
     }
-    let image = Volume::from_device(device.crash_image(Survivors::Executed, 0));
-    let superblock = read_superblock(&image, &[]).unwrap();
-    let mut config = options().config().unwrap();
-    config.segment_bytes = superblock.segment_bytes;
-    let (frames, policy) = (options().frames(), options().policy().unwrap());
-    let crashed = open(image, superblock, &[], config, frames, policy).unwrap();
-    let crashed = crashed.engine;
+    let crashed = opened_after_crash(device);
     let count = engine.ids.lock().high_water();
     let count = count.max(crashed.ids.lock().high_water());
     let places = (PageId::FIRST_FREE.0..count).map(|id| {
@@ -103,6 +98,17 @@ fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Pl
     // The newest state of a page that is being loaded is in the log.
     let differ = places.filter(|(_, is, then)| is != then && !matches!(then, Place::Loading(_)));
     differ.collect()
+}
+
+/// The store as it is opened after a crash now.
+fn opened_after_crash(device: &Arc<FaultDevice>) -> Arc<Engine> {
+    let image = Volume::from_device(device.crash_image(Survivors::Executed, 0));
+    let superblock = read_superblock(&image, &[]).unwrap();
+    let mut config = options().config().unwrap();
+    config.segment_bytes = superblock.segment_bytes;
+    let (frames, policy) = (options().frames(), options().policy().unwrap());
+    let opened = open(image, superblock, &[], config, frames, policy).unwrap();
+    opened.engine
 }
 
 /// What a crash would have misplaced after some round of a run.
@@ -278,6 +284,65 @@ fn what_ended_before_the_log_begins_stays_dead() {
 fn what_ended_before_the_log_begins_rises_without_the_mend() {
     Canary::MissLateEnds.switch_on();
     assert_ne!(risen_from_between_two_records(), 0);
+}
+
+/// A value with chunks in a page of the mapping table that a checkpoint has written and others that it has not, which is
+/// freed meanwhile: how many of its chunks a crash after the checkpoint leaves, and of how many.
+fn left_of_a_value_that_is_freed() -> (usize, usize) {
+    const PER_PAGE: u64 = 504;
+    const BETWEEN: u64 = 640;
+    let (simulation, device) = quiet();
+    let built = in_task(&simulation, 1, |local| {
+        let engine = &local.engine;
+        let skip = |count| {
+            let mut ids = engine.ids.lock();
+            let _ = ids.allocate_run(&engine.pool.mapping, count).unwrap();
+        };
+        let mut writer = ExtentWriter::new();
+        let payload = vec![1; extent::payload_bytes(&engine.config)];
+        for _ in 0..2 {
+            writer.write(local, &payload).unwrap();
+            skip(1);
+        }
+        // What lists the chunks is far from them.
+        skip(PER_PAGE * BETWEEN);
+        let value = writer.finish(local).unwrap();
+        assert!(value.first().1);
+        let _ = local.log_free(&[value.token()], &[]);
+        assert!(local.checkpoint(engine.log.next()).unwrap());
+        let ids = extent::chunk_ids(local, value).unwrap();
+        let pages = ids[1].0 / PER_PAGE..=ids[0].0 / PER_PAGE;
+        pages.for_each(|page| engine.changes.mark_page(page));
+        (value, ids)
+    });
+    let (value, ids) = built.join().unwrap();
+    let early = ids[1].0 / PER_PAGE;
+    let late = ids[0].0 / PER_PAGE;
+    assert!(early + BETWEEN <= late && ids[2].0 / PER_PAGE == early);
+    let freed = in_task(&simulation, 1, move |local| {
+        let changes = &local.engine.changes;
+        while changes.is_marked(early) {
+            local.worker.yield_now();
+        }
+        extent::free_descriptor(local, &value.encode()).unwrap();
+    });
+    let changes = in_task(&simulation, 0, move |local| {
+        assert!(local.checkpoint(local.engine.log.next()).unwrap());
+        local.engine.changes.is_marked(early)
+    });
+    assert!(changes.join().unwrap(), "the value was freed too early");
+    let crashed = opened_after_crash(&device);
+    let is_there = |id: &&PageId| crashed.pool.mapping.place(**id) != Place::Free;
+    let left = ids.iter().filter(is_there).count();
+    freed.join().unwrap();
+    (left, ids.len())
+}
+
+#[test]
+fn of_a_value_all_chunks_are_free_in_a_checkpoint_or_none() {
+    assert_eq!(left_of_a_value_that_is_freed(), (0, 3));
+    Canary::FreeBeforeRecord.switch_on();
+    assert_eq!(left_of_a_value_that_is_freed(), (2, 3));
 }
 
 #[test]

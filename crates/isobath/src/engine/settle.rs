@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use isobath_io::Io;
 
@@ -14,8 +14,8 @@ use super::{Engine, Local};
 use crate::Error;
 use crate::buffer::flag;
 use crate::canary::{self, Canary};
-use crate::log::Tier;
 use crate::log::record::{Copied, Kind, Mapped, Token, free_body, mapping_body};
+use crate::log::{LogRoom, Tier};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 use crate::sched::TaskRef;
@@ -40,6 +40,8 @@ pub(crate) struct Settling {
     late: Mutex<Vec<(Lsn, Lsn)>>,
     /// What belongs to something that is not committed yet.
     provisional: Provisional,
+    /// Chunks that are being freed.
+    frees: Mutex<Frees>,
     /// Who waits for old changes to be written, and how many frames have to have
     /// turned clean, since the store was opened, before it looks again.
     flush_waiters: Mutex<Vec<(usize, TaskRef)>>,
@@ -58,6 +60,7 @@ impl Settling {
             unsettled: Mutex::new(VecDeque::new()),
             late: Mutex::new(Vec::new()),
             provisional: Provisional::default(),
+            frees: Mutex::new(Frees::default()),
             flush_waiters: Mutex::new(Vec::new()),
             flush_waiting: AtomicUsize::new(0),
             flush: SharedFlush::default(),
@@ -119,7 +122,44 @@ impl Settling {
     }
 }
 
+/// Those who take chunks out of the mapping table before their record is appended, by number.
+#[derive(Default)]
+struct Frees {
+    begun: u64,
+    open: BTreeSet<u64>,
+}
+
+/// From before the first chunk is taken out of the mapping table until the record of that is appended.
+pub(crate) struct Freeing<'e> {
+    engine: &'e Engine,
+    number: u64,
+}
+
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
+        self.engine.settling.frees.lock().open.remove(&self.number);
+    }
+}
+
 impl Engine {
+    /// Chunks are going to be taken out of the mapping table. The caller has room for the record that says so.
+    pub(crate) fn begin_freeing(&self) -> Freeing<'_> {
+        let mut frees = self.settling.frees.lock();
+        frees.begun += 1;
+        let number = frees.begun;
+        frees.open.insert(number);
+        Freeing {
+            engine: self,
+            number,
+        }
+    }
+
+    /// Whether chunks are being freed, and were when as many had begun as `begun`.
+    fn frees_since(&self, begun: u64) -> bool {
+        let frees = self.settling.frees.lock();
+        frees.open.first().is_some_and(|oldest| *oldest <= begun)
+    }
+
     /// All that is provisionally allocated: token and pages.
     pub(crate) fn promises(&self) -> Vec<(Token, Vec<PageId>)> {
         self.settling.provisional.list()
@@ -322,6 +362,38 @@ impl Local {
         Ok(())
     }
 
+    /// Waits until every chunk that the mapping table does not name any more has the record of its end appended. Who
+    /// keeps what the table says waits for this, and then until that record is durable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn wait_for_frees(&self) -> Result<(), Error> {
+        let begun = self.engine.settling.frees.lock().begun;
+        while self.engine.frees_since(begun) && !canary::sings(Canary::FreeBeforeRecord) {
+            self.engine.writable()?;
+            self.worker.yield_now();
+        }
+        Ok(())
+    }
+
+    /// Waits until every batch that is being written or moved now has its mapping record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn wait_for_batches(&self) -> Result<(), Error> {
+        for floor in &self.engine.settling.floors {
+            let held = floor.load(Acquire);
+            // The next batch of the same task holds back something newer.
+            while held != NONE && floor.load(Acquire) == held {
+                self.engine.writable()?;
+                self.worker.yield_now();
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until everything that is dead by now counts as dead.
     ///
     /// # Errors
@@ -387,13 +459,23 @@ impl Local {
         let _ = self.log_copies(token, &promised);
     }
 
-    /// Appends a free record: chunks or pages that are gone, tokens given up. The
-    /// mapping table does not name them any more. May wait for room in the log.
+    /// Room for a free record. Without it the store is poisoned, and nothing is written any more.
+    pub(crate) fn free_room(&self, tokens: usize, pages: usize) -> Option<LogRoom<'_>> {
+        let bytes = 8 * (tokens + pages + 1) as u64;
+        self.log_room(bytes, Tier::System).ok()
+    }
+
+    /// Appends a free record: pages without a copy that are gone, tokens given up. The
+    /// mapping table does not name them. May wait for room in the log.
     pub(crate) fn log_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
+        let _room = self.free_room(tokens.len(), pages.len());
+        self.append_free(tokens, pages)
+    }
+
+    /// Appends a free record: chunks or pages that are gone, tokens given up. The
+    /// caller has room for it.
+    pub(crate) fn append_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
         let engine = &self.engine;
-        let bytes = 8 * (tokens.len() + pages.len() + 1) as u64;
-        // Without room the store is poisoned, and nothing is written any more.
-        let _room = self.log_room(bytes, Tier::System);
         let body = if engine.log.is_on() {
             free_body(tokens, pages)
         } else {
