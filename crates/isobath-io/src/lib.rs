@@ -39,6 +39,7 @@ mod io;
 mod memory;
 mod options;
 mod output;
+mod process;
 mod sleep;
 mod stats;
 mod volume;
@@ -54,6 +55,7 @@ pub use options::{
     Access, Backend, BackendKind, BackendReport, DirectMode, MAX_MEMBERS, VolumeOptions,
 };
 pub use output::{OutputError, OutputFile, Protected};
+pub use process::generation;
 pub use stats::{ChannelStats, LatencyHistogram, OpStats};
 pub use volume::Volume;
 pub use waker::{Wake, Waker};

@@ -198,6 +198,11 @@ pub enum Error {
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,
+    /// The store was opened by the process that has forked this one: its workers are there.
+    #[error(
+        "the store was opened before this process was forked; open it after the fork, in one process"
+    )]
+    Forked,
     /// A task asked for its own store to be closed.
     #[error("a store cannot be closed inside one of its own tasks, for which closing waits")]
     CloseInTask,

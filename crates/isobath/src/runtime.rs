@@ -101,6 +101,8 @@ pub(crate) struct Runtime {
     simulated: bool,
     /// Where temporary files are made: beside the store, if it is in files.
     pub(crate) directory: PathBuf,
+    /// The process that the workers' threads are in.
+    generation: u32,
 }
 
 impl Runtime {
@@ -117,6 +119,7 @@ impl Runtime {
             next_worker: AtomicUsize::new(0),
             simulated: false,
             directory: std::env::temp_dir(),
+            generation: isobath_io::generation(),
         };
         for index in 0..workers {
             if let Err(error) = runtime.start_worker(index) {
@@ -136,6 +139,7 @@ impl Runtime {
             next_worker: AtomicUsize::new(0),
             simulated: true,
             directory: std::env::temp_dir(),
+            generation: isobath_io::generation(),
         }
     }
 
@@ -170,6 +174,11 @@ impl Runtime {
             })?;
         self.threads.lock().push(thread);
         started.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// Whether this is a child that was forked from the process that has the workers' threads.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.generation != isobath_io::generation()
     }
 
     /// Whether the store is closing or closed; not so for its own tasks, for
@@ -253,6 +262,9 @@ impl Runtime {
     /// Counts a piece of work. While the store is closing, only tasks that are
     /// running already, which closing waits for, may add some.
     fn admit(&self, by_task: bool) -> Result<Admitted, Error> {
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
         let admission = &self.engine.admission;
         admission.live.fetch_add(1, Ordering::SeqCst);
         let admitted = Admitted(Arc::clone(&self.engine));

@@ -81,6 +81,9 @@ struct Closer {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// A store belongs to the process that has opened it: in a child that is forked later its operations fail with
+/// [`Error::Forked`], and the parent's go on.
 #[derive(Clone)]
 pub struct Store(Arc<Shared>);
 
@@ -647,6 +650,9 @@ fn drop_in_task(local: &Local, name: &str, tree: &TreeState) -> Result<(), Error
 
 impl Closer {
     fn close(&self) -> Result<(), Error> {
+        if self.runtime.is_forked() {
+            return Err(Error::Forked);
+        }
         let mut closed = self.closed.lock();
         closed.get_or_insert_with(|| self.close_once()).clone()
     }
@@ -680,7 +686,12 @@ impl Closer {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // `close` is there for whoever wants to know how it went.
+        if self.runtime.is_forked() {
+            // Locks, statistics and rings are the parent's, and stay.
+            std::mem::forget(Arc::clone(&self.runtime));
+            return;
+        }
+        // `close` says how it went; a drop cannot.
         if !self.runtime.is_in_task() {
             let _ = self.closer.close();
         } else if !self.runtime.is_simulated() {
