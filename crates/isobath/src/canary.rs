@@ -69,6 +69,10 @@ pub enum Canary {
     CopyEndedPages,
     /// Chunks are free in a checkpoint before there is a record of their end.
     FreeBeforeRecord,
+    /// A checkpoint takes the free segments that victims under way count on.
+    TakeRoomOfVictims,
+    /// The ids of a value's chunks that were taken back are the value's own again.
+    UseIdsAgainAtOnce,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -158,6 +158,9 @@ pub(crate) struct ExtentWriter {
     runs: Runs,
     /// Ids that were taken ahead: (next, left).
     ahead: (u64, u64),
+    /// Ids of chunks that were freed again. No other chunk of this value gets one of them: as all chunks have one stamp, a
+    /// backup would take the two for the same.
+    given_up: Runs,
     /// Chunks that are still to come, as far as the caller has said.
     expected: u64,
     chunks: u64,
@@ -231,7 +234,13 @@ impl ExtentWriter {
         let gone = self.runs.split_off(kept);
         let count = self.chunks - kept;
         if count > 0 {
-            free_chunks(local, &[], None, gone.ids());
+            let gone = end_chunks(local, &[], None, gone.ids());
+            self.given_up.0.extend(gone.0);
+            if canary::sings(Canary::UseIdsAgainAtOnce) {
+                let ahead = std::mem::take(&mut self.ahead);
+                self.give_ids_back(local);
+                self.ahead = ahead;
+            }
             self.length -= count * payload_bytes(&local.engine.config) as u64;
             self.chunks = kept;
         }
@@ -244,13 +253,17 @@ impl ExtentWriter {
     }
 
     fn give_ids_back(&mut self, local: &Local) {
-        let (first, count) = std::mem::take(&mut self.ahead);
-        if count > 0 {
-            let engine = &local.engine;
-            engine
-                .ids
-                .lock()
-                .free_run(&engine.pool.mapping, PageId(first), count);
+        let ahead = std::mem::take(&mut self.ahead);
+        let given_up = std::mem::take(&mut self.given_up);
+        if ahead.1 == 0 && given_up.0.is_empty() {
+            return;
+        }
+        let engine = &local.engine;
+        let mut ids = engine.ids.lock();
+        for (first, count) in given_up.0.into_iter().chain([ahead]) {
+            if count > 0 {
+                ids.free_run(&engine.pool.mapping, PageId(first), count);
+            }
         }
     }
 
@@ -382,6 +395,21 @@ fn free_chunks(
     record: Option<Lsn>,
     ids: impl Iterator<Item = PageId>,
 ) {
+    let gone = end_chunks(local, tokens, record, ids);
+    let engine = &local.engine;
+    let mut ids = engine.ids.lock();
+    for &(first, count) in &gone.0 {
+        ids.free_run(&engine.pool.mapping, PageId(first), count);
+    }
+}
+
+/// As [`free_chunks`], but the ids of those that were there stay taken.
+fn end_chunks(
+    local: &Local,
+    tokens: &[Token],
+    record: Option<Lsn>,
+    ids: impl Iterator<Item = PageId>,
+) -> Runs {
     let (taken, record) = match record {
         Some(record) => (take_chunks(local, ids), record),
         None => {
@@ -398,16 +426,12 @@ fn free_chunks(
             (taken, local.append_free(tokens, &ids))
         }
     };
-    let mut runs = Runs::default();
+    let mut gone = Runs::default();
     for &(id, address) in &taken {
         local.kill_after(record, address);
-        runs.push(id);
+        gone.push(id);
     }
-    let engine = &local.engine;
-    let mut ids = engine.ids.lock();
-    for &(first, count) in &runs.0 {
-        ids.free_run(&engine.pool.mapping, PageId(first), count);
-    }
+    gone
 }
 
 /// Takes those of `ids` that are chunks out of the mapping table; which, and where they were.
@@ -766,3 +790,7 @@ impl Local {
         self.after_space_change(freed, spare);
     }
 }
+
+#[cfg(test)]
+#[path = "extent_tests.rs"]
+mod tests;

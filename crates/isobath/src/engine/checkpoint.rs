@@ -149,10 +149,11 @@ impl Pages<'_> {
     }
 
     fn take_segment(&mut self) -> Result<u32, Error> {
-        if let Some(segment) = self.engine.space.lock().take_system() {
+        if let Some(segment) = self.engine.space.lock().take_for_checkpoint() {
             return Ok(segment);
         }
         self.via.wait_for_segment()?;
+        // Rather than none, what a victim may need: its cleaner waits for others.
         let taken = self.engine.space.lock().take_system();
         taken.ok_or_else(|| {
             let used = self.engine.allocated_bytes.load(Ordering::Relaxed);

@@ -564,7 +564,7 @@ impl Local {
         self.engine.request_cleaning();
         for _ in 0..CHECKPOINT_PATIENCE {
             let _ = self.settle_graves();
-            if self.engine.space.lock().free_segments() > 0 {
+            if self.engine.space.lock().has_room_for_checkpoint() {
                 break;
             }
             self.engine.writable()?;

@@ -105,6 +105,45 @@ fn as_many_victims_are_cleaned_at_a_time_as_users_leave_segments_free() {
     }
 }
 
+/// Chooses as many victims as may be cleaned at a time, has a checkpoint take what it gets, and moves what lives in the
+/// victims; how many segments the checkpoint got before and after, and whether all could be moved.
+fn checkpoint_beside_victims() -> (usize, usize, bool) {
+    let (mut space, seqs) = space();
+    let mut addresses = fill(&mut space, &seqs, &mut 1);
+    let (dead, live): (Vec<_>, Vec<_>) = (1..)
+        .zip(addresses.drain(..))
+        .partition(|(_, address)| address.offset() == 0);
+    dead.iter().for_each(|(_, address)| {
+        space.kill(*address);
+    });
+    let chosen: Vec<u32> = (0..space.reserve()).map(|_| begin(&mut space)).collect();
+    assert_eq!(space.begin_cleaning(), Victim::Wait);
+    let take = |space: &mut Space| std::iter::from_fn(|| space.take_for_checkpoint()).count();
+    let before = take(&mut space);
+    let mut is_whole = true;
+    for (page, address) in live {
+        if chosen.contains(&address.segment()) {
+            match write(&mut space, &seqs, page, Cause::Relocated) {
+                Some(_) => drop(space.kill(address)),
+                None => is_whole = false,
+            }
+        }
+    }
+    for &victim in &chosen {
+        space.end_cleaning(victim, CleaningEnd::Emptied);
+    }
+    (before, take(&mut space), is_whole)
+}
+
+#[test]
+fn a_checkpoint_leaves_victims_the_room_that_they_count_on() {
+    let (before, after, is_whole) = checkpoint_beside_victims();
+    assert!(before == 0 && after > 0 && is_whole);
+    Canary::TakeRoomOfVictims.switch_on();
+    let (before, _, is_whole) = checkpoint_beside_victims();
+    assert!(before > 0 && !is_whole);
+}
+
 #[test]
 fn the_smallest_spaces_keep_a_segment_for_cleaning() {
     let (_, seqs) = space();

@@ -1,0 +1,69 @@
+//! Large values that are written in parts.
+
+use std::sync::Arc;
+
+use isobath_io::{FaultDevice, FaultPlan, Volume};
+
+use super::{ExtentWriter, chunk_ids, free_descriptor, payload_bytes};
+use crate::buffer::Place;
+use crate::canary::Canary;
+use crate::engine::Local;
+use crate::page::PageId;
+use crate::{Error, Options, Simulation};
+
+/// Whether a value has the id of a chunk that it took back, because there was no room for the next, once more.
+fn uses_an_id_twice() -> bool {
+    let options = Options::new()
+        .pool_bytes(1200 << 10)
+        .segment_bytes(64 << 10)
+        .volume_limit_bytes(Some(24 << 20))
+        .log_bytes(4 << 20)
+        .workers(2);
+    let plan = FaultPlan::new(1).max_bytes(Some(24 << 20));
+    let volume = Volume::from_device(FaultDevice::new(0, plan));
+    let simulation = Simulation::new(volume, &options, 1).unwrap();
+    let inside = Arc::clone(simulation.engine());
+    let written = simulation.spawn(0, move || {
+        Local::with_current(&inside, |local| {
+            let local = local.expect("in a task");
+            let engine = &local.engine;
+            let payload = vec![1; payload_bytes(&engine.config)];
+            let all = (32 << 20) / 4096;
+            let mut first = None;
+            let mut writer = ExtentWriter::new();
+            let chunks = [&payload[..], &payload].into_iter().enumerate();
+            let chunks = chunks.map(|(at, chunk)| {
+                if at == 1 {
+                    let mut ids = (1..engine.ids.lock().high_water()).map(PageId);
+                    let is_chunk = |id: &PageId| match engine.pool.mapping.place(*id) {
+                        Place::Stored(address) => address.length() != 4096,
+                        _ => false,
+                    };
+                    first = ids.find(is_chunk);
+                    engine.claim_from_reserve(all);
+                }
+                chunk
+            });
+            let full = writer.write_full(local, chunks);
+            assert!(matches!(full, Err(Error::VolumeFull { .. })), "{full:?}");
+            engine.unclaim_pages(all);
+            for _ in 0..3 {
+                writer.write(local, &payload).unwrap();
+            }
+            let value = writer.finish(local).unwrap();
+            let ids = chunk_ids(local, value).unwrap();
+            free_descriptor(local, &value.encode()).unwrap();
+            ids.contains(&first.unwrap())
+        })
+    });
+    let twice = written.join().unwrap();
+    simulation.close().unwrap();
+    twice
+}
+
+#[test]
+fn no_two_chunks_of_a_value_have_one_id() {
+    assert!(!uses_an_id_twice());
+    Canary::UseIdsAgainAtOnce.switch_on();
+    assert!(uses_an_id_twice());
+}
