@@ -76,6 +76,8 @@ pub(crate) struct Header {
     pub(crate) generation: u32,
     pub(crate) segment_bytes: u32,
     pub(crate) log_segments: u32,
+    /// Segments that the log may grow to; 0 where it does not.
+    pub(crate) log_most: u32,
     /// Seconds since 1970.
     pub(crate) created: u64,
 }
@@ -93,6 +95,7 @@ impl Header {
         put_u32(&mut bytes, 56, self.generation);
         put_u32(&mut bytes, 60, self.segment_bytes);
         put_u32(&mut bytes, 64, self.log_segments);
+        put_u32(&mut bytes, 68, self.log_most);
         put_u64(&mut bytes, 72, self.created);
         bytes
     }
@@ -123,6 +126,7 @@ impl Header {
             generation: get_u32(bytes, 56),
             segment_bytes: get_u32(bytes, 60),
             log_segments: get_u32(bytes, 64),
+            log_most: get_u32(bytes, 68),
             created: get_u64(bytes, 72),
         })
     }

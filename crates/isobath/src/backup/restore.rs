@@ -256,6 +256,7 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;
     superblock.log_segments = header.log_segments;
+    superblock.log_most = header.log_most;
     superblock.incarnation = state.incarnation;
     superblock.log_start = state.log_start.0;
     superblock.log_incarnation = state.incarnation;
