@@ -73,6 +73,8 @@ pub enum Canary {
     TakeRoomOfVictims,
     /// The ids of a value's chunks that were taken back are the value's own again.
     UseIdsAgainAtOnce,
+    /// Records go to the log's larger area before the superblocks name it.
+    MoveLogEarly,
 }
 
 #[cfg(any(test, feature = "simulation"))]

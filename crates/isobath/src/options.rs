@@ -1,5 +1,7 @@
 //! How a store is created and opened.
 
+mod memory;
+
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::engine::Config;
 use crate::log::{Durability, LEAST_AREA_BYTES};
 use crate::page::PAGE_SIZE;
 use crate::pagestore::{LEAST_SEGMENT_BYTES, MAX_SEGMENT_BYTES};
+use memory::Memory;
 
 /// Frames that a pool needs at least, and more for each worker.
 const LEAST_FRAMES: u64 = 128;
@@ -27,6 +30,9 @@ const FRAMES_PER_TASK: u64 = 4;
 /// Part of the pool's size that the version store may take unless an option says
 /// otherwise.
 const VERSION_SHARE: u64 = 16;
+/// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of it for data.
+const SEGMENT_BYTES: u32 = 2 << 20;
+const SEGMENTS_LEAST: u64 = 512;
 /// Address space of a task's stack; memory is used only as it is touched.
 const STACK_BYTES: usize = 256 << 10;
 /// Most bytes of a log.
@@ -53,7 +59,8 @@ pub struct Options {
     workers: usize,
     tasks: usize,
     depth: u32,
-    segment_bytes: u32,
+    /// By default as the volume's limit is.
+    segment_bytes: Option<u32>,
     /// By default what the store says.
     volume_limit: VolumeLimit,
     fill_factor: f64,
@@ -98,17 +105,18 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults: a quarter of the machine's memory as pool, one worker per
-    /// core, 64 tasks and an I/O depth of 64 each, 2 MiB segments, a volume that
-    /// grows without limit, cleaned beyond a fill factor of 0.8.
+    /// The defaults: a quarter of the memory that the machine has and that the
+    /// process's control groups allow as pool, one worker per core, 64 tasks and an
+    /// I/O depth of 64 each, 2 MiB segments, a volume that grows without limit,
+    /// cleaned beyond a fill factor of 0.8.
     #[must_use]
     pub fn new() -> Options {
         Options {
-            pool_bytes: machine_memory() / 4,
+            pool_bytes: Memory::there_is().bytes / 4,
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             tasks: 64,
             depth: 64,
-            segment_bytes: 2 << 20,
+            segment_bytes: None,
             volume_limit: VolumeLimit::AsStored,
             fill_factor: 0.8,
             read_only: false,
@@ -127,8 +135,9 @@ impl Options {
     }
 
     /// Memory for the buffer pool, in bytes: frames of 4 KiB with 64 bytes of
-    /// header each, and the version store. Beside it a store takes 8 bytes per
-    /// page of data and at most 64 MiB.
+    /// header each, and the version store. It is a limit: memory is taken as pages
+    /// come in, and given back when the store is closed. Beside it a store takes 8
+    /// bytes per page of data and at most 64 MiB.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: u64) -> Options {
         self.pool_bytes = bytes;
@@ -160,10 +169,11 @@ impl Options {
     }
 
     /// Bytes of a segment, the unit of allocation and cleaning: a multiple of
-    /// 4096 from 64 KiB to 64 MiB. Fixed when the store is created; by default 2 MiB.
+    /// 4096 from 64 KiB to 64 MiB. Fixed when the store is created; by default 2 MiB, and less where
+    /// the volume is limited to less than 1 GiB: small segments leave more of a small volume for data.
     #[must_use]
     pub fn segment_bytes(mut self, bytes: u32) -> Options {
-        self.segment_bytes = bytes;
+        self.segment_bytes = Some(bytes);
         self
     }
 
@@ -187,8 +197,9 @@ impl Options {
     }
 
     /// Bytes of the write-ahead log, rounded up to whole segments; fixed when the
-    /// store is created. By default a quarter of the pool, 16 MiB to 1 GiB, and at
-    /// most an eighth of the volume's limit. A larger log makes for fewer
+    /// store is created, and taken at once. By default it begins with 4 MiB and grows with
+    /// load and data up to a quarter of the pool, 16 MiB to 1 GiB, and at
+    /// most a sixteenth of the volume's limit. A larger log makes for fewer
     /// checkpoints and longer recoveries; where the store fits in the pool, for fewer
     /// page writes, too.
     ///
@@ -330,7 +341,7 @@ impl Options {
         self.depth = settings.depth_per_worker.min(MOST_DEPTH);
         self.tasks = (settings.tasks_per_worker as usize).min(MOST_TASKS);
         if let Ok(bytes) = u32::try_from(settings.segment_bytes) {
-            self.segment_bytes = bytes;
+            self.segment_bytes = Some(bytes);
         }
         Ok(self)
     }
@@ -401,10 +412,19 @@ impl Options {
             .next_multiple_of(PAGE_SIZE as u64)
     }
 
+    /// Bytes of a segment of a new store.
+    fn segment_size(&self) -> u32 {
+        self.segment_bytes.unwrap_or_else(|| {
+            let limit = self.volume_limit().unwrap_or(u64::MAX);
+            let share = (limit / SEGMENTS_LEAST).max(u64::from(LEAST_SEGMENT_BYTES));
+            (1 << share.ilog2().min(31)).min(SEGMENT_BYTES)
+        })
+    }
+
     /// Segments of the log.
     fn log_segments(&self) -> u32 {
         let bytes = self.wanted_log_bytes();
-        bytes.div_ceil(u64::from(self.segment_bytes)) as u32
+        bytes.div_ceil(u64::from(self.segment_size())) as u32
     }
 
     /// Bytes of the pool that the version store may take.
@@ -448,7 +468,17 @@ impl Options {
                 format!("1 to {MOST_DEPTH}, not {}", self.depth),
             ));
         }
-        let segment = self.segment_bytes;
+        let segment = self.segment_size();
+        let memory = Memory::there_is();
+        if self.pool_bytes > memory.bytes {
+            return Err(bad(
+                "pool_bytes",
+                format!(
+                    "{} bytes are more than the memory there is: {} by {}",
+                    self.pool_bytes, memory.bytes, memory.said_by
+                ),
+            ));
+        }
         let sizes = LEAST_SEGMENT_BYTES..=MAX_SEGMENT_BYTES;
         if !sizes.contains(&segment) || !segment.is_multiple_of(PAGE_SIZE as u32) {
             return Err(bad(
@@ -515,6 +545,7 @@ impl Options {
             log_segments: self.log_segments(),
             log_path: PathBuf::new(),
             log_fits_volume: self.log_bytes.is_none(),
+            log_grows: self.log_bytes.is_none(),
             limit_bytes: match self.volume_limit {
                 VolumeLimit::AsStored => None,
                 VolumeLimit::Given(bytes) => Some(bytes),
@@ -525,17 +556,6 @@ impl Options {
 
 fn bad(option: &'static str, reason: String) -> Error {
     Error::BadOption { option, reason }
-}
-
-/// Bytes of memory that the machine has, or a gigabyte where it does not say.
-fn machine_memory() -> u64 {
-    let kib = std::fs::read_to_string(Path::new("/proc/meminfo"))
-        .ok()
-        .and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-            line.split_whitespace().nth(1)?.parse::<u64>().ok()
-        });
-    kib.map_or(1 << 30, |kib| kib * 1024)
 }
 
 #[cfg(test)]
@@ -589,6 +609,36 @@ mod tests {
         let found = store.tree("t").unwrap().get(b"k").unwrap();
         assert_eq!(found.as_deref(), Some(&b"v"[..]));
         store.close().unwrap();
+    }
+
+    #[test]
+    fn a_pool_larger_than_the_memory_is_refused() {
+        let there_is = Memory::there_is().bytes;
+        assert!(Options::new().config().is_ok());
+        assert!(Options::new().pool_bytes(there_is).config().is_ok());
+        let error = Options::new()
+            .pool_bytes(there_is + 1)
+            .config()
+            .unwrap_err();
+        let text = error.to_string();
+        let says = |part: String| assert!(text.contains(&part), "{text}");
+        says("pool_bytes".into());
+        says((there_is + 1).to_string());
+        says(there_is.to_string());
+    }
+
+    #[test]
+    fn segments_of_a_small_volume_are_small() {
+        let size = |limit| Options::new().volume_limit_bytes(limit).segment_size();
+        assert_eq!(size(None), 2 << 20);
+        assert_eq!(size(Some(1 << 40)), 2 << 20);
+        assert_eq!(size(Some(100 << 20)), 128 << 10);
+        assert_eq!(size(Some(4096)), LEAST_SEGMENT_BYTES);
+        let given = Options::new().segment_bytes(1 << 20);
+        assert_eq!(
+            given.volume_limit_bytes(Some(100 << 20)).segment_size(),
+            1 << 20
+        );
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Plan {
         let pool_bytes = u64::from(engine.pool.frames.count()) * PAGE_SIZE as u64;
         let stride = (pool_bytes / STRIDE_SHARE).clamp(STRIDE_BYTES.0, STRIDE_BYTES.1);
         if let Some(last) = self.images.values().max() {
-            let mut log = reader(&volume, area, superblock).until(Lsn(last.0 + 1));
+            let mut log = reader(&volume, &area, superblock).until(Lsn(last.0 + 1));
             loop {
                 let (images, more) = self.next_images(&mut log, stride)?;
                 install(runtime, images)?;
@@ -155,7 +155,7 @@ impl Plan {
                 }
             }
         }
-        let mut log = reader(&volume, area, superblock).until(self.end.lsn);
+        let mut log = reader(&volume, &area, superblock).until(self.end.lsn);
         let mut orphans = Vec::new();
         let mut applying = Vec::new();
         let mut more = true;

@@ -235,7 +235,7 @@ fn truncated_newer_and_foreign_volumes_are_told_apart() {
             error,
             Error::NewerFormat {
                 found: 9,
-                known: 1,
+                known: 2,
                 ..
             }
         ),

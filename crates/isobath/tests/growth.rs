@@ -324,3 +324,34 @@ fn a_store_keeps_its_limit_until_it_is_given_another() {
     store.close().unwrap();
     assert!(bytes(&path) > most(14 << 20));
 }
+
+#[test]
+fn three_quarters_of_a_small_limit_are_data() {
+    let limit = 100 << 20;
+    let options = Options::new()
+        .workers(1)
+        .pool_bytes(16 << 20)
+        .volume_limit_bytes(Some(limit))
+        .durability(Durability::None);
+    let device = Memory::new();
+    let store = Store::create_on_volume(device.volume(), &options).unwrap();
+    let small = device.len();
+    assert!(small <= 10 << 20, "{small} bytes for nothing");
+    let tree = store.create_tree("t").unwrap();
+    let mut data = 0;
+    for n in 0u64.. {
+        let key = n.swap_bytes().to_le_bytes();
+        match tree.insert(&key, &[n as u8; 480]) {
+            Ok(()) => data += 488,
+            Err(Error::VolumeFull { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(data >= 75_000_000, "{data} bytes in {limit}");
+    assert!(device.len() <= limit);
+    store.close().unwrap();
+    let store = Store::open_on_volume(device.volume(), &options).unwrap();
+    let tree = store.tree("t").unwrap();
+    assert_eq!(tree.range(..).count() as u64 * 488, data);
+    store.close().unwrap();
+}

@@ -209,6 +209,7 @@ fn one_case(
             Ok(lived) => stopped += u64::from(lived.has_ended),
             Err(problem) => return Err(kept(problem, directory)),
         }
+        keep_killed(directory.path())?;
         let history = journal::read(directory.path(), round, THREADS, known)?;
         sum.count(&history);
         if let Err(problem) = judge(&path, way, &records, &created, history, &mut sum) {
@@ -216,4 +217,17 @@ fn one_case(
         }
     }
     Ok((sum, stopped))
+}
+
+/// Copies the store and the journals as the kill has left them: judging opens the one and removes the others.
+fn keep_killed(directory: &Path) -> Result<(), Problem> {
+    let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let killed = directory.join("killed");
+    let files = std::fs::read_dir(directory).map_err(failed)?;
+    let files: Vec<_> = files.collect::<Result<_, _>>().map_err(failed)?;
+    std::fs::create_dir(&killed).map_err(failed)?;
+    for file in files {
+        std::fs::copy(file.path(), killed.join(file.file_name())).map_err(failed)?;
+    }
+    Ok(())
 }

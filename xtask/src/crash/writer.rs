@@ -121,10 +121,11 @@ impl Client<'_> {
             present,
         });
         self.note(&mut transaction)?;
+        // A removal that finds nothing changes and logs nothing: it makes nothing durable.
         let done = if present {
-            self.trees[tree].insert(name, &bytes)
+            self.trees[tree].insert(name, &bytes).map(|()| true)
         } else {
-            self.trees[tree].remove(name).map(|_| ())
+            self.trees[tree].remove(name)
         };
         self.answered(done)
     }
@@ -134,9 +135,10 @@ impl Client<'_> {
         noted.map_err(|error| format!("the journal: {error}"))
     }
 
-    fn answered(&mut self, done: Result<(), Error>) -> Result<(), Problem> {
+    /// Notes whether what was asked for has changed anything.
+    fn answered(&mut self, done: Result<bool, Error>) -> Result<(), Problem> {
         let committed = match done {
-            Ok(()) => true,
+            Ok(changed) => changed,
             Err(error) if error.is_retryable() => false,
             Err(error) => return Err(format!("a write failed: {error}")),
         };
@@ -202,7 +204,7 @@ impl Client<'_> {
             });
         }
         self.note(&mut noted)?;
-        let done = running.commit();
+        let done = running.commit().map(|()| true);
         self.answered(done)
     }
 }

@@ -185,6 +185,9 @@ impl Client<'_> {
         work: impl FnOnce(&mut Self) -> Result<(), Error>,
     ) -> Result<(), Stop> {
         let journal = |error: std::io::Error| Stop::Wrong(format!("the journal: {error}"));
+        // A removal that finds nothing logs nothing, and so makes nothing durable.
+        let changes = |write: &Write| write.present || self.want(u64::from(write.key.0)) != 0;
+        noted.durable &= noted.writes.iter().any(changes);
         self.journal.ask(noted).map_err(journal)?;
         let done = work(self);
         if let Err(error) = &done

@@ -76,6 +76,8 @@ pub(crate) struct Header {
     pub(crate) generation: u32,
     pub(crate) segment_bytes: u32,
     pub(crate) log_segments: u32,
+    /// Segments that the log may grow to; 0 where it does not.
+    pub(crate) log_most: u32,
     /// Seconds since 1970.
     pub(crate) created: u64,
 }
@@ -83,6 +85,16 @@ pub(crate) struct Header {
 const HEADER_PAYLOAD: usize = 80;
 
 impl Header {
+    /// Segments of a restored store's log that has `length` bytes at first. Where the log has grown after the backup had
+    /// begun, they may be more than it had then: a recovery needs some of the area for itself.
+    pub(super) fn restored_log(&self, length: u64) -> u32 {
+        let bytes = u64::from(self.log_segments) * u64::from(self.segment_bytes);
+        match length > bytes / 2 {
+            true => self.log_segments.max(self.log_most),
+            false => self.log_segments,
+        }
+    }
+
     fn encode(&self) -> [u8; HEADER_PAYLOAD] {
         let mut bytes = [0; HEADER_PAYLOAD];
         put_u32(&mut bytes, 0, BACKUP_FORMAT);
@@ -93,6 +105,7 @@ impl Header {
         put_u32(&mut bytes, 56, self.generation);
         put_u32(&mut bytes, 60, self.segment_bytes);
         put_u32(&mut bytes, 64, self.log_segments);
+        put_u32(&mut bytes, 68, self.log_most);
         put_u64(&mut bytes, 72, self.created);
         bytes
     }
@@ -123,6 +136,7 @@ impl Header {
             generation: get_u32(bytes, 56),
             segment_bytes: get_u32(bytes, 60),
             log_segments: get_u32(bytes, 64),
+            log_most: get_u32(bytes, 68),
             created: get_u64(bytes, 72),
         })
     }
@@ -626,5 +640,29 @@ impl Scratch {
             .map_err(failed("write", &self.path))?;
         self.entries = self.entries.max(id + 1);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restored_log_has_room_for_what_was_logged_while_it_grew() {
+        let header = |log_most| Header {
+            store_id: [0; 16],
+            id: [1; 16],
+            base: [0; 16],
+            generation: 0,
+            segment_bytes: 1 << 20,
+            log_segments: 4,
+            log_most,
+            created: 0,
+        };
+        let grows = header(256);
+        assert_eq!(Header::decode(&grows.encode()).unwrap(), grows);
+        let after = |header: Header, length| header.restored_log(length);
+        assert_eq!((after(grows, 2 << 20), after(grows, 3 << 20)), (4, 256));
+        assert_eq!(after(header(0), 4 << 20), 4);
     }
 }

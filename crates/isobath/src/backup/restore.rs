@@ -144,8 +144,9 @@ impl State {
             incarnation: get_u32(bytes, 24),
             promises: Vec::new(),
         };
-        let log_bytes = u64::from(file.header.log_segments) * u64::from(file.header.segment_bytes);
         let length = state.log_end.0.wrapping_sub(state.log_start.0);
+        let log_bytes =
+            u64::from(file.header.restored_log(length)) * u64::from(file.header.segment_bytes);
         let sound = state.log_start <= state.log_end
             && state.log_end.0.is_multiple_of(BLOCK)
             && length <= log_bytes;
@@ -255,7 +256,8 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     superblock.next_lsn = state.log_end.0;
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;
-    superblock.log_segments = header.log_segments;
+    superblock.log_segments = header.restored_log(state.log_end.0 - state.log_start.0);
+    superblock.log_most = header.log_most;
     superblock.incarnation = state.incarnation;
     superblock.log_start = state.log_start.0;
     superblock.log_incarnation = state.incarnation;

@@ -157,6 +157,10 @@ fn header(engine: &Engine, pass: &PassStart, base: Option<&BackupFile>) -> Resul
         log_segments: pass
             .log_bytes
             .div_ceil(u64::from(engine.config.segment_bytes)) as u32,
+        log_most: match engine.log.most_area_bytes() {
+            most if most > pass.log_bytes => (most / u64::from(engine.config.segment_bytes)) as u32,
+            _ => 0,
+        },
         created: now.map_or(0, |now| now.as_secs()),
     };
     if let Some(base) = base {
@@ -285,16 +289,18 @@ impl Taking<'_, '_> {
         round: u64,
     ) -> Result<Option<u64>, Error> {
         let engine = &self.runtime.engine;
-        let Some(area) = engine.log.area() else {
+        if !engine.log.is_on() {
             self.write_state(pass, pass.start)?;
             return Ok(Some(0));
-        };
+        }
         self.settle_records()?;
         let kept = self.runtime.run(|local| local.end_passes())?;
+        // Not before: should the log move to another area from here on, then behind what is copied.
+        let area = engine.log.area().ok_or(Error::Closed)?;
         let volume = engine.volume()?;
         let part = LogPart {
             volume: &volume,
-            area,
+            area: &area,
             pass,
             end: kept.end,
         };

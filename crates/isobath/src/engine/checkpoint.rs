@@ -271,6 +271,7 @@ pub(crate) fn write(
     if start >= engine.log.first() {
         next.log_incarnation = next.incarnation;
     }
+    let left = next.log_before.take_if(|(switch, _)| start.0 >= *switch);
     // All ids that have a word in the pages above.
     let high_water = engine.ids.lock().high_water();
     next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));
@@ -283,6 +284,9 @@ pub(crate) fn write(
     current.superblock = next;
     current.others = written;
     release(engine, current, dead.into_iter().chain(replaced));
+    if let Some((_, run)) = left {
+        engine.log_left(run);
+    }
     compact(engine, current);
     Counters::add(&engine.counters.checkpoints, 1);
     Ok(())
@@ -428,10 +432,7 @@ impl Engine {
     /// Whether the checkpointer should write a checkpoint now.
     pub(super) fn checkpoint_is_due(&self) -> bool {
         let since = self.checkpointed_at.load(Ordering::Relaxed);
-        let least = self
-            .log
-            .area()
-            .map_or(0, |area| area.bytes() / SHARE_BETWEEN);
+        let least = self.log.area_bytes() / SHARE_BETWEEN;
         let next = self.log.next().0;
         let wanted = self.log.checkpoint_wanted()
             && (next >= since + least
@@ -439,7 +440,7 @@ impl Engine {
                 || self.log.area_is_short());
         let begun = since.max(self.log.start().0);
         let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
-        (wanted || is_small)
+        (wanted || is_small || self.log_growth.wants_checkpoint())
             && self.checkpoint_makes_room()
             && !self.recovering.load(Ordering::Acquire)
             && self.poison.get().is_none()
@@ -473,17 +474,27 @@ impl Local {
     /// The checkpointer's life: writes checkpoints while the log grows.
     pub(super) fn checkpointer(&self) {
         let engine = &self.engine;
+        let mut larger = None;
         while !engine.stopping.load(Ordering::Acquire) {
             if !engine.checkpoint_is_due() {
+                if self.enlarge_log(&mut larger) {
+                    continue;
+                }
                 self.idle_checkpointer.set(Some(self.worker.task_id()));
                 self.worker.suspend();
                 continue;
             }
             // The older half: what was changed since will be changed again.
             let (start, next) = (engine.log.start(), engine.log.next());
-            let before = Lsn(start.0 + (next.0 - start.0) / 2);
+            let before = match engine.log_growth.wants_checkpoint() {
+                true => next,
+                false => Lsn(start.0 + (next.0 - start.0) / 2),
+            };
             match self.checkpoint(before) {
-                Ok(true) => engine.checkpointed_at.store(next.0, Ordering::Relaxed),
+                Ok(true) => {
+                    engine.checkpointed_at.store(next.0, Ordering::Relaxed);
+                    engine.want_larger_log();
+                }
                 // A backup has the right to write checkpoints, for a moment.
                 Ok(false) => self.worker.sleep_until(clock::now() + RETRY),
                 // The store is poisoned.

@@ -6,7 +6,7 @@ use isobath_io::VolumeError;
 
 use super::{Engine, FULL_PERCENT, GROW_LEAST, GROW_MOST};
 use crate::Error;
-use crate::pagestore::MAX_SEGMENTS;
+use crate::pagestore::{MAX_SEGMENTS, Run};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,6 +75,22 @@ impl Engine {
             return Ok(());
         }
         self.grow_locked(bytes)
+    }
+
+    /// Grows the volume by `count` segments and takes them for the log.
+    pub(super) fn grow_by_run(&self, count: u32) -> Result<Run, NotGrown> {
+        let _one_at_a_time = self.growth.one_at_a_time.lock();
+        self.writable().map_err(NotGrown::Failed)?;
+        let first = self.space.lock().segments();
+        self.extend_to(first.saturating_add(count))?;
+        let run = Run { first, count };
+        let mut space = self.space.lock();
+        space.grow(first + count);
+        let taken = space.adopt_run(run);
+        debug_assert!(taken, "new segments are free");
+        self.count_log_segments(count);
+        self.update_capacity(&space);
+        Ok(run)
     }
 
     /// For the holder of `one_at_a_time`.

@@ -359,7 +359,7 @@ impl Local {
             woke = true;
         }
         if self.idle_checkpointer.get().is_some()
-            && (stopping || self.engine.checkpoint_is_due())
+            && (stopping || self.engine.checkpoint_is_due() || self.engine.log_grows())
             && let Some(task) = self.idle_checkpointer.take()
         {
             self.worker.make_ready(task);

@@ -160,9 +160,8 @@ impl Local {
             return Ok(LogRoom::none());
         }
         if tier == Tier::Commit {
-            let limit = log.transaction_limit();
-            if bytes > limit {
-                return Err(Error::TransactionTooLarge { bytes, limit });
+            if bytes > log.transaction_limit_now() {
+                self.wait_for_larger_log(bytes)?;
             }
             if let Some(delay) = log.commit_delay() {
                 self.worker.sleep_until(clock::now() + delay);

@@ -145,7 +145,7 @@ fn read_log(volume: &Volume, engine: &Engine) -> (u64, Vec<(u64, u64)>) {
     let superblock = super::read_superblock(volume, &[]).unwrap();
     let (start, incarnation) = (Lsn(superblock.log_start), superblock.log_incarnation);
     let area = engine.log.area().unwrap();
-    let mut reader = Reader::new(volume, area, &STORE, start, incarnation);
+    let mut reader = Reader::new(volume, &area, &STORE, start, incarnation);
     let mut found = Vec::new();
     while let Some(entry) = reader.next().unwrap() {
         if entry.kind == Kind::Commit {

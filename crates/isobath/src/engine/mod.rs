@@ -15,6 +15,9 @@ mod fault;
 mod fault_tests;
 mod growth;
 mod local;
+mod log_growth;
+#[cfg(test)]
+mod log_growth_tests;
 mod logging;
 #[cfg(test)]
 mod logging_tests;
@@ -110,8 +113,10 @@ pub(crate) struct Config {
     pub(crate) log_segments: u32,
     /// What the superblock says of the path of a log on a device of its own.
     pub(crate) log_path: PathBuf,
-    /// A new store's log takes at most an eighth of its volume.
+    /// A new store's log takes at most a sixteenth of its volume.
     pub(crate) log_fits_volume: bool,
+    /// A new store's log begins small and grows to the size that is given.
+    pub(crate) log_grows: bool,
     /// The limit of the volume's bytes, where one was given, or none was asked for; else
     /// what the store says counts.
     pub(crate) limit_bytes: Option<Option<u64>>,
@@ -162,8 +167,9 @@ pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) pool: BufferPool,
     pub(crate) log: Log,
-    /// See [`dirty_logged`].
-    dirty_logged: usize,
+    /// See [`Engine::dirty_logged`].
+    dirty_log_bytes: usize,
+    log_growth: log_growth::LogGrowth,
     /// Taken out when the store closes, so that its files are free for others
     /// whatever handles remain.
     volume: Mutex<Option<Volume>>,
@@ -233,21 +239,24 @@ pub(crate) struct Parts {
     pub(crate) recovering: bool,
 }
 
-/// Dirty frames that the log has room to say the new places of: a record for each batch,
-/// in a flushed block of its own, and one more such flush before it (decision 0019).
-fn dirty_logged(log: &Log, config: &Config) -> usize {
+/// Bytes of log for the new place of one dirty page at worst: a record for each batch, in a flushed block of its own, and
+/// one more such flush before it (decision 0019).
+fn dirty_log_bytes(config: &Config) -> usize {
     let batch = writeback::BATCH.min(config.segment_bytes as usize / PAGE_SIZE);
-    let page = MAPPED_BYTES + 2 * PAGE_SIZE / batch.max(1);
-    log.area().map_or(usize::MAX, |area| {
-        (area.bytes() / DIRTY_LOG_SHARE) as usize / page
-    })
+    MAPPED_BYTES + 2 * PAGE_SIZE / batch.max(1)
 }
 
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
         let limit_segments = parts.current.superblock.limit_segments;
-        let dirty_logged = dirty_logged(&parts.log, &parts.config);
+        let log_segments = parts
+            .current
+            .superblock
+            .log_runs()
+            .map(|run| run.count)
+            .sum();
+        let dirty_log_bytes = dirty_log_bytes(&parts.config);
         let frames = parts.pool.frames.count();
         let transactions = Transactions::new(&parts.config, &parts.log);
         let changes = Changes::new(parts.pool.mapping.capacity());
@@ -262,7 +271,8 @@ impl Engine {
             config: parts.config,
             pool: parts.pool,
             log: parts.log,
-            dirty_logged,
+            dirty_log_bytes,
+            log_growth: log_growth::LogGrowth::new(log_segments),
             volume: Mutex::new(Some(parts.volume)),
             seqs: parts.seqs,
             space: Mutex::new(parts.space),
@@ -354,13 +364,27 @@ impl Engine {
         }
         let pages = self.allocated_bytes.load(Ordering::Relaxed) / PAGE_SIZE as u64;
         let spare = frames.saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
-        let useful = (SPARE_WORTH * spare).min(most).min(self.dirty_logged);
+        let logged = self.dirty_logged();
+        let useful = (SPARE_WORTH * spare).min(most).min(logged);
         useful.max(self.least_dirty_limit())
+    }
+
+    /// Dirty frames that the log has room to say the new places of.
+    fn dirty_logged(&self) -> usize {
+        if !self.log.is_on() {
+            return usize::MAX;
+        }
+        (self.log.area_bytes() / DIRTY_LOG_SHARE) as usize / self.dirty_log_bytes
     }
 
     /// The limit of a store that is larger than its pool.
     pub(super) fn least_dirty_limit(&self) -> usize {
-        (self.pool.frames.count() as usize / DIRTY_SHARE).max(8)
+        let share = self.pool.frames.count() as usize / DIRTY_SHARE;
+        // A log that has not grown yet has room for fewer.
+        let grows = self.log.area_bytes() < self.log.most_area_bytes();
+        share
+            .min(if grows { self.dirty_logged() } else { share })
+            .max(8)
     }
 
     /// Dirty frames above which they are written back.
@@ -446,7 +470,7 @@ impl Engine {
         // Beside the reserve, every stream has a segment open and the cleaner
         // wants some spare ones to work towards.
         let checkpoints = space.segments() / 250 + 2;
-        let log = self.config.log_segments;
+        let log = self.log_growth.segments();
         let kept =
             1 + log + checkpoints + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
         let usable = u64::from(space.segments().saturating_sub(kept));

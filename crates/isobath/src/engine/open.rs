@@ -17,7 +17,7 @@ use crate::log::{BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, seal_
 use crate::page::{Lsn, PAGE_SIZE, PageFault, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
-    Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords,
+    Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, Run,
     SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, footprint,
 };
 use crate::sync::HashMap;
@@ -85,8 +85,9 @@ pub(crate) fn create(
     let most = limits.min().unwrap_or(u64::MAX) / u64::from(segment_bytes);
     if config.log_fits_volume && config.log_segments > 0 {
         let least = LEAST_AREA_BYTES.div_ceil(u64::from(segment_bytes));
-        config.log_segments = config.log_segments.min((most / 8).max(least) as u32);
+        config.log_segments = config.log_segments.min((most / 16).max(least) as u32);
     }
+    let log_most = begin_log_small(&mut config);
     let first = FIRST_SEGMENTS + config.log_segments;
     if most < u64::from(first) {
         return Err(Error::BadOption {
@@ -102,6 +103,7 @@ pub(crate) fn create(
     volume.grow(u64::from(segments) * u64::from(segment_bytes))?;
     let mut superblock = Superblock::new(store_id, segment_bytes, segments);
     superblock.log_segments = config.log_segments;
+    superblock.log_most = log_most;
     superblock.log_device_bytes = log_device_bytes;
     superblock.log_path.clone_from(&config.log_path);
     superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), segment_bytes);
@@ -145,6 +147,7 @@ fn limit_segments(bytes: Option<u64>, segment_bytes: u32) -> u32 {
 fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     match log_area(superblock) {
         Some(area) if !config.read_only => Log::on(LogConfig {
+            most_bytes: u64::from(superblock.log_most) * u64::from(superblock.segment_bytes),
             area,
             store_id: superblock.store_id,
             start: Lsn(superblock.log_start),
@@ -162,11 +165,35 @@ pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
     if superblock.log_device_bytes > 0 {
         return apart::area(superblock.log_device_bytes);
     }
-    let segment = u64::from(superblock.segment_bytes);
-    LogArea::new(vec![(
-        segment,
-        segment * u64::from(superblock.log_segments),
-    )])
+    let now = Run {
+        first: superblock.log_first,
+        count: superblock.log_segments,
+    };
+    let area = area_of(now, superblock.segment_bytes)?;
+    match superblock.log_before {
+        Some((switch, before)) => {
+            let before = area_of(before, superblock.segment_bytes)?;
+            Some(area.growing_from(switch, before))
+        }
+        None => Some(area),
+    }
+}
+
+/// The area that consists of these segments.
+pub(super) fn area_of(run: Run, segment_bytes: u32) -> Option<LogArea> {
+    let segment = u64::from(segment_bytes);
+    let (offset, length) = (u64::from(run.first), u64::from(run.count));
+    LogArea::new(vec![(offset * segment, length * segment)])
+}
+
+/// Has a new store's log begin small where its size was not asked for; the segments that it may grow to, 0 for a log that
+/// does not grow.
+fn begin_log_small(config: &mut Config) -> u32 {
+    let least = LEAST_AREA_BYTES.div_ceil(u64::from(config.segment_bytes)) as u32;
+    if !config.log_grows || config.log_segments <= least {
+        return 0;
+    }
+    std::mem::replace(&mut config.log_segments, least)
 }
 
 /// Reads the newer of the two superblocks.
@@ -293,9 +320,13 @@ pub(crate) fn open(
     }
     let mapped = Mapped::of(&superblock, segments, high_water, &pool)?;
     let align = volume.logical_block();
-    let system = 1 + superblock.log_segments;
-    let mut space = Space::new(segments, segment_bytes, align, system, policy);
+    let mut space = Space::new(segments, segment_bytes, align, 1, policy);
     space.restore(&table, &mapped.live, mapped.chunk_bytes, &seqs);
+    for run in superblock.log_runs() {
+        if !space.adopt_run(run) {
+            return Err(misplaced(0, Address::new(run.first, 0, 0)));
+        }
+    }
     space.now = superblock.tick;
     // Above whatever a crash left in segments that nothing names.
     space.next_seq = superblock.next_segment_seq.max(newest_seq + 1) + u64::from(segments);
@@ -380,7 +411,7 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
         let superblock = &current.superblock;
         let incarnation = superblock.incarnation;
-        seal_tail(&volume, area, &superblock.store_id, end, incarnation).map_err(Error::Io)?;
+        seal_tail(&volume, &area, &superblock.store_id, end, incarnation).map_err(Error::Io)?;
     }
     Ok(())
 }
@@ -515,7 +546,7 @@ impl Mapped {
             let end = u64::from(address.offset()) + u64::from(address.length());
             let fits = end <= u64::from(superblock.segment_bytes)
                 && address.length() > 0
-                && address.segment() > superblock.log_segments;
+                && !superblock.is_reserved(address.segment());
             let Some(live) = live.get_mut(address.segment() as usize).filter(|_| fits) else {
                 return Err(misplaced(id.0, address));
             };

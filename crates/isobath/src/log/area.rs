@@ -15,6 +15,8 @@ pub(crate) struct LogArea {
     extents: Vec<(u64, u64)>,
     /// Position in the area at which each extent ends.
     ends: Vec<u64>,
+    /// The area that the log had before it grew, and the LSN, a whole block, below which it lies there.
+    before: Option<(u64, Box<LogArea>)>,
 }
 
 impl LogArea {
@@ -30,7 +32,40 @@ impl LogArea {
             total += length;
             ends.push(total);
         }
-        (total > 0).then_some(LogArea { extents, ends })
+        (total > 0).then_some(LogArea {
+            extents,
+            ends,
+            before: None,
+        })
+    }
+
+    /// This area from the LSN `switch` on, and `before` below it. What `before` has of an earlier one counts no more.
+    pub(crate) fn growing_from(mut self, switch: u64, mut before: LogArea) -> LogArea {
+        debug_assert!(switch.is_multiple_of(BLOCK));
+        before.before = None;
+        self.before = Some((switch, Box::new(before)));
+        self
+    }
+
+    /// This area alone.
+    pub(crate) fn without_before(&self) -> LogArea {
+        LogArea {
+            before: None,
+            ..self.clone()
+        }
+    }
+
+    /// Whether nothing lies in an earlier area.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.before.is_none()
+    }
+
+    /// The area that holds `lsn`, and where it ends to do so.
+    fn holding(&self, lsn: u64) -> (&LogArea, u64) {
+        match &self.before {
+            Some((switch, before)) if lsn < *switch => (before, *switch),
+            _ => (self, u64::MAX),
+        }
     }
 
     /// Bytes of the area.
@@ -40,19 +75,19 @@ impl LogArea {
 
     /// Where `length` bytes from `lsn` on lie: (volume offset, length), in order.
     pub(crate) fn pieces(&self, lsn: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
-        let total = self.bytes();
         let (mut at, end) = (lsn, lsn + length);
         std::iter::from_fn(move || {
             if at >= end {
                 return None;
             }
-            let position = at % total;
-            let index = self
+            let (area, until) = self.holding(at);
+            let position = at % area.bytes();
+            let index = area
                 .ends
                 .partition_point(|&extent_end| extent_end <= position);
-            let (offset, extent) = self.extents[index];
-            let within = position + extent - self.ends[index];
-            let count = (extent - within).min(end - at);
+            let (offset, extent) = area.extents[index];
+            let within = position + extent - area.ends[index];
+            let count = (extent - within).min(end.min(until) - at);
             at += count;
             Some((offset + within, count))
         })
@@ -125,6 +160,30 @@ mod tests {
                 .unwrap()
                 .bytes(),
             12288
+        );
+    }
+
+    #[test]
+    fn a_log_that_has_grown_lies_in_two_areas() {
+        let before = LogArea::new(vec![(1 << 20, 2 * BLOCK)]).unwrap();
+        let area = LogArea::new(vec![(2 << 20, 4 * BLOCK)]).unwrap();
+        let area = area.growing_from(7 * BLOCK, before);
+        assert_eq!(area.bytes(), 4 * BLOCK);
+        let found: Vec<_> = area.pieces(5 * BLOCK, 4 * BLOCK).collect();
+        let at = |base: u64, block: u64| base + block * BLOCK;
+        assert_eq!(
+            found,
+            [
+                (at(1 << 20, 1), BLOCK),
+                (at(1 << 20, 0), BLOCK),
+                (at(2 << 20, 3), BLOCK),
+                (at(2 << 20, 0), BLOCK),
+            ]
+        );
+        let alone = area.without_before();
+        assert_eq!(
+            alone.pieces(5 * BLOCK, BLOCK).next(),
+            Some((at(2 << 20, 1), BLOCK))
         );
     }
 

@@ -47,6 +47,8 @@ struct State {
     running: usize,
     /// End of the padding that was taken for the next flush.
     padded_to: u64,
+    /// Where flushes stop while the log moves to another area.
+    pause_at: Option<u64>,
 }
 
 /// Numbers of the log since the store was opened.
@@ -70,6 +72,8 @@ pub(super) struct Flushing {
     claimed: AtomicU64,
     durable: AtomicU64,
     running: AtomicUsize,
+    /// [`State::pause_at`] is set, and all before it is claimed.
+    paused: AtomicBool,
     failed: AtomicBool,
     overrun: AtomicBool,
     padding: AtomicU64,
@@ -86,11 +90,13 @@ impl Flushing {
                 flights: VecDeque::with_capacity(MOST_FLUSHES),
                 running: 0,
                 padded_to: next,
+                pause_at: None,
             }),
             wanted: AtomicU64::new(next),
             claimed: AtomicU64::new(next),
             durable: AtomicU64::new(next),
             running: AtomicUsize::new(0),
+            paused: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
             padding: AtomicU64::new(0),
@@ -143,6 +149,9 @@ impl Flushing {
         if self.overrun.load(Ordering::Relaxed) {
             return true;
         }
+        if self.paused.load(Ordering::SeqCst) {
+            return false;
+        }
         let claimed = self.claimed.load(Ordering::SeqCst);
         let wanted = self.wanted.load(Ordering::SeqCst) > claimed || (everything && next > claimed);
         wanted
@@ -150,6 +159,28 @@ impl Flushing {
                 self.running.load(Ordering::SeqCst),
                 next.saturating_sub(claimed),
             )
+    }
+
+    /// No flush goes beyond the answer until [`Flushing::go_on`].
+    pub(super) fn pause(&self) -> u64 {
+        let mut state = self.state.lock();
+        let claimed = self.claimed.load(Ordering::SeqCst);
+        // A flush whose padding was taken already goes on: its blocks are given.
+        let end = state.padded_to.max(claimed);
+        state.pause_at = Some(end);
+        self.paused.store(claimed >= end, Ordering::SeqCst);
+        end
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn go_on(&self) {
+        let mut state = self.state.lock();
+        state.pause_at = None;
+        self.paused.store(false, Ordering::SeqCst);
     }
 
     /// Takes the next flush. `pad` fills the log up to a whole block, and
@@ -186,6 +217,9 @@ impl Flushing {
             return self.give_up();
         }
         self.claimed.store(end, Ordering::SeqCst);
+        if state.pause_at.is_some_and(|at| end >= at) {
+            self.paused.store(true, Ordering::SeqCst);
+        }
         let flush = Flush { start, end };
         state.flights.push_back(Flight { flush, done: false });
         state.running += 1;

@@ -27,9 +27,11 @@ pub(crate) use rewrite::Rewriter;
 pub use room::MAX_TRANSACTION_BYTES;
 pub(crate) use room::{LogRoom, Need, Tier};
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::page::Lsn;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use flush::Flushing;
 use layout::{Header, Seed, Skip, body_checksum, record_bytes, skip_word};
@@ -48,6 +50,8 @@ pub(crate) const LEAST_AREA_BYTES: u64 = 4 << 20;
 pub(crate) struct LogConfig {
     /// Where it lies.
     pub(crate) area: LogArea,
+    /// Bytes that the area may grow to.
+    pub(crate) most_bytes: u64,
     /// Seeds the checksums, so that no other store's log is taken for this one's.
     pub(crate) store_id: [u8; 16],
     /// The oldest position that a recovery would read.
@@ -63,7 +67,10 @@ pub(crate) struct LogConfig {
 /// What a log that is kept consists of, beside the counter.
 struct On {
     ring: Ring,
-    area: LogArea,
+    area: Mutex<Arc<LogArea>>,
+    /// Bytes of the area: what records are measured by. It only grows.
+    area_bytes: AtomicU64,
+    most_bytes: u64,
     seed: Seed,
     incarnation: u32,
     /// Where this opening began.
@@ -128,14 +135,17 @@ impl Log {
         assert!(config.incarnation < INCARNATION_LIMIT, "too many openings");
         assert!(config.next.0.is_multiple_of(BLOCK) && config.next.0 > 0);
         assert!(config.start <= config.next);
-        let ring_bytes = (area_bytes / 8).clamp(LEAST_RING_BYTES, MOST_RING_BYTES);
+        let most_bytes = config.most_bytes.max(area_bytes);
+        let ring_bytes = (most_bytes / 8).clamp(LEAST_RING_BYTES, MOST_RING_BYTES);
         let ring_bytes = 1 << ring_bytes.ilog2();
         let next = config.next.0;
         Log {
             marks: Marks::new(next, config.writers),
             on: Some(Box::new(On {
                 ring: Ring::new(ring_bytes),
-                area: config.area,
+                area: Mutex::new(Arc::new(config.area)),
+                area_bytes: AtomicU64::new(area_bytes),
+                most_bytes,
                 seed: Seed::of(&config.store_id),
                 incarnation: config.incarnation,
                 first: next,
@@ -160,8 +170,51 @@ impl Log {
     }
 
     /// Where the log lies, if it is kept.
-    pub(crate) fn area(&self) -> Option<&LogArea> {
-        self.on.as_ref().map(|on| &on.area)
+    pub(crate) fn area(&self) -> Option<Arc<LogArea>> {
+        self.on.as_ref().map(|on| Arc::clone(&on.area.lock()))
+    }
+
+    /// Bytes of the area; none where nothing is kept.
+    pub(crate) fn area_bytes(&self) -> u64 {
+        self.on.as_ref().map_or(0, |on| on.area_bytes())
+    }
+
+    /// Bytes that the area may grow to.
+    pub(crate) fn most_area_bytes(&self) -> u64 {
+        self.on.as_ref().map_or(0, |on| on.most_bytes)
+    }
+
+    // ---- growing ------------------------------------------------------------
+
+    /// Stops flushes at the answer, the end of those that were begun: what lies behind it may go to another area.
+    /// Ends with [`Log::go_on_in`], or with the log's failure.
+    pub(crate) fn pause(&self) -> Lsn {
+        Lsn(self.on.as_ref().map_or(0, |on| on.flushing.pause()))
+    }
+
+    /// Flushes go on, from where they were stopped on in `area`, which is larger.
+    pub(crate) fn go_on_in(&self, area: LogArea) {
+        let Some(on) = &self.on else { return };
+        let bytes = area.bytes();
+        debug_assert!(bytes >= on.area_bytes());
+        *on.area.lock() = Arc::new(area);
+        on.area_bytes.store(bytes, Ordering::SeqCst);
+        on.flushing.go_on();
+        self.serve_rooms();
+    }
+
+    /// Whether flushes are stopped.
+    #[cfg(test)]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.on.as_ref().is_some_and(|on| on.flushing.is_paused())
+    }
+
+    /// No recovery needs what lies in the area that the log had before.
+    pub(crate) fn forget_area_before(&self) {
+        if let Some(on) = &self.on {
+            let mut area = on.area.lock();
+            *area = Arc::new(area.without_before());
+        }
     }
 
     /// Whether anything is kept.
@@ -307,9 +360,10 @@ impl Log {
             return Vec::new();
         };
         let mut writes = Vec::with_capacity(2);
+        let area = Arc::clone(&on.area.lock());
         for (lsn, memory, length) in on.ring.pieces(flush.start, flush.end) {
             let mut done = 0;
-            for (offset, count) in on.area.pieces(lsn, length) {
+            for (offset, count) in area.pieces(lsn, length) {
                 writes.push((offset, memory.wrapping_add(done), count as u32));
                 done += count as usize;
             }
@@ -361,9 +415,14 @@ impl Log {
 }
 
 impl On {
+    #[inline]
+    fn area_bytes(&self) -> u64 {
+        self.area_bytes.load(Ordering::Acquire)
+    }
+
     /// Bytes of the area up to which `tier` may fill it.
     fn most_of_area(&self, tier: Tier) -> u64 {
-        self.rooms.most_of_area(self.area.bytes(), tier)
+        self.rooms.most_of_area(self.area_bytes(), tier)
     }
 
     /// Whether the ring and the area have room up to `end`. If not, somebody has
@@ -372,7 +431,7 @@ impl On {
     #[inline]
     fn fits(&self, end: u64) -> bool {
         let fits = end - self.flushing.durable_hint() <= self.ring.bytes()
-            && end - self.rooms.start() <= self.area.bytes();
+            && end - self.rooms.start() <= self.area_bytes();
         if !fits {
             self.flushing.overrun();
         }

@@ -20,6 +20,9 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// and bulk loads do not count.
 pub const MAX_TRANSACTION_BYTES: u64 = 4 << 20;
 
+/// Share of the area that one transaction's record may take: one part in this many.
+const TRANSACTION_SHARE: u64 = 32;
+
 /// Whose need for room comes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tier {
@@ -179,14 +182,32 @@ fn take(held: &AtomicU64, used: u64, need: u64, most: u64) -> bool {
             .is_ok()
 }
 
+impl super::On {
+    fn transaction_limit(&self, area_bytes: u64) -> u64 {
+        let ring = self.ring.bytes() / 4;
+        let area = area_bytes / TRANSACTION_SHARE;
+        MAX_TRANSACTION_BYTES.min(ring).min(area)
+    }
+}
+
 impl Log {
-    /// Most bytes of one transaction's record.
+    /// Most bytes of one transaction's record, once the log has grown.
     pub(crate) fn transaction_limit(&self) -> u64 {
         self.on.as_ref().map_or(MAX_TRANSACTION_BYTES, |on| {
-            let ring = on.ring.bytes() / 4;
-            let area = on.area.bytes() / 32;
-            MAX_TRANSACTION_BYTES.min(ring).min(area)
+            on.transaction_limit(on.most_bytes)
         })
+    }
+
+    /// The same in the area that the log has now.
+    pub(crate) fn transaction_limit_now(&self) -> u64 {
+        self.on.as_ref().map_or(MAX_TRANSACTION_BYTES, |on| {
+            on.transaction_limit(on.area_bytes())
+        })
+    }
+
+    /// Bytes of the area that a transaction's record of `bytes` bytes needs.
+    pub(crate) fn area_for(bytes: u64) -> u64 {
+        bytes.saturating_mul(TRANSACTION_SHARE)
     }
 
     /// Takes room if there is enough; nothing waits before the caller unless it is more urgent.
@@ -323,7 +344,7 @@ impl Log {
     pub(crate) fn recovery_stretch(&self) -> u64 {
         self.on.as_ref().map_or(u64::MAX, |on| {
             let used = self.marks.next().saturating_sub(on.rooms.start());
-            let most = on.area.bytes() / 100 * RECOVERY_MOST;
+            let most = on.area_bytes() / 100 * RECOVERY_MOST;
             (most.saturating_sub(used) / STRETCH_SHARE).max(STRETCH_LEAST)
         })
     }
@@ -333,7 +354,7 @@ impl Log {
         self.on.as_ref().map_or(0, |on| {
             let used = self.marks.next().saturating_sub(on.rooms.start());
             let held = on.rooms.area_held.load(Ordering::Relaxed);
-            (used + held) * 10_000 / on.area.bytes()
+            (used + held) * 10_000 / on.area_bytes()
         })
     }
 
@@ -346,7 +367,7 @@ impl Log {
     pub(crate) fn checkpoint_wanted(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
             let used = self.marks.next().saturating_sub(on.rooms.start());
-            used * 100 >= on.area.bytes() * CHECKPOINT_PERCENT
+            used * 100 >= on.area_bytes() * CHECKPOINT_PERCENT
         })
     }
 

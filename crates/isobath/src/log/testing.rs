@@ -32,6 +32,7 @@ fn place() -> (Volume, LogArea) {
 fn config(area: &LogArea, start: u64, next: u64, incarnation: u32) -> LogConfig {
     LogConfig {
         area: area.clone(),
+        most_bytes: 0,
         store_id: STORE,
         start: Lsn(start),
         next: Lsn(next),

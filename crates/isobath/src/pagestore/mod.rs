@@ -22,7 +22,7 @@ pub(crate) use space::{
 };
 pub(crate) use summary::Entry;
 pub(crate) use superblock::{
-    ArrayRoot, FORMAT_VERSION, MOST_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, Superblock,
+    ArrayRoot, FORMAT_VERSION, MOST_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, Run, Superblock,
     Unreadable,
 };
 pub use trace::PageTrace;

@@ -10,7 +10,9 @@ use super::Address;
 use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
 
 /// The on-disk format that this engine writes.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// What it writes where nothing needs more: a log that lies behind segment 0 and does not grow.
+const FIRST_VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
 
 /// Byte offsets of the two superblocks in the volume, both in segment 0 however
@@ -66,8 +68,14 @@ pub(crate) struct Superblock {
     pub(crate) directory: ArrayRoot,
     /// What no record had confirmed when the checkpoint was written.
     pub(crate) promises: ArrayRoot,
-    /// Segments of the log area, which follow segment 0; none where nothing is logged.
+    /// Segments of the log area; none where nothing is logged.
     pub(crate) log_segments: u32,
+    /// The first of them.
+    pub(crate) log_first: u32,
+    /// Segments that the log may grow to; 0 where it does not.
+    pub(crate) log_most: u32,
+    /// Where the log lay before it grew, while a recovery needs that: what is below this LSN lies there.
+    pub(crate) log_before: Option<(u64, Run)>,
     /// Writers that have opened the store, this one included; what its log records carry.
     pub(crate) incarnation: u32,
     /// Where a recovery reads the log from.
@@ -103,8 +111,24 @@ pub(crate) enum Unreadable {
 
 const CHECKSUM: usize = 12;
 const LOG_PATH: usize = 192;
+/// Behind the path: where the log lies.
+const LOG_PLACE: usize = PAGE_SIZE - 32;
 /// Bytes of the longest path that a superblock has room for.
-pub(crate) const MOST_PATH_BYTES: usize = PAGE_SIZE - LOG_PATH;
+pub(crate) const MOST_PATH_BYTES: usize = LOG_PLACE - LOG_PATH;
+
+/// Neighbouring segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+impl Run {
+    /// Whether `segment` is one of them.
+    pub(crate) fn contains(self, segment: u32) -> bool {
+        (self.first..self.first.saturating_add(self.count)).contains(&segment)
+    }
+}
 
 impl Superblock {
     /// The first position of a new log.
@@ -128,6 +152,9 @@ impl Superblock {
             directory: empty,
             promises: empty,
             log_segments: 0,
+            log_first: 1,
+            log_most: 0,
+            log_before: None,
             incarnation: 1,
             log_start: Superblock::FIRST_LSN,
             log_incarnation: 1,
@@ -143,11 +170,33 @@ impl Superblock {
         self.log_segments > 0 || self.log_device_bytes > 0
     }
 
+    /// The segments of the log: those that it has and those that it had before.
+    pub(crate) fn log_runs(&self) -> impl Iterator<Item = Run> {
+        let now = Run {
+            first: self.log_first,
+            count: self.log_segments,
+        };
+        let before = self.log_before.map(|(_, run)| run);
+        std::iter::once(now)
+            .chain(before)
+            .filter(|run| run.count > 0)
+    }
+
+    /// Whether `segment` never holds pages: the superblocks' or the log's.
+    pub(crate) fn is_reserved(&self, segment: u32) -> bool {
+        segment == 0 || self.log_runs().any(|run| run.contains(segment))
+    }
+
+    fn version(&self) -> u32 {
+        let stays = self.log_first == 1 && self.log_most == 0 && self.log_before.is_none();
+        if stays { FIRST_VERSION } else { FORMAT_VERSION }
+    }
+
     /// The 4 KiB to write.
     pub(crate) fn encode(&self) -> [u8; PAGE_SIZE] {
         let mut bytes = [0; PAGE_SIZE];
         bytes[..8].copy_from_slice(MAGIC);
-        put_u32(&mut bytes, 8, FORMAT_VERSION);
+        put_u32(&mut bytes, 8, self.version());
         put_u64(&mut bytes, 16, self.sequence);
         bytes[24..40].copy_from_slice(&self.store_id);
         put_u32(&mut bytes, 40, PAGE_SIZE as u32);
@@ -175,6 +224,15 @@ impl Superblock {
         put_u32(&mut bytes, 184, path.len() as u32);
         put_u32(&mut bytes, 188, self.limit_segments);
         bytes[LOG_PATH..LOG_PATH + path.len()].copy_from_slice(path);
+        if self.version() > FIRST_VERSION {
+            put_u32(&mut bytes, LOG_PLACE, self.log_first);
+            put_u32(&mut bytes, LOG_PLACE + 4, self.log_most);
+            if let Some((switch, before)) = self.log_before {
+                put_u64(&mut bytes, LOG_PLACE + 8, switch);
+                put_u32(&mut bytes, LOG_PLACE + 16, before.first);
+                put_u32(&mut bytes, LOG_PLACE + 20, before.count);
+            }
+        }
         let sum = checksum(&bytes);
         put_u32(&mut bytes, CHECKSUM, sum);
         bytes
@@ -209,6 +267,16 @@ impl Superblock {
         let path_bytes = get_u32(bytes, 184) as usize;
         let path = bytes[LOG_PATH..].get(..path_bytes);
         let path = path.ok_or(Unreadable::Damaged)?;
+        let (mut log_first, mut log_most, mut log_before) = (1, 0, None);
+        if version > FIRST_VERSION {
+            log_first = get_u32(bytes, LOG_PLACE);
+            log_most = get_u32(bytes, LOG_PLACE + 4);
+            let before = Run {
+                first: get_u32(bytes, LOG_PLACE + 16),
+                count: get_u32(bytes, LOG_PLACE + 20),
+            };
+            log_before = (before.count > 0).then(|| (get_u64(bytes, LOG_PLACE + 8), before));
+        }
         let mut store_id = [0; 16];
         store_id.copy_from_slice(&bytes[24..40]);
         Ok(Superblock {
@@ -235,6 +303,9 @@ impl Superblock {
                 root: address(136)?,
             },
             log_segments: get_u32(bytes, 144),
+            log_first,
+            log_most,
+            log_before,
             incarnation: get_u32(bytes, 148),
             log_start: get_u64(bytes, 152),
             log_incarnation: get_u32(bytes, 160),
@@ -280,6 +351,9 @@ mod tests {
                 root: Address::new(4, 0, 4096),
             },
             log_segments: 10,
+            log_first: 20,
+            log_most: 40,
+            log_before: Some((8192, Run { first: 1, count: 5 })),
             incarnation: 11,
             log_start: 12,
             log_incarnation: 13,
@@ -295,10 +369,10 @@ mod tests {
             assert!(Superblock::decode(&bytes).is_err(), "byte {at}");
             bytes[at] ^= 1;
         }
-        bytes[8] = 2;
+        bytes[8] = 3;
         let newer = |matches| {
             Err(Unreadable::Newer {
-                version: 2,
+                version: 3,
                 matches,
             })
         };

@@ -1,0 +1,256 @@
+//! A log that grows: a larger area is made while the smaller one is in use, and then takes over
+//! (docs/decisions/0028).
+//!
+//! The order is what matters. The new area is on the volume, zeroed and durable, before a superblock names it; both
+//! superblocks name it before a record lies in it; and the old one is free once a checkpoint needs no record there.
+
+#![allow(unsafe_code)]
+
+use std::time::Duration;
+
+use isobath_io::{AlignedBuf, Io};
+
+use super::checkpoint::Via;
+use super::growth::NotGrown;
+use super::{Counters, Engine, Local};
+use crate::Error;
+use crate::canary::{self, Canary};
+use crate::log::Log;
+use crate::pagestore::{Run, SUPERBLOCK_OFFSETS};
+use crate::sched::clock;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Bytes that are zeroed at a time; between two such writes a checkpoint may begin.
+const FILL_BYTES: u64 = 256 << 10;
+/// A log is no longer than this, or than this many times the data, if a transaction does not need more.
+const SMALL_LOG: u64 = 16 << 20;
+const DATA_SHARE: u64 = 4;
+/// How long a transaction that waits for a larger log sleeps between two looks.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// How far the log has grown, and whether it should.
+pub(super) struct LogGrowth {
+    /// Segments of its area, of the one before it, and of one in the making.
+    segments: AtomicU32,
+    /// Bytes that the area should have at least.
+    wanted: AtomicU64,
+    /// The volume had no room, since the store was opened.
+    refused: AtomicBool,
+    /// A transaction waits for the log to leave the area that it had before.
+    checkpoint: AtomicBool,
+}
+
+impl LogGrowth {
+    pub(super) fn new(segments: u32) -> LogGrowth {
+        LogGrowth {
+            segments: AtomicU32::new(segments),
+            wanted: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
+            checkpoint: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a checkpoint is asked for that needs nothing of the log so far.
+    #[inline]
+    pub(super) fn wants_checkpoint(&self) -> bool {
+        self.checkpoint.load(Ordering::Relaxed)
+    }
+
+    /// Segments that the log has.
+    pub(super) fn segments(&self) -> u32 {
+        self.segments.load(Ordering::Relaxed)
+    }
+}
+
+/// A larger area in the making.
+pub(super) struct Larger {
+    run: Run,
+    /// Bytes that are zeroed.
+    filled: u64,
+}
+
+impl Engine {
+    /// A checkpoint was due: a log twice as long would need fewer, if the store is so large that it is worth the room.
+    pub(super) fn want_larger_log(&self) {
+        let double = 2 * self.log.area_bytes();
+        let data = self.allocated_bytes.load(Ordering::Relaxed);
+        self.log_growth.checkpoint.store(false, Ordering::Relaxed);
+        if double <= SMALL_LOG.max(DATA_SHARE * data) {
+            self.log_growth.wanted.fetch_max(double, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the log should grow, and may.
+    #[inline]
+    pub(super) fn log_grows(&self) -> bool {
+        let growth = &self.log_growth;
+        let bytes = self.log.area_bytes();
+        growth.wanted.load(Ordering::Relaxed) > bytes
+            && bytes < self.log.most_area_bytes()
+            && !growth.refused.load(Ordering::Relaxed)
+            && !self.recovering.load(Ordering::Acquire)
+            && self.poison.get().is_none()
+            && self.log.area().is_some_and(|area| area.is_alone())
+    }
+
+    /// A checkpoint needs nothing of the area that the log had before, which lay in `run`.
+    pub(super) fn log_left(&self, run: Run) {
+        self.log.forget_area_before();
+        self.log_growth
+            .segments
+            .fetch_sub(run.count, Ordering::Relaxed);
+        let mut space = self.space.lock();
+        space.release_run(run);
+        self.update_capacity(&space);
+        drop(space);
+        self.wake_all(&self.segment_waiters);
+    }
+
+    /// Segments for a larger area, at the volume's end; `None` where there is no room.
+    fn room_for_larger_log(&self) -> Result<Option<Larger>, Error> {
+        let segment = u64::from(self.config.segment_bytes);
+        let wanted = self.log_growth.wanted.load(Ordering::Relaxed);
+        let bytes = wanted.max(2 * self.log.area_bytes());
+        let bytes = bytes.min(self.log.most_area_bytes());
+        match self.grow_by_run(bytes.div_ceil(segment) as u32) {
+            Ok(run) => Ok(Some(Larger { run, filled: 0 })),
+            Err(NotGrown::NoRoom(_)) => {
+                self.log_growth.refused.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(NotGrown::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Counts the segments of a new area as the log's, before others can take them.
+    pub(super) fn count_log_segments(&self, count: u32) {
+        self.log_growth.segments.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+impl Local {
+    /// A step towards a larger log, if it should grow; `false` where there is nothing to do.
+    pub(super) fn enlarge_log(&self, larger: &mut Option<Larger>) -> bool {
+        if larger.is_none() && !self.engine.log_grows() {
+            return false;
+        }
+        let step = match larger {
+            None => self.engine.room_for_larger_log().map(|made| *larger = made),
+            Some(area) if !self.is_filled(area) => self.fill(area),
+            Some(area) => self.move_log(area.run).map(|moved| {
+                if moved {
+                    *larger = None;
+                }
+            }),
+        };
+        if let Err(error) = step {
+            self.engine.poison(error);
+            *larger = None;
+        }
+        true
+    }
+
+    fn bytes_of(&self, run: Run) -> u64 {
+        u64::from(run.count) * u64::from(self.engine.config.segment_bytes)
+    }
+
+    fn is_filled(&self, area: &Larger) -> bool {
+        area.filled >= self.bytes_of(area.run)
+    }
+
+    /// Zeroes the next part of the area, and makes all of it durable at its end.
+    fn fill(&self, area: &mut Larger) -> Result<(), Error> {
+        let length = FILL_BYTES.min(self.bytes_of(area.run) - area.filled);
+        let zeros = AlignedBuf::new(length as usize);
+        let start = u64::from(area.run.first) * u64::from(self.engine.config.segment_bytes);
+        let io = Io::write(start + area.filled, zeros.as_ptr(), length as u32, 0);
+        // SAFETY: the buffer is borrowed until `wait_io` returned.
+        unsafe { self.worker.start_io(io) };
+        self.worker.wait_io().map_err(Error::Io)?;
+        Counters::add(&self.engine.counters.bytes_written, length);
+        area.filled += length;
+        if self.is_filled(area) {
+            // SAFETY: a flush has no buffer.
+            unsafe { self.worker.start_io(Io::flush(0)) };
+            self.worker.wait_io().map_err(Error::Io)?;
+        }
+        Ok(())
+    }
+
+    /// Has the log go on in `run`; `false` while a backup has the right to write superblocks.
+    fn move_log(&self, run: Run) -> Result<bool, Error> {
+        let engine = &self.engine;
+        let Some(mut current) = engine.current.lock().take() else {
+            self.worker.sleep_until(clock::now() + RETRY);
+            return Ok(false);
+        };
+        let switch = engine.log.pause();
+        let mut next = current.superblock.clone();
+        let before = Run {
+            first: next.log_first,
+            count: next.log_segments,
+        };
+        next.log_before = Some((switch.0, before));
+        next.log_first = run.first;
+        next.log_segments = run.count;
+        next.segments = engine.space.lock().segments();
+        next.log_durable = engine.log.durable().0;
+        let area = super::open::log_area(&next);
+        let early = canary::sings(Canary::MoveLogEarly);
+        if let Some(area) = area.clone().filter(|_| early) {
+            engine.log.go_on_in(area);
+        }
+        // Both of them: were only one to name the new area and be corrupt later, the other would vouch for a log that
+        // ends where the old area was left.
+        let result = SUPERBLOCK_OFFSETS.iter().try_for_each(|_| {
+            next.sequence += 1;
+            Via::Task(self).superblock(&next)
+        });
+        if result.is_ok() {
+            current.superblock = next;
+        }
+        *engine.current.lock() = Some(current);
+        result?;
+        if let Some(area) = area.filter(|_| !early) {
+            engine.log.go_on_in(area);
+        }
+        engine.remotes.iter().for_each(|remote| remote.notify());
+        Ok(true)
+    }
+
+    /// Waits until the log has grown so far that a transaction's record of `bytes` bytes fits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TransactionTooLarge`]; [`Error::Poisoned`].
+    pub(super) fn wait_for_larger_log(&self, bytes: u64) -> Result<(), Error> {
+        let engine = &self.engine;
+        let too_large = |limit| Error::TransactionTooLarge { bytes, limit };
+        if bytes > engine.log.transaction_limit() {
+            return Err(too_large(engine.log.transaction_limit()));
+        }
+        let wanted = Log::area_for(bytes);
+        let since = clock::now();
+        // Bound: growth ends, or is refused.
+        while bytes > engine.log.transaction_limit_now() {
+            engine.writable()?;
+            if engine.log_growth.refused.load(Ordering::Relaxed) {
+                return Err(too_large(engine.log.transaction_limit_now()));
+            }
+            if engine
+                .log_growth
+                .wanted
+                .fetch_max(wanted, Ordering::Relaxed)
+                < wanted
+            {
+                engine.remotes.iter().for_each(|remote| remote.notify());
+            }
+            if engine.log.area().is_some_and(|area| !area.is_alone()) {
+                engine.log_growth.checkpoint.store(true, Ordering::Relaxed);
+            }
+            self.worker.sleep_until(clock::now() + RETRY);
+        }
+        engine.counters.stalled(clock::now() - since);
+        Ok(())
+    }
+}
