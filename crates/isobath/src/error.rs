@@ -206,7 +206,7 @@ pub enum Error {
     /// A task asked for its own store to be closed.
     #[error("a store cannot be closed inside one of its own tasks, for which closing waits")]
     CloseInTask,
-    /// A page could not be read from the drive.
+    /// A page, or a chunk of a large value, could not be read from the drive.
     #[error("page {page}{} at byte {offset} of the volume cannot be read: {source}", of_tree(tree.as_deref()))]
     PageRead {
         /// The page's id.
