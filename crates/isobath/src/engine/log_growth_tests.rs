@@ -11,7 +11,7 @@ use crate::{Options, Simulation, Small, Store};
 
 const TASKS: usize = 6;
 /// Images of the drive that are taken at most, from one seed.
-const IMAGES: usize = 14;
+const IMAGES: usize = 6;
 
 fn options() -> Options {
     Options::new()
