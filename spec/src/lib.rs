@@ -248,7 +248,7 @@ impl State {
         (!taken).then_some(spare)
     }
 
-    /// Changes a page by the record at `lsn` (`PageWriteGuard::changed`).
+    /// Changes a page by the record at `lsn` (`Exclusive::changed`).
     fn change(&mut self, page: usize, lsn: Lsn, content: u8, broken: Option<Rule>) {
         let older = lsn <= self.pages[page].version;
         let version = if older && broken != Some(Rule::VersionsGrow) {

@@ -18,6 +18,8 @@ use clap::Parser;
 enum Command {
     /// Run stores on a simulated drive that fails, and judge their answers
     Simulate(simulate::Args),
+    /// Plant known bugs one by one, and see whether each is found
+    Canaries(simulate::canaries::Args),
     /// Kill processes that write, and judge what they leave
     Crash(crash::Args),
     /// Have system calls of processes that write fail, and judge what they leave
@@ -37,6 +39,7 @@ enum Command {
 fn main() -> ExitCode {
     let passed = match Command::parse() {
         Command::Simulate(args) => simulate::campaign(&args),
+        Command::Canaries(args) => simulate::canaries::campaign(&args),
         Command::Crash(args) => crash::campaign(&args),
         Command::Syscalls(args) => crash::syscalls::campaign(&args),
         Command::Sequences(args) => sequences::campaign(&args),

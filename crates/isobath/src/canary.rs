@@ -1,14 +1,29 @@
 //! Known bugs, to be switched on: the simulator has to find each of them, or
 //! it proves nothing. Builds without simulations have none of this.
 
-/// A bug that a simulation can switch on for itself.
-#[cfg_attr(
-    not(any(test, feature = "simulation")),
-    allow(unreachable_pub, dead_code)
-)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Canary {
+macro_rules! canaries {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// A bug that a simulation can switch on for itself.
+        #[cfg_attr(
+            not(any(test, feature = "simulation")),
+            allow(unreachable_pub, dead_code)
+        )]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Canary {
+            $($(#[$doc])+ $name,)+
+        }
+
+        #[cfg(any(test, feature = "simulation"))]
+        impl Canary {
+            /// All of them.
+            pub const ALL: &[Canary] = &[$(Canary::$name,)+];
+        }
+    };
+}
+
+// Each has a row in the table of `cargo xtask canaries`, which says how it is found.
+canaries! {
     /// Pages read from the volume are not verified.
     SkipPageChecks,
     /// A commit is acknowledged before its record is durable.
@@ -75,15 +90,60 @@ pub enum Canary {
     UseIdsAgainAtOnce,
     /// Records go to the log's larger area before the superblocks name it.
     MoveLogEarly,
+    /// What a record frees is used again before the record is durable.
+    FreeEarly,
+    /// A tree is dropped without waiting for the commits in flight.
+    DropBesideCommits,
+    /// A batch of pages is written once the log is durable up to the oldest of them.
+    WriteAheadOfLeast,
+    /// The log's durable end passes a flush that is still in flight.
+    PassFlights,
+    /// Of two transactions that change a record, one that deletes it may commit second.
+    SkipDeleteValidation,
+    /// The torn end of a log is left as it is when a store is opened.
+    LeaveTornTail,
+    /// An opening keeps the log's epoch of the one before.
+    KeepEpoch,
+    /// A checkpoint lets go of the changes in pages that are being written.
+    IgnoreBatches,
+    /// A checkpoint lets go of changes whose mapping record is not durable.
+    IgnoreRecords,
+    /// A checkpoint lets go of commits that are logged and not applied.
+    IgnoreUnapplied,
+    /// A superblock does not wait for the log.
+    SuperblockBeforeLog,
+    /// What a record confirms stays provisional.
+    KeepConfirmed,
+    /// The cleaner installs an address over whichever is there.
+    RelocateBlindly,
 }
 
 #[cfg(any(test, feature = "simulation"))]
 thread_local! {
-    static ON: std::cell::Cell<Option<Canary>> = const { std::cell::Cell::new(None) };
+    static ON: std::cell::Cell<Option<Canary>> = std::cell::Cell::new(Canary::of_process());
 }
+
+/// The variable that names a bug which all stores of a process have, in all threads.
+#[cfg(any(test, feature = "simulation"))]
+const VARIABLE: &str = "ISOBATH_CANARY";
 
 #[cfg(any(test, feature = "simulation"))]
 impl Canary {
+    /// The name of this bug.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    /// The bug that the environment gives to all stores of this process.
+    fn of_process() -> Option<Canary> {
+        let name = std::env::var(VARIABLE).ok()?;
+        Canary::ALL
+            .iter()
+            .copied()
+            .find(|canary| canary.name() == name)
+    }
+
     /// Switches this bug, and no other, on for the stores that this thread
     /// simulates.
     pub fn switch_on(self) {

@@ -58,6 +58,20 @@ pub(crate) fn most_pages(full: u64) -> u64 {
     full
 }
 
+/// Segments that a checkpoint may need in a volume of `segments`, where it is `full`
+/// elsewhere. A segment of a simulation has 16 pages, each with a word.
+#[inline(always)]
+pub(crate) fn checkpoint_segments(segments: u32, full: u32) -> u32 {
+    #[cfg(any(test, feature = "simulation"))]
+    if let Some(words) = CHOSEN.get().words_per_page {
+        // Words of pages and segments, directory and what they replace.
+        let words = words.clamp(4, u64::from(u32::MAX)) as u32;
+        return full.max(3 * segments / words + 2);
+    }
+    let _ = segments;
+    full
+}
+
 /// Bytes of log after which a simulation wants a checkpoint.
 #[inline(always)]
 pub(crate) fn checkpoint_bytes() -> Option<u64> {

@@ -629,7 +629,9 @@ fn drop_in_task(local: &Local, name: &str, tree: &TreeState) -> Result<(), Error
     let closed = tree.gate.close_to_drop(wait)?.ok_or_else(missing)?;
     // Commits that have not seen the mark come to their ends; of a commit and this, one
     // sees the other.
-    engine.transactions.tracker.drain(false, wait)?;
+    if !canary::sings(Canary::DropBesideCommits) {
+        engine.transactions.tracker.drain(false, wait)?;
+    }
     match catalog::remove_name(local, name, tree.tree) {
         Ok(was_there) => {
             closed.drop_tree();
@@ -679,6 +681,10 @@ impl Closer {
             .writable()
             .and(flushed)
             .and_then(|()| engine.last_checkpoint());
+        #[cfg(any(test, feature = "simulation"))]
+        if self.runtime.is_simulated() {
+            engine.note_layout();
+        }
         engine.release();
         closed
     }

@@ -9,8 +9,8 @@ use std::io::Read;
 use std::sync::Arc;
 
 use common::{LOG, Model, Random, assert_sound, bytes_of, contents, image, key, tiny, value};
-use isobath::{Error, Options, Simulation, Store, Volume};
-use isobath_io::{FaultDevice, FaultPlan};
+use isobath::{Durability, Error, Options, Simulation, Store, TransactionOptions, Volume};
+use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 const LENGTHS: [usize; 8] = [0, 40, 1700, 4064, 4100, 9000, 30_000, 150_000];
 
@@ -188,6 +188,37 @@ fn a_failed_append_takes_nothing_and_can_be_repeated() {
     assert_lasts(&image(&device), &trees);
     simulation.close().unwrap();
     assert_lasts(&device, &trees);
+}
+
+#[test]
+fn a_removed_value_stays_until_its_removal_is_durable() {
+    let options = options().durability(Durability::None);
+    let (device, simulation) = create(FaultPlan::new(1), &options);
+    let store = simulation.store();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..12 {
+        tree.insert(&key(n), &value(n, 60_000)).unwrap();
+    }
+    let synced = TransactionOptions::new().durability(Durability::Synced);
+    let mut last = store.begin_with(synced).unwrap();
+    last.insert(&tree, b"last", b"is durable").unwrap();
+    last.commit().unwrap();
+    for n in 0..12 {
+        assert!(tree.remove(&key(n)).unwrap());
+    }
+    for n in 100..108 {
+        tree.insert(&key(n), &value(n, 60_000)).unwrap();
+    }
+    // The removals are in the log's memory only.
+    let cut = device.crash_image(Survivors::Executed, 1);
+    drop(tree);
+    simulation.close().unwrap();
+    let simulation = open(&cut, &options, 2);
+    let tree = simulation.store().tree("t").unwrap();
+    for n in 0..12 {
+        assert_eq!(tree.get(&key(n)).unwrap(), Some(value(n, 60_000)), "{n}");
+    }
+    assert_sound(simulation.store(), None);
 }
 
 /// Chunks that a writer gave back belong to others, although the writer goes on.

@@ -104,9 +104,11 @@ fn stores_pass_with_switches_of_every_kind() {
 }
 
 /// Sends tasks to workers that send more; whether all of them ran.
-fn mail(seed: u64, how: Option<How>) -> Result<u64, Stuck> {
+fn mail(seed: u64, how: Option<How>, canary: Option<Canary>) -> Result<u64, Stuck> {
     let work = move || {
-        Canary::ClearMailLate.switch_on();
+        if let Some(canary) = canary {
+            canary.switch_on();
+        }
         if let Some(how) = how {
             Switches::new(how).switch_on();
         }
@@ -134,12 +136,19 @@ fn mail(seed: u64, how: Option<How>) -> Result<u64, Stuck> {
     std::thread::spawn(work).join().unwrap()
 }
 
+const OFTEN: How = How::EveryPlace {
+    rate: 0.2,
+    most_steps: 8,
+};
+
+#[test]
+fn every_task_runs_however_workers_are_interrupted() {
+    assert!((0..40).all(|seed| mail(seed, Some(OFTEN), None).is_ok()));
+}
+
 #[test]
 fn a_lost_wakeup_is_found_by_switches_alone() {
-    let how = How::EveryPlace {
-        rate: 0.2,
-        most_steps: 8,
-    };
-    assert!((0..40).all(|seed| mail(seed, None).is_ok()));
-    assert!((0..40).any(|seed| mail(seed, Some(how.clone())).is_err()));
+    let late = Some(Canary::ClearMailLate);
+    assert!((0..40).all(|seed| mail(seed, None, late).is_ok()));
+    assert!((0..40).any(|seed| mail(seed, Some(OFTEN), late).is_err()));
 }

@@ -186,6 +186,8 @@ impl Checker<'_> {
         let mut edges = Vec::new();
         let mut lost = Vec::new();
         for (&key, chain) in &self.versions.chains {
+            // Where something was removed, several absences look alike.
+            let one_absence = chain.items[1..].iter().all(|item| item.present);
             for (item, later) in chain.items.iter().zip(&chain.after) {
                 for &next in later {
                     let (Some(from), Some(to)) = (item.writer, chain.items[next].writer) else {
@@ -201,6 +203,7 @@ impl Checker<'_> {
                 let updaters: Vec<usize> = later
                     .iter()
                     .filter_map(|&next| chain.items[next].writer)
+                    .filter(|_| item.version != 0 || one_absence)
                     .filter(|&writer| self.updates(writer, key, item.version))
                     .collect();
                 if let [first, second, ..] = updaters[..] {

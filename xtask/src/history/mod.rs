@@ -178,6 +178,17 @@ impl History {
         cut.clock = instant;
         cut
     }
+
+    /// The history of a copy that was begun at `began` and is complete now: what was acknowledged
+    /// before is in it, and of what came meanwhile all up to some instant.
+    pub(crate) fn copied(&self, began: u64) -> History {
+        let mut copy = self.until(self.clock);
+        copy.shown_late = false;
+        for transaction in &mut copy.transactions {
+            transaction.durable = transaction.end < began;
+        }
+        copy
+    }
 }
 
 /// What no correct store could have done.

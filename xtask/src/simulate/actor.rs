@@ -39,6 +39,9 @@ pub(super) struct Actor {
     /// Much of the work is about the passing tree.
     pub(super) drops: bool,
     pub(super) more: More,
+    /// Large values that this client only adds, and the trees of others that it has visited.
+    pub(super) to_grow: Vec<Key>,
+    pub(super) visited: BTreeMap<usize, Tree>,
     /// Snapshots that it looks at now and then, and their numbers in the history.
     pub(super) held: Vec<(usize, Snapshot)>,
 }
@@ -47,6 +50,7 @@ impl Actor {
     /// Works until it has done `operations` or is told to stop.
     pub(super) fn run(mut self, operations: u64) {
         for _ in 0..operations {
+            self.recorder.rest();
             if self.recorder.is_stopped() || !self.hold_snapshots() || !self.step() {
                 break;
             }
@@ -58,6 +62,13 @@ impl Actor {
 
     /// One operation; `false` if there is no point in another one.
     fn step(&mut self) -> bool {
+        if let Some(key) = self.to_grow.pop() {
+            let length = self.random.one_of(&[3000, 4000, 6000]);
+            return self.add(key, length);
+        }
+        if self.passing.is_none() && self.more.visits > 0 && self.random.chance(self.more.visits) {
+            return self.visit();
+        }
         if self.drops && self.passing.is_some() && self.random.chance(50) {
             return self.pass();
         }
@@ -101,6 +112,8 @@ impl Actor {
     pub(super) fn length(&mut self) -> usize {
         if self.large_values && self.random.chance(6) {
             self.random.one_of(&LARGE)
+        } else if self.more.wide {
+            self.random.one_of(&LENGTHS[4..6])
         } else {
             self.random.one_of(&LENGTHS)
         }
@@ -157,6 +170,24 @@ impl Actor {
                 true
             }
             Err(error) => self.failed(at, &error, doing),
+        }
+    }
+
+    fn add(&mut self, key: Key, length: usize) -> bool {
+        let version = self.recorder.version();
+        let universe = Arc::clone(&self.recorder.universe);
+        let (tree, bytes) = universe.record(key);
+        let at = self.begin_single(&[Write {
+            key,
+            version,
+            present: true,
+        }]);
+        match self.trees[tree].insert(bytes, &value(version, length)) {
+            Ok(()) => {
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => self.failed(at, &error, "adding"),
         }
     }
 

@@ -2,13 +2,24 @@
 
 use std::sync::Arc;
 
-use isobath::{Canary, Simulation, Small};
+use isobath::{Canary, Simulation, Small, Volume};
 use isobath_io::{FaultDevice, Survivors};
 
 use super::exhaustive::recovered;
 use super::plan::Scenario;
 use super::recorder::Recorder;
 use super::run::{Failure, Run, message};
+
+/// Steps within which clients come to the end of their operations, and the store to rest.
+const MOST_STEPS: u64 = 100_000;
+/// Times that a store is asked to come to rest.
+const MOST_RESTS: usize = 20;
+
+/// Whether what is on the drive is looked at.
+pub(super) fn looks_beside(scenario: &Scenario) -> bool {
+    let faults = &scenario.faults;
+    scenario.log && scenario.more.beside > 0 && faults.io.is_none() && faults.damage.is_none()
+}
 
 /// When a round looks at what is on the drive: after each checkpoint, until it
 /// has looked often enough.
@@ -19,10 +30,8 @@ pub(super) struct Beside {
 
 impl Beside {
     pub(super) fn new(scenario: &Scenario) -> Beside {
-        let faults = &scenario.faults;
-        let spoils = faults.io.is_some() || faults.damage.is_some();
         Beside {
-            left: if scenario.log && !spoils {
+            left: if looks_beside(scenario) {
                 scenario.more.beside
             } else {
                 0
@@ -45,6 +54,60 @@ impl Beside {
 }
 
 impl Run {
+    /// Opens what is on the drive beside the running store; every other time clients rest
+    /// meanwhile, and it has to be in every word what the store says of itself.
+    pub(super) fn look(
+        &mut self,
+        simulation: &mut Simulation,
+        device: &Arc<FaultDevice>,
+        recorder: &Recorder,
+        at_rest: &dyn Fn() -> bool,
+    ) -> Result<(), Failure> {
+        if self.report.beside.is_multiple_of(2) {
+            recorder.pause(true);
+            let problems = self.compare_words(simulation, device, at_rest);
+            recorder.pause(false);
+            let problems = problems?;
+            if !problems.is_empty() {
+                return Err(Failure { problems });
+            }
+        }
+        if device.is_off() {
+            return Ok(());
+        }
+        self.compare_beside(device, recorder)
+    }
+
+    fn compare_words(
+        &mut self,
+        simulation: &mut Simulation,
+        device: &Arc<FaultDevice>,
+        at_rest: &dyn Fn() -> bool,
+    ) -> Result<Vec<String>, Failure> {
+        for _ in 0..MOST_STEPS {
+            if at_rest() || device.is_off() {
+                break;
+            }
+            simulation.step();
+        }
+        for _ in 0..MOST_RESTS {
+            if !at_rest() || device.is_off() {
+                break;
+            }
+            let rests = simulation.come_to_rest();
+            if device.is_off() || !rests.map_err(|error| Failure::of(error.to_string()))? {
+                continue;
+            }
+            let plan = self.scenario.device(400 + self.report.beside);
+            let image = device.crash_image_with(Survivors::None, 0, plan);
+            let volume = Volume::from_device(image);
+            let compared = simulation.compare(volume, &self.scenario.options());
+            self.report.compared += 1;
+            return compared.map_err(|error| Failure::of(format!("opening: {error}")));
+        }
+        Ok(Vec::new())
+    }
+
     /// Opens what a power cut would leave on the drive now, finds in it what a
     /// recovery has to find, and checks it.
     pub(super) fn compare_beside(

@@ -2,13 +2,15 @@
 //! draws: and whether any correct store could have answered so.
 
 mod actor;
+mod backups;
 mod beside;
-mod canary;
+pub(crate) mod canaries;
 mod every_place;
 mod exhaustive;
 mod passing;
 pub(crate) mod plan;
 mod recorder;
+mod reopen;
 mod run;
 pub(crate) mod state;
 mod switching;
@@ -16,9 +18,8 @@ mod transact;
 
 use std::time::{Duration, Instant};
 
-use canary::{KNOWN, Known};
 use isobath::Canary;
-use plan::{FaultKind, Scenario};
+use plan::{FaultKind, Scenario, Shape};
 use run::{Failure, Report, run};
 use switching::Wanted;
 
@@ -52,9 +53,9 @@ pub(crate) struct Args {
     /// With --exhaustive: cut every n-th recovery at each of its I/Os
     #[arg(long, default_value_t = 16)]
     interrupt_every: u64,
-    /// Switch on a known bug, which must be found; `all` tries each of them
-    #[arg(long, value_name = "NAME")]
-    canary: Option<String>,
+    /// What seeds are about; without it, and without switches, they do what they have always done
+    #[arg(long, value_enum)]
+    shape: Option<Shape>,
     /// Which seeds interrupt workers between two accesses to what they share
     #[arg(long, value_enum, default_value = "drawn")]
     switches: Wanted,
@@ -78,29 +79,13 @@ impl Args {
 
 /// Runs the campaign; whether every seed passed.
 pub(crate) fn campaign(args: &Args) -> bool {
-    match &args.canary {
-        Some(name) => canaries(name),
-        None if args.exhaustive => exhaustive(args),
-        None if args.every_place.is_some() => every_place(args),
-        None => seeds(args),
+    if args.exhaustive {
+        exhaustive(args)
+    } else if args.every_place.is_some() {
+        every_place(args)
+    } else {
+        seeds(args)
     }
-}
-
-/// Looks for known bugs; whether all were found.
-fn canaries(name: &str) -> bool {
-    if name == "all" {
-        let missed = KNOWN.iter().filter(|known| !known.hunt()).count();
-        return missed == 0;
-    }
-    let Some(known) = Known::named(name) else {
-        let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
-        println!(
-            "no known bug has the name {name:?}; there are all, {}",
-            names.join(", ")
-        );
-        return false;
-    };
-    known.hunt()
 }
 
 impl Args {
@@ -164,9 +149,11 @@ fn seeds(args: &Args) -> bool {
         }
         let mut scenario = Scenario::draw(seed, &kinds);
         scenario.operations *= args.scale.max(1);
-        if args.switches != Wanted::Off {
-            scenario = scenario.with_more();
-        }
+        scenario = scenario.shaped(match args.shape {
+            Some(shape) => shape,
+            None if args.switches == Wanted::Off => Shape::Drawn,
+            None => Shape::More,
+        });
         if args.seed.is_some() {
             println!("{scenario:#?}");
         }
@@ -283,6 +270,8 @@ impl Totals {
         sum.interruptions += report.interruptions;
         sum.checks += report.checks;
         sum.beside += report.beside;
+        sum.compared += report.compared;
+        sum.backups += report.backups;
         sum.refused += report.refused;
         sum.unreadable += report.unreadable;
         for (name, count) in &report.errors {
@@ -303,7 +292,7 @@ impl Totals {
         println!(
             "{} operations, {} I/Os, {} power cuts and {} more during recovery, {} checks, \
              {} runs ended by detected damage, {} records unreadable, {} switches, \
-             {} stores opened beside",
+             {} stores opened beside, {} of them compared word by word, {} backups restored",
             sum.operations,
             sum.ios,
             sum.crashes,
@@ -312,7 +301,9 @@ impl Totals {
             sum.refused,
             sum.unreadable,
             self.switches,
-            sum.beside
+            sum.beside,
+            sum.compared,
+            sum.backups
         );
         println!("expected errors: {:?}", sum.errors);
         if !self.failed.is_empty() {

@@ -9,7 +9,7 @@ use super::actor::{Actor, LARGE};
 use super::recorder::Meaning;
 use super::run::tree_id;
 use crate::data::value;
-use crate::history::{Key, Outcome, Version, Write};
+use crate::history::{Key, Level, Outcome, Version, Write};
 
 /// A tree that comes and goes.
 pub(super) struct Passing {
@@ -29,6 +29,8 @@ impl Actor {
             self.drop_tree(&mut passing)
         } else if self.random.chance(self.more.loads) {
             self.load(&mut passing)
+        } else if self.more.deletes && self.random.chance(30) {
+            self.take_last(&mut passing)
         } else {
             self.fill(&mut passing)
         };
@@ -70,7 +72,12 @@ impl Actor {
         let universe = Arc::clone(&self.recorder.universe);
         let tree = &universe.trees[passing.index];
         let mut removed = vec![tree.existence];
-        removed.extend(passing.present.keys());
+        if self.more.visits > 0 {
+            // Others may have put any.
+            removed.extend(tree.keys.values());
+        } else {
+            removed.extend(passing.present.keys());
+        }
         let writes: Vec<Write> = removed
             .into_iter()
             .map(|key| Write {
@@ -127,6 +134,95 @@ impl Actor {
                 passing.present.insert(key, version);
                 self.failed(at, &error, "filling a tree")
             }
+        }
+    }
+
+    /// Removes the last record, so that a load may come there.
+    fn take_last(&mut self, passing: &mut Passing) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let keys = &universe.trees[passing.index].keys;
+        let mut present = keys.values().rev();
+        let Some(&key) = present.find(|key| passing.present.contains_key(key)) else {
+            return true;
+        };
+        let tree = match self.open_passing(passing) {
+            Ok(tree) => tree,
+            Err(go_on) => return go_on,
+        };
+        let at = self.begin_single(&[Write {
+            key,
+            version: self.recorder.version(),
+            present: false,
+        }]);
+        match tree.remove(universe.record(key).1) {
+            Ok(existed) => {
+                passing.present.remove(&key);
+                if !existed {
+                    self.recorder.found_nothing(at, key);
+                }
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => self.failed(at, &error, "removing the last record"),
+        }
+    }
+
+    /// Uses the tree of another client, which may drop it at any time. Handles are kept:
+    /// those of a tree that is gone must say so.
+    pub(super) fn visit(&mut self) -> bool {
+        let universe = Arc::clone(&self.recorder.universe);
+        let first = universe.trees.len() - self.more.passing;
+        let index = first + self.random.below(self.more.passing as u64) as usize;
+        let kept = self.visited.get(&index).cloned();
+        let tree = match kept.filter(|_| self.random.chance(70)) {
+            Some(tree) => tree,
+            None => match self.store.tree(&universe.trees[index].name) {
+                Ok(tree) => {
+                    self.visited.insert(index, tree.clone());
+                    tree
+                }
+                Err(Error::NoSuchTree { .. }) => return true,
+                Err(error) => return self.recorder.meaning(&error, "visiting") != Meaning::Over,
+            },
+        };
+        let keys: Vec<Key> = universe.trees[index].keys.values().copied().collect();
+        let key = self.random.one_of(&keys);
+        let bytes = universe.record(key).1;
+        let what = self.random.below(100);
+        let at = if what < 30 {
+            self.recorder.begin(Level::Single)
+        } else {
+            let version = self.recorder.version();
+            let present = what < 80;
+            self.begin_single(&[Write {
+                key,
+                version,
+                present,
+            }])
+        };
+        let done = match what {
+            0..30 => tree.get(bytes).map(|found| {
+                if let Some(seen) = self.recorder.seen(key, found.as_deref()) {
+                    self.recorder.read(at, key, seen);
+                }
+            }),
+            30..80 => {
+                let version = self.recorder.writes_of(at)[0].version;
+                let length = self.passing_length();
+                tree.insert(bytes, &value(version, length))
+            }
+            _ => tree.remove(bytes).map(|existed| {
+                if !existed {
+                    self.recorder.found_nothing(at, key);
+                }
+            }),
+        };
+        match done {
+            Ok(()) => {
+                self.recorder.end(at, Outcome::Committed);
+                true
+            }
+            Err(error) => self.failed(at, &error, "visiting"),
         }
     }
 

@@ -65,6 +65,40 @@ pub(crate) struct Faults {
     pub(crate) full: bool,
 }
 
+/// What a campaign is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Shape {
+    /// What seeds have always done.
+    Drawn,
+    /// That, and what they did not always do.
+    More,
+    /// Clients that add large values while small checkpoints are written.
+    Growing,
+    /// Many short rounds, whose power is cut.
+    Restless,
+    /// More of them, each with a few operations.
+    Brief,
+    /// Backups, one after another.
+    Copied,
+    /// A volume that is hardly larger than what it holds, and so is cleaned all the time.
+    Crowded,
+}
+
+impl Shape {
+    /// What to call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Shape::Drawn => "drawn",
+            Shape::More => "more",
+            Shape::Growing => "growing",
+            Shape::Restless => "restless",
+            Shape::Brief => "brief",
+            Shape::Copied => "copied",
+            Shape::Crowded => "crowded",
+        }
+    }
+}
+
 /// Everything that a seed decides before it runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
@@ -113,6 +147,20 @@ pub(crate) struct More {
     pub(crate) beside: u64,
     /// Sizes that make tables and logs come round soon.
     pub(crate) small: Small,
+    /// Of a hundred operations of a client without such a tree, those on the trees of others.
+    pub(crate) visits: u64,
+    /// Transactions remove what they have read.
+    pub(crate) deletes: bool,
+    /// Clients that only add large values.
+    pub(crate) growers: u64,
+    /// Values are as long as fit into leaves.
+    pub(crate) wide: bool,
+    /// Of a hundred I/Os, those that are slow.
+    pub(crate) slow: u32,
+    /// Backups in each round, at most.
+    pub(crate) backups: u64,
+    /// The power goes within so many steps, each as likely as the others.
+    pub(crate) cut_within: Option<u64>,
 }
 
 impl Default for More {
@@ -126,6 +174,13 @@ impl Default for More {
                 words_per_page: None,
                 checkpoint_bytes: None,
             },
+            visits: 0,
+            deletes: false,
+            growers: 0,
+            wide: false,
+            slow: 1,
+            backups: 0,
+            cut_within: None,
         }
     }
 }
@@ -146,6 +201,13 @@ impl More {
                     Some(64 << 10),
                 ]),
             },
+            visits: random.one_of(&[0, 10, 30]),
+            deletes: random.chance(50),
+            growers: random.one_of(&[0, 0, 1]),
+            wide: false,
+            slow: 1,
+            backups: random.one_of(&[0, 0, 0, 2]),
+            cut_within: None,
         }
     }
 }
@@ -211,15 +273,136 @@ impl Scenario {
         let mut random = Random::new(self.seed ^ 0x6d6f_7265);
         self.more = More::draw(&mut random);
         self.more.passing = self.more.passing.min(self.actors as usize);
+        self.more.growers = self.more.growers.min(self.actors - 1);
+        if !self.log || self.faults.io.is_some() || self.faults.damage.is_some() || self.faults.full
+        {
+            // Where reading or writing fails, so does a backup.
+            self.more.backups = 0;
+        }
         if self.limit_bytes.is_some() {
             // A volume keeps room for checkpoints whose pages are full.
             self.more.small.words_per_page = None;
         }
-        if self.more.loads > 0 {
-            // A load is a task of its own, which its caller's task waits for.
-            let per_worker = (self.actors as usize).div_ceil(self.workers);
-            self.tasks = self.tasks.max(per_worker + self.more.passing);
+        if self.more.backups > 0 {
+            // What restores a backup lays out full pages.
+            self.more.small.words_per_page = None;
         }
+        // A load is a task of its own, which its caller's task waits for; and there is one more for
+        // looks and backups.
+        let per_worker = (self.actors as usize).div_ceil(self.workers);
+        self.tasks = self.tasks.max(per_worker + self.more.passing + 1);
+        self
+    }
+
+    /// The same for a campaign that is about something.
+    pub(crate) fn shaped(self, shape: Shape) -> Scenario {
+        match shape {
+            Shape::Drawn => self,
+            Shape::More => self.with_more(),
+            Shape::Growing => self.growing(),
+            Shape::Restless => self.restless(),
+            Shape::Brief => self.brief(),
+            Shape::Copied => self.copied(),
+            Shape::Crowded => self.crowded(),
+        }
+    }
+
+    fn growing(mut self) -> Scenario {
+        self.workers = self.workers.max(2);
+        self.actors = 6;
+        self.operations = 100 + self.operations % 100;
+        self.rounds = 1;
+        // A checkpoint is seen by what is left after closing.
+        self.faults.power &= self.seed.is_multiple_of(4);
+        self.faults.slow = true;
+        self.own_keys = self.own_keys.min(8);
+        self.limit_bytes = None;
+        self.faults.full = false;
+        self.log = true;
+        self.latency_us = 0..=200;
+        self = self.with_more();
+        self.more.growers = 4;
+        self.more.backups = 0;
+        self.more.passing = 1;
+        self.more.beside = 6;
+        self.more.small = Small {
+            words_per_page: Some(8),
+            checkpoint_bytes: Some(32 << 10),
+        };
+        self.more.slow = 5;
+        self
+    }
+
+    fn restless(mut self) -> Scenario {
+        self.workers = self.workers.max(2);
+        self.actors = self.actors.max(4);
+        self.operations = 8 + self.operations % 40;
+        self.rounds = 6;
+        self.transactions = self.transactions.max(20);
+        self.latency_us = 0..=200;
+        self.drops = true;
+        self = self.with_more();
+        self.more.loads = 40;
+        self.more.deletes = true;
+        self.more.beside = 0;
+        self.more.small.checkpoint_bytes = None;
+        self.more.cut_within = Some(1_500);
+        self
+    }
+
+    fn brief(mut self) -> Scenario {
+        self.workers = self.workers.max(2);
+        self.actors = 4 + self.actors % 4;
+        self.operations = 2 + self.operations % 6;
+        self.rounds = 10;
+        self.trees = 1;
+        self.own_keys = self.own_keys.min(12);
+        self.shared_keys = self.shared_keys.min(6);
+        self.counters = self.counters.min(4);
+        self.transactions = self.transactions.max(50);
+        self.large_values = false;
+        self.latency_us = 0..=1000;
+        self.atomic_unit = 512;
+        self = self.with_more();
+        self.more.wide = true;
+        self.more.beside = 0;
+        self.more.small.checkpoint_bytes = None;
+        self.more.cut_within = Some(500);
+        self
+    }
+
+    fn copied(mut self) -> Scenario {
+        self.actors = self.actors.max(4);
+        self.operations = self.operations.min(300);
+        self.large_values = true;
+        self.drops = true;
+        self.limit_bytes = None;
+        self.faults.full = false;
+        self.log = true;
+        self = self.with_more();
+        self.more.beside = 0;
+        self.more.backups = 5;
+        self.more.growers = 1;
+        self.more.small.words_per_page = None;
+        self
+    }
+
+    fn crowded(mut self) -> Scenario {
+        self.actors = self.actors.max(6);
+        self.operations *= 4;
+        self.rounds = self.rounds.max(2);
+        self.large_values = true;
+        self.drops = true;
+        self.faults.full = true;
+        if self.seed.is_multiple_of(2) {
+            // What frees something becomes durable late.
+            self.durability = Durability::None;
+        }
+        let log = if self.log_apart { 0 } else { LOG };
+        self.limit_bytes = Some(log + (2 << 20) + self.seed % 4 * (256 << 10));
+        self = self.with_more();
+        self.more.beside = 4;
+        self.more.cut_within = Some(20_000);
         self
     }
 
@@ -262,7 +445,10 @@ impl Scenario {
             .log_bytes(if self.log_apart { LOG_HEADERS + LOG } else { 0 });
         if self.faults.slow {
             let slow = Fault::Delay(Duration::from_millis(20));
-            plan = plan.rule(FaultRule::new(slow, Trigger::Probability(0.01)));
+            plan = plan.rule(FaultRule::new(
+                slow,
+                Trigger::Probability(f64::from(self.more.slow) / 100.0),
+            ));
         }
         plan
     }

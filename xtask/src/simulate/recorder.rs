@@ -1,14 +1,14 @@
 //! The shared record of a run: its history, and what went wrong in it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use isobath::Error;
 
 use crate::data::{Universe, version_of};
 use crate::history::{History, Key, Level, Outcome, Read, Seen, Transaction, Version, Write};
-use crate::simulate::plan::Faults;
+use crate::simulate::plan::{Faults, Scenario};
 use crate::simulate::state::Created;
 
 /// What an error means for the operation that got it.
@@ -26,10 +26,15 @@ pub(super) enum Meaning {
 pub(super) struct Recorder {
     pub(super) universe: Arc<Universe>,
     faults: Faults,
+    /// Several clients use the trees that come and go.
+    shared_trees: bool,
     state: Mutex<State>,
     /// Clients are to end.
     stop: AtomicBool,
     next_version: AtomicU64,
+    /// Clients are to rest before their next operation.
+    pauses: AtomicBool,
+    resting: AtomicUsize,
     /// Errors that were expected, by what they were.
     counts: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -43,13 +48,14 @@ struct State {
 impl Recorder {
     pub(super) fn new(
         universe: Arc<Universe>,
-        faults: Faults,
+        scenario: &Scenario,
         history: History,
         first_version: Version,
     ) -> Arc<Recorder> {
         Arc::new(Recorder {
             universe,
-            faults,
+            faults: scenario.faults.clone(),
+            shared_trees: scenario.more.visits > 0,
             state: Mutex::new(State {
                 history,
                 violations: Vec::new(),
@@ -57,6 +63,8 @@ impl Recorder {
             }),
             stop: AtomicBool::new(false),
             next_version: AtomicU64::new(first_version),
+            pauses: AtomicBool::new(false),
+            resting: AtomicUsize::new(0),
             counts: Mutex::new(BTreeMap::new()),
         })
     }
@@ -79,6 +87,28 @@ impl Recorder {
 
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Has clients rest before their next operation, or go on.
+    pub(super) fn pause(&self, pauses: bool) {
+        self.pauses.store(pauses, Ordering::Relaxed);
+    }
+
+    /// Clients that rest.
+    pub(super) fn resting(&self) -> usize {
+        self.resting.load(Ordering::Relaxed)
+    }
+
+    /// Called by a client between two operations.
+    pub(super) fn rest(&self) {
+        if !self.pauses.load(Ordering::Relaxed) {
+            return;
+        }
+        self.resting.fetch_add(1, Ordering::Relaxed);
+        while self.pauses.load(Ordering::Relaxed) && !self.is_stopped() {
+            isobath::yield_now();
+        }
+        self.resting.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn violate(&self, what: String) {
@@ -288,6 +318,8 @@ impl Recorder {
         match error {
             Error::VolumeFull { .. } => ("full", self.faults.full.then_some(Meaning::Refused)),
             Error::Conflict { .. } => ("conflict", Some(Meaning::Refused)),
+            Error::TreeDropped { .. } => ("dropped", self.shared_trees.then_some(Meaning::Refused)),
+            Error::LoadOrder { .. } => ("not above", self.shared_trees.then_some(Meaning::Refused)),
             Error::SnapshotTooOld => ("snapshot too old", Some(Meaning::Refused)),
             Error::Poisoned { .. } | Error::Closed => (
                 "poisoned",

@@ -9,7 +9,8 @@ use isobath::{Error, Simulation, Store, Tree, Volume};
 use isobath_io::{Device, Fault, FaultDevice, FaultRule, LOG_OFFSET, Op, Survivors, Trigger};
 
 use super::actor::Actor;
-use super::beside::Beside;
+use super::backups::{Backups, Schedule};
+use super::beside::{Beside, looks_beside};
 use super::passing::Passing;
 use super::plan::{Damage, LOG_HEADERS, Scenario, survivors};
 use super::recorder::Recorder;
@@ -25,8 +26,6 @@ const MOST_IDLE_STEPS: u64 = 4_000_000;
 /// Bits that rot at a time, and steps between two such times.
 const ROTTEN_BITS: u64 = 8;
 const ROT_EVERY: u64 = 3000;
-/// Most power cuts during one recovery before it may end.
-const MOST_INTERRUPTIONS: u64 = 4;
 
 /// What a run did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,8 +38,12 @@ pub(crate) struct Report {
     /// Power cuts while recovering from one.
     pub(crate) interruptions: u64,
     pub(crate) checks: u64,
+    /// Backups that were restored.
+    pub(crate) backups: u64,
     /// Stores on the drive that were opened beside the running one.
     pub(crate) beside: u64,
+    /// Of these, compared word by word.
+    pub(crate) compared: u64,
     /// Runs that ended because the store refused to open, having found damage.
     pub(crate) refused: u64,
     /// Records that could not be read, having been damaged.
@@ -102,7 +105,10 @@ pub(crate) struct Run {
     pub(super) report: Report,
     /// The power goes where the device's rules say, and nowhere else.
     pub(super) cut_by_rule: bool,
-    random: Random,
+    pub(super) backups: Backups,
+    /// Large values that clients add.
+    to_grow: Vec<Vec<Key>>,
+    pub(super) random: Random,
 }
 
 /// Runs `scenario`.
@@ -162,6 +168,17 @@ impl Run {
         };
         let shared = group(b's', scenario.shared_keys);
         let counters = group(b'c', scenario.counters);
+        let mut to_grow = Vec::new();
+        for grower in 0..scenario.more.growers {
+            let numbers = (0..scenario.operations.min(400)).rev();
+            let key = |number| key_bytes(b'g', grower, number, &mut random);
+            let keys: Vec<Vec<u8>> = numbers.map(key).collect();
+            to_grow.push(
+                keys.into_iter()
+                    .map(|key| universe.add_key(0, key))
+                    .collect(),
+            );
+        }
         let passing = universe.trees.len();
         for nth in 0..scenario.more.passing {
             let name = if nth == 0 {
@@ -187,11 +204,13 @@ impl Run {
             },
             scenario,
             cut_by_rule: false,
+            backups: Backups::default(),
+            to_grow,
             random,
         }
     }
 
-    fn note(&mut self, fact: u64) {
+    pub(super) fn note(&mut self, fact: u64) {
         self.report.hash = mix(self.report.hash, fact);
     }
 
@@ -265,7 +284,7 @@ impl Run {
     }
 
     /// An error that says what the faults of this run have done.
-    fn is_detected(&self, error: &Error) -> bool {
+    pub(super) fn is_detected(&self, error: &Error) -> bool {
         let damaged = matches!(
             error,
             Error::Damaged { .. }
@@ -298,7 +317,7 @@ impl Run {
     ) -> Result<(Ended, Arc<Recorder>), Failure> {
         let recorder = Recorder::new(
             Arc::clone(&self.universe),
-            self.scenario.faults.clone(),
+            &self.scenario,
             History::starting_with(between.known.clone()).shown_late(self.scenario.shows_late()),
             between.next_version,
         );
@@ -320,6 +339,8 @@ impl Run {
         let mut idle = 0u64;
         let mut was_off = false;
         let mut beside = Beside::new(&self.scenario);
+        let backups = self.scenario.more.backups;
+        let mut schedule = Schedule::new(self.scenario.seed, round, backups);
         while ended.load(Ordering::Relaxed) < count {
             idle = if simulation.step() { 0 } else { idle + 1 };
             steps += 1;
@@ -331,11 +352,17 @@ impl Run {
                 recorder.stop();
             }
             self.rot(&between.device, steps);
+            let place = |what| format!("round {round}, {what}, step {steps}");
             if beside.is_due(&simulation) {
-                self.compare_beside(&between.device, &recorder)
-                    .map_err(|failure| {
-                        failure.at(format!("round {round}, beside, step {steps}"))
-                    })?;
+                let at_rest = || recorder.resting() + ended.load(Ordering::Relaxed) == count;
+                self.look(&mut simulation, &between.device, &recorder, &at_rest)
+                    .map_err(|failure| failure.at(place("beside")))?;
+            }
+            if let Some(adds) = schedule.is_due(steps)
+                && !was_off
+            {
+                self.back_up(&simulation, &between.device, &recorder, adds)
+                    .map_err(|failure| failure.at(place("a backup")))?;
             }
             if steps == MOST_STEPS || idle == MOST_IDLE_STEPS {
                 let stuck = simulation.run_until(|| false, 1);
@@ -388,7 +415,14 @@ impl Run {
         let frames = simulation.store().stats().pool_frames;
         let accounted = simulation.accounted_frames() as u64;
         let was_off = between.device.is_off();
-        let closed = simulation.close();
+        let (device, plan) = (&between.device, self.scenario.device(round + 300));
+        // What a switched-off drive has left, the next opening is judged by.
+        let image = || {
+            let image = || device.crash_image_with(Survivors::None, 0, plan);
+            let looks = looks_beside(&self.scenario) && !device.is_off();
+            looks.then(|| Volume::from_device(image()))
+        };
+        let closed = simulation.close_and_compare(image, &self.scenario.options());
         if between.device.is_off() {
             return Ok(Ended::Cut);
         }
@@ -401,13 +435,20 @@ impl Run {
                 Err(Failure::of(format!("closing: {error}")))
             }
             Err(_) => Ok(Ended::Failed),
-            Ok(()) => Ok(Ended::Done),
+            Ok(Ok(problems)) if problems.is_empty() => Ok(Ended::Done),
+            Ok(Ok(problems)) => Err(Failure { problems }.at(format!("round {round}, closed"))),
+            Ok(Err(error)) => Err(Failure::of(format!("opening what was closed: {error}"))),
         }
     }
 
     /// Decides when the power goes: the step, if it is not at an I/O.
     fn plan_cut(&mut self, device: &FaultDevice) -> Option<u64> {
-        let (draw, at) = (self.random.below(3), self.random.skewed(20_000));
+        let draw = self.random.below(3);
+        let at = match self.scenario.more.cut_within {
+            // While much is under way, not at the beginning.
+            Some(within) => self.random.below(within),
+            None => self.random.skewed(20_000),
+        };
         if !self.scenario.faults.power || self.cut_by_rule {
             return None;
         }
@@ -474,6 +515,8 @@ impl Run {
                 large_values: self.scenario.large_values,
                 drops: self.scenario.drops,
                 more: self.scenario.more.clone(),
+                to_grow: self.growers(number),
+                visited: BTreeMap::new(),
                 held: Vec::new(),
             };
             let ended = Ending(Arc::clone(&ended));
@@ -489,6 +532,12 @@ impl Run {
             });
         }
         Ok((ended, self.own.len()))
+    }
+
+    /// What the client `number` adds: the last clients do.
+    fn growers(&self, number: usize) -> Vec<Key> {
+        let from_last = self.own.len() - 1 - number;
+        self.to_grow.get(from_last).cloned().unwrap_or_default()
     }
 
     fn passing_tree(&self, index: usize, known: &BTreeMap<Key, Version>) -> Passing {
@@ -644,112 +693,6 @@ impl Run {
         }
         self.sound(store, round)?;
         self.close_and_compare(simulation, between, round)
-    }
-
-    /// Closes, opens, and finds exactly as much room taken.
-    fn close_and_compare(
-        &mut self,
-        simulation: Simulation,
-        between: &mut Between,
-        round: u64,
-    ) -> Result<bool, Failure> {
-        let before = simulation.store().stats();
-        self.note(simulation.trace_hash());
-        if let Err(error) = simulation.close() {
-            if self.is_detected(&error) {
-                self.report.refused += 1;
-                return Ok(false);
-            }
-            return Err(Failure::of(format!("closing after round {round}: {error}")));
-        }
-        let volume = Volume::from_device(between.device.clone());
-        let seed = self.scenario.seed ^ 0x0061_6761_696e;
-        let options = self.scenario.options();
-        match Simulation::open(volume, &options, seed) {
-            Ok(simulation) => {
-                let after = simulation.store().stats();
-                let lost = after.allocated_bytes != before.allocated_bytes
-                    || after.live_bytes != before.allocated_bytes;
-                if lost && self.scenario.faults.damage.is_none() {
-                    let what = format!(
-                        "round {round}: room is lost: {} bytes were allocated, now {} are, {} of them live",
-                        before.allocated_bytes, after.allocated_bytes, after.live_bytes
-                    );
-                    return Err(Failure::of(what));
-                }
-                let closed = simulation.close();
-                if let Err(error) = closed
-                    && !self.is_detected(&error)
-                {
-                    return Err(Failure::of(format!("closing again: {error}")));
-                }
-                Ok(true)
-            }
-            Err(error) if self.is_detected(&error) => {
-                self.report.refused += 1;
-                Ok(false)
-            }
-            Err(error) => Err(Failure::of(format!("opening again: {error}"))),
-        }
-    }
-
-    /// Cuts the power again, several times perhaps, while the store recovers.
-    fn interrupt_recovery(
-        &mut self,
-        mut image: Arc<FaultDevice>,
-        round: u64,
-    ) -> Result<Arc<FaultDevice>, Failure> {
-        if !self.random.chance(40) {
-            return Ok(image);
-        }
-        for again in 0..=self.random.below(MOST_INTERRUPTIONS) {
-            let index = self.random.skewed(300) - 1;
-            image.add_rule(FaultRule::new(Fault::PowerLoss, Trigger::At(index)));
-            let volume = Volume::from_device(image.clone());
-            let seed = self.scenario.seed ^ again << 32;
-            let opened = Simulation::open(volume, &self.scenario.options(), seed);
-            match opened {
-                Ok(simulation) => {
-                    // Recovered before the cut, which may come while closing.
-                    drop(simulation);
-                }
-                Err(_) if image.is_off() => {}
-                Err(error) => {
-                    let what = format!("recovering after round {round}: {error}");
-                    return Err(Failure::of(what));
-                }
-            }
-            if !image.is_off() {
-                image.clear_rules();
-                continue;
-            }
-            self.report.interruptions += 1;
-            self.report.ios += image.io_count();
-            let plan = self.scenario.device(round + 100 + again);
-            let (data, log) = survivors(&mut self.random, self.scenario.log_apart);
-            image = image.crash_image_apart(data, log, self.random.bits(), plan);
-        }
-        Ok(image)
-    }
-
-    /// After the last round: the store opens, and has what it had.
-    fn finally(&mut self, between: &mut Between) -> Result<(), Failure> {
-        let volume = Volume::from_device(between.device.clone());
-        let opened = Simulation::open(volume, &self.scenario.options(), self.scenario.seed);
-        let simulation = match opened {
-            Ok(simulation) => simulation,
-            Err(error) if self.is_detected(&error) => return Ok(()),
-            Err(error) => return Err(Failure::of(format!("opening at last: {error}"))),
-        };
-        let state = state::read(simulation.store(), &self.universe, &between.created);
-        let history = History::starting_with(between.known.clone());
-        self.judge(state, history, true).map_err(|failure| {
-            failure.at(format!("round {}, {}", self.scenario.rounds, "at last"))
-        })?;
-        self.note(simulation.trace_hash());
-        drop(simulation);
-        self.note(between.device.digest());
-        Ok(())
     }
 }
 

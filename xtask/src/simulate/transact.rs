@@ -109,7 +109,11 @@ impl Actor {
                 30..60 => {
                     let key = self.random.one_of(&self.counters);
                     self.look(running, key)?;
-                    self.put(running, key)?;
+                    if self.more.deletes && self.random.chance(25) {
+                        self.take(running, key)?;
+                    } else {
+                        self.put(running, key)?;
+                    }
                 }
                 60..72 => {
                     let key = self.random.one_of(&self.own);

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::{Engine, Local};
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart, flag};
+use crate::canary::{self, Canary};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogRoom};
@@ -245,7 +246,7 @@ impl Local {
         if address.is_none() {
             return;
         }
-        if record < self.engine.log.durable() {
+        if record < self.engine.log.durable() || canary::sings(Canary::FreeEarly) {
             self.kill(address);
         } else {
             self.engine.bury(record, std::iter::once(address));

@@ -8,6 +8,8 @@ mod checkpoint;
 #[cfg(test)]
 mod checkpoint_tests;
 mod cleaner;
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) mod compare;
 mod context;
 mod discard;
 mod fault;
@@ -163,6 +165,9 @@ impl Counters {
 
 /// The state that all workers and callers share.
 pub(crate) struct Engine {
+    /// What the store said of itself when it was closed.
+    #[cfg(any(test, feature = "simulation"))]
+    layout: OnceLock<compare::Layout>,
     pub(crate) read_buffers: ReadBuffers,
     pub(crate) config: Config,
     pub(crate) pool: BufferPool,
@@ -261,6 +266,8 @@ impl Engine {
         let transactions = Transactions::new(&parts.config, &parts.log);
         let changes = Changes::new(parts.pool.mapping.capacity());
         let engine = Engine {
+            #[cfg(any(test, feature = "simulation"))]
+            layout: OnceLock::new(),
             read_buffers: ReadBuffers::default(),
             partitions: (0..workers)
                 .map(|_| Mutex::new(Partition::new(frames as usize / workers)))
@@ -324,6 +331,18 @@ impl Engine {
         self.volume.lock().take();
         self.pool.discard();
         self.log.discard();
+    }
+
+    /// Notes what the store says of itself, for a comparison with what is on the drive.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn note_layout(&self) {
+        let _ = self.layout.set(compare::Layout::of(self));
+    }
+
+    /// What the store said of itself when it was closed.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn closed_layout(&self) -> Option<&compare::Layout> {
+        self.layout.get()
     }
 
     /// The byte offset of `address` in the volume.

@@ -13,7 +13,7 @@ use super::recovery::{Base, Plan, Scan};
 use super::{Config, Engine, Parts, apart};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
-use crate::log::{BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, seal_tail};
+use crate::log::{BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, next_epoch, seal_tail};
 use crate::page::{Lsn, PAGE_SIZE, PageFault, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
@@ -337,7 +337,7 @@ pub(crate) fn open(
     }
     list_unsummarized(&mut space, high_water, &pool);
     let mut current = loaded.current;
-    current.superblock.incarnation = superblock.incarnation.max(end.incarnation) + 1;
+    current.superblock.incarnation = next_epoch(superblock.incarnation.max(end.incarnation));
     if let Some(limit) = config.limit_bytes {
         current.superblock.limit_segments = limit_segments(limit, segment_bytes);
     }

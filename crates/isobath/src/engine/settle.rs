@@ -196,7 +196,11 @@ impl Engine {
     /// to the mapping table. These are read in the same order, so that each change
     /// is seen at least once; see docs/decisions/0014.
     pub(crate) fn recovery_start(&self) -> Lsn {
-        let start = self.oldest_commit(self.log.complete());
+        let complete = self.log.complete();
+        let start = match canary::sings(Canary::IgnoreUnapplied) {
+            true => complete,
+            false => self.oldest_commit(complete),
+        };
         let start = self.oldest_unsettled(start);
         // Whatever moves it back may move it into the range of a late record.
         let start = start.min(self.backup.log_floor());
@@ -230,11 +234,13 @@ impl Engine {
             }
         }
         for floor in &self.settling.floors {
-            oldest = oldest.min(floor.load(Acquire));
+            if !canary::sings(Canary::IgnoreBatches) {
+                oldest = oldest.min(floor.load(Acquire));
+            }
         }
         let durable = self.log.durable();
         let mut unsettled = self.settling.unsettled.lock();
-        unsettled.retain(|(_, record)| *record >= durable);
+        unsettled.retain(|(_, record)| *record >= durable && !canary::sings(Canary::IgnoreRecords));
         let waiting = unsettled.iter().map(|(floor, _)| *floor);
         Lsn(waiting.fold(oldest, u64::min))
     }
@@ -283,6 +289,10 @@ impl Engine {
         let ended = match canary::sings(Canary::KeepPromisesOfEndedPages) {
             true => &[],
             false => ended,
+        };
+        let tokens = match canary::sings(Canary::KeepConfirmed) {
+            true => &[],
+            false => tokens,
         };
         self.settling.provisional.settle(tokens, ended);
     }

@@ -257,9 +257,12 @@ impl Local {
             }
             batch.versions.push(copied.unwrap_or_default());
         }
-        let highest = batch.versions.iter().copied().max().unwrap_or_default();
+        let highest = match canary::sings(Canary::WriteAheadOfLeast) {
+            true => batch.versions.iter().copied().min(),
+            false => batch.versions.iter().copied().max(),
+        };
         let result = self
-            .wait_durable(highest)
+            .wait_durable(highest.unwrap_or_default())
             .and_then(|()| self.write_out(staging, &batch.placed, &batch.closing));
         if let Err(error) = &result {
             // Before the frames say that they are not being written.

@@ -8,6 +8,7 @@ use super::layout::{
 };
 use super::record::Kind;
 use crate::Error;
+use crate::canary::{self, Canary};
 use crate::page::{Lsn, get_u64, put_u64};
 
 /// Bytes read at a time.
@@ -305,6 +306,11 @@ impl<'v> Reader<'v> {
     }
 }
 
+/// The epoch of an opening, after all that the store and its log know of.
+pub(crate) fn next_epoch(newest: u32) -> u32 {
+    newest + u32::from(!canary::sings(Canary::KeepEpoch))
+}
+
 /// Prepares the log to go on behind `end`, as `incarnation`: where that is in
 /// the middle of a block, whose rest a crash has torn, a skip to the next block
 /// is written there, durably. Returns where the log goes on.
@@ -327,6 +333,9 @@ pub(crate) fn seal_tail(
         return Ok(end.lsn);
     }
     let start = end.lsn.0 - within as u64;
+    if canary::sings(Canary::LeaveTornTail) {
+        return Ok(Lsn(start + BLOCK));
+    }
     let mut block = vec![0; BLOCK as usize];
     area.read(volume, start, &mut block)?;
     let word = skip_word(Seed::of(store_id), end.lsn.0, incarnation, Skip::Block);

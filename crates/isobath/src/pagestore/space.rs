@@ -18,6 +18,7 @@ use super::trace::PageTrace;
 use super::{Address, ReservedWords, Run};
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
+use crate::small;
 use cleaning::CleaningProgress;
 pub(crate) use cleaning::{CleaningEnd, Victim};
 
@@ -216,7 +217,7 @@ impl Space {
         // the next victim is read.
         // A checkpoint needs a word per page and a few per segment, beside the
         // one that it replaces.
-        self.checkpoint = segments / 300 + 2;
+        self.checkpoint = small::checkpoint_segments(segments, segments / 300 + 2);
         self.open_limit = (self.open.len() as u32).min((segments / 32).max(OPEN_LEAST));
         self.reserve = OPEN_LEAST.min(segments / 4) + self.checkpoint;
     }

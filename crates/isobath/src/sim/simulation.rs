@@ -8,6 +8,7 @@ use isobath_io::Volume;
 
 use super::driver::Driver;
 use crate::buffer::flag;
+use crate::engine::compare::Layout;
 use crate::engine::{self, Engine, Local, Opened};
 use crate::runtime::Runtime;
 use crate::sync::atomic::Ordering;
@@ -214,6 +215,64 @@ impl Simulation {
     pub fn free_frames_kept(&self) -> Vec<usize> {
         self.driver.finish_steps();
         self.driver.locals.iter().map(|l| l.free_count()).collect()
+    }
+
+    /// Makes durable what is logged and frees what that makes obsolete, while no client works.
+    /// Whether all is at rest then: where workers go on by themselves, it may take more calls.
+    ///
+    /// # Errors
+    ///
+    /// A failed write.
+    pub fn come_to_rest(&mut self) -> Result<bool, Error> {
+        let engine = Arc::clone(&self.engine);
+        let rest = self.spawn(0, move || {
+            Local::with_current(&engine, |local| match local {
+                Some(local) => {
+                    local.wait_for_graves()?;
+                    local.wait_durable(engine.newest_record())
+                }
+                None => Err(Error::Closed),
+            })
+        });
+        crate::sched::block_on(rest.flat())?;
+        self.driver.finish_steps();
+        let armed = interrupt::arm(false);
+        let engine = &self.engine;
+        let rests = engine.log.may_write(engine.newest_record()) && !engine.has_graves();
+        interrupt::arm(armed);
+        Ok(rests)
+    }
+
+    /// What is wrong with `volume`, a copy of what a crash would leave now of this store's, which
+    /// is at rest: pages whose place would be another, counts, summaries that are not there.
+    ///
+    /// # Errors
+    ///
+    /// The copy cannot be opened.
+    pub fn compare(&self, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
+        let armed = interrupt::arm(false);
+        let compared = Layout::of(&self.engine).compare(volume, options);
+        interrupt::arm(armed);
+        compared
+    }
+
+    /// Closes the store, and compares what it was with the volume that `image` makes then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::close`]; the inner one: the copy cannot be opened.
+    pub fn close_and_compare(
+        mut self,
+        image: impl FnOnce() -> Option<Volume>,
+        options: &Options,
+    ) -> Result<Result<Vec<String>, Error>, Error> {
+        Driver::begin_operation();
+        self.store.take().map_or(Ok(()), Store::close)?;
+        let (layout, volume) = (self.engine.closed_layout(), image());
+        Ok(match layout.zip(volume) {
+            Some((layout, volume)) => layout.compare(volume, options),
+            None => Ok(Vec::new()),
+        })
     }
 
     /// Closes the store, as [`Store::close`] does.

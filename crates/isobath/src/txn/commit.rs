@@ -469,6 +469,9 @@ impl<'a> Commit<'a, '_> {
         let versions = &self.transactions().versions;
         for change in self.changes {
             let (tree, key) = (change.tree.id, change.key);
+            if change.value.is_none() && canary::sings(Canary::SkipDeleteValidation) {
+                continue;
+            }
             if versions.is_changed(tree, key, snapshot.lsn, None)
                 && !canary::sings(Canary::SkipWriteValidation)
             {

@@ -46,6 +46,13 @@ pub(crate) enum CleaningEnd {
 }
 
 impl Space {
+    /// Whether `segment` is sealed, and no write into it or read of it is under way.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn is_at_rest(&self, segment: u32) -> bool {
+        self.table.state(SegmentId(segment)) == SegmentState::Sealed
+            && self.busy[segment as usize] == 0
+    }
+
     /// The sealed segment to clean next, which is not offered again. It stays
     /// pinned until [`Space::end_cleaning`], so that it is not filled again
     /// while it is being read.

@@ -1,0 +1,272 @@
+//! Each canary, the rule that it breaks, and how it is found.
+
+use isobath::Canary;
+
+use super::directed::Directed;
+use crate::simulate::plan::{FaultKind, Scenario, Shape};
+use crate::simulate::switching::Wanted;
+
+/// One canary.
+pub(super) struct Row {
+    pub(super) canary: Canary,
+    /// The rule that it breaks.
+    pub(super) rule: &'static str,
+    /// The decision that has the rule.
+    pub(super) record: &'static str,
+    pub(super) found_by: FoundBy,
+}
+
+/// How a canary is found.
+pub(super) enum FoundBy {
+    /// By simulations with many seeds.
+    Seeds(Hunt),
+    /// By a test, for the reason given.
+    Test(Directed, &'static str),
+    /// By nothing: the other rules suffice, which the test proves, and why.
+    Implied(Directed, &'static str),
+}
+
+/// A campaign of simulations.
+pub(super) struct Hunt {
+    faults: &'static [FaultKind],
+    shape: Shape,
+    /// How many times as much clients do.
+    scale: u64,
+    pub(super) switches: Wanted,
+    /// The first seed.
+    pub(super) first: u64,
+    /// It takes a second or so.
+    pub(super) is_quick: bool,
+}
+
+impl Hunt {
+    const fn shape(self, shape: Shape) -> Hunt {
+        Hunt { shape, ..self }
+    }
+
+    const fn scale(self, scale: u64) -> Hunt {
+        Hunt { scale, ..self }
+    }
+
+    const fn switching(self) -> Hunt {
+        let switches = Wanted::Always;
+        Hunt { switches, ..self }
+    }
+
+    const fn quick(self) -> Hunt {
+        let is_quick = true;
+        Hunt { is_quick, ..self }
+    }
+
+    /// What `seed` does.
+    pub(super) fn scenario(&self, seed: u64) -> Scenario {
+        let mut scenario = Scenario::draw(seed, self.faults);
+        scenario.operations *= self.scale;
+        scenario.shaped(self.shape)
+    }
+}
+
+impl std::fmt::Display for FoundBy {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FoundBy::Seeds(hunt) => {
+                let mut words = vec![hunt.shape.name().to_owned()];
+                let faults = hunt.faults.iter();
+                words.extend(faults.map(|fault| format!("{fault:?}").to_lowercase()));
+                if hunt.scale > 1 {
+                    words.push(format!("scale {}", hunt.scale));
+                }
+                if hunt.switches == Wanted::Always {
+                    words.push("switches".to_owned());
+                }
+                write!(out, "simulation: {}", words.join(", "))
+            }
+            FoundBy::Test(test, why) => write!(out, "test {test}: {why}"),
+            FoundBy::Implied(test, why) => write!(out, "harmless: {why} ({test})"),
+        }
+    }
+}
+
+const fn campaign(faults: &'static [FaultKind]) -> Hunt {
+    Hunt {
+        faults,
+        shape: Shape::Drawn,
+        scale: 1,
+        switches: Wanted::Off,
+        first: 1,
+        is_quick: false,
+    }
+}
+
+const fn row(canary: Canary, record: &'static str, rule: &'static str, hunt: Hunt) -> Row {
+    let found_by = FoundBy::Seeds(hunt);
+    Row {
+        canary,
+        rule,
+        record,
+        found_by,
+    }
+}
+
+const fn test(
+    canary: Canary,
+    record: &'static str,
+    rule: &'static str,
+    (package, file, name): (&'static str, Option<&'static str>, &'static str),
+    why: &'static str,
+) -> Row {
+    let found_by = FoundBy::Test(
+        Directed {
+            package,
+            file,
+            name,
+        },
+        why,
+    );
+    Row {
+        canary,
+        rule,
+        record,
+        found_by,
+    }
+}
+
+const fn implied(canary: Canary, rule: &'static str, why: &'static str) -> Row {
+    let name = "tests::some_rules_are_implied_by_the_others";
+    let model = Directed {
+        package: "isobath-spec",
+        file: None,
+        name,
+    };
+    let found_by = FoundBy::Implied(model, why);
+    Row {
+        canary,
+        rule,
+        record: "0014",
+        found_by,
+    }
+}
+
+const POWER: &[FaultKind] = &[FaultKind::Power];
+
+/// All canaries.
+#[rustfmt::skip]
+pub(super) const ROWS: &[Row] = &[
+    row(Canary::SkipPageChecks, "0005", "A page is verified when it is read.",
+        campaign(&[FaultKind::Rot]).quick()),
+    row(Canary::AcknowledgeEarly, "0014", "A synced commit is acknowledged once its record is durable.",
+        campaign(POWER).quick()),
+    row(Canary::SkipPageFlush, "0014", "Pages are flushed before the mapping record that names them is logged.",
+        campaign(POWER).quick()),
+    row(Canary::ReuseSegmentsAtOnce, "0014", "An address is used again once the record that replaces it is durable.",
+        campaign(POWER).scale(4)),
+    row(Canary::SkipWriteValidation, "0015", "Of two transactions that change a record, the first to commit wins.",
+        campaign(&[]).quick()),
+    row(Canary::SkipReadValidation, "0015", "A serializable commit validates what it has read.",
+        campaign(&[]).quick()),
+    row(Canary::CutLogEarly, "0014", "A checkpoint starts the log before the oldest change that is in no page.",
+        campaign(POWER).scale(20).quick()),
+    row(Canary::SkipLogFlush, "0014", "A flush of the log reaches the drive.",
+        campaign(POWER).quick()),
+    row(Canary::ForgetPromises, "0014", "Chunks of a commit that may never come are listed as provisional.",
+        campaign(POWER).scale(8)),
+    test(Canary::ClearMailLate, "0002", "A worker clears the mark of its mail before it takes the mail.",
+        ("isobath", Some("switches"), "every_task_runs_however_workers_are_interrupted"),
+        "in campaigns later mail brings the lost one"),
+    test(Canary::TrustPageIds, "0021", "A page id that was noted earlier may be anybody's by now.",
+        ("isobath", None, "engine::fault_tests::a_chunk_is_read_and_removed_beside_reads_by_stale_ids"),
+        "no client notes ids for so long"),
+    row(Canary::SeparateTreeStates, "0021", "A tree has one state, which all its handles share.",
+        campaign(&[]).shape(Shape::More).quick()),
+    test(Canary::LoadBesideCommits, "0013", "No commit changes a tree while a load of it is linked.",
+        ("isobath", Some("tree_states"), "loads_beside_commits_of_the_same_keys"),
+        "it takes a load and a commit of one key at the same moment"),
+    test(Canary::CountUnusedAsLive, "0005", "What is unused of a segment that was not full is worth cleaning.",
+        ("isobath", None, "pagestore::space::tests::what_is_unused_of_a_segment_that_was_not_full_is_worth_cleaning"),
+        "nothing is lost, closing takes too long"),
+    test(Canary::CleanForNothing, "0005", "Cleaning that gains nothing ends.",
+        ("isobath", None, "pagestore::space::tests::cleaning_ends_where_it_has_moved_everything_for_nothing"),
+        "nothing is lost, cleaning never ends"),
+    test(Canary::HoldLogWhileVerifying, "0016", "A backup lets go of the log once it has copied it.",
+        ("isobath", Some("room"), "writers_go_on_beside_a_slow_target"),
+        "nothing is lost, writers stand still"),
+    test(Canary::RecoverAtOnce, "0014", "A recovery makes room in the log as it goes on.",
+        ("isobath", Some("room"), "a_recovery_makes_room_in_a_log_that_is_too_full_for_it"),
+        "nothing is lost, the store does not open"),
+    row(Canary::KeepPromisesOfEndedPages, "0014", "A provisional allocation ends with its page.",
+        campaign(POWER).shape(Shape::Crowded)),
+    row(Canary::LoadValuesApart, "0013", "Chunks of a loaded value belong to the load.",
+        campaign(POWER).shape(Shape::More).quick()),
+    row(Canary::ShowEarly, "0024", "A synced commit is seen once it is durable.",
+        campaign(POWER).shape(Shape::Restless)),
+    row(Canary::MarkLate, "0014", "The change bit of a mapping word is set before its record is complete.",
+        campaign(POWER).shape(Shape::More).switching()),
+    test(Canary::MissLateEnds, "0014", "A copy that is logged after its page has ended is not taken for the page.",
+        ("isobath", None, "engine::checkpoint_tests::what_ended_before_the_log_begins_stays_dead"),
+        "it takes a checkpoint between two records of one page"),
+    Row {
+        canary: Canary::SummaryTooEarly,
+        rule: "A checkpoint names a segment's summary once that is written.",
+        record: "0005",
+        found_by: FoundBy::Implied(
+            Directed {
+                package: "isobath",
+                file: None,
+                name: "engine::checkpoint_tests::a_summary_that_cannot_be_read_is_rebuilt",
+            },
+            "a summary that is not there is rebuilt from the mapping table",
+        ),
+    },
+    row(Canary::ReplayOverLoads, "0013", "Recovery repeats no commit over what was loaded after it.",
+        campaign(POWER).shape(Shape::Restless)),
+    test(Canary::ForgetNewPages, "0014", "A checkpoint that takes a change bit stores every word that the bit tells of.",
+        ("isobath", None, "engine::checkpoint_tests::a_page_that_is_written_beside_a_checkpoint_is_stored"),
+        "campaigns of a minute do not hold a checkpoint long enough between two looks at one page of the table"),
+    test(Canary::RestoreAsClosed, "0016", "A restored store gives up what was provisional in its backup.",
+        ("isobath", Some("backup"), "of_values_that_no_commit_names_nothing_is_restored"),
+        "it takes a backup without log records"),
+    test(Canary::CopyEndedPages, "0016", "A backup takes no copy for a page that had ended when the copy was recorded.",
+        ("isobath", None, "backup::log::tests::a_copy_of_what_has_ended_is_not_wanted"),
+        "it takes an id that is given again between two rounds of a backup"),
+    test(Canary::FreeBeforeRecord, "0014", "Chunks leave a checkpoint with the record of their end, or not at all.",
+        ("isobath", None, "engine::checkpoint_tests::of_a_value_all_chunks_are_free_in_a_checkpoint_or_none"),
+        "it takes a checkpoint between two chunks of one value"),
+    test(Canary::TakeRoomOfVictims, "0005", "A checkpoint leaves victims under way the room that they count on.",
+        ("isobath", None, "pagestore::space::tests::a_checkpoint_leaves_victims_the_room_that_they_count_on"),
+        "nothing is lost, cleaning stands still"),
+    test(Canary::UseIdsAgainAtOnce, "0014", "A value takes no id of a chunk that it took back.",
+        ("isobath", None, "extent::tests::no_two_chunks_of_a_value_have_one_id"),
+        "it takes a value that is taken back while it is written"),
+    test(Canary::MoveLogEarly, "0014", "Records go to the log's larger area once the superblocks name it.",
+        ("isobath", None, "engine::log_growth_tests::a_log_that_moves_loses_nothing"),
+        "the logs of campaigns do not grow"),
+    test(Canary::FreeEarly, "0014", "What a record frees is used again once the record is durable.",
+        ("isobath", Some("large_values"), "a_removed_value_stays_until_its_removal_is_durable"),
+        "in campaigns most frees are durable before their segment is used again"),
+    row(Canary::DropBesideCommits, "0021", "A tree is dropped once the commits in flight have ended.",
+        campaign(&[]).shape(Shape::More).switching()),
+    implied(Canary::WriteAheadOfLeast, "A page is written once the log is durable up to its version.",
+        "pages are named only by mapping records and superblocks, which wait for the log"),
+    row(Canary::PassFlights, "0014", "The durable end of the log waits for every flush before it.",
+        campaign(POWER)),
+    row(Canary::SkipDeleteValidation, "0015", "The first committer wins over deletes too.",
+        campaign(&[]).shape(Shape::More)),
+    test(Canary::LeaveTornTail, "0014", "A recovery seals the torn end of the log before it goes on behind it.",
+        ("isobath", None, "log::testing::what_an_older_incarnation_left_behind_a_hole_is_not_read"),
+        "the checkpoint after a recovery covers all but an empty one"),
+    test(Canary::KeepEpoch, "0014", "Each opening logs with an epoch of its own.",
+        ("isobath", None, "log::testing::what_an_older_incarnation_left_behind_a_hole_is_not_read"),
+        "it takes a log that ends just before what an older opening has left"),
+    row(Canary::IgnoreBatches, "0014", "A checkpoint keeps the log of changes in pages that are being written.",
+        campaign(POWER).shape(Shape::More)),
+    implied(Canary::IgnoreRecords, "A checkpoint keeps the log of changes whose mapping record is not durable.",
+        "a superblock waits for the log, and so for that record"),
+    row(Canary::IgnoreUnapplied, "0014", "A checkpoint keeps the log of commits that are not applied.",
+        campaign(POWER).shape(Shape::More)),
+    row(Canary::SuperblockBeforeLog, "0014", "A superblock is written once the log is durable up to the end of its checkpoint.",
+        campaign(POWER).shape(Shape::More)),
+    row(Canary::KeepConfirmed, "0014", "What a record confirms is provisional no longer.",
+        campaign(POWER).shape(Shape::More)),
+    row(Canary::RelocateBlindly, "0005", "The cleaner installs an address only over the one that it copied from.",
+        campaign(POWER).shape(Shape::Crowded)),
+];
