@@ -14,6 +14,7 @@ use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 pub(crate) use crate::terms::CATALOG;
 use crate::terms::DROPPING;
 use crate::txn::commit::{self, Author, Change};
+use crate::txn::key_number;
 
 /// Most bytes that a tree's name can have.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -134,6 +135,7 @@ fn entry<'a>(key: &'a [u8], value: Option<&'a [u8]>) -> Change<'a> {
         name: "the catalog",
         gate: None,
         key,
+        number: key_number(CATALOG.id, key),
         value: value.map(ValueRef::inline),
         confirms: None,
     }

@@ -91,37 +91,50 @@ impl<'t> Scan<'t> {
     ) -> Result<Result<(), Error>, C::Stop> {
         let tree = self.tree;
         let engine = &tree.runtime.engine;
+        let transactions = &engine.transactions;
+        let keys_only = self.keys_only;
         let mut bytes = Vec::new();
         loop {
-            let turns = self.cursor.has_read_leaf();
-            if turns && self.has_shown {
+            if self.has_shown {
                 self.has_shown = false;
                 self.last = Some(self.cursor.key().to_vec());
             }
-            let found = self.cursor.next(ctx)?;
+            let found = self.cursor.next_records(ctx)?;
             // A leaf says what all of it had when it was read, and the range's end says that nothing was behind.
-            if turns && tree.needs_versions() {
+            if tree.needs_versions() {
                 self.needs_versions = true;
                 return Ok(Ok(()));
             }
-            let Some(entry) = found else {
+            if !found {
                 return Ok(Ok(()));
-            };
-            self.has_shown = true;
-            let transactions = &engine.transactions;
-            if let Err(error) = transactions.check_whole(engine, tree.state.tree.id, entry.key) {
-                return Ok(Err(error));
             }
-            let go_on = match entry.value.kind {
-                ValueKind::Inline => visit(entry.key, entry.value.bytes),
-                ValueKind::Extent if self.keys_only => visit(entry.key, &[]),
-                ValueKind::Extent => match read(entry.key, entry.value, &mut bytes) {
+            self.has_shown = true;
+            // A commit in parts that begins now changes the leaf after it was read.
+            let in_parts = transactions.unseen.is_in_parts();
+            let mut failed = Ok(());
+            let goes_on = self.cursor.visit_leaf(ctx, |entry| {
+                if in_parts {
+                    failed = transactions.check_whole(engine, tree.state.tree.id, entry.key);
+                    if failed.is_err() {
+                        return false;
+                    }
+                }
+                if entry.value.kind == ValueKind::Inline {
+                    return visit(entry.key, entry.value.bytes);
+                }
+                if keys_only {
+                    return visit(entry.key, &[]);
+                }
+                match read(entry.key, entry.value, &mut bytes) {
                     Ok(found) => !found || visit(entry.key, &bytes),
-                    Err(error) => return Ok(Err(error)),
-                },
-            };
-            if !go_on {
-                return Ok(Ok(()));
+                    Err(error) => {
+                        failed = Err(error);
+                        false
+                    }
+                }
+            })?;
+            if !goes_on {
+                return Ok(failed);
             }
         }
     }

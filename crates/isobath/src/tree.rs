@@ -14,7 +14,7 @@ use crate::transaction;
 use crate::txn::commit::{self, Change};
 use crate::txn::unseen::Visibility;
 use crate::txn::versions::{Bounds, OldValue};
-use crate::txn::{Gate, Verdict};
+use crate::txn::{Gate, Verdict, key_number};
 use crate::value::{ValueReader, ValueWriter};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
@@ -45,6 +45,7 @@ impl TreeState {
             name: &self.name,
             gate: Some(&self.gate),
             key,
+            number: key_number(self.tree.id, key),
             value,
             confirms: None,
         }

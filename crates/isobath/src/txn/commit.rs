@@ -17,7 +17,7 @@
 //! Where commits are seen once they are applied the slot is emptied at step 9, else at
 //! the end. There the keys are noted before step 9, and that too is taken back at the end.
 
-use super::gate::Access;
+pub(crate) use super::change::Change;
 use super::locks::Locked;
 use super::prepaid::Prepaid;
 use super::serializable::ReadSet;
@@ -25,13 +25,13 @@ use super::snapshots::Registered;
 use super::tracker::Slot;
 use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
-use super::{COLLECT_LEAST, COLLECT_STEP, Gate, Transactions, key_number};
+use super::{COLLECT_LEAST, COLLECT_STEP, Transactions};
 use crate::Error;
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::{Counters, Local, TaskContext};
-use crate::extent::{self, Extent};
+use crate::extent;
 use crate::log::Durability;
 use crate::log::Tier;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
@@ -42,72 +42,6 @@ const PAGES_PER_INSERT: u64 = 2;
 /// And those above the leaves, of all inserts of a commit: some splits, and a
 /// new root.
 const PAGES_PER_COMMIT: u64 = 12;
-
-/// One key's change.
-#[derive(Clone, Copy)]
-pub(crate) struct Change<'a> {
-    pub(crate) tree: Tree,
-    /// The tree's name, for errors.
-    pub(crate) name: &'a str,
-    /// `None` for the catalog, which nobody drops.
-    pub(crate) gate: Option<&'a Gate>,
-    pub(crate) key: &'a [u8],
-    /// What it has from now on; `None` if nothing.
-    pub(crate) value: Option<ValueRef<'a>>,
-    /// What becomes part of the store with this, beside a large value.
-    pub(crate) confirms: Option<Token>,
-}
-
-impl Change<'_> {
-    fn conflict(&self) -> Error {
-        Error::Conflict {
-            tree: self.name.to_owned(),
-            key: self.key.to_vec(),
-        }
-    }
-
-    fn number(&self) -> u64 {
-        key_number(self.tree.id, self.key)
-    }
-
-    /// Whether the tree may be changed now. A commit that has occupied its slot
-    /// keeps the answer true.
-    fn may_change(&self) -> Result<bool, Error> {
-        match self.gate.map_or(Access::Granted, Gate::access) {
-            Access::Granted => Ok(true),
-            Access::Later => Ok(canary::sings(Canary::LoadBesideCommits)),
-            Access::Never => Err(Error::TreeDropped {
-                name: self.name.to_owned(),
-            }),
-        }
-    }
-
-    /// Waits while a bulk load of the tree is being linked. The caller has no slot.
-    fn await_load(&self, local: &Local) -> Result<(), Error> {
-        while !self.may_change()? {
-            local.engine.writable()?;
-            local.worker.yield_now();
-        }
-        Ok(())
-    }
-
-    /// The LSN below which snapshots do not see what was loaded into the tree.
-    fn loaded(&self) -> u64 {
-        self.gate.map_or(0, Gate::loaded)
-    }
-
-    fn decision(&self) -> Decision<'_> {
-        self.value.map_or(Decision::Remove, Decision::Put)
-    }
-
-    /// The tokens of what this makes reachable.
-    fn tokens(&self) -> impl Iterator<Item = Token> + use<> {
-        let large = self.value.filter(|v| v.kind == ValueKind::Extent);
-        let value = large.and_then(|value| Extent::decode(value.bytes));
-        let value = value.map(|extent| extent.token());
-        value.into_iter().chain(self.confirms)
-    }
-}
 
 /// On whose behalf a commit runs.
 #[derive(Clone, Copy, Default)]
@@ -186,7 +120,7 @@ pub(crate) fn change_one(
         is_too_much: false,
     };
     let outcome = commit.run()?;
-    finish(local, locked, outcome, durability)
+    finish(local, &changes, locked, outcome, durability)
 }
 
 /// Where commits that nobody sees yet fill the version store, waits for them.
@@ -199,6 +133,7 @@ fn await_room(local: &Local) -> Result<(), Error> {
         && transactions.unseen.is_any()
     {
         transactions.await_durable(local)?;
+        transactions.collect_recent();
         transactions.collect(COLLECT_STEP);
     }
     Ok(())
@@ -227,7 +162,7 @@ pub(crate) fn change_all(
         is_too_much: false,
     }
     .run()?;
-    finish(local, locked, outcome, durability)
+    finish(local, changes, locked, outcome, durability)
 }
 
 /// Looks at a key's old value, by the index of its change.
@@ -240,8 +175,8 @@ struct Outcome<'a> {
     lsn: Option<Lsn>,
     /// Large values that nobody can read any more.
     dead: Vec<Descriptor>,
-    /// Versions that it added.
-    versions: usize,
+    /// It has added a version of each key.
+    has_versions: bool,
     /// One that is seen late, or serializable, keeps its slot until the watermark has passed it.
     slot: Option<Slot<'a>>,
     /// Its keys, until it is durable.
@@ -294,6 +229,7 @@ fn apply_blindly(
 
 fn finish(
     local: &Local,
+    changes: &[Change<'_>],
     locked: Locked<'_>,
     mut outcome: Outcome<'_>,
     durability: Durability,
@@ -305,14 +241,21 @@ fn finish(
         transactions.free_large(local, dead);
     }
     let Some(lsn) = outcome.lsn else {
-        tidy(local, outcome.versions);
+        tidy(local, 0);
         if outcome.is_early {
             transactions.await_durable(local)?;
         }
         return Ok(false);
     };
+    let has_versions = outcome.has_versions;
+    let tidy_up = || {
+        if has_versions {
+            transactions.release(changes.iter().map(Change::at), lsn);
+        }
+        tidy(local, changes.len());
+    };
     if !is_late {
-        tidy(local, outcome.versions);
+        tidy_up();
         if let Some(slot) = outcome.slot.take() {
             wait_for_watermark(local, lsn)?;
             drop(slot);
@@ -329,11 +272,10 @@ fn finish(
         outcome.stays_unseen(transactions, locked.as_ref());
         return seen.map(|()| false);
     }
-    let versions = outcome.versions;
     drop(outcome);
     drop(locked);
     if is_late {
-        tidy(local, versions);
+        tidy_up();
     }
     Counters::add(&transactions.counters.commits, 1);
     Ok(true)
@@ -522,11 +464,9 @@ impl<'a> Commit<'a, '_> {
             if publish && kept > self.transactions().versions.limit() {
                 return Ok(Peek::TooMuch);
             }
-            let old = match old {
-                Some(old) if old.kind == ValueKind::Inline && !publish => {
-                    OldValue::Inline(Box::default())
-                }
-                old => OldValue::of(old),
+            let old = match kind {
+                Some(ValueKind::Inline) if !publish => OldValue::Inline(Box::default()),
+                kind => OldValue::from_read(kind, &mut bytes),
             };
             peeked.push(Peeked {
                 old,
@@ -673,7 +613,7 @@ impl<'a> Commit<'a, '_> {
         Ok(Some(Outcome {
             lsn: Some(lsn),
             dead,
-            versions: published.map_or(0, |_| self.changes.len()),
+            has_versions: published.is_some(),
             slot: stays.then_some(slot),
             noted,
             in_parts: in_parts.filter(|_| is_late),
@@ -708,7 +648,7 @@ impl<'a> Commit<'a, '_> {
     fn settle(&self, number: CommitNumber, lsn: Lsn) {
         let versions = &self.transactions().versions;
         for change in self.changes {
-            versions.settle(change.tree.id, change.key, number, lsn.0);
+            versions.settle(change.at(), number, lsn.0);
         }
     }
 
@@ -731,7 +671,7 @@ impl<'a> Commit<'a, '_> {
                 .next_if(|old| old.at == at)
                 .map_or(0, |old| old.token);
             let old = (peeked.old, token);
-            versions.add(change.tree.id, change.key, old, number);
+            versions.add(change.at(), old, number);
         }
         slot.publishes();
         number
@@ -741,7 +681,7 @@ impl<'a> Commit<'a, '_> {
         let versions = &self.transactions().versions;
         if let Some(number) = published {
             for change in self.changes {
-                versions.cancel(change.tree.id, change.key, number);
+                versions.cancel(change.at(), number);
             }
         }
     }

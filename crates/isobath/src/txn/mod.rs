@@ -25,6 +25,7 @@
 //! snapshot that begins waits for the blind commits in flight; the others know
 //! of it.
 
+mod change;
 pub(crate) mod commit;
 pub(crate) mod gate;
 pub(crate) mod locks;
@@ -49,7 +50,7 @@ use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
 use unseen::{Unseen, Visibility};
-use versions::{OldValue, Versions};
+use versions::{KeyRef, OldValue, Versions};
 
 /// Versions that a commit collects beside its own work, at least.
 const COLLECT_LEAST: usize = 8;
@@ -191,7 +192,8 @@ impl Transactions {
                 return Verdict::NotDurable;
             }
             // Whatever commits after this was told is not to be seen yet, or was collected meanwhile: then it is.
-            if let Some(old) = self.versions.find(tree, key, self.tracker.told()) {
+            let of = KeyRef { tree, key, number };
+            if let Some(old) = self.versions.find_of(of, self.tracker.told()) {
                 return Verdict::Older(old);
             }
         }
@@ -316,10 +318,28 @@ impl Transactions {
         })
     }
 
-    /// Drops versions that no snapshot needs, at most `most` of them; whether
+    /// The commit at `lsn`, which has changed `keys`, is to be seen: drops its versions unless a snapshot needs them.
+    pub(crate) fn release<'k>(&self, keys: impl Iterator<Item = KeyRef<'k>>, lsn: Lsn) {
+        let horizon = self.snapshots.horizon(&self.tracker);
+        for of in keys {
+            if let Some(dead) = self.versions.release(of, lsn.0, horizon) {
+                self.bury(as_dead(&dead));
+            }
+        }
+    }
+
+    /// As [`Transactions::collect`], also of those that their commits have not released yet.
+    pub(crate) fn collect_recent(&self) {
+        let horizon = self.snapshots.horizon(&self.tracker);
+        let mut dead = Vec::new();
+        self.versions.collect_recent(horizon, &mut dead);
+        self.bury(dead.iter().filter_map(as_dead));
+    }
+
+    /// Drops versions that no snapshot needs and their commits have released, at most `most` of them; whether
     /// some are left that could go. What the watermark has passed without telling anybody stays.
     pub(crate) fn collect(&self, most: usize) -> bool {
-        if self.versions.is_empty() {
+        if !self.versions.has_queued() {
             return false;
         }
         let horizon = self.snapshots.horizon(&self.tracker);
@@ -335,6 +355,7 @@ impl Transactions {
         // Bound: each round fails a snapshot or is the last.
         while self.versions.is_full(engine.old_values_limit()) {
             self.watermark(&engine.log);
+            self.collect_recent();
             while self.collect(COLLECT_STEP) {}
             if !self.versions.is_full(engine.old_values_limit()) || !self.expel_oldest() {
                 return;
@@ -355,6 +376,7 @@ impl Transactions {
     pub(crate) fn free_old_values(&self, local: &Local) -> bool {
         let log = &local.engine.log;
         self.watermark(log);
+        self.collect_recent();
         while self.collect(COLLECT_STEP) {}
         let lacks = !self.has_dead() && self.versions.volume_bytes() > 0;
         let expelled = lacks && self.expel_oldest();
@@ -434,6 +456,7 @@ impl Transactions {
     /// Drops every version that no snapshot needs, and frees what that frees, with what could not be freed before.
     pub(crate) fn settle(&self, local: &Local) {
         self.watermark(&local.engine.log);
+        self.collect_recent();
         while self.collect(COLLECT_STEP) {
             local.worker.yield_now();
         }

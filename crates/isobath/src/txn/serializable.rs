@@ -173,7 +173,7 @@ mod tests {
     use crate::page::Lsn;
     use crate::txn::snapshots::Snapshots;
     use crate::txn::tracker::Tracker;
-    use crate::txn::versions::OldValue;
+    use crate::txn::versions::{KeyRef, OldValue};
 
     #[test]
     fn reads_conflict_with_later_changes_and_with_nothing_else() {
@@ -202,8 +202,8 @@ mod tests {
         assert_eq!(reads.trees[0].ranges.len(), 1);
         let change = |key: &[u8], tree: u32, lsn: u64| {
             let by = versions.commit_number();
-            versions.add(TreeId(tree), key, (OldValue::Absent, 0), by);
-            versions.settle(TreeId(tree), key, by, lsn);
+            versions.add(KeyRef::new(TreeId(tree), key), (OldValue::Absent, 0), by);
+            versions.settle(KeyRef::new(TreeId(tree), key), by, lsn);
         };
         let is_valid = || reads.validate(&versions, &snapshot, None).is_ok();
         change(b"k", 4, 792);
@@ -246,7 +246,7 @@ mod tests {
             for key in 0..8_u8 {
                 let versions = Versions::new(1 << 20);
                 let by = versions.commit_number();
-                versions.add(TreeId(4), &[key], (OldValue::Absent, 0), by);
+                versions.add(KeyRef::new(TreeId(4), &[key]), (OldValue::Absent, 0), by);
                 let holds = |(lower, upper): &(Bound<Vec<u8>>, Bound<Vec<u8>>)| {
                     let starts = match lower {
                         Bound::Unbounded => true,

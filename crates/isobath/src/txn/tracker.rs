@@ -22,6 +22,8 @@ const SYSTEM_SLOTS: usize = 8;
 struct WorkerSlots {
     /// All slots from here on are empty.
     high: AtomicUsize,
+    /// All slots below this are occupied.
+    low: AtomicUsize,
     /// Snapshots that do not begin here or later would miss changes that have left
     /// no versions.
     blind_end: AtomicU64,
@@ -80,6 +82,7 @@ impl Tracker {
     pub(crate) fn new(workers: usize, tasks: usize) -> Tracker {
         let slots = |_| WorkerSlots {
             high: AtomicUsize::new(0),
+            low: AtomicUsize::new(0),
             blind_end: AtomicU64::new(0),
             slots: zeros(tasks + SYSTEM_SLOTS),
             applied: zeros(tasks + SYSTEM_SLOTS),
@@ -116,15 +119,17 @@ impl Tracker {
     #[inline]
     pub(crate) fn occupy(&self, worker: usize, log: &Log) -> Slot<'_> {
         let worker = &self.workers[worker];
-        let index = worker
-            .slots
-            .iter()
-            .position(|slot| slot.load(Ordering::Relaxed) & LSN == 0);
+        let low = worker.low.load(Ordering::Relaxed);
+        let mut above = worker.slots[low..].iter();
+        let index = above
+            .position(|slot| slot.load(Ordering::Relaxed) & LSN == 0)
+            .map(|index| low + index);
         #[expect(
             clippy::expect_used,
             reason = "a task has one commit in flight, and every task has a slot"
         )]
         let index = index.expect("a free slot for every task");
+        worker.low.store(index + 1, Ordering::Relaxed);
         let slot = &worker.slots[index];
         let generation = slot.load(Ordering::Relaxed).wrapping_add(GENERATION_STEP) & GENERATION;
         slot.store(log.next().0 & LSN | generation | BLIND, Ordering::Release);
@@ -267,6 +272,9 @@ impl Drop for Slot<'_> {
         let generation = self.word().load(Ordering::Relaxed) & GENERATION;
         self.worker.applied[self.index].store(0, Ordering::Release);
         self.word().store(generation, Ordering::Release);
+        if self.index < self.worker.low.load(Ordering::Relaxed) {
+            self.worker.low.store(self.index, Ordering::Relaxed);
+        }
         let slots = &self.worker.slots;
         let mut high = self.worker.high.load(Ordering::Relaxed);
         if high == self.index + 1 {

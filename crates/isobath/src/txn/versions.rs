@@ -5,13 +5,17 @@
 //! the first version at or above `S` says, pending ones included; if there is
 //! none, what the leaf says. A reader reads the leaf first and asks here
 //! afterwards, while writers do the opposite, so one of the two tells it.
+//!
+//! Most versions are needed only until their commit is durable. They stay in a short list,
+//! from which their commit takes them ([`Versions::release`]); those that a snapshot needs
+//! longer, and those beyond the list's length, go to ordered chains.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use super::key_number;
-use crate::btree::{Descriptor, TreeId, ValueKind, ValueRef};
+use crate::btree::{Descriptor, TreeId, ValueKind};
 use crate::extent::Extent;
 use crate::log::record::Token;
 use crate::sync::Mutex;
@@ -41,12 +45,12 @@ pub(crate) enum OldValue {
 }
 
 impl OldValue {
-    /// A copy of what a leaf has.
-    pub(crate) fn of(value: Option<ValueRef<'_>>) -> OldValue {
-        match value {
+    /// What a read of a leaf has found: `kind`, and in `bytes` the value or its descriptor.
+    pub(crate) fn from_read(kind: Option<ValueKind>, bytes: &mut Vec<u8>) -> OldValue {
+        match kind {
             None => OldValue::Absent,
-            Some(value) if value.kind == ValueKind::Inline => OldValue::Inline(value.bytes.into()),
-            Some(value) => OldValue::Extent(Descriptor::new(value.bytes)),
+            Some(ValueKind::Inline) => OldValue::Inline(std::mem::take(bytes).into_boxed_slice()),
+            Some(ValueKind::Extent) => OldValue::Extent(Descriptor::new(bytes)),
         }
     }
 
@@ -94,6 +98,37 @@ struct Version {
     token: Token,
 }
 
+impl Version {
+    /// The large value that it names, and what its chunks belong to.
+    fn large(&self) -> Option<(Descriptor, Token)> {
+        match &self.old {
+            OldValue::Extent(descriptor) => Some((*descriptor, self.token)),
+            OldValue::Absent | OldValue::Inline(_) => None,
+        }
+    }
+
+    /// Whether it is of a commit other than `own`, at or after `at`.
+    fn is_change(&self, at: u64, own: Option<CommitNumber>) -> bool {
+        self.stamp >= at && own.is_none_or(|own| self.stamp != own.0)
+    }
+}
+
+/// A version whose commit is in flight.
+#[derive(Debug)]
+struct Recent {
+    /// The key's number, by which it is searched.
+    number: u64,
+    tree: TreeId,
+    key: Vec<u8>,
+    version: Version,
+}
+
+/// Most recent versions of a shard: a search looks at all of them.
+const RECENT_MAX: usize = 32;
+/// Most buffers of keys, and bytes of each, that a shard keeps for the next versions.
+const SPARE_MAX: usize = 4;
+const SPARE_KEY_BYTES: usize = 64;
+
 /// Versions of one key, oldest first: their stamps ascend, as the key is locked from
 /// [`Versions::add`] to [`Versions::settle`], and readers rely on it.
 type Chain = Vec<Version>;
@@ -101,9 +136,101 @@ type Keys = BTreeMap<Arc<[u8]>, Chain>;
 
 #[derive(Default)]
 struct Inner {
+    recent: Vec<Recent>,
+    /// Empty buffers for keys of recent versions.
+    spare: Vec<Vec<u8>>,
     trees: BTreeMap<TreeId, Keys>,
     /// Versions that have an LSN, about in its order.
     queue: VecDeque<(u64, TreeId, Arc<[u8]>)>,
+}
+
+/// A key of a tree, and its number.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyRef<'k> {
+    pub(crate) tree: TreeId,
+    pub(crate) key: &'k [u8],
+    pub(crate) number: u64,
+}
+
+impl<'k> KeyRef<'k> {
+    pub(crate) fn new(tree: TreeId, key: &'k [u8]) -> KeyRef<'k> {
+        KeyRef {
+            tree,
+            key,
+            number: key_number(tree, key),
+        }
+    }
+}
+
+impl Inner {
+    /// The key's versions that are recent, in no order.
+    fn recent<'i>(&'i self, of: KeyRef<'i>) -> impl Iterator<Item = &'i Version> {
+        let is_its = move |recent: &&Recent| recent.is_of(of);
+        self.recent
+            .iter()
+            .filter(is_its)
+            .map(|recent| &recent.version)
+    }
+
+    fn recent_at(&self, of: KeyRef<'_>, stamp: u64) -> Option<usize> {
+        self.recent
+            .iter()
+            .position(|recent| recent.version.stamp == stamp && recent.is_of(of))
+    }
+
+    fn add_recent(&mut self, of: KeyRef<'_>, version: Version) {
+        let mut key = self.spare.pop().unwrap_or_default();
+        key.extend_from_slice(of.key);
+        self.recent.push(Recent {
+            number: of.number,
+            tree: of.tree,
+            key,
+            version,
+        });
+    }
+
+    fn remove_recent(&mut self, at: usize) -> Version {
+        let Recent {
+            mut key, version, ..
+        } = self.recent.swap_remove(at);
+        if self.spare.len() < SPARE_MAX && key.capacity() <= SPARE_KEY_BYTES {
+            key.clear();
+            self.spare.push(key);
+        }
+        version
+    }
+
+    /// Adds to the ordered chains.
+    fn chain(&mut self, tree: TreeId, key: &[u8], version: Version) {
+        let keys = self.trees.entry(tree).or_default();
+        match keys.get_mut(key) {
+            Some(chain) => {
+                // A later commit's version may have come first.
+                let at = chain.partition_point(|other| other.stamp < version.stamp);
+                chain.insert(at, version);
+            }
+            None => {
+                keys.insert(key.into(), vec![version]);
+            }
+        }
+    }
+
+    /// Versions of `key` in the ordered chains.
+    fn chained(&self, of: KeyRef<'_>) -> &[Version] {
+        let chain = self.trees.get(&of.tree).and_then(|keys| keys.get(of.key));
+        chain.map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Recent {
+    #[inline]
+    fn is_of(&self, of: KeyRef<'_>) -> bool {
+        self.number == of.number && self.tree == of.tree && self.key == of.key
+    }
+
+    fn is_within(&self, tree: TreeId, bounds: Bounds<'_>) -> bool {
+        self.tree == tree && RangeBounds::<[u8]>::contains(&bounds, &self.key[..])
+    }
 }
 
 #[repr(align(128))]
@@ -123,6 +250,8 @@ pub(crate) struct Versions {
     limit: u64,
     commits: AtomicU64,
     next_shard: AtomicU64,
+    /// Versions in the shards' queues.
+    queued: AtomicU64,
 }
 
 /// The number of a commit, by which it knows its own pending versions.
@@ -145,6 +274,7 @@ impl Versions {
             limit,
             commits: AtomicU64::new(1),
             next_shard: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
         }
     }
 
@@ -158,6 +288,12 @@ impl Versions {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether [`Versions::collect`] could find any.
+    #[inline]
+    pub(crate) fn has_queued(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) > 0
     }
 
     /// Versions held now.
@@ -186,35 +322,27 @@ impl Versions {
         self.bytes() > self.limit || self.volume_bytes() > volume_limit
     }
 
-    fn shard(&self, tree: TreeId, key: &[u8]) -> &Shard {
-        &self.shards[key_number(tree, key) as usize % SHARDS]
+    fn shard(&self, of: KeyRef<'_>) -> &Shard {
+        &self.shards[of.number as usize % SHARDS]
     }
 
     // ---- writers ----------------------------------------------------------------
 
-    /// Adds what `key` has, before the commit `by` replaces it. The chunks of a
+    /// Adds what the key has, before the commit `by` replaces it. The chunks of a
     /// large value belong to `token` once that has happened.
-    pub(crate) fn add(
-        &self,
-        tree: TreeId,
-        key: &[u8],
-        (old, token): (OldValue, Token),
-        by: CommitNumber,
-    ) {
-        let bytes = key.len() + old.bytes() + OVERHEAD;
+    pub(crate) fn add(&self, of: KeyRef<'_>, (old, token): (OldValue, Token), by: CommitNumber) {
+        let bytes = of.key.len() + old.bytes() + OVERHEAD;
         let volume_bytes = old.volume_bytes();
         let version = Version {
             stamp: by.0,
             old,
             token,
         };
-        let mut inner = self.shard(tree, key).inner.lock();
-        let keys = inner.trees.entry(tree).or_default();
-        match keys.get_mut(key) {
-            Some(chain) => chain.push(version),
-            None => {
-                keys.insert(key.into(), vec![version]);
-            }
+        let mut inner = self.shard(of).inner.lock();
+        if inner.recent.len() < RECENT_MAX {
+            inner.add_recent(of, version);
+        } else {
+            inner.chain(of.tree, of.key, version);
         }
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if volume_bytes > 0 {
@@ -224,16 +352,16 @@ impl Versions {
     }
 
     /// The commit `by` is applied, and `lsn` is its LSN.
-    pub(crate) fn settle(&self, tree: TreeId, key: &[u8], by: CommitNumber, lsn: u64) {
-        let shard = self.shard(tree, key);
+    pub(crate) fn settle(&self, of: KeyRef<'_>, by: CommitNumber, lsn: u64) {
+        let shard = self.shard(of);
         let mut inner = shard.inner.lock();
-        let Inner { trees, queue } = &mut *inner;
-        let keys = trees.get_mut(&tree);
-        let shared = keys.as_ref().and_then(|keys| keys.get_key_value(key));
-        let Some(shared) = shared.map(|(shared, _)| Arc::clone(shared)) else {
+        if let Some(at) = inner.recent_at(of, by.0) {
+            inner.recent[at].version.stamp = lsn;
             return;
-        };
-        let chain = keys.and_then(|keys| keys.get_mut(key));
+        }
+        let keys = inner.trees.get_mut(&of.tree);
+        let chain = keys.and_then(|keys| keys.get_mut(of.key));
+        // A pending stamp is above all others.
         if let Some([before @ .., version]) = chain.map(Vec::as_mut_slice)
             && version.stamp == by.0
         {
@@ -242,17 +370,66 @@ impl Versions {
                 "two commits to a key at a time"
             );
             version.stamp = lsn;
-            if queue.is_empty() {
-                shard.front.store(lsn, Ordering::Relaxed);
-            }
-            queue.push_back((lsn, tree, shared));
+            self.enqueue(shard, &mut inner, of, lsn);
         }
     }
 
+    /// Has a version in the ordered chains collected once it is below the horizon.
+    fn enqueue(&self, shard: &Shard, inner: &mut Inner, of: KeyRef<'_>, lsn: u64) {
+        let keys = inner.trees.get(&of.tree);
+        let Some((shared, _)) = keys.and_then(|keys| keys.get_key_value(of.key)) else {
+            return;
+        };
+        let shared = Arc::clone(shared);
+        if inner.queue.is_empty() {
+            shard.front.store(lsn, Ordering::Relaxed);
+        }
+        inner.queue.push_back((lsn, of.tree, shared));
+        self.queued.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The commit at `lsn` is to be seen: drops its version of the key if that is below `horizon`, else keeps it
+    /// until [`Versions::collect`]. A large value that only it named.
+    pub(crate) fn release(
+        &self,
+        of: KeyRef<'_>,
+        lsn: u64,
+        horizon: u64,
+    ) -> Option<(Descriptor, Token)> {
+        let shard = self.shard(of);
+        let mut inner = shard.inner.lock();
+        let at = inner.recent_at(of, lsn)?;
+        let version = inner.remove_recent(at);
+        if lsn >= horizon {
+            inner.chain(of.tree, of.key, version);
+            self.enqueue(shard, &mut inner, of, lsn);
+            return None;
+        }
+        drop(inner);
+        self.forget(of.key, &version);
+        version.large()
+    }
+
+    /// The version of a key has been taken out.
+    fn forget(&self, key: &[u8], version: &Version) {
+        let bytes = key.len() + version.old.bytes() + OVERHEAD;
+        self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        let volume_bytes = version.old.volume_bytes();
+        if volume_bytes > 0 {
+            self.volume_bytes.fetch_sub(volume_bytes, Ordering::Relaxed);
+        }
+        self.count.fetch_sub(1, Ordering::Release);
+    }
+
     /// The commit `by` was given up before it changed anything.
-    pub(crate) fn cancel(&self, tree: TreeId, key: &[u8], by: CommitNumber) {
-        let mut inner = self.shard(tree, key).inner.lock();
-        self.shorten(&mut inner, tree, key, |chain| {
+    pub(crate) fn cancel(&self, of: KeyRef<'_>, by: CommitNumber) {
+        let mut inner = self.shard(of).inner.lock();
+        if let Some(at) = inner.recent_at(of, by.0) {
+            let version = inner.remove_recent(at);
+            self.forget(of.key, &version);
+            return;
+        }
+        self.shorten(&mut inner, of.tree, of.key, |chain| {
             let mine = chain.last().is_some_and(|version| version.stamp == by.0);
             if mine {
                 chain.pop().into_iter().collect()
@@ -283,16 +460,7 @@ impl Versions {
                 inner.trees.remove(&tree);
             }
         }
-        let bytes: usize = taken
-            .iter()
-            .map(|version| key.len() + version.old.bytes() + OVERHEAD)
-            .sum();
-        self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
-        let volume_bytes: u64 = taken.iter().map(|version| version.old.volume_bytes()).sum();
-        if volume_bytes > 0 {
-            self.volume_bytes.fetch_sub(volume_bytes, Ordering::Relaxed);
-        }
-        self.count.fetch_sub(taken.len() as u64, Ordering::Release);
+        taken.iter().for_each(|version| self.forget(key, version));
         taken
     }
 
@@ -304,9 +472,17 @@ impl Versions {
         if self.is_empty() {
             return None;
         }
-        let inner = self.shard(tree, key).inner.lock();
-        let chain = inner.trees.get(&tree)?.get(key)?;
-        Some(first_from(chain, at)?.old.clone())
+        self.find_of(KeyRef::new(tree, key), at)
+    }
+
+    /// As [`Versions::find`].
+    pub(crate) fn find_of(&self, of: KeyRef<'_>, at: u64) -> Option<OldValue> {
+        let inner = self.shard(of).inner.lock();
+        let recent = inner.recent(of).filter(|version| version.stamp >= at);
+        // Pending stamps are above every LSN.
+        let first = recent.chain(first_from(inner.chained(of), at));
+        let first = first.min_by_key(|version| version.stamp);
+        first.map(|version| version.old.clone())
     }
 
     /// What the keys within `bounds` had at the snapshot `at`, by key, as far as
@@ -317,23 +493,31 @@ impl Versions {
         bounds: Bounds<'_>,
         at: u64,
     ) -> Vec<(Arc<[u8]>, OldValue)> {
-        let mut found = Vec::new();
+        let mut found: Vec<(Arc<[u8]>, u64, OldValue)> = Vec::new();
         if self.is_empty() || !is_range(bounds) {
-            return found;
+            return Vec::new();
         }
         for shard in &self.shards {
             let inner = shard.inner.lock();
+            for recent in &inner.recent {
+                let version = &recent.version;
+                if version.stamp >= at && recent.is_within(tree, bounds) {
+                    found.push((recent.key[..].into(), version.stamp, version.old.clone()));
+                }
+            }
             let Some(keys) = inner.trees.get(&tree) else {
                 continue;
             };
             for (key, chain) in keys.range::<[u8], _>(bounds) {
                 if let Some(version) = first_from(chain, at) {
-                    found.push((Arc::clone(key), version.old.clone()));
+                    found.push((Arc::clone(key), version.stamp, version.old.clone()));
                 }
             }
         }
-        found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        found
+        found.sort_unstable_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+        found.dedup_by(|later, first| later.0 == first.0);
+        let found = found.into_iter();
+        found.map(|(key, _, old)| (key, old)).collect()
     }
 
     /// Whether a commit other than `own` changes `key`, at or after `at`.
@@ -348,9 +532,10 @@ impl Versions {
         if self.is_empty() {
             return false;
         }
-        let inner = self.shard(tree, key).inner.lock();
-        let chain = inner.trees.get(&tree).and_then(|keys| keys.get(key));
-        chain.is_some_and(|chain| is_changed(chain, at, own))
+        let of = KeyRef::new(tree, key);
+        let inner = self.shard(of).inner.lock();
+        inner.recent(of).any(|version| version.is_change(at, own))
+            || is_changed(inner.chained(of), at, own)
     }
 
     /// A key within `bounds` that a commit other than `own` changes, at or after `at`.
@@ -366,6 +551,12 @@ impl Versions {
         }
         self.shards.iter().find_map(|shard| {
             let inner = shard.inner.lock();
+            let is_one = |recent: &&Recent| {
+                recent.version.is_change(at, own) && recent.is_within(tree, bounds)
+            };
+            if let Some(recent) = inner.recent.iter().find(is_one) {
+                return Some(recent.key.clone());
+            }
             let mut keys = inner.trees.get(&tree)?.range::<[u8], _>(bounds);
             let changed = keys.find(|(_, chain)| is_changed(chain, at, own));
             changed.map(|(key, _)| key.to_vec())
@@ -378,17 +569,35 @@ impl Versions {
         for shard in &self.shards {
             let inner = shard.inner.lock();
             let chains = inner.trees.values().flat_map(BTreeMap::values);
-            found.extend(chains.flatten().filter_map(|version| match &version.old {
-                OldValue::Extent(descriptor) => Some(*descriptor),
-                OldValue::Absent | OldValue::Inline(_) => None,
-            }));
+            let recent = inner.recent.iter().map(|recent| &recent.version);
+            let versions = chains.flatten().chain(recent);
+            found.extend(versions.filter_map(|version| Some(version.large()?.0)));
         }
         found
     }
 
     // ---- collection -------------------------------------------------------------
 
-    /// Drops versions below `horizon`, at most `most`; large values that only
+    /// Takes the recent versions below `horizon` before their commits do: there is no room for them. Large values
+    /// that only they named go to `dead`.
+    pub(crate) fn collect_recent(&self, horizon: u64, dead: &mut Vec<(Descriptor, Token)>) {
+        for shard in &self.shards {
+            let mut inner = shard.inner.lock();
+            let mut at = 0;
+            while at < inner.recent.len() {
+                if inner.recent[at].version.stamp >= horizon {
+                    at += 1;
+                    continue;
+                }
+                let key = std::mem::take(&mut inner.recent[at].key);
+                let version = inner.remove_recent(at);
+                self.forget(&key, &version);
+                dead.extend(version.large());
+            }
+        }
+    }
+
+    /// Drops versions below `horizon` that their commits have left, at most `most`; large values that only
     /// they named go to `dead`. Whether more are left.
     pub(crate) fn collect(
         &self,
@@ -412,14 +621,12 @@ impl Versions {
                     break;
                 };
                 left -= 1;
+                self.queued.fetch_sub(1, Ordering::Relaxed);
                 let gone = self.shorten(&mut inner, tree, &key, |chain| {
                     let old = chain.iter().take_while(|v| v.stamp < horizon).count();
                     chain.drain(..old).collect()
                 });
-                dead.extend(gone.iter().filter_map(|version| match &version.old {
-                    OldValue::Extent(descriptor) => Some((*descriptor, version.token)),
-                    OldValue::Absent | OldValue::Inline(_) => None,
-                }));
+                dead.extend(gone.iter().filter_map(Version::large));
             }
             let front = inner.queue.front().map_or(NONE, |front| front.0);
             shard.front.store(front, Ordering::Relaxed);
@@ -428,14 +635,13 @@ impl Versions {
     }
 }
 
-fn first_from(chain: &Chain, at: u64) -> Option<&Version> {
-    // Pending stamps are above every LSN.
+fn first_from(chain: &[Version], at: u64) -> Option<&Version> {
     chain.iter().find(|version| version.stamp >= at)
 }
 
-fn is_changed(chain: &Chain, at: u64, own: Option<CommitNumber>) -> bool {
+fn is_changed(chain: &[Version], at: u64, own: Option<CommitNumber>) -> bool {
     let mut later = chain.iter().rev().take_while(|version| version.stamp >= at);
-    later.any(|version| own.is_none_or(|own| version.stamp != own.0))
+    later.any(|version| version.is_change(at, own))
 }
 
 /// Whether a map takes these bounds; a range that cannot hold a key panics there.
@@ -449,156 +655,5 @@ pub(crate) fn is_range(bounds: Bounds<'_>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const TREE: TreeId = TreeId(5);
-
-    fn value(of: u64) -> Option<Vec<u8>> {
-        (!of.is_multiple_of(5)).then(|| of.to_le_bytes().to_vec())
-    }
-
-    fn as_old(of: &Option<Vec<u8>>) -> OldValue {
-        OldValue::of(of.as_deref().map(ValueRef::inline))
-    }
-
-    type Map = BTreeMap<Vec<u8>, Vec<u8>>;
-
-    /// The store beside whole copies of the map at every moment.
-    struct Model {
-        versions: Versions,
-        leaf: Map,
-        snapshots: Vec<(u64, Map)>,
-        next: u64,
-    }
-
-    impl Model {
-        fn commit(&mut self, keys: &[u8], given_up: bool) {
-            let by = self.versions.commit_number();
-            let mut keys = keys.to_vec();
-            keys.sort_unstable();
-            keys.dedup();
-            for key in &keys {
-                let old = as_old(&self.leaf.get(&vec![*key]).cloned());
-                self.versions.add(TREE, &[*key], (old, 0), by);
-            }
-            if given_up {
-                keys.iter()
-                    .for_each(|key| self.versions.cancel(TREE, &[*key], by));
-                return;
-            }
-            let lsn = self.next;
-            self.next += 8;
-            for key in &keys {
-                self.versions.settle(TREE, &[*key], by, lsn);
-                match value(lsn / 8 + u64::from(*key)) {
-                    Some(value) => self.leaf.insert(vec![*key], value),
-                    None => self.leaf.remove(&vec![*key]),
-                };
-            }
-        }
-
-        fn check(&self) {
-            for (at, map) in &self.snapshots {
-                for key in 0..20u8 {
-                    let key = vec![key];
-                    let found = self.versions.find(TREE, &key, *at);
-                    let expected = as_old(&map.get(&key).cloned());
-                    let found = found.unwrap_or_else(|| as_old(&self.leaf.get(&key).cloned()));
-                    assert_eq!(found, expected, "key {key:?} at {at}");
-                }
-                let mut whole = self.leaf.clone();
-                let bounds = (Bound::Included(&[3u8][..]), Bound::Excluded(&[17u8][..]));
-                for (key, old) in self.versions.within(TREE, bounds, *at) {
-                    match old {
-                        OldValue::Inline(bytes) => whole.insert(key.to_vec(), bytes.to_vec()),
-                        _ => whole.remove(&key.to_vec()),
-                    };
-                }
-                let keep = |map: &Map| -> Vec<_> {
-                    map.iter()
-                        .filter(|(k, _)| (3..17).contains(&k[0]))
-                        .map(|(k, v)| (k.clone(), v.clone()))
-                        .collect()
-                };
-                assert_eq!(keep(&whole), keep(map));
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn snapshots_see_their_moment(
-            steps in prop::collection::vec((0u8..10, prop::collection::vec(0u8..20, 1..6), any::<prop::sample::Index>()), 1..120)
-        ) {
-            let mut model = Model {
-                versions: Versions::new(1 << 30),
-                leaf: BTreeMap::new(),
-                snapshots: Vec::new(),
-                next: 8,
-            };
-            for (what, keys, pick) in steps {
-                match what {
-                    0..=4 => model.commit(&keys, false),
-                    5 => model.commit(&keys, true),
-                    6..=7 => {
-                        let leaf = model.leaf.clone();
-                        model.snapshots.push((model.next, leaf));
-                    }
-                    8 if !model.snapshots.is_empty() => {
-                        let at = pick.index(model.snapshots.len());
-                        model.snapshots.swap_remove(at);
-                    }
-                    _ => {
-                        let oldest = model.snapshots.iter().map(|s| s.0).min();
-                        model.versions.collect(oldest.unwrap_or(model.next), keys.len(), &mut Vec::new());
-                    }
-                }
-                model.check();
-            }
-            // Nothing is left once nobody needs anything.
-            while model.versions.collect(model.next, 3, &mut Vec::new()) {}
-            prop_assert!(model.versions.is_empty());
-            prop_assert_eq!(model.versions.bytes(), 0);
-            prop_assert_eq!(model.versions.volume_bytes(), 0);
-            for shard in &model.versions.shards {
-                let inner = shard.inner.lock();
-                prop_assert!(inner.trees.is_empty() && inner.queue.is_empty());
-            }
-        }
-    }
-
-    #[test]
-    fn pending_changes_of_others_conflict_and_own_ones_do_not() {
-        let versions = Versions::new(1 << 20);
-        let (mine, other) = (versions.commit_number(), versions.commit_number());
-        versions.add(TREE, b"k", (OldValue::Absent, 0), mine);
-        assert!(versions.is_changed(TREE, b"k", 8, None));
-        assert!(versions.is_changed(TREE, b"k", 8, Some(other)));
-        assert!(!versions.is_changed(TREE, b"k", 8, Some(mine)));
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        assert_eq!(versions.changed_within(TREE, all, 8, Some(mine)), None);
-        assert_eq!(
-            versions.changed_within(TREE, all, 8, Some(other)),
-            Some(b"k".to_vec())
-        );
-        versions.settle(TREE, b"k", mine, 80);
-        assert!(versions.is_changed(TREE, b"k", 80, None));
-        assert!(!versions.is_changed(TREE, b"k", 88, None));
-    }
-
-    #[test]
-    fn a_large_value_dies_with_its_version() {
-        let versions = Versions::new(1 << 20);
-        let by = versions.commit_number();
-        let descriptor = Descriptor::new(&[7; 32]);
-        versions.add(TREE, b"k", (OldValue::Extent(descriptor), 9), by);
-        versions.settle(TREE, b"k", by, 16);
-        let mut dead = Vec::new();
-        assert!(!versions.collect(16, 10, &mut dead));
-        assert!(dead.is_empty() && versions.count() == 1);
-        versions.collect(17, 10, &mut dead);
-        assert_eq!(dead, [(descriptor, 9)]);
-    }
-}
+#[path = "versions_tests.rs"]
+mod tests;

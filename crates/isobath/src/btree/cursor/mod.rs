@@ -16,9 +16,9 @@ use std::ops::Bound;
 use ahead::ReadAhead;
 
 use super::descend::{Descent, Hold};
-use super::node::{Garbled, Geometry, Image, Node, ValueAt};
+use super::node::{Garbled, Geometry, Image, KeyBuffer, Node, ValueAt};
 use super::{Fail, Tree, ValueRef};
-use crate::buffer::{BufferPool, FrameId, Optimistic, Restart, Version};
+use crate::buffer::{BufferPool, FrameId, Optimistic, Place, Restart, Version};
 use crate::context::ReadContext;
 use crate::page::{PAGE_SIZE, PageId};
 
@@ -90,29 +90,62 @@ enum Next {
 
 thread_local! {
     /// The page of a cursor that is no more: short scans need not allocate one.
-    static SPARE: Cell<Option<Box<Image>>> = const { Cell::new(None) };
+    static SPARE: Cell<Option<Box<Private>>> = const { Cell::new(None) };
+}
+
+/// A leaf's copy, and one of its keys; the first bytes of that are the leaf's prefix.
+struct Private {
+    image: Image,
+    key: KeyBuffer,
+}
+
+impl Private {
+    const EMPTY: Private = Private {
+        image: Image([0; PAGE_SIZE]),
+        key: KeyBuffer::new(),
+    };
 }
 
 /// A cursor's private page; there is none before its first leaf.
-struct LeafCopy(Option<Box<Image>>);
+struct LeafCopy(Option<Box<Private>>);
 
-static NO_LEAF: Image = Image([0; PAGE_SIZE]);
+static NO_LEAF: Private = Private::EMPTY;
 
 impl std::ops::Deref for LeafCopy {
-    type Target = Image;
+    type Target = Private;
 
     #[inline(always)]
-    fn deref(&self) -> &Image {
+    fn deref(&self) -> &Private {
         self.0.as_deref().unwrap_or(&NO_LEAF)
     }
 }
 
 impl std::ops::DerefMut for LeafCopy {
-    fn deref_mut(&mut self) -> &mut Image {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Private {
         self.0.get_or_insert_with(|| {
             let spare = SPARE.try_with(Cell::take).ok().flatten();
-            spare.unwrap_or_else(Image::zeroed)
+            spare.unwrap_or_else(|| Box::new(Private::EMPTY))
         })
+    }
+}
+
+impl Private {
+    /// The record whose key was read into this.
+    #[inline(always)]
+    fn entry<'p>(
+        image: &'p Image,
+        key: &'p KeyBuffer,
+        key_len: usize,
+        value: ValueAt,
+    ) -> Entry<'p> {
+        Entry {
+            key: key.key(key_len),
+            value: ValueRef {
+                kind: value.kind,
+                bytes: &image.bytes()[value.at..value.at + value.len],
+            },
+        }
     }
 }
 
@@ -121,6 +154,39 @@ impl Drop for LeafCopy {
         if let Some(leaf) = self.0.take() {
             // A thread that ends may have no place for it any more.
             let _ = SPARE.try_with(|spare| spare.set(Some(leaf)));
+        }
+    }
+}
+
+/// The leaf that follows, as far as its parent names it.
+struct Following {
+    id: PageId,
+    /// The frame that it was in at its first line.
+    frame: Option<FrameId>,
+    /// The next of its cache lines to call into the cache; below 0, that many
+    /// lines later.
+    line: isize,
+}
+
+impl Following {
+    /// Calls some bytes of the leaf into the cache, a few at each record, so that they
+    /// neither wait for each other nor are waited for.
+    #[inline(always)]
+    fn prefetch(&mut self, pool: &BufferPool) {
+        let line = self.line;
+        if line >= LINES {
+            return;
+        }
+        self.line += LINES_PER_RECORD;
+        if line == 0 {
+            self.frame = match pool.mapping.place(self.id) {
+                Place::Resident(frame) => Some(frame),
+                _ => None,
+            };
+        }
+        if let (Some(frame), Ok(line)) = (self.frame, usize::try_from(line)) {
+            let lines = line..line + LINES_PER_RECORD as usize;
+            pool.frames.prefetch(frame, lines);
         }
     }
 }
@@ -135,8 +201,6 @@ pub(crate) struct Cursor {
     geometry: Geometry,
     /// Records of `leaf` that are still to come, a range of positions.
     rest: std::ops::Range<usize>,
-    /// The record that the cursor stands on.
-    at: usize,
     next: Next,
     /// Forward: the upper fence of `leaf`. Reverse: its lower bound.
     boundary: Vec<u8>,
@@ -145,14 +209,9 @@ pub(crate) struct Cursor {
     /// Reverse: the parent's lower bound.
     parent_lower: Vec<u8>,
     leaves: u32,
-    /// The leaf that follows, as far as its parent names it.
-    following: PageId,
-    /// The next of its cache lines to call into the cache; below 0, that many
-    /// lines later.
-    prefetch_line: isize,
-    /// The current key; its first `prefix_len` bytes are the leaf's prefix.
-    key: Vec<u8>,
-    prefix_len: usize,
+    following: Following,
+    /// Bytes of the current key, which is in `leaf`.
+    key_len: usize,
     ahead: ReadAhead,
     /// Records that will be taken, where that is known.
     limit: Option<usize>,
@@ -186,16 +245,17 @@ impl Cursor {
             leaf: LeafCopy(None),
             geometry: Geometry::default(),
             rest: 0..0,
-            at: 0,
             next: Next::Start,
             boundary: Vec::new(),
             parent: None,
             parent_lower: Vec::new(),
             leaves: 0,
-            following: PageId(0),
-            prefetch_line: LINES,
-            key: Vec::new(),
-            prefix_len: 0,
+            following: Following {
+                id: PageId(0),
+                frame: None,
+                line: LINES,
+            },
+            key_len: 0,
             ahead: ReadAhead::new(),
             limit: None,
         }
@@ -213,65 +273,101 @@ impl Cursor {
         cursor
     }
 
-    /// Whether the next record is of another leaf than the current one, if there is one at all.
-    #[inline(always)]
-    pub(crate) fn has_read_leaf(&self) -> bool {
-        self.rest.is_empty()
-    }
-
-    /// The current record's key, until [`Cursor::next`] is called again.
+    /// The current record's key, until the cursor moves on.
     pub(crate) fn key(&self) -> &[u8] {
-        &self.key
+        self.leaf.key.key(self.key_len)
     }
 
     /// Moves on to the next record, if there is one.
     pub(crate) fn next<C: ReadContext>(&mut self, ctx: &C) -> Result<Option<Entry<'_>>, C::Stop> {
-        // Bound: one round for each leaf of the range.
-        loop {
-            let position = match self.direction {
-                Direction::Forward => self.rest.next(),
-                Direction::Reverse => self.rest.next_back(),
-            };
-            if let Some(position) = position {
-                self.at = position;
-                self.prefetch(ctx.pool());
-                break;
-            }
-            if matches!(self.next, Next::End) {
-                return Ok(None);
-            }
-            self.next_leaf(ctx)?;
+        if !self.next_records(ctx)? {
+            return Ok(None);
         }
-        match self.read_record() {
-            Ok(at) => Ok(Some(self.entry(at))),
+        let position = match self.direction {
+            Direction::Forward => self.rest.next(),
+            Direction::Reverse => self.rest.next_back(),
+        };
+        let Some(position) = position else {
+            return Ok(None);
+        };
+        self.following.prefetch(ctx.pool());
+        let private = &mut *self.leaf;
+        let node = Node::reopen(&private.image, self.geometry);
+        match node.record(position, &mut private.key) {
+            Ok((key_len, value)) => {
+                self.key_len = key_len;
+                let Private { image, key } = &*self.leaf;
+                Ok(Some(Private::entry(image, key, key_len, value)))
+            }
             Err(why) => {
-                let fail = Fail::Damaged(self.leaf.page_id(), why.0);
-                self.next = Next::End;
-                self.rest = 0..0;
-                fail.resolve(ctx)?;
+                self.stop(ctx, why)?;
                 Ok(None)
             }
         }
     }
 
-    /// Reads the current record's key; returns where its value is.
+    /// Has the records that are still to come be those of one leaf, at least one; `false` at the end of the range.
     #[inline(always)]
-    fn read_record(&mut self) -> Result<ValueAt, Garbled> {
-        let node = Node::reopen(&*self.leaf, self.geometry);
-        self.key.truncate(self.prefix_len);
-        node.append_suffix(self.at, &mut self.key)?;
-        node.value(self.at)
+    pub(crate) fn next_records<C: ReadContext>(&mut self, ctx: &C) -> Result<bool, C::Stop> {
+        // Bound: one round for each leaf of the range.
+        while self.rest.is_empty() {
+            if matches!(self.next, Next::End) {
+                return Ok(false);
+            }
+            self.next_leaf(ctx)?;
+        }
+        Ok(true)
     }
 
+    /// Shows the current leaf's records that are still to come to `visit`, until it returns `false`; whether it did not.
     #[inline(always)]
-    fn entry(&self, at: ValueAt) -> Entry<'_> {
-        Entry {
-            key: &self.key,
-            value: ValueRef {
-                kind: at.kind,
-                bytes: &Image::bytes(&self.leaf)[at.at..at.at + at.len],
-            },
+    pub(crate) fn visit_leaf<C: ReadContext>(
+        &mut self,
+        ctx: &C,
+        mut visit: impl FnMut(Entry<'_>) -> bool,
+    ) -> Result<bool, C::Stop> {
+        let private = &mut *self.leaf;
+        let node = Node::reopen(&private.image, self.geometry);
+        let (mut rest, forward) = (self.rest.clone(), self.direction == Direction::Forward);
+        let (mut position, step) = if forward {
+            (rest.start, 1)
+        } else {
+            (rest.end.wrapping_sub(1), usize::MAX)
+        };
+        let mut goes_on = true;
+        for _ in 0..rest.len() {
+            self.following.prefetch(ctx.pool());
+            match node.record(position, &mut private.key) {
+                Ok((key_len, value)) => {
+                    self.key_len = key_len;
+                    goes_on = visit(Private::entry(&private.image, &private.key, key_len, value));
+                }
+                Err(why) => {
+                    self.stop(ctx, why)?;
+                    return Ok(true);
+                }
+            }
+            position = position.wrapping_add(step);
+            if !goes_on {
+                break;
+            }
         }
+        if forward {
+            rest.start = position;
+        } else {
+            rest.end = position.wrapping_add(1);
+        }
+        self.rest = rest;
+        Ok(goes_on)
+    }
+
+    /// Ends before a record that makes no sense.
+    #[cold]
+    fn stop<C: ReadContext>(&mut self, ctx: &C, why: Garbled) -> Result<(), C::Stop> {
+        let fail = Fail::Damaged(self.leaf.image.page_id(), why.0);
+        self.next = Next::End;
+        self.rest = 0..0;
+        fail.resolve(ctx)
     }
 
     /// Copies the next leaf and finds which of its records are in the range.
@@ -302,7 +398,7 @@ impl Cursor {
         self.leaves = self.leaves.saturating_add(1);
         self.ahead.note_leaf();
         if let Some(limit) = self.limit.take() {
-            let per_leaf = Node::reopen(&*self.leaf, self.geometry).count().max(1);
+            let per_leaf = Node::reopen(&self.leaf.image, self.geometry).count().max(1);
             let missing = limit.saturating_sub(self.rest.len());
             self.ahead.need(missing.div_ceil(per_leaf));
         }
@@ -312,7 +408,7 @@ impl Cursor {
 
     /// Finds which leaf follows, and has its mapping word called into the cache.
     fn look_ahead(&mut self, pool: &BufferPool) {
-        self.prefetch_line = LINES;
+        self.following.line = LINES;
         let (Some((mark, position)), Next::Beyond) = (self.parent, &self.next) else {
             return;
         };
@@ -326,23 +422,10 @@ impl Cursor {
         };
         if let Some(Ok(id)) = sibling.map(|sibling| node.child(sibling)) {
             pool.mapping.prefetch(id);
-            self.following = id;
+            self.following.id = id;
             // A short scan may end in its first leaf.
             let skipped = if self.leaves == 1 { FIRST_RECORDS } else { 1 };
-            self.prefetch_line = -(skipped * LINES_PER_RECORD);
-        }
-    }
-
-    /// Calls some bytes of the leaf that follows into the cache, a few at each
-    /// record, so that they neither wait for each other nor are waited for.
-    #[inline(always)]
-    fn prefetch(&mut self, pool: &BufferPool) {
-        if self.prefetch_line < LINES {
-            if let Ok(line) = usize::try_from(self.prefetch_line) {
-                let lines = line..line + LINES_PER_RECORD as usize;
-                pool.prefetch(self.following, lines);
-            }
-            self.prefetch_line += LINES_PER_RECORD;
+            self.following.line = -(skipped * LINES_PER_RECORD);
         }
     }
 
@@ -380,7 +463,7 @@ impl Cursor {
             descent.lower_bound(&mut boundary)?;
             descent.lower_bound_of_parent(&mut self.parent_lower)?;
         }
-        self.leaf.load(hold.page.words());
+        self.leaf.image.load(hold.page.words());
         hold.validate()?;
         self.parent = descent
             .parent
@@ -438,7 +521,7 @@ impl Cursor {
             }
             position
         };
-        self.leaf.load(hold.page.words());
+        self.leaf.image.load(hold.page.words());
         hold.validate()?;
         self.parent = Some((mark, position));
         self.boundary.extend_from_slice(before);
@@ -449,16 +532,14 @@ impl Cursor {
     /// only a reverse cursor needs.
     fn enter(&mut self, id: PageId, lower: Vec<u8>) -> Result<(), Fail> {
         let damaged = |why: Garbled| Fail::Damaged(id, why.0);
-        let node = Node::open(&*self.leaf, self.tree.id).map_err(damaged)?;
+        let private = &mut *self.leaf;
+        let node = Node::open(&private.image, self.tree.id).map_err(damaged)?;
         if !node.is_leaf() {
             return Err(damaged(Garbled("its level is not one below its parent's")));
         }
         let mut upper = Vec::new();
         let has_upper = node.upper(&mut upper).map_err(damaged)?;
-        self.key.clear();
-        node.append_prefix(&mut self.key).map_err(damaged)?;
-        self.prefix_len = self.key.len();
-        let prefix = &self.key[..];
+        let prefix = node.shared_prefix().map_err(damaged)?;
         let mut rest = 0..node.count();
         let (mut has_more, advanced);
         if self.direction == Direction::Forward {
@@ -473,20 +554,27 @@ impl Cursor {
                 "its bounds are not beyond its neighbour's",
             )));
         }
-        if let Bound::Included(key) | Bound::Excluded(key) = &self.lower {
+        // What lies behind a boundary lies behind the end where the cursor began.
+        let is_first = !matches!(self.next, Next::Beyond);
+        let forward = self.direction == Direction::Forward;
+        if let Bound::Included(key) | Bound::Excluded(key) = &self.lower
+            && (is_first || !forward)
+        {
             let (position, found) = rank(&node, prefix, key).map_err(damaged)?;
             let skip = found && matches!(self.lower, Bound::Excluded(_));
             rest.start = position + usize::from(skip);
         }
-        if let Bound::Included(key) | Bound::Excluded(key) = &self.upper {
+        if let Bound::Included(key) | Bound::Excluded(key) = &self.upper
+            && (is_first || forward)
+        {
             let (position, found) = rank(&node, prefix, key).map_err(damaged)?;
             let keep = found && matches!(self.upper, Bound::Included(_));
             rest.end = position + usize::from(keep);
         }
         // A merge since may have brought keys back that the cursor has passed.
-        if matches!(self.next, Next::Beyond) {
+        if !is_first {
             let (position, _) = rank(&node, prefix, &self.boundary).map_err(damaged)?;
-            if self.direction == Direction::Forward {
+            if forward {
                 rest.start = rest.start.max(position);
             } else {
                 rest.end = rest.end.min(position);
@@ -497,6 +585,9 @@ impl Cursor {
             (rest, has_more) = (0..0, false);
         }
         self.geometry = node.geometry();
+        if !private.key.set_prefix(prefix) {
+            return Err(damaged(Garbled("its prefix is longer than a key can be")));
+        }
         self.rest = rest;
         self.boundary = if self.direction == Direction::Forward {
             upper

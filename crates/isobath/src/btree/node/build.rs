@@ -5,7 +5,8 @@ use std::cmp::Ordering;
 
 use super::{
     CAPACITY, CHILD, EXTENT_FLAG, Garbled, HEAD, INNER_FIXED, INNER_SLOTS, LEAF_RECORD, Node,
-    SAMPLES, SAMPLES_AT, SLOT, SLOTS, Slot, Source, field, head_of, leaf_cost, sampled_slot,
+    SAMPLES, SAMPLES_AT, SLOT, SLOTS, Slot, Source, ValueAt, field, head_of, leaf_cost,
+    sampled_slot,
 };
 use crate::btree::{TreeId, ValueKind, ValueRef};
 use crate::buffer::Words;
@@ -70,6 +71,93 @@ impl Source for Image {
             }
             None => false,
         }
+    }
+}
+
+/// Bytes behind a key in a [`KeyBuffer`] that a copy of whole words may write.
+const SLACK: usize = 8;
+
+/// Room for any key, and what a copy of whole words writes beyond it.
+pub(in crate::btree) struct KeyBuffer([u8; crate::MAX_KEY_BYTES + SLACK]);
+
+impl KeyBuffer {
+    pub(in crate::btree) const fn new() -> KeyBuffer {
+        KeyBuffer([0; crate::MAX_KEY_BYTES + SLACK])
+    }
+
+    /// The first `length` bytes; none where there are not so many.
+    #[inline(always)]
+    pub(in crate::btree) fn key(&self, length: usize) -> &[u8] {
+        self.0.get(..length).unwrap_or_default()
+    }
+
+    /// Replaces the first bytes by `prefix`; `false` where that is longer than a key can be.
+    pub(in crate::btree) fn set_prefix(&mut self, prefix: &[u8]) -> bool {
+        let fits = prefix.len() <= crate::MAX_KEY_BYTES;
+        if fits {
+            self.0[..prefix.len()].copy_from_slice(prefix);
+        }
+        fits
+    }
+}
+
+impl<'s> Node<'s, Image> {
+    /// The prefix that all keys share.
+    pub(in crate::btree) fn shared_prefix(&self) -> Result<&'s [u8], Garbled> {
+        let (at, length) = if self.prefix == 0 {
+            (0, 0)
+        } else {
+            self.fence()
+        };
+        let fence = self.source.bytes().get(at..at + length);
+        fence
+            .and_then(|fence| fence.get(..self.prefix))
+            .ok_or(Garbled("its prefix is longer than its upper fence"))
+    }
+
+    /// Puts the key of the leaf's record `position` into `key`, whose first bytes are the
+    /// leaf's prefix already; the key's length, and where the value is.
+    #[inline(always)]
+    pub(in crate::btree) fn record(
+        &self,
+        position: usize,
+        key: &mut KeyBuffer,
+    ) -> Result<(usize, ValueAt), Garbled> {
+        const PAST: Garbled = Garbled("a record passes the page's end");
+        let bytes = self.source.bytes();
+        let slot = Slot(self.source.u64_at(SLOTS + SLOT * position));
+        let length = self.prefix + slot.key_len();
+        if length > crate::MAX_KEY_BYTES {
+            return Err(Garbled("a key is longer than keys can be"));
+        }
+        let (record, rest) = (slot.record(), slot.rest_len());
+        let header = bytes.get(record..record + LEAF_RECORD);
+        let word = header.and_then(|header| header.first_chunk::<LEAF_RECORD>());
+        let word = u16::from_le_bytes(*word.ok_or(PAST)?);
+        let (at, len) = (
+            record + LEAF_RECORD + rest,
+            usize::from(word & !EXTENT_FLAG),
+        );
+        if record < SLOTS || at + len > PAGE_SIZE {
+            return Err(PAST);
+        }
+        let into = &mut key.0[self.prefix..];
+        let head = slot.head().swap_bytes().to_le_bytes();
+        into[..HEAD].copy_from_slice(&head);
+        if rest > 0 {
+            let (from, into) = (&bytes[at - rest..], &mut into[HEAD..]);
+            // One word where it has all: the slack takes what is beyond the key.
+            match (from.first_chunk::<SLACK>(), into.first_chunk_mut::<SLACK>()) {
+                (Some(from), Some(into)) if rest <= SLACK => *into = *from,
+                _ => into[..rest].copy_from_slice(&from[..rest]),
+            }
+        }
+        let kind = if word & EXTENT_FLAG == 0 {
+            ValueKind::Inline
+        } else {
+            ValueKind::Extent
+        };
+        Ok((length, ValueAt { kind, at, len }))
     }
 }
 

@@ -49,7 +49,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-pub(super) use build::{Builder, Image, common_prefix, separator};
+pub(super) use build::{Builder, Image, KeyBuffer, common_prefix, separator};
 pub(super) use edit::{Edit, LeafEdit};
 pub(super) use split::{
     InnerSplit, LeafSplit, Pending, cut_above, with_child, without_child, without_last_children,

@@ -1,14 +1,12 @@
 //! What operations cost that need no drive, to be counted by callgrind or `perf stat`:
 //!
 //! ```text
-//! cargo build --release -p isobath --example instructions
-//! valgrind --tool=callgrind target/release/examples/instructions get 1000000
+//! cargo build --release -p isobath-example-instructions
+//! valgrind --tool=callgrind target/release/isobath-example-instructions get 1000000
 //! ```
 //!
 //! Arguments: `get N`, `scan N` (of 100 records), `put N TASKS`, `transact N TASKS` (four reads and four writes each).
 //! Two counts of the same operation, divided by the difference of their N, leave the start out.
-
-#![allow(missing_docs)]
 
 use std::time::Instant;
 

@@ -1,0 +1,87 @@
+//! What a commit changes: one key at a time.
+
+use super::Gate;
+use super::gate::Access;
+use super::versions::KeyRef;
+use crate::Error;
+use crate::btree::{Decision, Tree, ValueKind, ValueRef};
+use crate::canary::{self, Canary};
+use crate::engine::Local;
+use crate::extent::Extent;
+use crate::log::record::Token;
+
+/// One key's change.
+#[derive(Clone, Copy)]
+pub(crate) struct Change<'a> {
+    pub(crate) tree: Tree,
+    /// The tree's name, for errors.
+    pub(crate) name: &'a str,
+    /// `None` for the catalog, which nobody drops.
+    pub(crate) gate: Option<&'a Gate>,
+    pub(crate) key: &'a [u8],
+    /// By [`key_number`].
+    pub(crate) number: u64,
+    /// What it has from now on; `None` if nothing.
+    pub(crate) value: Option<ValueRef<'a>>,
+    /// What becomes part of the store with this, beside a large value.
+    pub(crate) confirms: Option<Token>,
+}
+
+impl Change<'_> {
+    pub(super) fn conflict(&self) -> Error {
+        Error::Conflict {
+            tree: self.name.to_owned(),
+            key: self.key.to_vec(),
+        }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn at(&self) -> KeyRef<'_> {
+        KeyRef {
+            tree: self.tree.id,
+            key: self.key,
+            number: self.number,
+        }
+    }
+
+    /// Whether the tree may be changed now. A commit that has occupied its slot
+    /// keeps the answer true.
+    pub(super) fn may_change(&self) -> Result<bool, Error> {
+        match self.gate.map_or(Access::Granted, Gate::access) {
+            Access::Granted => Ok(true),
+            Access::Later => Ok(canary::sings(Canary::LoadBesideCommits)),
+            Access::Never => Err(Error::TreeDropped {
+                name: self.name.to_owned(),
+            }),
+        }
+    }
+
+    /// Waits while a bulk load of the tree is being linked. The caller has no slot.
+    pub(super) fn await_load(&self, local: &Local) -> Result<(), Error> {
+        while !self.may_change()? {
+            local.engine.writable()?;
+            local.worker.yield_now();
+        }
+        Ok(())
+    }
+
+    /// The LSN below which snapshots do not see what was loaded into the tree.
+    pub(super) fn loaded(&self) -> u64 {
+        self.gate.map_or(0, Gate::loaded)
+    }
+
+    pub(super) fn decision(&self) -> Decision<'_> {
+        self.value.map_or(Decision::Remove, Decision::Put)
+    }
+
+    /// The tokens of what this makes reachable.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = Token> + use<> {
+        let large = self.value.filter(|v| v.kind == ValueKind::Extent);
+        let value = large.and_then(|value| Extent::decode(value.bytes));
+        let value = value.map(|extent| extent.token());
+        value.into_iter().chain(self.confirms)
+    }
+}

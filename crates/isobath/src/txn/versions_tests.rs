@@ -1,0 +1,181 @@
+//! Tests of the version store.
+
+use super::*;
+use proptest::prelude::*;
+
+const TREE: TreeId = TreeId(5);
+
+fn value(of: u64) -> Option<Vec<u8>> {
+    (!of.is_multiple_of(5)).then(|| of.to_le_bytes().to_vec())
+}
+
+fn as_old(of: &Option<Vec<u8>>) -> OldValue {
+    let kind = of.as_ref().map(|_| ValueKind::Inline);
+    OldValue::from_read(kind, &mut of.clone().unwrap_or_default())
+}
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The store beside whole copies of the map at every moment.
+struct Model {
+    versions: Versions,
+    leaf: Map,
+    snapshots: Vec<(u64, Map)>,
+    next: u64,
+    /// Versions that their commits have not released: key and LSN.
+    unreleased: Vec<(u8, u64)>,
+}
+
+impl Model {
+    fn commit(&mut self, keys: &[u8], given_up: bool) {
+        let by = self.versions.commit_number();
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        for key in &keys {
+            let old = as_old(&self.leaf.get(&vec![*key]).cloned());
+            self.versions.add(KeyRef::new(TREE, &[*key]), (old, 0), by);
+        }
+        if given_up {
+            keys.iter()
+                .for_each(|key| self.versions.cancel(KeyRef::new(TREE, &[*key]), by));
+            return;
+        }
+        let lsn = self.next;
+        self.next += 8;
+        for key in &keys {
+            self.versions.settle(KeyRef::new(TREE, &[*key]), by, lsn);
+            self.unreleased.push((*key, lsn));
+            match value(lsn / 8 + u64::from(*key)) {
+                Some(value) => self.leaf.insert(vec![*key], value),
+                None => self.leaf.remove(&vec![*key]),
+            };
+        }
+    }
+
+    fn horizon(&self) -> u64 {
+        let oldest = self.snapshots.iter().map(|s| s.0).min();
+        oldest.unwrap_or(self.next)
+    }
+
+    fn release(&mut self, at: usize) {
+        let (key, lsn) = self.unreleased.swap_remove(at);
+        let of = KeyRef::new(TREE, std::slice::from_ref(&key));
+        self.versions.release(of, lsn, self.horizon());
+    }
+
+    fn check(&self) {
+        for (at, map) in &self.snapshots {
+            for key in 0..20u8 {
+                let key = vec![key];
+                let found = self.versions.find(TREE, &key, *at);
+                let expected = as_old(&map.get(&key).cloned());
+                let found = found.unwrap_or_else(|| as_old(&self.leaf.get(&key).cloned()));
+                assert_eq!(found, expected, "key {key:?} at {at}");
+            }
+            let mut whole = self.leaf.clone();
+            let bounds = (Bound::Included(&[3u8][..]), Bound::Excluded(&[17u8][..]));
+            for (key, old) in self.versions.within(TREE, bounds, *at) {
+                match old {
+                    OldValue::Inline(bytes) => whole.insert(key.to_vec(), bytes.to_vec()),
+                    _ => whole.remove(&key.to_vec()),
+                };
+            }
+            let keep = |map: &Map| -> Vec<_> {
+                map.iter()
+                    .filter(|(k, _)| (3..17).contains(&k[0]))
+                    .map(|(k, v)| (k.clone(), v.clone()))
+                    .collect()
+            };
+            assert_eq!(keep(&whole), keep(map));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn snapshots_see_their_moment(
+        steps in prop::collection::vec((0u8..14, prop::collection::vec(0u8..20, 1..6), any::<prop::sample::Index>()), 1..120)
+    ) {
+        let mut model = Model {
+            versions: Versions::new(1 << 30),
+            leaf: BTreeMap::new(),
+            snapshots: Vec::new(),
+            next: 8,
+            unreleased: Vec::new(),
+        };
+        for (what, keys, pick) in steps {
+            match what {
+                0..=4 => model.commit(&keys, false),
+                5 => model.commit(&keys, true),
+                6..=7 => {
+                    let leaf = model.leaf.clone();
+                    model.snapshots.push((model.next, leaf));
+                }
+                8 if !model.snapshots.is_empty() => {
+                    let at = pick.index(model.snapshots.len());
+                    model.snapshots.swap_remove(at);
+                }
+                9..=11 if !model.unreleased.is_empty() => {
+                    let at = pick.index(model.unreleased.len());
+                    model.release(at);
+                }
+                12 => model.versions.collect_recent(model.horizon(), &mut Vec::new()),
+                _ => {
+                    model.versions.collect(model.horizon(), keys.len(), &mut Vec::new());
+                }
+            }
+            model.check();
+        }
+        // Nothing is left once nobody needs anything.
+        while !model.unreleased.is_empty() {
+            model.release(0);
+        }
+        while model.versions.collect(model.next, 3, &mut Vec::new()) {}
+        prop_assert!(model.versions.is_empty());
+        prop_assert_eq!(model.versions.bytes(), 0);
+        prop_assert_eq!(model.versions.volume_bytes(), 0);
+        for shard in &model.versions.shards {
+            let inner = shard.inner.lock();
+            prop_assert!(inner.trees.is_empty() && inner.queue.is_empty() && inner.recent.is_empty());
+        }
+    }
+}
+
+#[test]
+fn pending_changes_of_others_conflict_and_own_ones_do_not() {
+    let versions = Versions::new(1 << 20);
+    let (mine, other) = (versions.commit_number(), versions.commit_number());
+    versions.add(KeyRef::new(TREE, b"k"), (OldValue::Absent, 0), mine);
+    assert!(versions.is_changed(TREE, b"k", 8, None));
+    assert!(versions.is_changed(TREE, b"k", 8, Some(other)));
+    assert!(!versions.is_changed(TREE, b"k", 8, Some(mine)));
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    assert_eq!(versions.changed_within(TREE, all, 8, Some(mine)), None);
+    assert_eq!(
+        versions.changed_within(TREE, all, 8, Some(other)),
+        Some(b"k".to_vec())
+    );
+    versions.settle(KeyRef::new(TREE, b"k"), mine, 80);
+    assert!(versions.is_changed(TREE, b"k", 80, None));
+    assert!(!versions.is_changed(TREE, b"k", 88, None));
+}
+
+#[test]
+fn a_large_value_dies_with_its_version() {
+    let versions = Versions::new(1 << 20);
+    let by = versions.commit_number();
+    let descriptor = Descriptor::new(&[7; 32]);
+    versions.add(
+        KeyRef::new(TREE, b"k"),
+        (OldValue::Extent(descriptor), 9),
+        by,
+    );
+    versions.settle(KeyRef::new(TREE, b"k"), by, 16);
+    let mut dead = Vec::new();
+    assert_eq!(versions.release(KeyRef::new(TREE, b"k"), 16, 16), None);
+    assert!(!versions.collect(16, 10, &mut dead));
+    assert!(dead.is_empty() && versions.count() == 1);
+    versions.collect(17, 10, &mut dead);
+    assert_eq!(dead, [(descriptor, 9)]);
+}
