@@ -141,7 +141,9 @@ impl Sorter {
             self.buffer.sort();
             return Ok(());
         }
-        self.spill()?;
+        if !self.buffer.entries.is_empty() {
+            self.spill()?;
+        }
         self.buffer = Buffer::default();
         Ok(())
     }

@@ -1,0 +1,77 @@
+//! What a checkpoint says of the segments.
+
+use isobath_flash::policy::{History, SegmentId, SegmentRecord, SegmentState, StreamId};
+
+use super::{CHUNK_SHARE, ReservedWords, Space};
+use crate::canary::{self, Canary};
+use crate::page::PAGE_SIZE;
+use crate::sync::atomic::Ordering;
+
+impl Space {
+    /// Four words of `segment` for the checkpoint: sequence number, summary
+    /// offset with stream, sealed-at tick, history.
+    pub(crate) fn to_words(&self, segment: u32, seqs: &ReservedWords) -> [u64; 4] {
+        let id = SegmentId(segment);
+        let record = self.table.record(id);
+        // The summary of an open segment may have a place already, and not be there.
+        let is_open = record.state == SegmentState::Open;
+        let summary = if is_open && !canary::sings(Canary::SummaryTooEarly) {
+            0
+        } else {
+            self.summaries[segment as usize]
+        };
+        [
+            seqs.at(u64::from(segment)).load(Ordering::Acquire),
+            u64::from(summary)
+                | u64::from(record.stream.0) << 32
+                | u64::from(self.waste[segment as usize] / PAGE_SIZE as u32) << 48,
+            record.sealed_at,
+            self.table.history(id).0,
+        ]
+    }
+
+    /// Installs what a checkpoint says of the segments: `words` as `to_words`
+    /// gave them, and the live bytes and pages that the mapping table names.
+    /// Segments without live pages are free.
+    pub(crate) fn restore(
+        &mut self,
+        words: &[[u64; 4]],
+        live: &[(u32, u32)],
+        chunk_bytes: u64,
+        seqs: &ReservedWords,
+    ) {
+        self.free.clear();
+        self.live_bytes = live.iter().map(|live| u64::from(live.0)).sum();
+        self.live_chunk_bytes = chunk_bytes;
+        for segment in (self.system..self.segments()).rev() {
+            let words = words.get(segment as usize).copied().unwrap_or_default();
+            let (bytes, pages) = live.get(segment as usize).copied().unwrap_or_default();
+            seqs.at(u64::from(segment))
+                .store(words[0], Ordering::Release);
+            if pages == 0 {
+                self.free.push(segment);
+                continue;
+            }
+            self.summaries[segment as usize] = words[1] as u32;
+            let record = SegmentRecord {
+                live_bytes: bytes,
+                live_pages: pages,
+                history: History(words[3]),
+                sealed_at: words[2],
+                seal_seq: words[0],
+                stream: StreamId((words[1] >> 32) as u16),
+                state: SegmentState::Sealed,
+            };
+            self.table.restore(SegmentId(segment), &record);
+            let waste = (words[1] >> 48) as u32 * PAGE_SIZE as u32;
+            // Stores of earlier versions count the rest of a segment that was not full, too.
+            let was_full = waste <= self.segment_bytes() / CHUNK_SHARE
+                || canary::sings(Canary::CountUnusedAsLive);
+            if waste > 0 && was_full {
+                self.set_waste(segment, waste);
+            }
+            self.policy.sealed(&self.table, SegmentId(segment));
+        }
+        self.restart_progress();
+    }
+}
