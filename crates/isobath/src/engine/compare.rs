@@ -1,19 +1,16 @@
 //! What a crash would leave of a store, compared with what the store says of itself:
 //! mapping words, counts and summaries. For simulations.
 
-use isobath_io::Volume;
-
+use super::Engine;
 use super::checkpoint::stored_word;
-use super::{Engine, open, read_superblock};
 use crate::buffer::{Place, flag};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{Address, summaries};
 use crate::sync::HashSet;
 use crate::sync::atomic::Ordering::Acquire;
-use crate::{Error, Options};
 
 /// Problems that are listed.
-const MOST: usize = 10;
+const PROBLEMS_MAX: usize = 10;
 
 /// What a store says of itself: what a crash has to leave once all its records are durable.
 #[derive(Debug)]
@@ -53,21 +50,12 @@ impl Layout {
         }
     }
 
-    /// What is wrong with `volume`, a copy of what a crash would leave of the store's.
-    ///
-    /// # Errors
-    ///
-    /// The copy cannot be opened.
-    pub(crate) fn compare(&self, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
-        let superblock = read_superblock(&volume, &[])?;
-        let mut config = options.config()?;
-        config.segment_bytes = superblock.segment_bytes;
-        let (frames, policy) = (options.frames(), options.policy()?);
-        let opened = open(volume, superblock, &[], config, frames, policy)?;
-        let mut problems = self.differences(&opened.engine);
-        summaries_hold(&opened.engine, &mut problems);
-        problems.truncate(MOST);
-        Ok(problems)
+    /// What is wrong with `crashed`, a store that was opened on what a crash would leave.
+    pub(crate) fn compare(&self, crashed: &Engine) -> Vec<String> {
+        let mut problems = self.differences(crashed);
+        summaries_hold(crashed, &mut problems);
+        problems.truncate(PROBLEMS_MAX);
+        problems
     }
 
     /// Pages whose place would not be what it is, and counts that do not follow from that.

@@ -251,7 +251,7 @@ impl Simulation {
     /// The copy cannot be opened.
     pub fn compare(&self, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
         let armed = interrupt::arm(false);
-        let compared = Layout::of(&self.engine).compare(volume, options);
+        let compared = compare(&Layout::of(&self.engine), volume, options);
         interrupt::arm(armed);
         compared
     }
@@ -270,7 +270,7 @@ impl Simulation {
         self.store.take().map_or(Ok(()), Store::close)?;
         let (layout, volume) = (self.engine.closed_layout(), image());
         Ok(match layout.zip(volume) {
-            Some((layout, volume)) => layout.compare(volume, options),
+            Some((layout, volume)) => compare(layout, volume, options),
             None => Ok(Vec::new()),
         })
     }
@@ -296,4 +296,14 @@ impl Drop for Simulation {
         drop(self.store.take());
         Driver::end();
     }
+}
+
+/// What is wrong with `volume`, a copy of what a crash would leave of a store with this layout.
+fn compare(layout: &Layout, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
+    let superblock = engine::read_superblock(&volume, &[])?;
+    let mut config = options.config()?;
+    config.segment_bytes = superblock.segment_bytes;
+    let (frames, policy) = (options.frames(), options.policy()?);
+    let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
+    Ok(layout.compare(&opened.engine))
 }
