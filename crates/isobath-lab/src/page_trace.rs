@@ -149,17 +149,24 @@ mod prediction {
         tree.bulk_load((0..records).map(|n| (key(n), vec![0; 100])))
             .unwrap();
         let recording = Recording::start(&store, &path).unwrap();
-        let (mut rng, zipf) = (Rng::new(1), Zipf::new(records, 0.99));
-        let mut update = |count: u32| {
-            for n in 0..count {
-                let rank = u64::from(zipf.sample(&mut rng));
-                let record = (rank * 74_161 % u64::from(records)) as u32;
-                tree.insert(&key(record), &[n as u8; 100]).unwrap();
-            }
+        // In a task of the one worker, so that how far the cleaner gets between two updates does not depend on
+        // when the system runs which thread.
+        let update = |mut rng: Rng, count: u32| {
+            let tree = tree.clone();
+            let updates = store.spawn(move || {
+                let zipf = Zipf::new(records, 0.99);
+                for n in 0..count {
+                    let rank = u64::from(zipf.sample(&mut rng));
+                    let record = (rank * 74_161 % u64::from(records)) as u32;
+                    tree.insert(key(record), [n as u8; 100]).unwrap();
+                }
+                rng
+            });
+            updates.join().unwrap()
         };
-        update(50_000);
+        let rng = update(Rng::new(1), 50_000);
         let before = store.stats();
-        update(50_000);
+        update(rng, 50_000);
         let after = store.stats();
         recording.finish(&store).unwrap();
         store.close().unwrap();
