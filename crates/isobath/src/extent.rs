@@ -414,7 +414,7 @@ fn end_chunks(
         Some(record) => (take_chunks(local, ids), record),
         None => {
             let ids: Vec<PageId> = ids.collect();
-            // Before the words change: whoever stores them waits for the record.
+            // Before the words change: a checkpoint or backup that stores them waits for the record.
             let _room = local.free_room(tokens.len(), ids.len());
             let _freeing = local.engine.begin_freeing();
             let taken = take_chunks(local, ids.into_iter());

@@ -52,7 +52,7 @@ pub(crate) fn work(args: &WorkerArgs) -> bool {
     }
 }
 
-/// Says something to whoever has started this.
+/// Says something to the process that has started this.
 fn say(word: &str) -> Result<(), Problem> {
     println!("{word}");
     let flushed = std::io::stdout().flush();

@@ -7,7 +7,7 @@
 
 use crate::sync::modelled::{AtomicU64, Ordering, fence};
 
-/// Nobody holds the latch exclusively. Zero says that somebody does: so the headers of frames
+/// No thread holds the latch exclusively. Zero says that one does: so the headers of frames
 /// that were never used need no initialisation, which would touch the memory of all of them.
 const OPEN: u64 = 1 << 63;
 const SHARED_ONE: u64 = 1 << 48;

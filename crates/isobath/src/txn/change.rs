@@ -16,7 +16,7 @@ pub(crate) struct Change<'a> {
     pub(crate) tree: Tree,
     /// The tree's name, for errors.
     pub(crate) name: &'a str,
-    /// `None` for the catalog, which nobody drops.
+    /// `None` for the catalog, which is never dropped.
     pub(crate) gate: Option<&'a Gate>,
     pub(crate) key: &'a [u8],
     /// By [`key_number`].
