@@ -35,6 +35,10 @@ pub(crate) fn get_each(
         for (at, lookup) in batch.lookups().iter().enumerate() {
             match lookup {
                 Lookup::Absent | Lookup::Found(ValueKind::Inline, _) => {
+                    if transactions.shows_leaf(tree.state.tree.id, part[at]) {
+                        each(first + at, batch.value(at).map(|value| value.bytes));
+                        continue;
+                    }
                     match transactions.judge(tree.state.tree.id, part[at]) {
                         Verdict::Leaf => each(first + at, batch.value(at).map(|value| value.bytes)),
                         Verdict::Older(OldValue::Absent) => each(first + at, None),

@@ -126,7 +126,11 @@ impl Tree {
         }
         let found = tree.get(&InlineContext::new(engine), key, value);
         if let Ok(found @ (None | Some(ValueKind::Inline))) = found {
-            match engine.transactions.judge(tree.id, key) {
+            let transactions = &engine.transactions;
+            if transactions.shows_leaf(tree.id, key) {
+                return self.found(found.is_some());
+            }
+            match transactions.judge(tree.id, key) {
                 Verdict::Leaf => return self.found(found.is_some()),
                 Verdict::Older(old @ (OldValue::Absent | OldValue::Inline(_))) => {
                     return self.found(old.take(value).is_some());
@@ -181,7 +185,7 @@ impl Tree {
         let mut value = Vec::new();
         let engine = &self.runtime.engine;
         match tree.get(&InlineContext::new(engine), key, &mut value) {
-            Ok(found) if matches!(engine.transactions.judge(tree.id, key), Verdict::Leaf) => {
+            Ok(found) if engine.transactions.shows_leaf(tree.id, key) => {
                 self.found(found.is_some())
             }
             _ => self.found(self.run(|local| {
@@ -479,22 +483,28 @@ impl Tree {
 
     /// A tree that is being dropped looks corrupt to those who are still in it: its pages
     /// are gone, and their ids are given to others.
+    #[inline]
     pub(crate) fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        match result {
-            Err(Error::Structure { .. } | Error::Damaged { .. }) if self.state.is_dropped() => {
-                Err(self.dropped())
+        result.map_err(|error| self.explained(error))
+    }
+
+    #[cold]
+    fn explained(&self, error: Error) -> Error {
+        match error {
+            Error::Structure { .. } | Error::Damaged { .. } if self.state.is_dropped() => {
+                self.dropped()
             }
-            Err(Error::PageRead {
+            Error::PageRead {
                 page,
                 offset,
                 tree: None,
                 source,
-            }) => Err(Error::PageRead {
+            } => Error::PageRead {
                 page,
                 offset,
                 tree: Some(Arc::clone(&self.state.name)),
                 source,
-            }),
+            },
             other => other,
         }
     }
@@ -541,6 +551,14 @@ pub(crate) fn get_in_task(
     value: &mut Vec<u8>,
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
+    // What nearly every lookup finds: a value in its leaf, or none, and no commit beside that changes it.
+    let found = tree.get(&TaskContext { local }, key, value)?;
+    if found != Some(ValueKind::Extent) {
+        local.worker.may_be_interrupted();
+        if transactions.shows_leaf(tree.id, key) {
+            return Ok(found.is_some());
+        }
+    }
     transactions.read_one(local, tree.id, key, |old| {
         match old.map(|old| old.take(value)) {
             None => read_in_task(local, tree, key, value),

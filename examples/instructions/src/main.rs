@@ -5,7 +5,7 @@
 //! valgrind --tool=callgrind target/release/isobath-example-instructions get 1000000
 //! ```
 //!
-//! Arguments: `get N`, `scan N` (of 100 records), `put N TASKS`, `transact N TASKS` (four reads and four writes each).
+//! Arguments: `get N`, `get-task N TASKS`, `get-many N` (64 at a time), `scan N` (of 100 records), `put N TASKS`, `transact N TASKS` (four reads and four writes each).
 //! Two counts of the same operation, divided by the difference of their N, leave the start out.
 
 use std::time::Instant;
@@ -23,6 +23,14 @@ fn gets(tree: &Tree, count: u64) -> Result<(), Error> {
     let mut value = Vec::new();
     for number in 0..count {
         tree.get_into(&key(number), &mut value)?;
+    }
+    Ok(())
+}
+
+fn gets_many(tree: &Tree, count: u64) -> Result<(), Error> {
+    for batch in 0..count / 64 {
+        let keys: Vec<[u8; 8]> = (0..64).map(|number| key(batch * 64 + number)).collect();
+        tree.get_each(&keys, |_, value| assert!(value.is_some()))?;
     }
     Ok(())
 }
@@ -74,15 +82,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let began = Instant::now();
     match what.as_str() {
         "get" => gets(&tree, count)?,
+        "get-many" => gets_many(&tree, count)?,
         "scan" => scans(&tree, count)?,
-        "put" | "transact" => {
-            let single = what == "put";
+        "get-task" | "put" | "transact" => {
+            let what = what.clone();
             let start = |task| {
                 let (store, tree) = (store.clone(), tree.clone());
                 let inside = store.clone();
-                store.spawn(move || match single {
-                    true => puts(&tree, task, count / tasks),
-                    false => transactions(&inside, &tree, task, count / tasks),
+                let what = what.clone();
+                store.spawn(move || match what.as_str() {
+                    "get-task" => gets(&tree, count / tasks),
+                    "put" => puts(&tree, task, count / tasks),
+                    _ => transactions(&inside, &tree, task, count / tasks),
                 })
             };
             let started: Vec<_> = (0..tasks).map(start).collect();
@@ -90,7 +101,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 task.join()??;
             }
         }
-        other => return Err(format!("{other}: get, scan, put or transact").into()),
+        other => {
+            return Err(format!("{other}: get, get-task, get-many, scan, put or transact").into());
+        }
     }
     println!("{what} {count}: {:?}", began.elapsed());
     Ok(store.close()?)

@@ -20,6 +20,9 @@ const RING: usize = 16;
 /// Times that a lookup starts over before it is left to [`Tree::get`].
 const RESTARTS_MAX: u8 = 8;
 
+/// Bytes per key that a batch has room for from the start; longer values make it grow.
+const VALUE_BYTES: usize = 64;
+
 /// What became of one key of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
@@ -97,6 +100,7 @@ impl Tree {
         batch.bytes.clear();
         batch.lookups.clear();
         batch.lookups.resize(keys.len(), Lookup::Contended);
+        batch.bytes.reserve(keys.len() * VALUE_BYTES);
         let root = match root(pool, self) {
             Ok(root) => root,
             Err(fail) => {

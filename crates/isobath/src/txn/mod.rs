@@ -175,17 +175,23 @@ impl Transactions {
         self.visibility
     }
 
-    /// What to make of what was just read of `key` from its leaf.
+    /// Whether what was just read of `key` from its leaf is what everybody sees; where not, or where this cannot tell,
+    /// [`Transactions::judge`] says what to make of it.
     #[inline]
-    pub(crate) fn judge(&self, tree: TreeId, key: &[u8]) -> Verdict {
-        if self.unseen.is_any() {
-            self.judge_beside_commits(tree, key)
-        } else {
-            Verdict::Leaf
-        }
+    pub(crate) fn shows_leaf(&self, tree: TreeId, key: &[u8]) -> bool {
+        !self.unseen.is_any() || self.is_unchanged(key_number(tree, key))
     }
 
-    fn judge_beside_commits(&self, tree: TreeId, key: &[u8]) -> Verdict {
+    /// Whether no commit that readers have to beware of may change a key of this number.
+    fn is_unchanged(&self, number: u64) -> bool {
+        !self.unseen.has(number) && !self.unseen.is_in_parts()
+    }
+
+    /// What to make of what was just read of `key` from its leaf.
+    pub(crate) fn judge(&self, tree: TreeId, key: &[u8]) -> Verdict {
+        if !self.unseen.is_any() {
+            return Verdict::Leaf;
+        }
         let number = key_number(tree, key);
         if self.unseen.has(number) {
             if self.visibility == Visibility::Early {
@@ -239,7 +245,6 @@ impl Transactions {
     /// # Errors
     ///
     /// As for [`Transactions::check_whole`], and those of `leaf` and `older`.
-    #[inline]
     pub(crate) fn read_one<T>(
         &self,
         local: &Local,
