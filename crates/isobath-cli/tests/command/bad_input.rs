@@ -1,0 +1,312 @@
+//! Bad input: each kind has an error of its own that says what is wrong and
+//! what to do, and changes nothing on disk.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use super::support;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use isobath::{Options, Store};
+use support::{Place, command_in};
+
+/// Verbs that open a store, with what they need behind it.
+const OPENERS: &[&[&str]] = &[
+    &["get", "-s", "x.iso", "k"],
+    &["put", "-s", "x.iso", "k", "v"],
+    &["delete", "-s", "x.iso", "k"],
+    &["scan", "-s", "x.iso"],
+    &["stats", "-s", "x.iso"],
+    &["check", "-s", "x.iso"],
+    &["trees", "-s", "x.iso", "list"],
+    &["trees", "-s", "x.iso", "drop", "t"],
+    &["export", "-s", "x.iso", "out"],
+    &["backup", "-s", "x.iso", "out"],
+];
+
+#[test]
+fn a_missing_store() {
+    let place = Place::new();
+    for args in OPENERS {
+        place.run(args).fails(3, "x.iso");
+    }
+    assert_eq!(place.names(), [""; 0]);
+}
+
+#[test]
+fn a_directory_instead_of_a_store() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("x.iso")).unwrap();
+    for args in OPENERS {
+        place.run(args).fails(3, "is a directory");
+    }
+    place
+        .run(&["put", "-s", "x.iso", "--create", "k", "v"])
+        .fails(3, "is a directory");
+}
+
+#[test]
+fn foreign_files_of_any_length_stay_as_they_are() {
+    let place = Place::new();
+    let mut noise = vec![0u8; 70 << 20];
+    fastrand::Rng::with_seed(1).fill(&mut noise);
+    for length in [0, 1, 4096, 100_000, noise.len()] {
+        place.write("x.iso", &noise[..length]);
+        for args in OPENERS {
+            place.run(args).fails(3, "not an Isobath volume");
+        }
+        assert!(std::fs::read(place.path("x.iso")).unwrap() == noise[..length]);
+    }
+}
+
+#[test]
+fn a_truncated_store() {
+    let place = Place::new();
+    place.store(&[("a", "1")]);
+    let whole = std::fs::read(place.path("s.iso")).unwrap();
+    for length in [whole.len() - 1, whole.len() / 2, 8192, 4096, 100] {
+        place.write("x.iso", &whole[..length]);
+        for args in OPENERS {
+            place.run(args).fails(3, "x.iso");
+        }
+        assert!(std::fs::read(place.path("x.iso")).unwrap() == whole[..length]);
+    }
+}
+
+#[test]
+fn striped_files_in_another_order_or_missing() {
+    let place = Place::new();
+    place
+        .run(&["put", "-s", "1.iso", "-s", "2.iso", "--create", "k", "v"])
+        .ok();
+    let get = |paths: &[&str]| {
+        let mut args = vec!["get", "k"];
+        for path in paths {
+            args.extend(["-s", path]);
+        }
+        place.run(&args)
+    };
+    assert_eq!(get(&["1.iso", "2.iso"]).ok().text(), "v\n");
+    get(&["2.iso", "1.iso"]).fails(3, "wrong order");
+    get(&["1.iso"]).fails(3, "2 devices");
+    get(&["2.iso"]).fails(3, "2 devices");
+    get(&["1.iso", "1.iso"]).fails(3, "1.iso");
+    place
+        .run(&["put", "-s", "3.iso", "-s", "4.iso", "--create", "k", "v"])
+        .ok();
+    get(&["1.iso", "4.iso"]).fails(3, "4.iso");
+    assert_eq!(get(&["1.iso", "2.iso"]).ok().text(), "v\n");
+}
+
+#[test]
+fn a_second_opener_is_told_so() {
+    let place = Place::new();
+    place.store(&[("a", "1")]);
+    let options = isobath::Options::new().pool_bytes(16 << 20).workers(1);
+    let held = isobath::Store::open(&[place.path("s.iso")], &options).unwrap();
+    place
+        .run(&["put", "-s", "s.iso", "k", "v"])
+        .fails(3, "s.iso");
+    place.run(&["get", "-s", "s.iso", "a"]).fails(3, "s.iso");
+    held.close().unwrap();
+    assert_eq!(place.run(&["get", "-s", "s.iso", "a"]).ok().text(), "1\n");
+    // Readers share.
+    let reader = isobath::Store::open(&[place.path("s.iso")], &options.read_only(true)).unwrap();
+    assert_eq!(place.run(&["get", "-s", "s.iso", "a"]).ok().text(), "1\n");
+    place
+        .run(&["put", "-s", "s.iso", "k", "v"])
+        .fails(3, "s.iso");
+    reader.close().unwrap();
+}
+
+#[test]
+fn a_store_that_was_not_closed() {
+    let place = Place::new();
+    place.store(&[("a", "1")]);
+    // What a process that is killed while it writes leaves.
+    let store = Store::open(place.path("s.iso"), &Options::new().pool_bytes(16 << 20)).unwrap();
+    store.tree("main").unwrap().insert("killed", "").unwrap();
+    std::fs::copy(place.path("s.iso"), place.path("killed.iso")).unwrap();
+    store.close().unwrap();
+    std::fs::rename(place.path("killed.iso"), place.path("s.iso")).unwrap();
+    // Only a writer can recover it; every verb that reads says so.
+    for verb in [
+        &["get", "a"][..],
+        &["scan"],
+        &["stats"],
+        &["check"],
+        &["export", "e"],
+    ] {
+        let args = [&verb[..1], &["-s", "s.iso"], &verb[1..]].concat();
+        let told = place.run(&args).fails(3, "needs recovery");
+        assert!(told.err.contains("nothing that was acknowledged is lost"));
+        assert!(told.err.contains("isobath recover") && !told.err.contains("backup"));
+    }
+    let recover = ["recover", "-s", "s.iso"];
+    assert_eq!(place.run(&recover).ok().text(), "recovered\n");
+    let again = place.run(&recover).ok();
+    assert!(again.text().contains("nothing to recover"), "{again:?}");
+    // What was acknowledged before is there.
+    place.run(&["put", "-s", "s.iso", "b", "2"]).ok();
+    assert_eq!(place.run(&["get", "-s", "s.iso", "a"]).ok().text(), "1\n");
+    assert_eq!(place.run(&["get", "-s", "s.iso", "b"]).ok().text(), "2\n");
+    place.run(&["check", "-s", "s.iso"]).ok();
+}
+
+#[test]
+fn options_that_cannot_work() {
+    let place = Place::new();
+    place.store(&[("a", "1")]);
+    let get = |more: &[&str]| place.run(&[&["get", "-s", "s.iso", "a"][..], more].concat());
+    get(&["--pool", "4KiB"]).fails(2, "pool");
+    get(&["--pool", "lots"]).fails(2, "is no size");
+    get(&["--workers", "0"]).fails(2, "--workers");
+    get(&["--workers", "1000000"]).fails(2, "workers");
+    get(&["--frobnicate"]).fails(2, "--frobnicate");
+    get(&["--raw", "--output", "x"]).fails(2, "cannot be used with");
+    place
+        .run(&["frobnicate"])
+        .fails(2, "unrecognized subcommand");
+    place.run(&["get", "a"]).fails(2, "--store");
+    place.run(&["put", "-s", "s.iso", "k"]).fails(2, "VALUE");
+    place
+        .run(&["put", "-s", "s.iso", "--hex", "0g", "00"])
+        .fails(2, "no hexadecimal digit");
+    place
+        .run(&["put", "-s", "s.iso", "k", "--file", "none"])
+        .fails(3, "cannot open none");
+    place
+        .run(&["put", "-s", "s.iso", "k", "--file", "."])
+        .fails(3, "is a directory");
+    place
+        .run(&["get", "-s", "s.iso", "a", "--output", "no/such/dir"])
+        .fails(3, "cannot create no/such/dir");
+    assert_eq!(place.names(), ["s.iso"]);
+}
+
+#[test]
+fn errors_are_json_where_asked_for() {
+    let place = Place::new();
+    let answer = place.run(&["get", "-s", "x.iso", "k", "--json"]);
+    let error: serde_json::Value = serde_json::from_str(&answer.err).unwrap();
+    assert_eq!(error["exit_code"], 3);
+    assert!(error["error"].as_str().unwrap().contains("x.iso"));
+    assert_eq!(answer.code, 3);
+}
+
+/// A small file system of its own; `None` where the system refuses to mount.
+struct Mounted {
+    place: Place,
+}
+
+impl Mounted {
+    fn new(bytes: u64) -> Option<Mounted> {
+        let place = Place::new();
+        std::fs::create_dir(place.path("m")).unwrap();
+        let options = format!("size={bytes}");
+        let done = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
+            .arg(place.path("m"))
+            .stderr(Stdio::null())
+            .status();
+        if done.is_ok_and(|status| status.success()) {
+            Some(Mounted { place })
+        } else {
+            eprintln!("not tested: mounting needs more rights than this test has");
+            None
+        }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.place.path("m")
+    }
+
+    fn remount_read_only(&self) -> bool {
+        Command::new("mount")
+            .args(["-o", "remount,ro"])
+            .arg(self.path())
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.path()).status();
+    }
+}
+
+fn run(dir: &Path, args: &[&str]) -> (Option<i32>, String) {
+    let output = command_in(dir).args(args).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!error.contains("panicked"), "{error}");
+    (output.status.code(), error)
+}
+
+#[test]
+fn no_space_at_all_leaves_no_store() {
+    let Some(mounted) = Mounted::new(1 << 20) else {
+        return;
+    };
+    let (code, error) = run(
+        &mounted.path(),
+        &["put", "-s", "x.iso", "--create", "k", "v"],
+    );
+    assert_eq!(code, Some(3), "{error}");
+    assert!(error.contains("space"), "{error}");
+    assert!(!mounted.path().join("x.iso").exists());
+    let (code, error) = run(&mounted.path(), &["quickstart", "--from", "/etc"]);
+    assert_eq!(code, Some(3), "{error}");
+    assert!(error.contains("free some space"), "{error}");
+    assert_eq!(std::fs::read_dir(mounted.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn space_that_ends_during_a_load_is_an_error_and_the_store_stays_readable() {
+    let Some(mounted) = Mounted::new(160 << 20) else {
+        return;
+    };
+    let dir = mounted.path();
+    let file = mounted.place.path("lines");
+    let value = "v".repeat(1000);
+    let lines: String = (0..200_000)
+        .map(|n| format!("k{n:07}\t{value}\n"))
+        .collect();
+    std::fs::write(&file, lines).unwrap();
+    let args = ["load", "-s", "x.iso", "lines", file.to_str().unwrap()];
+    let put = ["put", "-s", "x.iso", "--create", "k0000000", "mine"];
+    assert_eq!(run(&dir, &put).0, Some(0));
+    let (code, error) = run(&dir, &args);
+    assert_eq!(code, Some(3), "{error}");
+    assert!(error.contains("full") || error.contains("space"), "{error}");
+    // What was stored before is there, and deleting works.
+    let (code, error) = run(&dir, &["check", "-s", "x.iso"]);
+    assert_eq!(code, Some(0), "{error}");
+    let (code, error) = run(&dir, &["get", "-s", "x.iso", "k0000000"]);
+    assert_eq!(code, Some(0), "{error}");
+    let (code, error) = run(&dir, &["delete", "-s", "x.iso", "k0000000"]);
+    assert_eq!(code, Some(0), "{error}");
+}
+
+#[test]
+fn read_only_media_can_be_read_and_refuse_to_be_written() {
+    let Some(mounted) = Mounted::new(160 << 20) else {
+        return;
+    };
+    let dir = mounted.path();
+    assert_eq!(
+        run(&dir, &["put", "-s", "x.iso", "--create", "k", "v"]).0,
+        Some(0)
+    );
+    if !mounted.remount_read_only() {
+        return;
+    }
+    assert_eq!(run(&dir, &["get", "-s", "x.iso", "k"]).0, Some(0));
+    assert_eq!(run(&dir, &["check", "-s", "x.iso"]).0, Some(0));
+    let (code, error) = run(&dir, &["put", "-s", "x.iso", "k", "w"]);
+    assert_eq!(code, Some(3), "{error}");
+    assert!(error.contains("x.iso"), "{error}");
+    let (code, error) = run(&dir, &["export", "-s", "x.iso", "e"]);
+    assert_eq!(code, Some(3), "{error}");
+    assert!(error.contains("cannot create e"), "{error}");
+}

@@ -1,0 +1,87 @@
+//! Help, version and completions.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use super::support;
+
+use support::Place;
+
+#[test]
+fn help_names_every_verb_and_the_exit_codes() {
+    let place = Place::new();
+    let help = place.run(&["--help"]).ok();
+    for word in [
+        "quickstart",
+        "load",
+        "get",
+        "put",
+        "delete",
+        "scan",
+        "trees",
+        "stats",
+        "check",
+        "export",
+        "import",
+        "backup",
+        "restore",
+        "salvage",
+        "bench",
+        "probe",
+        "model",
+        "advise",
+        "sim",
+        "raw",
+        "completions",
+        "Exit codes",
+        "Examples",
+    ] {
+        assert!(help.text().contains(word), "{word}");
+    }
+    let version = place.run(&["--version"]).ok();
+    assert_eq!(
+        version.text(),
+        format!("isobath {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn every_verb_has_help_with_an_example() {
+    let place = Place::new();
+    for verb in [
+        &["quickstart"][..],
+        &["load"],
+        &["get"],
+        &["put"],
+        &["delete"],
+        &["scan"],
+        &["stats"],
+        &["check"],
+        &["export"],
+        &["import"],
+        &["backup"],
+        &["restore"],
+        &["salvage"],
+        &["bench", "lookup"],
+        &["probe"],
+        &["model"],
+        &["advise"],
+        &["sim", "clean"],
+        &["sim", "analysis"],
+        &["raw"],
+        &["completions"],
+    ] {
+        let help = place.run(&[verb, &["--help"]].concat()).ok();
+        assert!(help.text().contains("isobath "), "{verb:?}");
+        assert!(help.text().contains("Example"), "{verb:?}");
+    }
+}
+
+#[test]
+fn completions_for_every_shell() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = place.run(&["completions", shell]).ok();
+        assert!(script.text().contains("quickstart"), "{shell}");
+    }
+    place.run(&["completions", "csh"]).fails(2, "csh");
+}

@@ -1,0 +1,251 @@
+//! load, from every source.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use super::support;
+
+use std::os::unix::fs::symlink;
+
+use support::Place;
+
+#[test]
+fn a_directory_becomes_path_and_content() {
+    let place = Place::new();
+    place.write("dir/a.txt", "alpha");
+    place.write("dir/sub/b.bin", [0, 1, 2, 255]);
+    place.write("dir/empty", "");
+    let big: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    place.write("dir/sub/big", &big);
+    symlink("a.txt", place.path("dir/link")).unwrap();
+    let json = &place
+        .run(&[
+            "load",
+            "-s",
+            "s.iso",
+            "--create",
+            "--json",
+            "directory",
+            "dir",
+        ])
+        .ok()
+        .json()[0];
+    assert_eq!(json["records"], 4);
+    assert_eq!(json["value_bytes"], 3_000_009);
+    assert_eq!(json["skipped"]["links"], 1);
+    assert_eq!(
+        place
+            .run(&["scan", "-s", "s.iso", "--keys-only"])
+            .ok()
+            .text(),
+        "a.txt\nempty\nsub/b.bin\nsub/big\n"
+    );
+    assert!(
+        place
+            .run(&["get", "-s", "s.iso", "sub/big", "--raw"])
+            .ok()
+            .out
+            == big
+    );
+    assert_eq!(
+        place
+            .run(&["get", "-s", "s.iso", "empty", "--raw"])
+            .ok()
+            .out,
+        b""
+    );
+}
+
+#[test]
+fn a_store_inside_the_directory_does_not_swallow_itself() {
+    let place = Place::new();
+    place.write("a", "1");
+    place
+        .run(&["load", "-s", "s.iso", "--create", "directory", "."])
+        .ok();
+    assert_eq!(place.run(&["scan", "-s", "s.iso"]).ok().text(), "a\t1\n");
+}
+
+#[test]
+fn csv_with_header_and_quotes() {
+    let place = Place::new();
+    place.write(
+        "p.csv",
+        "id,name,note\n7,Ada,\"a, b\"\n8,Bob,\"two\nlines\"\n7,Ida,later wins\n",
+    );
+    place
+        .run(&[
+            "load",
+            "-s",
+            "s.iso",
+            "--create",
+            "csv",
+            "p.csv",
+            "--key-column",
+            "id",
+        ])
+        .ok();
+    assert_eq!(
+        place.run(&["get", "-s", "s.iso", "7"]).ok().text(),
+        "{\"id\":\"7\",\"name\":\"Ida\",\"note\":\"later wins\"}\n"
+    );
+    let value = ["--key-column", "name", "--value-column", "note"];
+    let args = [
+        &["load", "-s", "s.iso", "-t", "notes", "csv", "p.csv"][..],
+        &value,
+    ]
+    .concat();
+    place.run(&args).ok();
+    assert_eq!(
+        place
+            .run(&["get", "-s", "s.iso", "-t", "notes", "Bob"])
+            .ok()
+            .text(),
+        "two\\nlines\n"
+    );
+}
+
+#[test]
+fn tsv_without_header_from_standard_input() {
+    let place = Place::new();
+    let args = [
+        "load",
+        "-s",
+        "s.iso",
+        "--create",
+        "tsv",
+        "-",
+        "--no-header",
+        "--value-column",
+        "2",
+    ];
+    place.feed(&args, b"k1\tv1\nk2\tv2\n").ok();
+    assert_eq!(
+        place.run(&["scan", "-s", "s.iso"]).ok().text(),
+        "k1\tv1\nk2\tv2\n"
+    );
+}
+
+#[test]
+fn ndjson_by_field_and_pointer() {
+    let place = Place::new();
+    let lines = "{\"id\":1,\"u\":{\"n\":\"x\"}}\n\n{\"id\":2,\"u\":{\"n\":\"y\"}}\n";
+    place.write("e.ndjson", lines);
+    place
+        .run(&[
+            "load",
+            "-s",
+            "s.iso",
+            "--create",
+            "ndjson",
+            "e.ndjson",
+            "--key-field",
+            "/u/n",
+        ])
+        .ok();
+    assert_eq!(
+        place.run(&["get", "-s", "s.iso", "y"]).ok().text(),
+        "{\"id\":2,\"u\":{\"n\":\"y\"}}\n"
+    );
+}
+
+#[test]
+fn the_last_of_equal_keys_wins_however_many_are_in_flight() {
+    let place = Place::new();
+    let lines: String = (0..30_000)
+        .map(|n| format!("key{}\t{n}\n", n % 7))
+        .collect();
+    place
+        .feed(
+            &["load", "-s", "s.iso", "--create", "lines"],
+            lines.as_bytes(),
+        )
+        .ok();
+    let expected: String = (0..7)
+        .map(|k| {
+            format!(
+                "key{k}\t{}\n",
+                (0..30_000).rev().find(|n| n % 7 == k).unwrap()
+            )
+        })
+        .collect();
+    assert_eq!(place.run(&["scan", "-s", "s.iso"]).ok().text(), expected);
+}
+
+#[test]
+fn bad_records_stop_the_load_with_their_line_or_are_counted() {
+    let place = Place::new();
+    let long = "k".repeat(2000);
+    let input = format!("a\t1\nno tab here\n{long}\tx\nb\t2\n");
+    place.write("bad", &input);
+    place
+        .run(&["load", "-s", "s.iso", "--create", "lines", "bad"])
+        .fails(3, "bad: line 2: there is no tab between key and value");
+    let json = &place
+        .run(&[
+            "load",
+            "-s",
+            "s.iso",
+            "--skip-bad",
+            "--json",
+            "lines",
+            "bad",
+        ])
+        .ok()
+        .json()[0];
+    assert_eq!(
+        (&json["records"], &json["bad_records"]),
+        (&2.into(), &2.into())
+    );
+
+    place.write("bad.csv", "id,v\n1,x\n2\n");
+    place
+        .run(&[
+            "load",
+            "-s",
+            "s.iso",
+            "csv",
+            "bad.csv",
+            "--value-column",
+            "v",
+        ])
+        .fails(3, "line 3: it has 1 fields, no field 2");
+    place.write("bad.ndjson", "{\"id\":1}\n{\"no\":1}\n");
+    place
+        .run(&[
+            "load",
+            "-s",
+            "s.iso",
+            "ndjson",
+            "bad.ndjson",
+            "--key-field",
+            "id",
+        ])
+        .fails(3, "line 2: it has no field `id`");
+}
+
+#[test]
+fn a_wrong_source_leaves_no_new_store_behind() {
+    let place = Place::new();
+    place.write("p.csv", "id,name\n1,x\n");
+    let load =
+        |rest: &[&str]| place.run(&[&["load", "-s", "new.iso", "--create"][..], rest].concat());
+    load(&["directory", "none"]).fails(3, "cannot open none");
+    load(&["directory", "p.csv"]).fails(3, "p.csv: is a file; name a directory");
+    load(&["csv", "none.csv"]).fails(3, "cannot open none.csv");
+    load(&["lines", "."]).fails(3, ".: is a directory; name a file");
+    load(&["csv", "p.csv", "--key-column", "nam"]).fails(3, "its columns are: id, name");
+    load(&["csv", "p.csv", "--key-column", "0"]).fails(2, "counted from 1");
+    load(&["ndjson", "p.csv"]).fails(2, "--key-field");
+    assert_eq!(place.names(), ["p.csv"]);
+}
+
+#[test]
+fn a_missing_store_is_only_made_when_asked_for() {
+    let place = Place::new();
+    place
+        .feed(&["load", "-s", "new.iso", "lines"], b"a\t1\n")
+        .fails(3, "add --create");
+    place
+        .run(&["put", "-s", "new.iso", "a", "1"])
+        .fails(3, "add --create");
+    assert_eq!(place.names(), [""; 0]);
+}

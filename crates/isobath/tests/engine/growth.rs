@@ -1,0 +1,357 @@
+//! Growing: what fails beside it, room that comes back, and the limit that a store keeps.
+
+#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
+
+use super::common;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{key, tiny, value};
+use isobath::{Durability, Error, Options, Store, Volume};
+use isobath_io::{
+    BackendReport, Channel, ChannelError, ChannelOptions, ChannelStats, Completion, Device, Io,
+    IoError, IoErrorKind, Op, QueueFull, VolumeError, Waker,
+};
+
+/// Memory that may refuse to grow, and notes what its channels are to register.
+struct Memory {
+    inner: Arc<dyn Device>,
+    /// Growth beyond this many bytes finds no room.
+    room: AtomicU64,
+    /// Growth fails as a flush would that was told of a lost write.
+    broken: AtomicBool,
+    /// Lengths of the regions that channels were asked to register, and how many may be.
+    registered: Mutex<Vec<usize>>,
+    refuses: AtomicBool,
+}
+
+impl Memory {
+    fn new() -> Arc<Memory> {
+        Arc::new(Memory {
+            inner: Arc::clone(Volume::in_memory(0, None).device()),
+            room: AtomicU64::new(u64::MAX),
+            broken: AtomicBool::new(false),
+            registered: Mutex::default(),
+            refuses: AtomicBool::new(false),
+        })
+    }
+
+    fn volume(self: &Arc<Self>) -> Volume {
+        Volume::from_device(self.clone())
+    }
+}
+
+impl Device for Memory {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn limit(&self) -> Option<u64> {
+        None
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.inner.logical_block()
+    }
+
+    fn grow(&self, new_len: u64) -> Result<(), VolumeError> {
+        if self.broken.load(Ordering::SeqCst) {
+            return Err(IoError::new(IoErrorKind::Media, Op::Flush, 0, 0).into());
+        }
+        if new_len > self.room.load(Ordering::SeqCst) {
+            return Err(VolumeError::NoSpace {
+                path: "memory".into(),
+                needed: new_len - self.len(),
+            });
+        }
+        self.inner.grow(new_len)
+    }
+
+    fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
+        let inner = Arc::clone(&self.inner).channel(options)?;
+        Ok(Box::new(Noted {
+            inner,
+            accepts: !self.refuses.load(Ordering::SeqCst),
+            device: self,
+        }))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.inner.write_at(offset, buf)
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        self.inner.sync()
+    }
+
+    fn backend_report(&self) -> BackendReport {
+        self.inner.backend_report()
+    }
+}
+
+struct Noted {
+    inner: Box<dyn Channel>,
+    accepts: bool,
+    device: Arc<Memory>,
+}
+
+impl Channel for Noted {
+    unsafe fn submit(&mut self, io: Io) -> Result<(), QueueFull> {
+        // SAFETY: the caller's contract is the same.
+        unsafe { self.inner.submit(io) }
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize, ChannelError> {
+        self.inner.poll(out)
+    }
+
+    fn wait(
+        &mut self,
+        min: u32,
+        timeout: Option<Duration>,
+        out: &mut Vec<Completion>,
+    ) -> Result<usize, ChannelError> {
+        self.inner.wait(min, timeout, out)
+    }
+
+    unsafe fn register_buffers(&mut self, _regions: &[(*mut u8, usize)]) -> bool {
+        unreachable!("memory is registered as it comes into use")
+    }
+
+    unsafe fn register_more(&mut self, region: (*mut u8, usize)) -> bool {
+        self.device.registered.lock().unwrap().push(region.1);
+        self.accepts
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.inner.in_flight()
+    }
+
+    fn depth(&self) -> u32 {
+        self.inner.depth()
+    }
+
+    fn stats(&self) -> &ChannelStats {
+        self.inner.stats()
+    }
+}
+
+#[test]
+fn growth_that_fails_for_anything_but_room_ends_writing() {
+    let device = Memory::new();
+    let options = tiny(2, 6).log_bytes(4 << 20);
+    let store = Store::create_on_volume(device.volume(), &options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..500 {
+        tree.insert(&key(n), &value(n, 900)).unwrap();
+    }
+    device.broken.store(true, Ordering::SeqCst);
+    let mut acknowledged = 500;
+    let error = loop {
+        match tree.insert(&key(acknowledged), &value(acknowledged, 900)) {
+            Ok(()) => acknowledged += 1,
+            Err(error) => break error,
+        }
+        assert!(acknowledged < 20_000, "the volume would have had to grow");
+    };
+    let cause = match &error {
+        Error::Poisoned { cause } => cause,
+        other => other,
+    };
+    assert!(matches!(cause, Error::Volume(_)), "{error}");
+    let later = tree.insert(&key(acknowledged), b"v").unwrap_err();
+    assert!(matches!(later, Error::Poisoned { .. }), "{later}");
+    assert!(store.close().is_err());
+
+    device.broken.store(false, Ordering::SeqCst);
+    let store = Store::open_on_volume(device.volume(), &options).unwrap();
+    let tree = store.tree("t").unwrap();
+    for n in 0..acknowledged {
+        assert_eq!(tree.get(&key(n)).unwrap(), Some(value(n, 900)), "{n}");
+    }
+    store.close().unwrap();
+}
+
+#[test]
+fn a_volume_that_had_no_room_grows_when_there_is_some() {
+    let device = Memory::new();
+    let options = tiny(1, 6).log_bytes(4 << 20).fill_factor(0.5);
+    let store = Store::create_on_volume(device.volume(), &options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    device.room.store(12 << 20, Ordering::SeqCst);
+    // Between the fill factor and what cleaning can still cope with.
+    let records = 5000;
+    for n in 0..records {
+        tree.insert(&key(n), &value(n, 700)).unwrap();
+    }
+    let cleaned = || store.stats().segments_cleaned;
+    let mut random = common::Random::new(7);
+    let mut overwrite_until = |done: &dyn Fn() -> bool| {
+        for round in 0..400_000u64 {
+            if done() {
+                return;
+            }
+            let n = random.below(records);
+            tree.insert(&key(n), &value(round, 700)).unwrap();
+        }
+        panic!("never");
+    };
+    overwrite_until(&|| cleaned() > 20);
+    let length = device.len();
+    assert!(length <= 12 << 20);
+    device.room.store(u64::MAX, Ordering::SeqCst);
+    overwrite_until(&|| device.len() > length);
+    store.close().unwrap();
+}
+
+#[test]
+fn memory_is_registered_as_it_comes_into_use() {
+    for refuses in [false, true] {
+        let device = Memory::new();
+        device.refuses.store(refuses, Ordering::SeqCst);
+        let options = tiny(1, 10).pool_bytes(10 << 20).log_bytes(4 << 20);
+        let store = Store::create_on_volume(device.volume(), &options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let insert = |range: std::ops::Range<u64>| {
+            for n in range {
+                tree.insert(&key(n), &value(n, 900)).unwrap();
+            }
+        };
+        insert(0..2000);
+        let registered = || device.registered.lock().unwrap().clone();
+        assert_eq!(
+            registered().iter().filter(|len| **len >= 4 << 20).count(),
+            0
+        );
+        insert(2000..20_000);
+        let pool: Vec<_> = registered()
+            .into_iter()
+            .filter(|len| *len > 512 << 10)
+            .collect();
+        let ring = registered().contains(&(512 << 10));
+        match refuses {
+            // Asked once, and no more.
+            true => assert_eq!(registered().len(), 1, "{:?}", registered()),
+            false => {
+                assert_eq!(pool[..2], [4 << 20, 4 << 20], "{pool:?}");
+                let frames = store.stats().pool_frames as usize;
+                assert_eq!(pool.iter().sum::<usize>(), frames * 4096);
+                assert!(ring);
+            }
+        }
+        store.close().unwrap();
+    }
+}
+
+/// Inserts until the volume is full, from record `from` on; the next one.
+fn fill(store: &Store, from: u64) -> u64 {
+    let tree = store.open_or_create_tree("t").unwrap();
+    for n in from.. {
+        match tree.insert(&key(n), &value(n, 900)) {
+            Ok(()) => {}
+            Err(Error::VolumeFull { .. }) => return n,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(n < 100_000, "no limit");
+    }
+    unreachable!()
+}
+
+fn bytes(path: &Path) -> u64 {
+    path.metadata().unwrap().len()
+}
+
+#[test]
+fn a_store_keeps_its_limit_until_it_is_given_another() {
+    let directory = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("a.iso");
+    let plain = || {
+        let options = tiny(1, 6).log_bytes(4 << 20).publish_stats(false);
+        options.durability(Durability::None)
+    };
+    let open = |options: &Options| Store::open(&[&path], options).unwrap();
+    // Labels and superblocks lie before and beside the segments.
+    let most = |limit: u64| limit + (2 << 20);
+
+    let options = plain().volume_limit_bytes(Some(10 << 20));
+    let store = Store::create(&[&path], &options).unwrap();
+    store.close().unwrap();
+    let store = open(&plain());
+    let full = fill(&store, 0);
+    assert!(full > 500, "{full}");
+    assert!(bytes(&path) <= most(10 << 20), "{}", bytes(&path));
+    store.close().unwrap();
+
+    let store = open(&plain().volume_limit_bytes(Some(14 << 20)));
+    let more = fill(&store, full);
+    assert!(more > full + 500, "{more}");
+    store.close().unwrap();
+    let store = open(&plain());
+    fill(&store, more);
+    assert!(bytes(&path) > most(10 << 20) && bytes(&path) <= most(14 << 20));
+    store.close().unwrap();
+
+    // A limit below what is there takes nothing away.
+    let store = open(&plain().volume_limit_bytes(Some(8 << 20)));
+    assert_eq!(fill(&store, more + 20_000), more + 20_000);
+    store.close().unwrap();
+    // A reader changes nothing.
+    open(&plain().read_only(true).volume_limit_bytes(None))
+        .close()
+        .unwrap();
+    let store = open(&plain());
+    assert_eq!(fill(&store, more + 20_000), more + 20_000);
+    store.close().unwrap();
+
+    let store = open(&plain().volume_limit_bytes(None));
+    store.close().unwrap();
+    let store = open(&plain());
+    let tree = store.tree("t").unwrap();
+    for n in more..more + 6000 {
+        tree.insert(&key(n), &value(n, 900)).unwrap();
+    }
+    store.close().unwrap();
+    assert!(bytes(&path) > most(14 << 20));
+}
+
+#[test]
+fn three_quarters_of_a_small_limit_are_data() {
+    let limit = 100 << 20;
+    let options = Options::new()
+        .workers(1)
+        .pool_bytes(16 << 20)
+        .volume_limit_bytes(Some(limit))
+        .durability(Durability::None);
+    let device = Memory::new();
+    let store = Store::create_on_volume(device.volume(), &options).unwrap();
+    let small = device.len();
+    assert!(small <= 10 << 20, "{small} bytes for nothing");
+    let tree = store.create_tree("t").unwrap();
+    let mut data = 0;
+    for n in 0u64.. {
+        let key = n.swap_bytes().to_le_bytes();
+        match tree.insert(&key, &[n as u8; 480]) {
+            Ok(()) => data += 488,
+            Err(Error::VolumeFull { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(data >= 75_000_000, "{data} bytes in {limit}");
+    assert!(device.len() <= limit);
+    store.close().unwrap();
+    let store = Store::open_on_volume(device.volume(), &options).unwrap();
+    let tree = store.tree("t").unwrap();
+    assert_eq!(tree.range(..).count() as u64 * 488, data);
+    store.close().unwrap();
+}

@@ -1,0 +1,386 @@
+//! Large values: what was loaded, streamed, given up or moved is what is there after
+//! every opening, on drives of any block size, and nothing else takes room.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
+
+use super::common;
+
+use std::io::Read;
+use std::sync::Arc;
+
+use common::{LOG, Model, Random, assert_sound, bytes_of, contents, image, key, tiny, value};
+use isobath::{Durability, Error, Options, Simulation, Store, TransactionOptions, Volume};
+use isobath_io::{FaultDevice, FaultPlan, Survivors};
+
+const LENGTHS: [usize; 8] = [0, 40, 1700, 4064, 4100, 9000, 30_000, 150_000];
+
+fn options() -> Options {
+    tiny(2, 6).log_bytes(LOG)
+}
+
+fn open(device: &Arc<FaultDevice>, options: &Options, seed: u64) -> Simulation {
+    Simulation::open(Volume::from_device(device.clone()), options, seed).unwrap()
+}
+
+fn create(plan: FaultPlan, options: &Options) -> (Arc<FaultDevice>, Simulation) {
+    let device = FaultDevice::new(0, plan);
+    let simulation = Simulation::new(Volume::from_device(device.clone()), options, 1).unwrap();
+    (device, simulation)
+}
+
+/// Records with ascending keys and values of all lengths.
+fn ascending(from: u64, count: u64, seed: u64) -> Model {
+    let mut random = Random::new(seed);
+    (from..from + count)
+        .map(|n| {
+            (
+                n.to_be_bytes().to_vec(),
+                value(random.bits(), random.one_of(&LENGTHS)),
+            )
+        })
+        .collect()
+}
+
+#[track_caller]
+fn assert_holds(store: &Store, name: &str, model: &Model) {
+    assert!(contents(&store.tree(name).unwrap()) == *model, "{name}");
+}
+
+/// Opens the store again and again; it holds these trees, and nothing more. In a thread
+/// of its own: each has one simulation at a time.
+fn assert_lasts(device: &Arc<FaultDevice>, trees: &[(&str, &Model)]) {
+    let lasts = std::thread::scope(|scope| scope.spawn(|| opens_again(device, trees)).join());
+    lasts.unwrap();
+}
+
+fn opens_again(device: &Arc<FaultDevice>, trees: &[(&str, &Model)]) {
+    for seed in 0..3 {
+        let simulation = open(device, &options(), seed);
+        let store = simulation.store();
+        for (name, model) in trees {
+            assert_holds(store, name, model);
+        }
+        let records = trees.iter().map(|(_, model)| model.len() as u64).sum();
+        assert_sound(store, Some(records));
+        simulation.close().unwrap();
+    }
+}
+
+#[test]
+fn loaded_values_are_there_after_every_opening() {
+    let (device, simulation) = create(FaultPlan::new(1), &options());
+    let store = simulation.store();
+    let (loaded, other) = (ascending(0, 120, 7), ascending(0, 30, 8));
+    let tree = store.create_tree("loaded").unwrap();
+    assert_eq!(tree.bulk_load(loaded.iter()).unwrap(), 120);
+    let beside = store.create_tree("other").unwrap();
+    for (k, v) in &other {
+        beside.insert(k, v).unwrap();
+    }
+    let trees = [("loaded", &loaded), ("other", &other)];
+    assert_lasts(&image(&device), &trees);
+    simulation.close().unwrap();
+    assert_lasts(&device, &trees);
+}
+
+#[test]
+fn ids_of_loaded_values_are_used_again() {
+    let (device, simulation) = create(FaultPlan::new(2), &options());
+    let store = simulation.store();
+    let tree = store.create_tree("loaded").unwrap();
+    let mut loaded = ascending(0, 60, 3);
+    tree.bulk_load(loaded.iter()).unwrap();
+    let gone: Vec<Vec<u8>> = loaded.keys().skip(1).step_by(2).cloned().collect();
+    for k in gone {
+        tree.remove(&k).unwrap();
+        loaded.remove(&k);
+    }
+    let other = store.create_tree("other").unwrap();
+    let mut model = Model::new();
+    for n in 0..3000 {
+        let v = value(n, 100);
+        other.insert(&key(n), &v).unwrap();
+        model.insert(key(n), v);
+    }
+    let trees = [("loaded", &loaded), ("other", &model)];
+    assert_lasts(&image(&device), &trees);
+    simulation.close().unwrap();
+    assert_lasts(&device, &trees);
+}
+
+#[test]
+fn a_load_that_is_refused_leaves_nothing() {
+    let (device, simulation) = create(FaultPlan::new(3), &options());
+    let store = simulation.store();
+    let tree = store.create_tree("t").unwrap();
+    let model = ascending(1000, 20, 1);
+    tree.bulk_load(model.iter()).unwrap();
+    let mut records: Vec<(Vec<u8>, Vec<u8>)> = ascending(2000, 80, 2).into_iter().collect();
+    let last = records.len() - 1;
+    records.swap(last, last - 1);
+    let refused = tree.bulk_load(records.iter().map(|(k, v)| (k, v)));
+    assert!(
+        matches!(refused, Err(Error::LoadOrder { .. })),
+        "{refused:?}"
+    );
+    assert_sound(store, Some(20));
+    assert_lasts(&image(&device), &[("t", &model)]);
+    simulation.close().unwrap();
+    assert_lasts(&device, &[("t", &model)]);
+}
+
+#[test]
+fn a_failed_append_takes_nothing_and_can_be_repeated() {
+    let limit = Some(LOG + (3 << 20));
+    let options = options().volume_limit_bytes(limit);
+    let (device, simulation) = create(FaultPlan::new(4).max_bytes(limit), &options);
+    let store = simulation.store();
+    let tree = store.create_tree("t").unwrap();
+    let other = store.create_tree("other").unwrap();
+    let (mut random, mut failed) = (Random::new(9), 0);
+    let mut writer = tree.writer(b"stream").unwrap();
+    let mut written: Vec<u8> = Vec::new();
+    let mut model = Model::new();
+    let mut number = 0u64;
+    for number in 1_000_000u64.. {
+        let v = value(number, 50_000);
+        match other.insert(&number.to_be_bytes(), &v) {
+            Ok(()) => drop(model.insert(number.to_be_bytes().to_vec(), v)),
+            Err(error) => {
+                assert!(matches!(error, Error::VolumeFull { .. }), "{error}");
+                break;
+            }
+        }
+    }
+    while written.len() < 600_000 {
+        // Whatever is free goes to another tree, ids that the writer gave back as well.
+        let v = value(number, random.one_of(&[300, 20_000, 50_000]));
+        if other.insert(&number.to_be_bytes(), &v).is_ok() {
+            model.insert(number.to_be_bytes().to_vec(), v);
+        }
+        number += 1;
+        let part = value(random.bits(), random.one_of(&[100, 5000, 40_000, 120_000]));
+        match writer.append(&part) {
+            Ok(()) => written.extend(part),
+            Err(Error::VolumeFull { .. }) => {
+                failed += 1;
+                if failed % 4 == 0 {
+                    let (first, _) = model.pop_first().unwrap();
+                    other.remove(&first).unwrap();
+                }
+                if failed % 40 == 0 {
+                    assert_lasts(&image(&device), &[("t", &Model::new()), ("other", &model)]);
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(writer.len(), written.len() as u64);
+    }
+    assert!(failed > 40, "the volume was never full");
+    // What is left of the value needs room, too.
+    for k in model.keys().take(5).cloned().collect::<Vec<_>>() {
+        other.remove(&k).unwrap();
+        model.remove(&k);
+    }
+    writer.finish().unwrap();
+    let stream = Model::from([(b"stream".to_vec(), written)]);
+    let trees = [("t", &stream), ("other", &model)];
+    assert_lasts(&image(&device), &trees);
+    simulation.close().unwrap();
+    assert_lasts(&device, &trees);
+}
+
+#[test]
+fn a_removed_value_stays_until_its_removal_is_durable() {
+    let options = options().durability(Durability::None);
+    let (device, simulation) = create(FaultPlan::new(1), &options);
+    let store = simulation.store();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..12 {
+        tree.insert(&key(n), &value(n, 60_000)).unwrap();
+    }
+    let synced = TransactionOptions::new().durability(Durability::Synced);
+    let mut last = store.begin_with(synced).unwrap();
+    last.insert(&tree, b"last", b"is durable").unwrap();
+    last.commit().unwrap();
+    for n in 0..12 {
+        assert!(tree.remove(&key(n)).unwrap());
+    }
+    for n in 100..108 {
+        tree.insert(&key(n), &value(n, 60_000)).unwrap();
+    }
+    // The removals are in the log's memory only.
+    let cut = device.crash_image(Survivors::Executed, 1);
+    drop(tree);
+    simulation.close().unwrap();
+    let simulation = open(&cut, &options, 2);
+    let tree = simulation.store().tree("t").unwrap();
+    for n in 0..12 {
+        assert_eq!(tree.get(&key(n)).unwrap(), Some(value(n, 60_000)), "{n}");
+    }
+    assert_sound(simulation.store(), None);
+}
+
+/// Chunks that a writer gave back belong to others, although the writer goes on.
+#[test]
+fn chunks_given_back_are_not_the_writers_after_a_crash() {
+    let limit = Some(LOG + (2 << 20));
+    let options = options().volume_limit_bytes(limit);
+    let (device, simulation) = create(FaultPlan::new(5).max_bytes(limit), &options);
+    let store = simulation.store();
+    let tree = store.create_tree("t").unwrap();
+    let mut writer = tree.writer(b"stream").unwrap();
+    writer.append(&value(1, 20_000)).unwrap();
+    let full = writer.append(&value(2, 8 << 20));
+    assert!(matches!(full, Err(Error::VolumeFull { .. })), "{full:?}");
+    let other = store.create_tree("other").unwrap();
+    let mut model = Model::new();
+    // Enough for some checkpoints, each of which lists what is provisional.
+    let mut number = 0;
+    while store.stats().checkpoints < 3 {
+        let (k, v) = (key(number % 2000), value(number, 200));
+        other.insert(&k, &v).unwrap();
+        model.insert(k, v);
+        number += 1;
+    }
+    assert_lasts(&image(&device), &[("t", &Model::new()), ("other", &model)]);
+    drop(writer);
+    assert_sound(store, Some(model.len() as u64));
+    simulation.close().unwrap();
+}
+
+#[test]
+fn writers_that_outlive_their_tree_or_the_store_leave_nothing() {
+    for log in [0, LOG] {
+        let options = tiny(2, 6).log_bytes(log);
+        let (device, simulation) = create(FaultPlan::new(6), &options);
+        let store = simulation.store();
+        let tree = store.create_tree("t").unwrap();
+        let kept = store.create_tree("kept").unwrap();
+        let mut writers: Vec<_> = (0..3u8).map(|n| tree.writer(&[n]).unwrap()).collect();
+        let mut last = kept.writer(b"last").unwrap();
+        for writer in writers.iter_mut().chain([&mut last]) {
+            writer.append(&value(1, 100_000)).unwrap();
+        }
+        store.drop_tree("t").unwrap();
+        let appended = writers[0].append(&value(1, 100_000));
+        assert!(matches!(appended, Err(Error::TreeDropped { .. })));
+        let finished = writers.remove(1).finish();
+        assert!(matches!(finished, Err(Error::TreeDropped { .. })));
+        drop(writers);
+        last.append(&value(2, 100_000)).unwrap();
+        kept.insert(b"large", &value(3, 50_000)).unwrap();
+        let large = Model::from([(b"large".to_vec(), value(3, 50_000))]);
+        if log > 0 {
+            assert_lasts(&image(&device), &[("kept", &large)]);
+        }
+        simulation.close().unwrap();
+        drop(last);
+        let simulation = open(&device, &options, 2);
+        assert_holds(simulation.store(), "kept", &large);
+        assert_sound(simulation.store(), Some(1));
+        simulation.close().unwrap();
+    }
+}
+
+#[test]
+fn a_dropped_trees_writers_free_their_chunks_at_once() {
+    let (_, simulation) = create(FaultPlan::new(7), &options());
+    let store = simulation.store();
+    let tree = store.create_tree("t").unwrap();
+    let mut one = tree.writer(b"1").unwrap();
+    let mut two = tree.writer(b"2").unwrap();
+    one.append(&value(1, 100_000)).unwrap();
+    two.append(&value(1, 100_000)).unwrap();
+    store.drop_tree("t").unwrap();
+    assert!(matches!(one.finish(), Err(Error::TreeDropped { .. })));
+    drop(two);
+    assert_sound(store, Some(0));
+    simulation.close().unwrap();
+}
+
+/// The same bytes on a drive with blocks of another size.
+fn copy_to(device: &Arc<FaultDevice>, block: u32, limit: Option<u64>) -> Arc<FaultDevice> {
+    let bytes = bytes_of(device);
+    let plan = FaultPlan::new(8).logical_block(block).max_bytes(limit);
+    let copy = FaultDevice::new(bytes.len() as u64, plan);
+    for (at, page) in (0..).step_by(4096).zip(bytes.chunks(4096)) {
+        copy.corrupt(at..at + 4096, |into| into.copy_from_slice(page));
+    }
+    copy
+}
+
+#[test]
+fn a_store_moves_between_drives_of_different_block_sizes() {
+    let limit = Some(LOG + (6 << 20));
+    let options = options().volume_limit_bytes(limit);
+    for (seed, closed) in [(10, true), (11, false)] {
+        let plan = FaultPlan::new(seed).logical_block(512).max_bytes(limit);
+        let (mut device, simulation) = create(plan, &options);
+        let tree = simulation.store().create_tree("t").unwrap();
+        let mut model = Model::new();
+        let mut random = Random::new(seed);
+        for n in 0..150 {
+            let v = value(random.bits(), random.one_of(&[1700, 4100, 9000, 30_000]));
+            tree.insert(&key(n), &v).unwrap();
+            model.insert(key(n), v);
+        }
+        if closed {
+            simulation.close().unwrap();
+        } else {
+            device = image(&device);
+            drop(simulation);
+        }
+        for block in [4096, 512, 4096] {
+            device = copy_to(&device, block, limit);
+            let simulation = open(&device, &options, seed);
+            let store = simulation.store();
+            assert_holds(store, "t", &model);
+            let tree = store.tree("t").unwrap();
+            // Every second value stays where it is until the cleaner moves it.
+            for round in 0..2400 {
+                let k = key(2 * random.below(75));
+                let v = value(round, random.one_of(&[100, 1700, 4100, 9000, 20_000]));
+                tree.insert(&k, &v).unwrap();
+                model.insert(k, v);
+            }
+            let stats = store.stats();
+            assert!(stats.relocations > 100, "{} moves", stats.relocations);
+            assert_eq!(stats.damaged_pages, 0);
+            assert_holds(store, "t", &model);
+            assert_sound(store, Some(model.len() as u64));
+            assert_lasts(&image(&device), &[("t", &model)]);
+            simulation.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn readers_whose_buffers_others_took_go_on_where_they_were() {
+    let options = Options::new().pool_bytes(8 << 20).workers(1).log_bytes(0);
+    let store = Store::in_memory(&options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let values: Vec<Vec<u8>> = (0..4)
+        .map(|n| value(n, 900_000 + 77 * n as usize))
+        .collect();
+    for (n, v) in values.iter().enumerate() {
+        tree.insert(&[n as u8], v).unwrap();
+    }
+    let mut random = Random::new(12);
+    let mut readers: Vec<_> = (0..300)
+        .map(|n| (n % 4, 0, tree.reader(&[(n % 4) as u8]).unwrap().unwrap()))
+        .collect();
+    for _ in 0..3 {
+        for (of, position, reader) in &mut readers {
+            let mut part = vec![0; random.below(200_000) as usize];
+            reader.read_exact(&mut part).unwrap();
+            assert!(part == values[*of][*position..*position + part.len()]);
+            *position += part.len();
+        }
+    }
+    for (of, position, mut reader) in readers {
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        assert!(rest == values[of][position..]);
+    }
+}

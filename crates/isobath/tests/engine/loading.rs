@@ -1,0 +1,164 @@
+//! Loads of records in any order, into empty and filled trees, in memory and beyond it.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
+
+use super::common;
+
+use std::ops::ControlFlow;
+
+use common::{Model, Random, assert_sound, tiny, value};
+use isobath::{Error, Record, Store, Tree};
+
+fn assert_holds(tree: &Tree, model: &Model) {
+    let ours: Vec<Record> = tree.range(..).map(Result::unwrap).collect();
+    assert!(ours.iter().map(|(k, v)| (k, v)).eq(model), "{}", ours.len());
+}
+
+fn drawn(random: &mut Random, count: u64, keys: std::ops::Range<u64>) -> Vec<Record> {
+    (0..count)
+        .map(|_| {
+            let key = keys.start + random.below(keys.end - keys.start);
+            let length = match random.below(100) {
+                0 => 20_000,
+                n => n as usize,
+            };
+            (key.to_be_bytes().to_vec(), value(random.bits(), length))
+        })
+        .collect()
+}
+
+#[test]
+fn records_in_any_order_are_there_whatever_was_there_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let options = tiny(2, 8);
+    let mut random = Random::new(1);
+    let mut model = Model::new();
+    // Into an empty tree, behind its records, between them, before them.
+    for (round, keys) in [1000..2000, 3000..4000, 500..5000, 0..1100]
+        .into_iter()
+        .enumerate()
+    {
+        let store = Store::open_or_create(&path, &options).unwrap();
+        let tree = store.open_or_create_tree("t").unwrap();
+        let records = drawn(&mut random, 3_000, keys);
+        let distinct = records
+            .iter()
+            .map(|r| &r.0)
+            .collect::<std::collections::BTreeSet<_>>();
+        let before = store.stats().commits;
+        assert_eq!(
+            tree.load(records_of(&records)).unwrap(),
+            distinct.len() as u64
+        );
+        // At the end they come as one, elsewhere in commits of some hundred.
+        let commits = store.stats().commits - before;
+        assert!(
+            if round < 2 {
+                commits < 5
+            } else {
+                commits < 200
+            },
+            "{round}: {commits}"
+        );
+        model.extend(records);
+        assert_holds(&tree, &model);
+        assert_eq!(tree.load(Vec::<Record>::new()).unwrap(), 0);
+        assert_sound(&store, Some(model.len() as u64));
+        store.close().unwrap();
+        let store = Store::open(&path, &options).unwrap();
+        assert_holds(&store.tree("t").unwrap(), &model);
+        store.close().unwrap();
+    }
+    // Nothing but the store is left in its directory.
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+}
+
+fn records_of(records: &[Record]) -> Vec<(&[u8], &[u8])> {
+    records.iter().map(|(k, v)| (&k[..], &v[..])).collect()
+}
+
+#[test]
+fn more_records_than_are_sorted_in_memory_come_in_order() {
+    let store = Store::in_memory(&tiny(2, 8)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut random = Random::new(2);
+    let mut model = Model::new();
+    let mut loader = tree.loader().unwrap();
+    for n in 0..60_000 {
+        let key = random.below(40_000).to_be_bytes().to_vec();
+        loader.push(&key, value(n, 900)).unwrap();
+        model.insert(key, value(n, 900));
+    }
+    let mut seen = 0;
+    let loaded = loader.finish(&mut |_, done, total| {
+        seen = done.max(seen);
+        assert!(done <= total && total == 60_000);
+        ControlFlow::Continue(())
+    });
+    assert_eq!(loaded.unwrap(), model.len() as u64);
+    assert!(seen > 20_000);
+    assert_holds(&tree, &model);
+    assert_sound(&store, Some(model.len() as u64));
+    store.close().unwrap();
+}
+
+#[test]
+fn a_load_that_does_not_end_leaves_the_tree_as_it_was() {
+    let store = Store::in_memory(&tiny(1, 8)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let records = || {
+        (0..9_000u64)
+            .rev()
+            .map(|n| (n.to_be_bytes(), value(n, 3_000)))
+    };
+    let mut loader = tree.loader().unwrap();
+    records().for_each(|(k, v)| loader.push(k, v).unwrap());
+    let ended = loader.finish(&mut |_, _, _| ControlFlow::Break(()));
+    assert!(matches!(ended, Err(Error::Interrupted)));
+    // Dropped, with records in memory and in its file.
+    let mut loader = tree.loader().unwrap();
+    records().for_each(|(k, v)| loader.push(k, v).unwrap());
+    drop(loader);
+    // A record that cannot be stored is refused at once, and those beside it are not.
+    let mut loader = tree.loader().unwrap();
+    assert!(matches!(
+        loader.push(vec![0; 2_000], ""),
+        Err(Error::KeyTooLong { .. })
+    ));
+    drop(loader);
+    // No room for what does not fit into memory.
+    let mut loader = tree.loader().unwrap().temporary_files_in("/does/not/exist");
+    let failed = records()
+        .try_for_each(|(k, v)| loader.push(k, v))
+        .unwrap_err();
+    assert!(failed.to_string().contains("/does/not/exist"), "{failed}");
+    assert_sound(&store, Some(0));
+    store.drop_tree("t").unwrap();
+    assert!(matches!(tree.loader(), Err(Error::TreeDropped { .. })));
+    store.close().unwrap();
+}
+
+#[test]
+fn loads_of_the_same_keys_beside_each_other_leave_one_of_them() {
+    let store = Store::in_memory(&tiny(2, 8)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let load = &|tag: u8| {
+        tree.load((0..4_000u64).rev().map(|n| (n.to_be_bytes(), [tag])))
+            .unwrap()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|tag| scope.spawn(move || load(tag))).collect();
+        threads
+            .into_iter()
+            .for_each(|thread| assert_eq!(thread.join().unwrap(), 4_000));
+    });
+    assert!(tree.range(..).map(Result::unwrap).all(|(_, v)| v[0] < 3));
+    assert_sound(&store, Some(4_000));
+    // In a task, which does the work itself.
+    let inner = tree.clone();
+    let loaded = store.spawn(move || inner.load([("b", "1"), ("a", "2"), ("b", "3")]));
+    assert_eq!(loaded.join().unwrap().unwrap(), 2);
+    assert_eq!(tree.get("b").unwrap().unwrap(), b"3");
+    store.close().unwrap();
+}

@@ -1,0 +1,34 @@
+//! Tests of the engine through its public API, in one program: what is one test of its own in `tests/` needs the process for
+//! itself.
+
+#![allow(missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod api;
+mod backup;
+mod damage;
+mod drops;
+mod faults;
+mod growth;
+mod large_values;
+mod limits;
+mod loading;
+mod log_apart;
+mod log_full;
+mod moved_chunks;
+mod policies;
+mod published;
+mod recovery;
+mod room;
+mod salvage;
+mod simulation;
+mod store;
+mod switches;
+mod transaction_histories;
+mod transaction_model;
+mod transaction_recovery;
+mod transactions;
+mod tree_states;
+mod visibility;
