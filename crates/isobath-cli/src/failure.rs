@@ -5,6 +5,8 @@ use std::io;
 use isobath_lab::LabError;
 use isobath_lab::raw::RawError;
 
+use crate::explain;
+
 /// Found problems, or did not find what was asked for.
 pub(crate) const FOUND: u8 = 1;
 /// The command line cannot be obeyed.
@@ -21,6 +23,14 @@ pub(crate) enum Failure {
     Lab(LabError),
     /// The key that was asked for is absent.
     NotFound(String),
+    /// There is no tree of that name.
+    NoTree {
+        name: String,
+        /// One that has almost that name.
+        alike: Option<String>,
+        /// Whether the verb makes trees that are missing, where it is told so.
+        creates: bool,
+    },
     /// The command line cannot be obeyed.
     Usage(String),
     /// Standard output was closed by its reader.
@@ -35,41 +45,49 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::OutputClosed => 0,
-            Failure::NotFound(_) | Failure::Reported | Failure::Lab(LabError::Verify(_)) => FOUND,
-            Failure::Usage(_)
-            | Failure::Lab(
-                LabError::Request(_)
-                | LabError::NotBuilt { .. }
-                | LabError::Raw(RawError::BadPlan { .. })
-                | LabError::Engine(
-                    isobath::Error::BadOption { .. } | isobath::Error::KeyTooLong { .. },
-                ),
-            ) => USAGE,
-            Failure::Lab(LabError::Interrupted | LabError::Engine(isobath::Error::Interrupted)) => {
-                INTERRUPTED
-            }
-            Failure::Lab(_) | Failure::Output(_) => FAILED,
+            Failure::NotFound(_) | Failure::Reported => FOUND,
+            Failure::Usage(_) => USAGE,
+            Failure::Lab(error) => exit_code(error),
+            Failure::NoTree { .. } | Failure::Output(_) => FAILED,
         }
+    }
+}
+
+fn exit_code(error: &LabError) -> u8 {
+    match error {
+        LabError::Verify(_) => FOUND,
+        LabError::Request(_)
+        | LabError::NotBuilt { .. }
+        | LabError::Raw(RawError::BadPlan { .. })
+        | LabError::Engine(isobath::Error::BadOption { .. } | isobath::Error::KeyTooLong { .. }) => {
+            USAGE
+        }
+        LabError::Interrupted | LabError::Engine(isobath::Error::Interrupted) => INTERRUPTED,
+        LabError::Partly { source, .. } => exit_code(source),
+        _ => FAILED,
     }
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // The engine names its function; a person at a shell needs the verb.
-            Failure::Lab(LabError::Engine(isobath::Error::NoSuchTree { name })) => write!(
-                f,
-                "there is no tree {name:?}; `isobath trees list` shows those that exist"
-            ),
-            Failure::Lab(LabError::Engine(error @ isobath::Error::NeedsRecovery { .. })) => {
-                write!(f, "{error}: `isobath recover` does that")
+            Failure::Lab(error) => explain::lab(error, f),
+            Failure::NoTree {
+                name,
+                alike,
+                creates,
+            } => {
+                write!(f, "there is no tree {name:?}")?;
+                if let Some(alike) = alike {
+                    write!(f, "; did you mean {alike:?}?")?;
+                }
+                match (creates, alike) {
+                    (true, Some(_)) => f.write_str(" --create-tree makes a new one"),
+                    (true, None) => f.write_str("; --create-tree makes a new one"),
+                    (false, Some(_)) => Ok(()),
+                    (false, None) => f.write_str("; `isobath trees list` shows those that exist"),
+                }
             }
-            Failure::Lab(LabError::Engine(isobath::Error::FileExists { path })) => write!(
-                f,
-                "{} exists already; choose another name or add --force to replace it",
-                path.display()
-            ),
-            Failure::Lab(error) => error.fmt(f),
             Failure::NotFound(what) | Failure::Usage(what) => f.write_str(what),
             Failure::OutputClosed => f.write_str("the output was closed"),
             Failure::Output(error) => write!(f, "cannot write the output: {error}"),

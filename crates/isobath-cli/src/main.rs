@@ -2,9 +2,11 @@
 
 mod args;
 mod commands;
+mod explain;
 mod failure;
 mod output;
 mod progress;
+mod table;
 
 use std::process::ExitCode;
 
@@ -14,7 +16,7 @@ use args::Cli;
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse().and_then(Cli::check) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come as "errors" that exit with 0.

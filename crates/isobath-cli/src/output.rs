@@ -2,30 +2,32 @@
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
+use crate::table;
 
-/// Columns without borders, a rule above, below and under the header.
-const RULED: TableStyle = TableStyle::new()
-    .top_border(LineStyle::none().fill('─').junction('─'))
-    .header_separator(LineStyle::none().fill('─').junction('─'))
-    .bottom_border(LineStyle::none().fill('─').junction('─'));
+/// A number of things: "1 record", "1,200 records".
+pub(crate) fn counted(number: u64, what: &str) -> String {
+    let plural = match (number, what.strip_suffix('y')) {
+        (1, _) => return format!("1 {what}"),
+        (_, Some(stem)) => format!("{stem}ies"),
+        (_, None) => format!("{what}s"),
+    };
+    format!("{} {plural}", count(number))
+}
 
 /// How many problems there are, in words.
 pub(crate) fn problems_found(problems: usize) -> String {
-    match problems {
-        1 => "1 problem".to_owned(),
-        n => format!("{n} problems"),
-    }
+    counted(problems as u64, "problem")
 }
 
 /// Standard output, buffered; a closed pipe is not an error.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
     json: bool,
+    width: usize,
 }
 
 impl Output {
@@ -33,6 +35,7 @@ impl Output {
         Output {
             out: BufWriter::new(io::stdout().lock()),
             json,
+            width: table::width(),
         }
     }
 
@@ -61,7 +64,7 @@ impl Output {
         Ok(())
     }
 
-    /// A table; columns after the first are aligned to the right where
+    /// A table that fits the terminal; columns after the first are aligned to the right where
     /// `numbers` says so.
     pub(crate) fn table(
         &mut self,
@@ -69,18 +72,16 @@ impl Output {
         rows: &[Vec<String>],
         numbers: bool,
     ) -> Result<(), Failure> {
-        let mut table = Table::new();
-        table.load_style(RULED);
-        if !header.is_empty() {
-            table.set_header(header);
-        }
-        table.add_rows(rows);
-        if numbers {
-            for column in table.column_iter_mut().skip(1) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        self.line(&table.trim_fmt())
+        let text = match numbers {
+            true => table::numbers(header, rows, self.width),
+            false => table::texts(header, rows, self.width),
+        };
+        self.line(&text)
+    }
+
+    /// Columns of the terminal.
+    pub(crate) fn width(&self) -> usize {
+        self.width
     }
 
     /// What was printed so far reaches the terminal now.
@@ -120,7 +121,7 @@ pub(crate) fn count(number: u64) -> String {
 
 /// Bytes with a binary unit: "1.2 GiB".
 pub(crate) fn size(bytes: u64) -> String {
-    bytesize::ByteSize(bytes).to_string()
+    isobath_lab::ByteSize(bytes).to_string()
 }
 
 #[cfg(test)]
@@ -133,6 +134,13 @@ mod tests {
         assert_eq!(count(999), "999");
         assert_eq!(count(1000), "1,000");
         assert_eq!(count(1_234_567), "1,234,567");
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!(counted(1, "record"), "1 record");
+        assert_eq!(counted(0, "record"), "0 records");
+        assert_eq!(counted(1200, "summary"), "1,200 summaries");
     }
 
     #[test]

@@ -3,30 +3,38 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use isobath_lab::{Monitor, Stage, Unit};
+use isobath_lab::{LabError, Monitor, Stage, Unit};
 
 use crate::failure::{Failure, INTERRUPTED};
+
+/// Whether the person has asked to stop.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// An error once the person asked to stop, where a [`Progress`] listens for that.
+pub(crate) fn check() -> Result<(), Failure> {
+    match STOP.load(Ordering::Relaxed) {
+        true => Err(LabError::Interrupted.into()),
+        false => Ok(()),
+    }
+}
 
 /// Shows stages as bars on a terminal; elsewhere nothing moves, and only what
 /// is said is printed.
 pub(crate) struct Progress {
     bar: Mutex<ProgressBar>,
     quiet: bool,
-    stop: Arc<AtomicBool>,
 }
 
 impl Progress {
     /// Installs the Ctrl-C handler. The first Ctrl-C (or SIGTERM) asks the work
     /// to stop and clean up; the second removes `remove` and ends at once.
     pub(crate) fn start(quiet: bool, remove: Vec<PathBuf>) -> Result<Progress, Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
         ctrlc::set_handler(move || {
-            if seen.swap(true, Ordering::Relaxed) {
+            if STOP.swap(true, Ordering::Relaxed) {
                 for path in &remove {
                     let _ = std::fs::remove_file(path);
                 }
@@ -37,7 +45,6 @@ impl Progress {
         Ok(Progress {
             bar: Mutex::new(ProgressBar::hidden()),
             quiet,
-            stop,
         })
     }
 
@@ -141,6 +148,6 @@ impl Monitor for Progress {
     }
 
     fn cancelled(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        STOP.load(Ordering::Relaxed)
     }
 }

@@ -276,7 +276,7 @@ fn probe_refuses_what_it_must_not_touch() {
         .fails(2, "--size");
     place
         .run(&["probe", ".", "--size", "1000PiB"])
-        .fails(3, "bytes free");
+        .fails(3, "free and this needs");
     place
         .run(&["probe", "no/such/directory/file"])
         .fails(3, "no/such");

@@ -33,13 +33,14 @@ fn a_store_in_use_is_shown_and_followed_until_it_is_closed() {
     ] {
         assert!(text.text().contains(word), "{word}: {}", text.text());
     }
-    let lines = place
-        .run(&[
+    for (columns, header) in [("80", "WA-A  most by"), ("140", "WA-A = pages")] {
+        let watch = [
             "stats", "-s", "s.iso", "--watch", "--every", "50ms", "--count", "3",
-        ])
-        .ok();
-    assert_eq!(lines.text().lines().count(), 4, "{}", lines.text());
-    assert!(lines.text().contains("WA-A = pages"));
+        ];
+        let lines = place.run_in_columns(columns, &watch).ok();
+        assert_eq!(lines.text().lines().count(), 4, "{}", lines.text());
+        assert!(lines.text().contains(header), "{}", lines.text());
+    }
     // A watcher that is there when the store is closed sees its end.
     let path = place.path("s.iso");
     let watcher = std::thread::spawn({

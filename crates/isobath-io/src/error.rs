@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::device::LOG_OFFSET;
 use crate::io::Op;
+use crate::words::{ByteSize, two_sizes};
 
 /// Why a volume could not be created, opened or grown. Nothing was changed on disk.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +16,14 @@ pub enum VolumeError {
     NotFound {
         /// The missing file.
         path: PathBuf,
+    },
+    /// The directory that a file is in, or is to be in, does not exist.
+    #[error("the directory {} does not exist, and so no {}: check the path, or make the directory first", directory.display(), path.display())]
+    NoDirectory {
+        /// The file.
+        path: PathBuf,
+        /// The first directory on the way to it that is missing.
+        directory: PathBuf,
     },
     /// A file to be created is already there.
     #[error("{} exists already: choose another path, or remove it first", path.display())]
@@ -90,8 +99,8 @@ pub enum VolumeError {
     },
     /// The file is shorter than its label says.
     #[error(
-        "{} is truncated: it has {found} bytes and must have {expected}: restore it from a backup, or salvage it",
-        path.display()
+        "{} is truncated: it has {} and must have {}: restore it from a backup, or salvage it",
+        path.display(), two_sizes(*found, *expected).0, two_sizes(*found, *expected).1
     )]
     Truncated {
         /// The file.
@@ -148,7 +157,7 @@ pub enum VolumeError {
         path: PathBuf,
     },
     /// The file system or device has no room.
-    #[error("no space on {} for {needed} more bytes: free some, or move the volume", path.display())]
+    #[error("no space on {} for {} more: free some, or move the volume", path.display(), ByteSize(*needed))]
     NoSpace {
         /// The file that could not grow.
         path: PathBuf,
@@ -157,7 +166,8 @@ pub enum VolumeError {
     },
     /// The volume may not become so long.
     #[error(
-        "the volume may have at most {limit} bytes, {asked} asked for: raise its limit, or delete data"
+        "the volume may have at most {} and needs {}: raise its limit, or delete data",
+        two_sizes(*limit, *asked).0, two_sizes(*limit, *asked).1
     )]
     Limit {
         /// Bytes allowed (the option `max_bytes`, or the devices' own size).

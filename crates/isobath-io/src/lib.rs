@@ -44,6 +44,7 @@ mod sleep;
 mod stats;
 mod volume;
 mod waker;
+mod words;
 
 pub use aligned::{AlignedBuf, HUGE_PAGE};
 pub use device::{Channel, ChannelOptions, Device, LOG_OFFSET, Layout, QueueFull};
@@ -59,3 +60,4 @@ pub use process::generation;
 pub use stats::{ChannelStats, LatencyHistogram, OpStats};
 pub use volume::Volume;
 pub use waker::{Wake, Waker};
+pub use words::{ByteSize, missing_directory, reason, two_sizes};

@@ -1,5 +1,7 @@
 //! How a volume is created and opened, and the report of what came of it.
 
+use std::time::Duration;
+
 use crate::error::VolumeError;
 
 /// The most files or devices a volume may be striped over.
@@ -57,6 +59,7 @@ pub struct VolumeOptions {
     pub(crate) max_bytes: Option<u64>,
     pub(crate) access: Access,
     pub(crate) overwrite_device: bool,
+    pub(crate) lock_timeout: Duration,
 }
 
 impl Default for VolumeOptions {
@@ -68,6 +71,7 @@ impl Default for VolumeOptions {
             max_bytes: None,
             access: Access::ReadWrite,
             overwrite_device: false,
+            lock_timeout: Duration::ZERO,
         }
     }
 }
@@ -123,6 +127,14 @@ impl VolumeOptions {
     #[must_use]
     pub fn overwrite_device(mut self, allow: bool) -> Self {
         self.overwrite_device = allow;
+        self
+    }
+
+    /// How long opening waits for each file that another process has open; default not at all. A holder that has died is
+    /// waited for anyway, for a few seconds.
+    #[must_use]
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.lock_timeout = timeout;
         self
     }
 

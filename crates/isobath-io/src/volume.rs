@@ -45,6 +45,19 @@ impl Volume {
         FileDevice::open_unlabelled(paths, options).map(|d| Volume(Arc::new(d)))
     }
 
+    /// Opens a volume for reading whose files may be shorter than they were: with what [`open`](Self::open) says of each that is.
+    /// What lies in the missing parts cannot be read.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), except for [`VolumeError::Truncated`].
+    pub fn open_truncated(
+        paths: &[PathBuf],
+        options: &VolumeOptions,
+    ) -> Result<(Volume, Vec<VolumeError>), VolumeError> {
+        let (device, truncated) = FileDevice::open_truncated(paths, options)?;
+        Ok((Volume(Arc::new(device)), truncated))
+    }
+
     /// A volume in memory, zeroed, of `bytes` bytes (rounded up to 4096), that may grow to `max` bytes (`None`: as far
     /// as memory goes). Memory is taken when it is first written. Logical block 512.
     pub fn in_memory(bytes: u64, max: Option<u64>) -> Volume {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use isobath_io::ByteSize;
 use isobath_model::advise::{Advice, EngineAdvice, Predicted, Structure};
 
 use crate::model_report_svg::escape;
@@ -125,16 +126,16 @@ pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
         ("limited by", p.limited_by.to_owned()),
         (
             "read latency, mean",
-            format!("{} us", grouped(p.read_latency_us_mean)),
+            format!("{} µs", grouped(p.read_latency_us_mean)),
         ),
         (
             "read latency, p99",
             p.read_latency_us_p99
-                .map_or_else(|| "-".to_owned(), |us| format!("{} us", grouped(us))),
+                .map_or_else(|| "-".to_owned(), |us| format!("{} µs", grouped(us))),
         ),
         (
             "CPU per operation",
-            format!("{:.1} us", p.cpu_us_per_operation),
+            format!("{:.1} µs", p.cpu_us_per_operation),
         ),
         (
             "page reads per operation",
@@ -146,7 +147,7 @@ pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
         ),
         (
             "written to the drive",
-            format!("{:.1} MB/s", p.drive_writes_bytes_per_s * 1e-6),
+            format!("{}/s", ByteSize(p.drive_writes_bytes_per_s as u64)),
         ),
         ("drive worn out in", years),
         (

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::files::Stopped;
 use crate::raw::RawError;
 
 /// Why a piece of laboratory work ended early.
@@ -13,15 +14,13 @@ pub enum LabError {
     #[error(transparent)]
     Engine(#[from] isobath::Error),
     /// There is no store where one was named.
-    #[error(
-        "there is no store at {paths}; check the name, or add --create to make a new one there"
-    )]
+    #[error("{paths} does not exist; check the name, or add --create to make a new store there")]
     NoStore {
         /// The paths that were named.
         paths: String,
     },
     /// The operating system refused or failed.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), isobath_io::reason(path, source))]
     Io {
         /// What was tried, as a verb: "read", "create".
         action: &'static str,
@@ -50,8 +49,10 @@ pub enum LabError {
     },
     /// There is less free space than the work needs.
     #[error(
-        "{} has {available_bytes} bytes free and this needs {needed_bytes}; free some space, or choose another place with {option}",
-        path.display()
+        "{} has {} free and this needs {}; free some space, or choose another place with {option}",
+        path.display(),
+        isobath_io::two_sizes(*available_bytes, *needed_bytes).0,
+        isobath_io::two_sizes(*available_bytes, *needed_bytes).1
     )]
     NoSpace {
         /// A path on the file system.
@@ -94,6 +95,14 @@ pub enum LabError {
     /// A file or device for measuring could not be opened, made or grown.
     #[error(transparent)]
     Volume(#[from] isobath_io::VolumeError),
+    /// A load ended early.
+    #[error("{source}; {stored}")]
+    Partly {
+        /// Why.
+        source: Box<LabError>,
+        /// What it has stored, and how to go on; a sentence.
+        stored: String,
+    },
     /// The person asked to stop.
     #[error("interrupted")]
     Interrupted,
@@ -109,13 +118,16 @@ impl From<RawError> for LabError {
 }
 
 impl LabError {
-    /// An I/O error with its path; for `map_err`. `action` is a verb.
+    /// An I/O error with its path; for `map_err`. `action` is a verb. A read that was stopped is [`LabError::Interrupted`].
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LabError {
         let path = path.to_path_buf();
-        move |source| LabError::Io {
-            action,
-            path,
-            source,
+        move |source| match source.get_ref() {
+            Some(inner) if inner.is::<Stopped>() => LabError::Interrupted,
+            _ => LabError::Io {
+                action,
+                path,
+                source,
+            },
         }
     }
 
@@ -126,6 +138,14 @@ impl LabError {
         match error.downcast::<isobath::Error>() {
             Ok(engine) => engine.into(),
             Err(other) => LabError::io(action, path)(other),
+        }
+    }
+
+    /// The same error, with what was stored before it.
+    pub(crate) fn after(self, stored: impl Into<String>) -> LabError {
+        LabError::Partly {
+            source: Box::new(self),
+            stored: stored.into(),
         }
     }
 

@@ -35,6 +35,7 @@ pub use bytes::{escape, hex, text_or_hex, unhex};
 pub use drive::DriveLimit;
 pub use engine::{Callers, EngineConfig, EngineKind, SpaceConfig};
 pub use error::LabError;
+pub use isobath_io::{ByteSize, VolumeError, missing_directory};
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub use monitor::{Monitor, Silent, Stage, Unit};
 pub use raw_sweep::sweep;

@@ -53,12 +53,14 @@ impl<'s, T: Send + 'static> InFlight<'s, T> {
         Ok(())
     }
 
-    /// Waits for everything.
+    /// Waits for everything, also after a failure; the first one.
     pub(crate) fn finish(mut self, mut done: impl FnMut(T)) -> Result<(), LabError> {
+        let mut first = Ok(());
         while !self.tasks.is_empty() {
-            self.wait_oldest(&mut done)?;
+            let outcome = self.wait_oldest(&mut done);
+            first = first.and(outcome);
         }
-        Ok(())
+        first
     }
 
     fn wait_oldest(&mut self, done: &mut impl FnMut(T)) -> Result<(), LabError> {

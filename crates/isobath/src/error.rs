@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use isobath_io::VolumeError;
+use isobath_io::{ByteSize, VolumeError, reason, two_sizes};
 
 use crate::page::PageFault;
 
@@ -39,7 +39,8 @@ pub enum Error {
     },
     /// There is no room for more pages on the volume.
     #[error(
-        "the volume is full: {used} of {limit} usable bytes hold data, and it cannot grow ({reason}); delete something, or raise the limit"
+        "the volume is full: {} of {} that data may take are in use, and it cannot grow ({reason}); delete something, or raise the limit",
+        ByteSize(*used), ByteSize(*limit)
     )]
     VolumeFull {
         /// Bytes of live pages.
@@ -54,7 +55,8 @@ pub enum Error {
     TooManyPages,
     /// A transaction's writes take more room in the log than a transaction may have.
     #[error(
-        "the transaction would log {bytes} bytes; at most {limit} are possible with this log: split it, or bulk-load"
+        "the transaction would log {}; at most {} are possible with this log: split it, or bulk-load",
+        two_sizes(*bytes, *limit).0, two_sizes(*bytes, *limit).1
     )]
     TransactionTooLarge {
         /// Bytes that its log record would have.
@@ -137,7 +139,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A log device is shorter than the log.
-    #[error("the log {} is truncated: it has {found} bytes and must have {expected}; restore from a backup, or salvage what is left", path.display())]
+    #[error("the log {} is truncated: it has {} and must have {}; restore from a backup, or salvage what is left", path.display(), two_sizes(*found, *expected).0, two_sizes(*found, *expected).1)]
     LogTruncated {
         /// The log's file.
         path: PathBuf,
@@ -262,8 +264,8 @@ pub enum Error {
     },
     /// The store is shorter than its superblock says.
     #[error(
-        "{} is truncated: it has {found} bytes, its superblock says {expected}",
-        list(paths)
+        "{} is truncated: it has {} and must have {}: restore it from a backup, or salvage it",
+        list(paths), two_sizes(*found, *expected).0, two_sizes(*found, *expected).1
     )]
     Truncated {
         /// The volume's files.
@@ -402,7 +404,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The system refused an operation on a file that is not a store's.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), reason(path, source))]
     File {
         /// What was tried, as a verb.
         action: &'static str,

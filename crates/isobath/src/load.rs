@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use crate::sched::block_on;
 use crate::sort::{Sorted, Sorter};
 use crate::tree::{Tree, check_key, check_value};
 use crate::{Error, PAGE_SIZE, Record, TaskHandle, Watch, bulk, transaction};
@@ -108,15 +110,37 @@ impl Loader {
     ///
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], after which others can be pushed; [`Error::Sort`].
     pub fn push(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.push_numbered(self.pushed, key, value)
+    }
+
+    /// Takes one record that the caller calls `number`, such as the line that it comes from; without that they are counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Loader::push`].
+    pub fn push_numbered(
+        &mut self,
+        number: u64,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), Error> {
         let (key, value) = (key.as_ref(), value.as_ref());
         check_key(key)?;
         check_value(value.len() as u64)?;
         self.pushed += 1;
-        self.sorter.push(key, value)
+        self.sorter.push(number, key, value)
     }
 
-    /// Stores all records and returns how many there are, those of the same key counted once. `watch` is told
-    /// how many of those that were pushed have been passed.
+    /// Calls `told` with the numbers of two records of the same key, of which the second one stays, once or more for
+    /// each that is replaced; see [`Loader::push_numbered`].
+    pub fn on_replaced(mut self, told: impl Fn(u64, u64) + Send + Sync + 'static) -> Loader {
+        self.sorter.on_replaced(Arc::new(told));
+        self
+    }
+
+    /// Stores all records and returns how many there are, those of the same key counted once. `watch` is told how many of
+    /// those that were pushed have been passed: in the stage `storing`, of which all or none are stored at the end, or in the stage
+    /// `inserting`, where so many, in the order of their keys, are stored already whatever happens.
     ///
     /// # Errors
     ///
@@ -133,7 +157,13 @@ impl Loader {
                 other => return other,
             }
         }
-        self.insert_all(watch)
+        let mut stored = 0;
+        let done = self.insert_all(watch, &mut stored);
+        if done.is_err() {
+            // How much is in, also where the caller had it stop.
+            let _ = watch("inserting", stored, self.pushed);
+        }
+        done.map(|()| stored)
     }
 
     /// The records, sorted; `watch` may end them.
@@ -152,16 +182,20 @@ impl Loader {
         }))
     }
 
-    /// Inserts the records by key, those that lie close to each other together.
-    fn insert_all(&self, watch: Watch<'_>) -> Result<u64, Error> {
+    /// Inserts the records by key, those that lie close to each other together; `stored` counts those of commits before the
+    /// first one that failed.
+    fn insert_all(&self, watch: Watch<'_>, stored: &mut u64) -> Result<(), Error> {
         let most = COMMITS_PER_WORKER * self.tree.runtime.engine.config.workers;
-        let mut in_flight: VecDeque<TaskHandle<Result<(), Error>>> = VecDeque::new();
-        let mut stored = 0;
+        let mut in_flight = InFlight::default();
         let mut batch: Vec<Record> = Vec::new();
         let mut bytes = 0;
-        let mut records = self.records(watch)?;
-        loop {
-            let record = records.next().transpose()?;
+        let mut reported = 0;
+        let mut records = self.sorter.records()?;
+        let ended = loop {
+            let record = match records.next().transpose() {
+                Ok(record) => record,
+                Err(error) => break Err(self.sorter.failed(error)),
+            };
             let is_last = record.is_none();
             if let Some((key, value)) = record {
                 bytes += key.len() + value.len();
@@ -170,19 +204,49 @@ impl Loader {
             if batch.len() < COMMIT_RECORDS && bytes < COMMIT_BYTES && !is_last {
                 continue;
             }
-            stored += batch.len() as u64;
             bytes = 0;
             let (tree, commit) = (self.tree.clone(), std::mem::take(&mut batch));
+            let records = commit.len() as u64;
             let work = move || transaction::insert_together(&tree, &commit);
-            in_flight.push_back(self.tree.runtime.spawn(None, work));
-            while in_flight.len() > if is_last { 0 } else { most } {
-                if let Some(oldest) = in_flight.pop_front() {
-                    crate::sched::block_on(oldest.flat())?;
+            in_flight.push(records, self.tree.runtime.spawn(None, work));
+            if is_last {
+                break Ok(());
+            }
+            in_flight.wait(most, stored)?;
+            if *stored - reported >= REPORTED {
+                reported = *stored;
+                if watch("inserting", *stored, self.pushed).is_break() {
+                    break Err(Error::Interrupted);
                 }
             }
-            if is_last {
-                return Ok(stored);
+        };
+        in_flight.wait(0, stored)?;
+        ended
+    }
+}
+
+/// Commits that are under way, oldest first, with the records of each.
+#[derive(Default)]
+struct InFlight(VecDeque<(u64, TaskHandle<Result<(), Error>>)>);
+
+impl InFlight {
+    fn push(&mut self, records: u64, task: TaskHandle<Result<(), Error>>) {
+        self.0.push_back((records, task));
+    }
+
+    /// Waits until at most `most` are left, and for all where one fails; counts the records of those before that.
+    fn wait(&mut self, most: usize, stored: &mut u64) -> Result<(), Error> {
+        let mut failed = None;
+        while self.0.len() > most || failed.is_some() {
+            let Some((records, task)) = self.0.pop_front() else {
+                break;
+            };
+            match (block_on(task.flat()), &failed) {
+                (Ok(()), None) => *stored += records,
+                (Err(error), None) => failed = Some(error),
+                _ => {}
             }
         }
+        failed.map_or(Ok(()), Err)
     }
 }

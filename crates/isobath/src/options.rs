@@ -5,9 +5,10 @@ mod memory;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use isobath_flash::policy::{CleaningPolicy, PolicyKind};
-use isobath_io::{Access, Backend, DirectMode, VolumeOptions};
+use isobath_io::{Access, Backend, ByteSize, DirectMode, VolumeOptions};
 use isobath_model::advise::open_settings;
 use isobath_model::profile::DeviceProfile;
 
@@ -65,6 +66,7 @@ pub struct Options {
     volume_limit: VolumeLimit,
     fill_factor: f64,
     read_only: bool,
+    open_timeout: Duration,
     backend: Backend,
     direct: DirectMode,
     stripe_unit: u32,
@@ -120,6 +122,7 @@ impl Options {
             volume_limit: VolumeLimit::AsStored,
             fill_factor: 0.8,
             read_only: false,
+            open_timeout: Duration::ZERO,
             backend: Backend::Auto,
             direct: DirectMode::Auto,
             stripe_unit: VolumeOptions::DEFAULT_STRIPE_UNIT,
@@ -177,7 +180,7 @@ impl Options {
         self
     }
 
-    /// Most bytes that the volume may grow to; `None` as far as the file system
+    /// Most bytes that the volume may grow to, rounded down to whole pages; `None` as far as the file system
     /// goes, which is a new store's default. The store keeps its limit, in whole
     /// segments, until it is opened with another one; what it has beyond a lower
     /// one stays.
@@ -259,6 +262,36 @@ impl Options {
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Options {
         self.read_only = read_only;
+        self
+    }
+
+    /// How long opening waits for each of the store's files that another process has open; by default not at all
+    /// (a store in use is an error at once, and a process that was killed is waited for until the kernel has
+    /// taken down what it had open).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("a.isobath");
+    /// use isobath::{Options, Store};
+    /// use std::time::Duration;
+    ///
+    /// let options = Options::new().pool_bytes(16 << 20);
+    /// let first = Store::create(&path, &options)?;
+    /// assert!(Store::open(&path, &options).is_err());
+    /// let second = std::thread::spawn({
+    ///     let options = options.clone().open_timeout(Duration::from_secs(60));
+    ///     let path = path.clone();
+    ///     move || Store::open(&path, &options)
+    /// });
+    /// first.close()?;
+    /// second.join().unwrap()?.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn open_timeout(mut self, timeout: Duration) -> Options {
+        self.open_timeout = timeout;
         self
     }
 
@@ -352,6 +385,7 @@ impl Options {
             .direct(self.direct)
             .stripe_unit(self.stripe_unit)
             .max_bytes(self.volume_limit())
+            .lock_timeout(self.open_timeout)
             .access(if self.read_only {
                 Access::ReadOnly
             } else {
@@ -379,6 +413,10 @@ impl Options {
         self.log_path.as_deref()
     }
 
+    pub(crate) fn lock_timeout(&self) -> Duration {
+        self.open_timeout
+    }
+
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }
@@ -386,7 +424,9 @@ impl Options {
     pub(crate) fn volume_limit(&self) -> Option<u64> {
         match self.volume_limit {
             VolumeLimit::AsStored => None,
-            VolumeLimit::Given(bytes) => bytes,
+            VolumeLimit::Given(bytes) => {
+                bytes.map(|bytes| bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64)
+            }
         }
     }
 
@@ -474,8 +514,10 @@ impl Options {
             return Err(bad(
                 "pool_bytes",
                 format!(
-                    "{} bytes are more than the memory there is: {} by {}",
-                    self.pool_bytes, memory.bytes, memory.said_by
+                    "{} is more than the memory there is: {} by {}",
+                    ByteSize(self.pool_bytes),
+                    ByteSize(memory.bytes),
+                    memory.said_by
                 ),
             ));
         }
@@ -499,10 +541,13 @@ impl Options {
             return Err(bad(
                 "pool_bytes",
                 format!(
-                    "{} bytes are too small a pool: {} workers need at least {}",
-                    self.pool_bytes,
-                    self.workers,
-                    self.pool_of(least)
+                    "{} is too small a pool: with {} it needs at least {}",
+                    ByteSize(self.pool_bytes),
+                    match self.workers {
+                        1 => "1 worker".to_owned(),
+                        workers => format!("{workers} workers"),
+                    },
+                    ByteSize::at_least(self.pool_of(least))
                 ),
             ));
         }
@@ -511,21 +556,17 @@ impl Options {
         {
             return Err(bad(
                 "log_bytes",
-                format!("0 for none, or {LEAST_AREA_BYTES} to {MOST_LOG_BYTES}, not {bytes}"),
+                format!(
+                    "0 for none, or {} to {}, not {}",
+                    ByteSize(LEAST_AREA_BYTES),
+                    ByteSize(MOST_LOG_BYTES),
+                    ByteSize(bytes)
+                ),
             ));
         }
         if self.log_path.is_some() && self.log_bytes == Some(0) {
             let reason = "a log of 0 bytes is none, and needs no path".to_owned();
             return Err(bad("log_path", reason));
-        }
-        if self
-            .volume_limit()
-            .is_some_and(|limit| !limit.is_multiple_of(PAGE_SIZE as u64))
-        {
-            return Err(bad(
-                "volume_limit_bytes",
-                format!("a multiple of {PAGE_SIZE}"),
-            ));
         }
         let affordable = (u64::from(self.frames()) - base) / (FRAMES_PER_TASK * workers);
         Ok(Config {
@@ -548,7 +589,7 @@ impl Options {
             log_grows: self.log_bytes.is_none(),
             limit_bytes: match self.volume_limit {
                 VolumeLimit::AsStored => None,
-                VolumeLimit::Given(bytes) => Some(bytes),
+                VolumeLimit::Given(_) => Some(self.volume_limit()),
             },
         })
     }
@@ -623,8 +664,7 @@ mod tests {
         let text = error.to_string();
         let says = |part: String| assert!(text.contains(&part), "{text}");
         says("pool_bytes".into());
-        says((there_is + 1).to_string());
-        says(there_is.to_string());
+        says(ByteSize(there_is).to_string());
     }
 
     #[test]

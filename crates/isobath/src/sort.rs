@@ -8,14 +8,18 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::page::{get_u32, get_u64};
 use crate::{Error, Record};
 
 /// Runs that are merged at a time: each needs a buffer.
 const MERGED_RUNS: usize = 128;
 /// Bytes that are read or written at a time.
 const BUFFER_BYTES: usize = 256 << 10;
-/// Bytes of a record's lengths in a run.
-const LENGTHS_BYTES: usize = 8;
+/// Bytes of a record's number and lengths in a run.
+const HEAD_BYTES: usize = 16;
+
+/// Is told the numbers of two records with one key, of which the second one stays.
+pub(crate) type OnReplaced = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// Collects records in any order and gives them back by key, of each key the last one.
 pub(crate) struct Sorter {
@@ -23,6 +27,7 @@ pub(crate) struct Sorter {
     limit: usize,
     directory: PathBuf,
     spilled: Option<Spilled>,
+    on_replaced: Option<OnReplaced>,
 }
 
 /// The records that are in memory.
@@ -37,6 +42,8 @@ pub(crate) struct Buffer {
 struct Entry {
     /// The key's first 8 bytes, which decide most comparisons.
     prefix: u64,
+    /// What the caller calls the record.
+    number: u64,
     at: usize,
     key: u32,
     value: u32,
@@ -61,7 +68,7 @@ impl Buffer {
         self.bytes.len() + self.entries.len() * size_of::<Entry>()
     }
 
-    fn push(&mut self, key: &[u8], value: &[u8]) {
+    fn push(&mut self, number: u64, key: &[u8], value: &[u8]) {
         let mut prefix = [0; 8];
         let known = key.len().min(8);
         prefix[..known].copy_from_slice(&key[..known]);
@@ -69,6 +76,7 @@ impl Buffer {
             prefix: prefix
                 .iter()
                 .fold(0, |number, &b| number << 8 | u64::from(b)),
+            number,
             at: self.bytes.len(),
             key: key.len() as u32,
             value: value.len() as u32,
@@ -87,7 +95,7 @@ impl Buffer {
     }
 
     /// Orders the entries by key and keeps the last of each.
-    fn sort(&mut self) {
+    fn sort(&mut self, on_replaced: Option<&OnReplaced>) {
         let mut entries = std::mem::take(&mut self.entries);
         // Those of a key by age, the newest first, so that the first one is kept.
         entries.sort_unstable_by(|a, b| {
@@ -96,7 +104,13 @@ impl Buffer {
                 .then_with(|| self.key(a).cmp(self.key(b)))
                 .then_with(|| b.at.cmp(&a.at))
         });
-        entries.dedup_by(|later, first| self.key(later) == self.key(first));
+        entries.dedup_by(|older, newest| {
+            let is_replaced = self.key(older) == self.key(newest);
+            if let Some(told) = on_replaced.filter(|_| is_replaced) {
+                told(older.number, newest.number);
+            }
+            is_replaced
+        });
         self.entries = entries;
     }
 
@@ -114,7 +128,13 @@ impl Sorter {
             limit,
             directory,
             spilled: None,
+            on_replaced: None,
         }
+    }
+
+    /// Before the first record is pushed. It is called again for each time that the records are read.
+    pub(crate) fn on_replaced(&mut self, told: OnReplaced) {
+        self.on_replaced = Some(told);
     }
 
     /// Before the first record is pushed.
@@ -127,8 +147,8 @@ impl Sorter {
         failed(&self.directory)(error)
     }
 
-    pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.buffer.push(key, value);
+    pub(crate) fn push(&mut self, number: u64, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.buffer.push(number, key, value);
         if self.buffer.size() >= self.limit {
             self.spill()?;
         }
@@ -138,7 +158,7 @@ impl Sorter {
     /// Nothing can be pushed after this.
     pub(crate) fn sort(&mut self) -> Result<(), Error> {
         if self.spilled.is_none() {
-            self.buffer.sort();
+            self.buffer.sort(self.on_replaced.as_ref());
             return Ok(());
         }
         if !self.buffer.entries.is_empty() {
@@ -153,14 +173,14 @@ impl Sorter {
         match &self.spilled {
             None => Ok(Sorted::InMemory(&self.buffer, 0)),
             Some(spilled) => {
-                let merge = Merge::new(&spilled.file, &spilled.runs);
+                let merge = Merge::new(&spilled.file, &spilled.runs, self.on_replaced.clone());
                 Ok(Sorted::Merged(merge.map_err(failed(&self.directory))?))
             }
         }
     }
 
     fn spill(&mut self) -> Result<(), Error> {
-        self.buffer.sort();
+        self.buffer.sort(self.on_replaced.as_ref());
         let failed = failed(&self.directory);
         let spilled = match &mut self.spilled {
             Some(spilled) => spilled,
@@ -174,11 +194,14 @@ impl Sorter {
         let records = buffer
             .entries
             .iter()
-            .map(|entry| Ok((buffer.key(entry), buffer.value(entry))));
+            .map(|entry| Ok((entry.number, buffer.key(entry), buffer.value(entry))));
         spilled.append(records).map_err(&failed)?;
         self.buffer.clear();
         if spilled.runs.len() >= MERGED_RUNS {
-            spilled.merge_all(&self.directory).map_err(&failed)?;
+            let on_replaced = self.on_replaced.clone();
+            spilled
+                .merge_all(&self.directory, on_replaced)
+                .map_err(&failed)?;
         }
         Ok(())
     }
@@ -195,7 +218,7 @@ impl Spilled {
     /// Writes sorted records as one more run.
     fn append<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &mut self,
-        records: impl Iterator<Item = io::Result<(K, V)>>,
+        records: impl Iterator<Item = io::Result<(u64, K, V)>>,
     ) -> io::Result<()> {
         let start = self.end;
         let to = At {
@@ -204,8 +227,9 @@ impl Spilled {
         };
         let mut to = BufWriter::with_capacity(BUFFER_BYTES, to);
         for record in records {
-            let (key, value) = record?;
+            let (number, key, value) = record?;
             let (key, value) = (key.as_ref(), value.as_ref());
+            to.write_all(&number.to_le_bytes())?;
             to.write_all(&(key.len() as u32).to_le_bytes())?;
             to.write_all(&(value.len() as u32).to_le_bytes())?;
             to.write_all(key)?;
@@ -219,13 +243,15 @@ impl Spilled {
     }
 
     /// Makes one run of all, in a new file.
-    fn merge_all(&mut self, directory: &Path) -> io::Result<()> {
+    fn merge_all(&mut self, directory: &Path, told: Option<OnReplaced>) -> io::Result<()> {
         let mut merged = Spilled {
             file: Arc::new(tempfile::tempfile_in(directory)?),
             end: 0,
             runs: Vec::new(),
         };
-        merged.append(Merge::new(&self.file, &self.runs)?)?;
+        let mut all = Merge::new(&self.file, &self.runs, told)?;
+        let records = std::iter::from_fn(|| all.step().transpose());
+        merged.append(records.map(|head| head.map(|head| (head.number, head.key, head.value))))?;
         *self = merged;
         Ok(())
     }
@@ -278,10 +304,12 @@ impl Iterator for Sorted<'_> {
 pub(crate) struct Merge {
     readers: Vec<Reader>,
     heads: BinaryHeap<Head>,
+    on_replaced: Option<OnReplaced>,
 }
 
 /// The next record of a run.
 struct Head {
+    number: u64,
     key: Vec<u8>,
     value: Vec<u8>,
     run: usize,
@@ -310,24 +338,23 @@ impl PartialEq for Head {
 impl Eq for Head {}
 
 impl Merge {
-    fn new(file: &Arc<File>, runs: &[Run]) -> io::Result<Merge> {
+    fn new(file: &Arc<File>, runs: &[Run], told: Option<OnReplaced>) -> io::Result<Merge> {
         let readers = runs.iter().map(|&run| Reader::new(file, run)).collect();
         let mut merge = Merge {
             readers,
             heads: BinaryHeap::with_capacity(runs.len()),
+            on_replaced: told,
         };
         (0..runs.len()).try_for_each(|run| merge.refill(run))?;
         Ok(merge)
     }
 
     fn refill(&mut self, run: usize) -> io::Result<()> {
-        if let Some((key, value)) = self.readers[run].next()? {
-            self.heads.push(Head { key, value, run });
-        }
+        self.heads.extend(self.readers[run].next(run)?);
         Ok(())
     }
 
-    fn step(&mut self) -> io::Result<Option<Record>> {
+    fn step(&mut self) -> io::Result<Option<Head>> {
         let Some(head) = self.heads.pop() else {
             return Ok(None);
         };
@@ -335,10 +362,13 @@ impl Merge {
         // Older records of the same key.
         while self.heads.peek().is_some_and(|next| next.key == head.key) {
             if let Some(older) = self.heads.pop() {
+                if let Some(told) = &self.on_replaced {
+                    told(older.number, head.number);
+                }
                 self.refill(older.run)?;
             }
         }
-        Ok(Some((head.key, head.value)))
+        Ok(Some(head))
     }
 }
 
@@ -346,7 +376,8 @@ impl Iterator for Merge {
     type Item = io::Result<Record>;
 
     fn next(&mut self) -> Option<io::Result<Record>> {
-        self.step().transpose()
+        let next = self.step().transpose()?;
+        Some(next.map(|head| (head.key, head.value)))
     }
 }
 
@@ -370,18 +401,21 @@ impl Reader {
         }
     }
 
-    fn next(&mut self) -> io::Result<Option<Record>> {
+    /// The next record; `run` is the number of the run.
+    fn next(&mut self, run: usize) -> io::Result<Option<Head>> {
         if self.taken == self.buffer.len() && self.rest.start == self.rest.end {
             return Ok(None);
         }
-        let mut lengths = [0; LENGTHS_BYTES];
-        lengths.copy_from_slice(self.take(LENGTHS_BYTES)?);
-        let [a, b, c, d, e, f, g, h] = lengths;
-        let key = u32::from_le_bytes([a, b, c, d]) as usize;
-        let value = u32::from_le_bytes([e, f, g, h]) as usize;
-        let record = self.take(key + value)?;
-        let (key, value) = record.split_at(key);
-        Ok(Some((key.to_vec(), value.to_vec())))
+        let head = self.take(HEAD_BYTES)?;
+        let (number, key, value) = (get_u64(head, 0), get_u32(head, 8), get_u32(head, 12));
+        let record = self.take(key as usize + value as usize)?;
+        let (key, value) = record.split_at(key as usize);
+        Ok(Some(Head {
+            number,
+            key: key.to_vec(),
+            value: value.to_vec(),
+            run,
+        }))
     }
 
     /// The next `length` bytes.
@@ -415,8 +449,8 @@ mod tests {
 
     fn sorted(records: &[Record], limit: usize) -> (Vec<Record>, usize) {
         let mut sorter = Sorter::new(limit, std::env::temp_dir());
-        for (key, value) in records {
-            sorter.push(key, value).unwrap();
+        for (number, (key, value)) in (0..).zip(records) {
+            sorter.push(number, key, value).unwrap();
         }
         sorter.sort().unwrap();
         let twice = sorter.records().unwrap().count();
@@ -448,6 +482,24 @@ mod tests {
     }
 
     #[test]
+    fn records_that_are_replaced_are_told_whether_they_meet_in_memory_or_in_runs() {
+        for limit in [1 << 20, 1] {
+            let told = Arc::new(crate::sync::Mutex::new(Vec::new()));
+            let mut sorter = Sorter::new(limit, std::env::temp_dir());
+            let to = Arc::clone(&told);
+            sorter.on_replaced(Arc::new(move |old, new| to.lock().push((old, new))));
+            for (number, key) in [(3, "b"), (4, "a"), (5, "b"), (9, "c"), (10, "b")] {
+                sorter.push(number, key.as_bytes(), b"").unwrap();
+            }
+            sorter.sort().unwrap();
+            assert_eq!(sorter.records().unwrap().count(), 3);
+            let mut told = told.lock().clone();
+            told.sort_unstable();
+            assert_eq!(told, [(3, 10), (5, 10)], "limit {limit}");
+        }
+    }
+
+    #[test]
     fn values_larger_than_all_buffers_are_sorted_too() {
         let value = |n: u8| vec![n; 3 * BUFFER_BYTES + usize::from(n)];
         let records: Vec<Record> = (0..6).rev().map(|n| (vec![n], value(n))).collect();
@@ -459,7 +511,7 @@ mod tests {
     #[test]
     fn a_missing_directory_is_named() {
         let mut sorter = Sorter::new(1, "/nowhere/at/all".into());
-        let error = sorter.push(b"k", b"v").unwrap_err();
+        let error = sorter.push(0, b"k", b"v").unwrap_err();
         assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
     }
 }

@@ -326,6 +326,24 @@ impl Store {
         self.0.closer.close()
     }
 
+    /// Closes a store that this handle or one like it has created and takes it away again: its files and its log's are removed,
+    /// block devices begin with what they held before. One that was opened is closed and stays.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CloseInTask`], [`Error::Closed`].
+    pub fn undo_creation(self) -> Result<(), Error> {
+        let volume = self.0.runtime.engine.volume()?;
+        match self.close() {
+            Err(Error::CloseInTask) => Err(Error::CloseInTask),
+            // That it could not be written does not matter any more.
+            _ => {
+                volume.undo_creation();
+                Ok(())
+            }
+        }
+    }
+
     /// Makes the tree `name`.
     ///
     /// # Errors

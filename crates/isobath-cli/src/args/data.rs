@@ -4,7 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
-use super::{CreateArgs, Size, StoreArgs, TreeArgs};
+use super::{CreateArgs, NewTreeArgs, Size, StoreArgs, TreeArgs};
+
+/// Has an option of a verb with verbs of its own stand before or behind those. The parser knows no required option of that
+/// kind; `Cli::check` asks for it.
+fn anywhere(arg: clap::Arg) -> clap::Arg {
+    arg.required(false).global(true)
+}
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -14,6 +20,7 @@ Examples:
   isobath load -s my.iso tsv - --no-header --key-column 1 --value-column 2 < pairs.tsv
   isobath load -s my.iso ndjson events.ndjson --key-field id
   printf 'a\\t1\\nb\\t2\\n' | isobath load -s my.iso --create lines")]
+#[command(mut_args(anywhere))]
 pub(crate) struct LoadArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -21,6 +28,8 @@ pub(crate) struct LoadArgs {
     pub(crate) tree: TreeArgs,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
+    #[command(flatten)]
+    pub(crate) new_tree: NewTreeArgs,
     /// Leave out records that cannot be stored, and count them, instead of stopping
     #[arg(long)]
     pub(crate) skip_bad: bool,
@@ -108,7 +117,8 @@ pub(crate) struct GetArgs {
 Examples:
   isobath put -s my.iso --create greeting hello
   isobath put -s my.iso photos/beach.jpg --file beach.jpg
-  isobath put -s my.iso --hex 00ff deadbeef")]
+  isobath put -s my.iso --hex 00ff deadbeef
+  isobath put -s my.iso -t colours --create-tree sky blue")]
 pub(crate) struct PutArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -116,6 +126,8 @@ pub(crate) struct PutArgs {
     pub(crate) tree: TreeArgs,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
+    #[command(flatten)]
+    pub(crate) new_tree: NewTreeArgs,
     /// The key
     pub(crate) key: String,
     /// The value
@@ -287,6 +299,7 @@ pub(crate) struct ImportArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_args(anywhere))]
 pub(crate) struct TreesArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,

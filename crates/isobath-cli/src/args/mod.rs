@@ -8,7 +8,8 @@ mod raw;
 mod sim;
 mod values;
 
-use clap::{Args, Parser, Subcommand, ValueHint};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
 pub(crate) use backup::{BackupArgs, RestoreArgs, SalvageArgs};
@@ -40,7 +41,7 @@ with --hex; printed, control bytes appear as \\n, \\t and \\xNN.
 
 A store is one file, or several that data is striped over; name them in the \
 order of their creation: -s a.iso -s b.iso. ISOBATH_STORE names a store of one \
-file for all verbs.
+file for all verbs. Options go before or behind what they belong to.
 
 Exit codes: 0 done; 1 problems were found, or the key is absent; 2 the command \
 line is wrong; 3 the engine, the system or an input failed; 130 interrupted.
@@ -143,6 +144,9 @@ pub(crate) struct StoreArgs {
     /// store was moved to [default: the store's own files; where the store says]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) log_path: Option<PathBuf>,
+    /// Wait so long for a store that another process has open, such as 10s or 2min [default: not at all]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) wait: Option<std::time::Duration>,
 }
 
 /// Which tree of a store.
@@ -151,6 +155,14 @@ pub(crate) struct TreeArgs {
     /// The tree
     #[arg(short, long, value_name = "NAME", default_value = "main")]
     pub(crate) tree: String,
+}
+
+/// Whether a missing tree may be made.
+#[derive(Debug, Args)]
+pub(crate) struct NewTreeArgs {
+    /// Create the tree of --tree where the store has none of that name; `main`, and any tree of a new store, needs no such leave
+    #[arg(long)]
+    pub(crate) create_tree: bool,
 }
 
 /// Whether a missing store may be made.
@@ -162,4 +174,29 @@ pub(crate) struct CreateArgs {
     /// Most bytes that the store may grow to from now on, such as 10GiB [default: as it says; a new one has no limit]
     #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<Size>,
+}
+
+impl Cli {
+    /// What the parser cannot ask for itself, because it may stand before or behind a verb's own verb.
+    ///
+    /// # Errors
+    /// As the parser's.
+    pub(crate) fn check(self) -> Result<Cli, clap::Error> {
+        let (name, store) = match &self.verb {
+            Verb::Load(args) => ("load", &args.store),
+            Verb::Trees(args) => ("trees", &args.store),
+            _ => return Ok(self),
+        };
+        if !store.store.is_empty() {
+            return Ok(self);
+        }
+        let mut command = Cli::command();
+        command.build();
+        let verb = command.find_subcommand_mut(name);
+        let text = "the following required arguments were not provided:\n  --store <PATH>";
+        Err(verb.map_or_else(
+            || clap::Error::raw(ErrorKind::MissingRequiredArgument, text),
+            |verb| verb.error(ErrorKind::MissingRequiredArgument, text),
+        ))
+    }
 }

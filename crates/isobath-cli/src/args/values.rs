@@ -19,7 +19,7 @@ impl FromStr for Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        bytesize::ByteSize(self.0).fmt(f)
+        isobath_lab::ByteSize(self.0).fmt(f)
     }
 }
 

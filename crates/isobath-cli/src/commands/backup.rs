@@ -9,7 +9,7 @@ use serde_json::json;
 use super::store::{self, LARGE_POOL};
 use crate::args::{BackupArgs, GlobalArgs, RestoreArgs, SalvageArgs};
 use crate::failure::Failure;
-use crate::output::{Output, count, problems_found, size};
+use crate::output::{Output, count, counted, problems_found, size};
 use crate::progress::Stages;
 
 /// What the engine counts in a stage; see [`isobath::Watch`].
@@ -153,13 +153,11 @@ pub(crate) fn salvage(
     let options = SalvageOptions::new().search(args.search);
     let target = Options::new().pool_bytes(args.store.pool.map_or(LARGE_POOL, |size| size.0));
     let mut shown = Stages::new(&progress);
-    let done = isobath::salvage(
-        &args.store.store,
-        std::slice::from_ref(&args.to),
-        &options,
-        &target,
-        &mut |stage, done, total| shown.tell(stage, done, total, unit_of(stage)),
-    );
+    let done = store::waiting(args.store.wait, || {
+        let watch = &mut |stage, done, total| shown.tell(stage, done, total, unit_of(stage));
+        let to = std::slice::from_ref(&args.to);
+        isobath::salvage(&args.store.store, to, &options, &target, watch)
+    });
     progress.clear();
     let done = done?;
     let seconds = began.elapsed().as_secs_f64();
@@ -186,15 +184,18 @@ pub(crate) fn salvage(
     for tree in &done.trees {
         let lost = match tree.lost_values {
             0 => String::new(),
-            n => format!(", {} values lost", count(n)),
+            n => format!(", {} lost", counted(n, "value")),
         };
         let name = escape(tree.name.as_bytes());
-        out.line(&format!("{name}: {} records{lost}", count(tree.records)))?;
+        out.line(&format!(
+            "{name}: {}{lost}",
+            counted(tree.records, "record")
+        ))?;
     }
     out.line(&format!(
-        "salvaged {} records of {} trees in {seconds:.1} s; {}",
-        count(done.records()),
-        count(done.trees.len() as u64),
+        "salvaged {} of {} in {seconds:.1} s; {}",
+        counted(done.records(), "record"),
+        counted(done.trees.len() as u64, "tree"),
         match done.problems.len() {
             0 => "nothing was lost".to_owned(),
             n => problems_found(n),

@@ -1,15 +1,15 @@
 //! get, put, delete.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use isobath::{OutputFile, Store, Tree};
+use isobath_lab::load::InputFile;
 use isobath_lab::{LabError, escape, hex};
 use serde_json::{Map, Value};
 
 use super::store::{self, SMALL_POOL};
-use crate::args::{DeleteArgs, GetArgs, PutArgs};
+use crate::args::{DeleteArgs, GetArgs, GlobalArgs, PutArgs};
 use crate::failure::Failure;
 use crate::output::{Output, put_bytes, size};
 
@@ -94,33 +94,30 @@ fn copy(reader: &mut impl Read, output: &mut OutputFile) -> Result<u64, Failure>
     }
 }
 
-pub(crate) fn put(args: &PutArgs, out: &mut Output) -> Result<(), Failure> {
+pub(crate) fn put(args: &PutArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
     let key = store::key(&args.key, args.hex)?;
     let given = match &args.value {
         Some(text) => Some(store::bytes(text, args.hex)?),
         None => None,
     };
+    let progress = store::progress_for_new(&args.store, &args.create, global)?;
     // The input is opened before the store, so that a wrong name changes nothing.
-    let input: Option<(Box<dyn Read>, &Path)> = match &args.file {
+    let input = match &args.file {
         None => None,
-        Some(path) if path.as_os_str() == "-" => Some((Box::new(io::stdin().lock()), path)),
-        Some(path) => {
-            isobath_lab::load::must_be(path, false)?;
-            let file = File::open(path).map_err(LabError::io("open", path))?;
-            Some((Box::new(file), path))
-        }
+        Some(path) => Some(InputFile::open(Some(path), &progress)?),
     };
-    let store = store::write_or_create(&args.store, &args.create, SMALL_POOL)?;
-    let tree = store::tree_or_new(&store, &args.tree)?;
-    let bytes = match (given, input) {
-        (Some(value), _) => {
-            tree.insert(&key, &value)?;
-            value.len() as u64
+    let target = store::write_or_create(&args.store, &args.create, SMALL_POOL)?;
+    let bytes = target.finish(|target| {
+        let tree = target.tree(&args.tree, &args.new_tree)?;
+        match (given, input) {
+            (Some(value), _) => {
+                tree.insert(&key, &value)?;
+                Ok(value.len() as u64)
+            }
+            (None, Some(mut input)) => stream(&tree, &key, &mut input),
+            (None, None) => Err(Failure::Usage("give a value, or --file".into())),
         }
-        (None, Some((mut input, path))) => stream(&tree, &key, &mut input, path)?,
-        (None, None) => return Err(Failure::Usage("give a value, or --file".into())),
-    };
-    store.close()?;
+    })?;
     if out.json() {
         let mut object = Map::new();
         put_bytes(&mut object, "key", &key);
@@ -131,20 +128,22 @@ pub(crate) fn put(args: &PutArgs, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
-fn stream(tree: &Tree, key: &[u8], input: &mut dyn Read, path: &Path) -> Result<u64, Failure> {
+/// Stores what is read as one value, or nothing; its length.
+fn stream(tree: &Tree, key: &[u8], input: &mut InputFile<'_>) -> Result<u64, Failure> {
     let mut writer = tree.writer(key)?;
     let mut piece = vec![0; PIECE];
     let mut total = 0;
     loop {
+        crate::progress::check()?;
         let read = match input.read(&mut piece) {
             Ok(0) => break,
             Ok(read) => read,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(LabError::io("read", path)(e).into()),
+            Err(e) => return Err(LabError::io("read", &input.path)(e).into()),
         };
         writer
             .write_all(&piece[..read])
-            .map_err(|e| LabError::streamed("store", path, e))?;
+            .map_err(|e| LabError::streamed("store", &input.path, e))?;
         total += read as u64;
     }
     writer.finish()?;

@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::time::Instant;
 
-use isobath_lab::load::{
-    Column, Delimited, Loaded, OnBad, Rows, load_directory, load_lines, load_ndjson, must_be,
-};
+use isobath_lab::load::{Column, Delimited, Lines, Loaded, OnBad, Rows, load_directory, must_be};
 
 use super::store::{self, LARGE_POOL};
 use crate::args::{GlobalArgs, LoadArgs, LoadFrom, RecordFile};
 use crate::failure::Failure;
-use crate::output::{Output, count, size};
+use crate::output::{Output, count, counted, size};
+use crate::progress::Progress;
 
 pub(crate) fn load(args: &LoadArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
     let on_bad = if args.skip_bad {
@@ -18,62 +17,62 @@ pub(crate) fn load(args: &LoadArgs, global: &GlobalArgs, out: &mut Output) -> Re
     } else {
         OnBad::Stop
     };
+    // Files are stored one by one, everything else together at the end.
+    let progress = match &args.from {
+        LoadFrom::Directory { .. } => super::progress(global)?,
+        _ => store::progress_for_new(&args.store, &args.create, global)?,
+    };
     // The input is looked at before the store, so that a wrong name or column
     // leaves no new, empty store behind.
-    let source = Source::open(&args.from, on_bad)?;
-    let store = store::write_or_create(&args.store, &args.create, LARGE_POOL)?;
-    let tree = store::tree_or_new(&store, &args.tree)?;
-    let progress = super::progress(global)?;
+    let source = Source::open(&args.from, on_bad, &progress)?;
+    let target = store::write_or_create(&args.store, &args.create, LARGE_POOL)?;
     let began = Instant::now();
-    let loaded = match source {
-        Source::Directory(path, cap) => load_directory(&store, &tree, path, cap, &progress),
-        Source::Rows(rows) => rows.load(&tree, &progress),
-        Source::Ndjson(path, field) => load_ndjson(&tree, path, field, on_bad, &progress),
-        Source::Lines(path) => load_lines(&tree, path, on_bad, &progress),
-    };
-    progress.clear();
-    // What was stored before an error stays; closing makes it last.
-    let closed = store.close();
-    let loaded = loaded?;
-    closed?;
+    let loaded = target.finish(|target| {
+        let tree = target.tree(&args.tree, &args.new_tree)?;
+        let loaded = match source {
+            Source::Directory(path, cap) => {
+                load_directory(&target.store, &tree, path, cap, &progress)
+            }
+            Source::Rows(rows) => rows.load(&tree),
+            Source::Ndjson(lines, field) => lines.load_ndjson(&tree, field, on_bad),
+            Source::Lines(lines) => lines.load(&tree, on_bad),
+        };
+        progress.clear();
+        Ok(loaded?)
+    })?;
     print(&loaded, began.elapsed().as_secs_f64(), out)
 }
 
 /// An input that exists.
 enum Source<'a> {
     Directory(&'a Path, Option<u64>),
-    Rows(Box<Rows>),
-    Ndjson(Option<&'a Path>, &'a str),
-    Lines(Option<&'a Path>),
+    Rows(Box<Rows<'a>>),
+    Ndjson(Lines<'a>, &'a str),
+    Lines(Lines<'a>),
 }
 
-impl Source<'_> {
-    fn open(from: &LoadFrom, on_bad: OnBad) -> Result<Source<'_>, Failure> {
-        let file = |path| {
-            let path = input(path);
-            path.map_or(Ok(path), |p| must_be(p, false).map(|()| path))
+impl<'a> Source<'a> {
+    fn open(
+        from: &'a LoadFrom,
+        on_bad: OnBad,
+        progress: &'a Progress,
+    ) -> Result<Source<'a>, Failure> {
+        let rows = |file: &'a RecordFile, delimiter| {
+            let rows = delimited(file, delimiter, on_bad).open(Some(&file.path), progress)?;
+            Ok::<_, Failure>(Source::Rows(Box::new(rows)))
         };
+        let lines = |path: &'a Path| Lines::open(Some(path), progress);
         Ok(match from {
             LoadFrom::Directory { path, cap } => {
                 must_be(path, true)?;
                 Source::Directory(path, cap.map(|size| size.0))
             }
-            LoadFrom::Csv(record) => Source::rows(record, b',', on_bad)?,
-            LoadFrom::Tsv(record) => Source::rows(record, b'\t', on_bad)?,
-            LoadFrom::Ndjson { path, key_field } => Source::Ndjson(file(path)?, key_field),
-            LoadFrom::Lines { path } => Source::Lines(file(path)?),
+            LoadFrom::Csv(file) => rows(file, b',')?,
+            LoadFrom::Tsv(file) => rows(file, b'\t')?,
+            LoadFrom::Ndjson { path, key_field } => Source::Ndjson(lines(path)?, key_field),
+            LoadFrom::Lines { path } => Source::Lines(lines(path)?),
         })
     }
-
-    fn rows(file: &RecordFile, delimiter: u8, on_bad: OnBad) -> Result<Source<'_>, Failure> {
-        let rows = delimited(file, delimiter, on_bad).open(input(&file.path))?;
-        Ok(Source::Rows(Box::new(rows)))
-    }
-}
-
-/// `-` is standard input.
-fn input(path: &Path) -> Option<&Path> {
-    (path.as_os_str() != "-").then_some(path)
 }
 
 fn column(text: &str) -> Column {
@@ -100,26 +99,47 @@ fn print(loaded: &Loaded, seconds: f64, out: &mut Output) -> Result<(), Failure>
         return out.document(&document);
     }
     out.line(&format!(
-        "loaded {} records, {} of values, in {seconds:.1} s",
-        count(loaded.records),
+        "loaded {}, {} of values, in {seconds:.1} s",
+        counted(loaded.records, "record"),
         size(loaded.value_bytes)
     ))?;
     if loaded.replaced_records > 0 {
         out.line(&format!(
-            "{} more had the key of a later one, which replaced them",
-            count(loaded.replaced_records)
+            "{} had the key of a later one, which is the one that is kept:",
+            counted(loaded.replaced_records, "more record")
         ))?;
+        for replaced in &loaded.replaced_lines {
+            out.line(&format!(
+                "  line {}, replaced by line {}",
+                count(replaced.line),
+                count(replaced.by_line)
+            ))?;
+        }
+        and_more(loaded.replaced_records, loaded.replaced_lines.len(), out)?;
     }
     if loaded.bad_records > 0 {
         out.line(&format!(
-            "left out {} records that could not be stored",
-            count(loaded.bad_records)
+            "left out {} that could not be stored:",
+            counted(loaded.bad_records, "record")
         ))?;
+        for bad in &loaded.bad_lines {
+            let reason = isobath_lab::escape(bad.reason.as_bytes());
+            out.line(&format!("  line {}: {reason}", count(bad.line)))?;
+        }
+        and_more(loaded.bad_records, loaded.bad_lines.len(), out)?;
     }
     if let Some(text) = skipped(&loaded.skipped) {
         out.line(&format!("left out: {text}"))?;
     }
     Ok(())
+}
+
+/// That not all lines were told.
+fn and_more(all: u64, told: usize, out: &mut Output) -> Result<(), Failure> {
+    match all.saturating_sub(told as u64) {
+        0 => Ok(()),
+        more => out.line(&format!("  and {} more", count(more))),
+    }
 }
 
 /// What a directory load left out, for a person; `None` where nothing.

@@ -10,7 +10,7 @@ use isobath_lab::{Callers, DriveLimit, EngineConfig, EngineKind, Monitor, SpaceC
 use super::load::skipped;
 use crate::args::{CallFrom, Durable, EngineName, GlobalArgs, LookupArgs, QuickstartArgs};
 use crate::failure::Failure;
-use crate::output::{Output, count, size};
+use crate::output::{Output, count, counted, size};
 use crate::progress::Progress;
 
 /// Room for what a pool needs beside the records when it shall hold all.
@@ -49,11 +49,11 @@ pub(crate) fn quickstart(
 
 fn announce(args: &QuickstartArgs, needs: &Needs, progress: &Progress) {
     progress.say(&format!(
-        "Storing {} files ({}) of {} and {} small records ({}) in {}.",
-        count(needs.files),
+        "Storing {} ({}) of {} and {} ({}) in {}.",
+        counted(needs.files, "file"),
         size(needs.file_bytes),
         args.from.display(),
-        count(needs.records),
+        counted(needs.records, "small record"),
         size(needs.record_bytes),
         args.store.display()
     ));
@@ -137,7 +137,7 @@ fn lookup_lines(row: &Row, rows: &mut Vec<Vec<String>>) {
         "random lookups",
         format!("{}/s", rate(row.operations_per_s)),
         format!(
-            "over {:.0} s, {} at a time, half within {:.0} us, 99% within {:.0} us",
+            "over {:.0} s, {} at a time, half within {:.0} µs, 99% within {:.0} µs",
             row.setting.duration_s, row.setting.clients, row.latency_us_p50, row.latency_us_p99
         ),
     );
@@ -172,9 +172,9 @@ fn lookup_lines(row: &Row, rows: &mut Vec<Vec<String>>) {
     }
     push(
         "CPU per lookup",
-        format!("{:.1} us", row.cpu_us_per_operation),
+        format!("{:.1} µs", row.cpu_us_per_operation),
         row.drive_cpu_us_per_read.map_or_else(String::new, |us| {
-            format!("of which the drive's reads alone cost {us:.1} us each")
+            format!("of which the drive's reads alone cost {us:.1} µs each")
         }),
     );
 }
@@ -324,9 +324,9 @@ fn print_lookup(report: &LookupReport, out: &mut Output) -> Result<(), Failure> 
         return Ok(());
     };
     out.line(&format!(
-        "{}: {} records of {} + {} bytes, pool {}, {} {} on {}",
+        "{}: {} of {} + {} bytes, pool {}, {} {} on {}",
         first.setting.engine,
-        count(first.setting.records),
+        counted(first.setting.records, "record"),
         first.setting.key_bytes,
         first.setting.value_bytes,
         size(first.setting.pool_bytes),
@@ -336,11 +336,11 @@ fn print_lookup(report: &LookupReport, out: &mut Output) -> Result<(), Failure> 
     ))?;
     let header = [
         "operation",
-        "per second",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "CPU us/op",
+        "op/s",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "CPU µs/op",
         "reads/op",
         "device reads/s",
     ];
@@ -387,11 +387,11 @@ fn print_lookup(report: &LookupReport, out: &mut Output) -> Result<(), Failure> 
 
 fn print_load(load: &LoadRow, out: &mut Output) -> Result<(), Failure> {
     out.line(&format!(
-        "loaded {} records ({}) in {:.1} s: {:.0} MB/s, {:.2} CPU us per record, {} on disk",
-        count(load.records),
+        "loaded {} ({}) in {:.1} s: {}/s, {:.2} µs of CPU per record, {} on disk",
+        counted(load.records, "record"),
         size(load.bytes),
         load.seconds,
-        load.megabytes_per_s,
+        size((load.megabytes_per_s * 1e6) as u64),
         load.cpu_us_per_record,
         size(load.space_bytes)
     ))
@@ -399,7 +399,7 @@ fn print_load(load: &LoadRow, out: &mut Output) -> Result<(), Failure> {
 
 fn print_drive(when: &str, drive: &DriveLimit, out: &mut Output) -> Result<(), Failure> {
     out.line(&format!(
-        "the drive alone {when}: {} random 4 KiB reads/s at depth {}, {:.2} CPU us each",
+        "the drive alone {when}: {} random 4 KiB reads/s at depth {}, {:.2} µs of CPU each",
         rate(drive.reads_per_s),
         drive.depth,
         drive.cpu_us_per_read

@@ -28,7 +28,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Quickstart(args) => measure::quickstart(&args, global, &mut out)?,
         Verb::Load(args) => load::load(&args, global, &mut out)?,
         Verb::Get(args) => data::get(&args, &mut out)?,
-        Verb::Put(args) => data::put(&args, &mut out)?,
+        Verb::Put(args) => data::put(&args, global, &mut out)?,
         Verb::Delete(args) => data::delete(&args, &mut out)?,
         Verb::Scan(args) => scan::scan(&args, &mut out)?,
         Verb::Trees(args) => whole::trees(&args, &mut out)?,

@@ -7,7 +7,7 @@ use isobath_lab::probe::{self, Estimate, Grid, ProbePlan};
 use super::drive::percent;
 use crate::args::{GlobalArgs, ProbeArgs};
 use crate::failure::Failure;
-use crate::output::{Output, count, size};
+use crate::output::{Output, count, counted, size};
 use crate::progress::Progress;
 
 pub(crate) fn probe(
@@ -73,10 +73,10 @@ fn plan(args: &ProbeArgs) -> ProbePlan {
 
 fn announcement(estimate: &Estimate) -> Vec<String> {
     let mut lines = vec![format!(
-        "This {} ({}, {} points, {:.0} to {:.0} s).",
+        "This {} ({}, {}, {:.0} to {:.0} s).",
         estimate.action,
         size(estimate.bytes),
-        estimate.points,
+        counted(estimate.points as u64, "point"),
         estimate.seconds_min,
         estimate.seconds_max
     )];
@@ -100,8 +100,8 @@ fn print(args: &ProbeArgs, profile: &DeviceProfile, out: &mut Output) -> Result<
         "spread",
         "repeats",
         "reruns",
-        "CPU us/IO",
-        "p99 us",
+        "CPU µs/I/O",
+        "p99 µs",
     ];
     let rows: Vec<Vec<String>> = profile
         .points
@@ -133,8 +133,11 @@ fn print(args: &ProbeArgs, profile: &DeviceProfile, out: &mut Output) -> Result<
     {
         let points = profile.points.iter().filter(|p| p.regime == index).count();
         out.line(&format!(
-            "set aside, {}: {points} points, {:.0} to {:.0} s",
-            regime.name, regime.began_s, regime.ended_s
+            "set aside, {}: {}, {:.0} to {:.0} s",
+            regime.name,
+            counted(points as u64, "point"),
+            regime.began_s,
+            regime.ended_s
         ))?;
     }
     let verdict = match profile.host_cache.verdict {

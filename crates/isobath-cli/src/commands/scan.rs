@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::store::{self, LARGE_POOL};
 use crate::args::ScanArgs;
 use crate::failure::Failure;
-use crate::output::{Output, count, put_bytes, size};
+use crate::output::{Output, counted, put_bytes, size};
 
 /// Bytes of a value shown on a terminal before it is cut.
 const TERMINAL_WIDTH: usize = 160;
@@ -97,8 +97,8 @@ fn print(
         )
     } else {
         out.line(&format!(
-            "{} records, {} of keys, {} of values",
-            count(number),
+            "{}, {} of keys, {} of values",
+            counted(number, "record"),
             size(key_bytes),
             size(value_bytes)
         ))

@@ -4,17 +4,27 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use isobath::{Options, Store, Tree};
+use isobath::{Error, Options, Store, Tree};
+use isobath_lab::{LabError, VolumeError, missing_directory};
 
-use crate::args::{CreateArgs, StoreArgs, TreeArgs};
+use crate::args::{CreateArgs, GlobalArgs, NewTreeArgs, StoreArgs, TreeArgs};
 use crate::failure::Failure;
 use crate::output::size;
+use crate::progress::{self, Progress};
 
 /// Pool for a verb that touches one key.
 pub(crate) const SMALL_POOL: u64 = 64 << 20;
 /// Pool for a verb that touches much.
 pub(crate) const LARGE_POOL: u64 = 256 << 20;
+/// The tree of verbs that are not told another one.
+pub(crate) const DEFAULT_TREE: &str = "main";
+/// Pause between two attempts to open a store that another process has open.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// Trees whose names are as alike as this, of 1, are suggested for each other.
+const ALIKE: f64 = 0.7;
 
 fn options(args: &StoreArgs, pool: u64) -> Options {
     let mut options = Options::new().pool_bytes(args.pool.map_or(pool, |size| size.0));
@@ -29,9 +39,36 @@ fn options(args: &StoreArgs, pool: u64) -> Options {
 
 /// Opens for reading only.
 pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
-    let store = Store::open(&args.store, &options(args, pool).read_only(true))?;
+    open(args, &options(args, pool).read_only(true))
+}
+
+/// Opens the store, and waits for it as long as the command line says where another process has it open. Ctrl-C ends the wait.
+fn open(args: &StoreArgs, options: &Options) -> Result<Store, Failure> {
+    let store = waiting(args.wait, || Store::open(&args.store, options))?;
     refuse_as_stdout(&store)?;
     Ok(store)
+}
+
+/// Repeats `attempt` while another process has the store open, for as long as `wait` says.
+pub(crate) fn waiting<T>(
+    wait: Option<Duration>,
+    mut attempt: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Failure> {
+    let began = Instant::now();
+    let wait = wait.unwrap_or_default();
+    loop {
+        match attempt() {
+            Err(error) if is_locked(&error) && began.elapsed() < wait => {
+                progress::check()?;
+                thread::sleep(LOCK_PAUSE.min(wait.saturating_sub(began.elapsed())));
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+fn is_locked(error: &Error) -> bool {
+    matches!(error, Error::Volume(error) if matches!(**error, VolumeError::Locked { .. }))
 }
 
 /// Refuses a store that standard output goes to: what is printed would end up in it.
@@ -60,8 +97,7 @@ fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
             eprintln!("the store was not closed; recovering: {} of 10", tenth);
         }
     });
-    let store = Store::open(&args.store, &options)?;
-    refuse_as_stdout(&store)?;
+    let store = open(args, &options)?;
     let stats = store.stats();
     if stats.recovered_log_bytes > 0 {
         let seconds = stats.recovery_ns as f64 / 1e9;
@@ -71,37 +107,143 @@ fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
     Ok(store)
 }
 
+/// A store that is open for writing, and what was made for the work in it.
+pub(crate) struct Target {
+    pub(crate) store: Store,
+    /// Whether this command has made the store.
+    is_new: bool,
+    /// The tree that this command has made in a store that was there.
+    new_tree: Option<String>,
+}
+
+/// Listens for Ctrl-C for a verb that stores what it has together at its end, or nothing. The files of a store that it makes
+/// go with a second one.
+pub(crate) fn progress_for_new(
+    args: &StoreArgs,
+    create: &CreateArgs,
+    global: &GlobalArgs,
+) -> Result<Progress, Failure> {
+    let mut new: Vec<_> = args.store.iter().chain(&args.log_path).cloned().collect();
+    if !create.create || args.store.iter().any(|path| path.exists()) {
+        new.clear();
+    }
+    new.retain(|path| !path.exists());
+    Progress::start(global.quiet, new)
+}
+
 /// Opens for writing; makes the store where none of its files exists and
 /// `--create` allows it.
 pub(crate) fn write_or_create(
     args: &StoreArgs,
     create: &CreateArgs,
     pool: u64,
-) -> Result<Store, Failure> {
+) -> Result<Target, Failure> {
     let mut options = options(args, pool);
     if let Some(limit) = create.limit {
         options = options.volume_limit_bytes(Some(limit.0));
     }
+    let target = |store, is_new| Target {
+        store,
+        is_new,
+        new_tree: None,
+    };
     if args.store.iter().any(|p| p.exists()) {
-        return write_with(options, args);
+        return Ok(target(write_with(options, args)?, false));
     }
     if !create.create {
-        let paths: Vec<_> = args.store.iter().map(|p| p.display().to_string()).collect();
-        return Err(Failure::Lab(isobath_lab::LabError::NoStore {
-            paths: paths.join(", "),
-        }));
+        return Err(no_store(args).into());
     }
-    Ok(Store::create(&args.store, &options)?)
+    Ok(target(Store::create(&args.store, &options)?, true))
+}
+
+fn no_store(args: &StoreArgs) -> LabError {
+    for path in &args.store {
+        if let Some(directory) = missing_directory(path) {
+            return LabError::Volume(VolumeError::NoDirectory {
+                directory: directory.to_owned(),
+                path: path.clone(),
+            });
+        }
+    }
+    let paths: Vec<_> = args.store.iter().map(|p| p.display().to_string()).collect();
+    LabError::NoStore {
+        paths: paths.join(", "),
+    }
+}
+
+impl Target {
+    /// Does `work` and closes the store. Where it fails before anything was stored, what this command has made for it is
+    /// removed: the new tree, the new store.
+    pub(crate) fn finish<T>(
+        mut self,
+        work: impl FnOnce(&mut Target) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let done = work(&mut self);
+        if done.is_ok() {
+            self.store.close()?;
+            return done;
+        }
+        if self.is_new && self.holds_nothing() {
+            let _ = self.store.undo_creation();
+            return done;
+        }
+        if let Some(name) = self.new_tree.as_deref().filter(|name| self.is_empty(name)) {
+            let _ = self.store.drop_tree(name);
+        }
+        // What was stored before stays; closing makes it last. The first failure matters more than one of closing.
+        let _ = self.store.close();
+        done
+    }
+
+    /// Whether no tree has a record. What cannot be read may be one.
+    fn holds_nothing(&self) -> bool {
+        let trees = self.store.trees();
+        trees.is_ok_and(|trees| trees.iter().all(|tree| self.is_empty(&tree.name)))
+    }
+
+    fn is_empty(&self, tree: &str) -> bool {
+        let first = self.store.tree(tree).and_then(|tree| tree.first());
+        matches!(first, Ok(None) | Err(Error::NoSuchTree { .. }))
+    }
+
+    /// The tree that the command line names; made in a new store, where it is the default one, and where `--create-tree` says
+    /// so. Any other name is a slip of the keyboard.
+    pub(crate) fn tree(&mut self, args: &TreeArgs, new: &NewTreeArgs) -> Result<Tree, Failure> {
+        match self.store.tree(&args.tree) {
+            Err(Error::NoSuchTree { .. }) => {}
+            other => return Ok(other?),
+        }
+        if !(self.is_new || new.create_tree || args.tree == DEFAULT_TREE) {
+            return no_tree(&self.store, &args.tree, true);
+        }
+        let tree = self.store.open_or_create_tree(&args.tree)?;
+        self.new_tree = Some(args.tree.clone());
+        Ok(tree)
+    }
+}
+
+/// That there is no tree `name`, and which other one may be meant: the one whose name is the most like it.
+fn no_tree<T>(store: &Store, name: &str, creates: bool) -> Result<T, Failure> {
+    let mut best = None;
+    for tree in store.trees()? {
+        let likeness = strsim::jaro(&tree.name, name);
+        if likeness > best.as_ref().map_or(ALIKE, |(least, _)| *least) {
+            best = Some((likeness, tree.name));
+        }
+    }
+    Err(Failure::NoTree {
+        name: name.to_owned(),
+        alike: best.map(|(_, name)| name),
+        creates,
+    })
 }
 
 /// The tree that the command line names.
 pub(crate) fn tree(store: &Store, args: &TreeArgs) -> Result<Tree, Failure> {
-    Ok(store.tree(&args.tree)?)
-}
-
-/// The tree that the command line names, made where it is missing.
-pub(crate) fn tree_or_new(store: &Store, args: &TreeArgs) -> Result<Tree, Failure> {
-    Ok(store.open_or_create_tree(&args.tree)?)
+    match store.tree(&args.tree) {
+        Err(Error::NoSuchTree { name }) => no_tree(store, &name, false),
+        other => Ok(other?),
+    }
 }
 
 /// A key given as text or in hexadecimal; one that is too long is refused

@@ -1,4 +1,4 @@
-//! stats --watch: a store that somebody has open, as it works.
+//! stats --watch: a store that another process has open, as it works.
 
 use std::path::Path;
 use std::thread;
@@ -32,6 +32,8 @@ pub(crate) fn watch(
     let progress = super::progress(global)?;
     let mut before = Stats::of_store_in_use(path)?;
     let mut printed = 0;
+    let is_wide = out.width() >= WIDE;
+    let header = if is_wide { WIDE_HEADER } else { NARROW_HEADER };
     while args.count.is_none_or(|count| printed < count) {
         let began = Instant::now();
         if !sleep(every, &progress) {
@@ -46,9 +48,9 @@ pub(crate) fn watch(
             out.document(&change.to_json(&now))?;
         } else {
             if printed % LINES_PER_HEADER == 0 {
-                out.line(HEADER)?;
+                out.line(header)?;
             }
-            out.line(&change.to_line(&now))?;
+            out.line(&change.to_line(&now, is_wide))?;
         }
         out.flush()?;
         before = now;
@@ -79,8 +81,12 @@ fn sleep(time: Duration, progress: &Progress) -> bool {
     }
 }
 
-const HEADER: &str = "   user/s   reads/s  writes/s    WA-A = pages + values + cleaning + checkpoint + summaries + log   \
+/// Columns of a line with the amplification by cause.
+const WIDE: usize = 123;
+const WIDE_HEADER: &str = "    user/s   reads/s  writes/s    WA-A = pages + values + cleaning + checkpoint + summaries + log   \
      fill  free  stalls  longest";
+const NARROW_HEADER: &str =
+    "    user/s   reads/s  writes/s    WA-A  most by           fill  free stalls longest";
 
 /// What happened between two looks.
 struct Change {
@@ -150,15 +156,26 @@ impl Change {
         (number as f64 / self.seconds).round() as u64
     }
 
-    fn to_line(&self, now: &Stats) -> String {
+    fn to_line(&self, now: &Stats, is_wide: bool) -> String {
         let amplification = match self.causes.amplification(self.user_bytes) {
-            Some((total, [pages, values, cleaning, checkpoint, summaries, log])) => format!(
-                "{total:>7.2} = {pages:>5.2} + {values:>6.2} + {cleaning:>8.2} + {checkpoint:>10.2} + {summaries:>9.2} + {log:>4.2}"
-            ),
-            None => format!("{:>7}{:64}", "-", ""),
+            Some((total, parts)) if is_wide => {
+                let [pages, values, cleaning, checkpoint, summaries, log] = parts;
+                format!(
+                    "{total:>7.2} = {pages:>5.2} + {values:>6.2} + {cleaning:>8.2} + {checkpoint:>10.2} + {summaries:>9.2} + {log:>4.2}"
+                )
+            }
+            Some((total, parts)) => {
+                let most = (0..parts.len()).max_by(|&a, &b| parts[a].total_cmp(&parts[b]));
+                let most = most.map_or_else(String::new, |most| {
+                    format!("{} {:.2}", self.causes.0[most].0, parts[most])
+                });
+                format!("{total:>7.2}  {most:16}")
+            }
+            None if is_wide => format!("{:>7}{:64}", "-", ""),
+            None => format!("{:>7}  {:16}", "-", ""),
         };
         format!(
-            "{:>9} {:>9} {:>9} {amplification} {:>7} {:>5} {:>7} {:>5} ms",
+            "{:>10} {:>9} {:>9} {amplification} {:>6} {:>5} {:>6} {:>4} ms",
             size(self.per_second(self.user_bytes)),
             count(self.per_second(self.page_reads)),
             count(self.per_second(self.page_writes)),
@@ -197,6 +214,26 @@ pub(super) fn fill(stats: &Stats) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_no_wider_than_their_terminal() {
+        let mut change = Change {
+            seconds: 1.0,
+            user_bytes: 1023 << 20,
+            page_reads: 9_999_999,
+            page_writes: 9_999_999,
+            stalls: 99_999,
+            causes: Causes([("checkpoint", 1 << 40); 6]),
+        };
+        for user_bytes in [0, change.user_bytes] {
+            change.user_bytes = user_bytes;
+            for (is_wide, header, most) in [(false, NARROW_HEADER, 80), (true, WIDE_HEADER, WIDE)] {
+                let line = change.to_line(&Stats::default(), is_wide);
+                assert!(line.chars().count() <= most, "{line}");
+                assert!(header.chars().count() <= most, "{header}");
+            }
+        }
+    }
 
     #[test]
     fn amplification_adds_up() {

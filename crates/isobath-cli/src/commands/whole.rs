@@ -14,7 +14,7 @@ use crate::args::{
     CheckArgs, ExportArgs, GlobalArgs, ImportArgs, RecoverArgs, StatsArgs, TreesArgs, TreesVerb,
 };
 use crate::failure::Failure;
-use crate::output::{Output, count, problems_found, size};
+use crate::output::{Output, count, counted, problems_found, size};
 use crate::progress::Stages;
 
 pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
@@ -35,9 +35,8 @@ pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
             Ok(())
         }
         TreesVerb::Create { name, create } => {
-            let store = store::write_or_create(&args.store, create, SMALL_POOL)?;
-            store.create_tree(name)?;
-            store.close()?;
+            let target = store::write_or_create(&args.store, create, SMALL_POOL)?;
+            target.finish(|target| Ok(target.store.create_tree(name).map(drop)?))?;
             changed("created", name, out)
         }
         TreesVerb::Drop { name } => {
@@ -242,20 +241,20 @@ pub(crate) fn check(
     }
     if report.unreadable_summaries > 0 {
         out.line(&format!(
-            "note: {} segment summaries cannot be read; cleaning rebuilds them",
-            count(report.unreadable_summaries)
+            "note: {} of segments cannot be read; cleaning rebuilds them",
+            counted(report.unreadable_summaries, "summary")
         ))?;
     }
     out.line(&format!(
-        "{}: {} trees, {} records, {} pages, {} value chunks, {} verified in {:.1} s",
+        "{}: {}, {}, {}, {}, {} verified in {:.1} s",
         match report.problems.len() {
             0 => "sound".to_owned(),
             n => problems_found(n),
         },
-        count(report.trees),
-        count(report.records),
-        count(report.pages),
-        count(report.value_chunks),
+        counted(report.trees, "tree"),
+        counted(report.records, "record"),
+        counted(report.pages, "page"),
+        counted(report.value_chunks, "value chunk"),
         size(report.bytes_verified),
         began.elapsed().as_secs_f64()
     ))?;
@@ -316,18 +315,17 @@ pub(crate) fn import(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let from = (args.file.as_os_str() != "-").then(|| args.file.clone());
+    let progress = super::progress(global)?;
     // The file is looked at before the store, so that a wrong one leaves no
     // new, empty store behind.
-    let file = ImportFile::open(from.as_deref())?;
-    let store = store::write_or_create(&args.store, &args.create, LARGE_POOL)?;
-    let progress = super::progress(global)?;
+    let file = ImportFile::open(from.as_deref(), &progress)?;
+    let target = store::write_or_create(&args.store, &args.create, LARGE_POOL)?;
     let began = Instant::now();
-    let done = file.import(&store, args.merge, &progress);
-    progress.clear();
-    // What was imported before an error stays; closing makes it last.
-    let closed = store.close();
-    let done = done?;
-    closed?;
+    let done = target.finish(|target| {
+        let done = file.import(&target.store, args.merge);
+        progress.clear();
+        Ok(done?)
+    })?;
     transferred("imported", &done, &args.file, began, out)
 }
 
@@ -345,9 +343,9 @@ fn transferred(
         return out.document(&document);
     }
     out.line(&format!(
-        "{what} {} trees, {} records, {} of values in {seconds:.1} s ({}: {})",
-        count(done.trees),
-        count(done.records),
+        "{what} {}, {}, {} of values in {seconds:.1} s ({}: {})",
+        counted(done.trees, "tree"),
+        counted(done.records, "record"),
         size(done.value_bytes),
         file.display(),
         size(done.file_bytes)

@@ -89,7 +89,16 @@ fn csv_with_header_and_quotes() {
     );
     let value = ["--key-column", "name", "--value-column", "note"];
     let args = [
-        &["load", "-s", "s.iso", "-t", "notes", "csv", "p.csv"][..],
+        &[
+            "load",
+            "-s",
+            "s.iso",
+            "-t",
+            "notes",
+            "--create-tree",
+            "csv",
+            "p.csv",
+        ][..],
         &value,
     ]
     .concat();
@@ -184,6 +193,7 @@ fn bad_records_stop_the_load_with_their_line_or_are_counted() {
             "load",
             "-s",
             "s.iso",
+            "--create",
             "--skip-bad",
             "--json",
             "lines",

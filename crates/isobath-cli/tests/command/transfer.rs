@@ -23,7 +23,16 @@ fn filled() -> Place {
         .run(&["put", "-s", "s.iso", "key015000.big", "--file", "big"])
         .ok();
     place
-        .run(&["put", "-s", "s.iso", "-t", "other", "k", "v"])
+        .run(&[
+            "put",
+            "-s",
+            "s.iso",
+            "-t",
+            "other",
+            "--create-tree",
+            "k",
+            "v",
+        ])
         .ok();
     place.run(&["trees", "-s", "s.iso", "create", "empty"]).ok();
     place

@@ -124,7 +124,7 @@ impl World {
             self.model.apply(&effects);
             return Ok(());
         }
-        let verb = self.verb(&["put", "-t", TREES[tree], "--hex"], &[]);
+        let verb = self.verb(&["put", "-t", TREES[tree], "--create-tree", "--hex"], &[]);
         let mut all = verb;
         all.push(hex(&key).into());
         if stream || value.len() > 4000 {
@@ -417,7 +417,10 @@ impl World {
             Format::Ndjson => ("ndjson", &["--key-field", "id"]),
             Format::Lines => ("lines", &[]),
         };
-        let mut all = self.verb(&["load", "-t", TREES[tree], verb], &[input.into()]);
+        let mut all = self.verb(
+            &["load", "-t", TREES[tree], "--create-tree", verb],
+            &[input.into()],
+        );
         all.extend(options.iter().map(Into::into));
         self.change(by, &all, 0, &effects)
     }

@@ -88,6 +88,12 @@ impl Place {
         Answer::of(self.command().args(args).output().unwrap())
     }
 
+    /// Runs the command as if the terminal had so many columns.
+    pub(crate) fn run_in_columns(&self, columns: &str, args: &[&str]) -> Answer {
+        let mut command = self.command();
+        Answer::of(command.env("COLUMNS", columns).args(args).output().unwrap())
+    }
+
     /// Runs the command with this standard input.
     pub(crate) fn feed<A: AsRef<OsStr>>(&self, args: &[A], input: &[u8]) -> Answer {
         let mut child = self
@@ -127,6 +133,9 @@ impl Place {
 /// The command in `dir`, not looking at the environment.
 pub(crate) fn command_in(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_isobath"));
-    command.current_dir(dir).env_remove("ISOBATH_STORE");
+    command
+        .current_dir(dir)
+        .env_remove("ISOBATH_STORE")
+        .env_remove("COLUMNS");
     command
 }

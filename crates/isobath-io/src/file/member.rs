@@ -15,6 +15,7 @@ use crate::file::label::{LABEL_AREA, LABEL_BLOCK, Label, LabelFault, VERSION};
 use crate::file::sys;
 use crate::io::Op;
 use crate::options::{Access, DirectMode, VolumeOptions};
+use crate::words::missing_directory;
 
 /// Alignment assumed for direct I/O where the system does not tell.
 const SAFE_BLOCK: u32 = 4096;
@@ -156,7 +157,7 @@ impl Member {
         open.custom_flags(flags | direct_flag);
         let mut opened = open.open(path);
         // Whoever looks at a new device (the device manager, say) may claim it for a moment.
-        for _ in 0..BUSY_TRIES {
+        for _ in 0..BUSY_TRIES.max(tries_in(options.lock_timeout)) {
             match &opened {
                 Err(e) if block_device && e.raw_os_error() == Some(libc::EBUSY) => {
                     std::thread::sleep(BUSY_PAUSE);
@@ -196,20 +197,20 @@ impl Member {
             before: Before::Member,
             kept: AtomicBool::new(true),
         };
-        member.lock(options.access)?;
+        member.lock(options.access, options.lock_timeout)?;
         if direct {
             member.block = member.direct_block()?;
         }
         Ok(member)
     }
 
-    fn lock(&self, access: Access) -> Result<(), VolumeError> {
+    fn lock(&self, access: Access, timeout: Duration) -> Result<(), VolumeError> {
         let write = access == Access::ReadWrite;
         let attempt = || match write {
             true => self.file.try_lock(),
             false => self.file.try_lock_shared(),
         };
-        let result = wait_for_lock(attempt, || self.holder());
+        let result = wait_for_lock(attempt, || self.holder(), tries_in(timeout));
         match result {
             Ok(()) => Ok(()),
             Err(TryLockError::WouldBlock) => {
@@ -497,10 +498,12 @@ impl Drop for Member {
 
 /// Takes a lock by `attempt`, waiting for a `holder` that has died: a process that was killed is gone before the kernel has
 /// taken down its ring, which holds the file until then. In a namespace of processes of its own the system does not tell
-/// who holds a lock once that process is gone, so an unknown holder is waited for too.
+/// who holds a lock once that process is gone, so an unknown holder is waited for too. Any holder is waited for `patience`
+/// attempts.
 fn wait_for_lock(
     mut attempt: impl FnMut() -> Result<(), TryLockError>,
     holder: impl Fn() -> Option<(u32, bool)>,
+    patience: u32,
 ) -> Result<(), TryLockError> {
     let mut tries = 0;
     loop {
@@ -513,12 +516,18 @@ fn wait_for_lock(
             Some((pid, _)) if sys::is_gone(pid) => GONE_TRIES,
             Some(_) => 0,
         };
-        if tries >= worth {
+        if tries >= worth.max(patience) {
             return result;
         }
         std::thread::sleep(BUSY_PAUSE);
         tries += 1;
     }
+}
+
+/// Attempts to lock a file that take so long.
+fn tries_in(timeout: Duration) -> u32 {
+    let tries = timeout.as_millis().div_ceil(BUSY_PAUSE.as_millis());
+    u32::try_from(tries).unwrap_or(u32::MAX)
 }
 
 /// The holder named by a line of /proc/locks, if it is about the file at `place`:
@@ -538,7 +547,13 @@ fn parse_lock(line: &str, place: &str) -> Option<(u32, bool)> {
 pub(super) fn os(path: &Path, action: &'static str, source: io::Error) -> VolumeError {
     let path = path.to_owned();
     match source.raw_os_error() {
-        Some(libc::ENOENT) => VolumeError::NotFound { path },
+        Some(libc::ENOENT) => match missing_directory(&path) {
+            Some(directory) => VolumeError::NoDirectory {
+                directory: directory.to_owned(),
+                path,
+            },
+            None => VolumeError::NotFound { path },
+        },
         Some(libc::EEXIST) => VolumeError::AlreadyExists { path },
         Some(libc::EISDIR) => VolumeError::IsDirectory { path },
         Some(libc::EACCES | libc::EPERM) => VolumeError::PermissionDenied { path },
@@ -561,7 +576,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_waited_for_where_its_holder_may_have_died() {
-        let taken_after = |refusals: u32, holder: Option<(u32, bool)>| {
+        let taken_within = |refusals: u32, holder: Option<(u32, bool)>, patience| {
             let mut left = refusals;
             let attempt = || match left {
                 0 => Ok(()),
@@ -570,8 +585,9 @@ mod tests {
                     Err(TryLockError::WouldBlock)
                 }
             };
-            wait_for_lock(attempt, || holder).is_ok()
+            wait_for_lock(attempt, || holder, patience).is_ok()
         };
+        let taken_after = |refusals, holder| taken_within(refusals, holder, 0);
         // No process has this number: it is above the largest that the kernel gives out.
         let (gone, here) = (u32::MAX / 2, std::process::id());
         assert!(taken_after(0, Some((here, true))));
@@ -579,6 +595,9 @@ mod tests {
         assert!(taken_after(5, Some((gone, true))));
         assert!(taken_after(5, None), "nobody tells who the holder is");
         assert!(!taken_after(UNKNOWN_TRIES + 1, None), "not for ever");
+        let patience = tries_in(Duration::from_millis(15));
+        assert!(taken_within(patience, Some((here, true)), patience));
+        assert!(!taken_within(patience + 1, Some((here, true)), patience));
     }
 
     #[test]

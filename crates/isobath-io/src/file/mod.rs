@@ -117,6 +117,29 @@ impl FileDevice {
         paths: &[PathBuf],
         options: &VolumeOptions,
     ) -> Result<FileDevice, VolumeError> {
+        FileDevice::open_checked(paths, options, Err)
+    }
+
+    /// Opens a volume for reading whose files may be shorter than their labels say; what is wrong with them. What lies in the
+    /// missing parts cannot be read.
+    pub(crate) fn open_truncated(
+        paths: &[PathBuf],
+        options: &VolumeOptions,
+    ) -> Result<(FileDevice, Vec<VolumeError>), VolumeError> {
+        let options = options.clone().access(Access::ReadOnly);
+        let mut truncated = Vec::new();
+        let device = FileDevice::open_checked(paths, &options, |error| {
+            truncated.push(error);
+            Ok(())
+        })?;
+        Ok((device, truncated))
+    }
+
+    fn open_checked(
+        paths: &[PathBuf],
+        options: &VolumeOptions,
+        mut truncated: impl FnMut(VolumeError) -> Result<(), VolumeError>,
+    ) -> Result<FileDevice, VolumeError> {
         options.check()?;
         check_count(paths)?;
         check_distinct(paths)?;
@@ -144,11 +167,11 @@ impl FileDevice {
             };
             let found = member.size()?;
             if found < expected {
-                return Err(VolumeError::Truncated {
+                truncated(VolumeError::Truncated {
                     path: member.path.clone(),
                     expected,
                     found,
-                });
+                })?;
             }
         }
         let generations = labels.iter().map(|label| label.generation).collect();

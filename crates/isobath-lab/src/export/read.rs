@@ -1,6 +1,6 @@
 //! Reading an export file into a store.
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::ops::Bound;
 use std::path::Path;
 
@@ -8,44 +8,43 @@ use isobath::{Record, Store, Tree};
 
 use super::block::{BlockReader, Fields, Kind};
 use super::{Counts, EXPORT_FORMAT, Transferred};
-use crate::files::open_regular;
+use crate::files::InputFile;
 use crate::{LabError, Monitor, Stage, Unit};
 
 /// An export file whose header was read and understood.
-pub struct ImportFile {
-    blocks: BlockReader<BufReader<Box<dyn Read + Send>>>,
+pub struct ImportFile<'m> {
+    blocks: BlockReader<BufReader<InputFile<'m>>>,
     total: Option<u64>,
+    monitor: &'m dyn Monitor,
 }
 
-impl std::fmt::Debug for ImportFile {
+impl std::fmt::Debug for ImportFile<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ImportFile").finish_non_exhaustive()
     }
 }
 
-impl ImportFile {
+impl<'m> ImportFile<'m> {
     /// Opens an export file, or standard input where `from` is `None`, and
     /// reads its header.
     ///
     /// # Errors
     /// A file that is missing, foreign, damaged, or of a newer format.
-    pub fn open(from: Option<&Path>) -> Result<ImportFile, LabError> {
-        let (input, path, total): (Box<dyn Read + Send>, &Path, Option<u64>) = match from {
-            None => (Box::new(io::stdin()), Path::new("-"), None),
-            Some(path) => {
-                let file = open_regular(path)?;
-                let length = file.metadata().map_err(LabError::io("read", path))?.len();
-                (Box::new(file), path, Some(length))
-            }
-        };
-        let mut blocks = BlockReader::new(BufReader::with_capacity(1 << 20, input), path);
+    pub fn open(from: Option<&Path>, monitor: &'m dyn Monitor) -> Result<ImportFile<'m>, LabError> {
+        let input = InputFile::open(from, monitor)?;
+        let (path, total) = (input.path.clone(), input.total);
+        let mut blocks = BlockReader::new(BufReader::with_capacity(1 << 20, input), &path);
         let kind = blocks.read()?;
         let version = Fields(blocks.payload()).u16();
         match (kind, version) {
             (Kind::Header, Some(v)) if v > EXPORT_FORMAT => Err(blocks.damage(&format!(
                 "the file has export format {v} and this version reads up to {EXPORT_FORMAT}; use a newer Isobath"
             ))),
-            (Kind::Header, Some(1)) => Ok(ImportFile { blocks, total }),
+            (Kind::Header, Some(1)) => Ok(ImportFile {
+                blocks,
+                total,
+                monitor,
+            }),
             _ => Err(blocks.damage("the file does not start with a header")),
         }
     }
@@ -59,12 +58,8 @@ impl ImportFile {
     /// # Errors
     /// A damaged or truncated file; a tree that exists already, without
     /// `merge`; engine and I/O errors.
-    pub fn import(
-        self,
-        store: &Store,
-        merge: bool,
-        monitor: &dyn Monitor,
-    ) -> Result<Transferred, LabError> {
+    pub fn import(self, store: &Store, merge: bool) -> Result<Transferred, LabError> {
+        let monitor = self.monitor;
         monitor.begin(Stage {
             name: "importing",
             total: self.total,

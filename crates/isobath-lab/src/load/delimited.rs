@@ -1,13 +1,13 @@
 //! CSV and TSV.
 
-use std::io::{BufReader, Read};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use csv::ByteRecord;
 use isobath::Tree;
 use serde_json::{Map, Value};
 
-use super::{Input, Loaded, OnBad, Sink};
+use super::{InputFile, Loaded, OnBad, Sink};
 use crate::{LabError, Monitor, Stage, Unit};
 
 /// A column, by name or by number.
@@ -36,36 +36,38 @@ pub struct Delimited {
 }
 
 /// A delimited file whose columns were found; nothing is loaded yet.
-pub struct Rows {
+pub struct Rows<'m> {
     path: PathBuf,
-    input: RowReader,
+    input: RowReader<'m>,
     names: Vec<String>,
     key: usize,
     value: Option<usize>,
     on_bad: OnBad,
     total: Option<u64>,
+    monitor: &'m dyn Monitor,
 }
 
-impl std::fmt::Debug for Rows {
+impl std::fmt::Debug for Rows<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rows").finish_non_exhaustive()
     }
 }
 
-type RowReader = csv::Reader<BufReader<Box<dyn Read>>>;
+type RowReader<'m> = csv::Reader<BufReader<InputFile<'m>>>;
 
 impl Delimited {
-    /// Opens a file, or standard input where `from` is `None`, and finds the
-    /// columns.
+    /// Opens a file, or standard input for `None` and `-`, and finds the columns.
     ///
     /// # Errors
     /// A column that does not exist; I/O errors.
-    pub fn open(&self, from: Option<&Path>) -> Result<Rows, LabError> {
-        let Input {
-            path,
-            total,
-            reader,
-        } = Input::open(from)?;
+    pub fn open<'m>(
+        &self,
+        from: Option<&Path>,
+        monitor: &'m dyn Monitor,
+    ) -> Result<Rows<'m>, LabError> {
+        let file = InputFile::open(from, monitor)?;
+        let (path, total) = (file.path.clone(), file.total);
+        let reader = BufReader::with_capacity(1 << 20, file);
         let mut input = csv::ReaderBuilder::new()
             .delimiter(self.delimiter)
             .has_headers(self.header)
@@ -74,7 +76,7 @@ impl Delimited {
         let names: Vec<String> = if self.header {
             input
                 .byte_headers()
-                .map_err(|e| unreadable(&path, &e))?
+                .map_err(|e| unreadable(&path, e))?
                 .iter()
                 .map(|n| String::from_utf8_lossy(n.trim_ascii()).into_owned())
                 .collect()
@@ -94,21 +96,27 @@ impl Delimited {
             value,
             on_bad: self.on_bad,
             total,
+            monitor,
         })
     }
 }
 
-fn unreadable(path: &Path, error: &csv::Error) -> LabError {
-    LabError::input(path, format!("cannot be read: {error}"))
+fn unreadable(path: &Path, error: csv::Error) -> LabError {
+    let told = error.to_string();
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => LabError::io("read", path)(error),
+        _ => LabError::input(path, format!("cannot be read: {told}")),
+    }
 }
 
-impl Rows {
+impl Rows<'_> {
     /// Loads the rows. A later row replaces an earlier one of the same key.
     ///
     /// # Errors
     /// A row that is too short or not UTF-8 (whole rows only), unless bad rows
     /// are skipped; engine and I/O errors.
-    pub fn load(mut self, tree: &Tree, monitor: &dyn Monitor) -> Result<Loaded, LabError> {
+    pub fn load(mut self, tree: &Tree) -> Result<Loaded, LabError> {
+        let monitor = self.monitor;
         let mut sink = Sink::new(tree, &self.path, self.on_bad, monitor)?;
         monitor.begin(Stage {
             name: "reading",
@@ -117,12 +125,12 @@ impl Rows {
         });
         let mut row = ByteRecord::new();
         let mut at = self.input.position().byte();
-        while self
-            .input
-            .read_byte_record(&mut row)
-            .map_err(|e| unreadable(&self.path, &e))?
-        {
-            monitor.check()?;
+        loop {
+            match self.next(&mut row) {
+                Ok(true) => {}
+                Ok(false) => return sink.finish(),
+                Err(error) => return Err(sink.nothing_stored(error)),
+            }
             monitor.advance(self.input.position().byte() - at);
             at = self.input.position().byte();
             let line = row.position().map_or(0, csv::Position::line);
@@ -131,7 +139,12 @@ impl Rows {
                 Err(reason) => sink.bad(line, &reason)?,
             }
         }
-        sink.finish()
+    }
+
+    fn next(&mut self, row: &mut ByteRecord) -> Result<bool, LabError> {
+        self.monitor.check()?;
+        let read = self.input.read_byte_record(row);
+        read.map_err(|e| unreadable(&self.path, e))
     }
 }
 

@@ -170,61 +170,80 @@ pub(crate) fn load_files(
         total: Some(files.bytes),
         unit: Unit::Bytes,
     });
-    let loaded = for_each_file(files, READERS, |claim| {
-        let mut loaded = Loaded::default();
-        let mut in_flight = InFlight::new(store);
-        while let Some(file) = claim() {
-            monitor.check()?;
-            load_one(tree, file, &mut in_flight, &mut loaded)?;
-            monitor.advance(file.bytes);
-        }
-        in_flight.finish(|()| ())?;
-        Ok(loaded)
-    })?;
-    let mut total = Loaded {
+    let total = Mutex::new(Loaded {
         skipped: files.skipped.clone(),
         ..Loaded::default()
-    };
-    for part in loaded {
-        total.records += part.records;
-        total.key_bytes += part.key_bytes;
-        total.value_bytes += part.value_bytes;
-        total.skipped.add(&part.skipped);
-    }
+    });
+    let done = for_each_file(files, READERS, |claim| {
+        let mut loaded = Loaded::default();
+        let mut in_flight = InFlight::new(store);
+        let mut claimed = || -> Result<(), LabError> {
+            while let Some(file) = claim() {
+                monitor.check()?;
+                load_one(tree, file, &mut in_flight, &mut loaded)?;
+                monitor.advance(file.bytes);
+            }
+            Ok(())
+        };
+        let done = claimed();
+        // Files that are in flight are stored whatever ended the loop.
+        let stored = in_flight.finish(|stored| loaded.count(stored));
+        lock(&total).add(&loaded);
+        done.and(stored)
+    });
+    let total = std::mem::take(&mut *lock(&total));
+    done.map(|_| ()).map_err(|error| {
+        error.after(format!(
+            "{} of {} are in: the same load completes it",
+            super::counted(total.records, "file"),
+            files.list.len()
+        ))
+    })?;
     Ok(total)
+}
+
+/// Bytes of the key and of the value of a file that was stored.
+type Stored = (u64, u64);
+
+impl Loaded {
+    fn count(&mut self, (key, value): Stored) {
+        self.records += 1;
+        self.key_bytes += key;
+        self.value_bytes += value;
+    }
+
+    fn add(&mut self, part: &Loaded) {
+        self.records += part.records;
+        self.key_bytes += part.key_bytes;
+        self.value_bytes += part.value_bytes;
+        self.skipped.add(&part.skipped);
+    }
 }
 
 fn load_one(
     tree: &Tree,
     file: &SourceFile,
-    in_flight: &mut InFlight<'_, ()>,
+    in_flight: &mut InFlight<'_, Stored>,
     loaded: &mut Loaded,
 ) -> Result<(), LabError> {
-    let stored = if file.bytes <= SMALL_FILE {
+    let key_bytes = file.key.len() as u64;
+    if file.bytes <= SMALL_FILE {
         let Ok(content) = fs::read(&file.path) else {
             loaded.skipped.unreadable += 1;
             return Ok(());
         };
-        let bytes = content.len() as u64;
         let (tree, key) = (tree.clone(), file.key.clone());
-        in_flight.start(
-            content.len(),
-            move || Ok(tree.insert(&key, &content)?),
-            |()| (),
-        )?;
-        bytes
-    } else {
-        match stream_file(tree, file)? {
-            Some(bytes) => bytes,
-            None => {
-                loaded.skipped.unreadable += 1;
-                return Ok(());
-            }
-        }
-    };
-    loaded.records += 1;
-    loaded.key_bytes += file.key.len() as u64;
-    loaded.value_bytes += stored;
+        let bytes = content.len();
+        let work = move || {
+            tree.insert(&key, &content)?;
+            Ok((key_bytes, bytes as u64))
+        };
+        return in_flight.start(bytes, work, |stored| loaded.count(stored));
+    }
+    match stream_file(tree, file)? {
+        Some(bytes) => loaded.count((key_bytes, bytes)),
+        None => loaded.skipped.unreadable += 1,
+    }
     Ok(())
 }
 
@@ -283,7 +302,7 @@ pub(crate) fn for_each_file<'f, T: Send>(
 }
 
 /// Locks; a thread that panicked while it held the lock left plain data.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -1,41 +1,110 @@
-//! Lines of `key<TAB>value`.
+//! Lines of `key<TAB>value`, and what all sources of one record per line share.
 
-use std::path::Path;
+use std::borrow::Cow;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 
 use isobath::Tree;
 
-use super::{Input, Loaded, OnBad, Sink};
-use crate::{LabError, Monitor};
+use super::{InputFile, Loaded, OnBad, Sink};
+use crate::{LabError, Monitor, Stage, Unit};
 
-/// Loads lines of `key<TAB>value` from a file, or from standard input where
-/// `from` is `None`. The first tab separates; a later line replaces an earlier
-/// one of the same key; empty lines are ignored.
-///
-/// # Errors
-/// A line without a tab or with too long a key, unless bad records are
-/// skipped; engine and I/O errors.
-pub fn load_lines(
-    tree: &Tree,
-    from: Option<&Path>,
-    on_bad: OnBad,
-    monitor: &dyn Monitor,
-) -> Result<Loaded, LabError> {
-    let mut input = Input::open(from)?;
-    input.begin(monitor);
-    let mut sink = Sink::new(tree, &input.path, on_bad, monitor)?;
-    let mut line = Vec::new();
-    let mut number = 0;
-    while input.line(&mut line)? {
-        number += 1;
-        monitor.advance(line.len() as u64 + 1);
-        monitor.check()?;
-        if line.is_empty() {
-            continue;
-        }
-        match line.iter().position(|b| *b == b'\t') {
-            Some(at) => sink.store(number, &line[..at], &line[at + 1..])?,
-            None => sink.bad(number, "there is no tab between key and value")?,
+/// A file that is read in lines; nothing is loaded yet.
+pub struct Lines<'m> {
+    pub(super) path: PathBuf,
+    total: Option<u64>,
+    reader: BufReader<InputFile<'m>>,
+    monitor: &'m dyn Monitor,
+    /// The newest line and its number, counted from 1.
+    line: Vec<u8>,
+    number: u64,
+}
+
+impl std::fmt::Debug for Lines<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'m> Lines<'m> {
+    /// Opens a file, or standard input for `None` and `-`.
+    ///
+    /// # Errors
+    /// A file that is missing, or a directory.
+    pub fn open(from: Option<&Path>, monitor: &'m dyn Monitor) -> Result<Lines<'m>, LabError> {
+        let file = InputFile::open(from, monitor)?;
+        Ok(Lines {
+            path: file.path.clone(),
+            total: file.total,
+            reader: BufReader::with_capacity(1 << 20, file),
+            monitor,
+            line: Vec::new(),
+            number: 0,
+        })
+    }
+
+    /// Loads lines of `key<TAB>value`. The first tab separates; a later line replaces an earlier one of the same key;
+    /// empty lines are ignored.
+    ///
+    /// # Errors
+    /// A line without a tab or with too long a key, unless bad records are
+    /// skipped; engine and I/O errors.
+    pub fn load(self, tree: &Tree, on_bad: OnBad) -> Result<Loaded, LabError> {
+        self.each(tree, on_bad, <[u8]>::is_empty, |line| {
+            let at = line.iter().position(|b| *b == b'\t');
+            let at = at.ok_or_else(|| "there is no tab between key and value".to_owned())?;
+            Ok((line[..at].into(), &line[at + 1..]))
+        })
+    }
+
+    /// Loads the record that `record` makes of each line, except for those that are `blank`.
+    pub(super) fn each(
+        mut self,
+        tree: &Tree,
+        on_bad: OnBad,
+        blank: impl Fn(&[u8]) -> bool,
+        record: impl Fn(&[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), String>,
+    ) -> Result<Loaded, LabError> {
+        let mut sink = Sink::new(tree, &self.path, on_bad, self.monitor)?;
+        self.monitor.begin(Stage {
+            name: "reading",
+            total: self.total,
+            unit: Unit::Bytes,
+        });
+        loop {
+            match self.next() {
+                Ok(true) => {}
+                Ok(false) => return sink.finish(),
+                Err(error) => return Err(sink.nothing_stored(error)),
+            }
+            if blank(&self.line) {
+                continue;
+            }
+            match record(&self.line) {
+                Ok((key, value)) => sink.store(self.number, &key, value)?,
+                Err(reason) => sink.bad(self.number, &reason)?,
+            }
         }
     }
-    sink.finish()
+
+    /// Reads the next line without its end; `false` at the end of all.
+    fn next(&mut self) -> Result<bool, LabError> {
+        self.monitor.check()?;
+        self.line.clear();
+        let read = self
+            .reader
+            .read_until(b'\n', &mut self.line)
+            .map_err(LabError::io("read", &self.path))?;
+        self.monitor.advance(read as u64);
+        self.number += 1;
+        if self.line.last() == Some(&b'\n') {
+            self.line.pop();
+            if self.line.last() == Some(&b'\r') {
+                self.line.pop();
+            }
+        }
+        Ok(read > 0)
+    }
 }

@@ -6,22 +6,21 @@ mod directory;
 mod lines;
 mod ndjson;
 
-use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use isobath::{Error, Loader, Tree};
 use serde::Serialize;
 
 pub use delimited::{Column, Delimited, Rows};
+use directory::lock;
 pub(crate) use directory::{Files, SMALL_FILE, SourceFile, find_files, for_each_file, load_files};
 pub use directory::{Skipped, load_directory};
-pub use lines::load_lines;
-pub use ndjson::load_ndjson;
+pub use lines::Lines;
 
 use crate::error::LabError;
-pub use crate::files::must_be;
-use crate::files::open_regular;
+pub use crate::files::{InputFile, must_be};
 use crate::{Monitor, Stage, Unit};
 
 /// What a load did.
@@ -29,16 +28,41 @@ use crate::{Monitor, Stage, Unit};
 pub struct Loaded {
     /// Records or files stored.
     pub records: u64,
+    /// Bytes of their keys, and of those that were replaced.
+    pub key_bytes: u64,
+    /// Bytes of the values of the same.
+    pub value_bytes: u64,
     /// Records that a later one of the same key has replaced.
     pub replaced_records: u64,
-    /// Bytes of the keys of all these.
-    pub key_bytes: u64,
-    /// Bytes of their values.
-    pub value_bytes: u64,
+    /// The first of these.
+    pub replaced_lines: Vec<ReplacedLine>,
     /// Records left out because they were bad, where that was allowed.
     pub bad_records: u64,
+    /// The first of these.
+    pub bad_lines: Vec<BadLine>,
     /// Files that were not stored, by reason; directories only.
     pub skipped: Skipped,
+}
+
+/// Lines of each kind that are told one by one; the rest are counted.
+const TOLD_LINES: usize = 5;
+
+/// A record that was left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BadLine {
+    /// The line that it begins in, counted from 1.
+    pub line: u64,
+    /// Why it cannot be stored.
+    pub reason: String,
+}
+
+/// A record whose key a later one has, which is the one that is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ReplacedLine {
+    /// The line that it begins in, counted from 1.
+    pub line: u64,
+    /// That of the later one.
+    pub by_line: u64,
 }
 
 /// What to do with a record that cannot be stored.
@@ -50,63 +74,13 @@ pub enum OnBad {
     Skip,
 }
 
-/// Where records come from: a file or standard input, read in lines.
-struct Input {
-    path: PathBuf,
-    /// Bytes of it, where that is known.
-    total: Option<u64>,
-    reader: BufReader<Box<dyn Read>>,
-}
-
-impl Input {
-    /// `None` is standard input.
-    fn open(path: Option<&Path>) -> Result<Input, LabError> {
-        let (reader, path, total): (Box<dyn Read>, _, _) = match path {
-            None => (Box::new(io::stdin().lock()), PathBuf::from("-"), None),
-            Some(path) => {
-                let file = open_regular(path)?;
-                let total = file.metadata().map_err(LabError::io("read", path))?.len();
-                (Box::new(file), path.to_path_buf(), Some(total))
-            }
-        };
-        Ok(Input {
-            path,
-            total,
-            reader: BufReader::with_capacity(1 << 20, reader),
-        })
-    }
-
-    fn begin(&self, monitor: &dyn Monitor) {
-        monitor.begin(Stage {
-            name: "reading",
-            total: self.total,
-            unit: Unit::Bytes,
-        });
-    }
-
-    /// Reads one line without its end into `line`; `false` at the end.
-    fn line(&mut self, line: &mut Vec<u8>) -> Result<bool, LabError> {
-        line.clear();
-        let read = self
-            .reader
-            .read_until(b'\n', line)
-            .map_err(LabError::io("read", &self.path))?;
-        if line.last() == Some(&b'\n') {
-            line.pop();
-            if line.last() == Some(&b'\r') {
-                line.pop();
-            }
-        }
-        Ok(read > 0)
-    }
-}
-
 /// Where records go: sorted into the tree at the end, with counts.
 struct Sink<'m> {
     path: PathBuf,
     loader: Loader,
     on_bad: OnBad,
     loaded: Loaded,
+    replaced: Arc<Mutex<Vec<ReplacedLine>>>,
     monitor: &'m dyn Monitor,
 }
 
@@ -117,22 +91,28 @@ impl<'m> Sink<'m> {
         on_bad: OnBad,
         monitor: &'m dyn Monitor,
     ) -> Result<Sink<'m>, LabError> {
+        let replaced = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&replaced);
         Ok(Sink {
             path: path.to_path_buf(),
-            loader: tree.loader()?,
+            loader: tree
+                .loader()?
+                .on_replaced(move |line, by_line| note(&to, ReplacedLine { line, by_line })),
             on_bad,
             loaded: Loaded::default(),
+            replaced,
             monitor,
         })
     }
 
     /// Takes a record that came from `line` (counted from 1).
     fn store(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<(), LabError> {
-        match self.loader.push(key, value) {
+        match self.loader.push_numbered(line, key, value) {
             Err(error @ (Error::KeyTooLong { .. } | Error::ValueTooLong { .. })) => {
                 return self.bad(line, &error.to_string());
             }
-            other => other?,
+            Err(other) => return Err(self.nothing_stored(other.into())),
+            Ok(()) => {}
         }
         self.loaded.records += 1;
         self.loaded.key_bytes += key.len() as u64;
@@ -144,6 +124,10 @@ impl<'m> Sink<'m> {
     fn bad(&mut self, line: u64, reason: &str) -> Result<(), LabError> {
         if self.on_bad == OnBad::Skip {
             self.loaded.bad_records += 1;
+            if self.loaded.bad_lines.len() < TOLD_LINES {
+                let reason = reason.to_owned();
+                self.loaded.bad_lines.push(BadLine { line, reason });
+            }
             return Ok(());
         }
         Err(LabError::input(
@@ -154,14 +138,23 @@ impl<'m> Sink<'m> {
         ))
     }
 
+    /// An error before the first record is stored.
+    fn nothing_stored(&self, error: LabError) -> LabError {
+        error.after("nothing was loaded: records are sorted first and stored at the end")
+    }
+
     fn finish(mut self) -> Result<Loaded, LabError> {
+        let total = self.loaded.records;
         self.monitor.begin(Stage {
             name: "storing",
-            total: Some(self.loaded.records),
+            total: Some(total),
             unit: Unit::Items,
         });
-        let mut passed = 0;
-        let stored = self.loader.finish(&mut |_, done, _| {
+        let (mut passed, mut inserted) = (0, None);
+        let stored = self.loader.finish(&mut |stage, done, _| {
+            if stage == "inserting" {
+                inserted = Some(done);
+            }
             self.monitor.advance(done.saturating_sub(passed));
             passed = done.max(passed);
             if self.monitor.cancelled() {
@@ -170,12 +163,41 @@ impl<'m> Sink<'m> {
                 ControlFlow::Continue(())
             }
         });
-        let stored = stored.map_err(|error| match error {
-            Error::Interrupted => LabError::Interrupted,
-            other => other.into(),
+        let stored = stored.map_err(|error| {
+            let error = match error {
+                Error::Interrupted => LabError::Interrupted,
+                other => other.into(),
+            };
+            error.after(match inserted {
+                None => {
+                    "nothing was loaded: records are sorted first and stored together".to_owned()
+                }
+                Some(inserted) => format!(
+                    "{} of {total} are in, the lowest keys first: the same load completes it",
+                    counted(inserted, "record")
+                ),
+            })
         })?;
         self.loaded.replaced_records = self.loaded.records - stored;
         self.loaded.records = stored;
+        self.loaded.replaced_lines = std::mem::take(&mut lock(&self.replaced));
         Ok(self.loaded)
     }
+}
+
+/// Keeps the first few lines, once each.
+fn note(lines: &Mutex<Vec<ReplacedLine>>, line: ReplacedLine) {
+    let mut lines = lock(lines);
+    match lines.binary_search(&line) {
+        Ok(_) => {}
+        Err(at) => {
+            lines.insert(at, line);
+            lines.truncate(TOLD_LINES);
+        }
+    }
+}
+
+/// A number of things: "1 record", "2 records".
+fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -1,46 +1,32 @@
 //! One JSON object per line.
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use isobath::Tree;
 use serde_json::value::RawValue;
 
-use super::{Input, Loaded, OnBad, Sink};
-use crate::{LabError, Monitor};
+use super::{Lines, Loaded, OnBad};
+use crate::LabError;
 
-/// Loads one JSON object per line: the key is the text (or number, as
-/// written) of field `key_field`, the value is the whole line. A field inside
-/// another object is named by a JSON pointer, `/user/id`.
-///
-/// # Errors
-/// A line that is no object or lacks the field, unless bad records are
-/// skipped; engine and I/O errors.
-pub fn load_ndjson(
-    tree: &Tree,
-    from: Option<&Path>,
-    key_field: &str,
-    on_bad: OnBad,
-    monitor: &dyn Monitor,
-) -> Result<Loaded, LabError> {
-    let mut input = Input::open(from)?;
-    input.begin(monitor);
-    let mut sink = Sink::new(tree, &input.path, on_bad, monitor)?;
-    let mut line = Vec::new();
-    let mut number = 0;
-    while input.line(&mut line)? {
-        number += 1;
-        monitor.advance(line.len() as u64 + 1);
-        monitor.check()?;
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        match key_of(&line, key_field) {
-            Ok(key) => sink.store(number, key.as_bytes(), &line)?,
-            Err(reason) => sink.bad(number, &reason)?,
-        }
+impl Lines<'_> {
+    /// Loads one JSON object per line: the key is the text (or number, as
+    /// written) of field `key_field`, the value is the whole line. A field inside
+    /// another object is named by a JSON pointer, `/user/id`.
+    ///
+    /// # Errors
+    /// A line that is no object or lacks the field, unless bad records are
+    /// skipped; engine and I/O errors.
+    pub fn load_ndjson(
+        self,
+        tree: &Tree,
+        key_field: &str,
+        on_bad: OnBad,
+    ) -> Result<Loaded, LabError> {
+        let blank = |line: &[u8]| line.iter().all(u8::is_ascii_whitespace);
+        self.each(tree, on_bad, blank, |line| {
+            Ok((key_of(line, key_field)?.into_bytes().into(), line))
+        })
     }
-    sink.finish()
 }
 
 fn key_of(line: &[u8], field: &str) -> Result<String, String> {

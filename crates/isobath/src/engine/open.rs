@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use isobath_flash::policy::CleaningPolicy;
-use isobath_io::Volume;
+use isobath_io::{ByteSize, Volume};
 
 use super::checkpoint::{Current, SEGMENT_WORDS, Via};
 use super::recovery::{Base, Plan, Scan};
@@ -73,7 +73,9 @@ pub(crate) fn create(
             return Err(Error::BadOption {
                 option: "log_bytes",
                 reason: format!(
-                    "a log needs {LEAST_AREA_BYTES} bytes, its device has room for {log_device_bytes}"
+                    "a log needs {}, its device has room for {}",
+                    ByteSize::at_least(LEAST_AREA_BYTES),
+                    ByteSize(log_device_bytes)
                 ),
             });
         }
@@ -93,8 +95,8 @@ pub(crate) fn create(
         return Err(Error::BadOption {
             option: "volume_limit_bytes",
             reason: format!(
-                "a volume needs at least {FIRST_SEGMENTS} segments of {segment_bytes} bytes, and {} for the log",
-                config.log_segments
+                "a store with these options needs at least {}",
+                ByteSize::at_least(u64::from(first) * u64::from(segment_bytes))
             ),
         });
     }

@@ -9,7 +9,7 @@ mod source;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use isobath_io::{Access, Volume, VolumeError, VolumeOptions};
+use isobath_io::{Access, Volume, VolumeError, VolumeOptions, two_sizes};
 
 use crate::backup::Watch;
 use crate::btree::{Content, Record, ValueKind, read_content};
@@ -83,7 +83,7 @@ impl SalvageReport {
 }
 
 /// Copies whatever can be read of the store on `from` into a new store on `to`, and tells what could not be read.
-/// Nothing on `from` changes. `target` says how the new store is made.
+/// Nothing on `from` changes. `target` says how the new store is made, and how long to wait where `from` is in use.
 ///
 /// Takes some 50 bytes of memory per page, some 100 more where the volume has to be searched, and 32 for each older copy
 /// of a page that is found there, three at most; and as much as the log holds of pages.
@@ -100,7 +100,7 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     watch: Watch<'_>,
 ) -> Result<SalvageReport, Error> {
     let paths: Vec<PathBuf> = from.iter().map(|path| path.as_ref().to_owned()).collect();
-    let volume = open_damaged(&paths, options)?;
+    let (volume, truncated) = open_damaged(&paths, options, target)?;
     if let Ok(mut superblock) = read_superblock(&volume, &paths) {
         // A log that is missing is told as one that cannot be read.
         let _ = open_log(&volume, &mut superblock, &paths, None);
@@ -110,6 +110,10 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     let done = salvage_volume(&volume, &store, options, watch);
     let closed = store.close();
     let done = done.and_then(|report| closed.map(|()| report));
+    let done = done.map(|mut report| {
+        report.problems.splice(0..0, truncated);
+        report
+    });
     let done = done.map_err(|error| match error {
         Error::NotAStore { .. } => Error::NotAStore { paths },
         other => other,
@@ -122,16 +126,44 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     done
 }
 
-/// The volume on `paths`; where it is too short or its labels are damaged, and where a search was asked for anyway,
-/// the files as they are. Pages are found there, too.
-fn open_damaged(paths: &[PathBuf], options: &SalvageOptions) -> Result<Volume, Error> {
-    let for_reading = VolumeOptions::new().access(Access::ReadOnly);
-    match Volume::open(paths, &for_reading) {
-        Err(VolumeError::Truncated { .. } | VolumeError::LabelDamaged { .. }) => {}
+/// The volume on `paths`, and which of its files are too short; where its labels are damaged, and where a search was asked
+/// for anyway, the files as they are. Pages are found there, too.
+fn open_damaged(
+    paths: &[PathBuf],
+    options: &SalvageOptions,
+    target: &Options,
+) -> Result<(Volume, Vec<String>), Error> {
+    let for_reading = VolumeOptions::new()
+        .access(Access::ReadOnly)
+        .lock_timeout(target.lock_timeout());
+    match Volume::open_truncated(paths, &for_reading) {
+        Err(VolumeError::LabelDamaged { .. }) => {}
         Err(VolumeError::Foreign { .. }) if options.search => {}
-        other => return Ok(other?),
+        other => {
+            let (volume, truncated) = other?;
+            return Ok((volume, truncated.iter().map(missing_part).collect()));
+        }
     }
-    Ok(Volume::open_unlabelled(paths, &for_reading)?)
+    let volume = Volume::open_unlabelled(paths, &for_reading)?;
+    Ok((volume, Vec::new()))
+}
+
+/// That a file is too short, in the words of who opens it otherwise.
+fn missing_part(error: &VolumeError) -> String {
+    match error {
+        VolumeError::Truncated {
+            path,
+            expected,
+            found,
+        } => {
+            let (found, expected) = two_sizes(*found, *expected);
+            let path = path.display();
+            format!(
+                "{path} is truncated: it has {found} and must have {expected}; what lay beyond is missing"
+            )
+        }
+        other => other.to_string(),
+    }
 }
 
 /// As [`salvage`], from a volume into the empty store `to`.
