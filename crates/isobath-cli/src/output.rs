@@ -51,6 +51,11 @@ impl Output {
         Ok(())
     }
 
+    /// A heading that may take several lines.
+    pub(crate) fn heading(&mut self, text: &str) -> Result<(), Failure> {
+        self.line(&table::wrapped(text, self.width))
+    }
+
     /// One JSON document on one line.
     pub(crate) fn document(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         serde_json::to_writer(&mut self.out, value).map_err(io::Error::from)?;

@@ -22,6 +22,14 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
 }
 
+/// Ends the process once the person asked to stop: for work that cannot be told to, and that a crash does no harm.
+pub(crate) fn leave_if_stopped() {
+    if STOP.load(Ordering::Relaxed) {
+        eprintln!("isobath: interrupted");
+        std::process::exit(i32::from(INTERRUPTED));
+    }
+}
+
 /// Shows stages as bars on a terminal; elsewhere nothing moves, and only what
 /// is said is printed.
 pub(crate) struct Progress {

@@ -180,7 +180,7 @@ fn raw_measures_every_combination_and_removes_its_file() {
         "4",
     ];
     let table = place.run(&[&short[..], &striped].concat()).ok();
-    for word in ["all-to-all", "dedicated:1", "assigned", "I/Os per s"] {
+    for word in ["all-to-all", "dedicated:1", "assigned", "I/Os/s"] {
         assert!(table.text().contains(word), "{}", table.text());
     }
     place.run(&[&short[..], &["--memory"]].concat()).ok();

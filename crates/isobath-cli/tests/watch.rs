@@ -33,7 +33,7 @@ fn a_store_in_use_is_shown_and_followed_until_it_is_closed() {
     ] {
         assert!(text.text().contains(word), "{word}: {}", text.text());
     }
-    for (columns, header) in [("80", "WA-A  most by"), ("140", "WA-A = pages")] {
+    for (columns, header) in [("80", "WA-A most by"), ("140", "WA-A = pages")] {
         let watch = [
             "stats", "-s", "s.iso", "--watch", "--every", "50ms", "--count", "3",
         ];

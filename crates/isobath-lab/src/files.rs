@@ -89,7 +89,7 @@ impl Read for InputFile<'_> {
 #[error("interrupted")]
 pub(crate) struct Stopped;
 
-/// What a thread of its own reads, which may wait for ever and is left behind then.
+/// What a thread of its own reads, which may wait without end and is left behind then.
 struct Waiting<'m> {
     /// An empty piece is the end.
     pieces: Receiver<io::Result<Vec<u8>>>,

@@ -15,8 +15,8 @@ const SORTED_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=512 << 20;
 /// Records, and bytes of these, that one commit inserts into a tree that has records already.
 const COMMIT_RECORDS: usize = 256;
 const COMMIT_BYTES: usize = 64 << 10;
-/// Commits of each worker that are in flight.
-const COMMITS_PER_WORKER: usize = 4;
+/// Commits of each worker that are in flight: half of its tasks, within these bounds. They share flushes of the log.
+const COMMITS_PER_WORKER: std::ops::RangeInclusive<usize> = 4..=32;
 /// Records between two reports of progress.
 const REPORTED: u64 = 4096;
 
@@ -185,7 +185,10 @@ impl Loader {
     /// Inserts the records by key, those that lie close to each other together; `stored` counts those of commits before the
     /// first one that failed.
     fn insert_all(&self, watch: Watch<'_>, stored: &mut u64) -> Result<(), Error> {
-        let most = COMMITS_PER_WORKER * self.tree.runtime.engine.config.workers;
+        let config = &self.tree.runtime.engine.config;
+        let per_worker =
+            (config.tasks / 2).clamp(*COMMITS_PER_WORKER.start(), *COMMITS_PER_WORKER.end());
+        let most = per_worker * config.workers;
         let mut in_flight = InFlight::default();
         let mut batch: Vec<Record> = Vec::new();
         let mut bytes = 0;

@@ -10,7 +10,7 @@ use super::store::{self, LARGE_POOL};
 use crate::args::{BackupArgs, GlobalArgs, RestoreArgs, SalvageArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, counted, problems_found, size};
-use crate::progress::Stages;
+use crate::progress::{self, Stages};
 
 /// What the engine counts in a stage; see [`isobath::Watch`].
 fn unit_of(stage: &str) -> Unit {
@@ -104,6 +104,8 @@ pub(crate) fn restore(
         let store = Store::open(&paths, &options.read_only(true))?;
         let report = store.check(&mut |done, total| {
             let _ = shown.tell("checking", done, total, Unit::Items);
+            // It only reads.
+            progress::leave_if_stopped();
         });
         progress.clear();
         store.close()?;

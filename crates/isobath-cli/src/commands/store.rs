@@ -91,6 +91,8 @@ pub(crate) fn write(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
 fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
     let last = AtomicU64::new(0);
     let options = options.on_recovery(move |done, total| {
+        // What is recovered by half is recovered again.
+        progress::leave_if_stopped();
         // A line for each tenth.
         let tenth = done * 10 / total.max(1);
         if last.fetch_max(tenth, Ordering::Relaxed) < tenth {

@@ -82,11 +82,11 @@ fn sleep(time: Duration, progress: &Progress) -> bool {
 }
 
 /// Columns of a line with the amplification by cause.
-const WIDE: usize = 123;
-const WIDE_HEADER: &str = "    user/s   reads/s  writes/s    WA-A = pages + values + cleaning + checkpoint + summaries + log   \
-     fill  free  stalls  longest";
+const WIDE: usize = 127;
+const WIDE_HEADER: &str = "    user/s   reads/s  writes/s    WA-A = pages + values + cleaning + checkpoint + summaries +   log   \
+     fill  free stalls longest";
 const NARROW_HEADER: &str =
-    "    user/s   reads/s  writes/s    WA-A  most by           fill  free stalls longest";
+    "    user/s   reads/s  writes/s   WA-A most by          fill  free stalls longest";
 
 /// What happened between two looks.
 struct Change {
@@ -161,7 +161,7 @@ impl Change {
             Some((total, parts)) if is_wide => {
                 let [pages, values, cleaning, checkpoint, summaries, log] = parts;
                 format!(
-                    "{total:>7.2} = {pages:>5.2} + {values:>6.2} + {cleaning:>8.2} + {checkpoint:>10.2} + {summaries:>9.2} + {log:>4.2}"
+                    "{total:>7.2} = {pages:>5.2} + {values:>6.2} + {cleaning:>8.2} + {checkpoint:>10.2} + {summaries:>9.2} + {log:>5.2}  "
                 )
             }
             Some((total, parts)) => {
@@ -169,17 +169,17 @@ impl Change {
                 let most = most.map_or_else(String::new, |most| {
                     format!("{} {:.2}", self.causes.0[most].0, parts[most])
                 });
-                format!("{total:>7.2}  {most:16}")
+                format!("{total:>6.2} {most:16}")
             }
-            None if is_wide => format!("{:>7}{:64}", "-", ""),
-            None => format!("{:>7}  {:16}", "-", ""),
+            None if is_wide => format!("{:>7}{:61}  ", "-", ""),
+            None => format!("{:>6} {:16}", "-", ""),
         };
         format!(
-            "{:>10} {:>9} {:>9} {amplification} {:>6} {:>5} {:>6} {:>4} ms",
+            "{:>10} {:>9} {:>9} {amplification} {:>4} {:>5} {:>6} {:>4} ms",
             size(self.per_second(self.user_bytes)),
             count(self.per_second(self.page_reads)),
             count(self.per_second(self.page_writes)),
-            format!("{:.1}%", 100.0 * fill(now)),
+            format!("{:.0}%", 100.0 * fill(now)),
             now.free_segments,
             self.stalls,
             now.stall_ns_max / 1_000_000
@@ -223,7 +223,7 @@ mod tests {
             page_reads: 9_999_999,
             page_writes: 9_999_999,
             stalls: 99_999,
-            causes: Causes([("checkpoint", 1 << 40); 6]),
+            causes: Causes([("checkpoint", 1 << 36); 6]),
         };
         for user_bytes in [0, change.user_bytes] {
             change.user_bytes = user_bytes;

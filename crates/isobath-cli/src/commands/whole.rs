@@ -15,7 +15,7 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::output::{Output, count, counted, problems_found, size};
-use crate::progress::Stages;
+use crate::progress::{self, Stages};
 
 pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
     match &args.verb {
@@ -220,6 +220,8 @@ pub(crate) fn check(
     let mut shown = Stages::new(&progress);
     let report = store.check(&mut |done, total| {
         let _ = shown.tell("checking", done, total, Unit::Items);
+        // It only reads.
+        progress::leave_if_stopped();
     })?;
     progress.clear();
     store.close()?;
