@@ -6,6 +6,7 @@ mod support;
 mod backup;
 mod bad_input;
 mod data;
+mod first_hour;
 mod help;
 mod load;
 mod log_path;

@@ -1,7 +1,7 @@
 //! The command as a new user meets it: what it accepts, what it says, what it leaves behind.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod support;
+use super::support;
 
 use std::io::Write;
 use std::process::{Child, Stdio};
