@@ -1,4 +1,5 @@
 //! Tests of the command, in one program.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 #[path = "../support/mod.rs"]
 mod support;
