@@ -8,19 +8,21 @@
 
 #![allow(unsafe_code)]
 
-use isobath_flash::policy::{Cause, History, PageWrite};
+mod write;
+
 use isobath_io::AlignedBuf;
 
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::engine::{Config, Counters, Detours, Local, Stretch};
-use crate::log::record::{Copied, Mapped, Token};
+use crate::log::record::Token;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageFault, PageId, PageKind, get_u32, get_u64, offset,
     put_u32, put_u64,
 };
-use crate::pagestore::{Address, Request};
+use crate::pagestore::Address;
+pub(crate) use write::{ExtentWriter, write_all};
 
 /// Most bytes of a chunk, header included.
 const CHUNK_MOST: u32 = 256 << 10;
@@ -144,246 +146,6 @@ impl Runs {
         self.0
             .iter()
             .flat_map(|&(first, count)| (first..first + count).map(PageId))
-    }
-}
-
-/// A large value that is being written, chunk by chunk. What it wrote must be
-/// given to [`ExtentWriter::finish`] or [`ExtentWriter::abandon`].
-#[derive(Default)]
-pub(crate) struct ExtentWriter {
-    stamp: Option<Lsn>,
-    /// What the chunks belong to until it is confirmed: the value itself, or all that
-    /// becomes reachable with it.
-    owner: Option<Token>,
-    runs: Runs,
-    /// Ids that were taken ahead: (next, left).
-    ahead: (u64, u64),
-    /// Ids of chunks that were freed again. No other chunk of this value gets one of them: as all chunks have one stamp, a
-    /// backup would take the two for the same.
-    given_up: Runs,
-    /// Chunks that are still to come, as far as the caller has said.
-    expected: u64,
-    chunks: u64,
-    length: u64,
-}
-
-impl ExtentWriter {
-    pub(crate) fn new() -> ExtentWriter {
-        ExtentWriter::default()
-    }
-
-    /// Bytes written so far.
-    pub(crate) fn length(&self) -> u64 {
-        self.length
-    }
-
-    /// Expects `bytes` more, so that their chunks get consecutive ids.
-    pub(crate) fn expect(&mut self, local: &Local, bytes: u64) -> Result<(), Error> {
-        let payload = payload_bytes(&local.engine.config) as u64;
-        self.expected = bytes.div_ceil(payload).max(1);
-        self.take_ids(local, self.expected)
-    }
-
-    fn take_ids(&mut self, local: &Local, count: u64) -> Result<(), Error> {
-        let engine = &local.engine;
-        // The index of runs has to fit a chunk.
-        let whole = self.runs.0.len() >= payload_bytes(&engine.config) / RUN_BYTES / 2;
-        let mut ids = engine.ids.lock();
-        let taken = ids.allocate_some(&engine.pool.mapping, count, whole);
-        let (first, count) = taken.ok_or(Error::TooManyPages)?;
-        self.ahead = (first.0, count);
-        Ok(())
-    }
-
-    /// Writes one chunk; all but the last are full.
-    pub(crate) fn write(&mut self, local: &Local, payload: &[u8]) -> Result<(), Error> {
-        if self.ahead.1 == 0 {
-            // Of unknown length: twice as many ids each time.
-            let guess = self.chunks.clamp(1, 512);
-            self.take_ids(local, self.expected.max(guess))?;
-        }
-        let id = PageId(self.ahead.0);
-        let stamp = self.stamp(local);
-        write_chunk(local, id, (stamp, self.owner), payload)?;
-        self.ahead = (id.0 + 1, self.ahead.1 - 1);
-        self.runs.push(id);
-        self.expected = self.expected.saturating_sub(1);
-        self.chunks += 1;
-        self.length += payload.len() as u64;
-        Ok(())
-    }
-
-    /// Writes `chunks`, all full, or none of them.
-    pub(crate) fn write_full<'c>(
-        &mut self,
-        local: &Local,
-        chunks: impl Iterator<Item = &'c [u8]>,
-    ) -> Result<(), Error> {
-        let before = self.chunks;
-        for chunk in chunks {
-            if let Err(error) = self.write(local, chunk) {
-                self.take_back(local, before);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Frees all but the first `kept` chunks, which are full as those are that go.
-    fn take_back(&mut self, local: &Local, kept: u64) {
-        let gone = self.runs.split_off(kept);
-        let count = self.chunks - kept;
-        if count > 0 {
-            let gone = end_chunks(local, &[], None, gone.ids());
-            self.given_up.0.extend(gone.0);
-            if canary::sings(Canary::UseIdsAgainAtOnce) {
-                let ahead = std::mem::take(&mut self.ahead);
-                self.give_ids_back(local);
-                self.ahead = ahead;
-            }
-            self.length -= count * payload_bytes(&local.engine.config) as u64;
-            self.chunks = kept;
-        }
-    }
-
-    fn stamp(&mut self, local: &Local) -> Lsn {
-        *self
-            .stamp
-            .get_or_insert_with(|| local.engine.log.stamp(local.worker.index))
-    }
-
-    fn give_ids_back(&mut self, local: &Local) {
-        let ahead = std::mem::take(&mut self.ahead);
-        let given_up = std::mem::take(&mut self.given_up);
-        if ahead.1 == 0 && given_up.0.is_empty() {
-            return;
-        }
-        let engine = &local.engine;
-        let mut ids = engine.ids.lock();
-        for (first, count) in given_up.0.into_iter().chain([ahead]) {
-            if count > 0 {
-                ids.free_run(&engine.pool.mapping, PageId(first), count);
-            }
-        }
-    }
-
-    /// The descriptor of all that was written.
-    pub(crate) fn finish(mut self, local: &Local) -> Result<Extent, Error> {
-        self.give_ids_back(local);
-        let payload = payload_bytes(&local.engine.config) as u32;
-        let single = self.runs.0.len() == 1;
-        let first = if single {
-            Ok(PageId(self.runs.0[0].0))
-        } else {
-            self.write_index(local)
-        };
-        match first {
-            Ok(first) => Ok(Extent {
-                length: self.length,
-                first,
-                payload,
-                indexed: !single,
-                stamp: self.stamp(local),
-            }),
-            Err(error) => {
-                self.abandon(local);
-                Err(error)
-            }
-        }
-    }
-
-    fn write_index(&mut self, local: &Local) -> Result<PageId, Error> {
-        let mut bytes = Vec::with_capacity(self.runs.0.len() * RUN_BYTES);
-        for &(first, count) in &self.runs.0 {
-            bytes.extend_from_slice(&first.to_le_bytes());
-            bytes.extend_from_slice(&count.to_le_bytes());
-        }
-        let engine = &local.engine;
-        let id = engine.allocate_id()?;
-        let stamp = self.stamp(local);
-        if let Err(error) = write_chunk(local, id, (stamp, self.owner), &bytes) {
-            engine.ids.lock().free(&engine.pool.mapping, id);
-            return Err(error);
-        }
-        Ok(id)
-    }
-
-    /// Frees all that was written.
-    pub(crate) fn abandon(mut self, local: &Local) {
-        self.give_ids_back(local);
-        let tokens: Vec<Token> = self.stamp.iter().map(|stamp| stamp.0).collect();
-        free_chunks(local, &tokens, None, self.runs.ids());
-    }
-}
-
-/// Writes the chunk `id`, which nobody knows yet, of a value with a stamp and perhaps
-/// an owner other than itself.
-fn write_chunk(
-    local: &Local,
-    id: PageId,
-    value: (Lsn, Option<Token>),
-    payload: &[u8],
-) -> Result<(), Error> {
-    let engine = &local.engine;
-    engine.writable()?;
-    let length = stored_bytes(payload.len(), engine.config.block_bytes);
-    local.claim_chunk(length)?;
-    let result = place_and_write(local, id, value, payload, length);
-    if result.is_err() {
-        engine.unclaim_chunk(length);
-    }
-    result
-}
-
-fn place_and_write(
-    local: &Local,
-    id: PageId,
-    (stamp, owner): (Lsn, Option<Token>),
-    payload: &[u8],
-    length: u32,
-) -> Result<(), Error> {
-    let engine = &local.engine;
-    let write = PageWrite {
-        token: 0,
-        bytes: length,
-        cause: Cause::User,
-        history: History::UNKNOWN,
-        rate: 0.0,
-    };
-    let mut staging = AlignedBuf::new(length as usize);
-    let _room = local.mapping_room(1)?;
-    let placed = local.place_chunk(Request { page: id, write })?;
-    let image = staging.as_mut_slice();
-    image.fill(0);
-    image[offset::KIND] = PageKind::Chunk as u8;
-    put_u32(image, offset::KIND_SPECIFIC, payload.len() as u32);
-    image[HEADER_SIZE..HEADER_SIZE + payload.len()].copy_from_slice(payload);
-    page::seal(image, id, stamp, engine.seq_of(placed.address()));
-    let token = owner.unwrap_or(stamp.0);
-    let result = local.write_chunk(&staging, &placed, || {
-        engine.promise(token, &[id]);
-        engine.pool.mapping.set(id, Place::Stored(placed.address()));
-        let _ = local.log_copies(
-            token,
-            &[Mapped {
-                what: Copied::NewChunk,
-                page: id,
-                version: stamp,
-                address: placed.address(),
-                seq: engine.seq_of(placed.address()),
-            }],
-        );
-    });
-    match result {
-        Ok(()) => {
-            Counters::add(&engine.counters.value_bytes, u64::from(length));
-            Ok(())
-        }
-        Err(error) => {
-            local.kill(placed.address());
-            engine.poison(error.clone());
-            Err(error)
-        }
     }
 }
 
@@ -737,26 +499,6 @@ pub(crate) fn read_all(local: &Local, extent: Extent, into: &mut Vec<u8>) -> Res
     into.reserve(extent.length as usize);
     while reader.read(local, into)? {}
     Ok(())
-}
-
-/// Writes a whole value; its chunks belong to `owner`, or else to the value itself.
-pub(crate) fn write_all(
-    local: &Local,
-    value: &[u8],
-    owner: Option<Token>,
-) -> Result<Extent, Error> {
-    let mut writer = ExtentWriter {
-        owner,
-        ..ExtentWriter::default()
-    };
-    writer.expect(local, value.len() as u64)?;
-    for chunk in value.chunks(payload_bytes(&local.engine.config)) {
-        if let Err(error) = writer.write(local, chunk) {
-            writer.abandon(local);
-            return Err(error);
-        }
-    }
-    writer.finish(local)
 }
 
 impl Local {

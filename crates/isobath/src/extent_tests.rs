@@ -31,9 +31,10 @@ fn uses_an_id_twice() -> bool {
             let all = (32 << 20) / 4096;
             let mut first = None;
             let mut writer = ExtentWriter::new();
-            let chunks = [&payload[..], &payload].into_iter().enumerate();
+            // More than are written together.
+            let chunks = std::iter::repeat_n(&payload[..], 33).enumerate();
             let chunks = chunks.map(|(at, chunk)| {
-                if at == 1 {
+                if at == 32 {
                     let mut ids = (1..engine.ids.lock().high_water()).map(PageId);
                     let is_chunk = |id: &PageId| match engine.pool.mapping.place(*id) {
                         Place::Stored(address) => address.length() != 4096,
@@ -47,7 +48,8 @@ fn uses_an_id_twice() -> bool {
             let full = writer.write_full(local, chunks);
             assert!(matches!(full, Err(Error::VolumeFull { .. })), "{full:?}");
             engine.unclaim_pages(all);
-            for _ in 0..3 {
+            // More than the ids that were taken ahead.
+            for _ in 0..40 {
                 writer.write(local, &payload).unwrap();
             }
             let value = writer.finish(local).unwrap();

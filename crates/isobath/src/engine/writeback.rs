@@ -577,16 +577,17 @@ impl Local {
     }
 }
 
-/// A chunk that got a place, and the segment that filled up, if one did.
-pub(crate) struct PlacedChunk {
+/// Chunks that got places, and the segments that filled up.
+#[derive(Default)]
+pub(crate) struct PlacedChunks {
     placed: Vec<Placed>,
     closing: Vec<Closing>,
 }
 
-impl PlacedChunk {
-    /// The chunk's place.
-    pub(crate) fn address(&self) -> Address {
-        self.placed[0].address
+impl PlacedChunks {
+    /// The chunks' places.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = Address> + '_ {
+        self.placed.iter().map(|placed| placed.address)
     }
 }
 
@@ -611,26 +612,24 @@ impl Local {
         }
     }
 
-    /// Gives a place to a chunk of a large value, waiting for a free segment.
-    pub(crate) fn place_chunk(&self, request: Request) -> Result<PlacedChunk, Error> {
-        let mut chunk = PlacedChunk {
-            placed: Vec::with_capacity(1),
-            closing: Vec::new(),
-        };
+    /// Gives places to chunks of a large value, in order, until one finds no segment; waits for a free one for the first.
+    pub(crate) fn place_chunks(&self, requests: &[Request]) -> Result<PlacedChunks, Error> {
+        let mut chunks = PlacedChunks::default();
         loop {
             let outcome = self.engine.space.lock().place(
                 Content::Chunks,
-                &[request],
+                requests,
                 &self.engine.seqs,
-                &mut chunk.placed,
-                &mut chunk.closing,
+                &mut chunks.placed,
+                &mut chunks.closing,
             );
-            if outcome.is_ok() {
-                return Ok(chunk);
+            // None waits for a segment while it keeps others from being cleaned.
+            if outcome.is_ok() || !chunks.placed.is_empty() {
+                return Ok(chunks);
             }
             // A stream's segment may have been closed before no other was found.
-            let closed = self.write_out(&AlignedBuf::new(64), &[], &chunk.closing);
-            self.finish_closing(&mut chunk.closing);
+            let closed = self.write_out(&AlignedBuf::new(64), &[], &chunks.closing);
+            self.finish_closing(&mut chunks.closing);
             if let Err(error) = closed {
                 self.engine.poison(error.clone());
                 return Err(error);
@@ -639,22 +638,23 @@ impl Local {
         }
     }
 
-    /// Writes a chunk, sealed in `staging`, to its place, and has `install`
-    /// publish it before its segment can be cleaned.
-    pub(crate) fn write_chunk(
+    /// Writes chunks, sealed in `staging`, to their places, and has `install`
+    /// publish them before their segments can be cleaned.
+    pub(crate) fn write_chunks(
         &self,
         staging: &AlignedBuf,
-        chunk: &PlacedChunk,
+        chunks: &PlacedChunks,
         install: impl FnOnce(),
     ) -> Result<(), Error> {
-        let result = self.write_out(staging, &chunk.placed, &chunk.closing);
+        let result = self.write_out(staging, &chunks.placed, &chunks.closing);
         if result.is_ok() {
             install();
         }
         let mut space = self.engine.space.lock();
-        let mut freed = space.written(chunk.address().segment());
-        for closing in &chunk.closing {
-            freed |= space.written(closing.segment);
+        let mut freed = false;
+        let placed = chunks.addresses().map(|address| address.segment());
+        for segment in placed.chain(chunks.closing.iter().map(|closing| closing.segment)) {
+            freed |= space.written(segment);
         }
         let spare = space.spare_segments();
         drop(space);

@@ -179,7 +179,13 @@ impl Transactions {
     /// [`Transactions::judge`] says what to make of it.
     #[inline]
     pub(crate) fn shows_leaf(&self, tree: TreeId, key: &[u8]) -> bool {
-        !self.unseen.is_any() || self.is_unchanged(key_number(tree, key))
+        self.is_quiet() || self.is_unchanged(key_number(tree, key))
+    }
+
+    /// Whether what was read from any leaf before this is what everybody sees.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.unseen.is_any()
     }
 
     /// Whether no commit that readers have to beware of may change a key of this number.
@@ -189,7 +195,7 @@ impl Transactions {
 
     /// What to make of what was just read of `key` from its leaf.
     pub(crate) fn judge(&self, tree: TreeId, key: &[u8]) -> Verdict {
-        if !self.unseen.is_any() {
+        if self.is_quiet() {
             return Verdict::Leaf;
         }
         let number = key_number(tree, key);

@@ -1,0 +1,350 @@
+//! Writing large values: chunks in groups, so that many share one flush.
+
+use isobath_flash::policy::{Cause, History, PageWrite};
+use isobath_io::AlignedBuf;
+
+use super::{Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_bytes, stored_bytes};
+use crate::Error;
+use crate::buffer::Place;
+use crate::canary::{self, Canary};
+use crate::engine::{Counters, Local};
+use crate::log::record::{Copied, Mapped, Token};
+use crate::page::{self, HEADER_SIZE, Lsn, PageId, PageKind, offset, put_u32};
+use crate::pagestore::Request;
+
+/// Bytes of chunks that are written together, and then flushed once.
+const TOGETHER_BYTES: usize = 1 << 20;
+/// Chunks that are written together: their mapping record is short, however small the segments are.
+const TOGETHER_CHUNKS: usize = 16;
+
+/// A large value that is being written, chunk by chunk. What it wrote must be
+/// given to [`ExtentWriter::finish`] or [`ExtentWriter::abandon`].
+#[derive(Default)]
+pub(crate) struct ExtentWriter {
+    stamp: Option<Lsn>,
+    /// What the chunks belong to until it is confirmed: the value itself, or all that
+    /// becomes reachable with it.
+    owner: Option<Token>,
+    runs: Runs,
+    /// Ids that were taken ahead: (next, left).
+    ahead: (u64, u64),
+    /// Ids of chunks that were freed again. No other chunk of this value gets one of them: as all chunks have one stamp, a
+    /// backup would take the two for the same.
+    given_up: Runs,
+    /// Chunks that are still to come, as far as the caller has said.
+    expected: u64,
+    chunks: u64,
+    length: u64,
+}
+
+impl ExtentWriter {
+    pub(crate) fn new() -> ExtentWriter {
+        ExtentWriter::default()
+    }
+
+    /// Bytes written so far.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Expects `bytes` more, so that their chunks get consecutive ids.
+    pub(crate) fn expect(&mut self, local: &Local, bytes: u64) -> Result<(), Error> {
+        let payload = payload_bytes(&local.engine.config) as u64;
+        self.expected = bytes.div_ceil(payload).max(1);
+        self.take_ids(local, self.expected)
+    }
+
+    fn take_ids(&mut self, local: &Local, count: u64) -> Result<(), Error> {
+        let engine = &local.engine;
+        // The index of runs has to fit a chunk.
+        let whole = self.runs.0.len() >= payload_bytes(&engine.config) / RUN_BYTES / 2;
+        let mut ids = engine.ids.lock();
+        let taken = ids.allocate_some(&engine.pool.mapping, count, whole);
+        let (first, count) = taken.ok_or(Error::TooManyPages)?;
+        self.ahead = (first.0, count);
+        Ok(())
+    }
+
+    /// The next chunk's id.
+    fn next_id(&mut self, local: &Local) -> Result<PageId, Error> {
+        if self.ahead.1 == 0 {
+            // Of unknown length: twice as many ids each time.
+            let guess = self.chunks.clamp(1, 512);
+            self.take_ids(local, self.expected.max(guess))?;
+        }
+        let id = PageId(self.ahead.0);
+        self.ahead = (id.0 + 1, self.ahead.1 - 1);
+        self.expected = self.expected.saturating_sub(1);
+        Ok(id)
+    }
+
+    /// Writes one chunk; all but the last are full.
+    pub(crate) fn write(&mut self, local: &Local, payload: &[u8]) -> Result<(), Error> {
+        self.write_together(local, &[payload])
+    }
+
+    /// Writes `chunks`, all full but perhaps the value's last one, or none of them.
+    pub(crate) fn write_full<'c>(
+        &mut self,
+        local: &Local,
+        chunks: impl Iterator<Item = &'c [u8]>,
+    ) -> Result<(), Error> {
+        let before = self.chunks;
+        let payload = payload_bytes(&local.engine.config);
+        let most = (TOGETHER_BYTES / payload).clamp(1, TOGETHER_CHUNKS);
+        let mut chunks = chunks.peekable();
+        let mut group = Vec::with_capacity(most);
+        while chunks.peek().is_some() {
+            group.clear();
+            group.extend(chunks.by_ref().take(most));
+            if let Err(error) = self.write_together(local, &group) {
+                self.take_back(local, before);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a few chunks with one flush; where that fails, those before the first that was not written are there.
+    fn write_together(&mut self, local: &Local, payloads: &[&[u8]]) -> Result<(), Error> {
+        let mut ids = Vec::with_capacity(payloads.len());
+        let taken = payloads.iter().try_for_each(|_| {
+            ids.push(self.next_id(local)?);
+            Ok(())
+        });
+        let owned = (self.stamp(local), self.owner);
+        let (written, result) = match taken {
+            Ok(()) => write_chunks(local, &ids, owned, payloads),
+            Err(error) => (0, Err(error)),
+        };
+        for (id, payload) in ids.iter().zip(payloads).take(written) {
+            self.runs.push(*id);
+            self.length += payload.len() as u64;
+        }
+        self.chunks += written as u64;
+        ids[written..].iter().for_each(|id| self.given_up.push(*id));
+        result
+    }
+
+    /// Frees all but the first `kept` chunks, which are full as those are that go.
+    fn take_back(&mut self, local: &Local, kept: u64) {
+        let gone = self.runs.split_off(kept);
+        let count = self.chunks - kept;
+        if count > 0 {
+            let gone = end_chunks(local, &[], None, gone.ids());
+            self.given_up.0.extend(gone.0);
+            if canary::sings(Canary::UseIdsAgainAtOnce) {
+                let ahead = std::mem::take(&mut self.ahead);
+                self.give_ids_back(local);
+                self.ahead = ahead;
+            }
+            self.length -= count * payload_bytes(&local.engine.config) as u64;
+            self.chunks = kept;
+        }
+    }
+
+    fn stamp(&mut self, local: &Local) -> Lsn {
+        *self
+            .stamp
+            .get_or_insert_with(|| local.engine.log.stamp(local.worker.index))
+    }
+
+    fn give_ids_back(&mut self, local: &Local) {
+        let ahead = std::mem::take(&mut self.ahead);
+        let given_up = std::mem::take(&mut self.given_up);
+        if ahead.1 == 0 && given_up.0.is_empty() {
+            return;
+        }
+        let engine = &local.engine;
+        let mut ids = engine.ids.lock();
+        for (first, count) in given_up.0.into_iter().chain([ahead]) {
+            if count > 0 {
+                ids.free_run(&engine.pool.mapping, PageId(first), count);
+            }
+        }
+    }
+
+    /// The descriptor of all that was written.
+    pub(crate) fn finish(mut self, local: &Local) -> Result<Extent, Error> {
+        self.give_ids_back(local);
+        let payload = payload_bytes(&local.engine.config) as u32;
+        let single = self.runs.0.len() == 1;
+        let first = if single {
+            Ok(PageId(self.runs.0[0].0))
+        } else {
+            self.write_index(local)
+        };
+        match first {
+            Ok(first) => Ok(Extent {
+                length: self.length,
+                first,
+                payload,
+                indexed: !single,
+                stamp: self.stamp(local),
+            }),
+            Err(error) => {
+                self.abandon(local);
+                Err(error)
+            }
+        }
+    }
+
+    fn write_index(&mut self, local: &Local) -> Result<PageId, Error> {
+        let mut bytes = Vec::with_capacity(self.runs.0.len() * RUN_BYTES);
+        for &(first, count) in &self.runs.0 {
+            bytes.extend_from_slice(&first.to_le_bytes());
+            bytes.extend_from_slice(&count.to_le_bytes());
+        }
+        let engine = &local.engine;
+        let id = engine.allocate_id()?;
+        let stamp = self.stamp(local);
+        let (_, written) = write_chunks(local, &[id], (stamp, self.owner), &[&bytes]);
+        if let Err(error) = written {
+            engine.ids.lock().free(&engine.pool.mapping, id);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Frees all that was written.
+    pub(crate) fn abandon(mut self, local: &Local) {
+        self.give_ids_back(local);
+        let tokens: Vec<Token> = self.stamp.iter().map(|stamp| stamp.0).collect();
+        free_chunks(local, &tokens, None, self.runs.ids());
+    }
+}
+
+/// Writes the chunks `ids`, which nothing names yet, of a value with a stamp and perhaps
+/// an owner other than itself: how many of them, and why not all.
+fn write_chunks(
+    local: &Local,
+    ids: &[PageId],
+    value: (Lsn, Option<Token>),
+    payloads: &[&[u8]],
+) -> (usize, Result<(), Error>) {
+    let engine = &local.engine;
+    let block = engine.config.block_bytes;
+    let lengths = payloads
+        .iter()
+        .map(|payload| stored_bytes(payload.len(), block));
+    let lengths: Vec<u32> = lengths.collect();
+    let unclaim = |lengths: &[u32]| {
+        lengths
+            .iter()
+            .for_each(|length| engine.unclaim_chunk(*length))
+    };
+    if let Err(error) = engine.writable() {
+        return (0, Err(error));
+    }
+    for (claimed, length) in lengths.iter().enumerate() {
+        if let Err(error) = local.claim_chunk(*length) {
+            unclaim(&lengths[..claimed]);
+            return (0, Err(error));
+        }
+    }
+    let mut written = 0;
+    while written < ids.len() {
+        let rest = (&ids[written..], &payloads[written..], &lengths[written..]);
+        match place_and_write(local, value, rest) {
+            Ok(count) => written += count,
+            Err(error) => {
+                unclaim(&lengths[written..]);
+                return (written, Err(error));
+            }
+        }
+    }
+    (written, Ok(()))
+}
+
+/// Writes as many chunks as find segments at once, the first one certainly; how many.
+fn place_and_write(
+    local: &Local,
+    (stamp, owner): (Lsn, Option<Token>),
+    (ids, payloads, lengths): (&[PageId], &[&[u8]], &[u32]),
+) -> Result<usize, Error> {
+    let engine = &local.engine;
+    let requests = ids.iter().zip(lengths).map(|(&page, &bytes)| Request {
+        page,
+        write: PageWrite {
+            token: 0,
+            bytes,
+            cause: Cause::User,
+            history: History::UNKNOWN,
+            rate: 0.0,
+        },
+    });
+    let requests: Vec<Request> = requests.collect();
+    // Before the chunks have places: nothing waits for the log while it holds segments that cannot be cleaned.
+    let _room = local.mapping_room(ids.len())?;
+    let placed = local.place_chunks(&requests)?;
+    let copies: Vec<Mapped> = placed
+        .addresses()
+        .zip(ids)
+        .map(|(address, &page)| Mapped {
+            what: Copied::NewChunk,
+            page,
+            version: stamp,
+            address,
+            seq: engine.seq_of(address),
+        })
+        .collect();
+    let ids = &ids[..copies.len()];
+    let bytes = copies.iter().map(|copy| copy.address.length() as usize);
+    let mut staging = AlignedBuf::new(bytes.sum());
+    let mut rest = staging.as_mut_slice();
+    for (copy, payload) in copies.iter().zip(payloads) {
+        let (image, behind) = rest.split_at_mut(copy.address.length() as usize);
+        seal_chunk(image, copy, payload);
+        rest = behind;
+    }
+    let token = owner.unwrap_or(stamp.0);
+    let result = local.write_chunks(&staging, &placed, || {
+        engine.promise(token, ids);
+        for copy in &copies {
+            let place = Place::Stored(copy.address);
+            engine.pool.mapping.set(copy.page, place);
+        }
+        let _ = local.log_copies(token, &copies);
+    });
+    match result {
+        Ok(()) => {
+            Counters::add(&engine.counters.value_bytes, staging.len() as u64);
+            Ok(copies.len())
+        }
+        Err(error) => {
+            copies.iter().for_each(|copy| local.kill(copy.address));
+            engine.poison(error.clone());
+            Err(error)
+        }
+    }
+}
+
+/// Makes `image` the chunk that `copy` describes, with this payload.
+fn seal_chunk(image: &mut [u8], copy: &Mapped, payload: &[u8]) {
+    image[..HEADER_SIZE].fill(0);
+    image[offset::KIND] = PageKind::Chunk as u8;
+    put_u32(image, offset::KIND_SPECIFIC, payload.len() as u32);
+    let (bytes, padding) = image[HEADER_SIZE..].split_at_mut(payload.len());
+    bytes.copy_from_slice(payload);
+    padding.fill(0);
+    page::seal(image, copy.page, copy.version, copy.seq);
+}
+
+/// Writes a whole value; its chunks belong to `owner`, or else to the value itself.
+pub(crate) fn write_all(
+    local: &Local,
+    value: &[u8],
+    owner: Option<Token>,
+) -> Result<Extent, Error> {
+    let mut writer = ExtentWriter {
+        owner,
+        ..ExtentWriter::default()
+    };
+    writer.expect(local, value.len() as u64)?;
+    let chunks = value.chunks(payload_bytes(&local.engine.config));
+    if let Err(error) = writer.write_full(local, chunks) {
+        writer.abandon(local);
+        return Err(error);
+    }
+    writer.finish(local)
+}
