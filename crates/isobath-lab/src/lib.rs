@@ -4,6 +4,25 @@
 //! Everything that the `isobath` command does is a function here; the command
 //! itself only parses arguments and prints results. Long work reports to a
 //! [`Monitor`] and can be cancelled through it.
+//!
+//! ```
+//! use isobath::{Options, Store};
+//! use isobath_lab::Silent;
+//! use isobath_lab::load::{LineFormat, OnBad, load_lines};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("lakes.tsv");
+//! std::fs::write(&path, "Erie\t64\nBaikal\t1642\n")?;
+//! let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+//! let lakes = store.create_tree("lakes")?;
+//! let loaded = load_lines(&lakes, Some(&path), LineFormat::Raw, OnBad::Stop, &Silent)?;
+//! assert_eq!(loaded.records, 2);
+//! assert_eq!(lakes.first()?, Some((b"Baikal".to_vec(), b"1642".to_vec())));
+//! # store.close()?;
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod accuracy;
 pub mod advice_report;
@@ -39,12 +58,3 @@ pub use isobath_io::{ByteSize, VolumeError, missing_directory};
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub use monitor::{Monitor, Silent, Stage, Unit};
 pub use raw_sweep::sweep;
-
-/// The examples of the documentation, compiled and run as tests.
-#[cfg(doctest)]
-mod documentation {
-    #[doc = include_str!("../../../README.md")]
-    struct Readme;
-    #[doc = include_str!("../../../docs/guide.md")]
-    struct Guide;
-}
