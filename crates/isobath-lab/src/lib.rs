@@ -8,7 +8,7 @@
 //! ```
 //! use isobath::{Options, Store};
 //! use isobath_lab::Silent;
-//! use isobath_lab::load::{LineFormat, OnBad, load_lines};
+//! use isobath_lab::load::{LineFormat, Lines, OnBad};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = tempfile::tempdir()?;
@@ -16,7 +16,7 @@
 //! std::fs::write(&path, "Erie\t64\nBaikal\t1642\n")?;
 //! let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
 //! let lakes = store.create_tree("lakes")?;
-//! let loaded = load_lines(&lakes, Some(&path), LineFormat::Raw, OnBad::Stop, &Silent)?;
+//! let loaded = Lines::open(Some(&path), &Silent)?.load(&lakes, LineFormat::Raw, OnBad::Stop)?;
 //! assert_eq!(loaded.records, 2);
 //! assert_eq!(lakes.first()?, Some((b"Baikal".to_vec(), b"1642".to_vec())));
 //! # store.close()?;

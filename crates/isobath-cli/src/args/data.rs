@@ -67,6 +67,9 @@ pub(crate) enum LoadFrom {
         /// The file; `-` is standard input
         #[arg(default_value = "-", value_hint = ValueHint::FilePath)]
         path: PathBuf,
+        /// Keys and values are given in hexadecimal, as `scan --hex` prints them
+        #[arg(long)]
+        hex: bool,
     },
 }
 

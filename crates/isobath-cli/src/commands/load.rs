@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use isobath_lab::load::{Column, Delimited, Lines, Loaded, OnBad, Rows, load_directory, must_be};
+use isobath_lab::load::{
+    Column, Delimited, LineFormat, Lines, Loaded, OnBad, Rows, load_directory, must_be,
+};
 
 use super::store::{self, LARGE_POOL};
 use crate::args::{GlobalArgs, LoadArgs, LoadFrom, RecordFile};
@@ -35,7 +37,7 @@ pub(crate) fn load(args: &LoadArgs, global: &GlobalArgs, out: &mut Output) -> Re
             }
             Source::Rows(rows) => rows.load(&tree),
             Source::Ndjson(lines, field) => lines.load_ndjson(&tree, field, on_bad),
-            Source::Lines(lines) => lines.load(&tree, on_bad),
+            Source::Lines(lines, format) => lines.load(&tree, format, on_bad),
         };
         progress.clear();
         Ok(loaded?)
@@ -48,7 +50,7 @@ enum Source<'a> {
     Directory(&'a Path, Option<u64>),
     Rows(Box<Rows<'a>>),
     Ndjson(Lines<'a>, &'a str),
-    Lines(Lines<'a>),
+    Lines(Lines<'a>, LineFormat),
 }
 
 impl<'a> Source<'a> {
@@ -70,7 +72,14 @@ impl<'a> Source<'a> {
             LoadFrom::Csv(file) => rows(file, b',')?,
             LoadFrom::Tsv(file) => rows(file, b'\t')?,
             LoadFrom::Ndjson { path, key_field } => Source::Ndjson(lines(path)?, key_field),
-            LoadFrom::Lines { path } => Source::Lines(lines(path)?),
+            LoadFrom::Lines { path, hex } => {
+                let format = if *hex {
+                    LineFormat::Hex
+                } else {
+                    LineFormat::Raw
+                };
+                Source::Lines(lines(path)?, format)
+            }
         })
     }
 }

@@ -259,3 +259,55 @@ fn a_missing_store_is_only_made_when_asked_for() {
         .fails(3, "add --create");
     assert_eq!(place.names(), [""; 0]);
 }
+
+#[test]
+fn lines_in_hexadecimal_carry_any_bytes() {
+    let place = Place::new();
+    place.write("l.txt", "00ff\tdeadbeef\n\n090a\t\n6b\t0D0a\n");
+    place
+        .run(&["load", "-s", "s.iso", "--create", "lines", "--hex", "l.txt"])
+        .ok();
+    let scanned = place.run(&["scan", "-s", "s.iso", "--hex"]).ok();
+    assert_eq!(scanned.text(), "00ff\tdeadbeef\n090a\t\n6b\t0d0a\n");
+    // What scan prints loads again.
+    place.write("again.txt", &scanned.out);
+    place
+        .run(&[
+            "load",
+            "-s",
+            "t.iso",
+            "--create",
+            "lines",
+            "--hex",
+            "again.txt",
+        ])
+        .ok();
+    let again = place.run(&["scan", "-s", "t.iso", "--hex"]).ok();
+    assert_eq!(again.text(), scanned.text());
+
+    place.write("bad.txt", "00\t01\n0g\t01\n");
+    place
+        .run(&["load", "-s", "t.iso", "lines", "--hex", "bad.txt"])
+        .fails(3, "line 2: `g` at position 2 is no hexadecimal digit");
+    place.write("odd.txt", "00\t012\n");
+    place
+        .run(&["load", "-s", "t.iso", "lines", "--hex", "odd.txt"])
+        .fails(3, "line 1: the number of hexadecimal digits is odd");
+    let loaded = &place
+        .run(&[
+            "--json",
+            "load",
+            "-s",
+            "t.iso",
+            "--skip-bad",
+            "lines",
+            "--hex",
+            "bad.txt",
+        ])
+        .ok()
+        .json()[0];
+    assert_eq!(
+        (&loaded["records"], &loaded["bad_records"]),
+        (&1.into(), &1.into())
+    );
+}

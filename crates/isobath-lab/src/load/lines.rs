@@ -7,7 +7,16 @@ use std::path::{Path, PathBuf};
 use isobath::Tree;
 
 use super::{InputFile, Loaded, OnBad, Sink};
-use crate::{LabError, Monitor, Stage, Unit};
+use crate::{LabError, Monitor, Stage, Unit, unhex};
+
+/// How keys and values stand in a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LineFormat {
+    /// As they are: a key has no tab, neither has a line end.
+    Raw,
+    /// Both in hexadecimal, so that they may have any bytes.
+    Hex,
+}
 
 /// A file that is read in lines; nothing is loaded yet.
 pub struct Lines<'m> {
@@ -49,13 +58,17 @@ impl<'m> Lines<'m> {
     /// empty lines are ignored.
     ///
     /// # Errors
-    /// A line without a tab or with too long a key, unless bad records are
-    /// skipped; engine and I/O errors.
-    pub fn load(self, tree: &Tree, on_bad: OnBad) -> Result<Loaded, LabError> {
+    /// A line without a tab, with too long a key, or with what is no hexadecimal number where it should be, unless
+    /// bad records are skipped; engine and I/O errors.
+    pub fn load(self, tree: &Tree, format: LineFormat, on_bad: OnBad) -> Result<Loaded, LabError> {
         self.each(tree, on_bad, <[u8]>::is_empty, |line| {
             let at = line.iter().position(|b| *b == b'\t');
             let at = at.ok_or_else(|| "there is no tab between key and value".to_owned())?;
-            Ok((line[..at].into(), &line[at + 1..]))
+            let (key, value) = (&line[..at], &line[at + 1..]);
+            match format {
+                LineFormat::Raw => Ok((key.into(), value.into())),
+                LineFormat::Hex => Ok((bytes(key)?.into(), bytes(value)?.into())),
+            }
         })
     }
 
@@ -65,7 +78,7 @@ impl<'m> Lines<'m> {
         tree: &Tree,
         on_bad: OnBad,
         blank: impl Fn(&[u8]) -> bool,
-        record: impl Fn(&[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), String>,
+        record: impl Fn(&[u8]) -> Result<(Cow<'_, [u8]>, Cow<'_, [u8]>), String>,
     ) -> Result<Loaded, LabError> {
         let mut sink = Sink::new(tree, &self.path, on_bad, self.monitor)?;
         self.monitor.begin(Stage {
@@ -83,7 +96,7 @@ impl<'m> Lines<'m> {
                 continue;
             }
             match record(&self.line) {
-                Ok((key, value)) => sink.store(self.number, &key, value)?,
+                Ok((key, value)) => sink.store(self.number, &key, &value)?,
                 Err(reason) => sink.bad(self.number, &reason)?,
             }
         }
@@ -107,4 +120,8 @@ impl<'m> Lines<'m> {
         }
         Ok(read > 0)
     }
+}
+
+fn bytes(hex: &[u8]) -> Result<Vec<u8>, String> {
+    unhex(&String::from_utf8_lossy(hex))
 }

@@ -17,7 +17,7 @@ pub use delimited::{Column, Delimited, Rows};
 use directory::lock;
 pub(crate) use directory::{Files, SMALL_FILE, SourceFile, find_files, for_each_file, load_files};
 pub use directory::{Skipped, load_directory};
-pub use lines::Lines;
+pub use lines::{LineFormat, Lines};
 
 use crate::error::LabError;
 pub use crate::files::{InputFile, must_be};

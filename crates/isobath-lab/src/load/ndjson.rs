@@ -24,7 +24,7 @@ impl Lines<'_> {
     ) -> Result<Loaded, LabError> {
         let blank = |line: &[u8]| line.iter().all(u8::is_ascii_whitespace);
         self.each(tree, on_bad, blank, |line| {
-            Ok((key_of(line, key_field)?.into_bytes().into(), line))
+            Ok((key_of(line, key_field)?.into_bytes().into(), line.into()))
         })
     }
 }
