@@ -6,6 +6,7 @@ mod support;
 
 mod backup;
 mod bad_input;
+mod book;
 mod data;
 mod first_hour;
 mod help;
