@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{LOG, Random, assert_sound, contents, parameter, tiny, value};
 use isobath::{
-    Canary, Error, Isolation, Options, Simulation, Store, TaskHandle, TransactionOptions, Volume,
+    Canary, Durability, Error, Isolation, Options, Simulation, Store, TaskHandle,
+    TransactionOptions, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
@@ -48,6 +49,10 @@ fn the_bugs_that_these_tests_are_for_are_found() {
     assert!(finds(
         Canary::LoadBesideCommits,
         loads_beside_commits_of_the_same_keys
+    ));
+    assert!(finds(
+        Canary::DropBesideCommits,
+        transactions_beside_the_drop_of_one_of_their_trees
     ));
 }
 
@@ -350,6 +355,81 @@ fn loads_beside_the_drop_of_their_tree() {
         assert_eq!(kept.get(b"k").unwrap(), Some(value(1, 9000)));
         drop((tree, kept, store));
         assert_survives(&device, simulation, 1);
+    }
+    assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
+}
+
+/// A transaction over two trees, beside the drop of one of them, is in the other one as a whole or not at all,
+/// and the store goes on. Nothing waits for durability here: the drop alone waits for such commits.
+#[test]
+fn transactions_beside_the_drop_of_one_of_their_trees() {
+    let mut outcomes = [0; 2];
+    for seed in 0..parameter("ISOBATH_SEEDS", 40) {
+        let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=20));
+        let volume = Volume::from_device(device.clone());
+        let options = options().durability(Durability::None);
+        let simulation = Simulation::new(volume, &options, seed).unwrap();
+        let store = simulation.store().clone();
+        let (kept, dropped) = (
+            store.create_tree("kept").unwrap(),
+            store.create_tree("t").unwrap(),
+        );
+        for n in 0..400 {
+            let key = format!("{n:03}").into_bytes();
+            kept.insert(&key, &value(n, 200)).unwrap();
+            dropped.insert(&key, &value(n, 200)).unwrap();
+        }
+        let change = |writer: u64| {
+            let (store, kept, dropped) = (store.clone(), kept.clone(), dropped.clone());
+            simulation.spawn(writer as usize, move || {
+                let mut random = Random::new(seed << 8 | writer);
+                let mut done = Vec::new();
+                for turn in 0..6 {
+                    let key = format!("new {writer} {turn}").into_bytes();
+                    let changed = store.transact(TransactionOptions::new(), |transaction| {
+                        transaction.insert(&kept, &key, b"both")?;
+                        for _ in 0..12 {
+                            let number = random.below(400);
+                            let old = format!("{number:03}").into_bytes();
+                            transaction.insert(&dropped, &old, &value(number + 1, 200))?;
+                        }
+                        Ok::<_, Error>(())
+                    });
+                    match changed {
+                        Ok(()) => done.push((key, true)),
+                        Err(Error::TreeDropped { .. }) => done.push((key, false)),
+                        Err(error) => panic!("seed {seed}: {error}"),
+                    }
+                }
+                done
+            })
+        };
+        let writers: Vec<_> = (0..4).map(change).collect();
+        let pause = Random::new(seed).below(200);
+        let dropper = {
+            let store = store.clone();
+            simulation.spawn(1, move || {
+                (0..pause).for_each(|_| isobath::yield_now());
+                store.drop_tree("t")
+            })
+        };
+        let done: Vec<_> = writers
+            .into_iter()
+            .flat_map(|writer| writer.join().unwrap())
+            .collect();
+        dropper.join().unwrap().unwrap();
+        for (key, is_there) in done {
+            outcomes[usize::from(is_there)] += 1;
+            assert_eq!(
+                kept.get(&key).unwrap().is_some(),
+                is_there,
+                "seed {seed}: {key:?}"
+            );
+        }
+        kept.insert(b"k", b"the store goes on").unwrap();
+        drop((kept, dropped, store));
+        assert_sound(simulation.store(), None);
+        simulation.close().unwrap();
     }
     assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
 }

@@ -12,7 +12,7 @@ use super::Found;
 /// A test that passes, and that does not with a canary.
 pub(super) struct Directed {
     pub(super) package: &'static str,
-    /// The file in the package's `tests`; the library's own tests if there is none.
+    /// The test program in the package's `tests`; the library's own tests if there is none.
     pub(super) file: Option<&'static str>,
     pub(super) name: &'static str,
 }
