@@ -30,7 +30,8 @@ impl ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (power, unit) = Self::unit(self.0);
+        // What would be shown as 1024.0 of a unit is one of the next.
+        let (power, unit) = Self::unit(self.0.saturating_add(self.0 / 20_480));
         match power.checked_sub(1).and_then(|at| UNITS.get(at)) {
             None => write!(f, "{} B", self.0),
             Some(name) => write!(f, "{:.1} {name}", self.0 as f64 / unit as f64),
@@ -77,6 +78,9 @@ mod tests {
         assert_eq!(shown(1023), "1023 B");
         assert_eq!(shown(1024), "1.0 KiB");
         assert_eq!(shown(3 << 29), "1.5 GiB");
+        assert_eq!(shown((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(shown((1 << 20) - 51), "1.0 MiB");
+        assert_eq!(shown((1 << 20) - 52), "1023.9 KiB");
         assert_eq!(shown(u64::MAX), "16.0 EiB");
         assert_eq!(ByteSize::at_least(1025).to_string(), "1.1 KiB");
         assert_eq!(ByteSize::at_least(6 << 20), ByteSize(6 << 20));

@@ -329,6 +329,23 @@ impl Store {
     /// Closes a store that this handle or one like it has created and takes it away again: its files and its log's are removed,
     /// block devices begin with what they held before. One that was opened is closed and stays.
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("a.isobath");
+    /// # use isobath::{Options, Store};
+    /// # let options = Options::new().pool_bytes(16 << 20);
+    /// let store = Store::create(&path, &options)?;
+    /// store.undo_creation()?;
+    /// assert!(!path.exists());
+    ///
+    /// Store::create(&path, &options)?.close()?;
+    /// Store::open(&path, &options)?.undo_creation()?;
+    /// assert!(path.exists());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::CloseInTask`], [`Error::Closed`].
