@@ -21,6 +21,7 @@ Examples:
   isobath load -s my.iso ndjson events.ndjson --key-field id
   printf 'a\\t1\\nb\\t2\\n' | isobath load -s my.iso --create lines")]
 #[command(mut_args(anywhere))]
+#[command(override_usage = "isobath load --store <PATH> [OPTIONS] <COMMAND>")]
 pub(crate) struct LoadArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -303,6 +304,7 @@ pub(crate) struct ImportArgs {
 
 #[derive(Debug, Args)]
 #[command(mut_args(anywhere))]
+#[command(override_usage = "isobath trees --store <PATH> [OPTIONS] <COMMAND>")]
 pub(crate) struct TreesArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,

@@ -160,7 +160,7 @@ pub(crate) struct TreeArgs {
 /// Whether a missing tree may be made.
 #[derive(Debug, Args)]
 pub(crate) struct NewTreeArgs {
-    /// Create the tree of --tree where the store has none of that name; `main`, and any tree of a new store, needs no such leave
+    /// Create the tree of --tree where the store has none of that name; `main`, and any tree of a new store, is created without this
     #[arg(long)]
     pub(crate) create_tree: bool,
 }

@@ -217,7 +217,7 @@ fn bad_records_stop_the_load_with_their_line_or_are_counted() {
             "--value-column",
             "v",
         ])
-        .fails(3, "line 3: it has 1 fields, no field 2");
+        .fails(3, "line 3: it has 1 field, no field 2");
     place.write("bad.ndjson", "{\"id\":1}\n{\"no\":1}\n");
     place
         .run(&[

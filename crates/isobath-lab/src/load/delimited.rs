@@ -7,7 +7,7 @@ use csv::ByteRecord;
 use isobath::Tree;
 use serde_json::{Map, Value};
 
-use super::{InputFile, Loaded, OnBad, Sink};
+use super::{InputFile, Loaded, OnBad, Sink, counted};
 use crate::{LabError, Monitor, Stage, Unit};
 
 /// A column, by name or by number.
@@ -178,8 +178,10 @@ fn record_of(
     value: Option<usize>,
 ) -> Result<(Vec<u8>, Vec<u8>), String> {
     let field = |at: usize| {
-        row.get(at)
-            .ok_or_else(|| format!("it has {} fields, no field {}", row.len(), at + 1))
+        row.get(at).ok_or_else(|| {
+            let fields = counted(row.len() as u64, "field");
+            format!("it has {fields}, no field {}", at + 1)
+        })
     };
     let key = field(key)?.to_vec();
     let value = match value {
