@@ -27,7 +27,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "words of the trade",
         &[
-            "bounds", "canary", "error", "page", "paths", "small", "sort", "sync", "terms",
+            "bounds", "canary", "error", "page", "paths", "small", "sort", "sync", "terms", "trace",
         ],
     ),
     ("room on the volume, tasks", &["pagestore", "sched"]),
@@ -60,7 +60,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "scan",
             "transaction",
             "tree",
+            "tree_stats",
+            "typed",
             "update",
+            "upkeep",
             "value",
         ],
     ),

@@ -184,6 +184,21 @@ pub trait Device: Send + Sync {
     /// `new_len` is not a multiple of 4096, or a failure of the system.
     fn grow(&self, new_len: u64) -> Result<(), VolumeError>;
 
+    /// Whether [`shrink`](Self::shrink) gives space back.
+    fn can_shrink(&self) -> bool {
+        false
+    }
+
+    /// Makes the volume `new_len` bytes long and gives the space behind that back; a larger length changes nothing, nor does
+    /// any where [`can_shrink`](Self::can_shrink) says no. Blocks. No I/O behind `new_len` may be under way.
+    ///
+    /// # Errors
+    /// [`VolumeError::ReadOnly`], [`VolumeError::BadOption`] when `new_len` is not a multiple of 4096, or a failure of the
+    /// system, after which the volume has the one length or the other when it is opened again.
+    fn shrink(&self, _new_len: u64) -> Result<(), VolumeError> {
+        Ok(())
+    }
+
     /// Bytes of the log device, which are addressed from [`LOG_OFFSET`] on; 0 where there is none.
     fn log_len(&self) -> u64 {
         0

@@ -169,6 +169,27 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
+    fn can_shrink(&self) -> bool {
+        true
+    }
+
+    fn shrink(&self, new_len: u64) -> Result<(), VolumeError> {
+        if !new_len.is_multiple_of(4096) {
+            return Err(VolumeError::BadOption {
+                option: "new_len",
+                must: "a multiple of 4096",
+                found: new_len,
+            });
+        }
+        let len = self.len();
+        if new_len < len {
+            self.len.store(new_len, Ordering::Release);
+            // What is there when the volume grows again is zeros.
+            self.discard(new_len, len - new_len);
+        }
+        Ok(())
+    }
+
     fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
         let wake = EventWake::new()
             .map_err(|e| VolumeError::Device(format!("cannot create an eventfd: {e}")))?;

@@ -105,6 +105,21 @@ impl Volume {
         self.0.grow(new_len)
     }
 
+    /// Whether [`shrink`](Self::shrink) gives space back: not on block devices.
+    pub fn can_shrink(&self) -> bool {
+        self.0.can_shrink()
+    }
+
+    /// Makes the volume `new_len` bytes long (a multiple of 4096) and gives the space behind that back to the file system.
+    /// A crash leaves the one length or the other, never labels that speak of more than there is. A larger length changes
+    /// nothing, nor does any where [`can_shrink`](Self::can_shrink) says no. Blocks; no I/O behind `new_len` may be under way.
+    ///
+    /// # Errors
+    /// [`VolumeError::ReadOnly`], [`VolumeError::BadOption`], or a failure of the system.
+    pub fn shrink(&self, new_len: u64) -> Result<(), VolumeError> {
+        self.0.shrink(new_len)
+    }
+
     /// Makes `path`, a file that does not exist yet or an empty block device, the log device of this volume, with `bytes`
     /// bytes at least (a multiple of 4096). Its bytes are addressed from [`LOG_OFFSET`](crate::LOG_OFFSET) on. Which
     /// volume it belongs to is not noted on it: that is for the caller to write and to verify. Call it before the

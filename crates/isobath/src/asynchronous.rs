@@ -2,6 +2,9 @@
 //!
 //! Each runs as a task of the store's workers and is done when its future is ready. Nothing here needs a
 //! particular runtime, and nothing blocks the polling thread.
+//!
+//! All of them are *cancellation-safe*: a future may be dropped at any point, as `select!` and timeouts do. What only reads is
+//! given up without a trace. What changes something goes on to its end as a task: it happens as a whole or not at all.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,7 +22,7 @@ use crate::{Error, Range, Record, Store, Transaction, TransactionOptions};
 const FETCHED_AT_ONCE: usize = 256;
 
 impl Tree {
-    /// [`Tree::get`] as a future. It may be dropped at any time.
+    /// [`Tree::get`] as a future. Cancellation-safe: it may be dropped at any time.
     pub fn get_async(&self, key: impl AsRef<[u8]>) -> OperationFuture<Option<Vec<u8>>> {
         self.key_future(key.as_ref().to_vec(), |tree, key| tree.get(key))
     }
@@ -32,12 +35,12 @@ impl Tree {
         self.future(move |tree| work(tree, &key))
     }
 
-    /// [`Tree::contains`] as a future. It may be dropped at any time.
+    /// [`Tree::contains`] as a future. Cancellation-safe: it may be dropped at any time.
     pub fn contains_async(&self, key: impl AsRef<[u8]>) -> OperationFuture<bool> {
         self.key_future(key.as_ref().to_vec(), |tree, key| tree.contains(key))
     }
 
-    /// [`Tree::get_many`] as a future. It may be dropped at any time.
+    /// [`Tree::get_many`] as a future. Cancellation-safe: it may be dropped at any time.
     pub fn get_many_async<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -46,8 +49,8 @@ impl Tree {
         self.future(move |tree| tree.get_many(&keys))
     }
 
-    /// [`Tree::insert`] as a future. The change goes on where the future is dropped: whether it came to
-    /// its end is known by reading.
+    /// [`Tree::insert`] as a future. Cancellation-safe: the change, which begins with this call and not with the first poll, goes
+    /// on where the future is dropped; it happens as a whole or not at all, and reading says which.
     pub fn insert_async(
         &self,
         key: impl AsRef<[u8]>,
@@ -58,18 +61,19 @@ impl Tree {
         self.future(move |tree| tree.insert(&key, &value))
     }
 
-    /// [`Tree::remove`] as a future. The change goes on where the future is dropped, as that of
+    /// [`Tree::remove`] as a future. Cancellation-safe: the change goes on where the future is dropped, as that of
     /// [`Tree::insert_async`].
     pub fn remove_async(&self, key: impl AsRef<[u8]>) -> OperationFuture<bool> {
         self.key_future(key.as_ref().to_vec(), |tree, key| tree.remove(key))
     }
 
-    /// [`Tree::range`] as a stream. It may be dropped at any time.
+    /// [`Tree::range`] as a stream. Cancellation-safe: it may be dropped at any time, and a future of its next record, too: the
+    /// record comes with the next one.
     pub fn range_async(&self, bounds: impl KeyRange) -> RangeStream {
         RangeStream::new(self.range(bounds))
     }
 
-    /// [`Tree::prefix`] as a stream. It may be dropped at any time.
+    /// [`Tree::prefix`] as a stream. Cancellation-safe, as [`Tree::range_async`].
     pub fn prefix_async(&self, prefix: impl AsRef<[u8]>) -> RangeStream {
         RangeStream::new(self.prefix(prefix))
     }
@@ -87,7 +91,8 @@ impl Tree {
 
 impl Store {
     /// [`Store::transact`] as a future: `work` runs in a task of a worker, where reading overlaps with other
-    /// tasks. The transaction goes on where the future is dropped: whether it committed is known by reading.
+    /// tasks. Cancellation-safe: the transaction, which begins with this call and not with the first poll, goes on where the future
+    /// is dropped; it commits as a whole or not at all, and reading says which.
     pub fn transact_async<T, E, W>(
         &self,
         options: TransactionOptions,

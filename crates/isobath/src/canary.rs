@@ -116,6 +116,8 @@ canaries! {
     KeepConfirmed,
     /// The cleaner installs an address over whichever is there.
     RelocateBlindly,
+    /// The volume is cut before the log and the superblocks let go of its tail.
+    CutVolumeEarly,
 }
 
 #[cfg(any(test, feature = "simulation"))]

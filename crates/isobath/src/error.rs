@@ -55,13 +55,14 @@ pub enum Error {
     TooManyPages,
     /// A transaction's writes take more room in the log than a transaction may have.
     #[error(
-        "the transaction would log {}; at most {} are possible with this log: split it, or bulk-load",
+        "the transaction would log {}; at most {} are possible: raise Options::transaction_bytes, or \
+         Options::log_bytes of a new store to 32 times as much; or split it, or bulk-load",
         two_sizes(*bytes, *limit).0, two_sizes(*bytes, *limit).1
     )]
     TransactionTooLarge {
         /// Bytes that its log record would have.
         bytes: u64,
-        /// Most bytes that it can have ([`crate::MAX_TRANSACTION_BYTES`], less with a small log).
+        /// Most bytes that it can have ([`crate::Options::transaction_bytes`], less with a small log).
         limit: u64,
     },
     /// More was logged than there was room for; an error of the engine's own accounting.
@@ -370,6 +371,20 @@ pub enum Error {
         "a store without a log cannot be backed up while it is open for writing: close it and open it for reading, or export it"
     )]
     BackupNeedsLog,
+    /// The store keeps no log ([`crate::Options::log_bytes`] 0), without which this cannot be done while it is open.
+    #[error(
+        "cannot {what} a store without a log while it is open: closing it writes the only checkpoint that it has"
+    )]
+    NeedsLog {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// Bytes in a [`TypedTree`](crate::TypedTree) are no key or value of its types.
+    #[error("a stored key or value is not of the type asked for: {what}")]
+    BadEncoding {
+        /// The type, or what it is part of.
+        what: &'static str,
+    },
     /// Another backup of the store is under way.
     #[error("another backup of this store is under way; one at a time")]
     BackupRunning,

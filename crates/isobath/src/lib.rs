@@ -190,10 +190,14 @@ mod store;
 mod sync;
 mod task;
 mod terms;
+mod trace;
 mod transaction;
 mod tree;
+mod tree_stats;
 mod txn;
+mod typed;
 mod update;
+mod upkeep;
 mod value;
 
 pub use asynchronous::RangeStream;
@@ -219,7 +223,7 @@ pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_
 pub use sim::{How, Place, Simulation, Stuck, Switch, Switches, Who};
 #[cfg(any(test, feature = "simulation"))]
 pub use small::Small;
-pub use stats::Stats;
+pub use stats::{Stat, StatKind, Stats};
 pub use store::{Progress, Store, TreeInfo};
 pub use task::{OperationFuture, TaskHandle, TaskPanic, sleep_until, yield_now};
 pub use transaction::{
@@ -227,7 +231,10 @@ pub use transaction::{
     TransactionWriter,
 };
 pub use tree::Tree;
+pub use tree_stats::TreeStats;
+pub use typed::{EncodeKey, Key, TypedRange, TypedTree, Value};
 pub use update::CompareAndSwapError;
+pub use upkeep::Compaction;
 pub use value::{ValueReader, ValueWriter};
 
 /// A key and its value.

@@ -15,7 +15,7 @@ use isobath_io::{Access, Backend, ByteSize, DirectMode, VolumeOptions};
 use crate::Error;
 use crate::buffer::FRAME_COST;
 use crate::engine::Config;
-use crate::log::{Durability, LEAST_AREA_BYTES};
+use crate::log::{Durability, LEAST_AREA_BYTES, Log, MAX_TRANSACTION_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
 use crate::pagestore::{LEAST_SEGMENT_BYTES, MAX_SEGMENT_BYTES};
 use memory::Memory;
@@ -34,8 +34,11 @@ const VERSION_SHARE: u64 = 16;
 /// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of it for data.
 const SEGMENT_BYTES: u32 = 2 << 20;
 const SEGMENTS_LEAST: u64 = 512;
-/// Address space of a task's stack; memory is used only as it is touched.
+/// Address space of a task's stack, which is also the least; memory is used only as it is touched.
 const STACK_BYTES: usize = 256 << 10;
+const MAX_STACK_BYTES: usize = 1 << 30;
+/// Least that a transaction may be limited to.
+const LEAST_TRANSACTION_BYTES: u64 = 64 << 10;
 /// Most bytes of a log.
 const MOST_LOG_BYTES: u64 = 1 << 40;
 /// Most workers that a store can have.
@@ -59,6 +62,8 @@ pub struct Options {
     pool_bytes: u64,
     workers: usize,
     tasks: usize,
+    stack_bytes: usize,
+    transaction_bytes: u64,
     depth: u32,
     /// By default as the volume's limit is.
     segment_bytes: Option<u32>,
@@ -117,6 +122,8 @@ impl Options {
             pool_bytes: Memory::there_is().bytes / 4,
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             tasks: 64,
+            stack_bytes: STACK_BYTES,
+            transaction_bytes: MAX_TRANSACTION_BYTES,
             depth: 64,
             segment_bytes: None,
             volume_limit: VolumeLimit::AsStored,
@@ -160,6 +167,25 @@ impl Options {
     #[must_use]
     pub fn tasks_per_worker(mut self, tasks: usize) -> Options {
         self.tasks = tasks;
+        self
+    }
+
+    /// Bytes of a task's stack, 256 KiB (the default) to 1 GiB: for work given to [`Store::spawn`](crate::Store::spawn) and
+    /// the closures of transactions that runs in tasks. A task that needs more ends the process, which says so. Stacks are
+    /// address space; memory is used as far as a task has touched its stack, and kept for the next task.
+    #[must_use]
+    pub fn task_stack_bytes(mut self, bytes: usize) -> Options {
+        self.stack_bytes = bytes;
+        self
+    }
+
+    /// Bytes that the changes of one transaction may have, 64 KiB to 16 MiB: keys and values, and 17 for each; values in
+    /// extents do not count. By default 4 MiB ([`MAX_TRANSACTION_BYTES`](crate::MAX_TRANSACTION_BYTES)). A transaction may also
+    /// take a 32nd of what the log may grow to: this option lets a log whose size was not given grow so far; where
+    /// [`Options::log_bytes`] was given, give it 32 times as much. More than the default takes four times as much memory.
+    #[must_use]
+    pub fn transaction_bytes(mut self, bytes: u64) -> Options {
+        self.transaction_bytes = bytes;
         self
     }
 
@@ -422,7 +448,13 @@ impl Options {
     /// Bytes of the log, whole pages.
     fn wanted_log_bytes(&self) -> u64 {
         self.log_bytes
-            .unwrap_or_else(|| (self.pool_bytes / 4).clamp(16 << 20, 1 << 30))
+            .unwrap_or_else(|| {
+                let usual = (self.pool_bytes / 4).clamp(16 << 20, 1 << 30);
+                match self.transaction_bytes > MAX_TRANSACTION_BYTES {
+                    true => usual.max(Log::bytes_for(self.transaction_bytes)),
+                    false => usual,
+                }
+            })
             .next_multiple_of(PAGE_SIZE as u64)
     }
 
@@ -538,6 +570,14 @@ impl Options {
                 ),
             ));
         }
+        if !(LEAST_TRANSACTION_BYTES..=TRANSACTION_LIMIT).contains(&self.transaction_bytes) {
+            let reason = format!("{LEAST_TRANSACTION_BYTES} to {TRANSACTION_LIMIT}");
+            return Err(bad("transaction_bytes", reason));
+        }
+        if !(STACK_BYTES..=MAX_STACK_BYTES).contains(&self.stack_bytes) {
+            let reason = format!("{STACK_BYTES} to {MAX_STACK_BYTES}");
+            return Err(bad("task_stack_bytes", reason));
+        }
         if self.log_path.is_some() && self.log_bytes == Some(0) {
             let reason = "a log of 0 bytes is none, and needs no path".to_owned();
             return Err(bad("log_path", reason));
@@ -547,7 +587,8 @@ impl Options {
             workers: self.workers,
             tasks: self.tasks.min(affordable as usize),
             depth: self.depth,
-            stack_bytes: STACK_BYTES,
+            stack_bytes: self.stack_bytes,
+            transaction_bytes: self.transaction_bytes,
             segment_bytes: segment,
             block_bytes: 0,
             fill_factor: self.fill_factor,

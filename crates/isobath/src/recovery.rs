@@ -19,6 +19,7 @@ use crate::runtime::{Job, Runtime};
 use crate::sched::block_on;
 use crate::sync::atomic::Ordering;
 use crate::task::TaskHandle;
+use crate::trace;
 
 /// Share of the pool, in bytes, that the changes may take which are applied
 /// together: one in this many. The longer that stretch of the log, the more
@@ -132,6 +133,7 @@ impl Plan {
         let Some(superblock) = self.superblock.as_ref().filter(|_| !self.is_empty()) else {
             return Ok(());
         };
+        let _span = trace::span!("recovery");
         let began = Instant::now();
         let engine = &runtime.engine;
         let volume = engine.volume()?;
@@ -184,6 +186,8 @@ impl Plan {
         Counters::add(&engine.counters.recovered_bytes, total / 2);
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Counters::add(&engine.counters.recovery_ns, took);
+        let ms = took / 1_000_000;
+        trace::tell!(info, "recovered from the log", bytes = total / 2, ms = ms);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 use crate::engine::{Engine, Local};
-use crate::sched::{Work, block_on};
+use crate::sched::{Work, block_on, overflow};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::task::{TaskHandle, TaskPanic};
@@ -153,6 +153,7 @@ impl Runtime {
                 Ok(local) => {
                     // Whoever starts the worker waits for this.
                     let _ = tell.send(Ok(()));
+                    let _watch = overflow::Watch::this_thread();
                     let ran = catch_unwind(AssertUnwindSafe(|| local.run()));
                     if let Err(payload) = ran {
                         engine.die(&TaskPanic::of(&*payload).message);

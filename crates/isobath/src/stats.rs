@@ -6,106 +6,160 @@ use crate::Error;
 use crate::engine::{Engine, publish};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters since the store was opened, and gauges of now. Sizes are bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What a number of [`Stats`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatKind {
+    /// Rises while the store is open, from 0.
+    Counter,
+    /// Rises and falls, or stays.
+    Gauge,
+}
+
+/// One number of [`Stats`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct Stat {
+    /// Its name, as in [`Stats`] and wherever statistics are shown.
+    pub name: &'static str,
+    /// What it says, in a sentence.
+    pub help: &'static str,
+    /// What it is.
+    pub kind: StatKind,
+    /// The number.
+    pub value: u64,
+}
+
+macro_rules! stats {
+    ($($(#[doc = $doc:literal])+ $name:ident: $kind:ident,)+) => {
+        /// Counters since the store was opened, and gauges of now. Sizes are bytes. Printed, it is one name and number per
+        /// line; [`Stats::to_openmetrics`] makes a page for Prometheus of it, with the same names.
+        #[derive(Debug, Clone, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+            /// Full segments by the share of them that is dead: bin i counts i·10% to (i+1)·10%.
+            pub segment_emptiness: [u64; 10],
+            /// Which I/O backend is in use, and what was refused.
+            pub backend: String,
+        }
+
+        impl Stats {
+            /// Every number, but for the histogram `segment_emptiness`.
+            pub fn numbers(&self) -> impl Iterator<Item = Stat> {
+                [$(Stat {
+                    name: stringify!($name),
+                    help: concat!($($doc),+).trim_ascii(),
+                    kind: StatKind::$kind,
+                    value: self.$name,
+                },)+]
+                .into_iter()
+            }
+
+            /// The number of this name, to be set.
+            fn number_mut(&mut self, name: &str) -> Option<&mut u64> {
+                match name {
+                    $(stringify!($name) => Some(&mut self.$name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+stats! {
     /// Frames of the buffer pool, 4 KiB each.
-    pub pool_frames: u64,
+    pool_frames: Gauge,
     /// Frames that were never used or are free now, as far as no worker holds them.
-    pub pool_free_frames: u64,
+    pool_free_frames: Gauge,
     /// Frames that are dirty or being written now.
-    pub dirty_pages: u64,
+    dirty_pages: Gauge,
     /// Pages read from the volume.
-    pub page_reads: u64,
+    page_reads: Counter,
     /// Pages written to the volume because they changed.
-    pub page_writes: u64,
+    page_writes: Counter,
     /// Pages and chunks that the cleaner moved.
-    pub relocations: u64,
+    relocations: Counter,
     /// Segments that the cleaner emptied.
-    pub segments_cleaned: u64,
+    segments_cleaned: Counter,
     /// Bytes read from the volume.
-    pub bytes_read: u64,
+    bytes_read: Counter,
     /// Bytes written to the volume, for whatever reason.
-    pub bytes_written: u64,
+    bytes_written: Counter,
     /// Bytes of keys and values that users inserted or removed.
-    pub user_bytes_written: u64,
+    user_bytes_written: Counter,
     /// Of `bytes_written`, those of chunks of large values.
-    pub value_bytes_written: u64,
+    value_bytes_written: Counter,
     /// Of `bytes_written`, those of segment summaries.
-    pub summary_bytes_written: u64,
+    summary_bytes_written: Counter,
     /// Of `bytes_written`, those of pages and chunks that the cleaner moved.
-    pub cleaning_bytes_written: u64,
+    cleaning_bytes_written: Counter,
     /// Of `bytes_written`, those of checkpoints.
-    pub checkpoint_bytes_written: u64,
+    checkpoint_bytes_written: Counter,
     /// Checkpoints written.
-    pub checkpoints: u64,
+    checkpoints: Counter,
     /// Bytes of log that opening had to apply; 0 after a clean close.
-    pub recovered_log_bytes: u64,
+    recovered_log_bytes: Gauge,
     /// Nanoseconds that this took.
-    pub recovery_ns: u64,
+    recovery_ns: Gauge,
     /// Pages that left the pool.
-    pub evictions: u64,
+    evictions: Counter,
     /// Segments of the volume.
-    pub segments: u64,
+    segments: Gauge,
     /// Segments that hold nothing.
-    pub free_segments: u64,
+    free_segments: Gauge,
     /// Bytes of one segment.
-    pub segment_bytes: u64,
-    /// Full segments by the share of them that is dead: bin i counts i·10% to (i+1)·10%.
-    pub segment_emptiness: [u64; 10],
+    segment_bytes: Gauge,
     /// Bytes on the volume of pages and chunks that are current.
-    pub live_bytes: u64,
+    live_bytes: Gauge,
     /// Bytes of all pages and chunks that exist, written yet or not.
-    pub allocated_bytes: u64,
+    allocated_bytes: Gauge,
     /// Bytes that they may take before the volume has to grow.
-    pub capacity_bytes: u64,
+    capacity_bytes: Gauge,
     /// Bytes of the volume.
-    pub volume_bytes: u64,
+    volume_bytes: Gauge,
     /// Page ids in use or free for reuse: 8 bytes of memory each.
-    pub page_ids: u64,
+    page_ids: Gauge,
     /// Commits that changed something, single operations included while a
     /// snapshot is open or the log is kept.
-    pub commits: u64,
+    commits: Counter,
     /// Commits that failed because of other transactions.
-    pub conflicts: u64,
+    conflicts: Counter,
     /// Snapshots and transactions that are open now.
-    pub open_snapshots: u64,
+    open_snapshots: Gauge,
     /// Old values that they may still read.
-    pub versions: u64,
+    versions: Gauge,
     /// Bytes that those take.
-    pub version_bytes: u64,
+    version_bytes: Gauge,
     /// Bytes that they may take before the oldest snapshots fail.
-    pub version_bytes_limit: u64,
+    version_bytes_limit: Gauge,
     /// Snapshots and transactions that failed for that reason.
-    pub snapshots_expelled: u64,
+    snapshots_expelled: Counter,
     /// Times that a change or a write waited for other writes or for cleaning.
-    pub stalls: u64,
+    stalls: Counter,
     /// Nanoseconds of all those waits together.
-    pub stall_ns: u64,
+    stall_ns: Counter,
     /// Nanoseconds of the longest one.
-    pub stall_ns_max: u64,
+    stall_ns_max: Gauge,
     /// Bytes of records and stamps that were logged; 0 without a log.
-    pub log_bytes: u64,
+    log_bytes: Counter,
     /// Bytes of the log that were written, in whole blocks of 4 KiB; part of `bytes_written`
     /// where the log lies on the store's own volume.
-    pub log_bytes_written: u64,
+    log_bytes_written: Counter,
     /// Commits that were logged; divided by `log_flushes`, the commits that share a flush.
-    pub log_commits: u64,
+    log_commits: Counter,
     /// Durable writes of the log.
-    pub log_flushes: u64,
+    log_flushes: Counter,
     /// Nanoseconds of all of them together, each from its submission to its completion.
-    pub log_flush_ns: u64,
+    log_flush_ns: Counter,
     /// Nanoseconds of the longest one.
-    pub log_flush_ns_max: u64,
+    log_flush_ns_max: Gauge,
     /// Damaged pages that the cleaner came upon and left in place.
-    pub damaged_pages: u64,
+    damaged_pages: Counter,
     /// Segments whose summary the cleaner could not read, and rebuilt.
-    pub unreadable_summaries: u64,
+    unreadable_summaries: Counter,
     /// Worker threads.
-    pub workers: u64,
-    /// Which I/O backend is in use, and what was refused.
-    pub backend: String,
+    workers: Gauge,
 }
 
 impl Stats {
@@ -170,63 +224,13 @@ impl Stats {
 }
 
 impl Stats {
-    /// Every number by its name, but for the histogram.
-    fn numbers(&mut self) -> [(&'static str, &mut u64); 36] {
-        [
-            ("pool_frames", &mut self.pool_frames),
-            ("pool_free_frames", &mut self.pool_free_frames),
-            ("dirty_pages", &mut self.dirty_pages),
-            ("page_reads", &mut self.page_reads),
-            ("page_writes", &mut self.page_writes),
-            ("relocations", &mut self.relocations),
-            ("segments_cleaned", &mut self.segments_cleaned),
-            ("bytes_read", &mut self.bytes_read),
-            ("bytes_written", &mut self.bytes_written),
-            ("user_bytes_written", &mut self.user_bytes_written),
-            ("value_bytes_written", &mut self.value_bytes_written),
-            ("summary_bytes_written", &mut self.summary_bytes_written),
-            ("cleaning_bytes_written", &mut self.cleaning_bytes_written),
-            (
-                "checkpoint_bytes_written",
-                &mut self.checkpoint_bytes_written,
-            ),
-            ("checkpoints", &mut self.checkpoints),
-            ("evictions", &mut self.evictions),
-            ("segments", &mut self.segments),
-            ("free_segments", &mut self.free_segments),
-            ("segment_bytes", &mut self.segment_bytes),
-            ("live_bytes", &mut self.live_bytes),
-            ("allocated_bytes", &mut self.allocated_bytes),
-            ("capacity_bytes", &mut self.capacity_bytes),
-            ("volume_bytes", &mut self.volume_bytes),
-            ("page_ids", &mut self.page_ids),
-            ("stalls", &mut self.stalls),
-            ("stall_ns", &mut self.stall_ns),
-            ("stall_ns_max", &mut self.stall_ns_max),
-            ("log_bytes", &mut self.log_bytes),
-            ("log_bytes_written", &mut self.log_bytes_written),
-            ("log_commits", &mut self.log_commits),
-            ("log_flushes", &mut self.log_flushes),
-            ("log_flush_ns", &mut self.log_flush_ns),
-            ("log_flush_ns_max", &mut self.log_flush_ns_max),
-            ("damaged_pages", &mut self.damaged_pages),
-            ("unreadable_summaries", &mut self.unreadable_summaries),
-            ("workers", &mut self.workers),
-        ]
-    }
-
     /// One name and value per line.
     pub(crate) fn to_text(engine: &Engine) -> String {
-        let mut stats = Stats::of(engine);
-        let histogram = stats.segment_emptiness;
-        let mut text = format!("{FORMAT}\npid {}\n", std::process::id());
-        for (name, value) in stats.numbers() {
-            text += &format!("{name} {value}\n");
-        }
-        for (bin, value) in histogram.iter().enumerate() {
-            text += &format!("segment_emptiness.{bin} {value}\n");
-        }
-        text + &format!("backend {}\n", stats.backend)
+        format!(
+            "{FORMAT}\npid {}\n{}",
+            std::process::id(),
+            Stats::of(engine)
+        )
     }
 
     /// What `to_text` wrote, and the process that wrote it. Unknown names are left out, missing ones are 0.
@@ -249,7 +253,7 @@ impl Stats {
                 *stats
                     .segment_emptiness
                     .get_mut(bin.parse::<usize>().ok()?)? = value;
-            } else if let Some((_, number)) = stats.numbers().into_iter().find(|n| n.0 == name) {
+            } else if let Some(number) = stats.number_mut(name) {
                 *number = value;
             }
         }
@@ -280,6 +284,95 @@ impl Stats {
     }
 }
 
+impl std::fmt::Display for Stats {
+    /// One name and number per line.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for number in self.numbers() {
+            writeln!(f, "{} {}", number.name, number.value)?;
+        }
+        for (bin, segments) in self.segment_emptiness.iter().enumerate() {
+            writeln!(f, "segment_emptiness.{bin} {segments}")?;
+        }
+        writeln!(f, "backend {}", self.backend)
+    }
+}
+
+impl Stats {
+    /// All numbers as a text of the OpenMetrics format, which Prometheus and others read: the number `x` is the metric
+    /// `isobath_x` (of a counter, the sample `isobath_x_total`). Every sample gets `labels`, such as the store's name;
+    /// their names have letters, digits and underscores only.
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// let page = store.stats().to_openmetrics(&[("store", "fruit")]);
+    /// assert!(page.contains("isobath_page_writes_total{store=\"fruit\"} "));
+    /// assert!(page.ends_with("# EOF\n"));
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    #[must_use]
+    pub fn to_openmetrics(&self, labels: &[(&str, &str)]) -> String {
+        let mut page = String::new();
+        for number in self.numbers() {
+            let Stat { name, value, .. } = number;
+            let (kind, suffix) = match number.kind {
+                StatKind::Counter => ("counter", "_total"),
+                StatKind::Gauge => ("gauge", ""),
+            };
+            head(&mut page, name, kind, number.help);
+            page += &format!("isobath_{name}{suffix}{} {value}\n", braces(labels, &[]));
+        }
+        let name = "segment_emptiness";
+        let help = "Full segments by the share of them that is dead, from this share on.";
+        head(&mut page, name, "gauge", help);
+        for (bin, segments) in self.segment_emptiness.iter().enumerate() {
+            let from = format!("0.{bin}");
+            let labels = braces(labels, &[("from", &from)]);
+            page += &format!("isobath_{name}{labels} {segments}\n");
+        }
+        let help = "Which I/O backend is in use, and what was refused.";
+        head(&mut page, "backend", "info", help);
+        let labels = braces(labels, &[("backend", &self.backend)]);
+        page + &format!("isobath_backend_info{labels} 1\n# EOF\n")
+    }
+}
+
+/// What precedes the samples of a metric.
+fn head(page: &mut String, name: &str, kind: &str, help: &str) {
+    *page += &format!("# TYPE isobath_{name} {kind}\n");
+    // A unit has to be the end of the name.
+    for unit in ["bytes", "ns"] {
+        if name
+            .strip_suffix(unit)
+            .is_some_and(|rest| rest.ends_with('_'))
+        {
+            *page += &format!("# UNIT isobath_{name} {unit}\n");
+        }
+    }
+    *page += &format!("# HELP isobath_{name} {}\n", escaped(help));
+}
+
+/// Labels in braces; nothing where there are none.
+fn braces(labels: &[(&str, &str)], more: &[(&str, &str)]) -> String {
+    let all: Vec<String> = labels
+        .iter()
+        .chain(more)
+        .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+        .collect();
+    match all.is_empty() {
+        true => String::new(),
+        false => format!("{{{}}}", all.join(",")),
+    }
+}
+
+/// Text as it may stand in a label or a help line.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
 /// The first line of published statistics.
 const FORMAT: &str = "isobath statistics 1";
 
@@ -303,23 +396,108 @@ fn backend(volume: &isobath_io::Volume) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn published_text_reads_back_with_every_number() {
+    /// Statistics of which every number differs.
+    fn sample() -> Stats {
         let mut stats = Stats {
             segment_emptiness: [3; 10],
-            backend: "pread, O_DIRECT; a note".into(),
+            backend: "pread, O_DIRECT; a \"note\"".into(),
             ..Stats::default()
         };
-        let mut text = format!("{FORMAT}\npid 7\nunknown 5\n");
-        for (at, (name, value)) in stats.numbers().into_iter().enumerate() {
-            *value = at as u64 + 1;
-            text += &format!("{name} {value}\n");
+        let names: Vec<&str> = stats.numbers().map(|number| number.name).collect();
+        for (at, name) in names.iter().enumerate() {
+            *stats.number_mut(name).unwrap() = at as u64 + 1;
         }
-        (0..10).for_each(|bin| text += &format!("segment_emptiness.{bin} 3\n"));
-        text += &format!("backend {}\n", stats.backend);
+        stats
+    }
+
+    #[test]
+    fn published_text_reads_back_with_every_number() {
+        let stats = sample();
+        let text = format!("{FORMAT}\npid 7\nunknown 5\n{stats}");
         assert_eq!(Stats::from_text(&text), Some((stats, 7)));
         assert_eq!(Stats::from_text("isobath statistics 9\npid 7\n"), None);
         assert_eq!(Stats::from_text(&text.replace("pid 7\n", "")), None);
         assert_eq!(Stats::from_text(&text[..20]), None);
+    }
+
+    /// Name and value of every sample of a page, its suffix removed. Fails where the page breaks a rule of the format.
+    fn samples(page: &str) -> Vec<(String, u64)> {
+        let mut found = Vec::new();
+        let mut family = (String::new(), String::new());
+        let body = page.strip_suffix("# EOF\n").expect("the end is marked");
+        let mut families = std::collections::HashSet::new();
+        for line in body.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert!(families.insert(name.to_owned()), "{name} twice");
+                family = (name.to_owned(), kind.to_owned());
+                continue;
+            }
+            if let Some(rest) = line.strip_prefix("# UNIT ") {
+                let (name, unit) = rest.split_once(' ').unwrap();
+                assert_eq!(name, family.0);
+                assert!(name.ends_with(&format!("_{unit}")), "{line}");
+                continue;
+            }
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let help = rest.strip_prefix(&family.0).unwrap();
+                assert!(help.len() > 10 && help.starts_with(' '), "{line}");
+                continue;
+            }
+            let (sample, value) = line.rsplit_once(' ').unwrap();
+            let (name, labels) = sample.split_once('{').unwrap_or((sample, "}"));
+            assert!(labels.ends_with('}'), "{line}");
+            let suffix = match family.1.as_str() {
+                "counter" => "_total",
+                "info" => "_info",
+                _ => "",
+            };
+            assert_eq!(name, format!("{}{suffix}", family.0), "{line}");
+            let short = family.0.strip_prefix("isobath_").unwrap();
+            let allowed = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(short.chars().all(allowed), "{line}");
+            found.push((short.to_owned(), value.parse().unwrap()));
+        }
+        found
+    }
+
+    #[test]
+    fn all_texts_have_the_same_names_and_numbers() {
+        let stats = sample();
+        let named: Vec<(String, u64)> = stats
+            .numbers()
+            .map(|number| (number.name.to_owned(), number.value))
+            .collect();
+        let printed: Vec<(String, u64)> = stats
+            .to_string()
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+            .filter(|(name, _)| !name.contains('.'))
+            .collect();
+        assert_eq!(printed, named);
+        for labels in [&[][..], &[("store", "a\\b\"c\nd")]] {
+            let page = stats.to_openmetrics(labels);
+            let mut found = samples(&page);
+            assert_eq!(found.pop(), Some(("backend".into(), 1)));
+            let bins = found.split_off(found.len() - 10);
+            assert!(
+                bins.iter()
+                    .all(|bin| *bin == ("segment_emptiness".into(), 3))
+            );
+            assert_eq!(found, named);
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn serialized_statistics_have_the_same_names() {
+        let stats = sample();
+        let value = serde_json::to_value(&stats).unwrap();
+        let object = value.as_object().unwrap();
+        for number in stats.numbers() {
+            assert_eq!(object[number.name], number.value);
+        }
+        assert_eq!(object.len(), stats.numbers().count() + 2);
     }
 }

@@ -18,7 +18,7 @@ use crate::sync::Mutex;
 use crate::task::TaskHandle;
 use crate::transaction::{Snapshot, Transaction, TransactionOptions};
 use crate::tree::{Tree, TreeState};
-use crate::{Error, Options, WriteBatch, catalog, extent};
+use crate::{Error, Options, WriteBatch, catalog, extent, trace};
 
 /// Progress of long work: how much is done of how much, in the unit that the
 /// work documents. The total may grow.
@@ -232,6 +232,7 @@ impl Store {
         paths: Vec<PathBuf>,
         options: &Options,
     ) -> Result<Store, Error> {
+        let _span = trace::span!("open");
         let mut config = options.config()?;
         let mut superblock = engine::read_superblock(&volume, &paths)?;
         let given = options.given_log_path();
@@ -242,7 +243,10 @@ impl Store {
             engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
         opened.plan.listener = options.on_recovery.0.clone();
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
-        Store::opened(runtime, opened.plan, paths)
+        let store = Store::opened(runtime, opened.plan, paths)?;
+        let segments = store.0.runtime.engine.space.lock().segments();
+        trace::tell!(info, "the store is open", segments = segments);
+        Ok(store)
     }
 
     /// The new store of an engine whose workers run.
@@ -614,6 +618,15 @@ impl Store {
     /// Runs `work` as a task on some worker: operations on the store's trees
     /// inside it overlap their I/O with other tasks. Waits while very much work
     /// is queued already.
+    ///
+    /// A task yields to others of its thread wherever it waits: in operations of the store that read, write or commit,
+    /// in [`yield_now`](crate::yield_now) and the like. So `work` must not
+    ///
+    /// - hold a lock that other tasks take (`std::sync::Mutex`, a `RefCell` in thread-local storage) across such a call: another
+    ///   task of the same thread that wants it blocks the thread, and with it the task that has it. Take the lock, copy
+    ///   what is needed, release it, then call the store.
+    /// - block the thread for long: sleeping, network, channels. That work belongs to threads of the application.
+    /// - need more stack than [`Options::task_stack_bytes`](crate::Options::task_stack_bytes): the process ends, and says so.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueHint};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use super::{CreateArgs, NewTreeArgs, Size, StoreArgs, TreeArgs};
 
@@ -220,10 +220,17 @@ the longest stall since the store was opened.
 Examples:
   isobath stats -s my.iso
   isobath stats -s my.iso --watch
-  isobath stats -s my.iso --watch --every 10s --json >> my-stats.ndjson")]
+  isobath stats -s my.iso --watch --every 10s --json >> my-stats.ndjson
+  isobath stats -s my.iso --format openmetrics -o /var/lib/node_exporter/my.prom")]
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
+    /// Another form than a table; for JSON see --json
+    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["watch", "json"])]
+    pub(crate) format: Option<StatsFormat>,
+    /// Write to a file, which is replaced at once, instead of standard output
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "format")]
+    pub(crate) output: Option<PathBuf>,
     /// Follow a store that is in use
     #[arg(long)]
     pub(crate) watch: bool,
@@ -233,6 +240,26 @@ pub(crate) struct StatsArgs {
     /// Stop after this many intervals [default: when the store is closed]
     #[arg(long, value_name = "N", requires = "watch")]
     pub(crate) count: Option<u64>,
+}
+
+/// How statistics are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatsFormat {
+    /// A page for Prometheus and its kin
+    Openmetrics,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Packs what is stored towards the beginning of the files and cuts off what is \
+behind it. Files keep 32 segments at least, and what the records take with a \
+fifth beside it. A crash leaves every record as it was.
+
+Example:
+  isobath compact -s my.iso")]
+pub(crate) struct CompactArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -308,6 +335,9 @@ pub(crate) struct ImportArgs {
 pub(crate) struct TreesArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
+    /// List with what each tree holds; from some of its pages where it is large (`~`)
+    #[arg(long)]
+    pub(crate) stats: bool,
     #[command(subcommand)]
     pub(crate) verb: TreesVerb,
 }

@@ -17,8 +17,8 @@ pub(crate) use bench::{
     BenchArgs, BenchVerb, CallFrom, Durable, EngineName, LookupArgs, QuickstartArgs,
 };
 pub(crate) use data::{
-    CheckArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, LoadArgs, LoadFrom, PutArgs,
-    RecordFile, RecoverArgs, ScanArgs, StatsArgs, TreesArgs, TreesVerb,
+    CheckArgs, CompactArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, LoadArgs, LoadFrom,
+    PutArgs, RecordFile, RecoverArgs, ScanArgs, StatsArgs, StatsFormat, TreesArgs, TreesVerb,
 };
 pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
 pub(crate) use raw::{BackendName, ModelName, RawArgs};
@@ -96,6 +96,8 @@ pub(crate) enum Verb {
     Check(CheckArgs),
     /// Complete a store that was not closed: what a killed process has left
     Recover(RecoverArgs),
+    /// Give the file space back that removed records have left
+    Compact(CompactArgs),
     /// Write trees to a file that any version can import
     Export(ExportArgs),
     /// Read an export file into a store

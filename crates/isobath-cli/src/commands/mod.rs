@@ -1,6 +1,7 @@
 //! One function per verb.
 
 mod backup;
+mod compact;
 mod data;
 mod drive;
 mod load;
@@ -9,6 +10,7 @@ mod probe;
 mod raw;
 mod scan;
 mod sim;
+mod stats;
 mod store;
 mod watch;
 mod whole;
@@ -33,9 +35,10 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Scan(args) => scan::scan(&args, &mut out)?,
         Verb::Trees(args) => whole::trees(&args, &mut out)?,
         Verb::Stats(args) if args.watch => watch::watch(&args, global, &mut out)?,
-        Verb::Stats(args) => whole::stats(&args, &mut out)?,
+        Verb::Stats(args) => stats::stats(&args, &mut out)?,
         Verb::Check(args) => is_whole = whole::check(&args, global, &mut out)?,
         Verb::Recover(args) => whole::recover(&args, &mut out)?,
+        Verb::Compact(args) => compact::compact(&args, &mut out)?,
         Verb::Export(args) => whole::export(&args, global, &mut out)?,
         Verb::Import(args) => whole::import(&args, global, &mut out)?,
         Verb::Backup(args) => backup::backup(&args, global, &mut out)?,

@@ -1,17 +1,16 @@
-//! Verbs over a whole store: trees, stats, check, export, import.
+//! Verbs over a whole store: trees, check, export, import.
 
 use std::path::Path;
 use std::time::Instant;
 
-use isobath::Stats;
+use isobath::{Store, TreeInfo};
 use isobath_lab::export::{ExportPlan, ImportFile, Transferred};
 use isobath_lab::{LabError, Unit, escape};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::store::{self, LARGE_POOL, SMALL_POOL};
-use super::watch::{Causes, fill};
 use crate::args::{
-    CheckArgs, ExportArgs, GlobalArgs, ImportArgs, RecoverArgs, StatsArgs, TreesArgs, TreesVerb,
+    CheckArgs, ExportArgs, GlobalArgs, ImportArgs, RecoverArgs, TreesArgs, TreesVerb,
 };
 use crate::failure::Failure;
 use crate::output::{Output, count, counted, problems_found, size};
@@ -22,6 +21,10 @@ pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
         TreesVerb::List => {
             let store = store::read(&args.store, SMALL_POOL)?;
             let trees = store.trees()?;
+            if args.stats {
+                tree_stats(&store, &trees, out)?;
+                return Ok(store.close()?);
+            }
             store.close()?;
             if out.json() {
                 for tree in &trees {
@@ -48,164 +51,55 @@ pub(crate) fn trees(args: &TreesArgs, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
+/// What each tree holds.
+fn tree_stats(store: &Store, trees: &[TreeInfo], out: &mut Output) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for tree in trees {
+        let stats = store.tree(&tree.name)?.stats()?;
+        if out.json() {
+            out.document(&json!({
+                "name": tree.name,
+                "id": tree.id,
+                "is_exact": stats.is_exact,
+                "levels": stats.levels,
+                "leaf_pages": stats.leaf_pages,
+                "inner_pages": stats.inner_pages,
+                "records": stats.records,
+                "key_bytes": stats.key_bytes,
+                "value_bytes": stats.value_bytes,
+                "large_values": stats.large_values,
+                "large_value_bytes": stats.large_value_bytes,
+                "bytes": stats.bytes,
+                "leaf_fill": stats.leaf_fill,
+            }))?;
+            continue;
+        }
+        let about = if stats.is_exact { "" } else { "~" };
+        rows.push(vec![
+            escape(tree.name.as_bytes()),
+            format!("{about}{}", count(stats.records)),
+            format!("{about}{}", size(stats.bytes)),
+            count(stats.leaf_pages + stats.inner_pages),
+            stats.levels.to_string(),
+            format!("{:.0}%", 100.0 * stats.leaf_fill),
+            count(stats.large_values),
+        ]);
+    }
+    if out.json() {
+        return Ok(());
+    }
+    let header = [
+        "tree", "records", "bytes", "pages", "levels", "fill", "large",
+    ];
+    out.table(&header, &rows, true)
+}
+
 fn changed(what: &str, name: &str, out: &mut Output) -> Result<(), Failure> {
     if out.json() {
         out.document(&json!({ what: name }))
     } else {
         out.line(&format!("{what} tree `{}`", escape(name.as_bytes())))
     }
-}
-
-/// The statistics of a store, and how many trees it has where it could be opened.
-fn read_stats(args: &StatsArgs) -> Result<(Stats, Option<u64>), Failure> {
-    // Whoever has it open for writing has published what happens to it.
-    let published = args
-        .store
-        .store
-        .first()
-        .map(|path| Stats::of_store_in_use(path));
-    if let Some(Ok(stats)) = published {
-        return Ok((stats, None));
-    }
-    let store = store::read(&args.store, SMALL_POOL)?;
-    let stats = store.stats();
-    let trees = store.trees()?.len() as u64;
-    store.close()?;
-    Ok((stats, Some(trees)))
-}
-
-pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
-    let (stats, trees) = read_stats(args)?;
-    let amplification = Causes::of(&stats).amplification(stats.user_bytes_written);
-    if out.json() {
-        let mut object = Map::new();
-        object.insert("trees".into(), trees.into());
-        for (name, value, _) in numbers(&stats) {
-            object.insert(name.into(), value.into());
-        }
-        object.insert("fill_ratio".into(), fill(&stats).into());
-        object.insert("wa_a_ratio".into(), amplification.map(|wa| wa.0).into());
-        for (cause, bytes) in Causes::of(&stats).0 {
-            object.insert(format!("{cause}_bytes_written"), bytes.into());
-        }
-        object.insert(
-            "segment_emptiness".into(),
-            stats.segment_emptiness.to_vec().into(),
-        );
-        object.insert("backend".into(), stats.backend.into());
-        return out.document(&Value::Object(object));
-    }
-    let mut rows = Vec::new();
-    if let Some(trees) = trees {
-        rows.push(vec!["trees".to_owned(), count(trees), String::new()]);
-    }
-    for (name, value, meaning) in numbers(&stats) {
-        let shown = if name.contains("bytes") {
-            size(value)
-        } else {
-            count(value)
-        };
-        rows.push(vec![name.to_owned(), shown, meaning.to_owned()]);
-    }
-    let percent = format!("{:.1}%", 100.0 * fill(&stats));
-    rows.push(vec![
-        "fill".into(),
-        percent,
-        "live bytes over all segments".into(),
-    ]);
-    let bins: Vec<String> = stats.segment_emptiness.iter().map(u64::to_string).collect();
-    rows.push(vec![
-        "segment_emptiness".into(),
-        bins.join(" "),
-        "full segments by tenths of them that are dead".into(),
-    ]);
-    if let Some((total, parts)) = amplification {
-        let parts: Vec<String> = Causes::of(&stats)
-            .0
-            .iter()
-            .zip(parts)
-            .map(|(cause, part)| format!("{} {part:.2}", cause.0))
-            .collect();
-        rows.push(vec!["WA-A".into(), format!("{total:.2}"), parts.join(", ")]);
-    }
-    let longest = format!("{:.1} ms", stats.stall_ns_max as f64 / 1e6);
-    rows.push(vec![
-        "longest stall".into(),
-        longest,
-        "since it was opened".into(),
-    ]);
-    rows.push(vec!["backend".into(), stats.backend, String::new()]);
-    out.table(&[], &rows, false)
-}
-
-/// Name, value and meaning of every number in the statistics.
-fn numbers(s: &Stats) -> [(&'static str, u64, &'static str); 24] {
-    [
-        ("volume_bytes", s.volume_bytes, "size of the store's files"),
-        (
-            "live_bytes",
-            s.live_bytes,
-            "current pages and value chunks on the volume",
-        ),
-        (
-            "allocated_bytes",
-            s.allocated_bytes,
-            "all that exist, written yet or not",
-        ),
-        (
-            "capacity_bytes",
-            s.capacity_bytes,
-            "what they may take before the volume grows",
-        ),
-        ("segments", s.segments, "units of allocation and cleaning"),
-        ("free_segments", s.free_segments, "of these, empty"),
-        ("segment_bytes", s.segment_bytes, "size of one"),
-        (
-            "page_ids",
-            s.page_ids,
-            "in use or free; 8 bytes of memory each",
-        ),
-        (
-            "damaged_pages",
-            s.damaged_pages,
-            "that the cleaner came upon",
-        ),
-        (
-            "unreadable_summaries",
-            s.unreadable_summaries,
-            "of segments; rebuilt by the cleaner",
-        ),
-        (
-            "pool_frames",
-            s.pool_frames,
-            "4 KiB frames of the buffer pool",
-        ),
-        ("pool_free_frames", s.pool_free_frames, "of these, unused"),
-        ("dirty_pages", s.dirty_pages, "changed and not yet written"),
-        ("workers", s.workers, "worker threads"),
-        ("page_reads", s.page_reads, "since it was opened"),
-        ("page_writes", s.page_writes, "since it was opened"),
-        ("bytes_read", s.bytes_read, "since it was opened"),
-        ("bytes_written", s.bytes_written, "since it was opened"),
-        (
-            "user_bytes_written",
-            s.user_bytes_written,
-            "keys and values, since it was opened",
-        ),
-        (
-            "cleaning_bytes_written",
-            s.cleaning_bytes_written,
-            "moved by the cleaner",
-        ),
-        (
-            "relocations",
-            s.relocations,
-            "pages and chunks that it moved",
-        ),
-        ("segments_cleaned", s.segments_cleaned, "that it emptied"),
-        ("evictions", s.evictions, "pages that left the pool"),
-        ("stalls", s.stalls, "waits for writes or for cleaning"),
-    ]
 }
 
 /// Answers whether the store is sound.

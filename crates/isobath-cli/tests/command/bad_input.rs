@@ -18,6 +18,7 @@ const OPENERS: &[&[&str]] = &[
     &["scan", "-s", "x.iso"],
     &["stats", "-s", "x.iso"],
     &["check", "-s", "x.iso"],
+    &["compact", "-s", "x.iso"],
     &["trees", "-s", "x.iso", "list"],
     &["trees", "-s", "x.iso", "drop", "t"],
     &["export", "-s", "x.iso", "out"],

@@ -234,6 +234,85 @@ fn stats_have_numbers() {
 }
 
 #[test]
+fn statistics_have_the_same_names_in_every_form() {
+    let place = Place::new();
+    place.store(&[("a", "1")]);
+    let json = &place.run(&["stats", "-s", "s.iso", "--json"]).ok().json()[0];
+    let table = place.run(&["stats", "-s", "s.iso"]).ok();
+    let format = ["stats", "-s", "s.iso", "--format", "openmetrics"];
+    let page = place.run(&format).ok();
+    for number in isobath::Stats::default().numbers() {
+        let name = number.name;
+        assert!(json[name].is_u64(), "{name}: {json}");
+        assert!(table.text().contains(name), "{name}");
+        let sample = format!("\nisobath_{name}{{store=\"s.iso\"}} ");
+        let counter = format!("\nisobath_{name}_total{{store=\"s.iso\"}} ");
+        let samples = page.text();
+        assert!(
+            samples.contains(&sample) != samples.contains(&counter),
+            "{name}"
+        );
+    }
+    assert!(page.text().ends_with("# EOF\n"));
+    place
+        .run(&[&format[..], &["-o", "numbers.prom"]].concat())
+        .ok();
+    let file = std::fs::read_to_string(place.path("numbers.prom")).unwrap();
+    assert!(file.ends_with("# EOF\n") && file.lines().count() == page.text().lines().count());
+}
+
+#[test]
+fn trees_are_listed_with_what_they_hold() {
+    let place = Place::new();
+    place.store(&[("a", "1"), ("b", "22")]);
+    let list = ["trees", "-s", "s.iso", "--stats", "list"];
+    let text = place.run(&list).ok();
+    assert!(text.text().contains("main") && text.text().contains("records"));
+    let json = &place.run(&[&list[..], &["--json"]].concat()).ok().json()[0];
+    assert_eq!(
+        (&json["records"], &json["value_bytes"]),
+        (&2.into(), &3.into())
+    );
+    assert_eq!(json["is_exact"], true);
+}
+
+#[test]
+fn compacting_gives_the_space_of_removed_records_back() {
+    let place = Place::new();
+    let lines: String = (0..150_000)
+        .map(|n| format!("key{n:08}\t{n:0400}\n"))
+        .collect();
+    place
+        .feed(
+            &["load", "-s", "s.iso", "--create", "lines"],
+            lines.as_bytes(),
+        )
+        .ok();
+    place
+        .run(&["put", "-s", "s.iso", "-t", "other", "k", "v"])
+        .ok();
+    let length = || std::fs::metadata(place.path("s.iso")).unwrap().len();
+    place.run(&["trees", "-s", "s.iso", "drop", "main"]).ok();
+    let before = length();
+    let gained = &place.run(&["compact", "-s", "s.iso", "--json"]).ok().json()[0];
+    let after = length();
+    assert_eq!(
+        gained["bytes_before"].as_u64().unwrap() - gained["bytes_after"].as_u64().unwrap(),
+        before - after
+    );
+    assert!(after < before * 3 / 4, "{before} {after}");
+    let again = place.run(&["compact", "-s", "s.iso"]).ok();
+    assert!(
+        again.text().contains("nothing to give back"),
+        "{}",
+        again.text()
+    );
+    place.run(&["check", "-s", "s.iso"]).ok();
+    let found = place.run(&["get", "-s", "s.iso", "-t", "other", "k"]).ok();
+    assert_eq!(found.text(), "v\n");
+}
+
+#[test]
 fn check_passes_a_sound_store_and_names_a_damaged_page() {
     let place = Place::new();
     let lines: String = (0..20_000)

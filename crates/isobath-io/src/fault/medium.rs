@@ -89,6 +89,15 @@ impl Medium {
         self.data.grow(bytes);
     }
 
+    /// What lies behind `bytes` bytes is gone, power loss or not.
+    pub(super) fn shrink(&mut self, bytes: u64) {
+        let pages = bytes.div_ceil(PAGE);
+        self.data.visible.truncate(pages as usize);
+        self.data.durable.truncate(pages as usize);
+        self.volatile
+            .retain(|page, _| is_log(*page) || *page < pages);
+    }
+
     pub(super) fn grow_log(&mut self, bytes: u64) {
         self.log.grow(bytes);
     }

@@ -232,6 +232,27 @@ impl Device for FaultDevice {
         Ok(())
     }
 
+    fn can_shrink(&self) -> bool {
+        true
+    }
+
+    fn shrink(&self, new_len: u64) -> Result<(), VolumeError> {
+        if !new_len.is_multiple_of(PAGE) {
+            return Err(VolumeError::BadOption {
+                option: "new_len",
+                must: "a multiple of 4096",
+                found: new_len,
+            });
+        }
+        let mut state = self.lock();
+        if state.is_off() {
+            let kind = IoErrorKind::Media;
+            return Err(IoError::new(kind, Op::Write, new_len, state.len()).into());
+        }
+        state.shrink(new_len);
+        Ok(())
+    }
+
     fn log_len(&self) -> u64 {
         self.lock().log_len()
     }

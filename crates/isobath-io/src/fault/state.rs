@@ -158,6 +158,11 @@ impl State {
         self.medium.grow(self.len);
     }
 
+    pub(super) fn shrink(&mut self, len: u64) {
+        self.len = self.len.min(len);
+        self.medium.shrink(self.len);
+    }
+
     pub(super) fn is_off(&self) -> bool {
         self.off
     }

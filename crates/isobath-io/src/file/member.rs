@@ -472,6 +472,16 @@ impl Member {
         Ok(())
     }
 
+    /// Gives back the file's bytes from `to` on, durably.
+    pub(super) fn cut(&self, to: u64) -> Result<(), VolumeError> {
+        if self.size()? > to {
+            self.file
+                .set_len(to)
+                .map_err(|e| os(&self.path, "shorten", e))?;
+        }
+        Ok(self.sync()?)
+    }
+
     /// Undoes [`extend`](Self::extend), as far as possible.
     pub(super) fn shrink_back(&self, to: u64) {
         if !self.block_device && self.size().is_ok_and(|size| size > to) {

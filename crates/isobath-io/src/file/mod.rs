@@ -315,6 +315,35 @@ impl FileDevice {
         Ok(())
     }
 
+    /// Records the smaller length in both copies of every label, then gives back what lies behind it.
+    fn shrink_locked(
+        &self,
+        mut labels: MutexGuard<'_, Labels>,
+        new_len: u64,
+    ) -> Result<(), VolumeError> {
+        self.len.store(new_len, Ordering::Release);
+        // Durable in both copies before a file is cut: a label that speaks of more than there is would refuse the volume,
+        // also where it counts only because its newer copy is damaged. Files that are too long are harmless.
+        for _copy in 0..2 {
+            for (index, member) in self.members.iter().enumerate() {
+                let next = Label {
+                    index: index as u32,
+                    len: new_len,
+                    generation: labels.generations[index] + 1,
+                    ..labels.label
+                };
+                member.write_label(&next)?;
+                labels.generations[index] = next.generation;
+            }
+        }
+        labels.label.len = new_len;
+        for (index, member) in self.members.iter().enumerate() {
+            let share = self.map.share_len(index as u32, new_len);
+            member.cut(self.map.data_offset + share)?;
+        }
+        Ok(())
+    }
+
     /// What channels are opened over now.
     fn backend(&self) -> BackendKind {
         *self.backend.lock().unwrap_or_else(PoisonError::into_inner)
@@ -410,6 +439,30 @@ impl Device for FileDevice {
             });
         }
         self.grow_locked(labels, new_len)
+    }
+
+    fn can_shrink(&self) -> bool {
+        self.members.iter().all(|member| !member.block_device)
+    }
+
+    fn shrink(&self, new_len: u64) -> Result<(), VolumeError> {
+        if !new_len.is_multiple_of(4096) {
+            return Err(VolumeError::BadOption {
+                option: "new_len",
+                must: "a multiple of 4096",
+                found: new_len,
+            });
+        }
+        if self.read_only {
+            return Err(VolumeError::ReadOnly {
+                path: self.members[0].path.clone(),
+            });
+        }
+        let labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        if new_len >= labels.label.len || !self.can_shrink() {
+            return Ok(());
+        }
+        self.shrink_locked(labels, new_len)
     }
 
     fn holds(&self, file: &fs::Metadata) -> bool {

@@ -18,6 +18,7 @@ use crate::page::{Lsn, put_u32, put_u64};
 use crate::pagestore::Address;
 use crate::runtime::Runtime;
 use crate::store::{Store, uuid};
+use crate::trace;
 
 /// Rounds at most: the last one keeps the log, however long it grows meanwhile.
 const MOST_ROUNDS: u64 = 8;
@@ -48,6 +49,7 @@ pub(super) fn take(
             reason: "the new backup adds to it, so it has to stay; name another file to write",
         });
     }
+    let _span = trace::span!("backup");
     let runtime = store.runtime();
     // The store does not close meanwhile.
     let _attended = runtime.attend()?;

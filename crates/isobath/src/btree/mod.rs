@@ -29,6 +29,7 @@ mod get_many;
 mod load;
 mod node;
 mod ops;
+mod sample;
 mod smo;
 #[cfg(test)]
 mod testing;
@@ -39,12 +40,16 @@ pub(crate) use cursor::{Cursor, Direction, prefix_end};
 pub(crate) use get_many::{Batch, Lookup};
 pub(crate) use load::Loader;
 pub(crate) use ops::Decision;
+pub(crate) use sample::Sample;
 pub(crate) use verify::Visitor;
 
 pub(crate) use crate::terms::{MAX_DESCRIPTOR, Tree, TreeId, ValueKind, ValueRef, fits_inline};
 
 use crate::buffer::Restart;
 use crate::page::PageId;
+
+/// Bytes of a page that its records and their slots may take.
+pub(crate) const PAGE_CAPACITY: usize = node::CAPACITY;
 
 /// Most levels that a tree can have. A tree whose nodes have only two children
 /// each reaches 2⁴⁰ leaves at this height.

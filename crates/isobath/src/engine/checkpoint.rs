@@ -19,6 +19,7 @@ use crate::sched::clock;
 use crate::small;
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
+use crate::trace;
 
 /// Words per segment in a checkpoint.
 pub(super) const SEGMENT_WORDS: u64 = 4;
@@ -220,6 +221,7 @@ pub(crate) fn write(
     // What gets an id after this has its records behind `start`.
     let begun_at = engine.ids.lock().high_water();
     let dead = std::mem::take(&mut current.others);
+    engine.leave_fenced(current);
     let mut pages = Pages {
         engine,
         via,
@@ -517,6 +519,7 @@ impl Local {
         let Some(mut current) = engine.current.lock().take() else {
             return Ok(false);
         };
+        let _span = trace::span!("checkpoint");
         engine.backup.checkpoint_begins();
         let settled = if canary::sings(Canary::CutLogEarly) {
             Ok(())
@@ -527,6 +530,13 @@ impl Local {
             let start = engine.recovery_start();
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);
+            let number = current.superblock.checkpoint;
+            trace::tell!(
+                debug,
+                "a checkpoint is written",
+                number = number,
+                log_start = start.0
+            );
             Ok(true)
         });
         *engine.current.lock() = Some(current);

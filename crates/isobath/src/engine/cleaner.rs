@@ -16,6 +16,7 @@ use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, CleaningEnd, Content, Entry, Request, Victim, summaries};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::trace;
 
 /// Reads of one victim that are in flight together.
 const READ_BYTES: usize = 256 << 10;
@@ -71,7 +72,9 @@ impl Local {
         }
         loop {
             let space = engine.space.lock();
-            if space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH) {
+            let shrinks =
+                space.spare_segments() < engine.shrinking.goal() || space.fence_wants_cleaning();
+            if !shrinks && space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH) {
                 // Under the lock: who finds no segment looks under it, and asks
                 // for cleaning afterwards.
                 engine.cleaning_wanted.store(false, Release);
@@ -90,6 +93,8 @@ impl Local {
     /// written, or bad, or cleaning makes no progress.
     fn nothing_to_clean(&self) {
         let engine = &self.engine;
+        engine.shrinking.give_up_goal();
+        engine.space.lock().rest_behind_fence();
         if engine.has_graves() {
             // What these free may be enough; then there is something to clean, or no need to.
             let _ = self.wait_durable(engine.newest_record());
@@ -123,10 +128,21 @@ impl Local {
         drop(space);
         let counters = &self.engine.counters;
         match outcome {
-            Ok(_) => Counters::add(&counters.segments_cleaned, 1),
+            Ok(_) => {
+                Counters::add(&counters.segments_cleaned, 1);
+                trace::tell!(
+                    debug,
+                    "a segment is clean",
+                    segment = segment,
+                    spare = spare
+                );
+            }
             // The victim stays as it is, and with it whatever can be saved;
             // whoever reads one of its pages is told what is wrong with that.
-            Err(Failed::Read) => Counters::add(&counters.damaged_pages, 1),
+            Err(Failed::Read) => {
+                Counters::add(&counters.damaged_pages, 1);
+                trace::tell!(error, "a segment cannot be read", segment = segment);
+            }
             Err(Failed::Write(error)) => self.engine.poison(error),
         }
         self.after_space_change(freed, spare);

@@ -9,6 +9,7 @@ use crate::Error;
 use crate::pagestore::{MAX_SEGMENTS, Run};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::trace;
 
 /// Segments cleaned after which a volume that had no room is asked again: the file system may
 /// have some by then, and cleaning a volume that is too full costs much more than asking.
@@ -96,6 +97,11 @@ impl Engine {
     /// For the holder of `one_at_a_time`.
     fn grow_locked(&self, bytes: u64) -> Result<(), NotGrown> {
         self.writable().map_err(NotGrown::Failed)?;
+        if self.space.lock().unfence() {
+            // What was to be given back is needed.
+            self.wake_all(&self.segment_waiters);
+            return Ok(());
+        }
         let segment_bytes = u64::from(self.config.segment_bytes);
         let before = self.space.lock().segments();
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
@@ -108,17 +114,41 @@ impl Engine {
                 Err(NotGrown::NoRoom(error)) => {
                     let cleaned = self.counters.segments_cleaned.load(Ordering::Relaxed);
                     self.growth.refused_at.store(cleaned, Ordering::Relaxed);
+                    trace::tell!(warn, "the volume cannot grow", segments = before);
                     return Err(NotGrown::NoRoom(error));
                 }
                 Err(failed) => return Err(failed),
             }
         }
         self.growth.refused_at.store(NEVER, Ordering::Relaxed);
+        trace::tell!(
+            info,
+            "the volume has grown",
+            from = before,
+            to = before + step
+        );
         let mut space = self.space.lock();
         space.grow(before + step);
         self.update_capacity(&space);
         drop(space);
         self.wake_all(&self.segment_waiters);
+        Ok(())
+    }
+
+    /// Cuts off what the volume has beyond its segments, which both superblocks know.
+    pub(super) fn cut_volume(&self) -> Result<(), Error> {
+        let _one_at_a_time = self.growth.one_at_a_time.lock();
+        self.writable()?;
+        let segments = self.space.lock().segments();
+        let bytes = u64::from(segments) * u64::from(self.config.segment_bytes);
+        let volume = self.volume()?;
+        volume.shrink(bytes).map_err(|error| {
+            // Labels have an unknown outcome.
+            let error = Error::Volume(Arc::new(error));
+            self.poison(error.clone());
+            error
+        })?;
+        trace::tell!(info, "the volume is shorter", segments = segments);
         Ok(())
     }
 

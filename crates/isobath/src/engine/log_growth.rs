@@ -15,10 +15,11 @@ use super::growth::NotGrown;
 use super::{Counters, Engine, Local};
 use crate::Error;
 use crate::canary::{self, Canary};
-use crate::log::Log;
+use crate::log::{Log, Need};
 use crate::pagestore::{Run, SUPERBLOCK_OFFSETS};
 use crate::sched::clock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::trace;
 
 /// Bytes that are zeroed at a time; between two such writes a checkpoint may begin.
 const FILL_BYTES: u64 = 256 << 10;
@@ -38,6 +39,8 @@ pub(super) struct LogGrowth {
     refused: AtomicBool,
     /// A transaction waits for the log to leave the area that it had before.
     checkpoint: AtomicBool,
+    /// A larger area is being made.
+    making: AtomicBool,
 }
 
 impl LogGrowth {
@@ -47,7 +50,18 @@ impl LogGrowth {
             wanted: AtomicU64::new(0),
             refused: AtomicBool::new(false),
             checkpoint: AtomicBool::new(false),
+            making: AtomicBool::new(false),
         }
+    }
+
+    /// Whether a larger area is being made.
+    pub(super) fn is_making(&self) -> bool {
+        self.making.load(Ordering::SeqCst)
+    }
+
+    /// The log need not be larger than it is, as far as anything is known.
+    pub(super) fn forget_wanted(&self) {
+        self.wanted.store(0, Ordering::Relaxed);
     }
 
     /// Whether a checkpoint is asked for that needs nothing of the log so far.
@@ -69,6 +83,13 @@ pub(super) struct Larger {
     filled: u64,
 }
 
+impl Larger {
+    /// An area in `run`, nothing of it zeroed.
+    pub(super) fn in_run(run: Run) -> Larger {
+        Larger { run, filled: 0 }
+    }
+}
+
 impl Engine {
     /// A checkpoint was due: a log twice as long would need fewer, if the store is so large that it is worth the room.
     pub(super) fn want_larger_log(&self) {
@@ -88,14 +109,28 @@ impl Engine {
         growth.wanted.load(Ordering::Relaxed) > bytes
             && bytes < self.log.most_area_bytes()
             && !growth.refused.load(Ordering::Relaxed)
+            && !self.shrinking.is_running()
             && !self.recovering.load(Ordering::Acquire)
             && self.poison.get().is_none()
             && self.log.area().is_some_and(|area| area.is_alone())
     }
 
+    /// Somebody waits for so much room in the log that its area has to be larger.
+    pub(super) fn want_log_for(&self, need: &Need) {
+        let wanted = need.area_bytes();
+        if wanted > self.log.area_bytes() {
+            self.log_growth.wanted.fetch_max(wanted, Ordering::Relaxed);
+        }
+    }
+
     /// A checkpoint needs nothing of the area that the log had before, which lay in `run`.
     pub(super) fn log_left(&self, run: Run) {
         self.log.forget_area_before();
+        self.log_not_moved(run);
+    }
+
+    /// The log does not lie in `run`, or no longer.
+    pub(super) fn log_not_moved(&self, run: Run) {
         self.log_growth
             .segments
             .fetch_sub(run.count, Ordering::Relaxed);
@@ -131,8 +166,15 @@ impl Engine {
 impl Local {
     /// A step towards a larger log, if it should grow; `false` where there is nothing to do.
     pub(super) fn enlarge_log(&self, larger: &mut Option<Larger>) -> bool {
-        if larger.is_none() && !self.engine.log_grows() {
-            return false;
+        let growth = &self.engine.log_growth;
+        if larger.is_none() {
+            // Who shortens the volume stops this first, then looks whether an area is being made: of the two, one sees the
+            // other.
+            growth.making.store(true, Ordering::SeqCst);
+            if !self.engine.log_grows() {
+                growth.making.store(false, Ordering::SeqCst);
+                return false;
+            }
         }
         let step = match larger {
             None => self.engine.room_for_larger_log().map(|made| *larger = made),
@@ -147,15 +189,24 @@ impl Local {
             self.engine.poison(error);
             *larger = None;
         }
+        growth.making.store(larger.is_some(), Ordering::SeqCst);
         true
     }
 
-    fn bytes_of(&self, run: Run) -> u64 {
+    pub(super) fn bytes_of(&self, run: Run) -> u64 {
         u64::from(run.count) * u64::from(self.engine.config.segment_bytes)
     }
 
     fn is_filled(&self, area: &Larger) -> bool {
         area.filled >= self.bytes_of(area.run)
+    }
+
+    /// Zeroes all of the area.
+    pub(super) fn fill_all(&self, area: &mut Larger) -> Result<(), Error> {
+        while !self.is_filled(area) {
+            self.fill(area)?;
+        }
+        Ok(())
     }
 
     /// Zeroes the next part of the area, and makes all of it durable at its end.
@@ -178,7 +229,7 @@ impl Local {
     }
 
     /// Has the log go on in `run`; `false` while a backup has the right to write superblocks.
-    fn move_log(&self, run: Run) -> Result<bool, Error> {
+    pub(super) fn move_log(&self, run: Run) -> Result<bool, Error> {
         let engine = &self.engine;
         let Some(mut current) = engine.current.lock().take() else {
             self.worker.sleep_until(clock::now() + RETRY);
@@ -214,6 +265,7 @@ impl Local {
         if let Some(area) = area.filter(|_| !early) {
             engine.log.go_on_in(area);
         }
+        trace::tell!(info, "the log has moved", bytes = engine.log.area_bytes());
         engine.remotes.iter().for_each(|remote| remote.notify());
         Ok(true)
     }

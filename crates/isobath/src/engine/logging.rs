@@ -24,6 +24,23 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Tasks that write the log, per worker.
 pub(super) const LOG_WRITERS: usize = 2;
 
+/// How long a commit may take to be durable before it is told of.
+#[cfg(feature = "tracing")]
+const SLOW_COMMIT: Duration = Duration::from_millis(100);
+
+#[cfg(feature = "tracing")]
+fn tell_slow(lsn: Lsn, took: Duration) {
+    if took >= SLOW_COMMIT {
+        let ms = took.as_millis() as u64;
+        crate::trace::tell!(
+            warn,
+            "a commit was slow to become durable",
+            lsn = lsn.0,
+            ms = ms
+        );
+    }
+}
+
 /// A worker on which nobody waits for the log.
 const NOBODY: u64 = u64::MAX;
 
@@ -123,7 +140,14 @@ impl Local {
             return Ok(());
         }
         match durability {
-            Durability::Synced => self.wait_durable(lsn),
+            Durability::Synced => {
+                #[cfg(feature = "tracing")]
+                let since = clock::now();
+                let waited = self.wait_durable(lsn);
+                #[cfg(feature = "tracing")]
+                tell_slow(lsn, clock::now() - since);
+                waited
+            }
             Durability::Buffered { window_ms } => {
                 let deadline = clock::now() + Duration::from_millis(u64::from(window_ms));
                 let earlier = self.log.deadline.get().is_none_or(|set| deadline < set);
@@ -194,6 +218,8 @@ impl Local {
         let since = clock::now();
         let waiter = engine.log.queue_for_room(need, Waker::from(Arc::new(task)));
         engine.stall.watch();
+        // After the waiter is listed: the log does not become smaller while somebody waits.
+        engine.want_log_for(&need);
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.
             engine.remotes.iter().for_each(|remote| remote.notify());

@@ -30,6 +30,9 @@ mod read_buffers;
 pub(crate) mod recovery;
 mod registered;
 mod settle;
+mod shrink;
+#[cfg(test)]
+mod shrink_tests;
 mod stall;
 mod summaries;
 mod writeback;
@@ -70,6 +73,7 @@ use crate::pagestore::{
 use crate::sched::{Remote, TaskRef};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
+use crate::trace;
 use crate::txn::Transactions;
 
 /// Share of the pool that may be dirty where the store is larger than it: one frame in
@@ -106,6 +110,8 @@ pub(crate) struct Config {
     /// Bytes that the version store may take.
     pub(crate) version_bytes: u64,
     pub(crate) early_visibility: bool,
+    /// Bytes of the largest transaction's record, as far as the log allows.
+    pub(crate) transaction_bytes: u64,
     /// How lasting an operation is that does not say.
     pub(crate) durability: Durability,
     /// Bytes that the log of a new store is to have; none where nothing is logged.
@@ -224,6 +230,7 @@ pub(crate) struct Engine {
     /// What a backup under way asks of the others.
     pub(crate) backup: Backing,
     growth: growth::Growth,
+    shrinking: shrink::Shrinking,
     /// Shows the statistics to others, if they may see them.
     publisher: Mutex<Option<Arc<Publisher>>>,
     pub(crate) publishes: AtomicBool,
@@ -306,6 +313,7 @@ impl Engine {
             transactions,
             backup: Backing::default(),
             growth: growth::Growth::up_to(limit_segments),
+            shrinking: shrink::Shrinking::default(),
             publisher: Mutex::new(None),
             publishes: AtomicBool::new(false),
         };
@@ -438,7 +446,14 @@ impl Engine {
     /// A write failed: no more changes from here on, with this as the reason.
     pub(crate) fn poison(&self, cause: Error) {
         // The first cause is the one that matters.
-        let _ = self.poison.set(cause);
+        if self.poison.set(cause).is_ok() {
+            let cause = || self.poison.get().map_or_else(String::new, Error::to_string);
+            trace::tell!(
+                error,
+                "a write failed: the store takes no more",
+                cause = cause().as_str()
+            );
+        }
         self.stop_log();
         for waiters in [&self.segment_waiters, &self.dirty_waiters] {
             self.wake_all(waiters);

@@ -13,7 +13,10 @@ use super::recovery::{Base, Plan, Scan};
 use super::{Config, Engine, Parts, apart};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
-use crate::log::{BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, next_epoch, seal_tail};
+use crate::log::{
+    BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, next_epoch,
+    seal_tail,
+};
 use crate::page::{Lsn, PAGE_SIZE, PageFault, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
@@ -25,7 +28,7 @@ use crate::sync::HashMap;
 /// The first position of a new log.
 const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
 /// Segments of a new volume.
-const FIRST_SEGMENTS: u32 = 32;
+pub(super) const FIRST_SEGMENTS: u32 = 32;
 /// Page ids for which address space is reserved: 16 TiB of pages.
 const MAX_PAGES: u64 = 1 << 32;
 
@@ -150,6 +153,7 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     match log_area(superblock) {
         Some(area) if !config.read_only => Log::on(LogConfig {
             most_bytes: u64::from(superblock.log_most) * u64::from(superblock.segment_bytes),
+            transaction_bytes: config.transaction_bytes,
             area,
             store_id: superblock.store_id,
             start: Lsn(superblock.log_start),
@@ -342,6 +346,11 @@ pub(crate) fn open(
     current.superblock.incarnation = next_epoch(superblock.incarnation.max(end.incarnation));
     if let Some(limit) = config.limit_bytes {
         current.superblock.limit_segments = limit_segments(limit, segment_bytes);
+    }
+    if current.superblock.log_most > 0 && config.transaction_bytes > MAX_TRANSACTION_BYTES {
+        let bytes = Log::bytes_for(config.transaction_bytes);
+        let wanted = bytes.div_ceil(u64::from(segment_bytes)) as u32;
+        current.superblock.log_most = current.superblock.log_most.max(wanted);
     }
     let log = log_of(&config, &current.superblock, end.lsn);
     let engine = Engine::new(Parts {

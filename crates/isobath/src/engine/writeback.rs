@@ -628,9 +628,7 @@ impl Local {
                 return Ok(chunks);
             }
             // A stream's segment may have been closed before no other was found.
-            let closed = self.write_out(&AlignedBuf::new(64), &[], &chunks.closing);
-            self.finish_closing(&mut chunks.closing);
-            if let Err(error) = closed {
+            if let Err(error) = self.write_summaries(&mut chunks.closing) {
                 self.engine.poison(error.clone());
                 return Err(error);
             }
@@ -660,6 +658,13 @@ impl Local {
         drop(space);
         self.after_space_change(freed, spare);
         result
+    }
+
+    /// Writes the summaries of segments that were closed.
+    pub(super) fn write_summaries(&self, closing: &mut Vec<Closing>) -> Result<(), Error> {
+        let closed = self.write_out(&AlignedBuf::new(64), &[], closing);
+        self.finish_closing(closing);
+        closed
     }
 
     fn finish_closing(&self, closing: &mut Vec<Closing>) {

@@ -25,7 +25,7 @@ pub(crate) use layout::{BLOCK, HEADER_BYTES, INCARNATION_LIMIT};
 pub(crate) use reader::{LogEnd, Reader, next_epoch, seal_tail};
 pub(crate) use rewrite::Rewriter;
 pub use room::MAX_TRANSACTION_BYTES;
-pub(crate) use room::{LogRoom, Need, Tier};
+pub(crate) use room::{LogRoom, Need, TRANSACTION_LIMIT, Tier};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,11 +38,13 @@ use layout::{Header, Seed, Skip, body_checksum, record_bytes, skip_word};
 use marks::Marks;
 use record::Kind;
 use ring::Ring;
-use room::Rooms;
+use room::{RING_PER_TRANSACTION, Rooms};
 
 /// Least and most bytes of the ring.
 pub(crate) const LEAST_RING_BYTES: u64 = 512 << 10;
-const MOST_RING_BYTES: u64 = 16 << 20;
+/// Without larger transactions than usual.
+const USUAL_RING_BYTES: u64 = 16 << 20;
+const MOST_RING_BYTES: u64 = 64 << 20;
 /// Least bytes of the area.
 pub(crate) const LEAST_AREA_BYTES: u64 = 4 << 20;
 
@@ -52,6 +54,8 @@ pub(crate) struct LogConfig {
     pub(crate) area: LogArea,
     /// Bytes that the area may grow to.
     pub(crate) most_bytes: u64,
+    /// Bytes of the largest transaction's record, as far as the area allows.
+    pub(crate) transaction_bytes: u64,
     /// Seeds the checksums, so that no other store's log is taken for this one's.
     pub(crate) store_id: [u8; 16],
     /// The oldest position that a recovery would read.
@@ -68,9 +72,12 @@ pub(crate) struct LogConfig {
 struct On {
     ring: Ring,
     area: Mutex<Arc<LogArea>>,
-    /// Bytes of the area: what records are measured by. It only grows.
+    /// Bytes by which room is given out: those of the area, or fewer while it is about to become smaller.
     area_bytes: AtomicU64,
+    /// Bytes of the area.
+    placed_bytes: AtomicU64,
     most_bytes: u64,
+    transaction_bytes: u64,
     seed: Seed,
     incarnation: u32,
     /// Where this opening began.
@@ -136,8 +143,14 @@ impl Log {
         assert!(config.next.0.is_multiple_of(BLOCK) && config.next.0 > 0);
         assert!(config.start <= config.next);
         let most_bytes = config.most_bytes.max(area_bytes);
-        let ring_bytes = (most_bytes / 8).clamp(LEAST_RING_BYTES, MOST_RING_BYTES);
-        let ring_bytes = 1 << ring_bytes.ilog2();
+        let ring_bytes = (most_bytes / 8).clamp(LEAST_RING_BYTES, USUAL_RING_BYTES);
+        let mut ring_bytes = 1 << ring_bytes.ilog2();
+        if config.transaction_bytes > MAX_TRANSACTION_BYTES {
+            // No larger than what the area allows, either.
+            let wanted = config.transaction_bytes * RING_PER_TRANSACTION;
+            let wanted = wanted.next_power_of_two().min(MOST_RING_BYTES);
+            ring_bytes = wanted.min(1 << (most_bytes / 8).ilog2()).max(ring_bytes);
+        }
         let next = config.next.0;
         Log {
             marks: Marks::new(next, config.writers),
@@ -145,7 +158,9 @@ impl Log {
                 ring: Ring::new(ring_bytes),
                 area: Mutex::new(Arc::new(config.area)),
                 area_bytes: AtomicU64::new(area_bytes),
+                placed_bytes: AtomicU64::new(area_bytes),
                 most_bytes,
+                transaction_bytes: config.transaction_bytes,
                 seed: Seed::of(&config.store_id),
                 incarnation: config.incarnation,
                 first: next,
@@ -192,12 +207,13 @@ impl Log {
         Lsn(self.on.as_ref().map_or(0, |on| on.flushing.pause()))
     }
 
-    /// Flushes go on, from where they were stopped on in `area`, which is larger.
+    /// Flushes go on, from where they were stopped on in `area`, which is larger, or as large as room is given out for.
     pub(crate) fn go_on_in(&self, area: LogArea) {
         let Some(on) = &self.on else { return };
         let bytes = area.bytes();
         debug_assert!(bytes >= on.area_bytes());
         *on.area.lock() = Arc::new(area);
+        on.placed_bytes.store(bytes, Ordering::SeqCst);
         on.area_bytes.store(bytes, Ordering::SeqCst);
         on.flushing.go_on();
         self.serve_rooms();
@@ -431,7 +447,7 @@ impl On {
     #[inline]
     fn fits(&self, end: u64) -> bool {
         let fits = end - self.flushing.durable_hint() <= self.ring.bytes()
-            && end - self.rooms.start() <= self.area_bytes();
+            && end - self.rooms.start() <= self.placed_bytes.load(Ordering::Acquire);
         if !fits {
             self.flushing.overrun();
         }

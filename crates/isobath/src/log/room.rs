@@ -11,14 +11,19 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::Log;
+use super::MOST_RING_BYTES;
 use super::layout::HEADER_BYTES;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Most bytes of the log record of one transaction: its keys and values inline,
-/// and 17 bytes for each write. A store with a small log takes less; larger values
-/// and bulk loads do not count.
+/// and 17 bytes for each write. [`Options::transaction_bytes`](crate::Options::transaction_bytes) allows more; a store
+/// with a small log takes less. Larger values and bulk loads do not count.
 pub const MAX_TRANSACTION_BYTES: u64 = 4 << 20;
+/// Most that the option may allow. A recovery looks for records as far behind the log's end as twice the ring for it.
+pub(crate) const TRANSACTION_LIMIT: u64 = MOST_RING_BYTES / RING_PER_TRANSACTION;
+/// Bytes of the ring for each byte of the largest transaction: its record and stamps take half of a ring at most.
+pub(super) const RING_PER_TRANSACTION: u64 = 4;
 
 /// Share of the area that one transaction's record may take: one part in this many.
 const TRANSACTION_SHARE: u64 = 32;
@@ -111,6 +116,11 @@ impl Need {
         }
     }
 
+    /// Bytes that the area has at least where this is granted.
+    pub(crate) fn area_bytes(&self) -> u64 {
+        (self.area * 100).div_ceil(self.tier.area_percent()) + 100
+    }
+
     /// For one structure modification, whose room in the area is held already.
     pub(crate) fn structure() -> Need {
         Need {
@@ -184,9 +194,9 @@ fn take(held: &AtomicU64, used: u64, need: u64, most: u64) -> bool {
 
 impl super::On {
     fn transaction_limit(&self, area_bytes: u64) -> u64 {
-        let ring = self.ring.bytes() / 4;
+        let ring = self.ring.bytes() / RING_PER_TRANSACTION;
         let area = area_bytes / TRANSACTION_SHARE;
-        MAX_TRANSACTION_BYTES.min(ring).min(area)
+        self.transaction_bytes.min(ring).min(area)
     }
 }
 
@@ -203,6 +213,11 @@ impl Log {
         self.on.as_ref().map_or(MAX_TRANSACTION_BYTES, |on| {
             on.transaction_limit(on.area_bytes())
         })
+    }
+
+    /// Bytes of a log that takes transactions of `bytes` bytes.
+    pub(crate) fn bytes_for(bytes: u64) -> u64 {
+        Log::area_for(bytes)
     }
 
     /// Bytes of the area that a transaction's record of `bytes` bytes needs.
@@ -232,13 +247,43 @@ impl Log {
         if !take(&on.rooms.ring_held, used, need.ring, most) {
             return false;
         }
-        let most = on.most_of_area(need.tier);
+        let area = on.area_bytes();
+        let most = on.rooms.most_of_area(area, need.tier);
         let used = next.saturating_sub(on.rooms.start());
         if !take(&on.rooms.area_held, used, need.area, most) {
             on.rooms.ring_held.fetch_sub(need.ring, Ordering::SeqCst);
             return false;
         }
+        // Of this and `measure_by`, one sees the other.
+        if need.area > 0 && on.area_bytes.load(Ordering::SeqCst) < area {
+            on.rooms.ring_held.fetch_sub(need.ring, Ordering::SeqCst);
+            on.rooms.area_held.fetch_sub(need.area, Ordering::SeqCst);
+            return false;
+        }
         true
+    }
+
+    /// Gives out room from now on as if the area had `bytes` bytes, fewer than it has: it is to move to one of that size.
+    /// `false`, and nothing changes, where more is in use or somebody waits.
+    pub(crate) fn measure_by(&self, bytes: u64) -> bool {
+        let Some(on) = &self.on else { return false };
+        let before = on.area_bytes.swap(bytes, Ordering::SeqCst);
+        let used = self.marks.next().saturating_sub(on.rooms.start());
+        let held = on.rooms.area_held.load(Ordering::SeqCst);
+        let fits = used + held <= on.rooms.most_of_area(bytes, Tier::Commit);
+        if fits && !on.rooms.anybody_waits() {
+            return true;
+        }
+        self.measure_again_by(before);
+        false
+    }
+
+    /// Undoes [`Log::measure_by`].
+    pub(crate) fn measure_again_by(&self, before: u64) {
+        if let Some(on) = &self.on {
+            on.area_bytes.store(before, Ordering::SeqCst);
+            self.serve_rooms();
+        }
     }
 
     /// Queues for room; `waker` is called when it is granted, or when `wake_rooms` was.

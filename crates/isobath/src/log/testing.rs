@@ -33,6 +33,7 @@ fn config(area: &LogArea, start: u64, next: u64, incarnation: u32) -> LogConfig 
     LogConfig {
         area: area.clone(),
         most_bytes: 0,
+        transaction_bytes: MAX_TRANSACTION_BYTES,
         store_id: STORE,
         start: Lsn(start),
         next: Lsn(next),

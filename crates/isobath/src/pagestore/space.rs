@@ -5,6 +5,7 @@
 //! the I/O that it implies is the caller's.
 
 mod cleaning;
+mod fence;
 mod stored;
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,9 +20,9 @@ use super::trace::PageTrace;
 use super::{Address, ReservedWords, Run};
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::small;
 use cleaning::CleaningProgress;
 pub(crate) use cleaning::{CleaningEnd, Victim};
+use fence::Fence;
 
 /// What is written: pages of the buffer, or chunks of large values. They go to
 /// different segments, because chunks need not start at page boundaries.
@@ -110,6 +111,10 @@ struct Open {
 /// The state of every segment, and the streams' open segments.
 pub(crate) struct Space {
     pub(crate) table: SegmentTable,
+    /// Segments of the volume; the table may have more, which were cut off and are free.
+    count: u32,
+    /// Segments that are being emptied.
+    fence: Option<Fence>,
     pub(crate) policy: Box<dyn CleaningPolicy>,
     histories: PageHistories,
     /// Hears of every page write, if anybody listens.
@@ -168,6 +173,8 @@ impl Space {
         let streams = usize::from(policy.streams()) * 2;
         let mut space = Space {
             table: SegmentTable::new(system, segment_bytes),
+            count: system,
+            fence: None,
             histories: PageHistories::new(&*policy),
             trace: None,
             policy,
@@ -202,25 +209,30 @@ impl Space {
 
     /// Adds free segments until there are `segments`.
     pub(crate) fn grow(&mut self, segments: u32) {
-        let before = self.table.len();
+        self.unfence();
+        let before = std::mem::replace(&mut self.count, segments);
         self.table.grow(segments);
+        let slots = self.table.len() as usize;
+        self.busy.resize(slots, 0);
+        self.summaries.resize(slots, 0);
+        self.waste.resize(slots, 0);
+        // Low numbers are taken first, so that a small store stays compact.
+        self.free.splice(0..0, (before..segments).rev());
+        self.resized();
+    }
+
+    /// The number of segments has changed.
+    fn resized(&mut self) {
+        let segments = self.count;
         let pages = u64::from(segments) * u64::from(self.segment_bytes()) / PAGE_SIZE as u64;
         if self.policy.resized(pages) {
             self.histories.forget();
         }
-        self.busy.resize(segments as usize, 0);
-        self.summaries.resize(segments as usize, 0);
-        self.waste.resize(segments as usize, 0);
-        // Low numbers are taken first, so that a small store stays compact.
-        self.free.splice(0..0, (before..segments).rev());
         self.restart_progress();
-        // Every stream of relocated pages may hold one half-filled segment while
-        // the next victim is read.
-        // A checkpoint needs a word per page and a few per segment, beside the
-        // one that it replaces.
-        self.checkpoint = small::checkpoint_segments(segments, segments / 300 + 2);
-        self.open_limit = (self.open.len() as u32).min((segments / 32).max(OPEN_LEAST));
-        self.reserve = OPEN_LEAST.min(segments / 4) + self.checkpoint;
+        let shares = self.shares(segments);
+        self.checkpoint = shares.checkpoint;
+        self.open_limit = shares.open;
+        self.reserve = shares.reserve;
     }
 
     /// Says whether a checkpoint may be written from now on. While none may, as in a store without a log before it is
@@ -240,7 +252,7 @@ impl Space {
     /// Takes a free segment for the system's own use: nothing frees it, and no
     /// policy sees it, until [`Space::release_system`].
     pub(crate) fn take_system(&mut self) -> Option<u32> {
-        let segment = self.free.pop()?;
+        let segment = self.take_free()?;
         self.hold(segment);
         Some(segment)
     }
@@ -285,7 +297,7 @@ impl Space {
         self.table.begin_cleaning(id);
         self.table.free(id);
         self.busy[segment as usize] = 0;
-        self.free.push(segment);
+        self.put_free(segment);
         self.system -= 1;
     }
 
@@ -312,7 +324,7 @@ impl Space {
     }
 
     pub(crate) fn segments(&self) -> u32 {
-        self.table.len()
+        self.count
     }
 
     pub(crate) fn free_segments(&self) -> u32 {
@@ -488,7 +500,15 @@ impl Space {
         if cause == Cause::User && self.spare_segments() == 0 {
             return Err(NoSegment);
         }
-        self.free.pop().ok_or(NoSegment)
+        self.take_free().ok_or(NoSegment)
+    }
+
+    /// A free segment. What is wanted for giving it back is rather used than nothing.
+    fn take_free(&mut self) -> Option<u32> {
+        if self.free.is_empty() {
+            self.unfence();
+        }
+        self.free.pop()
     }
 
     /// Takes up to `most` free segments, and at most half of the spare ones, out of use: those from place `from` on in the
@@ -503,7 +523,13 @@ impl Space {
     /// Puts segments back that [`Space::take_spare`] took, in front of place `before`.
     pub(crate) fn give_spare(&mut self, before: usize, segments: Vec<u32>) {
         let at = before.saturating_sub(segments.len()).min(self.free.len());
-        self.free.splice(at..at, segments);
+        let (fenced, others): (Vec<u32>, Vec<u32>) = segments
+            .into_iter()
+            .partition(|&segment| self.is_behind_fence(segment));
+        self.free.splice(at..at, others);
+        fenced
+            .into_iter()
+            .for_each(|segment| self.put_free(segment));
     }
 
     fn count_live(&mut self, length: u32) {
@@ -604,7 +630,7 @@ impl Space {
         self.summaries[segment as usize] = 0;
         self.unsummarized.remove(&segment);
         self.bad.remove(&segment);
-        self.free.push(segment);
+        self.put_free(segment);
         true
     }
 

@@ -6,6 +6,7 @@
 //! from one thread in any order.
 
 pub(crate) mod clock;
+pub(crate) mod overflow;
 mod remote;
 mod task;
 mod worker;

@@ -14,6 +14,7 @@ use corosensei::stack::{DefaultStack, Stack};
 use isobath_io::{Channel, Completion, Io, IoError};
 
 use super::clock;
+use super::overflow;
 use super::remote::{Message, Remote, Work};
 use super::task::{Fiber, Slot, TaskId, TaskRef};
 
@@ -614,7 +615,9 @@ impl Worker {
         };
         self.counters.resumes.set(self.counters.resumes.get() + 1);
         self.running.set(Some(task));
+        overflow::enter(slot.stack_limit.get());
         let result = fiber.resume(());
+        overflow::leave();
         self.running.set(None);
         match result {
             CoroutineResult::Yield(()) => slot.fiber.set(Some(fiber)),

@@ -7,7 +7,9 @@
 mod common;
 
 mod api;
+mod async_runtimes;
 mod backup;
+mod compact;
 mod damage;
 mod drops;
 mod faults;
@@ -31,4 +33,6 @@ mod transaction_model;
 mod transaction_recovery;
 mod transactions;
 mod tree_states;
+mod tree_stats;
+mod typed;
 mod visibility;

@@ -456,6 +456,38 @@ fn transactions_that_are_too_large_are_refused_and_may_go_on() {
     too_large(&unlogged, isobath::MAX_TRANSACTION_BYTES * 9 / 10);
 }
 
+#[test]
+fn an_option_lets_transactions_be_larger() {
+    let usual = Options::new().pool_bytes(8 << 20).workers(2);
+    let large = usual.clone().transaction_bytes(16 << 20);
+    too_large(&large, 15 << 20);
+    let refused = Store::in_memory(&usual.clone().transaction_bytes(17 << 20));
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("transaction_bytes")
+    );
+    // Of an existing store, too, whose log may grow.
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    Store::create(&path, &usual).unwrap().close().unwrap();
+    let store = Store::open(&path, &large).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut transaction = store.begin().unwrap();
+    for n in 0..12_000 {
+        transaction.insert(&tree, &key(n), &value(n, 1000)).unwrap();
+    }
+    transaction.commit().unwrap();
+    // All of it is recovered from its one record.
+    let copy = directory.path().join("copy");
+    std::fs::copy(&path, &copy).unwrap();
+    store.close().unwrap();
+    let recovered = Store::open(&copy, &usual).unwrap();
+    assert_sound(&recovered, Some(12_000));
+    recovered.close().unwrap();
+}
+
 fn too_large(options: &Options, least: u64) {
     let store = Store::in_memory(options).unwrap();
     let tree = store.create_tree("t").unwrap();

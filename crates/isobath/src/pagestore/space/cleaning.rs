@@ -72,8 +72,11 @@ impl Space {
             return none;
         }
         let mut victims = Vec::with_capacity(1);
-        self.policy
-            .select_victims(&self.table, self.now, 1, &mut victims);
+        victims.extend(self.fenced_victim());
+        if victims.is_empty() {
+            self.policy
+                .select_victims(&self.table, self.now, 1, &mut victims);
+        }
         let Some(&victim) = victims.first() else {
             return none;
         };

@@ -1,0 +1,224 @@
+//! Emptying segments so that the volume can end before them, or hold a run of them for the log.
+//!
+//! Segments behind the fence are taken by nobody: those that are free, or become so, wait on a list of their own. The cleaner
+//! moves what lives in the others. When all of them are on the list, the volume may be cut there. Until then the fence may
+//! be lifted at any time, and everything is as before.
+
+use isobath_flash::policy::{SegmentId, SegmentState};
+
+use super::{Closing, OPEN_LEAST, Run, Space};
+use crate::small;
+
+/// Which segments are being emptied.
+pub(super) struct Fence {
+    /// The first segment of the volume's tail.
+    tail: u32,
+    /// Segments before it that a log is to lie in.
+    run: Option<Run>,
+    /// Those of them that are free.
+    free: Vec<u32>,
+    /// Where the cleaner looks for the next victim: below this, from the volume's end down.
+    cursor: u32,
+}
+
+impl Fence {
+    pub(super) fn contains(&self, segment: u32) -> bool {
+        segment >= self.tail || self.run.is_some_and(|run| run.contains(segment))
+    }
+}
+
+/// What segments a volume of some length keeps for what.
+pub(crate) struct Shares {
+    /// For a checkpoint.
+    pub(crate) checkpoint: u32,
+    /// Open ones at most.
+    pub(crate) open: u32,
+    /// That only cleaning and checkpoints may take.
+    pub(crate) reserve: u32,
+}
+
+impl Space {
+    /// What a volume of `segments` segments keeps for what.
+    pub(crate) fn shares(&self, segments: u32) -> Shares {
+        // Every stream of relocated pages may hold one half-filled segment while
+        // the next victim is read.
+        // A checkpoint needs a word per page and a few per segment, beside the
+        // one that it replaces.
+        let checkpoint = small::checkpoint_segments(segments, segments / 300 + 2);
+        Shares {
+            checkpoint,
+            open: (self.open.len() as u32).min((segments / 32).max(OPEN_LEAST)),
+            reserve: OPEN_LEAST.min(segments / 4) + checkpoint,
+        }
+    }
+
+    /// Takes the segments from `tail` on out of use, and those of `run`. Those of them that are open are closed; their
+    /// summaries are to be written.
+    pub(crate) fn fence(&mut self, tail: u32, run: Option<Run>, closing: &mut Vec<Closing>) {
+        self.unfence();
+        let fence = Fence {
+            tail,
+            run,
+            free: Vec::new(),
+            cursor: self.count,
+        };
+        for slot in 0..self.open.len() {
+            if self.open[slot]
+                .as_ref()
+                .is_some_and(|open| fence.contains(open.segment))
+            {
+                self.close(slot, false, closing);
+            }
+        }
+        self.fence = Some(fence);
+        for segment in std::mem::take(&mut self.free) {
+            self.put_free(segment);
+        }
+        self.restart_progress();
+    }
+
+    /// Lifts the fence: its free segments may be taken again. Whether there was one.
+    pub(crate) fn unfence(&mut self) -> bool {
+        let Some(mut fence) = self.fence.take() else {
+            return false;
+        };
+        // In front: low numbers are taken first.
+        fence.free.sort_unstable_by(|a, b| b.cmp(a));
+        self.free.splice(0..0, fence.free);
+        true
+    }
+
+    /// Whether there is a fence.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fence.is_some()
+    }
+
+    /// Whether `segment` is behind the fence.
+    pub(crate) fn is_behind_fence(&self, segment: u32) -> bool {
+        self.fence
+            .as_ref()
+            .is_some_and(|fence| fence.contains(segment))
+    }
+
+    /// A free segment, for whoever takes the next one.
+    pub(super) fn put_free(&mut self, segment: u32) {
+        match &mut self.fence {
+            Some(fence) if fence.contains(segment) => fence.free.push(segment),
+            _ => self.free.push(segment),
+        }
+    }
+
+    /// Segments of the tail that are not free.
+    pub(crate) fn tail_left(&self) -> u32 {
+        self.fence.as_ref().map_or(0, |fence| {
+            let free = fence.free.iter().filter(|&&segment| segment >= fence.tail);
+            self.count - fence.tail - free.count() as u32
+        })
+    }
+
+    /// Bad segments behind the fence: they cannot be emptied.
+    pub(crate) fn has_bad_behind_fence(&self) -> bool {
+        self.bad
+            .iter()
+            .any(|&segment| self.is_behind_fence(segment))
+    }
+
+    /// The segment behind the last one that cannot be emptied.
+    pub(crate) fn end_of_bad(&self) -> u32 {
+        self.bad.last().map_or(0, |segment| segment + 1)
+    }
+
+    /// Takes the fenced run, if all of it is free, as [`Space::take_system`] does.
+    pub(crate) fn adopt_fenced_run(&mut self) -> Option<Run> {
+        let fence = self.fence.as_mut()?;
+        let run = fence.run?;
+        let free = fence.free.iter().filter(|&&segment| run.contains(segment));
+        if free.count() as u32 != run.count {
+            return None;
+        }
+        fence.free.retain(|&segment| !run.contains(segment));
+        fence.run = None;
+        (run.first..run.first + run.count).for_each(|segment| self.hold(segment));
+        Some(run)
+    }
+
+    /// The lowest `count` neighbouring segments that can be emptied: without the superblocks, those of `taken`, and bad ones.
+    pub(crate) fn lowest_run(&self, count: u32, taken: Run) -> Option<Run> {
+        let mut first = 1;
+        for segment in 1..self.count {
+            if taken.contains(segment) || self.bad.contains(&segment) {
+                first = segment + 1;
+            } else if segment + 1 - first == count {
+                return Some(Run { first, count });
+            }
+        }
+        None
+    }
+
+    /// Whether the cleaner has victims behind the fence, and room for what lives in them.
+    pub(crate) fn fence_wants_cleaning(&self) -> bool {
+        let starts = self.fence.as_ref().map(Fence::lowest);
+        let cursor = self.fence.as_ref().map_or(0, |fence| fence.cursor);
+        starts.is_some_and(|lowest| cursor > lowest) && !self.keeps_dead
+    }
+
+    /// The cleaner finds no victim, behind the fence either, until it is to look there again.
+    pub(crate) fn rest_behind_fence(&mut self) {
+        if let Some(fence) = &mut self.fence {
+            fence.cursor = fence.lowest();
+        }
+    }
+
+    /// Lets the cleaner look at all segments behind the fence again: some may have been written to the end since.
+    pub(crate) fn look_behind_fence_again(&mut self) {
+        if let Some(fence) = &mut self.fence {
+            fence.cursor = self.count;
+        }
+    }
+
+    /// The next sealed segment behind the fence, from the end of the volume down.
+    pub(super) fn fenced_victim(&mut self) -> Option<SegmentId> {
+        // Of what is free below the fence, the last ones are for ordinary cleaning.
+        if self.spare_segments() == 0 {
+            return None;
+        }
+        let fence = self.fence.as_mut()?;
+        let lowest = fence.lowest();
+        while fence.cursor > lowest {
+            fence.cursor -= 1;
+            let id = SegmentId(fence.cursor);
+            if fence.contains(id.0) && self.table.state(id) == SegmentState::Sealed {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Cuts the volume off at the fence, if nothing is behind it; the new number of segments.
+    pub(crate) fn cut_at_fence(&mut self) -> Option<u32> {
+        if self.tail_left() > 0 {
+            return None;
+        }
+        let fence = self.fence.take()?;
+        let before = std::mem::replace(&mut self.count, fence.tail);
+        for segment in fence.free {
+            if segment < self.count {
+                self.free.push(segment);
+            }
+        }
+        debug_assert!(self.free.iter().all(|&segment| segment < self.count));
+        debug_assert!(
+            (self.count..before).all(|segment| self.busy[segment as usize] == 0),
+            "what was cut off is in use"
+        );
+        self.resized();
+        Some(self.count)
+    }
+}
+
+impl Fence {
+    /// The lowest segment that it holds.
+    fn lowest(&self) -> u32 {
+        self.run.map_or(self.tail, |run| run.first.min(self.tail))
+    }
+}
