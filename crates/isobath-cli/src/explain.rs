@@ -69,6 +69,9 @@ pub(crate) fn engine(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             list(paths),
             path.display()
         ),
+        Error::ReaderOverrun { .. } => f.write_str(
+            "the process that writes the store has used space again that was still to be read: run the command again",
+        ),
         Error::SnapshotTooOld => f.write_str(
             "more was changed while this read than can be kept of what it reads: run it again, or give it more memory with --pool",
         ),

@@ -50,6 +50,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "options",
             "output",
             "range",
+            "reader",
             "runtime",
             "sim",
             "stats",

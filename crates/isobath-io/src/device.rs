@@ -1,6 +1,7 @@
 //! The two traits: devices, and the channels that workers open to them.
 #![allow(unsafe_code)]
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,6 +232,26 @@ pub trait Device: Send + Sync {
     /// Undoes the creation of what this volume was created on: files are removed, block devices begin as they did. For
     /// whoever cannot make use of a volume that was just created; it must not be used afterwards.
     fn undo_creation(&self) {}
+
+    /// See [`Volume::sees_pins`](crate::Volume::sees_pins).
+    fn sees_pins(&self) -> bool {
+        false
+    }
+
+    /// See [`Volume::pin`](crate::Volume::pin).
+    fn pin(&self, _number: u64) -> bool {
+        false
+    }
+
+    /// See [`Volume::is_pinned`](crate::Volume::is_pinned).
+    fn is_pinned(&self, _numbers: RangeInclusive<u64>) -> bool {
+        false
+    }
+
+    /// See [`Volume::has_writer`](crate::Volume::has_writer).
+    fn has_writer(&self) -> bool {
+        false
+    }
 
     /// Opens a channel for the calling thread.
     ///

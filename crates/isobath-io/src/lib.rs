@@ -39,6 +39,7 @@ mod io;
 mod memory;
 mod options;
 mod output;
+mod overlay;
 mod process;
 mod sleep;
 mod stats;
@@ -56,6 +57,7 @@ pub use options::{
     Access, Backend, BackendKind, BackendReport, DirectMode, MAX_MEMBERS, VolumeOptions,
 };
 pub use output::{OutputError, OutputFile, Protected};
+pub use overlay::OverlayDevice;
 pub use process::generation;
 pub use stats::{ChannelStats, LatencyHistogram, OpStats};
 pub use volume::Volume;

@@ -48,6 +48,9 @@ pub enum Access {
     ReadWrite,
     /// Shared with other readers; refused while a writer has the volume open.
     ReadOnly,
+    /// Reading, beside other readers and beside a writer. What the writer does is seen, in no order: who reads tells by what
+    /// it reads whether that belongs together. See [`Volume::pin`](crate::Volume::pin).
+    Beside,
 }
 
 /// Options of [`Volume::create`](crate::Volume::create) and [`Volume::open`](crate::Volume::open).

@@ -1,5 +1,6 @@
 //! The handle that everything above uses.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -157,6 +158,28 @@ impl Volume {
     /// afterwards.
     pub fn undo_creation(&self) {
         self.0.undo_creation();
+    }
+
+    /// Whether this volume lies where other openings of it may [pin](Self::pin) what they read.
+    pub fn sees_pins(&self) -> bool {
+        self.0.sees_pins()
+    }
+
+    /// Notes for a writer that this opening, beside it, reads what the number stands for: a version of what is on the volume.
+    /// Another number takes the place of an earlier one. The note goes with the opening, also where its process is killed.
+    /// Answers whether there is such a note now: in-process devices have none, nor has a file system without locks.
+    pub fn pin(&self, number: u64) -> bool {
+        self.0.pin(number)
+    }
+
+    /// Whether another opening has [pinned](Self::pin) one of these numbers, which are below 2^61.
+    pub fn is_pinned(&self, numbers: RangeInclusive<u64>) -> bool {
+        self.0.is_pinned(numbers)
+    }
+
+    /// Whether another opening may write, as far as the system tells.
+    pub fn has_writer(&self) -> bool {
+        self.0.has_writer()
     }
 
     /// Opens a channel for the calling thread, which alone may use it. Where the backend was not asked for by name and

@@ -8,7 +8,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 use common::*;
-use isobath_io::{Access, BackendKind, DirectMode, Volume, VolumeError, VolumeOptions};
+use isobath_io::{
+    Access, BackendKind, DirectMode, IoErrorKind, Volume, VolumeError, VolumeOptions,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -117,6 +119,43 @@ fn a_second_opener_is_refused_by_name() {
     assert!(matches!(error, VolumeError::Locked { writer: false, .. }));
     drop((reader, second));
     Volume::open(&paths, &VolumeOptions::new()).unwrap();
+}
+
+#[test]
+fn a_reader_beside_a_writer_pins_what_it_reads() {
+    let dir = scratch();
+    let paths = paths(&dir, 2);
+    let beside = VolumeOptions::new().access(Access::Beside);
+    drop(create(&paths));
+    let first = Volume::open(&paths, &beside).unwrap();
+    assert!(!first.has_writer());
+    let writer = Volume::open(&paths, &VolumeOptions::new()).unwrap();
+    let second = Volume::open(&paths, &beside).unwrap();
+    assert!(first.has_writer() && second.has_writer() && !writer.has_writer());
+    refuse(&paths, &VolumeOptions::new(), &["a writer"]);
+    assert!(!writer.is_pinned(0..=u64::MAX));
+    assert!(first.pin(7) && second.pin(7) && first.pin(9));
+    let pinned = |numbers: &[u64]| {
+        let found: Vec<u64> = (0..20).filter(|&n| writer.is_pinned(n..=n)).collect();
+        assert_eq!(found, numbers);
+    };
+    pinned(&[7, 9]);
+    assert!(writer.is_pinned(8..=u64::MAX) && !writer.is_pinned(10..=u64::MAX));
+    let nothing = std::ops::RangeInclusive::new(9, 8);
+    assert!(!writer.is_pinned(nothing));
+    // A reader meets the pins of others only, and a channel keeps its own.
+    assert!(first.is_pinned(7..=7) && !first.is_pinned(9..=9));
+    let channel = open(&first);
+    drop((first, second));
+    pinned(&[9]);
+    drop(channel);
+    pinned(&[]);
+    let late = Volume::open(&paths, &beside).unwrap();
+    drop(writer);
+    assert!(!late.has_writer() && !late.pin(u64::MAX));
+    let written = late.write_at(0, &[0; 4096]).unwrap_err();
+    assert_eq!(written.kind(), IoErrorKind::ReadOnly);
+    assert!(late.grow(64 << 20).is_err());
 }
 
 #[test]

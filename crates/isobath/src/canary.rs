@@ -118,6 +118,10 @@ canaries! {
     RelocateBlindly,
     /// The volume is cut before the log and the superblocks let go of its tail.
     CutVolumeEarly,
+    /// Segments that readers in other processes may need are used again at once.
+    ReuseBesideReaders,
+    /// A reader beside a writer takes the first gap in the log that it sees for the log's end.
+    TrustLiveLogEnd,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -67,14 +67,14 @@ pub(crate) fn check(local: &Local, progress: Progress<'_>) -> Result<CheckReport
     let mut trees = vec![("the catalog".to_owned(), catalog::CATALOG)];
     match catalog::list(local) {
         Ok(named) => trees.extend(named),
-        Err(error) => report.problems.push(format!("the catalog: {error}")),
+        Err(error) => report.add("the catalog", error)?,
     }
     for (name, tree) in trees {
         progress(found.ids.len() as u64, total);
-        check_tree(local, &name, tree, &mut found, &mut report);
+        check_tree(local, &name, tree, &mut found, &mut report)?;
         check_values(local, &name, &mut found, &mut report, &mut |done| {
             progress(done, total)
-        });
+        })?;
     }
     // What is left of a tree whose drop has failed half-way is the next opening's,
     // which goes on with it.
@@ -98,7 +98,24 @@ pub(crate) fn check(local: &Local, progress: Progress<'_>) -> Result<CheckReport
     Ok(report)
 }
 
-fn check_tree(local: &Local, name: &str, tree: Tree, found: &mut Found, report: &mut CheckReport) {
+impl CheckReport {
+    /// Notes a problem of `what`; none of the store's is that a writer overtakes a reader, which ends the check.
+    fn add(&mut self, what: &str, error: Error) -> Result<(), Error> {
+        if matches!(error, Error::ReaderOverrun { .. }) {
+            return Err(error);
+        }
+        self.problems.push(format!("{what}: {error}"));
+        Ok(())
+    }
+}
+
+fn check_tree(
+    local: &Local,
+    name: &str,
+    tree: Tree,
+    found: &mut Found,
+    report: &mut CheckReport,
+) -> Result<(), Error> {
     let before = found.ids.len();
     match tree.verify(&TaskContext { local }, found) {
         Ok(shape) => {
@@ -107,11 +124,12 @@ fn check_tree(local: &Local, name: &str, tree: Tree, found: &mut Found, report: 
                 report.records += shape.records;
             }
         }
-        Err(error) => report.problems.push(format!("tree {name:?}: {error}")),
+        Err(error) => report.add(&format!("tree {name:?}"), error)?,
     }
     let pages = (found.ids.len() - before) as u64;
     report.pages += pages;
     report.bytes_verified += pages * PAGE_SIZE as u64;
+    Ok(())
 }
 
 fn check_values(
@@ -120,7 +138,7 @@ fn check_values(
     found: &mut Found,
     report: &mut CheckReport,
     progress: &mut dyn FnMut(u64),
-) {
+) -> Result<(), Error> {
     let mut bytes = Vec::new();
     for descriptor in std::mem::take(&mut found.extents) {
         progress(found.ids.len() as u64);
@@ -149,11 +167,10 @@ fn check_values(
             }
         });
         if let Err(error) = outcome {
-            report
-                .problems
-                .push(format!("a large value of tree {name:?}: {error}"));
+            report.add(&format!("a large value of tree {name:?}"), error)?;
         }
     }
+    Ok(())
 }
 
 /// What open snapshots can still read belongs to nobody else.

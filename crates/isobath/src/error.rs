@@ -276,12 +276,21 @@ pub enum Error {
         /// Bytes expected.
         expected: u64,
     },
-    /// The store was not closed and is to be read only: recovery has to write.
+    /// The store was not closed and is to be read only, but there is not enough memory or temporary space to replay its log.
     #[error(
         "{} was not closed (its process ended, or a write failed) and needs recovery: open it for writing once; nothing that was acknowledged is lost",
         list(paths)
     )]
     NeedsRecovery {
+        /// The volume's files.
+        paths: Vec<PathBuf>,
+    },
+    /// A process that writes the store has used space again that this reader, which was opened earlier, still needs.
+    #[error(
+        "the process that writes {} has used space again that this older view of it needs; open it for reading again",
+        list(paths)
+    )]
+    ReaderOverrun {
         /// The volume's files.
         paths: Vec<PathBuf>,
     },

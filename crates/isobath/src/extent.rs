@@ -245,11 +245,14 @@ fn read_apart(local: &Local, ids: &[PageId], buffers: &mut [ChunkBuffer]) -> Res
         let stretch = Stretch { start, length };
         // SAFETY: the buffer and its detours live until `wait_io` below returned.
         unsafe { local.start_read(stretch, buffer.as_mut_slice(), 0, detours) };
-        local.worker.wait_io().map_err(|source| Error::PageRead {
-            page: id.0,
-            offset: local.engine.offset_of(start),
-            tree: None,
-            source,
+        local.worker.wait_io().map_err(|source| {
+            let error = Error::PageRead {
+                page: id.0,
+                offset: local.engine.offset_of(start),
+                tree: None,
+                source,
+            };
+            local.engine.judge_read(*id, start, error)
         })?;
     }
     Ok(())
@@ -310,10 +313,13 @@ fn verify_chunk(
                 })
             }
         })
-        .map_err(|fault| Error::Damaged {
-            page: id.0,
-            offset: engine.offset_of(address),
-            fault,
+        .map_err(|fault| {
+            let error = Error::Damaged {
+                page: id.0,
+                offset: engine.offset_of(address),
+                fault,
+            };
+            engine.judge_read(id, address, error)
         })?;
     if get_u64(image, offset::LSN) != stamp.0 {
         return Err(gone(id));

@@ -177,6 +177,7 @@ mod page;
 mod pagestore;
 mod paths;
 mod range;
+mod reader;
 mod recovery;
 mod runtime;
 mod salvage;

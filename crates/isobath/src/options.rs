@@ -283,15 +283,21 @@ impl Options {
         self
     }
 
-    /// Opens for reading only: nothing on the volume changes, and several
-    /// readers may have it open at a time.
+    /// Opens for reading only: nothing on the volume changes. Readers and a writer, in any processes, may have the store open
+    /// at a time, in any order; none waits for another.
+    ///
+    /// A reader sees the store as it was when it was opened: every commit that was acknowledged before, and of each
+    /// commit all or nothing. What is not in a checkpoint yet is replayed from the log, in the reader's memory and a temporary
+    /// file; so a store whose process was killed can be read before a writer recovers it. The writer keeps
+    /// for its readers what they may still need, up to a quarter of the volume. A reader that needs what the writer
+    /// has used again gets [`Error::ReaderOverrun`], never anything wrong: open it again to see a newer state.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Options {
         self.read_only = read_only;
         self
     }
 
-    /// How long opening waits for each of the store's files that another process has open; by default not at all
+    /// How long opening for writing waits for each of the store's files that another process writes; by default not at all
     /// (a store in use is an error at once, and a process that was killed is waited for until the kernel has
     /// taken down what it had open).
     ///
@@ -387,7 +393,7 @@ impl Options {
             .max_bytes(self.volume_limit())
             .lock_timeout(self.open_timeout)
             .access(if self.read_only {
-                Access::ReadOnly
+                Access::Beside
             } else {
                 Access::ReadWrite
             })

@@ -10,7 +10,7 @@ use crate::btree::TreeId;
 use crate::canary::{self, Canary};
 use crate::check::{self, CheckReport};
 use crate::engine::{self, Config, Local, Plan, Publisher};
-use crate::pagestore::PageTrace;
+use crate::pagestore::{PageTrace, Superblock};
 use crate::paths::StorePaths;
 use crate::runtime::Runtime;
 use crate::stats::Stats;
@@ -18,7 +18,7 @@ use crate::sync::Mutex;
 use crate::task::TaskHandle;
 use crate::transaction::{Snapshot, Transaction, TransactionOptions};
 use crate::tree::{Tree, TreeState};
-use crate::{Error, Options, WriteBatch, catalog, extent, trace};
+use crate::{Error, Options, WriteBatch, catalog, extent, reader, trace};
 
 /// Progress of long work: how much is done of how much, in the unit that the
 /// work documents. The total may grow.
@@ -200,7 +200,8 @@ impl Store {
     /// Opens an existing store; `paths` in the order of its creation. One that
     /// was not closed is recovered first: everything that was acknowledged is
     /// there, and nothing of a commit that was not complete. That takes a few
-    /// seconds for each GiB of log.
+    /// seconds for each GiB of log. [`Options::read_only`] says how a store is
+    /// opened for reading, also while a process writes it.
     ///
     /// # Errors
     ///
@@ -210,12 +211,16 @@ impl Store {
     /// [`Error::Memory`], [`Error::LogDamaged`]; of a log on a device of its own
     /// [`Error::LogMissing`], [`Error::NotALog`], [`Error::LogOfOtherStore`],
     /// [`Error::LogOutOfStep`], [`Error::LogHeaderDamaged`], [`Error::LogTruncated`];
+    /// for reading [`Error::NeedsRecovery`], [`Error::ReaderOverrun`];
     /// nothing was changed on the volume then.
     pub fn open(paths: impl StorePaths, options: &Options) -> Result<Store, Error> {
         options.config()?;
         let paths = paths.store_paths();
-        let volume = Volume::open(&paths, &options.volume_options())?;
-        Store::open_on(volume, paths, options)
+        let volume = || Ok(Volume::open(&paths, &options.volume_options())?);
+        match options.is_read_only() {
+            true => reader::open(volume, &paths, options),
+            false => Store::open_on(volume()?, paths, options),
+        }
     }
 
     /// Opens the store on `volume`.
@@ -233,20 +238,42 @@ impl Store {
         options: &Options,
     ) -> Result<Store, Error> {
         let _span = trace::span!("open");
+        if options.is_read_only() {
+            return reader::open(|| Ok(volume.clone()), &paths, options);
+        }
+        let superblock = engine::read_superblock(&volume, &paths)?;
+        Store::open_with(volume, superblock, &paths, options)
+    }
+
+    /// Opens the store whose newest superblock this is.
+    pub(crate) fn open_with(
+        volume: Volume,
+        mut superblock: Superblock,
+        paths: &[PathBuf],
+        options: &Options,
+    ) -> Result<Store, Error> {
         let mut config = options.config()?;
-        let mut superblock = engine::read_superblock(&volume, &paths)?;
         let given = options.given_log_path();
-        engine::open_log(&volume, &mut superblock, &paths, given)?;
+        engine::open_log(&volume, &mut superblock, paths, given)?;
         config.segment_bytes = superblock.segment_bytes;
         let policy = options.policy()?;
-        let mut opened =
-            engine::open(volume, superblock, &paths, config, options.frames(), policy)?;
+        let mut opened = engine::open(volume, superblock, paths, config, options.frames(), policy)?;
         opened.plan.listener = options.on_recovery.0.clone();
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
-        let store = Store::opened(runtime, opened.plan, paths)?;
+        let store = Store::opened(runtime, opened.plan, paths.to_vec())?;
         let segments = store.0.runtime.engine.space.lock().segments();
         trace::tell!(info, "the store is open", segments = segments);
         Ok(store)
+    }
+
+    /// Whether the store on `paths` is not closed: a process has it open for writing, or has ended without closing it. The
+    /// next opening for writing then recovers it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Store::open`].
+    pub fn needs_recovery(paths: impl StorePaths, options: &Options) -> Result<bool, Error> {
+        reader::needs_recovery(&paths.store_paths(), options)
     }
 
     /// The new store of an engine whose workers run.

@@ -13,10 +13,10 @@ format of stores. `isobath export` writes a file that any version can read. It \
 appears under its name only when it is complete, on the drive and read back; \
 until then it is FILE.partial.
 
-This verb opens the store itself, so it works on stores that no process has open \
-for writing; one that was not closed is recovered first. A process that has the \
-store open backs it up while it goes on working: `Store::backup` in Rust. Files of \
-both kinds add to one another.
+The store may be in use: the file holds what was committed when the verb began. \
+It may also be one that was not closed. Backups of both kinds are full ones, and \
+others cannot add to them: for that the store is closed (`isobath recover` does so \
+after a crash), or its process makes them: `Store::backup` in Rust.
 
 --since copies only pages that are new or changed since that backup, which may be \
 an incremental one itself. To restore, all of them are needed, in order.

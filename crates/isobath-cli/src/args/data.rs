@@ -266,7 +266,8 @@ pub(crate) struct CompactArgs {
 #[command(after_help = "\
 Reads every page and every value, verifies checksums, page identities and the \
 order of keys, and prints each problem. Exits with 1 where there is one. \
-Changes nothing.
+Changes nothing. The store may be in use: what is checked is its state when the \
+verb began.
 
 Example:
   isobath check -s my.iso && echo sound")]
@@ -278,8 +279,8 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A process that was killed leaves its newest changes in the log. Verbs that only read \
-refuse such a store; those that write recover it first, and so does this one, which \
-changes nothing else. A store that was closed is left as it is.
+replay it for themselves, each time; those that write recover the store first, and so \
+does this one, which changes nothing else. A store that was closed is left as it is.
 
 Example:
   isobath recover -s my.iso && isobath check -s my.iso")]

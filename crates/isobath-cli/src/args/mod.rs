@@ -146,7 +146,7 @@ pub(crate) struct StoreArgs {
     /// store was moved to [default: the store's own files; where the store says]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) log_path: Option<PathBuf>,
-    /// Wait so long for a store that another process has open, such as 10s or 2min [default: not at all]
+    /// Wait so long to write to a store that another process writes, such as 10s or 2min [default: not at all]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) wait: Option<std::time::Duration>,
 }

@@ -20,25 +20,12 @@ fn unit_of(stage: &str) -> Unit {
     }
 }
 
-/// For reading where the store was closed; recovers it first where it was not.
-fn open(args: &BackupArgs) -> Result<Store, Failure> {
-    match store::read(&args.store, LARGE_POOL) {
-        Err(Failure::Lab(isobath_lab::LabError::Engine(isobath::Error::NeedsRecovery {
-            ..
-        }))) => {
-            store::write(&args.store, LARGE_POOL)?.close()?;
-            store::read(&args.store, LARGE_POOL)
-        }
-        other => other,
-    }
-}
-
 pub(crate) fn backup(
     args: &BackupArgs,
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let store = open(args)?;
+    let store = store::read(&args.store, LARGE_POOL)?;
     let progress = super::progress(global)?;
     let began = Instant::now();
     let mut options = BackupOptions::new()

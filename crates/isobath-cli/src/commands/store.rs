@@ -37,9 +37,20 @@ fn options(args: &StoreArgs, pool: u64) -> Options {
     }
 }
 
+/// After this much time a reader that replays a log says so.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// Opens for reading only.
 pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
-    open(args, &options(args, pool).read_only(true))
+    let began = Instant::now();
+    let last = AtomicU64::new(0);
+    let options = options(args, pool).on_recovery(move |done, total| {
+        let tenth = done * 10 / total.max(1);
+        if began.elapsed() > QUIET && last.fetch_max(tenth, Ordering::Relaxed) < tenth {
+            eprintln!("reading what is only in the log: {tenth} of 10");
+        }
+    });
+    open(args, &options.read_only(true))
 }
 
 /// Opens the store, and waits for it as long as the command line says where another process has it open. Ctrl-C ends the wait.
@@ -69,6 +80,14 @@ pub(crate) fn waiting<T>(
 
 fn is_locked(error: &Error) -> bool {
     matches!(error, Error::Volume(error) if matches!(**error, VolumeError::Locked { .. }))
+}
+
+/// Whether the store is not closed.
+pub(crate) fn needs_recovery(args: &StoreArgs) -> Result<bool, Failure> {
+    Ok(Store::needs_recovery(
+        &args.store,
+        &options(args, SMALL_POOL),
+    )?)
 }
 
 /// Refuses a store that standard output goes to: what is printed would end up in it.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use isobath::{Store, TreeInfo};
 use isobath_lab::export::{ExportPlan, ImportFile, Transferred};
-use isobath_lab::{LabError, Unit, escape};
+use isobath_lab::{Unit, escape};
 use serde_json::json;
 
 use super::store::{self, LARGE_POOL, SMALL_POOL};
@@ -158,19 +158,12 @@ pub(crate) fn check(
 }
 
 pub(crate) fn recover(args: &RecoverArgs, out: &mut Output) -> Result<(), Failure> {
-    let recovered = match store::read(&args.store, SMALL_POOL) {
-        Ok(closed) => {
-            closed.close()?;
-            0
-        }
-        Err(Failure::Lab(LabError::Engine(isobath::Error::NeedsRecovery { .. }))) => {
-            let store = store::write(&args.store, LARGE_POOL)?;
-            let bytes = store.stats().recovered_log_bytes;
-            store.close()?;
-            bytes
-        }
-        Err(other) => return Err(other),
-    };
+    let mut recovered = 0;
+    if store::needs_recovery(&args.store)? {
+        let store = store::write(&args.store, LARGE_POOL)?;
+        recovered = store.stats().recovered_log_bytes;
+        store.close()?;
+    }
     if out.json() {
         return out.document(&json!({ "recovered_log_bytes": recovered }));
     }

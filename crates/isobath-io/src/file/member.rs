@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -31,6 +32,13 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const GONE_TRIES: u32 = 1000;
 /// The same where the system does not tell who the holder is, which may have died: two seconds.
 const UNKNOWN_TRIES: u32 = 200;
+
+/// The byte that a writer locks, for readers beside it.
+const WRITER: u64 = sys::LOCKS;
+/// The byte that a reader beside a writer locks for the number 0; the next numbers follow.
+const PINS: u64 = sys::LOCKS + 1;
+/// Numbers that have a byte.
+const PIN_NUMBERS: u64 = 1 << 61;
 
 /// Retries of a blocking call after EAGAIN.
 const RETRIES: u32 = 64;
@@ -205,6 +213,9 @@ impl Member {
     }
 
     fn lock(&self, access: Access, timeout: Duration) -> Result<(), VolumeError> {
+        if access == Access::Beside {
+            return Ok(());
+        }
         let write = access == Access::ReadWrite;
         let attempt = || match write {
             true => self.file.try_lock(),
@@ -212,6 +223,12 @@ impl Member {
         };
         let result = wait_for_lock(attempt, || self.holder(), tries_in(timeout));
         match result {
+            Ok(()) if write => {
+                // For readers beside this writer, which must not try the lock itself: a writer could meet that. Where the
+                // file system has no such locks they learn less.
+                let _ = sys::lock_range(&self.file, libc::F_WRLCK, WRITER, 1);
+                Ok(())
+            }
             Ok(()) => Ok(()),
             Err(TryLockError::WouldBlock) => {
                 let holder = self.holder();
@@ -232,6 +249,29 @@ impl Member {
             }
             Err(TryLockError::Error(e)) => Err(os(&self.path, "lock", e)),
         }
+    }
+
+    /// Whether another opening of the file may write, as far as the system tells.
+    pub(super) fn has_writer(&self) -> bool {
+        sys::is_range_locked(&self.file, libc::F_RDLCK, WRITER, 1).unwrap_or(false)
+    }
+
+    /// Locks the byte that stands for `number`, and no other, for readers.
+    pub(super) fn pin(&self, number: u64) -> bool {
+        let all = sys::lock_range(&self.file, libc::F_UNLCK, PINS, PIN_NUMBERS);
+        let pinned = number < PIN_NUMBERS
+            && sys::lock_range(&self.file, libc::F_RDLCK, PINS + number, 1).is_ok();
+        all.is_ok() && pinned
+    }
+
+    /// Whether another opening has pinned one of these numbers.
+    pub(super) fn is_pinned(&self, numbers: RangeInclusive<u64>) -> bool {
+        let last = (*numbers.end()).min(PIN_NUMBERS - 1);
+        let Some(count) = (last + 1).checked_sub(*numbers.start()).filter(|n| *n > 0) else {
+            return false;
+        };
+        let first = PINS + numbers.start();
+        sys::is_range_locked(&self.file, libc::F_WRLCK, first, count).unwrap_or(false)
     }
 
     /// The process that holds the lock and whether it writes, as far as /proc/locks tells. The kernel prints its device
@@ -502,6 +542,7 @@ impl Drop for Member {
         }
         // Closing alone would not release the lock at once: a ring is taken down by the kernel in the background, and holds
         // its registered files until then. An error cannot be handled, and closing releases the lock in the end.
+        let _ = sys::lock_range(&self.file, libc::F_UNLCK, sys::LOCKS, 1 + PIN_NUMBERS);
         let _ = self.file.unlock();
     }
 }

@@ -16,6 +16,7 @@ mod uring;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,7 +68,7 @@ impl FileDevice {
         options.check()?;
         check_count(paths)?;
         check_distinct(paths)?;
-        if options.access == Access::ReadOnly {
+        if options.access != Access::ReadWrite {
             return Err(VolumeError::ReadOnly {
                 path: paths[0].clone(),
             });
@@ -249,7 +250,7 @@ impl FileDevice {
             map,
             len: AtomicU64::new(label.len),
             limit,
-            read_only: options.access == Access::ReadOnly,
+            read_only: options.access != Access::ReadWrite,
             options: options.clone(),
             backend: Mutex::new(backend),
             notes: Mutex::new(notes),
@@ -472,6 +473,22 @@ impl Device for FileDevice {
 
     fn log_len(&self) -> u64 {
         self.log.get().map_or(0, |log| log.len)
+    }
+
+    fn sees_pins(&self) -> bool {
+        true
+    }
+
+    fn pin(&self, number: u64) -> bool {
+        self.members[0].pin(number)
+    }
+
+    fn is_pinned(&self, numbers: RangeInclusive<u64>) -> bool {
+        self.members[0].is_pinned(numbers)
+    }
+
+    fn has_writer(&self) -> bool {
+        self.members[0].has_writer()
     }
 
     fn create_log(&self, path: &Path, bytes: u64) -> Result<(), VolumeError> {

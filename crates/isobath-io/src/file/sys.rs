@@ -147,3 +147,35 @@ pub(super) fn written_back(fd: RawFd) -> Result<(), libc::c_int> {
         _ => Ok(()),
     }
 }
+
+/// Where a range of bytes that is locked begins: at an offset at which no file has anything.
+pub(super) const LOCKS: u64 = 1 << 61;
+
+fn range_lock(kind: libc::c_int, start: u64, len: u64) -> io::Result<libc::flock> {
+    // SAFETY: all-zero is a valid `flock`.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (off(start)?, off(len)?);
+    Ok(lock)
+}
+
+/// Locks (`F_RDLCK`, `F_WRLCK`) or unlocks (`F_UNLCK`) a range of bytes for this open file description, without waiting.
+pub(super) fn lock_range(file: &File, kind: libc::c_int, start: u64, len: u64) -> io::Result<()> {
+    let lock = range_lock(kind, start, len)?;
+    // SAFETY: F_OFD_SETLK reads one `flock` from the pointer.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) })
+}
+
+/// Whether another open file description has a lock in the range that a lock of this kind would have to wait for.
+pub(super) fn is_range_locked(
+    file: &File,
+    kind: libc::c_int,
+    start: u64,
+    len: u64,
+) -> io::Result<bool> {
+    let mut lock = range_lock(kind, start, len)?;
+    // SAFETY: F_OFD_GETLK reads one `flock` from the pointer and writes it.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) })?;
+    Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}

@@ -149,8 +149,10 @@ fn make(
 
 fn header(engine: &Engine, pass: &PassStart, base: Option<&BackupFile>) -> Result<Header, Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    // What was replayed in memory is another timeline: its versions and places mean something else than the writer's.
+    let replayed = engine.was_replayed();
     let mut header = Header {
-        store_id: pass.store_id,
+        store_id: if replayed { uuid() } else { pass.store_id },
         id: uuid(),
         base: [0; 16],
         generation: 0,
@@ -166,6 +168,12 @@ fn header(engine: &Engine, pass: &PassStart, base: Option<&BackupFile>) -> Resul
         created: now.map_or(0, |now| now.as_secs()),
     };
     if let Some(base) = base {
+        if replayed {
+            return Err(Error::BackupChain {
+                path: base.path().to_path_buf(),
+                reason: "a reader of a store that is not closed can add to no backup; make a full one, have the store's writer call `Store::backup`, or close the store first",
+            });
+        }
         if base.header.store_id != pass.store_id {
             return Err(Error::BackupChain {
                 path: base.path().to_path_buf(),

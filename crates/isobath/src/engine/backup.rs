@@ -458,10 +458,13 @@ impl Local {
         result.map_err(Error::Io)?;
         for wanted in &batch.wanted {
             let image = &batch.bytes[wanted.at..wanted.at + wanted.address.length() as usize];
-            verify(image, wanted).map_err(|fault| Error::Damaged {
-                page: wanted.page.0,
-                offset: self.engine.offset_of(wanted.address),
-                fault,
+            verify(image, wanted).map_err(|fault| {
+                let error = Error::Damaged {
+                    page: wanted.page.0,
+                    offset: self.engine.offset_of(wanted.address),
+                    fault,
+                };
+                self.engine.judge_read(wanted.page, wanted.address, error)
             })?;
             let version = get_u64(image, offset::LSN);
             let entry = &mut batch.entries[wanted.entry];

@@ -263,7 +263,8 @@ pub(crate) fn write(
     // the volume, nothing but the log before `start` may know.
     engine.not_poisoned()?;
     {
-        let space = engine.space.lock();
+        let mut space = engine.space.lock();
+        space.superblock_begins(next.sequence + u64::from(clean));
         next.segments = space.segments();
         next.next_segment_seq = space.next_seq;
         next.tick = space.now;

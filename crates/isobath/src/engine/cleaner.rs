@@ -70,8 +70,10 @@ impl Local {
         if !engine.cleaning_wanted.load(Acquire) || engine.poison.get().is_some() {
             return false;
         }
+        // Bound: each round but the last adds segments to the volume or frees some that were retained.
         loop {
-            let space = engine.space.lock();
+            let mut space = engine.space.lock();
+            space.release_retained();
             let shrinks =
                 space.spare_segments() < engine.shrinking.goal() || space.fence_wants_cleaning();
             if !shrinks && space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH) {
@@ -83,7 +85,8 @@ impl Local {
             let segments = space.segments();
             let grow = engine.prefers_growth(&space);
             drop(space);
-            if !grow || engine.grow_beyond(segments).is_err() {
+            let has_grown = grow && engine.grow_beyond(segments).is_ok();
+            if !has_grown && !engine.overrun_readers_for_room() {
                 return true;
             }
         }

@@ -250,7 +250,8 @@ impl Local {
         if is_stale_id && !canary::sings(Canary::TrustPageIds) {
             return Ok(());
         }
-        Err(failed.error)
+        let PageCopy { page, address, .. } = failed.copy;
+        Err(self.engine.judge_read(page, address, failed.error))
     }
 
     /// Whether `page` is being read; then this worker will be told of its end.

@@ -244,7 +244,11 @@ impl Local {
         next.log_before = Some((switch.0, before));
         next.log_first = run.first;
         next.log_segments = run.count;
-        next.segments = engine.space.lock().segments();
+        {
+            let mut space = engine.space.lock();
+            space.superblock_begins(next.sequence + SUPERBLOCK_OFFSETS.len() as u64);
+            next.segments = space.segments();
+        }
         next.log_durable = engine.log.durable().0;
         let area = super::open::log_area(&next);
         let early = canary::sings(Canary::MoveLogEarly);

@@ -27,6 +27,7 @@ mod open;
 mod provisional;
 pub(crate) mod publish;
 mod read_buffers;
+mod readers;
 pub(crate) mod recovery;
 mod registered;
 mod settle;
@@ -50,6 +51,7 @@ pub(crate) use open::Opened;
 pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
 pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
+pub(crate) use readers::{keep_log, overlay, pin_newest};
 pub(crate) use recovery::{Base as LogBase, Loads, Plan, Scan as LogScan, reader as log_reader};
 pub(crate) use writeback::flush;
 
@@ -184,6 +186,10 @@ pub(crate) struct Engine {
     /// Taken out when the store closes, so that its files are free for others
     /// whatever handles remain.
     volume: Mutex<Option<Volume>>,
+    /// See [`Engine::reads_beside`].
+    beside: Mutex<Option<readers::Beside>>,
+    /// What readers in other processes may need is retained.
+    retains: bool,
     /// Present sequence number of every segment; what a page read must carry.
     pub(crate) seqs: ReservedWords,
     pub(crate) space: Mutex<Space>,
@@ -262,6 +268,8 @@ impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Engine> {
         let workers = parts.config.workers;
         let limit_segments = parts.current.superblock.limit_segments;
+        let sequence = parts.current.superblock.sequence;
+        let retains = !parts.config.read_only && parts.volume.sees_pins();
         let log_segments = parts
             .current
             .superblock
@@ -287,7 +295,9 @@ impl Engine {
             log: parts.log,
             dirty_log_bytes,
             log_growth: log_growth::LogGrowth::new(log_segments),
-            volume: Mutex::new(Some(parts.volume)),
+            volume: Mutex::new(Some(parts.volume.clone())),
+            beside: Mutex::default(),
+            retains,
             seqs: parts.seqs,
             space: Mutex::new(parts.space),
             ids: Mutex::new(parts.ids),
@@ -320,6 +330,12 @@ impl Engine {
         let mut space = engine.space.lock();
         // Without a log there is one checkpoint, when the store is closed.
         space.keep_checkpoint_room(engine.log.is_on());
+        if engine.retains {
+            let volume = parts.volume;
+            let is_pinned = Box::new(move |superblocks| volume.is_pinned(superblocks));
+            // Opening writes two before anything becomes free.
+            space.retain_for_readers(sequence + 2, is_pinned);
+        }
         engine.update_capacity(&space);
         drop(space);
         Arc::new(engine)
@@ -337,6 +353,12 @@ impl Engine {
     /// Lets go of the volume and of the memory, whatever handles remain; the workers have stopped.
     pub(crate) fn release(&self) {
         self.volume.lock().take();
+        if self.config.read_only {
+            self.beside.lock().take();
+        }
+        if self.retains {
+            self.space.lock().forget_readers();
+        }
         self.pool.discard();
         self.log.discard();
     }
@@ -587,6 +609,9 @@ impl Engine {
     pub(crate) fn prefers_growth(&self, space: &Space) -> bool {
         if self.growth_was_refused() {
             return false;
+        }
+        if space.grows_for_readers() {
+            return true;
         }
         let room = u64::from(space.segments() - space.system_segments());
         let total = room * u64::from(space.segment_bytes());

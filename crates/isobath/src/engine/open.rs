@@ -46,7 +46,10 @@ fn memory(what: &'static str) -> impl Fn(std::io::Error) -> Error {
     }
 }
 
-fn reserve_tables(frames: u32, segments: u32) -> Result<(BufferPool, ReservedWords), Error> {
+pub(super) fn reserve_tables(
+    frames: u32,
+    segments: u32,
+) -> Result<(BufferPool, ReservedWords), Error> {
     debug_assert!(segments <= MAX_SEGMENTS);
     let pool = BufferPool::new(frames, crate::small::most_pages(MAX_PAGES))
         .map_err(memory("the buffer pool"))?;
@@ -428,16 +431,16 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
 }
 
 /// What a checkpoint says.
-struct Loaded {
+pub(super) struct Loaded {
     /// Four words per segment of the volume.
-    table: Vec<[u64; SEGMENT_WORDS as usize]>,
-    promises: Vec<u64>,
+    pub(super) table: Vec<[u64; SEGMENT_WORDS as usize]>,
+    pub(super) promises: Vec<u64>,
     current: Current,
 }
 
 impl Loaded {
     /// Reads the checkpoint, and its mapping table into the pool's.
-    fn read(
+    pub(super) fn read(
         volume: &Volume,
         superblock: &Superblock,
         segments: u32,

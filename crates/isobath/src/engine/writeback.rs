@@ -529,13 +529,14 @@ impl Local {
     pub(super) fn wait_for_segment(&self) -> Result<(), Error> {
         let engine = &self.engine;
         let _ = self.settle_graves();
-        let space = engine.space.lock();
+        let mut space = engine.space.lock();
+        space.release_retained();
         if space.spare_segments() > 0 {
             return Ok(());
         }
         let (grow, segments) = (engine.prefers_growth(&space), space.segments());
         drop(space);
-        if grow && engine.grow_beyond(segments).is_ok() {
+        if grow && engine.grow_beyond(segments).is_ok() || engine.overrun_readers_for_room() {
             return Ok(());
         }
         self.engine.request_cleaning();

@@ -22,7 +22,7 @@ pub(crate) use device::{
 };
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, HEADER_BYTES, INCARNATION_LIMIT};
-pub(crate) use reader::{LogEnd, Reader, next_epoch, seal_tail};
+pub(crate) use reader::{LogEnd, ReadError, Reader, next_epoch, seal_tail};
 pub(crate) use rewrite::Rewriter;
 pub use room::MAX_TRANSACTION_BYTES;
 pub(crate) use room::{LogRoom, Need, TRANSACTION_LIMIT, Tier};

@@ -6,6 +6,7 @@
 
 mod cleaning;
 mod fence;
+mod retained;
 mod stored;
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,6 +24,7 @@ use crate::page::{PAGE_SIZE, PageId};
 use cleaning::CleaningProgress;
 pub(crate) use cleaning::{CleaningEnd, Victim};
 use fence::Fence;
+use retained::Retained;
 
 /// What is written: pages of the buffer, or chunks of large values. They go to
 /// different segments, because chunks need not start at page boundaries.
@@ -158,6 +160,7 @@ pub(crate) struct Space {
     system: u32,
     /// No segment becomes free: somebody reads what is dead already.
     keeps_dead: bool,
+    retained: Retained,
 }
 
 impl Space {
@@ -198,6 +201,7 @@ impl Space {
             unsummarized: HashMap::new(),
             system,
             keeps_dead: false,
+            retained: Retained::default(),
         };
         // Open for ever, so that nothing frees them.
         for segment in 0..system {
@@ -218,6 +222,7 @@ impl Space {
         self.waste.resize(slots, 0);
         // Low numbers are taken first, so that a small store stays compact.
         self.free.splice(0..0, (before..segments).rev());
+        self.has_grown(segments - before);
         self.resized();
     }
 
@@ -252,7 +257,7 @@ impl Space {
     /// Takes a free segment for the system's own use: nothing frees it, and no
     /// policy sees it, until [`Space::release_system`].
     pub(crate) fn take_system(&mut self) -> Option<u32> {
-        let segment = self.take_free()?;
+        let segment = self.pop_free()?;
         self.hold(segment);
         Some(segment)
     }
@@ -297,8 +302,8 @@ impl Space {
         self.table.begin_cleaning(id);
         self.table.free(id);
         self.busy[segment as usize] = 0;
-        self.put_free(segment);
         self.system -= 1;
+        self.put_free(segment);
     }
 
     /// Segments that hold no pages of the store: superblocks, log, checkpoints.
@@ -500,15 +505,7 @@ impl Space {
         if cause == Cause::User && self.spare_segments() == 0 {
             return Err(NoSegment);
         }
-        self.take_free().ok_or(NoSegment)
-    }
-
-    /// A free segment. What is wanted for giving it back is rather used than nothing.
-    fn take_free(&mut self) -> Option<u32> {
-        if self.free.is_empty() {
-            self.unfence();
-        }
-        self.free.pop()
+        self.pop_free().ok_or(NoSegment)
     }
 
     /// Takes up to `most` free segments, and at most half of the spare ones, out of use: those from place `from` on in the
@@ -529,7 +526,7 @@ impl Space {
         self.free.splice(at..at, others);
         fenced
             .into_iter()
-            .for_each(|segment| self.put_free(segment));
+            .for_each(|segment| self.add_free(segment));
     }
 
     fn count_live(&mut self, length: u32) {
@@ -630,8 +627,9 @@ impl Space {
         self.summaries[segment as usize] = 0;
         self.unsummarized.remove(&segment);
         self.bad.remove(&segment);
+        let before = self.free.len();
         self.put_free(segment);
-        true
+        self.free.len() > before
     }
 
     /// From now on no segment becomes free, so that what dies can still be read, until [`Space::release_dead`].

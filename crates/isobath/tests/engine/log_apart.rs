@@ -154,8 +154,12 @@ fn what_was_acknowledged_is_in_the_log_after_a_crash() {
     place.copy("a.log", "crash/a.log");
     store.close().unwrap();
     let reading = options().read_only(true);
-    let refused = Store::open(&[place.path("crash/a")], &reading).map(|_| ());
-    assert!(matches!(refused, Err(Error::NeedsRecovery { .. })));
+    let before = place.contents();
+    let reader = Store::open(&[place.path("crash/a")], &reading).unwrap();
+    assert_eq!(reader.log_path(), Some(place.path("crash/a.log")));
+    assert_filled(&reader, 700);
+    reader.close().unwrap();
+    assert!(place.contents() == before, "a reader has changed a file");
     let copy = place.open("crash/a").unwrap();
     assert_eq!(copy.log_path(), Some(place.path("crash/a.log")));
     assert!(copy.stats().recovered_log_bytes > 0);
@@ -215,7 +219,17 @@ fn a_log_in_use_is_refused() {
     place.closed("a", "a.log", 5);
     place.copy("a", "copy");
     let store = place.open("copy").unwrap();
-    place.refuses(&options(), &["a.log", "in use"]);
+    let refused = place.open("a").map(drop).unwrap_err().to_string();
+    assert!(
+        refused.contains("a.log") && refused.contains("in use"),
+        "{refused}"
+    );
+    let reading = options().read_only(true);
+    let refused = Store::open(place.path("a"), &reading).map(drop);
+    assert!(
+        matches!(refused, Err(Error::LogOutOfStep { .. })),
+        "{refused:?}"
+    );
     store.close().unwrap();
     // Two copies of a store cannot share a log.
     let error = place.refuses(&options(), &["a.log", "copy of it has used this log"]);

@@ -22,6 +22,7 @@ mod log_full;
 mod moved_chunks;
 mod policies;
 mod published;
+mod readers;
 mod recovery;
 mod room;
 mod salvage;

@@ -273,4 +273,10 @@ pub(super) const ROWS: &[Row] = &[
         campaign(POWER).shape(Shape::More)),
     row(Canary::RelocateBlindly, "0005", "The cleaner installs an address only over the one that it copied from.",
         campaign(POWER).shape(Shape::Crowded)),
+    test(Canary::ReuseBesideReaders, "0029", "A freed segment that a reader may need is not used again at once.",
+        ("isobath", Some("engine"), "readers::what_a_reader_needs_is_kept_for_it_and_then_used_again"),
+        "simulated volumes have no readers in other processes"),
+    test(Canary::TrustLiveLogEnd, "0029", "A reader beside a writer reads the log again up to where it is known to be durable.",
+        ("isobath", Some("engine"), "readers::a_corrupt_log_beside_a_writer_is_called_corrupt"),
+        "simulated volumes have no readers in other processes"),
 ];

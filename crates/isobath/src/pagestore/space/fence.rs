@@ -72,7 +72,7 @@ impl Space {
         }
         self.fence = Some(fence);
         for segment in std::mem::take(&mut self.free) {
-            self.put_free(segment);
+            self.add_free(segment);
         }
         self.restart_progress();
     }
@@ -101,7 +101,7 @@ impl Space {
     }
 
     /// A free segment, for whoever takes the next one.
-    pub(super) fn put_free(&mut self, segment: u32) {
+    pub(super) fn add_free(&mut self, segment: u32) {
         match &mut self.fence {
             Some(fence) if fence.contains(segment) => fence.free.push(segment),
             _ => self.free.push(segment),

@@ -1,0 +1,758 @@
+//! Readers after a crash and beside a writer: what they see belongs together, and they change nothing.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    LOG, Model, Random, assert_sound, bytes_of, contents, image, key, tiny, value,
+};
+use isobath::{BackupOptions, Error, Options, Store, TransactionOptions, Tree, Volume};
+use isobath_io::{
+    Access, BackendReport, Channel, ChannelOptions, Device, FaultDevice, FaultPlan, IoError,
+    VolumeError, VolumeOptions,
+};
+
+/// Accounts, and what each begins with.
+const ACCOUNTS: u64 = 1_500;
+const EACH: u64 = 1_000;
+/// Records of a tree that is loaded at once.
+const LOADED: u64 = 400;
+/// The environment variable that makes a test program a writer of the store that it names.
+const WRITER: &str = "ISOBATH_TEST_WRITER";
+
+fn options() -> Options {
+    tiny(2, 6).log_bytes(LOG).volume_limit_bytes(None)
+}
+
+fn reading() -> Options {
+    options().read_only(true)
+}
+
+/// A balance as a record's value: long, so that little fits a page, and of a length that follows from it.
+fn amount(balance: u64) -> Vec<u8> {
+    let mut bytes = value(balance, 100 + (balance % 150) as usize);
+    bytes[..8].copy_from_slice(&balance.to_le_bytes());
+    bytes
+}
+
+fn balance(bytes: &[u8]) -> u64 {
+    let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert_eq!(bytes, amount(number));
+    number
+}
+
+/// A store of accounts, closed.
+fn accounts(path: &Path, options: &Options) {
+    let store = Store::create(path, options).unwrap();
+    let tree = store.create_tree("accounts").unwrap();
+    let mut records: Model = (0..ACCOUNTS).map(|n| (key(n), amount(EACH))).collect();
+    records.insert(b"moves".to_vec(), amount(0));
+    tree.bulk_load(&records).unwrap();
+    store.close().unwrap();
+}
+
+/// Moves money between some accounts and counts that, in one transaction; the count.
+fn move_some(store: &Store, tree: &Tree, random: &mut Random) -> u64 {
+    store
+        .transact(TransactionOptions::new(), |transaction| {
+            for _ in 0..4 {
+                let (from, to) = (random.below(ACCOUNTS), random.below(ACCOUNTS));
+                if from == to {
+                    continue;
+                }
+                let has = |found: Option<Vec<u8>>| balance(&found.unwrap());
+                let (a, b) = (
+                    has(transaction.get(tree, &key(from))?),
+                    has(transaction.get(tree, &key(to))?),
+                );
+                let moved = a.min(random.below(50));
+                transaction.insert(tree, &key(from), &amount(a - moved))?;
+                transaction.insert(tree, &key(to), &amount(b + moved))?;
+            }
+            let count = balance(&transaction.get(tree, b"moves")?.unwrap()) + 1;
+            transaction.insert(tree, b"moves", &amount(count))?;
+            Ok::<u64, Error>(count)
+        })
+        .unwrap()
+}
+
+/// What else a writer does: trees made, loaded and dropped, and a large value.
+fn change_trees(store: &Store, round: u64) {
+    let name = format!("loaded-{}", round % 3);
+    match store.drop_tree(&name) {
+        Ok(()) | Err(Error::NoSuchTree { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    let tree = store.create_tree(&name).unwrap();
+    let records: Model = (0..LOADED).map(|n| (key(n), value(round, 300))).collect();
+    tree.bulk_load(&records).unwrap();
+    let large = store.open_or_create_tree("large").unwrap();
+    large.insert(b"value", &value(round, 150_000)).unwrap();
+}
+
+/// Reads all that the store has, and that it belongs together; how often money was moved.
+fn read_all(store: &Store) -> Result<u64, Error> {
+    let tree = store.tree("accounts")?;
+    let (mut sum, mut count, mut moves) = (0, 0, 0);
+    for record in tree.range(..) {
+        let (found, bytes) = record?;
+        match &found[..] {
+            b"moves" => moves = balance(&bytes),
+            _ => (sum, count) = (sum + balance(&bytes), count + 1),
+        }
+    }
+    assert_eq!((count, sum), (ACCOUNTS, ACCOUNTS * EACH));
+    for info in store.trees()? {
+        let tree = store.tree(&info.name)?;
+        if info.name.starts_with("loaded") {
+            let records: Vec<_> = tree.range(..).collect::<Result<_, _>>()?;
+            let all = records.len() as u64;
+            assert!(all == 0 || all == LOADED, "{all} of {LOADED} records");
+            assert!(records.windows(2).all(|pair| pair[0].1 == pair[1].1));
+        }
+        if info.name == "large"
+            && let Some(found) = tree.get(b"value")?
+        {
+            let is_one = (0..10_000).any(|round| found == value(round, 150_000));
+            assert!(is_one, "no value that was ever written");
+        }
+    }
+    Ok(moves)
+}
+
+/// A writer in this process, until it is told to stop.
+struct Busy<'s> {
+    store: &'s Store,
+    stop: AtomicBool,
+    /// Moves of money that were acknowledged.
+    moves: AtomicU64,
+}
+
+impl Busy<'_> {
+    fn run(&self, trees_too: bool) {
+        let tree = self.store.tree("accounts").unwrap();
+        let mut random = Random::new(7);
+        let mut round = 0;
+        while !self.stop.load(Ordering::SeqCst) {
+            let moves = move_some(self.store, &tree, &mut random);
+            self.moves.store(moves, Ordering::SeqCst);
+            if trees_too && moves.is_multiple_of(40) {
+                round += 1;
+                change_trees(self.store, round);
+            }
+        }
+    }
+}
+
+/// Runs `work` beside a writer that is busy all the time.
+fn beside(store: &Store, trees_too: bool, work: impl FnOnce(&Busy<'_>)) {
+    let busy = Busy {
+        store,
+        stop: AtomicBool::new(false),
+        moves: AtomicU64::new(0),
+    };
+    /// Stops the writer also where `work` panics.
+    struct Stop<'b>(&'b AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| busy.run(trees_too));
+        let _stop = Stop(&busy.stop);
+        work(&busy);
+    });
+}
+
+/// Moves money until `times` more moves were acknowledged.
+fn await_moves(busy: &Busy<'_>, times: u64) {
+    let goal = busy.moves.load(Ordering::SeqCst) + times;
+    while busy.moves.load(Ordering::SeqCst) < goal {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_unclosed_store_is_read_as_its_recovery_would_leave_it() {
+    for seed in 0..2 {
+        let plan = FaultPlan::new(seed).max_bytes(Some(48 << 20));
+        let device = FaultDevice::new(0, plan);
+        let volume = Volume::from_device(device.clone());
+        let store = Store::create_on_volume(volume, &options()).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        store.create_tree("dropped").unwrap();
+        let mut random = Random::new(seed);
+        let mut model = Model::new();
+        // More than the pool holds: what is replayed has to leave it again.
+        for n in 0..2_500 {
+            let key = key(random.below(1_500));
+            if random.below(5) == 0 {
+                tree.remove(&key).unwrap();
+                model.remove(&key);
+            } else {
+                let length = random.one_of(&[10, 300, 900, 900, 20_000 * (n % 40 / 39)]);
+                let value = value(random.bits(), length as usize);
+                tree.insert(&key, &value).unwrap();
+                model.insert(key, value);
+            }
+        }
+        let loaded = store.create_tree("loaded").unwrap();
+        loaded.bulk_load(&model).unwrap();
+        store.drop_tree("dropped").unwrap();
+        let left = image(&device);
+        store.close().unwrap();
+
+        let before = bytes_of(&left);
+        let volume = Volume::from_device(left.clone());
+        let reader = Store::open_on_volume(volume.clone(), &reading()).unwrap();
+        let second = Store::open_on_volume(volume.clone(), &reading()).unwrap();
+        assert!(reader.stats().recovered_log_bytes > 0);
+        for store in [&reader, &second] {
+            for name in ["t", "loaded"] {
+                assert!(contents(&store.tree(name).unwrap()) == model, "{name}");
+            }
+            assert_eq!(store.trees().unwrap().len(), 2);
+            assert_sound(store, Some(2 * model.len() as u64));
+            let refused = store.tree("t").unwrap().insert(b"k", b"v");
+            assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
+        }
+        reader.close().unwrap();
+        second.close().unwrap();
+        assert!(bytes_of(&left) == before, "a reader has changed the volume");
+
+        let store = Store::open_on_volume(volume, &options()).unwrap();
+        assert!(contents(&store.tree("t").unwrap()) == model);
+        assert_sound(&store, Some(2 * model.len() as u64));
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_was_never_written_to_since_it_was_opened_is_read() {
+    let device = FaultDevice::new(0, FaultPlan::new(1).max_bytes(Some(48 << 20)));
+    let volume = Volume::from_device(device.clone());
+    let store = Store::create_on_volume(volume.clone(), &options()).unwrap();
+    store.create_tree("t").unwrap();
+    store.close().unwrap();
+    let store = Store::open_on_volume(volume, &options()).unwrap();
+    let left = Volume::from_device(image(&device));
+    drop(store);
+    let reader = Store::open_on_volume(left, &reading()).unwrap();
+    assert_eq!(reader.trees().unwrap().len(), 1);
+}
+
+#[test]
+fn what_a_reader_finds_beside_a_busy_writer_belongs_together() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    accounts(&path, &options());
+    let store = Store::open(&path, &options()).unwrap();
+    let mut opened = 0;
+    beside(&store, true, |busy| {
+        await_moves(busy, 1);
+        let until = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < until || opened < 5 {
+            let acknowledged = busy.moves.load(Ordering::SeqCst);
+            let reader = match Store::open(&path, &reading()) {
+                Ok(reader) => reader,
+                Err(Error::ReaderOverrun { .. }) => continue,
+                Err(error) => panic!("{error}"),
+            };
+            match read_all(&reader) {
+                Ok(moves) => assert!(moves >= acknowledged, "{moves} of {acknowledged}"),
+                Err(Error::ReaderOverrun { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+            opened += 1;
+            if opened % 4 == 0 {
+                match reader.check(&mut |_, _| {}) {
+                    Ok(report) => assert_eq!(report.problems, Vec::<String>::new()),
+                    Err(Error::ReaderOverrun { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            reader.close().unwrap();
+        }
+    });
+    let stats = store.stats();
+    assert!(stats.checkpoints > 0, "the log was never shortened");
+    assert_sound(&store, None);
+    store.close().unwrap();
+}
+
+#[test]
+fn what_a_reader_needs_is_kept_for_it_and_then_used_again() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    accounts(&path, &options());
+    // The reader comes first: neither waits for the other.
+    let first = Store::open(&path, &reading()).unwrap();
+    let store = Store::open(&path, &options()).unwrap();
+    let segments = store.stats().segments;
+    beside(&store, false, |busy| {
+        await_moves(busy, 200);
+        let second = Store::open(&path, &reading()).unwrap();
+        // Every account is written several times over; what the readers have not read stays.
+        await_moves(busy, 2_000);
+        assert_eq!(read_all(&first).unwrap(), 0);
+        let moves = read_all(&second).unwrap();
+        assert!((200..2_200).contains(&moves), "{moves}");
+        assert_eq!(read_all(&second).unwrap(), moves);
+        first.close().unwrap();
+        second.close().unwrap();
+        await_moves(busy, 1_000);
+    });
+    // Bound: what is kept is a quarter, and a step of growth.
+    assert!(store.stats().segments <= segments + segments / 2 + 512);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_reader_that_holds_back_too_much_is_overrun_and_not_the_writer() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    let limit = Some(12 << 20);
+    accounts(&path, &options().volume_limit_bytes(limit));
+    let store = Store::open(&path, &options().volume_limit_bytes(limit)).unwrap();
+    let tree = store.create_tree("more").unwrap();
+    let fill = |round: u64| {
+        for n in 0..2_000 {
+            tree.insert(&key(n), &value(round, 900)).unwrap();
+        }
+    };
+    fill(0);
+    let reader = Store::open(&path, &reading()).unwrap();
+    (1..8).for_each(fill);
+    // The writer went on within its limit. What the reader sees is right, or nothing at all.
+    let read = || -> Result<(), Error> {
+        for record in reader.tree("more")?.range(..) {
+            assert!(record?.1 == value(0, 900), "a record of a later round");
+        }
+        Ok(())
+    };
+    let overrun = read();
+    assert!(
+        matches!(overrun, Err(Error::ReaderOverrun { .. })),
+        "{overrun:?}"
+    );
+    let checked = reader.check(&mut |_, _| {});
+    assert!(
+        matches!(checked, Err(Error::ReaderOverrun { .. })),
+        "{checked:?}"
+    );
+    let again = Store::open(&path, &reading()).unwrap();
+    for record in again.tree("more").unwrap().range(..) {
+        assert!(record.unwrap().1 == value(7, 900));
+    }
+    assert_sound(&store, None);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_corrupt_page_beside_a_writer_is_called_corrupt() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    accounts(&path, &options());
+    let store = Store::open(&path, &options()).unwrap();
+    let reader = Store::open(&path, &reading()).unwrap();
+    // All pages of the tree, wherever they are: nobody has written since.
+    let mut bytes = fs::read(&path).unwrap();
+    let is_leaf = |page: &[u8]| page[4] == 1 && page[5] == 0 && page[8..16] != [0; 8];
+    let data = 2 << 20;
+    for page in bytes[data..].chunks_exact_mut(4096) {
+        if is_leaf(page) {
+            page[2_000] ^= 1;
+        }
+    }
+    fs::write(&path, bytes).unwrap();
+    let read = read_all(&reader);
+    assert!(matches!(read, Err(Error::Damaged { .. })), "{read:?}");
+    drop(reader);
+    drop(store);
+}
+
+#[test]
+fn a_corrupt_log_beside_a_writer_is_called_corrupt() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    accounts(&path, &options());
+    let store = Store::open(&path, &options()).unwrap();
+    let tree = store.tree("accounts").unwrap();
+    let mut random = Random::new(1);
+    let marked = value(0, 40);
+    store
+        .create_tree("mark")
+        .unwrap()
+        .insert(b"k", &marked)
+        .unwrap();
+    for _ in 0..100 {
+        move_some(&store, &tree, &mut random);
+    }
+    let mut bytes = fs::read(&path).unwrap();
+    // Its page is not written yet: only the log has it.
+    let found = bytes.windows(marked.len()).position(|at| at == marked);
+    bytes[found.unwrap()] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let read = Store::open(&path, &reading()).map(drop);
+    assert!(matches!(read, Err(Error::LogDamaged { .. })), "{read:?}");
+}
+
+/// A volume on which something happens before it is read behind its first segment for the first time.
+struct Hooked {
+    below: Volume,
+    hook: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Device for Hooked {
+    fn len(&self) -> u64 {
+        self.below.len()
+    }
+
+    fn limit(&self) -> Option<u64> {
+        self.below.limit()
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.below.logical_block()
+    }
+
+    fn grow(&self, new_len: u64) -> Result<(), VolumeError> {
+        self.below.grow(new_len)
+    }
+
+    fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
+        self.below.channel(options)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        let hook = match offset < 64 << 10 {
+            true => None,
+            false => self.hook.lock().unwrap().take(),
+        };
+        if let Some(hook) = hook {
+            hook();
+        }
+        self.below.read_at(offset, buf)
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), IoError> {
+        panic!("a reader writes")
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        panic!("a reader flushes")
+    }
+
+    fn backend_report(&self) -> BackendReport {
+        self.below.backend_report()
+    }
+}
+
+#[test]
+fn a_log_that_is_written_over_while_it_is_read_is_read_again() {
+    let volume = Volume::in_memory(0, None);
+    let store = Store::create_on_volume(volume.clone(), &options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    tree.insert(b"k", value(0, 800)).unwrap();
+    // Only one page changes, so that nothing else tells the reader that it is late.
+    let (writer, written) = (tree.clone(), store.clone());
+    let hook = move || {
+        for n in 1..=7_000 {
+            writer.insert(b"k", value(n, 800)).unwrap();
+        }
+        assert!(written.stats().checkpoints > 1, "the log went round");
+    };
+    let hooked = Hooked {
+        below: volume,
+        hook: std::sync::Mutex::new(Some(Box::new(hook))),
+    };
+    let reader = Store::open_on_volume(Volume::from_device(Arc::new(hooked)), &reading()).unwrap();
+    let found = reader.tree("t").unwrap().get(b"k").unwrap();
+    assert!(found == Some(value(7_000, 800)), "an older state");
+    store.close().unwrap();
+}
+
+#[test]
+fn a_store_without_a_log_is_read_once_it_is_closed() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    let unlogged = options().log_bytes(0);
+    accounts(&path, &unlogged);
+    let before = Store::open(&path, &reading()).unwrap();
+    let store = Store::open(&path, &unlogged).unwrap();
+    let refused = Store::open(&path, &reading()).unwrap_err().to_string();
+    assert!(
+        refused.contains("in use by a writer") && refused.contains("no log"),
+        "{refused}"
+    );
+    beside(&store, false, |busy| {
+        await_moves(busy, 500);
+        match read_all(&before) {
+            Ok(moves) => assert_eq!(moves, 0),
+            Err(error) => assert!(matches!(error, Error::ReaderOverrun { .. }), "{error}"),
+        }
+    });
+    store.close().unwrap();
+    let after = Store::open(&path, &reading()).unwrap();
+    assert!(read_all(&after).unwrap() >= 500);
+}
+
+#[test]
+fn a_backup_beside_a_writer_is_whole_and_no_base() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let mut watch = |_: &str, _, _| std::ops::ControlFlow::Continue(());
+    accounts(&at("s.iso"), &options());
+    let store = Store::open(at("s.iso"), &options()).unwrap();
+    store
+        .backup(&at("base"), &BackupOptions::new(), &mut watch)
+        .unwrap();
+    beside(&store, true, |busy| {
+        await_moves(busy, 300);
+        let acknowledged = busy.moves.load(Ordering::SeqCst);
+        let reader = Store::open(at("s.iso"), &reading()).unwrap();
+        reader
+            .backup(&at("full"), &BackupOptions::new(), &mut watch)
+            .unwrap();
+        let since = |base: &str| BackupOptions::new().since(at(base));
+        let refused = reader.backup(&at("x"), &since("base"), &mut watch);
+        assert!(
+            matches!(refused, Err(Error::BackupChain { .. })),
+            "{refused:?}"
+        );
+        let refused = store.backup(&at("x"), &since("full"), &mut watch);
+        assert!(
+            matches!(refused, Err(Error::BackupChain { .. })),
+            "{refused:?}"
+        );
+        reader.close().unwrap();
+        Store::restore(&[at("full")], &[at("r.iso")], &options(), &mut watch).unwrap();
+        let restored = Store::open(at("r.iso"), &options()).unwrap();
+        assert!(read_all(&restored).unwrap() >= acknowledged);
+        assert_sound(&restored, None);
+        restored.close().unwrap();
+    });
+    store.close().unwrap();
+}
+
+#[test]
+fn the_log_on_a_device_of_its_own_is_read_too() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    let logged = options().log_path(place.path().join("s.log"));
+    accounts(&path, &logged);
+    let store = Store::open(&path, &options()).unwrap();
+    beside(&store, true, |busy| {
+        await_moves(busy, 50);
+        for _ in 0..5 {
+            let acknowledged = busy.moves.load(Ordering::SeqCst);
+            let reader = Store::open(&path, &reading()).unwrap();
+            assert!(read_all(&reader).unwrap() >= acknowledged);
+        }
+    });
+    store.close().unwrap();
+}
+
+// ---- processes --------------------------------------------------------------
+
+/// Not a test of its own: the writer in a process of its own, which says what was acknowledged.
+#[test]
+fn writer_process() {
+    let Some(path) = std::env::var_os(WRITER).map(PathBuf::from) else {
+        return;
+    };
+    let store = Store::open(&path, &options()).unwrap();
+    let tree = store.tree("accounts").unwrap();
+    let mut random = Random::new(3);
+    for round in 0.. {
+        let moves = move_some(&store, &tree, &mut random);
+        println!("moves {moves}");
+        if round % 50 == 0 {
+            change_trees(&store, round / 50 + 1);
+        }
+    }
+}
+
+/// A process that writes, and the last count that it has acknowledged.
+struct WriterProcess {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    moves: u64,
+}
+
+impl WriterProcess {
+    fn start(path: &Path) -> WriterProcess {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "readers::writer_process", "--nocapture"])
+            .env(WRITER, path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        WriterProcess {
+            child,
+            lines,
+            moves: 0,
+        }
+    }
+
+    fn note(&mut self, line: &str) -> bool {
+        let count = line.split("moves ").nth(1).and_then(|n| n.parse().ok());
+        self.moves = count.unwrap_or(self.moves);
+        count.is_some()
+    }
+
+    /// Reads what it says until so many more moves were acknowledged.
+    fn await_moves(&mut self, mut times: u64) {
+        while times > 0 {
+            let line = self.lines.next().unwrap().unwrap();
+            times -= u64::from(self.note(&line));
+        }
+    }
+
+    /// Kills it; how many moves it has acknowledged.
+    fn kill(mut self) -> u64 {
+        self.child.kill().unwrap();
+        while let Some(Ok(line)) = self.lines.next() {
+            // The last line may be cut off.
+            if line.len() >= format!("moves {}", self.moves).len() {
+                self.note(&line);
+            }
+        }
+        self.child.wait().unwrap();
+        self.moves
+    }
+}
+
+/// The kernel takes the rings of a process that was killed down in the background, and its writes may end until then.
+fn await_last_writes(path: &Path) {
+    let beside = VolumeOptions::new().access(Access::Beside);
+    let volume = isobath_io::Volume::open(&[path.to_owned()], &beside).unwrap();
+    while volume.has_writer() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_store_whose_writer_was_killed_is_read_and_stays_as_it_is() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    accounts(&path, &options());
+    let mut acknowledged = 0;
+    for round in 0..4 {
+        let mut writer = WriterProcess::start(&path);
+        writer.await_moves(60 + 70 * round);
+        acknowledged = writer.kill().max(acknowledged);
+        assert!(Store::needs_recovery(&path, &options()).unwrap());
+        await_last_writes(&path);
+        let before = fs::read(&path).unwrap();
+        let reader = Store::open(&path, &reading()).unwrap();
+        let moves = read_all(&reader).unwrap();
+        // The last one may have been acknowledged to a process that could not say so any more.
+        assert!(
+            (acknowledged..=acknowledged + 1).contains(&moves),
+            "{moves} of {acknowledged}"
+        );
+        assert_sound(&reader, None);
+        reader.close().unwrap();
+        assert!(
+            fs::read(&path).unwrap() == before,
+            "a reader has changed the file"
+        );
+        // Every other time the next writer process recovers it.
+        if round % 2 == 0 {
+            let store = Store::open(&path, &options()).unwrap();
+            assert!(store.stats().recovered_log_bytes > 0);
+            assert_eq!(read_all(&store).unwrap(), moves);
+            assert_sound(&store, None);
+            store.close().unwrap();
+            assert!(!Store::needs_recovery(&path, &options()).unwrap());
+        }
+        acknowledged = moves;
+    }
+}
+
+#[test]
+fn readers_beside_a_writer_process_see_what_it_has_acknowledged() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    accounts(&path, &options());
+    let mut writer = WriterProcess::start(&path);
+    writer.await_moves(20);
+    let mut last = None;
+    for _ in 0..6 {
+        writer.await_moves(30);
+        let reader = Store::open(&path, &reading()).unwrap();
+        let moves = read_all(&reader).unwrap();
+        assert!(moves >= writer.moves, "{moves} of {}", writer.moves);
+        last = Some((reader, moves));
+    }
+    // The reader outlives the writer, and sees what it saw.
+    let (reader, moves) = last.unwrap();
+    writer.kill();
+    assert_eq!(read_all(&reader).unwrap(), moves);
+    let store = Store::open(&path, &options()).unwrap();
+    assert!(read_all(&store).unwrap() >= moves);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_reader_that_is_killed_leaves_nothing_behind() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("s.iso");
+    accounts(&path, &options());
+    let store = Store::open(&path, &options()).unwrap();
+    let files = || fs::read_dir(place.path()).unwrap().count();
+    let before = files();
+    beside(&store, false, |busy| {
+        for round in 0..6 {
+            await_moves(busy, 50);
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "readers::reader_process", "--nocapture"])
+                .env(READER, &path)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            // Sometimes while it opens the store, sometimes while it reads.
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            let reads = |line: &String| line.contains("reading");
+            if round % 2 == 0 {
+                assert!(lines.any(|line| reads(&line.unwrap())));
+            } else {
+                std::thread::sleep(Duration::from_millis(3 * round));
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        await_moves(busy, 500);
+    });
+    assert_eq!(files(), before);
+    assert_sound(&store, None);
+    store.close().unwrap();
+}
+
+/// The same for a process that only reads.
+const READER: &str = "ISOBATH_TEST_READER";
+
+/// Not a test of its own: a process that reads until it is killed.
+#[test]
+fn reader_process() {
+    let Some(path) = std::env::var_os(READER).map(PathBuf::from) else {
+        return;
+    };
+    let store = Store::open(&path, &reading()).unwrap();
+    println!("reading");
+    loop {
+        if let Err(error) = read_all(&store) {
+            assert!(matches!(error, Error::ReaderOverrun { .. }), "{error}");
+        }
+    }
+}
