@@ -289,7 +289,16 @@ fn compacting_gives_the_space_of_removed_records_back() {
         )
         .ok();
     place
-        .run(&["put", "-s", "s.iso", "-t", "other", "k", "v"])
+        .run(&[
+            "put",
+            "-s",
+            "s.iso",
+            "--create-tree",
+            "-t",
+            "other",
+            "k",
+            "v",
+        ])
         .ok();
     let length = || std::fs::metadata(place.path("s.iso")).unwrap().len();
     place.run(&["trees", "-s", "s.iso", "drop", "main"]).ok();
