@@ -48,7 +48,7 @@ pub enum Access {
     ReadWrite,
     /// Shared with other readers; refused while a writer has the volume open.
     ReadOnly,
-    /// Reading, beside other readers and beside a writer. What the writer does is seen, in no order: who reads tells by what
+    /// Reading, beside other readers and beside a writer. The writer's writes are seen, in no order: the reader tells by what
     /// it reads whether that belongs together. See [`Volume::pin`](crate::Volume::pin).
     Beside,
 }

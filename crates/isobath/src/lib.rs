@@ -2,7 +2,7 @@
 //!
 //! A [`Store`] is one file (or block device, or several that data is striped over). It holds named [`Tree`]s; each is
 //! an ordered map from byte strings to byte strings. One process at a time has a store open for writing, with any
-//! number of threads.
+//! number of threads; any number of others read it beside that one ([`Options::read_only`]).
 //!
 //! # Open, write, read
 //!

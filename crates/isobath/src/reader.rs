@@ -149,7 +149,7 @@ fn unlogged(volume: &Volume, paths: &[PathBuf]) -> Error {
             path: path.clone(),
             pid: None,
             writer: true,
-            advice: "it keeps no log, so nobody else can read it meanwhile; close it there first",
+            advice: "it keeps no log, so that other processes can read it only once it is closed there",
         })),
         _ => Error::NotClosedCleanly {
             paths: paths.to_vec(),
@@ -174,7 +174,7 @@ mod tests {
     use isobath_io::{IoError, Op};
 
     #[test]
-    fn a_lack_of_room_is_no_damage() {
+    fn a_lack_of_room_is_told_from_corruption() {
         let io = |kind| Error::Io(IoError::new(kind, Op::Write, 0, 1));
         let poisoned = |cause| Error::Poisoned {
             cause: Arc::new(cause),

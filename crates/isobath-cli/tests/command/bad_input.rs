@@ -128,7 +128,7 @@ fn verbs_that_read_do_so_beside_a_writer() {
     let options = Options::new().pool_bytes(16 << 20).publish_stats(false);
     let store = Store::open(place.path("s.iso"), &options).unwrap();
     let tree = store.tree("main").unwrap();
-    (0..2_000u32).for_each(|n| tree.insert(n.to_be_bytes(), [7; 200]).unwrap());
+    (0..2_000u32).for_each(|n| tree.insert(n.to_le_bytes(), [7; 200]).unwrap());
     tree.insert("new", "2").unwrap();
     assert_eq!(place.run(&["get", "-s", "s.iso", "new"]).ok().text(), "2\n");
     let scan = place.run(&["scan", "-s", "s.iso", "--count"]).ok();

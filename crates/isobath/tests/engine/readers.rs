@@ -363,7 +363,7 @@ fn a_corrupt_page_beside_a_writer_is_called_corrupt() {
     accounts(&path, &options());
     let store = Store::open(&path, &options()).unwrap();
     let reader = Store::open(&path, &reading()).unwrap();
-    // All pages of the tree, wherever they are: nobody has written since.
+    // All pages of the tree, wherever they are: nothing was written since.
     let mut bytes = fs::read(&path).unwrap();
     let is_leaf = |page: &[u8]| page[4] == 1 && page[5] == 0 && page[8..16] != [0; 8];
     let data = 2 << 20;

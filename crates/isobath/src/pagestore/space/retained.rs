@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn what_became_free_after_a_reader_came_waits_for_it() {
         let mut readers = Readers::new(100);
-        assert!(readers.free_one(), "nobody reads");
+        assert!(readers.free_one(), "there is no reader");
         readers.pin(1);
         assert!(!readers.free_one());
         readers.space.superblock_begins(2);
