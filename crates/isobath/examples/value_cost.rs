@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("a file, and sizes in MiB".into());
     };
     let options = Options::new()
-        .pool_bytes(16 * MIB)
+        .pool_bytes(16 << 20)
         .log_bytes(4 << 20)
         .segment_bytes(64 << 10);
     let part = vec![7; MIB];

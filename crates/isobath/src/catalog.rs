@@ -7,12 +7,14 @@
 use crate::Error;
 use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
+use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::{Local, TaskContext};
 use crate::extent;
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 pub(crate) use crate::terms::CATALOG;
 use crate::terms::DROPPING;
+use crate::tree::TreeState;
 use crate::txn::commit::{self, Author, Change};
 use crate::txn::key_number;
 
@@ -170,9 +172,48 @@ fn next_id(local: &Local) -> Result<TreeId, Error> {
     }
 }
 
+/// Drops the tree of this name: no commit changes it any more, its name goes, then its pages.
+///
+/// # Errors
+///
+/// [`Error::NoSuchTree`] where another one dropped it first, and as for any commit.
+pub(crate) fn drop_tree(local: &Local, name: &str, tree: &TreeState) -> Result<(), Error> {
+    let engine = &local.engine;
+    let missing = || Error::NoSuchTree {
+        name: name.to_owned(),
+    };
+    let wait = || {
+        engine.writable()?;
+        local.worker.yield_now();
+        Ok::<(), Error>(())
+    };
+    let closed = tree.gate.close_to_drop(wait)?.ok_or_else(missing)?;
+    // Commits that have not seen the mark come to their ends; of a commit and this, one
+    // sees the other.
+    if !canary::sings(Canary::DropBesideCommits) {
+        engine.transactions.tracker.drain(false, wait)?;
+    }
+    match remove_name(local, name, tree.tree) {
+        Ok(was_there) => {
+            closed.drop_tree();
+            if !was_there {
+                return Err(missing());
+            }
+        }
+        Err(error) => {
+            let found = find(local, name);
+            if !matches!(found, Ok(Some(found)) if found == tree.tree) {
+                closed.drop_tree();
+            }
+            return Err(error);
+        }
+    }
+    free_dropped(local, tree.tree)
+}
+
 /// Takes the name of `tree` out of the catalog, which lists it as dropped from then on;
 /// `false` if it was gone. No commit to the tree may be in flight or begin any more.
-pub(crate) fn remove_name(local: &Local, name: &str, tree: Tree) -> Result<bool, Error> {
+fn remove_name(local: &Local, name: &str, tree: Tree) -> Result<bool, Error> {
     let (mark, key, value) = (dropping_key(tree.id), name_key(name)?, encode(tree));
     let changes = [entry(&mark, Some(&value)), entry(&key, None)];
     let durability = local.engine.config.durability;

@@ -493,7 +493,7 @@ impl Store {
         let result = self
             .0
             .runtime
-            .run(|local| drop_in_task(local, name, &tree.state));
+            .run(|local| catalog::drop_tree(local, name, &tree.state));
         if tree.state.is_dropped() {
             self.forget(&tree);
         }
@@ -689,40 +689,6 @@ impl Store {
     pub fn paths(&self) -> &[PathBuf] {
         &self.0.paths
     }
-}
-
-fn drop_in_task(local: &Local, name: &str, tree: &TreeState) -> Result<(), Error> {
-    let engine = &local.engine;
-    let missing = || Error::NoSuchTree {
-        name: name.to_owned(),
-    };
-    let wait = || {
-        engine.writable()?;
-        local.worker.yield_now();
-        Ok::<(), Error>(())
-    };
-    let closed = tree.gate.close_to_drop(wait)?.ok_or_else(missing)?;
-    // Commits that have not seen the mark come to their ends; of a commit and this, one
-    // sees the other.
-    if !canary::sings(Canary::DropBesideCommits) {
-        engine.transactions.tracker.drain(false, wait)?;
-    }
-    match catalog::remove_name(local, name, tree.tree) {
-        Ok(was_there) => {
-            closed.drop_tree();
-            if !was_there {
-                return Err(missing());
-            }
-        }
-        Err(error) => {
-            let found = catalog::find(local, name);
-            if !matches!(found, Ok(Some(found)) if found == tree.tree) {
-                closed.drop_tree();
-            }
-            return Err(error);
-        }
-    }
-    catalog::free_dropped(local, tree.tree)
 }
 
 impl Closer {

@@ -113,3 +113,13 @@ pub fn pattern(len: usize, seed: u64) -> AlignedBuf {
     }
     buf
 }
+
+/// Whether this process may do what only the superuser may; says so where not.
+pub fn superuser() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    if !root {
+        eprintln!("skipped: needs the superuser");
+    }
+    root
+}

@@ -32,6 +32,7 @@ mod switches;
 mod transaction_histories;
 mod transaction_model;
 mod transaction_recovery;
+mod transaction_sizes;
 mod transactions;
 mod tree_states;
 mod tree_stats;

@@ -1,0 +1,183 @@
+//! Savepoints, and how large transactions may be.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use super::common;
+
+use common::{assert_sound, key, value};
+use isobath::{Error, Options, Store, Tree};
+
+fn options() -> Options {
+    Options::new()
+        .pool_bytes(8 << 20)
+        .workers(2)
+        .log_bytes(8 << 20)
+}
+
+fn store() -> (Store, Tree) {
+    let store = Store::in_memory(&options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    (store, tree)
+}
+
+fn text(value: Option<Vec<u8>>) -> Option<String> {
+    value.map(|value| String::from_utf8(value).unwrap())
+}
+
+#[test]
+fn savepoints_undo_what_came_after_them() {
+    let (store, tree) = store();
+    tree.insert(b"a", b"0").unwrap();
+    let mut transaction = store.begin().unwrap();
+    transaction.insert(&tree, b"a", b"1").unwrap();
+    let first = transaction.savepoint();
+    transaction.insert(&tree, b"a", b"2").unwrap();
+    transaction.insert(&tree, b"b", &value(1, 5000)).unwrap();
+    let second = transaction.savepoint();
+    assert!(transaction.remove(&tree, b"a").unwrap());
+    transaction.insert(&tree, b"b", b"small").unwrap();
+    transaction.rollback_to(second).unwrap();
+    assert_eq!(text(transaction.get(&tree, b"a").unwrap()).unwrap(), "2");
+    assert_eq!(transaction.get(&tree, b"b").unwrap(), Some(value(1, 5000)));
+    // It can be gone back to again.
+    transaction.insert(&tree, b"b", &value(2, 9000)).unwrap();
+    transaction.rollback_to(second).unwrap();
+    assert_eq!(transaction.get(&tree, b"b").unwrap(), Some(value(1, 5000)));
+    transaction.rollback_to(first).unwrap();
+    assert_eq!(text(transaction.get(&tree, b"a").unwrap()).unwrap(), "1");
+    assert!(!transaction.contains(&tree, b"b").unwrap());
+    assert!(matches!(
+        transaction.rollback_to(second),
+        Err(Error::NoSuchSavepoint)
+    ));
+    let mut other = store.begin().unwrap();
+    assert!(matches!(
+        other.rollback_to(first),
+        Err(Error::NoSuchSavepoint)
+    ));
+    drop(other);
+    transaction.commit().unwrap();
+    assert_eq!(text(tree.get(b"a").unwrap()).unwrap(), "1");
+    assert_sound(&store, Some(1));
+    store.close().unwrap();
+}
+
+#[test]
+fn savepoints_in_any_order_undo_as_copies_would() {
+    let (store, tree) = store();
+    let mut random = common::Random::new(11);
+    for _ in 0..40 {
+        let mut transaction = store.begin().unwrap();
+        let mut now = std::collections::BTreeMap::new();
+        let mut kept: Vec<(isobath::Savepoint, std::collections::BTreeMap<_, _>)> = Vec::new();
+        for _ in 0..60 {
+            let one = key(random.below(5));
+            match random.below(8) {
+                0 | 1 => kept.push((transaction.savepoint(), now.clone())),
+                2 if !kept.is_empty() => {
+                    let at = random.below(kept.len() as u64) as usize;
+                    transaction.rollback_to(kept[at].0).unwrap();
+                    now = kept[at].1.clone();
+                    kept.truncate(at + 1);
+                }
+                3 => {
+                    transaction.remove(&tree, &one).unwrap();
+                    now.remove(&one);
+                }
+                _ => {
+                    let length = random.one_of(&[10, 10, 3000]);
+                    let new = value(random.below(100), length);
+                    transaction.insert(&tree, &one, &new).unwrap();
+                    now.insert(one, new);
+                }
+            }
+            for n in 0..5 {
+                let found = transaction.get(&tree, &key(n)).unwrap();
+                assert_eq!(found.as_ref(), now.get(&key(n)));
+            }
+        }
+    }
+    assert_sound(&store, None);
+    store.close().unwrap();
+}
+
+#[test]
+fn what_savepoints_keep_is_bounded() {
+    let (store, tree) = store();
+    let mut transaction = store.begin().unwrap();
+    // However often a key changes between two of them, they keep it once.
+    transaction.savepoint();
+    for n in 0..50_000 {
+        transaction.insert(&tree, b"k", &value(n, 900)).unwrap();
+    }
+    let refused = (0..50_000).find_map(|n| {
+        transaction.savepoint();
+        transaction.insert(&tree, b"k", &value(n, 900)).err()
+    });
+    assert!(matches!(refused, Some(Error::TransactionTooLarge { .. })));
+    // The last value is one that was not refused.
+    assert!(transaction.get(&tree, b"k").unwrap().is_some());
+    drop(transaction);
+    store.close().unwrap();
+}
+
+#[test]
+fn transactions_that_are_too_large_are_refused_and_may_go_on() {
+    too_large(&options(), 200 << 10);
+    let unlogged = options().log_bytes(0);
+    too_large(&unlogged, isobath::MAX_TRANSACTION_BYTES * 9 / 10);
+}
+
+#[test]
+fn an_option_lets_transactions_be_larger() {
+    let usual = Options::new().pool_bytes(8 << 20).workers(2);
+    let large = usual.clone().transaction_bytes(16 << 20);
+    too_large(&large, 15 << 20);
+    let refused = Store::in_memory(&usual.clone().transaction_bytes(17 << 20));
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("transaction_bytes")
+    );
+    // Of an existing store, too, whose log may grow.
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    Store::create(&path, &usual).unwrap().close().unwrap();
+    let store = Store::open(&path, &large).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut transaction = store.begin().unwrap();
+    for n in 0..12_000 {
+        transaction.insert(&tree, &key(n), &value(n, 1000)).unwrap();
+    }
+    transaction.commit().unwrap();
+    // All of it is recovered from its one record.
+    let copy = directory.path().join("copy");
+    std::fs::copy(&path, &copy).unwrap();
+    store.close().unwrap();
+    let recovered = Store::open(&copy, &usual).unwrap();
+    assert_sound(&recovered, Some(12_000));
+    recovered.close().unwrap();
+}
+
+fn too_large(options: &Options, least: u64) {
+    let store = Store::in_memory(options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut transaction = store.begin().unwrap();
+    let mut count = 0;
+    let error = loop {
+        match transaction.insert(&tree, &key(count), &value(count, 1000)) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(error, Error::TransactionTooLarge { .. }),
+        "{error}"
+    );
+    assert!(count * 1000 > least, "{count}");
+    assert!(!transaction.contains(&tree, &key(count)).unwrap());
+    transaction.commit().unwrap();
+    assert_sound(&store, Some(count));
+    store.close().unwrap();
+}
