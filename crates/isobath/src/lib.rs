@@ -151,6 +151,9 @@
 //!
 //! - `profile`: `Options::profile`, settings from the profile of a drive that `isobath probe` wrote. Off by
 //!   default: it brings numerics and parsers that nothing else needs.
+//! - `serde`: `Stats` and `TreeStats` can be serialized. Off by default.
+//! - `tracing`: spans and events of what happens seldom: opening, recovery, checkpoints, cleaning, growth, failed writes.
+//!   Off by default.
 //! - `simulation`: workers without threads, stepped in an order drawn from a seed, for tests of the engine itself. No part
 //!   of the stable API.
 
