@@ -10,7 +10,6 @@ use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes of a handler's own stack, where the thread has none.
 const HANDLER_BYTES: usize = 64 << 10;
@@ -22,15 +21,13 @@ thread_local! {
     static LIMIT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What handled the signal before: written once, before the handler can run.
-struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
+/// What handled the signal before, and the bytes of a page: written once, before the handler is installed.
+struct Previous(UnsafeCell<MaybeUninit<(libc::sigaction, usize)>>);
 
-// SAFETY: written by one thread before `INSTALLED` is set, only read afterwards.
+// SAFETY: written by one thread before anything can read it, only read afterwards.
 unsafe impl Sync for Previous {}
 
 static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
-static INSTALLED: AtomicBool = AtomicBool::new(false);
-static PAGE: AtomicUsize = AtomicUsize::new(4096);
 static INSTALL: Once = Once::new();
 
 /// The task that runs on this thread from now on has a stack that ends at `limit`.
@@ -111,13 +108,12 @@ fn install() {
     // SAFETY: the handler does what a handler may; what was there before is kept before it can be asked for.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE);
-        PAGE.store(usize::try_from(page).unwrap_or(4096), Ordering::Relaxed);
+        let page = usize::try_from(page).unwrap_or(4096);
         let mut before: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGSEGV, ptr::null(), &raw mut before) != 0 {
             return;
         }
-        (*PREVIOUS.0.get()).write(before);
-        INSTALLED.store(true, Ordering::Release);
+        (*PREVIOUS.0.get()).write((before, page));
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
@@ -132,17 +128,12 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     unsafe {
         let address = (*info).si_addr().addr();
         let limit = LIMIT.get();
-        let page = PAGE.load(Ordering::Relaxed);
+        let (before, page) = (*PREVIOUS.0.get()).assume_init_ref();
         if limit != 0 && (limit..limit + page).contains(&address) {
             libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len());
             default_action(signal);
             return;
         }
-        if !INSTALLED.load(Ordering::Acquire) {
-            default_action(signal);
-            return;
-        }
-        let before = (*PREVIOUS.0.get()).assume_init_ref();
         match before.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => default_action(signal),
             handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
