@@ -26,7 +26,7 @@ for log in "${logs[@]}"; do
     sleep $((15 + 2 * bytes / 20000000))
     kill -9 "$writer"
     wait "$writer" 2>/dev/null || true
-    "$isobath" put -s "$store" --pool 2GiB --tree records key value 2>&1 | grep 'recovered from'
+    "$isobath" put -s "$store" --pool 2GiB --tree scratch --create-tree key value 2>&1 | grep 'recovered from'
     echo "  the drive alone: $(drive) random 4 KiB reads/s"
 done
 rm -f "$store"
