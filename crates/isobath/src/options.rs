@@ -38,7 +38,7 @@ const SEGMENTS_LEAST: u64 = 512;
 const STACK_BYTES: usize = 256 << 10;
 const MAX_STACK_BYTES: usize = 1 << 30;
 /// Least that a transaction may be limited to.
-const LEAST_TRANSACTION_BYTES: u64 = 64 << 10;
+const MIN_TRANSACTION_BYTES: u64 = 64 << 10;
 /// Most bytes of a log.
 const MOST_LOG_BYTES: u64 = 1 << 40;
 /// Most workers that a store can have.
@@ -576,8 +576,8 @@ impl Options {
                 ),
             ));
         }
-        if !(LEAST_TRANSACTION_BYTES..=TRANSACTION_LIMIT).contains(&self.transaction_bytes) {
-            let reason = format!("{LEAST_TRANSACTION_BYTES} to {TRANSACTION_LIMIT}");
+        if !(MIN_TRANSACTION_BYTES..=TRANSACTION_LIMIT).contains(&self.transaction_bytes) {
+            let reason = format!("{MIN_TRANSACTION_BYTES} to {TRANSACTION_LIMIT}");
             return Err(bad("transaction_bytes", reason));
         }
         if !(STACK_BYTES..=MAX_STACK_BYTES).contains(&self.stack_bytes) {

@@ -14,7 +14,7 @@ use crate::output::{Output, count, size};
 
 /// The statistics of a store, and how many trees it has where it could be opened.
 fn read_stats(args: &StatsArgs) -> Result<(Stats, Option<u64>), Failure> {
-    // Whoever has it open for writing has published what happens to it.
+    // The process that has it open for writing has published what happens to it.
     let published = args
         .store
         .store
@@ -103,7 +103,7 @@ fn meaning(help: &str) -> String {
     first.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Prints the page for Prometheus, or replaces a file by it at once: whoever reads the file finds all of it.
+/// Prints the page for Prometheus, or replaces a file by it at once: a program that reads the file finds all of it.
 fn openmetrics(args: &StatsArgs, stats: &Stats, out: &mut Output) -> Result<(), Failure> {
     let first = args.store.store.first();
     let name = first.map_or_else(String::new, |path| path.display().to_string());

@@ -188,6 +188,18 @@ impl FaultDevice {
     }
 }
 
+/// Refuses a length that ends within a page.
+fn whole_pages(new_len: u64) -> Result<(), VolumeError> {
+    if new_len.is_multiple_of(PAGE) {
+        return Ok(());
+    }
+    Err(VolumeError::BadOption {
+        option: "new_len",
+        must: "a multiple of 4096",
+        found: new_len,
+    })
+}
+
 impl Device for FaultDevice {
     fn len(&self) -> u64 {
         self.lock().len()
@@ -202,13 +214,7 @@ impl Device for FaultDevice {
     }
 
     fn grow(&self, new_len: u64) -> Result<(), VolumeError> {
-        if !new_len.is_multiple_of(PAGE) {
-            return Err(VolumeError::BadOption {
-                option: "new_len",
-                must: "a multiple of 4096",
-                found: new_len,
-            });
-        }
+        whole_pages(new_len)?;
         let mut state = self.lock();
         if let Some(limit) = self.plan.max_bytes
             && new_len > limit
@@ -237,13 +243,7 @@ impl Device for FaultDevice {
     }
 
     fn shrink(&self, new_len: u64) -> Result<(), VolumeError> {
-        if !new_len.is_multiple_of(PAGE) {
-            return Err(VolumeError::BadOption {
-                option: "new_len",
-                must: "a multiple of 4096",
-                found: new_len,
-            });
-        }
+        whole_pages(new_len)?;
         let mut state = self.lock();
         if state.is_off() {
             let kind = IoErrorKind::Media;

@@ -301,18 +301,24 @@ impl FileDevice {
             }
         }
         // The sizes are durable before any label speaks of them: a crash in between leaves files that are too long.
+        self.write_labels(&mut labels, new_len)?;
+        self.len.store(new_len, Ordering::Release);
+        Ok(())
+    }
+
+    /// Records the length in the older copy of every label, durably.
+    fn write_labels(&self, labels: &mut Labels, len: u64) -> Result<(), VolumeError> {
         for (index, member) in self.members.iter().enumerate() {
             let next = Label {
                 index: index as u32,
-                len: new_len,
+                len,
                 generation: labels.generations[index] + 1,
                 ..labels.label
             };
             member.write_label(&next)?;
             labels.generations[index] = next.generation;
         }
-        labels.label.len = new_len;
-        self.len.store(new_len, Ordering::Release);
+        labels.label.len = len;
         Ok(())
     }
 
@@ -324,20 +330,10 @@ impl FileDevice {
     ) -> Result<(), VolumeError> {
         self.len.store(new_len, Ordering::Release);
         // Durable in both copies before a file is cut: a label that speaks of more than there is would refuse the volume,
-        // also where it counts only because its newer copy is damaged. Files that are too long are harmless.
+        // also where it counts only because its newer copy is corrupt. Files that are too long are harmless.
         for _copy in 0..2 {
-            for (index, member) in self.members.iter().enumerate() {
-                let next = Label {
-                    index: index as u32,
-                    len: new_len,
-                    generation: labels.generations[index] + 1,
-                    ..labels.label
-                };
-                member.write_label(&next)?;
-                labels.generations[index] = next.generation;
-            }
+            self.write_labels(&mut labels, new_len)?;
         }
-        labels.label.len = new_len;
         for (index, member) in self.members.iter().enumerate() {
             let share = self.map.share_len(index as u32, new_len);
             member.cut(self.map.data_offset + share)?;

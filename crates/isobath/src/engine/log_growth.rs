@@ -115,7 +115,7 @@ impl Engine {
             && self.log.area().is_some_and(|area| area.is_alone())
     }
 
-    /// Somebody waits for so much room in the log that its area has to be larger.
+    /// A task waits for so much room in the log that its area has to be larger.
     pub(super) fn want_log_for(&self, need: &Need) {
         let wanted = need.area_bytes();
         if wanted > self.log.area_bytes() {

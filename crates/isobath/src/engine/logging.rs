@@ -218,7 +218,7 @@ impl Local {
         let since = clock::now();
         let waiter = engine.log.queue_for_room(need, Waker::from(Arc::new(task)));
         engine.stall.watch();
-        // After the waiter is listed: the log does not become smaller while somebody waits.
+        // After the waiter is listed: the log does not become smaller while a task waits.
         engine.want_log_for(&need);
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.

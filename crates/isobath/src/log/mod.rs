@@ -44,7 +44,7 @@ use room::{RING_PER_TRANSACTION, Rooms};
 pub(crate) const LEAST_RING_BYTES: u64 = 512 << 10;
 /// Without larger transactions than usual.
 const USUAL_RING_BYTES: u64 = 16 << 20;
-const MOST_RING_BYTES: u64 = 64 << 20;
+const MAX_RING_BYTES: u64 = 64 << 20;
 /// Least bytes of the area.
 pub(crate) const LEAST_AREA_BYTES: u64 = 4 << 20;
 
@@ -148,7 +148,7 @@ impl Log {
         if config.transaction_bytes > MAX_TRANSACTION_BYTES {
             // No larger than what the area allows, either.
             let wanted = config.transaction_bytes * RING_PER_TRANSACTION;
-            let wanted = wanted.next_power_of_two().min(MOST_RING_BYTES);
+            let wanted = wanted.next_power_of_two().min(MAX_RING_BYTES);
             ring_bytes = wanted.min(1 << (most_bytes / 8).ilog2()).max(ring_bytes);
         }
         let next = config.next.0;

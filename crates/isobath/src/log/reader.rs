@@ -15,7 +15,7 @@ use crate::page::{Lsn, get_u64, put_u64};
 const READ_BYTES: usize = 4 << 20;
 /// Bytes behind the end that are searched for signs of a longer log: twice the
 /// largest ring, which is more than can be in flight when power fails.
-const SEARCH_BYTES: u64 = 2 * super::MOST_RING_BYTES;
+const SEARCH_BYTES: u64 = 2 * super::MAX_RING_BYTES;
 
 /// Why the log cannot be read to its end.
 #[derive(Debug, Clone, thiserror::Error)]

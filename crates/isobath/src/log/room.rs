@@ -11,7 +11,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::Log;
-use super::MOST_RING_BYTES;
+use super::MAX_RING_BYTES;
 use super::layout::HEADER_BYTES;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// with a small log takes less. Larger values and bulk loads do not count.
 pub const MAX_TRANSACTION_BYTES: u64 = 4 << 20;
 /// Most that the option may allow. A recovery looks for records as far behind the log's end as twice the ring for it.
-pub(crate) const TRANSACTION_LIMIT: u64 = MOST_RING_BYTES / RING_PER_TRANSACTION;
+pub(crate) const TRANSACTION_LIMIT: u64 = MAX_RING_BYTES / RING_PER_TRANSACTION;
 /// Bytes of the ring for each byte of the largest transaction: its record and stamps take half of a ring at most.
 pub(super) const RING_PER_TRANSACTION: u64 = 4;
 
@@ -264,7 +264,7 @@ impl Log {
     }
 
     /// Gives out room from now on as if the area had `bytes` bytes, fewer than it has: it is to move to one of that size.
-    /// `false`, and nothing changes, where more is in use or somebody waits.
+    /// `false`, and nothing changes, where more is in use or a task waits.
     pub(crate) fn measure_by(&self, bytes: u64) -> bool {
         let Some(on) = &self.on else { return false };
         let before = on.area_bytes.swap(bytes, Ordering::SeqCst);

@@ -126,7 +126,7 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     done
 }
 
-/// The volume on `paths`, and which of its files are too short; where its labels are damaged, and where a search was asked
+/// The volume on `paths`, and which of its files are too short; where its labels are corrupt, and where a search was asked
 /// for anyway, the files as they are. Pages are found there, too.
 fn open_damaged(
     paths: &[PathBuf],

@@ -1,6 +1,6 @@
 //! A task that overflows its stack is named as such before the process ends.
 //!
-//! Each stack ends with a page that nobody may touch. The kernel answers with SIGSEGV, whose default message names neither
+//! Each stack ends with a page that no access may touch. The kernel answers with SIGSEGV, whose default message names neither
 //! the task nor what to do. The handler here looks whether the address lies in that page of the task that runs on the thread,
 //! says so, and lets the default action follow; everything else goes to whichever handler was there before.
 

@@ -3,26 +3,10 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use super::common;
+use super::transactions::{options, store, text};
 
 use common::{assert_sound, key, value};
-use isobath::{Error, Options, Store, Tree};
-
-fn options() -> Options {
-    Options::new()
-        .pool_bytes(8 << 20)
-        .workers(2)
-        .log_bytes(8 << 20)
-}
-
-fn store() -> (Store, Tree) {
-    let store = Store::in_memory(&options()).unwrap();
-    let tree = store.create_tree("t").unwrap();
-    (store, tree)
-}
-
-fn text(value: Option<Vec<u8>>) -> Option<String> {
-    value.map(|value| String::from_utf8(value).unwrap())
-}
+use isobath::{Error, Options, Store};
 
 #[test]
 fn savepoints_undo_what_came_after_them() {

@@ -14,14 +14,14 @@ use isobath::{
     Durability, Error, Isolation, Options, Snapshot, Store, Transaction, TransactionOptions, Tree,
 };
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options::new()
         .pool_bytes(8 << 20)
         .workers(2)
         .log_bytes(8 << 20)
 }
 
-fn store() -> (Store, Tree) {
+pub(super) fn store() -> (Store, Tree) {
     let store = Store::in_memory(&options()).unwrap();
     let tree = store.create_tree("t").unwrap();
     (store, tree)
@@ -31,7 +31,7 @@ fn serializable() -> TransactionOptions {
     TransactionOptions::new().isolation(Isolation::Serializable)
 }
 
-fn text(value: Option<Vec<u8>>) -> Option<String> {
+pub(super) fn text(value: Option<Vec<u8>>) -> Option<String> {
     value.map(|value| String::from_utf8(value).unwrap())
 }
 

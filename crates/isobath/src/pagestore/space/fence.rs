@@ -1,6 +1,6 @@
 //! Emptying segments so that the volume can end before them, or hold a run of them for the log.
 //!
-//! Segments behind the fence are taken by nobody: those that are free, or become so, wait on a list of their own. The cleaner
+//! No one takes segments behind the fence: those that are free, or become so, wait on a list of their own. The cleaner
 //! moves what lives in the others. When all of them are on the list, the volume may be cut there. Until then the fence may
 //! be lifted at any time, and everything is as before.
 
@@ -100,7 +100,7 @@ impl Space {
             .is_some_and(|fence| fence.contains(segment))
     }
 
-    /// A free segment, for whoever takes the next one.
+    /// A free segment, for the next one who takes one.
     pub(super) fn add_free(&mut self, segment: u32) {
         match &mut self.fence {
             Some(fence) if fence.contains(segment) => fence.free.push(segment),
