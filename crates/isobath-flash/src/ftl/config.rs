@@ -187,4 +187,10 @@ pub enum FlashError {
         /// Free superblocks.
         free_blocks: usize,
     },
+    /// A saved state that no drive of the configuration can have.
+    #[error("the drive's state contradicts itself: {reason}")]
+    State {
+        /// What does not fit.
+        reason: String,
+    },
 }

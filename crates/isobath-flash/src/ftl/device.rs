@@ -1,5 +1,9 @@
 //! The drive itself: mapping, write cache, cleaning, wear.
 
+mod state;
+
+pub use state::FlashState;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use super::config::{FlashConfig, FlashError};

@@ -10,5 +10,5 @@ mod timing;
 
 pub use config::{FlashConfig, FlashError};
 pub use data::{MemoryData, NoData, PageData};
-pub use device::{FlashDevice, Smart};
+pub use device::{FlashDevice, FlashState, Smart};
 pub use timing::{Nanos, Timing};
