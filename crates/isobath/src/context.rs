@@ -12,14 +12,14 @@ use crate::page::{Lsn, PageId};
 /// to [`ReadContext::resolve`]; when that returns `Ok`, it starts over.
 pub(crate) trait ReadContext {
     /// Why an operation ends early: an error, or "hand this to a worker".
-    type Stop: From<crate::Error>;
+    type Error: From<crate::Error>;
 
     /// The pages.
     fn pool(&self) -> &BufferPool;
 
     /// Makes it worth trying again: reads the page, lets others run. The
     /// caller holds no latch, guard or borrow.
-    fn resolve(&self, why: Restart) -> Result<(), Self::Stop>;
+    fn resolve(&self, why: Restart) -> Result<(), Self::Error>;
 
     /// Starts reading pages that will be wanted soon, as far as frames and
     /// queue depth allow, without waiting for them.
@@ -44,16 +44,16 @@ pub(crate) trait WriteContext: ReadContext {
 
     /// Room in the log for one structure modification, which is held until it is
     /// logged. Called holding nothing: waits while the log has none.
-    fn structure_room(&self) -> Result<LogRoom<'_>, Self::Stop>;
+    fn structure_room(&self) -> Result<LogRoom<'_>, Self::Error>;
 
     /// Called before a change, holding nothing: waits while too many pages are
     /// dirty, and refuses while the store is poisoned or read-only.
-    fn admit(&self) -> Result<(), Self::Stop>;
+    fn admit(&self) -> Result<(), Self::Error>;
 
     /// Takes `pages` free frames and page ids, waiting for frames where none
     /// is free; fails where the volume has no room for more pages. The caller
     /// holds nothing.
-    fn reserve(&self, pages: u32) -> Result<Reservation, Self::Stop>;
+    fn reserve(&self, pages: u32) -> Result<Reservation, Self::Error>;
 
     /// Gives back what a reservation did not use.
     fn release(&self, unused: Reservation);
@@ -80,5 +80,5 @@ pub(crate) trait WriteContext: ReadContext {
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]);
 
     /// Waits until all changes before `lsn` are durable on the volume.
-    fn settle(&self, lsn: Lsn) -> Result<(), Self::Stop>;
+    fn settle(&self, lsn: Lsn) -> Result<(), Self::Error>;
 }

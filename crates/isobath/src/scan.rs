@@ -88,7 +88,7 @@ impl<'t> Scan<'t> {
         ctx: &C,
         visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
         read: &mut ReadValue<'_>,
-    ) -> Result<Result<(), Error>, C::Stop> {
+    ) -> Result<Result<(), Error>, C::Error> {
         let tree = self.tree;
         let engine = &tree.runtime.engine;
         let transactions = &engine.transactions;

@@ -1,6 +1,6 @@
 //! What a page of a tree says, outside any tree: for reading damaged stores.
 
-use super::node::{Garbled, Image, Node};
+use super::node::{Image, MalformedNode, Node};
 use super::{TreeId, ValueKind};
 use crate::page::{PAGE_SIZE, PageId};
 
@@ -36,7 +36,7 @@ pub(crate) fn read_content(bytes: &[u8; PAGE_SIZE], tree: TreeId) -> Result<Cont
     parse(&image, tree).map_err(|why| why.0)
 }
 
-fn parse(image: &Image, tree: TreeId) -> Result<Content, Garbled> {
+fn parse(image: &Image, tree: TreeId) -> Result<Content, MalformedNode> {
     let node = Node::open(image, tree)?;
     node.check()?;
     let key = |position| {
@@ -58,7 +58,7 @@ fn parse(image: &Image, tree: TreeId) -> Result<Content, Garbled> {
         records.push(Record {
             key: key(position)?,
             kind: value.kind,
-            value: bytes.ok_or(Garbled("a value lies outside"))?.to_vec(),
+            value: bytes.ok_or(MalformedNode("a value lies outside"))?.to_vec(),
         });
     }
     Ok(Content::Leaf(records))

@@ -1,7 +1,7 @@
 //! From the root to a node, with optimistic lock coupling.
 
-use super::node::{Garbled, INNER_LINES, LEAF_LINES, Node};
-use super::{Fail, Tree};
+use super::node::{INNER_LINES, LEAF_LINES, MalformedNode, Node};
+use super::{AttemptError, Tree};
 use crate::buffer::{BufferPool, Optimistic, Restart, Words};
 use crate::page::PageId;
 
@@ -15,30 +15,30 @@ pub(super) struct Hold<'p> {
 impl<'p> Hold<'p> {
     /// The node as it is now, possibly torn.
     #[inline(always)]
-    pub(super) fn node(&self, tree: &Tree) -> Result<Node<'p, Words>, Fail> {
+    pub(super) fn node(&self, tree: &Tree) -> Result<Node<'p, Words>, AttemptError> {
         self.checked(Node::open(self.page.words(), tree.id))
     }
 
     /// What was read, unless it makes no sense: then the page is damaged if its
     /// version still holds, and was only changing if not.
     #[inline(always)]
-    pub(super) fn checked<T>(&self, read: Result<T, Garbled>) -> Result<T, Fail> {
+    pub(super) fn checked<T>(&self, read: Result<T, MalformedNode>) -> Result<T, AttemptError> {
         match read {
             Ok(value) => Ok(value),
-            Err(why) => Err(self.garbled(why)),
+            Err(why) => Err(self.malformed(why)),
         }
     }
 
     #[cold]
-    pub(super) fn garbled(&self, why: Garbled) -> Fail {
+    pub(super) fn malformed(&self, why: MalformedNode) -> AttemptError {
         match self.page.validate() {
-            Ok(()) => Fail::Damaged(self.id, why.0),
-            Err(changed) => Fail::Restart(changed),
+            Ok(()) => AttemptError::Corrupt(self.id, why.0),
+            Err(changed) => AttemptError::Restart(changed),
         }
     }
 
     #[inline(always)]
-    pub(super) fn validate(&self) -> Result<(), Fail> {
+    pub(super) fn validate(&self) -> Result<(), AttemptError> {
         Ok(self.page.validate()?)
     }
 
@@ -49,7 +49,7 @@ impl<'p> Hold<'p> {
         pool: &'p BufferPool,
         id: PageId,
         touch: bool,
-    ) -> Result<Hold<'p>, Fail> {
+    ) -> Result<Hold<'p>, AttemptError> {
         match read(pool, id, touch) {
             Ok(child) => {
                 // The child's version was taken while this node still named it.
@@ -61,14 +61,14 @@ impl<'p> Hold<'p> {
     }
 
     #[cold]
-    fn unreadable(&self, pool: &BufferPool, id: PageId, why: Restart) -> Fail {
+    fn unreadable(&self, pool: &BufferPool, id: PageId, why: Restart) -> AttemptError {
         // Looked at before the validation: an id is freed after the latch of
         // the node that named it was taken.
         let is_free = is_free(pool, id);
         match self.page.validate() {
-            Err(changed) => Fail::Restart(changed),
-            Ok(()) if is_free => Fail::Damaged(self.id, "it names a child that is no page"),
-            Ok(()) => Fail::Restart(why),
+            Err(changed) => AttemptError::Restart(changed),
+            Ok(()) if is_free => AttemptError::Corrupt(self.id, "it names a child that is no page"),
+            Ok(()) => AttemptError::Restart(why),
         }
     }
 }
@@ -89,12 +89,13 @@ fn read(pool: &BufferPool, id: PageId, touch: bool) -> Result<Hold<'_>, Restart>
 
 /// A hold on a tree's root.
 #[inline(always)]
-pub(super) fn root<'p>(pool: &'p BufferPool, tree: &Tree) -> Result<Hold<'p>, Fail> {
+pub(super) fn root<'p>(pool: &'p BufferPool, tree: &Tree) -> Result<Hold<'p>, AttemptError> {
     match read(pool, tree.root, true) {
         Ok(root) => Ok(root),
-        Err(Restart::Changed) if is_free(pool, tree.root) => {
-            Err(Fail::Damaged(tree.root, "the tree's root is no page"))
-        }
+        Err(Restart::Changed) if is_free(pool, tree.root) => Err(AttemptError::Corrupt(
+            tree.root,
+            "the tree's root is no page",
+        )),
         Err(why) => Err(why.into()),
     }
 }
@@ -141,8 +142,8 @@ impl<'p> Descent<'p> {
     pub(super) fn run(
         &mut self,
         pool: &'p BufferPool,
-        choose: impl Fn(&Node<'p, Words>) -> Result<usize, Garbled>,
-    ) -> Result<(Hold<'p>, Node<'p, Words>), Fail> {
+        choose: impl Fn(&Node<'p, Words>) -> Result<usize, MalformedNode>,
+    ) -> Result<(Hold<'p>, Node<'p, Words>), AttemptError> {
         let (mut hold, mut expected_level) = match (self.missing.take(), self.parent) {
             (Some((id, level)), Some((parent, _))) => {
                 let touch = self.touch || level > self.stop_level;
@@ -160,7 +161,9 @@ impl<'p> Descent<'p> {
         loop {
             let node = hold.node(&self.tree)?;
             if expected_level.is_some_and(|level| level != node.level()) {
-                return Err(hold.garbled(Garbled("its level is not one below its parent's")));
+                return Err(
+                    hold.malformed(MalformedNode("its level is not one below its parent's"))
+                );
             }
             if node.level() <= self.stop_level {
                 return Ok((hold, node));
@@ -189,8 +192,8 @@ impl<'p> Descent<'p> {
     }
 
     #[cold]
-    fn stopped<T>(&mut self, fail: Fail, id: PageId, level: u8) -> Result<T, Fail> {
-        if let Fail::Restart(Restart::NotResident(_)) = fail {
+    fn stopped<T>(&mut self, fail: AttemptError, id: PageId, level: u8) -> Result<T, AttemptError> {
+        if let AttemptError::Restart(Restart::NotResident(_)) = fail {
             self.missing = Some((id, level));
         }
         Err(fail)
@@ -202,18 +205,18 @@ impl<'p> Descent<'p> {
         &mut self,
         pool: &'p BufferPool,
         key: &[u8],
-    ) -> Result<(Hold<'p>, Node<'p, Words>), Fail> {
+    ) -> Result<(Hold<'p>, Node<'p, Words>), AttemptError> {
         self.run(pool, |node| node.child_position_overlapped(key))
     }
 
     /// Replaces `into` by the lower bound of the node found; empty where there
     /// is none. Right for the node's version that was found.
-    pub(super) fn lower_bound(&self, into: &mut Vec<u8>) -> Result<(), Fail> {
+    pub(super) fn lower_bound(&self, into: &mut Vec<u8>) -> Result<(), AttemptError> {
         self.read_separator(self.lower, into)
     }
 
     /// Replaces `into` by the lower bound of the parent of the node found.
-    pub(super) fn lower_bound_of_parent(&self, into: &mut Vec<u8>) -> Result<(), Fail> {
+    pub(super) fn lower_bound_of_parent(&self, into: &mut Vec<u8>) -> Result<(), AttemptError> {
         self.read_separator(self.parent_lower, into)
     }
 
@@ -222,7 +225,7 @@ impl<'p> Descent<'p> {
         &self,
         position: usize,
         into: &mut Vec<u8>,
-    ) -> Result<(), Fail> {
+    ) -> Result<(), AttemptError> {
         let at = match (position.checked_sub(1), self.parent) {
             (Some(before), Some((parent, _))) => Some((parent, before)),
             _ => self.parent_lower,
@@ -234,7 +237,7 @@ impl<'p> Descent<'p> {
         &self,
         at: Option<(Hold<'p>, usize)>,
         into: &mut Vec<u8>,
-    ) -> Result<(), Fail> {
+    ) -> Result<(), AttemptError> {
         into.clear();
         if let Some((ancestor, position)) = at {
             let node = ancestor.node(&self.tree)?;

@@ -5,9 +5,9 @@
 //! reachable from the root, so that the work can stop, and go on after a crash.
 
 use super::descend::{Hold, root};
-use super::node::{Builder, Garbled, Image, Node, without_last_children};
+use super::node::{Builder, Image, MalformedNode, Node, without_last_children};
 use super::smo::Modification;
-use super::{Descriptor, Fail, Tree, ValueKind};
+use super::{AttemptError, Descriptor, Tree, ValueKind};
 use crate::buffer::Restart;
 use crate::context::WriteContext;
 use crate::page::{Lsn, PageId};
@@ -37,8 +37,8 @@ impl Tree {
         &self,
         ctx: &C,
         pages: u32,
-        on_extent: &mut OnExtent<'_, C::Stop>,
-    ) -> Result<bool, C::Stop> {
+        on_extent: &mut OnExtent<'_, C::Error>,
+    ) -> Result<bool, C::Error> {
         let mut freed = 0;
         let mut told = HashSet::default();
         loop {
@@ -71,7 +71,7 @@ impl Tree {
 
     /// Frees the last page of a tree of which [`Tree::free_some`] has left
     /// nothing else.
-    pub(crate) fn free_root<C: WriteContext>(&self, ctx: &C) -> Result<(), C::Stop> {
+    pub(crate) fn free_root<C: WriteContext>(&self, ctx: &C) -> Result<(), C::Error> {
         let _room = ctx.structure_room()?;
         loop {
             let latched = root(ctx.pool(), self).and_then(|root| Ok(root.page.exclusive()?));
@@ -90,7 +90,7 @@ impl Tree {
         &self,
         ctx: &C,
         record: Lsn,
-    ) -> Result<(), C::Stop> {
+    ) -> Result<(), C::Error> {
         loop {
             let latched = root(ctx.pool(), self).and_then(|root| Ok(root.page.exclusive()?));
             match latched {
@@ -104,7 +104,11 @@ impl Tree {
         }
     }
 
-    fn try_free<C: WriteContext>(&self, ctx: &C, told: &HashSet<Descriptor>) -> Result<Step, Fail> {
+    fn try_free<C: WriteContext>(
+        &self,
+        ctx: &C,
+        told: &HashSet<Descriptor>,
+    ) -> Result<Step, AttemptError> {
         let edge = self.right_edge(ctx)?;
         // The lowest node from which something can be taken: below it, every
         // node has one child.
@@ -124,7 +128,7 @@ impl Tree {
             victims.extend(edge[lowest + 1..].iter().map(|(hold, ..)| *hold));
         }
         let page = hold.page.exclusive()?;
-        let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
+        let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
         let image = Image::copy_of(page.words());
         let image = Node::open(&*image, self.id)
             .and_then(|node| without_last_children(node, self.id, taken))
@@ -143,14 +147,16 @@ impl Tree {
     fn right_edge<'p, C: WriteContext>(
         &self,
         ctx: &'p C,
-    ) -> Result<Vec<(Hold<'p>, usize, u8)>, Fail> {
+    ) -> Result<Vec<(Hold<'p>, usize, u8)>, AttemptError> {
         let mut hold = root(ctx.pool(), self)?;
         let mut edge: Vec<(Hold<'p>, usize, u8)> = Vec::new();
         // Bound: each round is one level lower.
         loop {
             let node = hold.node(self)?;
             if edge.last().is_some_and(|above| above.2 != node.level() + 1) {
-                return Err(hold.garbled(Garbled("its level is not one below its parent's")));
+                return Err(
+                    hold.malformed(MalformedNode("its level is not one below its parent's"))
+                );
             }
             edge.push((hold, node.count(), node.level()));
             if node.is_leaf() {
@@ -170,7 +176,7 @@ impl Tree {
         count: usize,
         taken: usize,
         into: &mut Vec<Hold<'p>>,
-    ) -> Result<(), Fail> {
+    ) -> Result<(), AttemptError> {
         let node = parent.node(self)?;
         let mut ids: Vec<PageId> = Vec::with_capacity(taken);
         for position in count + 1 - taken..=count {
@@ -181,13 +187,13 @@ impl Tree {
         distinct.sort_unstable();
         distinct.dedup();
         if distinct.len() < ids.len() {
-            return Err(parent.garbled(Garbled("it names a child twice")));
+            return Err(parent.malformed(MalformedNode("it names a child twice")));
         }
         for &id in &ids {
             match parent.child(ctx.pool(), id, false) {
                 Ok(hold) => into.push(hold),
                 Err(fail) => {
-                    if let Fail::Restart(Restart::NotResident(_)) = fail {
+                    if let AttemptError::Restart(Restart::NotResident(_)) = fail {
                         ctx.read_ahead(&ids);
                     }
                     return Err(fail);
@@ -203,7 +209,7 @@ impl Tree {
         ctx: &C,
         edge: &[(Hold<'_>, usize, u8)],
         told: &HashSet<Descriptor>,
-    ) -> Result<Step, Fail> {
+    ) -> Result<Step, AttemptError> {
         let (root, ..) = edge[0];
         let below: Vec<_> = edge[1..].iter().map(|(hold, ..)| *hold).collect();
         let page = root.page.exclusive()?;
@@ -211,7 +217,7 @@ impl Tree {
         if below.is_empty() {
             let image = Image::copy_of(page.words());
             collect_extents(self, &image, &mut extents)
-                .map_err(|why| Fail::Damaged(root.id, why.0))?;
+                .map_err(|why| AttemptError::Corrupt(root.id, why.0))?;
         }
         let image = Builder::new(self.id, 0, &[], None).finish();
         let modification = Modification::new(*self).page(page, image);
@@ -228,12 +234,12 @@ impl Tree {
         mut extents: Vec<Descriptor>,
         told: &HashSet<Descriptor>,
         is_empty: bool,
-    ) -> Result<Step, Fail> {
+    ) -> Result<Step, AttemptError> {
         for victim in victims {
             let page = victim.page.exclusive()?;
             let image = Image::copy_of(page.words());
             collect_extents(self, &image, &mut extents)
-                .map_err(|why| Fail::Damaged(victim.id, why.0))?;
+                .map_err(|why| AttemptError::Corrupt(victim.id, why.0))?;
             modification = modification.unlink(page);
         }
         extents.retain(|extent| !told.contains(extent));
@@ -248,7 +254,11 @@ impl Tree {
     }
 }
 
-fn collect_extents(tree: &Tree, image: &Image, into: &mut Vec<Descriptor>) -> Result<(), Garbled> {
+fn collect_extents(
+    tree: &Tree,
+    image: &Image,
+    into: &mut Vec<Descriptor>,
+) -> Result<(), MalformedNode> {
     let node = Node::open(image, tree.id)?;
     if node.is_leaf() {
         for position in 0..node.count() {

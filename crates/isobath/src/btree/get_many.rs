@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use super::descend::{Hold, root};
-use super::node::{Garbled, INNER_LINES, LEAF_LINES};
-use super::{Fail, Tree, ValueKind, ValueRef};
+use super::node::{INNER_LINES, LEAF_LINES, MalformedNode};
+use super::{AttemptError, Tree, ValueKind, ValueRef};
 use crate::buffer::{BufferPool, Restart};
 use crate::context::ReadContext;
 use crate::page::PageId;
@@ -136,7 +136,7 @@ impl Tree {
                 let outcome = match flight.visit(self, pool, key, &mut batch.bytes) {
                     Ok(None) => continue,
                     Ok(Some(outcome)) => outcome,
-                    Err(Fail::Restart(Restart::Changed | Restart::Latched))
+                    Err(AttemptError::Restart(Restart::Changed | Restart::Latched))
                         if flight.restarts < RESTARTS_MAX =>
                     {
                         flight.restarts += 1;
@@ -186,7 +186,7 @@ impl Tree {
         ctx: &C,
         keys: &[K],
         batch: &mut Batch,
-    ) -> Result<(), C::Stop> {
+    ) -> Result<(), C::Error> {
         self.get_many_resident(ctx.pool(), keys, batch);
         let missing: Vec<PageId> = batch
             .lookups
@@ -222,9 +222,9 @@ impl Tree {
 
 /// Whoever meets a damaged page by [`Tree::get`] reports it.
 #[cold]
-fn unfinished(fail: Fail) -> Lookup {
+fn unfinished(fail: AttemptError) -> Lookup {
     match fail {
-        Fail::Restart(Restart::NotResident(id)) => Lookup::NotResident(id),
+        AttemptError::Restart(Restart::NotResident(id)) => Lookup::NotResident(id),
         _ => Lookup::Contended,
     }
 }
@@ -238,7 +238,7 @@ impl<'p> Flight<'p> {
         pool: &'p BufferPool,
         key: &[u8],
         bytes: &mut Vec<u8>,
-    ) -> Result<Option<Lookup>, Fail> {
+    ) -> Result<Option<Lookup>, AttemptError> {
         match self.step {
             Step::Idle => Ok(None),
             Step::Start => self.start(tree, pool, key),
@@ -292,7 +292,7 @@ impl<'p> Flight<'p> {
         tree: &Tree,
         pool: &'p BufferPool,
         key: &[u8],
-    ) -> Result<Option<Lookup>, Fail> {
+    ) -> Result<Option<Lookup>, AttemptError> {
         let mut hold = root(pool, tree)?;
         let mut above = None;
         // Bound: each round is one level lower.
@@ -302,7 +302,9 @@ impl<'p> Flight<'p> {
                 return self.enter(tree, key, hold, above);
             }
             if above.is_some_and(|above| above != node.level() + 1) {
-                return Err(hold.garbled(Garbled("its level is not one below its parent's")));
+                return Err(
+                    hold.malformed(MalformedNode("its level is not one below its parent's"))
+                );
             }
             let position = hold.checked(node.child_position(key))?;
             let id = hold.checked(node.child(position))?;
@@ -325,10 +327,10 @@ impl<'p> Flight<'p> {
         key: &[u8],
         hold: Hold<'p>,
         above: Option<u8>,
-    ) -> Result<Option<Lookup>, Fail> {
+    ) -> Result<Option<Lookup>, AttemptError> {
         let node = hold.node(tree)?;
         if above.is_some_and(|above| above != node.level() + 1) {
-            return Err(hold.garbled(Garbled("its level is not one below its parent's")));
+            return Err(hold.malformed(MalformedNode("its level is not one below its parent's")));
         }
         (self.hold, self.level) = (hold, node.level());
         let suffix = hold.checked(node.suffix_of(key))?;

@@ -112,26 +112,26 @@ impl Old {
 /// Why an attempt did not finish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-enum Fail {
+enum AttemptError {
     /// Start over once this is resolved.
     Restart(Restart),
     /// A page breaks the tree's rules; its version was validated after the
     /// breach was seen, so it is no torn read.
-    Damaged(PageId, &'static str),
+    Corrupt(PageId, &'static str),
 }
 
-impl From<Restart> for Fail {
-    fn from(why: Restart) -> Fail {
-        Fail::Restart(why)
+impl From<Restart> for AttemptError {
+    fn from(why: Restart) -> AttemptError {
+        AttemptError::Restart(why)
     }
 }
 
-impl Fail {
+impl AttemptError {
     /// What is left to do about it: nothing but start over, or give up.
-    fn resolve<C: crate::context::ReadContext>(self, ctx: &C) -> Result<(), C::Stop> {
+    fn resolve<C: crate::context::ReadContext>(self, ctx: &C) -> Result<(), C::Error> {
         match self {
-            Fail::Restart(why) => ctx.resolve(why),
-            Fail::Damaged(page, reason) => Err(crate::Error::Structure {
+            AttemptError::Restart(why) => ctx.resolve(why),
+            AttemptError::Corrupt(page, reason) => Err(crate::Error::Structure {
                 page: page.get(),
                 reason,
             }

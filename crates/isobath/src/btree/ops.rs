@@ -3,8 +3,8 @@
 #[cfg(test)]
 use super::Old;
 use super::descend::Descent;
-use super::node::{Builder, Edit, Garbled, LeafEdit};
-use super::{Fail, Tree, TreeId, ValueKind, ValueRef, smo};
+use super::node::{Builder, Edit, LeafEdit, MalformedNode};
+use super::{AttemptError, Tree, TreeId, ValueKind, ValueRef, smo};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::BufferPool;
 use crate::context::{ReadContext, WriteContext};
@@ -40,7 +40,7 @@ impl Tree {
         ctx: &C,
         id: TreeId,
         token: Option<Token>,
-    ) -> Result<Tree, C::Stop> {
+    ) -> Result<Tree, C::Error> {
         ctx.admit()?;
         let _room = ctx.structure_room()?;
         let mut reservation = ctx.reserve(1)?;
@@ -75,7 +75,7 @@ impl Tree {
         ctx: &C,
         key: &[u8],
         into: &mut Vec<u8>,
-    ) -> Result<Option<ValueKind>, C::Stop> {
+    ) -> Result<Option<ValueKind>, C::Error> {
         Tree::check_key(key)?;
         if ctx.takes_turns()
             && let Some(found) = self.get_in_turns(ctx, key, into)
@@ -99,7 +99,7 @@ impl Tree {
         ctx: &C,
         key: &[u8],
         decide: impl FnMut(Option<ValueRef<'_>>) -> Decision<'v>,
-    ) -> Result<(), C::Stop> {
+    ) -> Result<(), C::Error> {
         ctx.admit()?;
         self.apply(ctx, key, None, decide)
     }
@@ -114,7 +114,7 @@ impl Tree {
         key: &[u8],
         change: Option<Lsn>,
         mut decide: impl FnMut(Option<ValueRef<'_>>) -> Decision<'v>,
-    ) -> Result<(), C::Stop> {
+    ) -> Result<(), C::Error> {
         Tree::check_key(key)?;
         let mut descent = Descent::to_level(*self, 0);
         loop {
@@ -137,11 +137,11 @@ impl Tree {
         key: &[u8],
         change: Option<Lsn>,
         decide: &mut impl FnMut(Option<ValueRef<'_>>) -> Decision<'v>,
-    ) -> Result<Changed, Fail> {
+    ) -> Result<Changed, AttemptError> {
         let (hold, _) = descent.find(ctx.pool(), key)?;
         let mut page = hold.page.exclusive()?;
         // Held exclusively at a validated version: what is wrong now is damage.
-        let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
+        let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
         let mut edit = LeafEdit::open(page.words(), self.id).map_err(damaged)?;
         let node = edit.node();
         let suffix = node.suffix_of(key).map_err(damaged)?;
@@ -196,7 +196,7 @@ impl Tree {
         ctx: &C,
         key: &[u8],
         value: ValueRef<'_>,
-    ) -> Result<Old, C::Stop> {
+    ) -> Result<Old, C::Error> {
         let mut old = Old::Absent;
         self.update(ctx, key, |found| {
             old = Old::of(found);
@@ -212,7 +212,7 @@ impl Tree {
         ctx: &C,
         key: &[u8],
         value: ValueRef<'_>,
-    ) -> Result<bool, C::Stop> {
+    ) -> Result<bool, C::Error> {
         let mut inserted = false;
         self.update(ctx, key, |found| {
             inserted = found.is_none();
@@ -227,7 +227,7 @@ impl Tree {
 
     /// Removes the record of `key`; returns what it had.
     #[cfg(test)]
-    pub(crate) fn remove<C: WriteContext>(&self, ctx: &C, key: &[u8]) -> Result<Old, C::Stop> {
+    pub(crate) fn remove<C: WriteContext>(&self, ctx: &C, key: &[u8]) -> Result<Old, C::Error> {
         let mut old = Old::Absent;
         self.update(ctx, key, |found| {
             old = Old::of(found);
@@ -243,7 +243,7 @@ fn try_get<'p>(
     descent: &mut Descent<'p>,
     key: &[u8],
     into: &mut Vec<u8>,
-) -> Result<Option<ValueKind>, Fail> {
+) -> Result<Option<ValueKind>, AttemptError> {
     let (hold, node) = descent.find(pool, key)?;
     let suffix = hold.checked(node.suffix_of(key))?;
     let (position, found) = hold.checked(node.search(suffix))?;

@@ -1,7 +1,7 @@
 //! What a tree looks like, from a small part of its pages.
 
-use super::node::{Garbled, Image, Node};
-use super::{Fail, Tree, ValueKind};
+use super::node::{Image, MalformedNode, Node};
+use super::{AttemptError, Tree, ValueKind};
 use crate::buffer::{Place, Restart};
 use crate::context::ReadContext;
 use crate::page::{PageId, get_u64};
@@ -36,7 +36,7 @@ impl Tree {
     /// # Errors
     ///
     /// A failed read, or a page that breaks a rule.
-    pub(crate) fn sample<C: ReadContext>(&self, ctx: &C, most: usize) -> Result<Sample, C::Stop> {
+    pub(crate) fn sample<C: ReadContext>(&self, ctx: &C, most: usize) -> Result<Sample, C::Error> {
         // Bound: beside so many changes, what was read counts as it is.
         for _ in 0..MAX_ROUNDS {
             let (sample, is_sound) = self.sample_once(ctx, most)?;
@@ -48,7 +48,11 @@ impl Tree {
     }
 
     /// One attempt, and whether it met few pages that were gone by then.
-    fn sample_once<C: ReadContext>(&self, ctx: &C, most: usize) -> Result<(Sample, bool), C::Stop> {
+    fn sample_once<C: ReadContext>(
+        &self,
+        ctx: &C,
+        most: usize,
+    ) -> Result<(Sample, bool), C::Error> {
         let mut sample = Sample {
             is_exact: true,
             ..Sample::default()
@@ -73,7 +77,7 @@ impl Tree {
                     Ok(is_leaf) => leaves += usize::from(is_leaf),
                     // The id is another page's by now.
                     Err(_) if level.len() > 1 => continue,
-                    Err(why) => Fail::Damaged(self.root, why.0).resolve(ctx)?,
+                    Err(why) => AttemptError::Corrupt(self.root, why.0).resolve(ctx)?,
                 }
                 read += 1;
             }
@@ -95,7 +99,7 @@ impl Sample {
         image: &Image,
         weight: f64,
         children: &mut Vec<PageId>,
-    ) -> Result<bool, Garbled> {
+    ) -> Result<bool, MalformedNode> {
         let node = Node::open(image, tree.id)?;
         if !node.is_leaf() {
             self.inner_pages += weight;
@@ -143,7 +147,7 @@ fn read_page<C: ReadContext>(
     ctx: &C,
     id: PageId,
     is_root: bool,
-) -> Result<Option<Box<Image>>, C::Stop> {
+) -> Result<Option<Box<Image>>, C::Error> {
     let mut was_read = false;
     // Bound: others' changes of the page.
     loop {
@@ -166,6 +170,6 @@ fn read_page<C: ReadContext>(
         if is_gone {
             return Ok(None);
         }
-        Fail::Restart(fail).resolve(ctx)?;
+        AttemptError::Restart(fail).resolve(ctx)?;
     }
 }

@@ -1,7 +1,7 @@
 //! Checks every invariant of a whole tree.
 
-use super::node::{Garbled, Image, Node, common_prefix};
-use super::{Fail, Tree, ValueKind};
+use super::node::{Image, MalformedNode, Node, common_prefix};
+use super::{AttemptError, Tree, ValueKind};
 use crate::buffer::{Place, Restart};
 use crate::context::ReadContext;
 use crate::page::PageId;
@@ -73,7 +73,7 @@ impl Tree {
         &self,
         ctx: &C,
         visitor: &mut impl Visitor,
-    ) -> Result<Shape, C::Stop> {
+    ) -> Result<Shape, C::Error> {
         self.walk(ctx, visitor, true)
     }
 
@@ -84,7 +84,7 @@ impl Tree {
         &self,
         ctx: &C,
         visitor: &mut impl Visitor,
-    ) -> Result<Shape, C::Stop> {
+    ) -> Result<Shape, C::Error> {
         self.walk(ctx, visitor, false)
     }
 
@@ -93,7 +93,7 @@ impl Tree {
         ctx: &C,
         visitor: &mut impl Visitor,
         with_bounds: bool,
-    ) -> Result<Shape, C::Stop> {
+    ) -> Result<Shape, C::Error> {
         let mut walk = Walk {
             tree: *self,
             with_bounds,
@@ -124,7 +124,7 @@ impl Tree {
             match next_child(self, top) {
                 Ok(Some(child)) => next = Some(child),
                 Ok(None) => drop(path.pop()),
-                Err(why) => Fail::Damaged(top.child.id, why.0).resolve(ctx)?,
+                Err(why) => AttemptError::Corrupt(top.child.id, why.0).resolve(ctx)?,
             }
         }
     }
@@ -140,7 +140,7 @@ struct Walk<'v, V> {
 
 impl<V: Visitor> Walk<'_, V> {
     /// Copies a page, checks it, and reports what it holds.
-    fn visit<C: ReadContext>(&mut self, ctx: &C, child: &Child) -> Result<Box<Image>, C::Stop> {
+    fn visit<C: ReadContext>(&mut self, ctx: &C, child: &Child) -> Result<Box<Image>, C::Error> {
         let id = child.id;
         let image = loop {
             let fail = match ctx.pool().read_untouched(id) {
@@ -148,29 +148,29 @@ impl<V: Visitor> Walk<'_, V> {
                     let image = Image::copy_of(page.words());
                     match page.validate() {
                         Ok(()) => break image,
-                        Err(why) => Fail::Restart(why),
+                        Err(why) => AttemptError::Restart(why),
                     }
                 }
                 Err(Restart::Changed) if ctx.pool().mapping.place(id) == Place::Free => {
-                    Fail::Damaged(id, "it is named by a node but is no page")
+                    AttemptError::Corrupt(id, "it is named by a node but is no page")
                 }
-                Err(why) => Fail::Restart(why),
+                Err(why) => AttemptError::Restart(why),
             };
             fail.resolve(ctx)?;
         };
         if let Err(why) = self.check(&image, child) {
-            Fail::Damaged(id, why.0).resolve(ctx)?;
+            AttemptError::Corrupt(id, why.0).resolve(ctx)?;
         }
         Ok(image)
     }
 
-    fn check(&mut self, image: &Image, child: &Child) -> Result<(), Garbled> {
+    fn check(&mut self, image: &Image, child: &Child) -> Result<(), MalformedNode> {
         let node = Node::open(image, self.tree.id)?;
         if child.level.is_some_and(|level| level != node.level()) {
-            return Err(Garbled("its level is not one below its parent's"));
+            return Err(MalformedNode("its level is not one below its parent's"));
         }
         if image.page_id() != child.id {
-            return Err(Garbled("it names another page id as its own"));
+            return Err(MalformedNode("it names another page id as its own"));
         }
         node.check()?;
         if self.with_bounds {
@@ -197,7 +197,7 @@ impl<V: Visitor> Walk<'_, V> {
 }
 
 /// The next child to visit below `top`.
-fn next_child(tree: &Tree, top: &mut Visit) -> Result<Option<Child>, Garbled> {
+fn next_child(tree: &Tree, top: &mut Visit) -> Result<Option<Child>, MalformedNode> {
     let node = Node::open(&*top.image, tree.id)?;
     if node.is_leaf() || top.next > node.count() {
         return Ok(None);
@@ -219,11 +219,13 @@ fn next_child(tree: &Tree, top: &mut Visit) -> Result<Option<Child>, Garbled> {
     }))
 }
 
-fn check_bounds(node: &Node<'_, Image>, child: &Child) -> Result<(), Garbled> {
+fn check_bounds(node: &Node<'_, Image>, child: &Child) -> Result<(), MalformedNode> {
     let mut key = Vec::new();
     node.upper(&mut key)?;
     if key != child.upper {
-        return Err(Garbled("its upper fence is not its parent's separator"));
+        return Err(MalformedNode(
+            "its upper fence is not its parent's separator",
+        ));
     }
     let prefix = if child.upper.is_empty() {
         0
@@ -231,12 +233,12 @@ fn check_bounds(node: &Node<'_, Image>, child: &Child) -> Result<(), Garbled> {
         common_prefix(&child.lower, &child.upper)
     };
     if node.prefix_len() != prefix {
-        return Err(Garbled("its prefix is not what its bounds share"));
+        return Err(MalformedNode("its prefix is not what its bounds share"));
     }
     if node.count() > 0 {
         node.key(0, &mut key)?;
         if key < child.lower || (!node.is_leaf() && key == child.lower) {
-            return Err(Garbled("its first key is below its range"));
+            return Err(MalformedNode("its first key is below its range"));
         }
     }
     Ok(())

@@ -24,7 +24,7 @@ pub(crate) struct TaskContext<'l> {
 }
 
 impl ReadContext for TaskContext<'_> {
-    type Stop = Error;
+    type Error = Error;
 
     fn pool(&self) -> &BufferPool {
         &self.local.engine.pool
@@ -207,7 +207,7 @@ impl<'e> InlineContext<'e> {
 }
 
 impl ReadContext for InlineContext<'_> {
-    type Stop = NeedsWorker;
+    type Error = NeedsWorker;
 
     fn pool(&self) -> &BufferPool {
         &self.engine.pool

@@ -286,7 +286,7 @@ impl Records {
         cursor: &mut Cursor,
         ctx: &C,
         most: usize,
-    ) -> Result<bool, C::Stop> {
+    ) -> Result<bool, C::Error> {
         while self.records.len() < most && self.bytes < BATCH_BYTES {
             let Some(entry) = cursor.next(ctx)? else {
                 return Ok(false);

@@ -52,7 +52,7 @@ impl Drop for Prepaid<'_> {
 }
 
 impl ReadContext for Prepaid<'_> {
-    type Stop = Error;
+    type Error = Error;
 
     fn pool(&self) -> &BufferPool {
         self.task.pool()

@@ -7,7 +7,7 @@
 use super::Direction;
 use crate::btree::descend::Descent;
 use crate::btree::node::Node;
-use crate::btree::{Fail, Tree};
+use crate::btree::{AttemptError, Tree};
 use crate::buffer::{BufferPool, Place, Restart, Words};
 use crate::context::ReadContext;
 use crate::page::PageId;
@@ -86,7 +86,7 @@ impl ReadAhead {
             let wanted = self.window - self.outstanding;
             match self.collect(ctx.pool(), tree, direction, wanted) {
                 Ok(()) => {}
-                Err(Fail::Restart(Restart::NotResident(id))) => {
+                Err(AttemptError::Restart(Restart::NotResident(id))) => {
                     ctx.read_ahead(&[id]);
                     return;
                 }
@@ -120,7 +120,7 @@ impl ReadAhead {
         tree: &Tree,
         direction: Direction,
         wanted: usize,
-    ) -> Result<(), Fail> {
+    ) -> Result<(), AttemptError> {
         let mut descent = Descent::to_level(*tree, 1);
         let edge = &self.edge[..];
         let forward = direction == Direction::Forward;
@@ -155,7 +155,8 @@ impl ReadAhead {
             }
             has_more = !next.is_empty();
         }
-        collect_children(&node, range, forward, &mut self.ids).map_err(|why| hold.garbled(why))?;
+        collect_children(&node, range, forward, &mut self.ids)
+            .map_err(|why| hold.malformed(why))?;
         hold.validate()?;
         // A damaged page could lead nowhere.
         let advanced = if forward {
@@ -174,7 +175,7 @@ fn collect_children(
     range: std::ops::Range<usize>,
     forward: bool,
     ids: &mut Vec<PageId>,
-) -> Result<(), crate::btree::node::Garbled> {
+) -> Result<(), crate::btree::node::MalformedNode> {
     for position in range {
         ids.push(node.child(position)?);
     }

@@ -16,8 +16,8 @@ use std::ops::Bound;
 use ahead::ReadAhead;
 
 use super::descend::{Descent, Hold};
-use super::node::{Garbled, Geometry, Image, KeyBuffer, Node, ValueAt};
-use super::{Fail, Tree, ValueRef};
+use super::node::{Geometry, Image, KeyBuffer, MalformedNode, Node, ValueAt};
+use super::{AttemptError, Tree, ValueRef};
 use crate::buffer::{BufferPool, FrameId, Optimistic, Place, Restart, Version};
 use crate::context::ReadContext;
 use crate::page::{PAGE_SIZE, PageId};
@@ -279,7 +279,7 @@ impl Cursor {
     }
 
     /// Moves on to the next record, if there is one.
-    pub(crate) fn next<C: ReadContext>(&mut self, ctx: &C) -> Result<Option<Entry<'_>>, C::Stop> {
+    pub(crate) fn next<C: ReadContext>(&mut self, ctx: &C) -> Result<Option<Entry<'_>>, C::Error> {
         if !self.next_records(ctx)? {
             return Ok(None);
         }
@@ -308,7 +308,7 @@ impl Cursor {
 
     /// Has the records that are still to come be those of one leaf, at least one; `false` at the end of the range.
     #[inline(always)]
-    pub(crate) fn next_records<C: ReadContext>(&mut self, ctx: &C) -> Result<bool, C::Stop> {
+    pub(crate) fn next_records<C: ReadContext>(&mut self, ctx: &C) -> Result<bool, C::Error> {
         // Bound: one round for each leaf of the range.
         while self.rest.is_empty() {
             if matches!(self.next, Next::End) {
@@ -325,7 +325,7 @@ impl Cursor {
         &mut self,
         ctx: &C,
         mut visit: impl FnMut(Entry<'_>) -> bool,
-    ) -> Result<bool, C::Stop> {
+    ) -> Result<bool, C::Error> {
         let private = &mut *self.leaf;
         let node = Node::reopen(&private.image, self.geometry);
         let (mut rest, forward) = (self.rest.clone(), self.direction == Direction::Forward);
@@ -363,15 +363,15 @@ impl Cursor {
 
     /// Ends before a record that makes no sense.
     #[cold]
-    fn stop<C: ReadContext>(&mut self, ctx: &C, why: Garbled) -> Result<(), C::Stop> {
-        let fail = Fail::Damaged(self.leaf.image.page_id(), why.0);
+    fn stop<C: ReadContext>(&mut self, ctx: &C, why: MalformedNode) -> Result<(), C::Error> {
+        let fail = AttemptError::Corrupt(self.leaf.image.page_id(), why.0);
         self.next = Next::End;
         self.rest = 0..0;
         fail.resolve(ctx)
     }
 
     /// Copies the next leaf and finds which of its records are in the range.
-    fn next_leaf<C: ReadContext>(&mut self, ctx: &C) -> Result<(), C::Stop> {
+    fn next_leaf<C: ReadContext>(&mut self, ctx: &C) -> Result<(), C::Error> {
         if self.ahead.is_wanted() {
             let edge = match self.next {
                 Next::Beyond => Some(&self.boundary[..]),
@@ -390,7 +390,7 @@ impl Cursor {
                 Err(fail) => fail,
             };
             match fail {
-                Fail::Restart(Restart::NotResident(_)) => self.ahead.note_fault(),
+                AttemptError::Restart(Restart::NotResident(_)) => self.ahead.note_fault(),
                 _ => self.parent = None,
             }
             fail.resolve(ctx)?;
@@ -433,7 +433,7 @@ impl Cursor {
         &mut self,
         ctx: &'p C,
         descent: &mut Descent<'p>,
-    ) -> Result<(), Fail> {
+    ) -> Result<(), AttemptError> {
         let pool = ctx.pool();
         if let Some(hold) = self.sibling(pool, descent.touch)? {
             let before = std::mem::take(&mut self.boundary);
@@ -473,7 +473,11 @@ impl Cursor {
 
     /// A hold on the leaf beside the current one, if their parent is unchanged
     /// and has it.
-    fn sibling<'p>(&mut self, pool: &'p BufferPool, touch: bool) -> Result<Option<Hold<'p>>, Fail> {
+    fn sibling<'p>(
+        &mut self,
+        pool: &'p BufferPool,
+        touch: bool,
+    ) -> Result<Option<Hold<'p>>, AttemptError> {
         let Some((mark, position)) = self.parent else {
             return Ok(None);
         };
@@ -501,7 +505,7 @@ impl Cursor {
         pool: &BufferPool,
         hold: &Hold<'_>,
         before: &[u8],
-    ) -> Result<(), Fail> {
+    ) -> Result<(), AttemptError> {
         let Some((mark, position)) = self.parent else {
             return Err(Restart::Changed.into());
         };
@@ -530,12 +534,14 @@ impl Cursor {
 
     /// Starts on the validated copy in `leaf`; `lower` is its lower bound, which
     /// only a reverse cursor needs.
-    fn enter(&mut self, id: PageId, lower: Vec<u8>) -> Result<(), Fail> {
-        let damaged = |why: Garbled| Fail::Damaged(id, why.0);
+    fn enter(&mut self, id: PageId, lower: Vec<u8>) -> Result<(), AttemptError> {
+        let damaged = |why: MalformedNode| AttemptError::Corrupt(id, why.0);
         let private = &mut *self.leaf;
         let node = Node::open(&private.image, self.tree.id).map_err(damaged)?;
         if !node.is_leaf() {
-            return Err(damaged(Garbled("its level is not one below its parent's")));
+            return Err(damaged(MalformedNode(
+                "its level is not one below its parent's",
+            )));
         }
         let mut upper = Vec::new();
         let has_upper = node.upper(&mut upper).map_err(damaged)?;
@@ -550,7 +556,7 @@ impl Cursor {
             has_more = !lower.is_empty() && is_below_none(&self.lower, &lower);
         }
         if !advanced {
-            return Err(damaged(Garbled(
+            return Err(damaged(MalformedNode(
                 "its bounds are not beyond its neighbour's",
             )));
         }
@@ -586,7 +592,9 @@ impl Cursor {
         }
         self.geometry = node.geometry();
         if !private.key.set_prefix(prefix) {
-            return Err(damaged(Garbled("its prefix is longer than a key can be")));
+            return Err(damaged(MalformedNode(
+                "its prefix is longer than a key can be",
+            )));
         }
         self.rest = rest;
         self.boundary = if self.direction == Direction::Forward {
@@ -622,7 +630,7 @@ fn is_below_none(lower: &Bound<Vec<u8>>, end: &[u8]) -> bool {
 
 /// Number of the leaf's keys below `key`, which may lie outside its range, and
 /// whether the next one equals it.
-fn rank(node: &Node<'_, Image>, prefix: &[u8], key: &[u8]) -> Result<(usize, bool), Garbled> {
+fn rank(node: &Node<'_, Image>, prefix: &[u8], key: &[u8]) -> Result<(usize, bool), MalformedNode> {
     match key.strip_prefix(prefix) {
         Some(suffix) => node.search(suffix),
         None if key < prefix => Ok((0, false)),

@@ -11,10 +11,10 @@ use tail::trim;
 
 use crate::btree::descend::{Hold, root};
 use crate::btree::node::{
-    Builder, Garbled, Image, Node, cut_above, inner_cost, with_child, without_last_children,
+    Builder, Image, MalformedNode, Node, cut_above, inner_cost, with_child, without_last_children,
 };
 use crate::btree::smo::{Goal, Modification, make_room, merge, with_pages};
-use crate::btree::{Fail, MAX_LEVELS, Tree};
+use crate::btree::{AttemptError, MAX_LEVELS, Tree};
 use crate::buffer::Restart;
 use crate::context::WriteContext;
 use crate::log::record::Token;
@@ -64,7 +64,7 @@ impl Built {
         ctx: &C,
         tree: &Tree,
         token: Token,
-    ) -> Result<Linked, C::Stop> {
+    ) -> Result<Linked, C::Error> {
         // Bound: every round but the last makes room, raises the root, or merges pages.
         loop {
             let outcome = with_pages(ctx, |reservation| {
@@ -87,7 +87,7 @@ impl Built {
                 if node.level() + 2 >= MAX_LEVELS {
                     return Err(edge[0]
                         .hold
-                        .garbled(Garbled("the tree has too many levels")));
+                        .malformed(MalformedNode("the tree has too many levels")));
                 }
                 if reservation.len() == 0 {
                     return Err(Restart::NeedPages(1).into());
@@ -125,7 +125,7 @@ impl Built {
         tree: &Tree,
         root: &Hold<'_>,
         token: Token,
-    ) -> Result<Outcome, Fail> {
+    ) -> Result<Outcome, AttemptError> {
         let top = ctx.pool().read(self.top)?;
         let (root, top) = (root.page.exclusive()?, top.exclusive()?);
         let image = Image::copy_of(top.words());
@@ -145,7 +145,7 @@ impl Built {
         tree: &Tree,
         edge: Vec<Edge<'_>>,
         token: Token,
-    ) -> Result<Outcome, Fail> {
+    ) -> Result<Outcome, AttemptError> {
         let mut modification = Modification::new(*tree).load(token, &self.lower);
         // The nodes from here on cover keys below the subtree's: the lowest of them is the
         // leaf with the tree's last keys, or it has no part in the tail that is empty.
@@ -166,7 +166,12 @@ impl Built {
 
     /// What becomes of a node of the right edge that covers keys below the subtree's and
     /// keeps all its children; `None` if it stays as it is.
-    fn beside(&self, tree: &Tree, hold: &Hold<'_>, lower: &[u8]) -> Result<Option<Changed>, Fail> {
+    fn beside(
+        &self,
+        tree: &Tree,
+        hold: &Hold<'_>,
+        lower: &[u8],
+    ) -> Result<Option<Changed>, AttemptError> {
         let node = hold.node(tree)?;
         let (level, count) = (node.level(), node.count());
         hold.validate()?;
@@ -185,10 +190,10 @@ impl Built {
         hold: &Hold<'_>,
         kept: usize,
         child: PageId,
-    ) -> Result<Changed, Fail> {
+    ) -> Result<Changed, AttemptError> {
         let image = Image::copy_of(hold.page.words());
         hold.validate()?;
-        let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
+        let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
         let node = Node::open(&*image, tree.id).map_err(damaged)?;
         let (level, key_len) = (node.level(), self.lower.len());
         let shorter = without_last_children(node, tree.id, node.count() - kept).map_err(damaged)?;
@@ -208,10 +213,10 @@ impl Built {
         hold: &Hold<'_>,
         lower: &[u8],
         kept: usize,
-    ) -> Result<Changed, Fail> {
+    ) -> Result<Changed, AttemptError> {
         let image = Image::copy_of(hold.page.words());
         hold.validate()?;
-        let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
+        let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
         let node = Node::open(&*image, tree.id).map_err(damaged)?;
         if node.is_leaf() && node.count() > 0 {
             let mut last = Vec::new();
@@ -233,7 +238,7 @@ impl Built {
 }
 
 /// Whether the tree is one leaf without records.
-pub(super) fn is_empty_leaf<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Stop> {
+pub(super) fn is_empty_leaf<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Error> {
     loop {
         let attempt = || {
             let root = root(ctx.pool(), tree)?;
@@ -243,15 +248,15 @@ pub(super) fn is_empty_leaf<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<boo
         };
         match attempt() {
             Ok(is_empty) => return Ok(is_empty),
-            Err::<_, Fail>(fail) => fail.resolve(ctx)?,
+            Err::<_, AttemptError>(fail) => fail.resolve(ctx)?,
         }
     }
 }
 
 /// Merges the rightmost leaf with the one before it, and empty nodes above likewise;
 /// `false` where that changes nothing.
-fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Stop> {
-    let look = || -> Result<(usize, Vec<u8>), C::Stop> {
+fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Error> {
+    let look = || -> Result<(usize, Vec<u8>), C::Error> {
         loop {
             let attempt = || {
                 let edge = right_edge(ctx, tree)?;
@@ -260,7 +265,7 @@ fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Stop> {
             };
             match attempt() {
                 Ok((height, lower)) => return Ok((height, lower.unwrap_or_default())),
-                Err::<_, Fail>(fail) => fail.resolve(ctx)?,
+                Err::<_, AttemptError>(fail) => fail.resolve(ctx)?,
             }
         }
     };
@@ -270,7 +275,7 @@ fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Stop> {
 }
 
 /// Makes a tree without records one empty leaf; leaves it as it is where it has some.
-pub(super) fn collapse<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<(), C::Stop> {
+pub(super) fn collapse<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<(), C::Error> {
     // Bound: each round frees pages or makes room for that.
     while matches!(trim(ctx, tree, &[])?, Outcome::Linked) {}
     // Bound: each round but the last ends a page.
@@ -279,7 +284,7 @@ pub(super) fn collapse<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<(), C::S
 }
 
 /// The rightmost node of every level, from the root to a leaf.
-fn right_edge<'p, C: WriteContext>(ctx: &'p C, tree: &Tree) -> Result<Vec<Edge<'p>>, Fail> {
+fn right_edge<'p, C: WriteContext>(ctx: &'p C, tree: &Tree) -> Result<Vec<Edge<'p>>, AttemptError> {
     let mut hold = root(ctx.pool(), tree)?;
     let (mut edge, mut lower) = (Vec::new(), Vec::new());
     let mut above: Option<u8> = None;
@@ -287,7 +292,7 @@ fn right_edge<'p, C: WriteContext>(ctx: &'p C, tree: &Tree) -> Result<Vec<Edge<'
     loop {
         let node = hold.node(tree)?;
         if above.is_some_and(|above| above != node.level() + 1) {
-            return Err(hold.garbled(Garbled("its level is not one below its parent's")));
+            return Err(hold.malformed(MalformedNode("its level is not one below its parent's")));
         }
         above = Some(node.level());
         edge.push(Edge {

@@ -62,7 +62,7 @@ pub(crate) struct Loader<'c, C: WriteContext> {
 impl<'c, C: WriteContext> Loader<'c, C> {
     /// Starts a load into `tree`, after its last key. Pages are filled to
     /// `fill_percent`, from 50 to 100.
-    pub(crate) fn new(ctx: &'c C, tree: Tree, fill_percent: usize) -> Result<Self, C::Stop> {
+    pub(crate) fn new(ctx: &'c C, tree: Tree, fill_percent: usize) -> Result<Self, C::Error> {
         let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, Direction::Reverse);
         let last = cursor.next(ctx)?.map(|entry| entry.key.to_vec());
         if last.is_none() {
@@ -96,7 +96,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     ///
     /// [`Error::LoadOrder`] and [`Error::KeyTooLong`]: the load can go on with
     /// another record. After other errors it can only be aborted.
-    pub(crate) fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<(), C::Stop> {
+    pub(crate) fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<(), C::Error> {
         Tree::check_key(key)?;
         assert!(value.is_storable(key.len()), "an oversized value");
         if self.leaf.count() == 0 {
@@ -114,7 +114,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         Ok(())
     }
 
-    fn out_of_order(&self, reason: &'static str) -> C::Stop {
+    fn out_of_order(&self, reason: &'static str) -> C::Error {
         Error::LoadOrder {
             record: self.records,
             reason,
@@ -123,7 +123,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// Sets the lower bound of all that is loaded.
-    fn start(&mut self, first: &[u8]) -> Result<(), C::Stop> {
+    fn start(&mut self, first: &[u8]) -> Result<(), C::Error> {
         if let Some(last) = &self.edge {
             if first <= &last[..] {
                 return Err(self.out_of_order(NOT_BEYOND));
@@ -134,7 +134,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// Writes the open leaf, all but its last record unless `is_last`.
-    fn emit_leaf(&mut self, is_last: bool) -> Result<(), C::Stop> {
+    fn emit_leaf(&mut self, is_last: bool) -> Result<(), C::Error> {
         let page = self.reserve()?;
         let (image, next_lower) = self.leaf.build(self.tree.id, is_last);
         let id = self.write(page, image);
@@ -143,7 +143,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// Makes sure that a page can be taken.
-    fn reserve(&mut self) -> Result<Page<'c>, C::Stop> {
+    fn reserve(&mut self) -> Result<Page<'c>, C::Error> {
         let room = self.ctx.structure_room()?;
         if let Some(reservation) = self.reservation.take() {
             if reservation.len() > 0 {
@@ -185,7 +185,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
 
     /// Adds a finished node of `level`, whose range starts at `lower`, to the
     /// level above it.
-    fn add_child(&mut self, level: usize, lower: Vec<u8>, id: PageId) -> Result<(), C::Stop> {
+    fn add_child(&mut self, level: usize, lower: Vec<u8>, id: PageId) -> Result<(), C::Error> {
         let (mut level, mut lower, mut id) = (level, lower, id);
         // Bound: one level higher each time.
         loop {
@@ -213,7 +213,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     }
 
     /// Finishes all open nodes; what remains is one page, or none.
-    fn finish_nodes(&mut self) -> Result<Option<Built>, C::Stop> {
+    fn finish_nodes(&mut self) -> Result<Option<Built>, C::Error> {
         if self.leaf.count() == 0 {
             return Ok(None);
         }
@@ -246,7 +246,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
 
     /// Finishes all pages, and waits until they are durable, so that linking them is
     /// short. After an error the load can only be aborted.
-    pub(crate) fn complete(&mut self) -> Result<(), C::Stop> {
+    pub(crate) fn complete(&mut self) -> Result<(), C::Error> {
         self.built = self.finish_nodes()?;
         if self.built.is_some() {
             // The record that links the pages does not hold them.
@@ -261,7 +261,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     ///
     /// [`Error::LoadOrder`] where somebody has inserted keys beyond the first
     /// one loaded meanwhile. The tree is then as it would be without the load.
-    pub(crate) fn link(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Stop> {
+    pub(crate) fn link(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Error> {
         let result = self.try_link();
         match result {
             Ok(()) => self.is_over = true,
@@ -270,7 +270,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         result.map(|()| self.records)
     }
 
-    fn try_link(&mut self) -> Result<(), C::Stop> {
+    fn try_link(&mut self) -> Result<(), C::Error> {
         let Some(built) = &self.built else {
             return Ok(());
         };
@@ -284,7 +284,10 @@ impl<'c, C: WriteContext> Loader<'c, C> {
 
     /// [`Loader::complete`], then [`Loader::link`].
     #[cfg(test)]
-    pub(crate) fn finish(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Stop> {
+    pub(crate) fn finish(
+        mut self,
+        on_extent: &mut dyn FnMut(&Descriptor),
+    ) -> Result<u64, C::Error> {
         match self.complete() {
             Ok(()) => self.link(on_extent),
             Err(stop) => {

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use super::{
-    CAPACITY, CHILD, EXTENT_FLAG, Garbled, HEAD, INNER_FIXED, INNER_SLOTS, LEAF_RECORD, Node,
+    CAPACITY, CHILD, EXTENT_FLAG, HEAD, INNER_FIXED, INNER_SLOTS, LEAF_RECORD, MalformedNode, Node,
     SAMPLES, SAMPLES_AT, SLOT, SLOTS, Slot, Source, ValueAt, field, head_of, leaf_cost,
     sampled_slot,
 };
@@ -103,7 +103,7 @@ impl KeyBuffer {
 
 impl<'s> Node<'s, Image> {
     /// The prefix that all keys share.
-    pub(in crate::btree) fn shared_prefix(&self) -> Result<&'s [u8], Garbled> {
+    pub(in crate::btree) fn shared_prefix(&self) -> Result<&'s [u8], MalformedNode> {
         let (at, length) = if self.prefix == 0 {
             (0, 0)
         } else {
@@ -112,7 +112,7 @@ impl<'s> Node<'s, Image> {
         let fence = self.source.bytes().get(at..at + length);
         fence
             .and_then(|fence| fence.get(..self.prefix))
-            .ok_or(Garbled("its prefix is longer than its upper fence"))
+            .ok_or(MalformedNode("its prefix is longer than its upper fence"))
     }
 
     /// Puts the key of the leaf's record `position` into `key`, whose first bytes are the
@@ -122,13 +122,13 @@ impl<'s> Node<'s, Image> {
         &self,
         position: usize,
         key: &mut KeyBuffer,
-    ) -> Result<(usize, ValueAt), Garbled> {
-        const PAST: Garbled = Garbled("a record passes the page's end");
+    ) -> Result<(usize, ValueAt), MalformedNode> {
+        const PAST: MalformedNode = MalformedNode("a record passes the page's end");
         let bytes = self.source.bytes();
         let slot = Slot(self.source.u64_at(SLOTS + SLOT * position));
         let length = self.prefix + slot.key_len();
         if length > crate::MAX_KEY_BYTES {
-            return Err(Garbled("a key is longer than keys can be"));
+            return Err(MalformedNode("a key is longer than keys can be"));
         }
         let (record, rest) = (slot.record(), slot.rest_len());
         let header = bytes.get(record..record + LEAF_RECORD);
@@ -262,9 +262,9 @@ impl Builder {
     }
 
     /// What a record's key takes in slot and record, or why it cannot be here.
-    fn suffix<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], Garbled> {
+    fn suffix<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], MalformedNode> {
         key.get(self.prefix..)
-            .ok_or(Garbled("a key lies outside its node's range"))
+            .ok_or(MalformedNode("a key lies outside its node's range"))
     }
 
     /// Whether a key is above the last one and below the upper fence. Pages
@@ -293,10 +293,10 @@ impl Builder {
 
     /// Takes `len` bytes of heap and a slot for a key.
     #[inline(always)]
-    fn allocate(&mut self, suffix: &[u8], len: usize) -> Result<usize, Garbled> {
+    fn allocate(&mut self, suffix: &[u8], len: usize) -> Result<usize, MalformedNode> {
         let head = head_of(suffix);
         if !self.is_in_order(suffix, head) {
-            return Err(Garbled("its keys are not in order"));
+            return Err(MalformedNode("its keys are not in order"));
         }
         let (slots_at, child) = if self.is_leaf {
             (SLOTS, 0)
@@ -304,7 +304,7 @@ impl Builder {
             (INNER_SLOTS, CHILD)
         };
         if self.free() < SLOT + child + len {
-            return Err(Garbled("its records do not fit into a page"));
+            return Err(MalformedNode("its records do not fit into a page"));
         }
         self.heap -= len;
         // A record of no bytes may begin at the page's end.
@@ -327,7 +327,7 @@ impl Builder {
         &mut self,
         key: &[u8],
         value: ValueRef<'_>,
-    ) -> Result<(), Garbled> {
+    ) -> Result<(), MalformedNode> {
         let suffix = self.suffix(key)?;
         let len = leaf_cost(suffix.len(), value.bytes.len()) - SLOT;
         let mut at = self.allocate(suffix, len)?;
@@ -361,7 +361,7 @@ impl Builder {
         &mut self,
         key: &[u8],
         child: PageId,
-    ) -> Result<(), Garbled> {
+    ) -> Result<(), MalformedNode> {
         let suffix = self.suffix(key)?;
         let rest = suffix.get(HEAD..).unwrap_or_default();
         let at = self.allocate(suffix, rest.len())?;
@@ -375,7 +375,7 @@ impl Builder {
         &mut self,
         from: &Node<'_, Image>,
         range: std::ops::Range<usize>,
-    ) -> Result<(), Garbled> {
+    ) -> Result<(), MalformedNode> {
         let mut key = Vec::new();
         for position in range {
             from.key(position, &mut key)?;
@@ -398,7 +398,7 @@ impl Builder {
         &mut self,
         from: &Node<'_, Image>,
         range: std::ops::Range<usize>,
-    ) -> Result<(), Garbled> {
+    ) -> Result<(), MalformedNode> {
         let mut key = Vec::new();
         for position in range {
             from.key(position, &mut key)?;

@@ -1,7 +1,7 @@
 //! Changes of single records, in place, under the leaf's exclusive latch.
 
 use super::{
-    EXTENT_FLAG, Garbled, HEAD, Image, LEAF_RECORD, Node, SLOT, SLOTS, Slot, field, head_of,
+    EXTENT_FLAG, HEAD, Image, LEAF_RECORD, MalformedNode, Node, SLOT, SLOTS, Slot, field, head_of,
     leaf_cost,
 };
 use crate::btree::{TreeId, ValueKind, ValueRef};
@@ -26,10 +26,13 @@ pub(in crate::btree) struct LeafEdit<'w> {
 }
 
 impl<'w> LeafEdit<'w> {
-    pub(in crate::btree) fn open(words: &'w Words, tree: TreeId) -> Result<LeafEdit<'w>, Garbled> {
+    pub(in crate::btree) fn open(
+        words: &'w Words,
+        tree: TreeId,
+    ) -> Result<LeafEdit<'w>, MalformedNode> {
         let node = Node::open(words, tree)?;
         if !node.is_leaf() {
-            return Err(Garbled("it is no leaf"));
+            return Err(MalformedNode("it is no leaf"));
         }
         Ok(LeafEdit { words, tree, node })
     }
@@ -46,7 +49,7 @@ impl<'w> LeafEdit<'w> {
         replace: bool,
         suffix: &[u8],
         value: ValueRef<'_>,
-    ) -> Result<Edit, Garbled> {
+    ) -> Result<Edit, MalformedNode> {
         if replace {
             self.replace(position, suffix, value)
         } else {
@@ -63,7 +66,7 @@ impl<'w> LeafEdit<'w> {
         position: usize,
         suffix: &[u8],
         value: ValueRef<'_>,
-    ) -> Result<Edit, Garbled> {
+    ) -> Result<Edit, MalformedNode> {
         let old = self.node.value(position)?;
         if old.len == value.bytes.len() {
             let record = self.node.slot(position).record();
@@ -77,7 +80,7 @@ impl<'w> LeafEdit<'w> {
         self.remove(position)?;
         match self.insert(position, suffix, value)? {
             Edit::Done => Ok(Edit::Done),
-            Edit::Full => Err(Garbled("its garbage count is wrong")),
+            Edit::Full => Err(MalformedNode("its garbage count is wrong")),
         }
     }
 
@@ -86,7 +89,7 @@ impl<'w> LeafEdit<'w> {
         position: usize,
         suffix: &[u8],
         value: ValueRef<'_>,
-    ) -> Result<Edit, Garbled> {
+    ) -> Result<Edit, MalformedNode> {
         let cost = leaf_cost(suffix.len(), value.bytes.len());
         if self.node.contiguous() < cost {
             if self.node.free() < cost {
@@ -94,7 +97,7 @@ impl<'w> LeafEdit<'w> {
             }
             self.compact()?;
             if self.node.contiguous() < cost {
-                return Err(Garbled("its garbage count is wrong"));
+                return Err(MalformedNode("its garbage count is wrong"));
             }
         }
         let record = self.node.heap - (cost - SLOT);
@@ -115,7 +118,7 @@ impl<'w> LeafEdit<'w> {
     }
 
     /// Removes the record at `position`.
-    pub(in crate::btree) fn remove(&mut self, position: usize) -> Result<(), Garbled> {
+    pub(in crate::btree) fn remove(&mut self, position: usize) -> Result<(), MalformedNode> {
         let (record, len) = (
             self.node.slot(position).record(),
             self.node.record_len(position)?,
@@ -134,7 +137,7 @@ impl<'w> LeafEdit<'w> {
     }
 
     /// Moves the records together, so that all free bytes are contiguous.
-    fn compact(&mut self) -> Result<(), Garbled> {
+    fn compact(&mut self) -> Result<(), MalformedNode> {
         let mut copy = Image([0; PAGE_SIZE]);
         self.words.load_all(&mut copy.0);
         let old = Node::open(&copy, self.tree)?;
@@ -144,7 +147,7 @@ impl<'w> LeafEdit<'w> {
             let fence = copy
                 .0
                 .get(fence_at..fence_at + fence_len)
-                .ok_or(Garbled("its upper fence passes the page's end"))?;
+                .ok_or(MalformedNode("its upper fence passes the page's end"))?;
             heap -= fence_len;
             self.words.write(heap, fence);
             self.words.put_u16(field::FENCE_AT, heap as u16);
@@ -152,7 +155,7 @@ impl<'w> LeafEdit<'w> {
         for position in 0..old.count {
             let (slot, len) = (old.slot(position), old.record_len(position)?);
             if heap < SLOTS + SLOT * old.count + len {
-                return Err(Garbled("its records do not fit into a page"));
+                return Err(MalformedNode("its records do not fit into a page"));
             }
             heap -= len;
             self.words

@@ -106,7 +106,7 @@ const EXTENT_FLAG: u16 = 1 << 15;
 /// A node that makes no sense, and why: either a torn read or a damaged page;
 /// validation of the page's version tells which.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Garbled(pub(super) &'static str);
+pub(super) struct MalformedNode(pub(super) &'static str);
 
 /// Bytes that a node can be read from: a frame that may change meanwhile, or a
 /// private copy.
@@ -214,7 +214,7 @@ impl Node<'_, Words> {
     /// As [`Node::child_position`]; slots and children come into the cache
     /// together.
     #[inline(always)]
-    pub(super) fn child_position_overlapped(&self, key: &[u8]) -> Result<usize, Garbled> {
+    pub(super) fn child_position_overlapped(&self, key: &[u8]) -> Result<usize, MalformedNode> {
         let suffix = self.suffix_of(key)?;
         let (from, to) = self.part_of(suffix);
         if self.level == 1 {
@@ -290,7 +290,7 @@ impl<S> Copy for Node<'_, S> {}
 impl<'s, S: Source> Node<'s, S> {
     /// Reads the header and checks that its fields agree.
     #[inline(always)]
-    pub(super) fn open(source: &'s S, tree: TreeId) -> Result<Node<'s, S>, Garbled> {
+    pub(super) fn open(source: &'s S, tree: TreeId) -> Result<Node<'s, S>, MalformedNode> {
         let identity = source.u64_at(0);
         let (kind, level) = ((identity >> 32) as u8, (identity >> 40) as u8);
         let geometry = source.u64_at(offset::TREE_ID);
@@ -303,10 +303,12 @@ impl<'s, S: Source> Node<'s, S> {
             PageKind::Inner
         };
         if kind != expected as u8 || level >= MAX_LEVELS {
-            return Err(Garbled("its kind or level is not that of a tree's node"));
+            return Err(MalformedNode(
+                "its kind or level is not that of a tree's node",
+            ));
         }
         if geometry as u32 != tree.0 {
-            return Err(Garbled("it belongs to another tree"));
+            return Err(MalformedNode("it belongs to another tree"));
         }
         let (count, heap) = (usize::from(count), usize::from(heap));
         let node = Node {
@@ -317,7 +319,7 @@ impl<'s, S: Source> Node<'s, S> {
             prefix,
         };
         if heap > PAGE_SIZE || node.slots_end() > heap {
-            return Err(Garbled("its slots and its heap overlap"));
+            return Err(MalformedNode("its slots and its heap overlap"));
         }
         Ok(node)
     }
@@ -410,9 +412,10 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// The part of `key` that slots and records hold.
     #[inline(always)]
-    pub(super) fn suffix_of<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], Garbled> {
-        key.get(self.prefix..)
-            .ok_or(Garbled("its prefix is longer than a key of its range"))
+    pub(super) fn suffix_of<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], MalformedNode> {
+        key.get(self.prefix..).ok_or(MalformedNode(
+            "its prefix is longer than a key of its range",
+        ))
     }
 
     #[inline(always)]
@@ -467,7 +470,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Compares the key of `slot`, whose head is that of `suffix`, with it.
     #[inline(always)]
-    fn compare_rest(&self, slot: Slot, suffix: &[u8]) -> Result<Ordering, Garbled> {
+    fn compare_rest(&self, slot: Slot, suffix: &[u8]) -> Result<Ordering, MalformedNode> {
         // A key within its head that has another's padded head is the other's prefix.
         if slot.key_len() <= HEAD || suffix.len() <= HEAD {
             return Ok(slot.key_len().cmp(&suffix.len()));
@@ -478,7 +481,7 @@ impl<'s, S: Source> Node<'s, S> {
                 slot.rest_len(),
                 &suffix[HEAD..],
             )
-            .ok_or(Garbled("a record passes the page's end"))
+            .ok_or(MalformedNode("a record passes the page's end"))
     }
 
     /// The slots that a search for `suffix` has to look at.
@@ -493,7 +496,7 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Number of keys below `suffix`, and whether the next one equals it.
     #[inline(always)]
-    pub(super) fn search(&self, suffix: &[u8]) -> Result<(usize, bool), Garbled> {
+    pub(super) fn search(&self, suffix: &[u8]) -> Result<(usize, bool), MalformedNode> {
         let (from, to) = self.part_of(suffix);
         self.search_part(suffix, from, to)
     }
@@ -506,7 +509,7 @@ impl<'s, S: Source> Node<'s, S> {
         suffix: &[u8],
         from: usize,
         to: usize,
-    ) -> Result<(usize, bool), Garbled> {
+    ) -> Result<(usize, bool), MalformedNode> {
         let head = head_of(suffix);
         let mut low = self.heads_below(from, to, head);
         if low >= self.count || self.head(low) != head {
@@ -533,29 +536,29 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Which child of an inner node covers `key`.
     #[inline(always)]
-    pub(super) fn child_position(&self, key: &[u8]) -> Result<usize, Garbled> {
+    pub(super) fn child_position(&self, key: &[u8]) -> Result<usize, MalformedNode> {
         let (position, found) = self.search(self.suffix_of(key)?)?;
         Ok(position + usize::from(found))
     }
 
     /// Which child covers the keys right below `key`.
-    pub(super) fn child_position_below(&self, key: &[u8]) -> Result<usize, Garbled> {
+    pub(super) fn child_position_below(&self, key: &[u8]) -> Result<usize, MalformedNode> {
         Ok(self.search(self.suffix_of(key)?)?.0)
     }
 
     /// Child `position`, from 0 to the number of separators.
     #[inline(always)]
-    pub(super) fn child(&self, position: usize) -> Result<PageId, Garbled> {
+    pub(super) fn child(&self, position: usize) -> Result<PageId, MalformedNode> {
         let at = INNER_SLOTS + SLOT * self.count + CHILD * position;
         match self.source.u64_at(at) {
-            0 => Err(Garbled("a child's page id is 0")),
+            0 => Err(MalformedNode("a child's page id is 0")),
             id => Ok(PageId(id)),
         }
     }
 
     /// The value of record `position`.
     #[inline(always)]
-    pub(super) fn value(&self, position: usize) -> Result<ValueAt, Garbled> {
+    pub(super) fn value(&self, position: usize) -> Result<ValueAt, MalformedNode> {
         let slot = self.slot(position);
         let word = self.source.u64_at(slot.record()) as u16;
         let (at, len) = (
@@ -563,7 +566,7 @@ impl<'s, S: Source> Node<'s, S> {
             usize::from(word & !EXTENT_FLAG),
         );
         if slot.record() < SLOTS || at + len > PAGE_SIZE {
-            return Err(Garbled("a record passes the page's end"));
+            return Err(MalformedNode("a record passes the page's end"));
         }
         let kind = if word & EXTENT_FLAG == 0 {
             ValueKind::Inline
@@ -574,7 +577,7 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     /// Bytes of record `position` in the heap.
-    pub(super) fn record_len(&self, position: usize) -> Result<usize, Garbled> {
+    pub(super) fn record_len(&self, position: usize) -> Result<usize, MalformedNode> {
         let slot = self.slot(position);
         if self.is_leaf() {
             let value = self.value(position)?;
@@ -591,20 +594,24 @@ impl<'s, S: Source> Node<'s, S> {
         at: usize,
         length: usize,
         into: &mut Vec<u8>,
-    ) -> Result<(), Garbled> {
+    ) -> Result<(), MalformedNode> {
         if self.source.append_to(at, length, into) {
             Ok(())
         } else {
-            Err(Garbled("a record passes the page's end"))
+            Err(MalformedNode("a record passes the page's end"))
         }
     }
 
     /// Appends what follows the prefix of key `position`.
     #[inline]
-    pub(super) fn append_suffix(&self, position: usize, into: &mut Vec<u8>) -> Result<(), Garbled> {
+    pub(super) fn append_suffix(
+        &self,
+        position: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<(), MalformedNode> {
         let slot = self.slot(position);
         if slot.key_len() > crate::MAX_KEY_BYTES {
-            return Err(Garbled("a key is longer than keys can be"));
+            return Err(MalformedNode("a key is longer than keys can be"));
         }
         let head = slot.head().swap_bytes().to_le_bytes();
         if slot.key_len() < HEAD {
@@ -619,19 +626,19 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     /// Appends the prefix that all keys share.
-    pub(super) fn append_prefix(&self, into: &mut Vec<u8>) -> Result<(), Garbled> {
+    pub(super) fn append_prefix(&self, into: &mut Vec<u8>) -> Result<(), MalformedNode> {
         if self.prefix == 0 {
             return Ok(());
         }
         let (at, len) = self.fence();
         if self.prefix > len {
-            return Err(Garbled("its prefix is longer than its upper fence"));
+            return Err(MalformedNode("its prefix is longer than its upper fence"));
         }
         self.append(at, self.prefix, into)
     }
 
     /// Replaces `into` by key `position`.
-    pub(super) fn key(&self, position: usize, into: &mut Vec<u8>) -> Result<(), Garbled> {
+    pub(super) fn key(&self, position: usize, into: &mut Vec<u8>) -> Result<(), MalformedNode> {
         into.clear();
         self.append_prefix(into)?;
         self.append_suffix(position, into)
@@ -657,25 +664,25 @@ impl<'s, S: Source> Node<'s, S> {
     }
 
     /// Replaces `into` by the upper fence; `false` if there is none.
-    pub(super) fn upper(&self, into: &mut Vec<u8>) -> Result<bool, Garbled> {
+    pub(super) fn upper(&self, into: &mut Vec<u8>) -> Result<bool, MalformedNode> {
         into.clear();
         let (at, len) = self.fence();
         if len == 0 {
             return Ok(false);
         }
         if len > crate::MAX_KEY_BYTES {
-            return Err(Garbled("its upper fence is longer than a key can be"));
+            return Err(MalformedNode("its upper fence is longer than a key can be"));
         }
         self.append(at, len, into)?;
         Ok(true)
     }
 
-    fn check_samples(&self) -> Result<(), Garbled> {
+    fn check_samples(&self) -> Result<(), MalformedNode> {
         for index in 0..SAMPLES {
             let word = self.source.u64_at(SAMPLES_AT + 8 * (index / 2));
             let sample = (word >> (32 * (index % 2))) as u32;
             if self.count > 0 && sample != self.head(sampled_slot(index, self.count)) {
-                return Err(Garbled("a sample is not the head of its slot"));
+                return Err(MalformedNode("a sample is not the head of its slot"));
             }
         }
         Ok(())
@@ -683,13 +690,13 @@ impl<'s, S: Source> Node<'s, S> {
 
     /// Checks every rule that can be checked within the page: offsets, order,
     /// no overlap, the garbage count.
-    pub(super) fn check(&self) -> Result<(), Garbled> {
+    pub(super) fn check(&self) -> Result<(), MalformedNode> {
         let (fence_at, fence_len) = self.fence();
         if fence_len > 0 && (fence_at < self.heap || fence_at + fence_len > PAGE_SIZE) {
-            return Err(Garbled("its upper fence lies outside its heap"));
+            return Err(MalformedNode("its upper fence lies outside its heap"));
         }
         if self.prefix > 0 && self.prefix >= fence_len {
-            return Err(Garbled("its prefix is as long as its upper fence"));
+            return Err(MalformedNode("its prefix is as long as its upper fence"));
         }
         let mut spans = Vec::with_capacity(self.count + 1);
         if fence_len > 0 {
@@ -699,7 +706,7 @@ impl<'s, S: Source> Node<'s, S> {
         for position in 0..self.count {
             let (at, len) = (self.slot(position).record(), self.record_len(position)?);
             if len > 0 && (at < self.heap || at + len > PAGE_SIZE) {
-                return Err(Garbled("a record lies outside its heap"));
+                return Err(MalformedNode("a record lies outside its heap"));
             }
             if len > 0 {
                 spans.push((at, len));
@@ -707,10 +714,10 @@ impl<'s, S: Source> Node<'s, S> {
             self.key(position, &mut key)?;
             let slot = self.slot(position);
             if slot.key_len() < HEAD && slot.head() << (8 * slot.key_len()) != 0 {
-                return Err(Garbled("a short key's head is not padded with zeros"));
+                return Err(MalformedNode("a short key's head is not padded with zeros"));
             }
             if position > 0 && before >= key {
-                return Err(Garbled("its keys are not in order"));
+                return Err(MalformedNode("its keys are not in order"));
             }
             if !self.is_leaf() {
                 self.child(position + 1)?;
@@ -722,15 +729,15 @@ impl<'s, S: Source> Node<'s, S> {
             self.check_samples()?;
         }
         if self.upper(&mut upper)? && self.count > 0 && before >= upper {
-            return Err(Garbled("its last key is not below its upper fence"));
+            return Err(MalformedNode("its last key is not below its upper fence"));
         }
         spans.sort_unstable();
         if spans.windows(2).any(|two| two[0].0 + two[0].1 > two[1].0) {
-            return Err(Garbled("two of its records overlap"));
+            return Err(MalformedNode("two of its records overlap"));
         }
         let live: usize = spans.iter().map(|span| span.1).sum();
         if live + self.garbage() != PAGE_SIZE - self.heap {
-            return Err(Garbled("its garbage count is wrong"));
+            return Err(MalformedNode("its garbage count is wrong"));
         }
         Ok(())
     }

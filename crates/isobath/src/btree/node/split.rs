@@ -5,7 +5,9 @@
 //! shortest.
 
 use super::edit::next_run;
-use super::{Builder, CAPACITY, Garbled, Image, Node, SLOT, inner_cost, leaf_cost, separator};
+use super::{
+    Builder, CAPACITY, Image, MalformedNode, Node, SLOT, inner_cost, leaf_cost, separator,
+};
 use crate::btree::TreeId;
 use crate::page::PageId;
 
@@ -58,7 +60,7 @@ struct Imagined<'a> {
 }
 
 impl<'a> Imagined<'a> {
-    fn new(node: Node<'a, Image>, pending: Pending<'a>) -> Result<Imagined<'a>, Garbled> {
+    fn new(node: Node<'a, Image>, pending: Pending<'a>) -> Result<Imagined<'a>, MalformedNode> {
         let suffix = node.suffix_of(pending.key)?;
         let (position, found) = node.search(suffix)?;
         let mut costs = Vec::with_capacity(node.count() + 1);
@@ -89,7 +91,7 @@ impl<'a> Imagined<'a> {
         }
     }
 
-    fn key(&self, index: usize, into: &mut Vec<u8>) -> Result<(), Garbled> {
+    fn key(&self, index: usize, into: &mut Vec<u8>) -> Result<(), MalformedNode> {
         if index == self.position {
             into.clear();
             into.extend_from_slice(self.pending.key);
@@ -100,12 +102,12 @@ impl<'a> Imagined<'a> {
     }
 
     /// The separator of a cut before imagined record `cut`.
-    fn separator(&self, cut: usize) -> Result<Vec<u8>, Garbled> {
+    fn separator(&self, cut: usize) -> Result<Vec<u8>, MalformedNode> {
         let (mut left, mut right) = (Vec::new(), Vec::new());
         self.key(cut - 1, &mut left)?;
         self.key(cut, &mut right)?;
         if left >= right {
-            return Err(Garbled("its keys are not in order"));
+            return Err(MalformedNode("its keys are not in order"));
         }
         Ok(separator(&left, &right).to_vec())
     }
@@ -116,7 +118,7 @@ impl LeafSplit {
     pub(in crate::btree) fn choose(
         node: Node<'_, Image>,
         pending: Pending<'_>,
-    ) -> Result<LeafSplit, Garbled> {
+    ) -> Result<LeafSplit, MalformedNode> {
         let imagined = Imagined::new(node, pending)?;
         let (last, run) = node.insertion_run();
         let run = if imagined.replaces == 1 {
@@ -127,7 +129,7 @@ impl LeafSplit {
         let total: usize = imagined.costs.iter().sum();
         let count = imagined.costs.len();
         if count < 2 {
-            return Err(Garbled("its only record does not fit into a page"));
+            return Err(MalformedNode("its only record does not fit into a page"));
         }
         let position = imagined.position;
         let preferred = pattern(run).map(|rising| {
@@ -179,11 +181,11 @@ impl LeafSplit {
         node: Node<'_, Image>,
         tree: TreeId,
         lower: &[u8],
-    ) -> Result<(Box<Image>, Box<Image>), Garbled> {
+    ) -> Result<(Box<Image>, Box<Image>), MalformedNode> {
         let mut upper = Vec::new();
         let upper = node.upper(&mut upper)?.then_some(&upper[..]);
         if lower >= &self.separator[..] || upper.is_some_and(|upper| &self.separator[..] >= upper) {
-            return Err(Garbled("its keys lie outside its range"));
+            return Err(MalformedNode("its keys lie outside its range"));
         }
         let mut left = Builder::new(tree, 0, lower, Some(&self.separator));
         left.copy_records(&node, 0..self.left_count)?;
@@ -211,7 +213,7 @@ fn nearest_valid(
     imagined: &Imagined<'_>,
     total: usize,
     wanted: usize,
-) -> Result<(usize, Vec<u8>), Garbled> {
+) -> Result<(usize, Vec<u8>), MalformedNode> {
     let count = imagined.costs.len();
     // Bound: every cut is tried once.
     for distance in 0..count {
@@ -225,11 +227,11 @@ fn nearest_valid(
             }
         }
     }
-    Err(Garbled("it cannot be split into two pages"))
+    Err(MalformedNode("it cannot be split into two pages"))
 }
 
 /// The valid cut with the shortest separator near the middle.
-fn balanced(imagined: &Imagined<'_>, total: usize) -> Result<(usize, Vec<u8>), Garbled> {
+fn balanced(imagined: &Imagined<'_>, total: usize) -> Result<(usize, Vec<u8>), MalformedNode> {
     let mut best: Option<(usize, usize, usize, Vec<u8>)> = None;
     let (mut left, mut nearest, mut nearest_gap) = (0, 1, usize::MAX);
     for cut in 1..imagined.costs.len() {
@@ -270,11 +272,11 @@ impl InnerSplit {
     pub(in crate::btree) fn choose(
         node: Node<'_, Image>,
         position: usize,
-    ) -> Result<InnerSplit, Garbled> {
+    ) -> Result<InnerSplit, MalformedNode> {
         let count = node.count();
         if count < 2 {
             // One separator, the fence and another separator always fit.
-            return Err(Garbled("it has no room though it has few separators"));
+            return Err(MalformedNode("it has no room though it has few separators"));
         }
         let (last, run) = node.insertion_run();
         let run = next_run(last, run, position);
@@ -314,11 +316,11 @@ impl InnerSplit {
         node: Node<'_, Image>,
         tree: TreeId,
         lower: &[u8],
-    ) -> Result<(Box<Image>, Box<Image>), Garbled> {
+    ) -> Result<(Box<Image>, Box<Image>), MalformedNode> {
         let mut upper = Vec::new();
         let upper = node.upper(&mut upper)?.then_some(&upper[..]);
         if lower >= &self.separator[..] || upper.is_some_and(|upper| &self.separator[..] >= upper) {
-            return Err(Garbled("its separators lie outside its range"));
+            return Err(MalformedNode("its separators lie outside its range"));
         }
         let mut left = Builder::new(tree, node.level(), lower, Some(&self.separator));
         left.set_leftmost(node.child(0)?);
@@ -334,7 +336,7 @@ impl InnerSplit {
     }
 }
 
-fn shortest_near_middle(node: &Node<'_, Image>) -> Result<usize, Garbled> {
+fn shortest_near_middle(node: &Node<'_, Image>) -> Result<usize, MalformedNode> {
     let costs: Vec<usize> = (0..node.count())
         .map(|position| inner_cost(node.slot(position).key_len()))
         .collect();
@@ -366,7 +368,7 @@ pub(in crate::btree) fn with_child(
     position: usize,
     key: &[u8],
     child: PageId,
-) -> Result<Box<Image>, Garbled> {
+) -> Result<Box<Image>, MalformedNode> {
     let mut builder = like(&node, tree)?;
     builder.copy_children(&node, 0..position)?;
     builder.push_child(key, child)?;
@@ -382,7 +384,7 @@ pub(in crate::btree) fn without_child(
     node: Node<'_, Image>,
     tree: TreeId,
     position: usize,
-) -> Result<Box<Image>, Garbled> {
+) -> Result<Box<Image>, MalformedNode> {
     let mut builder = like(&node, tree)?;
     builder.copy_children(&node, 0..position)?;
     builder.copy_children(&node, position + 1..node.count())?;
@@ -390,7 +392,7 @@ pub(in crate::btree) fn without_child(
 }
 
 /// An empty node of the range, level and leftmost child of `node`.
-fn like(node: &Node<'_, Image>, tree: TreeId) -> Result<Builder, Garbled> {
+fn like(node: &Node<'_, Image>, tree: TreeId) -> Result<Builder, MalformedNode> {
     let mut upper = Vec::new();
     let upper = node.upper(&mut upper)?.then_some(&upper[..]);
     // Any lower bound with the node's own prefix gives that prefix again.
@@ -398,7 +400,7 @@ fn like(node: &Node<'_, Image>, tree: TreeId) -> Result<Builder, Garbled> {
         Some(upper) => upper
             .get(..node.prefix_len())
             .filter(|prefix| prefix.len() < upper.len())
-            .ok_or(Garbled("its prefix is as long as its upper fence"))?,
+            .ok_or(MalformedNode("its prefix is as long as its upper fence"))?,
         None => &[],
     };
     let mut builder = Builder::new(tree, node.level(), prefix, upper);
@@ -412,7 +414,7 @@ pub(in crate::btree) fn without_last_children(
     node: Node<'_, Image>,
     tree: TreeId,
     taken: usize,
-) -> Result<Box<Image>, Garbled> {
+) -> Result<Box<Image>, MalformedNode> {
     let mut builder = like(&node, tree)?;
     builder.copy_children(&node, 0..node.count() - taken)?;
     Ok(builder.finish())
@@ -426,10 +428,12 @@ pub(in crate::btree) fn cut_above(
     lower: &[u8],
     kept: usize,
     upper: &[u8],
-) -> Result<Option<Box<Image>>, Garbled> {
+) -> Result<Option<Box<Image>>, MalformedNode> {
     let mut before = Vec::new();
     if lower >= upper || node.upper(&mut before)? && upper > &before[..] {
-        return Err(Garbled("its range does not end where the tree's does"));
+        return Err(MalformedNode(
+            "its range does not end where the tree's does",
+        ));
     }
     // What the longer prefix saves is not counted.
     if node.free() + node.fence_len() < upper.len() {

@@ -160,7 +160,7 @@ proptest! {
 }
 
 /// Calls everything that an optimistic reader may call on torn bytes.
-fn exercise<S: Source>(node: Result<Node<'_, S>, Garbled>, key: &[u8]) {
+fn exercise<S: Source>(node: Result<Node<'_, S>, MalformedNode>, key: &[u8]) {
     let Ok(node) = node else { return };
     let mut out = Vec::new();
     let _ = node

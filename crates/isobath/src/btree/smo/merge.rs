@@ -6,10 +6,10 @@
 use super::Modification;
 use crate::btree::descend::{Descent, Hold};
 use crate::btree::node::{
-    Builder, CAPACITY, Garbled, INNER_FIXED, Image, Node, Source, common_prefix, inner_cost,
+    Builder, CAPACITY, INNER_FIXED, Image, MalformedNode, Node, Source, common_prefix, inner_cost,
     leaf_cost, without_child,
 };
-use crate::btree::{Fail, Tree};
+use crate::btree::{AttemptError, Tree};
 use crate::buffer::{Restart, Words};
 use crate::context::WriteContext;
 
@@ -64,7 +64,7 @@ fn try_merge<C: WriteContext>(
     tree: &Tree,
     key: &[u8],
     level: u8,
-) -> Result<Outcome, Fail> {
+) -> Result<Outcome, AttemptError> {
     let mut descent = Descent::to_level(*tree, level);
     let (hold, node) = descent.find(ctx.pool(), key)?;
     let Some((parent, position)) = descent.parent else {
@@ -104,7 +104,7 @@ fn shrink_root<C: WriteContext>(
     tree: &Tree,
     root: Hold<'_>,
     node: Node<'_, Words>,
-) -> Result<Outcome, Fail> {
+) -> Result<Outcome, AttemptError> {
     if node.is_leaf() || node.count() > 0 {
         root.validate()?;
         return Ok(Outcome::Done);
@@ -117,7 +117,10 @@ fn shrink_root<C: WriteContext>(
     let is_sound = Node::open(&*image, tree.id)
         .is_ok_and(|node| node.level() + 1 == level && !node.has_upper());
     if !is_sound {
-        return Err(Fail::Damaged(id, "an only child differs from its root"));
+        return Err(AttemptError::Corrupt(
+            id,
+            "an only child differs from its root",
+        ));
     }
     Modification::new(*tree)
         .page(upper, image)
@@ -143,7 +146,7 @@ impl<'p> Pair<'_, 'p> {
         ctx: &'p C,
         underfull: Hold<'p>,
         is_empty: bool,
-    ) -> Result<bool, Fail> {
+    ) -> Result<bool, AttemptError> {
         let parent = self.parent.node(self.tree)?;
         let mut holds = [underfull; 2];
         for (index, hold) in holds.iter_mut().enumerate() {
@@ -154,7 +157,9 @@ impl<'p> Pair<'_, 'p> {
             }
             *hold = match self.parent.child(ctx.pool(), id, false) {
                 // Only an empty node is worth reading its sibling.
-                Err(Fail::Restart(Restart::NotResident(_))) if !is_empty => return Ok(false),
+                Err(AttemptError::Restart(Restart::NotResident(_))) if !is_empty => {
+                    return Ok(false);
+                }
                 other => other?,
             };
         }
@@ -187,7 +192,7 @@ impl<'p> Pair<'_, 'p> {
             &separator,
             limit,
         );
-        let Some(merged) = merged.map_err(|why| Fail::Damaged(underfull.id, why.0))? else {
+        let Some(merged) = merged.map_err(|why| AttemptError::Corrupt(underfull.id, why.0))? else {
             return Ok(false);
         };
         let parent_page = self.parent.page.exclusive()?;
@@ -195,7 +200,7 @@ impl<'p> Pair<'_, 'p> {
         let parent_image = Image::copy_of(parent_page.words());
         let new_parent = Node::open(&*parent_image, self.tree.id)
             .and_then(|node| without_child(node, self.tree.id, self.left_position))
-            .map_err(|why| Fail::Damaged(self.parent.id, why.0))?;
+            .map_err(|why| AttemptError::Corrupt(self.parent.id, why.0))?;
         Modification::new(*self.tree)
             .page(parent_page, new_parent)
             .page(left, merged)
@@ -206,12 +211,12 @@ impl<'p> Pair<'_, 'p> {
 }
 
 /// Bytes that the records of `node` take where they share `prefix` bytes.
-fn cost_with_prefix(node: &Node<'_, Image>, prefix: usize) -> Result<usize, Garbled> {
+fn cost_with_prefix(node: &Node<'_, Image>, prefix: usize) -> Result<usize, MalformedNode> {
     let mut total = 0;
     for position in 0..node.count() {
         let suffix_len = (node.slot(position).key_len() + node.prefix_len())
             .checked_sub(prefix)
-            .ok_or(Garbled("its prefix does not fit its bounds"))?;
+            .ok_or(MalformedNode("its prefix does not fit its bounds"))?;
         total += if node.is_leaf() {
             leaf_cost(suffix_len, node.value(position)?.len)
         } else {
@@ -229,7 +234,7 @@ fn merged(
     lower: &[u8],
     separator: &[u8],
     limit: usize,
-) -> Result<Option<Box<Image>>, Garbled> {
+) -> Result<Option<Box<Image>>, MalformedNode> {
     let (left, right) = (Node::open(left, tree.id)?, Node::open(right, tree.id)?);
     let mut upper = Vec::new();
     let upper = right.upper(&mut upper)?.then_some(&upper[..]);
@@ -237,7 +242,7 @@ fn merged(
         || lower >= separator
         || upper.is_some_and(|upper| separator >= upper)
     {
-        return Err(Garbled("it does not fit beside its sibling"));
+        return Err(MalformedNode("it does not fit beside its sibling"));
     }
     let prefix = upper.map_or(0, |upper| common_prefix(lower, upper));
     let mut total = upper.map_or(0, <[u8]>::len)

@@ -13,7 +13,7 @@ pub(super) use merge::{is_underfull, merge};
 pub(super) use split::{Goal, make_room, split};
 
 use super::node::{Image, Node};
-use super::{Fail, Tree};
+use super::{AttemptError, Tree};
 use crate::buffer::{Exclusive, Reservation, Restart};
 use crate::context::WriteContext;
 use crate::log::record::{Kind, Token, structure_body};
@@ -148,8 +148,8 @@ impl<'p> Modification<'p> {
 /// the end.
 pub(super) fn with_pages<C: WriteContext, T>(
     ctx: &C,
-    mut attempt: impl FnMut(&mut Reservation) -> Result<T, Fail>,
-) -> Result<T, C::Stop> {
+    mut attempt: impl FnMut(&mut Reservation) -> Result<T, AttemptError>,
+) -> Result<T, C::Error> {
     let _room = ctx.structure_room()?;
     let mut reservation = Reservation::new(Vec::new());
     let result = loop {
@@ -157,7 +157,7 @@ pub(super) fn with_pages<C: WriteContext, T>(
             Ok(value) => break Ok(value),
             Err(fail) => fail,
         };
-        if let Fail::Restart(Restart::NeedPages(pages)) = fail {
+        if let AttemptError::Restart(Restart::NeedPages(pages)) = fail {
             ctx.release(reservation);
             reservation = ctx.reserve(pages)?;
         } else if let Err(stop) = fail.resolve(ctx) {

@@ -3,10 +3,10 @@
 use super::{Modification, with_pages};
 use crate::btree::descend::{Descent, Hold};
 use crate::btree::node::{
-    Builder, Garbled, Image, InnerSplit, LeafSplit, Node, Pending, inner_cost, leaf_cost,
+    Builder, Image, InnerSplit, LeafSplit, MalformedNode, Node, Pending, inner_cost, leaf_cost,
     with_child,
 };
-use crate::btree::{Fail, MAX_LEVELS, Tree};
+use crate::btree::{AttemptError, MAX_LEVELS, Tree};
 use crate::buffer::{Exclusive, Reservation, Restart, Words};
 use crate::context::WriteContext;
 use crate::page::PageId;
@@ -43,7 +43,7 @@ pub(in crate::btree) fn split<C: WriteContext>(
     tree: &Tree,
     key: &[u8],
     value_len: usize,
-) -> Result<(), C::Stop> {
+) -> Result<(), C::Error> {
     make_room(ctx, tree, key, Goal::Record { value_len })
 }
 
@@ -54,7 +54,7 @@ pub(in crate::btree) fn make_room<C: WriteContext>(
     tree: &Tree,
     key: &[u8],
     first: Goal,
-) -> Result<(), C::Stop> {
+) -> Result<(), C::Error> {
     let mut goal = first;
     with_pages(ctx, |reservation| {
         // Bound: a round goes one level up, or splits a node, after which it
@@ -66,7 +66,7 @@ pub(in crate::btree) fn make_room<C: WriteContext>(
                 Ok(Outcome::First(ancestor)) => goal = ancestor,
                 Err(fail) => {
                     // The tree may look different next time.
-                    if !matches!(fail, Fail::Restart(Restart::NeedPages(_))) {
+                    if !matches!(fail, AttemptError::Restart(Restart::NeedPages(_))) {
                         goal = first;
                     }
                     return Err(fail);
@@ -83,7 +83,7 @@ enum Cut {
 }
 
 impl Cut {
-    fn choose(node: Node<'_, Image>, goal: Goal, key: &[u8]) -> Result<Cut, Garbled> {
+    fn choose(node: Node<'_, Image>, goal: Goal, key: &[u8]) -> Result<Cut, MalformedNode> {
         Ok(match goal {
             Goal::Record { value_len } => {
                 Cut::Leaf(LeafSplit::choose(node, Pending { key, value_len })?)
@@ -106,7 +106,7 @@ impl Cut {
         node: Node<'_, Image>,
         tree: &Tree,
         lower: &[u8],
-    ) -> Result<(Box<Image>, Box<Image>), Garbled> {
+    ) -> Result<(Box<Image>, Box<Image>), MalformedNode> {
         match self {
             Cut::Leaf(split) => split.build(node, tree.id, lower),
             Cut::Inner(split) => split.build(node, tree.id, lower),
@@ -115,7 +115,7 @@ impl Cut {
 }
 
 /// Whether the node has room for what `goal` wants.
-fn has_room(node: &Node<'_, Words>, goal: Goal, key: &[u8]) -> Result<bool, Garbled> {
+fn has_room(node: &Node<'_, Words>, goal: Goal, key: &[u8]) -> Result<bool, MalformedNode> {
     match goal {
         Goal::Record { value_len } => {
             let suffix = node.suffix_of(key)?;
@@ -138,7 +138,7 @@ fn try_split<C: WriteContext>(
     key: &[u8],
     goal: Goal,
     reservation: &mut Reservation,
-) -> Result<Outcome, Fail> {
+) -> Result<Outcome, AttemptError> {
     let pool = ctx.pool();
     let mut descent = Descent::to_level(*tree, goal.level());
     let (hold, node) = descent.find(pool, key)?;
@@ -154,13 +154,13 @@ fn try_split<C: WriteContext>(
     descent.lower_bound(&mut lower)?;
     let image = Image::copy_of(hold.page.words());
     hold.validate()?;
-    let damaged = |why: Garbled| Fail::Damaged(hold.id, why.0);
+    let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
     let node = Node::open(&*image, tree.id).map_err(damaged)?;
     let cut = Cut::choose(node, goal, key).map_err(damaged)?;
     let (left, right) = cut.build(node, tree, &lower).map_err(damaged)?;
     let level = node.level() + 1;
     match descent.parent {
-        None if level >= MAX_LEVELS => Err(damaged(Garbled("the tree has too many levels"))),
+        None if level >= MAX_LEVELS => Err(damaged(MalformedNode("the tree has too many levels"))),
         None => {
             let root = hold.page.exclusive()?;
             grow_root(ctx, tree, root, &cut, (left, right), level, reservation).map_err(damaged)?;
@@ -187,7 +187,7 @@ fn grow_root<'p, C: WriteContext>(
     (left, right): (Box<Image>, Box<Image>),
     level: u8,
     reservation: &mut Reservation,
-) -> Result<(), Garbled> {
+) -> Result<(), MalformedNode> {
     let ids: Vec<PageId> = reservation.ids().take(2).collect();
     let mut builder = Builder::new(tree.id, level, &[], None);
     builder.set_leftmost(ids[0]);
@@ -218,7 +218,7 @@ impl<'p> Child<'p, '_> {
         parent: Hold<'p>,
         level: u8,
         reservation: &mut Reservation,
-    ) -> Result<Outcome, Fail> {
+    ) -> Result<Outcome, AttemptError> {
         let goal = Goal::Separator {
             level,
             key_len: self.separator.len(),
@@ -236,7 +236,7 @@ impl<'p> Child<'p, '_> {
         };
         let new_parent = Node::open(&*image, tree.id)
             .and_then(|node| with_child(node, tree.id, self.position, self.separator, new_id))
-            .map_err(|why| Fail::Damaged(parent.id, why.0))?;
+            .map_err(|why| AttemptError::Corrupt(parent.id, why.0))?;
         Modification::new(*tree)
             .page(upper_page, new_parent)
             .page(page, self.images.0)

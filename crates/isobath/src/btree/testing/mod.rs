@@ -150,7 +150,7 @@ impl TestContext {
 }
 
 impl ReadContext for TestContext {
-    type Stop = crate::Error;
+    type Error = crate::Error;
 
     fn pool(&self) -> &BufferPool {
         &self.pool

@@ -7,9 +7,9 @@
 
 use super::{Built, Changed, Edge, Outcome, right_edge};
 use crate::btree::descend::{Hold, root};
-use crate::btree::node::{Builder, Garbled};
+use crate::btree::node::{Builder, MalformedNode};
 use crate::btree::smo::{Modification, make_room, with_pages};
-use crate::btree::{Fail, Tree};
+use crate::btree::{AttemptError, Tree};
 use crate::context::WriteContext;
 use crate::page::PageId;
 
@@ -43,7 +43,7 @@ impl Built {
         edge: &[Edge<'p>],
         fork: usize,
         mut modification: Modification<'p>,
-    ) -> Result<Outcome, Fail> {
+    ) -> Result<Outcome, AttemptError> {
         let Tail { left, mut empty } = match self.tail(ctx, tree, &edge[fork])? {
             Ok(tail) => tail,
             Err(outcome) => return Ok(outcome),
@@ -103,7 +103,7 @@ impl Built {
         ctx: &'p C,
         tree: &Tree,
         fork: &Edge<'p>,
-    ) -> Result<Result<Tail<'p>, Outcome>, Fail> {
+    ) -> Result<Result<Tail<'p>, Outcome>, AttemptError> {
         let mut tail = Tail {
             left: Vec::new(),
             empty: Vec::new(),
@@ -144,7 +144,7 @@ impl Built {
         tree: &Tree,
         top: Hold<'p>,
         into: &mut Vec<Hold<'p>>,
-    ) -> Result<Result<(), Outcome>, Fail> {
+    ) -> Result<Result<(), Outcome>, AttemptError> {
         let mut left = vec![top];
         // Bound: `MAX_EMPTY` pages.
         while let Some(hold) = left.pop() {
@@ -172,7 +172,11 @@ impl Built {
 /// Takes some empty leaves away at the tree's end, so that its last leaf, which is empty,
 /// covers their keys as well; not those below `from`. Says what the next step needs:
 /// [`Outcome::Linked`] that one more may be taken, [`Outcome::Hollow`] that none can.
-pub(super) fn trim<C: WriteContext>(ctx: &C, tree: &Tree, from: &[u8]) -> Result<Outcome, C::Stop> {
+pub(super) fn trim<C: WriteContext>(
+    ctx: &C,
+    tree: &Tree,
+    from: &[u8],
+) -> Result<Outcome, C::Error> {
     let mut lower = Vec::new();
     let outcome = with_pages(ctx, |_| {
         let edge = right_edge(ctx, tree)?;
@@ -207,7 +211,11 @@ pub(super) fn trim<C: WriteContext>(ctx: &C, tree: &Tree, from: &[u8]) -> Result
 }
 
 /// The lower bound of the leaf that covers the keys right below `bound`.
-fn lower_below<C: WriteContext>(ctx: &C, tree: &Tree, bound: &[u8]) -> Result<Vec<u8>, Fail> {
+fn lower_below<C: WriteContext>(
+    ctx: &C,
+    tree: &Tree,
+    bound: &[u8],
+) -> Result<Vec<u8>, AttemptError> {
     let (mut hold, mut lower) = (root(ctx.pool(), tree)?, Vec::new());
     // Bound: each round is one level lower.
     loop {
@@ -231,11 +239,11 @@ fn checked_child<'p, C: WriteContext>(
     tree: &Tree,
     parent: &Hold<'p>,
     id: PageId,
-) -> Result<Hold<'p>, Fail> {
+) -> Result<Hold<'p>, AttemptError> {
     let child = parent.child(ctx.pool(), id, true)?;
     let level = child.node(tree)?.level();
     if parent.node(tree)?.level() != level + 1 {
-        return Err(child.garbled(Garbled("its level is not one below its parent's")));
+        return Err(child.malformed(MalformedNode("its level is not one below its parent's")));
     }
     Ok(child)
 }
