@@ -81,9 +81,9 @@ pub enum VolumeError {
         /// The file.
         path: PathBuf,
     },
-    /// The file begins like a volume but both copies of its label are damaged.
-    #[error("both labels of {} are damaged: restore the file from a backup, or salvage it", path.display())]
-    LabelDamaged {
+    /// The file begins like a volume but both copies of its label are corrupt.
+    #[error("both labels of {} are corrupt: restore the file from a backup, or salvage it", path.display())]
+    LabelCorrupt {
         /// The file.
         path: PathBuf,
     },

@@ -218,7 +218,7 @@ fn existing_files_are_not_overwritten_and_failed_creations_leave_nothing() {
 }
 
 #[test]
-fn foreign_and_damaged_and_newer_files() {
+fn foreign_and_corrupt_and_newer_files() {
     let dir = scratch();
     let one = paths(&dir, 1);
     for content in [&b""[..], b"short", &[7; 100_000], &[0; 8192]] {
@@ -234,18 +234,18 @@ fn foreign_and_damaged_and_newer_files() {
     create(&one).grow(MIB).unwrap();
     let good = fs::read(&one[0]).unwrap();
 
-    let mut damaged = good.clone();
-    damaged[40] ^= 1;
-    fs::write(&one[0], &damaged).unwrap();
+    let mut corrupt = good.clone();
+    corrupt[40] ^= 1;
+    fs::write(&one[0], &corrupt).unwrap();
     assert_eq!(
         Volume::open(&one, &read_only()).unwrap().len(),
         MIB,
         "one copy is enough"
     );
-    damaged[4096 + 40] ^= 1;
-    fs::write(&one[0], &damaged).unwrap();
-    let error = refuse(&one, &VolumeOptions::new(), &["damaged", "member0"]);
-    assert!(matches!(error, VolumeError::LabelDamaged { .. }));
+    corrupt[4096 + 40] ^= 1;
+    fs::write(&one[0], &corrupt).unwrap();
+    let error = refuse(&one, &VolumeOptions::new(), &["corrupt", "member0"]);
+    assert!(matches!(error, VolumeError::LabelCorrupt { .. }));
 
     let mut newer = good;
     newer[8] = 2;

@@ -37,7 +37,7 @@ pub enum LabError {
         /// What is wrong, where, and what to do.
         reason: String,
     },
-    /// An export file is damaged, truncated or of a newer format.
+    /// An export file is corrupt, truncated or of a newer format.
     #[error("{}: at byte {offset}: {reason}", path.display())]
     Export {
         /// The export file.

@@ -72,9 +72,9 @@ pub enum Error {
     LogOverrun,
     /// The log breaks off before its end: acknowledged changes are missing.
     #[error(
-        "the log is damaged at position {position}: nothing sound is there, but it had reached the drive up to {durable}; restore from a backup, or salvage what is left"
+        "the log is corrupt at position {position}: nothing sound is there, but it had reached the drive up to {durable}; restore from a backup, or salvage what is left"
     )]
-    LogDamaged {
+    LogCorrupt {
         /// The position in the log (LSN) of the first byte that is not sound.
         position: u64,
         /// The position up to which it had been durable, at least.
@@ -134,8 +134,8 @@ pub enum Error {
         store: u32,
     },
     /// What a log device says of itself cannot be read.
-    #[error("both headers of the log {} are damaged: restore from a backup, or salvage what is left", path.display())]
-    LogHeaderDamaged {
+    #[error("both headers of the log {} are corrupt: restore from a backup, or salvage what is left", path.display())]
+    LogHeaderCorrupt {
         /// The log's file.
         path: PathBuf,
     },
@@ -161,9 +161,9 @@ pub enum Error {
     },
     /// A page on the volume is not what it should be.
     #[error(
-        "page {page} at byte {offset} of the volume is damaged: {fault}; run `isobath check` and restore from a backup"
+        "page {page} at byte {offset} of the volume is corrupt: {fault}; run `isobath check` and restore from a backup"
     )]
-    Damaged {
+    CorruptPage {
         /// The page's id.
         page: u64,
         /// Its byte offset in the volume.
@@ -256,10 +256,10 @@ pub enum Error {
     },
     /// Both superblocks are unreadable.
     #[error(
-        "both superblocks of {} are damaged; restore from a backup",
+        "both superblocks of {} are corrupt; restore from a backup",
         list(paths)
     )]
-    SuperblockDamaged {
+    SuperblockCorrupt {
         /// The volume's files.
         paths: Vec<PathBuf>,
     },
@@ -489,10 +489,10 @@ pub enum BackupFault {
     #[error("the file is truncated, or its backup was never finished; use another backup")]
     Truncated,
     /// The bytes do not match their checksum.
-    #[error("its bytes do not match their checksum: the file is damaged; use another backup")]
+    #[error("its bytes do not match their checksum: the file is corrupt; use another backup")]
     Checksum,
     /// What is sound in itself is not what belongs there.
-    #[error("{0}: the file is damaged; use another backup")]
+    #[error("{0}: the file is corrupt; use another backup")]
     Nonsense(&'static str),
 }
 

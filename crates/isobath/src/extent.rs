@@ -314,7 +314,7 @@ fn verify_chunk(
             }
         })
         .map_err(|fault| {
-            let error = Error::Damaged {
+            let error = Error::CorruptPage {
                 page: id.0,
                 offset: engine.offset_of(address),
                 fault,
@@ -460,7 +460,7 @@ fn is_there(local: &Local, extent: Extent) -> Result<bool, Error> {
     match read_chunks(local, &[extent.first], extent.stamp, &mut Vec::new()) {
         Ok(()) => Ok(true),
         // Free, a page, a chunk of another value, or beyond use.
-        Err(Error::Structure { .. } | Error::Damaged { .. }) => Ok(false),
+        Err(Error::Structure { .. } | Error::CorruptPage { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }

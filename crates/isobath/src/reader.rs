@@ -61,14 +61,14 @@ fn may_be_overtaken(error: &Error) -> bool {
     match error {
         Error::Poisoned { cause } => may_be_overtaken(cause),
         Error::ReaderOverrun { .. }
-        | Error::Damaged { .. }
+        | Error::CorruptPage { .. }
         | Error::Structure { .. }
         | Error::PageRead { .. }
         | Error::Truncated { .. }
-        | Error::LogDamaged { .. }
+        | Error::LogCorrupt { .. }
         | Error::UnknownLogRecord { .. }
         | Error::LogOutOfStep { .. }
-        | Error::LogHeaderDamaged { .. }
+        | Error::LogHeaderCorrupt { .. }
         | Error::LogTruncated { .. } => true,
         Error::Io(source) => source.kind() != IoErrorKind::NoSpace,
         _ => false,

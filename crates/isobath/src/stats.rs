@@ -154,8 +154,8 @@ stats! {
     log_flush_ns: Counter,
     /// Nanoseconds of the longest one.
     log_flush_ns_max: Gauge,
-    /// Damaged pages that the cleaner came upon and left in place.
-    damaged_pages: Counter,
+    /// Corrupt pages that the cleaner came upon and left in place.
+    corrupt_pages: Counter,
     /// Segments whose summary the cleaner could not read, and rebuilt.
     unreadable_summaries: Counter,
     /// Worker threads.
@@ -215,7 +215,7 @@ impl Stats {
             log_flushes: log.flushes,
             log_flush_ns: log.flush_ns,
             log_flush_ns_max: log.flush_ns_max,
-            damaged_pages: read(&counters.damaged_pages),
+            corrupt_pages: read(&counters.corrupt_pages),
             unreadable_summaries: read(&counters.unreadable_summaries),
             workers: engine.config.workers as u64,
             backend,

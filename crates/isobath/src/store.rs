@@ -206,11 +206,11 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::NotAStore`], [`Error::NewerFormat`], [`Error::Truncated`],
-    /// [`Error::NotClosedCleanly`], [`Error::SuperblockDamaged`],
-    /// [`Error::Damaged`], [`Error::BadOption`], [`Error::Volume`],
-    /// [`Error::Memory`], [`Error::LogDamaged`]; of a log on a device of its own
+    /// [`Error::NotClosedCleanly`], [`Error::SuperblockCorrupt`],
+    /// [`Error::CorruptPage`], [`Error::BadOption`], [`Error::Volume`],
+    /// [`Error::Memory`], [`Error::LogCorrupt`]; of a log on a device of its own
     /// [`Error::LogMissing`], [`Error::NotALog`], [`Error::LogOfOtherStore`],
-    /// [`Error::LogOutOfStep`], [`Error::LogHeaderDamaged`], [`Error::LogTruncated`];
+    /// [`Error::LogOutOfStep`], [`Error::LogHeaderCorrupt`], [`Error::LogTruncated`];
     /// for reading [`Error::NeedsRecovery`], [`Error::ReaderOverrun`];
     /// nothing was changed on the volume then.
     pub fn open(paths: impl StorePaths, options: &Options) -> Result<Store, Error> {

@@ -491,7 +491,7 @@ impl Tree {
     #[cold]
     fn explained(&self, error: Error) -> Error {
         match error {
-            Error::Structure { .. } | Error::Damaged { .. } if self.state.is_dropped() => {
+            Error::Structure { .. } | Error::CorruptPage { .. } if self.state.is_dropped() => {
                 self.dropped()
             }
             Error::PageRead {

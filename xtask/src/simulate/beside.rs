@@ -18,7 +18,7 @@ const MOST_RESTS: usize = 20;
 /// Whether what is on the drive is looked at.
 pub(super) fn looks_beside(scenario: &Scenario) -> bool {
     let faults = &scenario.faults;
-    scenario.log && scenario.more.beside > 0 && faults.io.is_none() && faults.damage.is_none()
+    scenario.log && scenario.more.beside > 0 && faults.io.is_none() && faults.corruption.is_none()
 }
 
 /// When a round looks at what is on the drive: after each checkpoint, until it

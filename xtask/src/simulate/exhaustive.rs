@@ -134,7 +134,7 @@ pub(super) fn recovered(
     let simulation = match Simulation::open(volume, &run.scenario.options(), 1) {
         Ok(simulation) => simulation,
         // Nobody was told that there is a store.
-        Err(Error::NotAStore { .. } | Error::SuperblockDamaged { .. })
+        Err(Error::NotAStore { .. } | Error::SuperblockCorrupt { .. })
             if history.transactions.is_empty() =>
         {
             return Ok(0);

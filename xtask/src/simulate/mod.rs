@@ -291,7 +291,7 @@ impl Totals {
         let sum = &self.sum;
         println!(
             "{} operations, {} I/Os, {} power cuts and {} more during recovery, {} checks, \
-             {} runs ended by detected damage, {} records unreadable, {} switches, \
+             {} runs ended by detected corruption, {} records unreadable, {} switches, \
              {} stores opened beside, {} of them compared word by word, {} backups restored",
             sum.operations,
             sum.ios,

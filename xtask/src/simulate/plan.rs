@@ -48,7 +48,7 @@ pub(crate) enum FaultKind {
 
 /// What happens to stored bytes behind the store's back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Damage {
+pub(crate) enum Corruption {
     Rot,
     Misdirected,
     Lost,
@@ -60,7 +60,7 @@ pub(crate) struct Faults {
     pub(crate) power: bool,
     /// Operations that fail, and how many of a million.
     pub(crate) io: Option<(Op, u32)>,
-    pub(crate) damage: Option<Damage>,
+    pub(crate) corruption: Option<Corruption>,
     pub(crate) slow: bool,
     pub(crate) full: bool,
 }
@@ -274,7 +274,10 @@ impl Scenario {
         self.more = More::draw(&mut random);
         self.more.passing = self.more.passing.min(self.actors as usize);
         self.more.growers = self.more.growers.min(self.actors - 1);
-        if !self.log || self.faults.io.is_some() || self.faults.damage.is_some() || self.faults.full
+        if !self.log
+            || self.faults.io.is_some()
+            || self.faults.corruption.is_some()
+            || self.faults.full
         {
             // Where reading or writing fails, so does a backup.
             self.more.backups = 0;
@@ -467,10 +470,10 @@ impl Scenario {
             let error = Fault::Error(IoErrorKind::Media);
             rules.push(FaultRule::new(error, share).ops(&[op]));
         }
-        let fault = match self.faults.damage {
-            Some(Damage::Misdirected) => Fault::Misdirected,
-            Some(Damage::Lost) => Fault::Lost,
-            Some(Damage::Rot) | None => return rules,
+        let fault = match self.faults.corruption {
+            Some(Corruption::Misdirected) => Fault::Misdirected,
+            Some(Corruption::Lost) => Fault::Lost,
+            Some(Corruption::Rot) | None => return rules,
         };
         let share = Trigger::Probability(0.004);
         let rule = FaultRule::new(fault, share).ops(&[Op::Write, Op::WriteV]);
@@ -492,24 +495,24 @@ impl Faults {
         let (slow, full) = (random.chance(15), random.chance(20));
         let io_op = random.one_of(&[Op::Read, Op::Write, Op::Flush]);
         let per_million = random.one_of(&[1_000, 5_000, 30_000]);
-        let damage = match main {
-            0 if may(FaultKind::Rot) => Some(Damage::Rot),
-            1 if may(FaultKind::Misdirected) => Some(Damage::Misdirected),
-            2 if may(FaultKind::Lost) => Some(Damage::Lost),
+        let corruption = match main {
+            0 if may(FaultKind::Rot) => Some(Corruption::Rot),
+            1 if may(FaultKind::Misdirected) => Some(Corruption::Misdirected),
+            2 if may(FaultKind::Lost) => Some(Corruption::Lost),
             _ => None,
         };
         let only = match allowed {
-            [FaultKind::Rot] => Some(Damage::Rot),
-            [FaultKind::Misdirected] => Some(Damage::Misdirected),
-            [FaultKind::Lost] => Some(Damage::Lost),
+            [FaultKind::Rot] => Some(Corruption::Rot),
+            [FaultKind::Misdirected] => Some(Corruption::Misdirected),
+            [FaultKind::Lost] => Some(Corruption::Lost),
             _ => None,
         };
         let io = may(FaultKind::Io) && ((3..6).contains(&main) || allowed.len() == 1);
-        let damage = damage.or(only);
+        let corruption = corruption.or(only);
         Faults {
-            power: power && may(FaultKind::Power) && damage.is_none(),
+            power: power && may(FaultKind::Power) && corruption.is_none(),
             io: io.then_some((io_op, per_million)),
-            damage,
+            corruption,
             slow: slow && may(FaultKind::Slow),
             full: full && may(FaultKind::Full),
         }

@@ -323,13 +323,13 @@ impl Recorder {
             Error::SnapshotTooOld => ("snapshot too old", Some(Meaning::Refused)),
             Error::Poisoned { .. } | Error::Closed => (
                 "poisoned",
-                (failing || self.faults.damage.is_some()).then_some(Meaning::Over),
+                (failing || self.faults.corruption.is_some()).then_some(Meaning::Over),
             ),
             Error::Io(_) | Error::PageRead { .. } | Error::Volume(_) => {
                 ("io", failing.then_some(Meaning::Open))
             }
-            Error::Damaged { .. } | Error::Structure { .. } => {
-                ("damaged", self.faults.damage.map(|_| Meaning::Open))
+            Error::CorruptPage { .. } | Error::Structure { .. } => {
+                ("corrupt", self.faults.corruption.map(|_| Meaning::Open))
             }
             _ => ("other", None),
         }

@@ -38,7 +38,7 @@ impl Run {
                 let after = simulation.store().stats();
                 let lost = after.allocated_bytes != before.allocated_bytes
                     || after.live_bytes != before.allocated_bytes;
-                if lost && self.scenario.faults.damage.is_none() {
+                if lost && self.scenario.faults.corruption.is_none() {
                     let what = format!(
                         "round {round}: room is lost: {} bytes were allocated, now {} are, {} of them live",
                         before.allocated_bytes, after.allocated_bytes, after.live_bytes

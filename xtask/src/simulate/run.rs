@@ -12,7 +12,7 @@ use super::actor::Actor;
 use super::backups::{Backups, Schedule};
 use super::beside::{Beside, looks_beside};
 use super::passing::Passing;
-use super::plan::{Damage, LOG_HEADERS, Scenario, survivors};
+use super::plan::{Corruption, LOG_HEADERS, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
 use crate::data::{Universe, key_bytes};
@@ -44,9 +44,9 @@ pub(crate) struct Report {
     pub(crate) beside: u64,
     /// Of these, compared word by word.
     pub(crate) compared: u64,
-    /// Runs that ended because the store refused to open, having found damage.
+    /// Runs that ended because the store refused to open, having found corruption.
     pub(crate) refused: u64,
-    /// Records that could not be read, having been damaged.
+    /// Records that could not be read because they are corrupt.
     pub(crate) unreadable: u64,
     pub(crate) errors: BTreeMap<&'static str, u64>,
 }
@@ -285,14 +285,14 @@ impl Run {
 
     /// An error that says what the faults of this run have done.
     pub(super) fn is_detected(&self, error: &Error) -> bool {
-        let damaged = matches!(
+        let corrupt = matches!(
             error,
-            Error::Damaged { .. }
+            Error::CorruptPage { .. }
                 | Error::Structure { .. }
-                | Error::SuperblockDamaged { .. }
+                | Error::SuperblockCorrupt { .. }
                 | Error::NotClosedCleanly { .. }
-                | Error::LogDamaged { .. }
-                | Error::LogHeaderDamaged { .. }
+                | Error::LogCorrupt { .. }
+                | Error::LogHeaderCorrupt { .. }
                 | Error::LogOutOfStep { .. }
                 | Error::NotALog { .. }
         );
@@ -305,7 +305,7 @@ impl Run {
                 | Error::NotClosedCleanly { .. }
         );
         let faults = &self.scenario.faults;
-        (damaged || failed) && faults.damage.is_some() || failed && faults.io.is_some()
+        (corrupt || failed) && faults.corruption.is_some() || failed && faults.io.is_some()
     }
 
     /// Lets clients work until they are done or the power is cut.
@@ -465,7 +465,9 @@ impl Run {
 
     /// Changes stored bits, now and then.
     fn rot(&mut self, device: &FaultDevice, steps: u64) {
-        if self.scenario.faults.damage != Some(Damage::Rot) || !steps.is_multiple_of(ROT_EVERY) {
+        if self.scenario.faults.corruption != Some(Corruption::Rot)
+            || !steps.is_multiple_of(ROT_EVERY)
+        {
             return;
         }
         let first = self.scenario.first_byte_at_risk();
@@ -577,7 +579,7 @@ impl Run {
         self.report.checks += 1;
         let faults = &self.scenario.faults;
         match store.check(&mut |_, _| {}) {
-            Ok(report) if report.problems.is_empty() || faults.damage.is_some() => Ok(()),
+            Ok(report) if report.problems.is_empty() || faults.corruption.is_some() => Ok(()),
             Ok(report) => Err(Failure {
                 problems: report
                     .problems
@@ -599,7 +601,7 @@ impl Run {
         running: bool,
     ) -> Result<BTreeMap<Key, Version>, Failure> {
         let mut problems = state.problems;
-        let damage = self.scenario.faults.damage.is_some();
+        let corruption = self.scenario.faults.corruption.is_some();
         let failing = self.scenario.faults.io.is_some();
         self.report.unreadable += state.unreadable.len() as u64;
         // What a failed write has left half applied is refused until the next opening.
@@ -612,7 +614,7 @@ impl Run {
                 Error::Poisoned { .. } => failing && running && torn.contains(key),
                 _ => false,
             };
-            if !(damage || explained) {
+            if !(corruption || explained) {
                 let record = self.universe.describe(*key);
                 problems.push(format!("{record} cannot be read: {error}"));
             }

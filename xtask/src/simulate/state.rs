@@ -29,7 +29,7 @@ pub(crate) struct State {
 }
 
 /// Reads all trees of `store` by scans, and each record that is missing or
-/// behind damage by its key. A tree that exists was made by its write in `created`.
+/// behind corruption by its key. A tree that exists was made by its write in `created`.
 pub(crate) fn read(store: &Store, universe: &Universe, created: &Created) -> State {
     let mut state = State {
         records: BTreeMap::new(),

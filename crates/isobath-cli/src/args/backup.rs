@@ -80,8 +80,8 @@ pub(crate) struct RestoreArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For a store that cannot be opened, or in which `isobath check` finds problems, where \
-there is no backup. The damaged store is only read. Pages are looked for where \
-the store says that they are; where it cannot say so, or they are damaged there, the \
+there is no backup. The corrupt store is only read. Pages are looked for where \
+the store says that they are; where it cannot say so, or they are corrupt there, the \
 whole volume is searched for the newest sound copy of each. Trees whose names are lost \
 are called lost-NUMBER.
 

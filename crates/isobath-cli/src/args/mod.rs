@@ -106,7 +106,7 @@ pub(crate) enum Verb {
     Backup(BackupArgs),
     /// Make a store from backup files
     Restore(RestoreArgs),
-    /// Copy whatever can be read out of a damaged store into a new one
+    /// Copy whatever can be read out of a corrupt store into a new one
     Salvage(SalvageArgs),
     /// Measure the I/O layer and the drive alone
     Raw(RawArgs),

@@ -87,7 +87,7 @@ fn what_cannot_be_done_leaves_nothing() {
 }
 
 #[test]
-fn what_is_left_of_a_damaged_store() {
+fn what_is_left_of_a_corrupt_store() {
     let place = filled(30_000);
     let whole = &place
         .run(&["salvage", "-s", "s.iso", "whole.iso", "--json"])

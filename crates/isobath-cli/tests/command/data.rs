@@ -322,7 +322,7 @@ fn compacting_gives_the_space_of_removed_records_back() {
 }
 
 #[test]
-fn check_passes_a_sound_store_and_names_a_damaged_page() {
+fn check_passes_a_sound_store_and_names_a_corrupt_page() {
     let place = Place::new();
     let lines: String = (0..20_000)
         .map(|n| format!("key{n:08}\tvalue {n}\n"))
@@ -356,7 +356,7 @@ fn check_passes_a_sound_store_and_names_a_damaged_page() {
     assert!(!json.json()[0]["problems"].as_array().unwrap().is_empty());
     place
         .run(&["get", "-s", "s.iso", "key00012345"])
-        .fails(3, "damaged");
+        .fails(3, "corrupt");
 }
 
 #[test]

@@ -172,28 +172,28 @@ fn reseal(file: &mut [u8]) {
 }
 
 #[test]
-fn every_kind_of_damage_is_found() {
+fn every_kind_of_corruption_is_found() {
     let place = Place::new();
     place.store(&[("a", "1"), ("b", "2"), ("c", "3")]);
     place.run(&["export", "-s", "s.iso", "e"]).ok();
     let good = std::fs::read(place.path("e")).unwrap();
     let import = |bytes: &[u8], message: &str| {
-        place.write("damaged", bytes);
+        place.write("corrupt", bytes);
         let _ = std::fs::remove_file(place.path("t.iso"));
         place
-            .run(&["import", "-s", "t.iso", "--create", "damaged"])
+            .run(&["import", "-s", "t.iso", "--create", "corrupt"])
             .fails(3, message);
     };
     // Every truncation, and every flipped bit, of the whole small file.
     for length in 1..good.len() {
         if length % 17 == 0 || length < 26 {
-            import(&good[..length], "damaged: at byte");
+            import(&good[..length], "corrupt: at byte");
         }
     }
     for at in (0..good.len()).step_by(11) {
         let mut bytes = good.clone();
         bytes[at] ^= 1 << (at % 8);
-        import(&bytes, "damaged: at byte");
+        import(&bytes, "corrupt: at byte");
     }
     let mut longer = good.clone();
     longer.push(0);

@@ -64,7 +64,7 @@ pub(crate) enum LabelFault {
     /// No magic in either copy.
     Foreign,
     /// A magic, but no copy is intact.
-    Damaged,
+    Corrupt,
     /// A newer version or an unknown flag.
     Newer(u32),
 }
@@ -102,7 +102,7 @@ impl Label {
                 Err(LabelFault::Newer(v))
             }
             (Err(LabelFault::Foreign), Err(LabelFault::Foreign)) => Err(LabelFault::Foreign),
-            (Err(_), Err(_)) => Err(LabelFault::Damaged),
+            (Err(_), Err(_)) => Err(LabelFault::Corrupt),
         }
     }
 
@@ -119,7 +119,7 @@ impl Label {
             return Err(LabelFault::Newer(version));
         }
         if crc32c::crc32c(&block[..SUM_AT]) != u32_at(block, SUM_AT) {
-            return Err(LabelFault::Damaged);
+            return Err(LabelFault::Corrupt);
         }
         if u32_at(block, 12) != 0 {
             return Err(LabelFault::Newer(VERSION + 1));
@@ -138,7 +138,7 @@ impl Label {
         if version == VERSION && label.is_sane() {
             Ok(label)
         } else {
-            Err(LabelFault::Damaged)
+            Err(LabelFault::Corrupt)
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
         torn[LABEL_BLOCK + 60] ^= 1;
         assert_eq!(Label::read(&torn), Ok(sample(4)));
         torn[60] ^= 1;
-        assert_eq!(Label::read(&torn), Err(LabelFault::Damaged));
+        assert_eq!(Label::read(&torn), Err(LabelFault::Corrupt));
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn insane_fields_are_damage() {
+    fn impossible_fields_are_corruption() {
         let changes: [fn(&mut Label); 6] = [
             |l| l.index = 3,
             |l| l.count = 0,
@@ -242,7 +242,7 @@ mod tests {
         for change in changes {
             let mut label = sample(4);
             change(&mut label);
-            assert_eq!(Label::read(&area(&[label])), Err(LabelFault::Damaged));
+            assert_eq!(Label::read(&area(&[label])), Err(LabelFault::Corrupt));
         }
     }
 }

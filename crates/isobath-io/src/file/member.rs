@@ -71,7 +71,7 @@ pub(super) struct Member {
     kept: AtomicBool,
 }
 
-/// Whether `file` says of itself that it is a file of a volume; a damaged label counts.
+/// Whether `file` says of itself that it is a file of a volume; a corrupt label counts.
 ///
 /// # Errors
 /// Those of reading it.
@@ -419,7 +419,7 @@ impl Member {
             let path = self.path.clone();
             match fault {
                 LabelFault::Foreign => VolumeError::Foreign { path },
-                LabelFault::Damaged => VolumeError::LabelDamaged { path },
+                LabelFault::Corrupt => VolumeError::LabelCorrupt { path },
                 LabelFault::Newer(found) => VolumeError::NewerFormat {
                     path,
                     found,

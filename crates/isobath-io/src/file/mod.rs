@@ -633,7 +633,7 @@ fn check_set(paths: &[PathBuf], labels: &[Label]) -> Result<(), VolumeError> {
         let same = (label.count, label.stripe_unit, label.data_offset)
             == (first.count, first.stripe_unit, first.data_offset);
         if !same {
-            return Err(VolumeError::LabelDamaged { path: path.clone() });
+            return Err(VolumeError::LabelCorrupt { path: path.clone() });
         }
     }
     let mut owner: Vec<Option<usize>> = vec![None; first.count as usize];

@@ -10,7 +10,7 @@ use crate::LabError;
 const MAGIC: [u8; 4] = *b"ISBX";
 /// Bytes before a block's payload.
 const HEADER_BYTES: usize = 24;
-/// Most bytes of a payload; a longer one is damage.
+/// Most bytes of a payload; a longer one is corrupt.
 pub(super) const MAX_PAYLOAD: usize = 2 << 20;
 
 /// What a block holds.
@@ -115,14 +115,14 @@ impl<R: Read> BlockReader<R> {
         let (magic, rest) = header.split_at_mut(MAGIC.len());
         let filled = self.fill(magic)?;
         if filled > 0 && magic[..filled] != MAGIC[..filled] {
-            return Err(self.damage(if self.next == 0 {
+            return Err(self.corrupt(if self.next == 0 {
                 "this is no Isobath export file (`isobath export` makes them)"
             } else {
-                "no block starts here: the file is damaged"
+                "no block starts here: the file is corrupt"
             }));
         }
         if filled == 0 {
-            return Err(self.damage(if self.next == 0 {
+            return Err(self.corrupt(if self.next == 0 {
                 "the file is empty"
             } else {
                 "the file ends without its end block: it is truncated; export again"
@@ -133,7 +133,7 @@ impl<R: Read> BlockReader<R> {
         let length = u32::from_le_bytes(array(&header[16..20])) as usize;
         let stored = u32::from_le_bytes(array(&header[20..]));
         if length > MAX_PAYLOAD {
-            return Err(self.damage("the block's length is impossible: the file is damaged"));
+            return Err(self.corrupt("the block's length is impossible: the file is corrupt"));
         }
         let mut payload = std::mem::take(&mut self.payload);
         payload.resize(length, 0);
@@ -141,19 +141,19 @@ impl<R: Read> BlockReader<R> {
         self.payload = payload;
         let computed = crc32c::crc32c_append(crc32c::crc32c(&header[..20]), &self.payload);
         if stored != computed {
-            return Err(self.damage(&format!(
-                "the block's checksum is {stored:#010x} but its bytes give {computed:#010x}: the file is damaged"
+            return Err(self.corrupt(&format!(
+                "the block's checksum is {stored:#010x} but its bytes give {computed:#010x}: the file is corrupt"
             )));
         }
         if number != self.next {
-            return Err(self.damage(&format!(
+            return Err(self.corrupt(&format!(
                 "block {number} is where block {} should be: parts of the file are missing or in another order",
                 self.next
             )));
         }
         self.next += 1;
         Kind::from_byte(header[4]).ok_or_else(|| {
-            self.damage(&format!(
+            self.corrupt(&format!(
                 "block kind {} is unknown: a newer Isobath wrote this file; import it with that version",
                 header[4]
             ))
@@ -181,7 +181,7 @@ impl<R: Read> BlockReader<R> {
     }
 
     /// An error at the block last read.
-    pub(super) fn damage(&self, reason: &str) -> LabError {
+    pub(super) fn corrupt(&self, reason: &str) -> LabError {
         LabError::Export {
             path: self.path.clone(),
             offset: self.block_offset,
@@ -211,7 +211,7 @@ impl<R: Read> BlockReader<R> {
     fn fill_all(&mut self, into: &mut [u8]) -> Result<(), LabError> {
         if self.fill(into)? < into.len() {
             return Err(self
-                .damage("the file ends in the middle of a block: it is truncated; export again"));
+                .corrupt("the file ends in the middle of a block: it is truncated; export again"));
         }
         Ok(())
     }

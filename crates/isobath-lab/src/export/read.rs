@@ -29,7 +29,7 @@ impl<'m> ImportFile<'m> {
     /// reads its header.
     ///
     /// # Errors
-    /// A file that is missing, foreign, damaged, or of a newer format.
+    /// A file that is missing, foreign, corrupt, or of a newer format.
     pub fn open(from: Option<&Path>, monitor: &'m dyn Monitor) -> Result<ImportFile<'m>, LabError> {
         let input = InputFile::open(from, monitor)?;
         let (path, total) = (input.path.clone(), input.total);
@@ -37,7 +37,7 @@ impl<'m> ImportFile<'m> {
         let kind = blocks.read()?;
         let version = Fields(blocks.payload()).u16();
         match (kind, version) {
-            (Kind::Header, Some(v)) if v > EXPORT_FORMAT => Err(blocks.damage(&format!(
+            (Kind::Header, Some(v)) if v > EXPORT_FORMAT => Err(blocks.corrupt(&format!(
                 "the file has export format {v} and this version reads up to {EXPORT_FORMAT}; use a newer Isobath"
             ))),
             (Kind::Header, Some(1)) => Ok(ImportFile {
@@ -45,7 +45,7 @@ impl<'m> ImportFile<'m> {
                 total,
                 monitor,
             }),
-            _ => Err(blocks.damage("the file does not start with a header")),
+            _ => Err(blocks.corrupt("the file does not start with a header")),
         }
     }
 
@@ -53,10 +53,10 @@ impl<'m> ImportFile<'m> {
     /// that exist already, where they replace records of the same key.
     ///
     /// The file is verified while it is read. Where it turns out to be
-    /// damaged, what came before the damage has been imported.
+    /// corrupt, what came before the corruption has been imported.
     ///
     /// # Errors
-    /// A damaged or truncated file; a tree that exists already, without
+    /// A corrupt or truncated file; a tree that exists already, without
     /// `merge`; engine and I/O errors.
     pub fn import(self, store: &Store, merge: bool) -> Result<Transferred, LabError> {
         let monitor = self.monitor;
@@ -81,7 +81,7 @@ impl<'m> ImportFile<'m> {
                 other => {
                     return Err(importer
                         .blocks
-                        .damage(&format!("a block of kind {other:?} cannot come here")));
+                        .corrupt(&format!("a block of kind {other:?} cannot come here")));
                 }
             }
         }
@@ -117,7 +117,7 @@ impl<R: Read + Send> Importer<'_, R> {
         let name = fields
             .u32()
             .and_then(|_| fields.text())
-            .ok_or_else(|| self.blocks.damage("the tree's name is unreadable"))?;
+            .ok_or_else(|| self.blocks.corrupt("the tree's name is unreadable"))?;
         let exists = self.store.trees()?.iter().any(|t| t.name == name);
         if exists && !merge {
             return Err(LabError::Request(format!(
@@ -183,8 +183,8 @@ impl<R: Read + Send> Importer<'_, R> {
             let key_length = fields.u32()? as usize;
             Some((length, fields.bytes(key_length)?.to_vec()))
         })()
-        .ok_or_else(|| self.blocks.damage("a large record's head is unreadable"))?;
-        check_order(last.as_deref(), &key).map_err(|e| self.blocks.damage(e))?;
+        .ok_or_else(|| self.blocks.corrupt("a large record's head is unreadable"))?;
+        check_order(last.as_deref(), &key).map_err(|e| self.blocks.corrupt(e))?;
         let mut writer = tree.writer(&key)?;
         let mut left = length;
         while left > 0 {
@@ -193,7 +193,7 @@ impl<R: Read + Send> Importer<'_, R> {
             if kind != Kind::ValuePart || part.is_empty() || part.len() as u64 > left {
                 return Err(self
                     .blocks
-                    .damage("a large value's parts do not add up to its length"));
+                    .corrupt("a large value's parts do not add up to its length"));
             }
             left -= part.len() as u64;
             writer
@@ -212,7 +212,7 @@ impl<R: Read + Send> Importer<'_, R> {
         let stated = [fields.u64(), fields.u64(), fields.u64()];
         let found = [counts.records, counts.key_bytes, counts.value_bytes].map(Some);
         if stated != found {
-            return Err(self.blocks.damage(&format!(
+            return Err(self.blocks.corrupt(&format!(
                 "the tree's end block states {} records, but {} were read",
                 stated[0].unwrap_or(0),
                 counts.records
@@ -229,12 +229,12 @@ impl<R: Read + Send> Importer<'_, R> {
         if stated != found {
             return Err(self
                 .blocks
-                .damage("the end block's counts do not agree with what was read"));
+                .corrupt("the end block's counts do not agree with what was read"));
         }
         if !self.blocks.at_end()? {
             return Err(self
                 .blocks
-                .damage("bytes follow the end block: the file is not as it was written"));
+                .corrupt("bytes follow the end block: the file is not as it was written"));
         }
         Ok(self.done)
     }
@@ -254,7 +254,7 @@ fn is_empty(tree: &Tree) -> Result<bool, LabError> {
 
 fn check_order(last: Option<&[u8]>, key: &[u8]) -> Result<(), &'static str> {
     match last {
-        Some(last) if last >= key => Err("keys are not in ascending order: the file is damaged"),
+        Some(last) if last >= key => Err("keys are not in ascending order: the file is corrupt"),
         _ => Ok(()),
     }
 }
@@ -288,7 +288,7 @@ impl<R: Read + Send> Run<'_, '_, R> {
                     return Err(self
                         .importer
                         .blocks
-                        .damage(&format!("a block of kind {other:?} cannot come here")));
+                        .corrupt(&format!("a block of kind {other:?} cannot come here")));
                 }
             }
         }
@@ -302,10 +302,10 @@ impl<R: Read + Send> Run<'_, '_, R> {
         .ok_or_else(|| {
             self.importer
                 .blocks
-                .damage("a record reaches beyond its block")
+                .corrupt("a record reaches beyond its block")
         })?;
         self.at += before - fields.0.len();
-        check_order(self.last.as_deref(), &key).map_err(|e| self.importer.blocks.damage(e))?;
+        check_order(self.last.as_deref(), &key).map_err(|e| self.importer.blocks.corrupt(e))?;
         self.counts.record(key.len(), value.len() as u64);
         let last = self.last.get_or_insert_default();
         last.clear();

@@ -52,7 +52,7 @@ impl LogPart<'_> {
             each(record.lsn, record.kind, record.body, &body)?;
         }
         if reader.position() < self.end {
-            return Err(Error::LogDamaged {
+            return Err(Error::LogCorrupt {
                 position: reader.position().0,
                 durable: self.end.0,
             });

@@ -145,7 +145,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::FileExists`], [`Error::File`] (as where its file system is full), [`Error::BackupNeedsLog`],
-    /// [`Error::BackupRunning`]; with a base [`Error::BadBackup`] and [`Error::BackupChain`]; [`Error::Damaged`] or
+    /// [`Error::BackupRunning`]; with a base [`Error::BadBackup`] and [`Error::BackupChain`]; [`Error::CorruptPage`] or
     /// [`Error::Io`] where the store cannot be read; [`Error::Poisoned`], [`Error::Closed`], [`Error::Interrupted`]. There
     /// is no file then.
     pub fn backup(

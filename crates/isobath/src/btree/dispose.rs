@@ -128,11 +128,11 @@ impl Tree {
             victims.extend(edge[lowest + 1..].iter().map(|(hold, ..)| *hold));
         }
         let page = hold.page.exclusive()?;
-        let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
+        let corrupt = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
         let image = Image::copy_of(page.words());
         let image = Node::open(&*image, self.id)
             .and_then(|node| without_last_children(node, self.id, taken))
-            .map_err(damaged)?;
+            .map_err(corrupt)?;
         self.unlink(
             ctx,
             Modification::new(*self).page(page, image),

@@ -153,7 +153,7 @@ impl Tree {
 
     /// Looks `key` up as [`Tree::get_many_resident`] does, but the lookups that go
     /// on while this one waits for memory are those of other tasks (CoroBase: He,
-    /// Lu, Wang, VLDB 2021). `None` if a page is missing, damaged or contended,
+    /// Lu, Wang, VLDB 2021). `None` if a page is missing, corrupt or contended,
     /// for [`Tree::get`] to see to.
     pub(super) fn get_in_turns<C: ReadContext>(
         &self,
@@ -220,7 +220,7 @@ impl Tree {
     }
 }
 
-/// Whoever meets a damaged page by [`Tree::get`] reports it.
+/// Whoever meets a corrupt page by [`Tree::get`] reports it.
 #[cold]
 fn unfinished(fail: AttemptError) -> Lookup {
     match fail {

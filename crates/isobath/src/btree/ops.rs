@@ -140,14 +140,14 @@ impl Tree {
     ) -> Result<Changed, AttemptError> {
         let (hold, _) = descent.find(ctx.pool(), key)?;
         let mut page = hold.page.exclusive()?;
-        // Held exclusively at a validated version: what is wrong now is damage.
-        let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
-        let mut edit = LeafEdit::open(page.words(), self.id).map_err(damaged)?;
+        // Held exclusively at a validated version: what is wrong now is corruption.
+        let corrupt = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
+        let mut edit = LeafEdit::open(page.words(), self.id).map_err(corrupt)?;
         let node = edit.node();
-        let suffix = node.suffix_of(key).map_err(damaged)?;
-        let (position, found) = node.search(suffix).map_err(damaged)?;
+        let suffix = node.suffix_of(key).map_err(corrupt)?;
+        let (position, found) = node.search(suffix).map_err(corrupt)?;
         let decision = if found {
-            let at = node.value(position).map_err(damaged)?;
+            let at = node.value(position).map_err(corrupt)?;
             decide(Some(ValueRef {
                 kind: at.kind,
                 bytes: &page.bytes()[at.at..at.at + at.len],
@@ -158,12 +158,12 @@ impl Tree {
         match decision {
             Decision::Put(value) => {
                 assert!(value.is_storable(key.len()), "an oversized value");
-                let done = edit.put(position, found, suffix, value).map_err(damaged)?;
+                let done = edit.put(position, found, suffix, value).map_err(corrupt)?;
                 if done == Edit::Full {
                     return Ok(Changed::Full(value.bytes.len()));
                 }
             }
-            Decision::Remove if found => edit.remove(position).map_err(damaged)?,
+            Decision::Remove if found => edit.remove(position).map_err(corrupt)?,
             // A merge that was given up earlier is tried again on any removal.
             Decision::Remove => {}
             Decision::Keep => return Ok(Changed::Done),

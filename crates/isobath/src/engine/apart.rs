@@ -176,7 +176,7 @@ pub(super) fn verify(
     let (header, openings) = match DeviceHeader::read(volume).map_err(Error::Io)? {
         Ok(found) => found,
         Err(HeaderFault::Foreign) => return Err(Error::NotALog { paths, path }),
-        Err(HeaderFault::Damaged) => return Err(Error::LogHeaderDamaged { path }),
+        Err(HeaderFault::Corrupt) => return Err(Error::LogHeaderCorrupt { path }),
         Err(HeaderFault::Newer(found)) => {
             return Err(Error::NewerFormat {
                 paths: vec![path],

@@ -330,7 +330,7 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`], or a failed read.
+    /// [`Error::CorruptPage`], or a failed read.
     pub(crate) fn copy_some(
         &self,
         first: u64,
@@ -389,7 +389,7 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`], or a failed read.
+    /// [`Error::CorruptPage`], or a failed read.
     pub(crate) fn copy_at(
         &self,
         places: &[(PageId, MapEntry)],
@@ -459,7 +459,7 @@ impl Local {
         for wanted in &batch.wanted {
             let image = &batch.bytes[wanted.at..wanted.at + wanted.address.length() as usize];
             verify(image, wanted).map_err(|fault| {
-                let error = Error::Damaged {
+                let error = Error::CorruptPage {
                     page: wanted.page.0,
                     offset: self.engine.offset_of(wanted.address),
                     fault,

@@ -143,7 +143,7 @@ impl Local {
             // The victim stays as it is, and with it whatever can be saved;
             // whoever reads one of its pages is told what is wrong with that.
             Err(Failed::Read) => {
-                Counters::add(&counters.damaged_pages, 1);
+                Counters::add(&counters.corrupt_pages, 1);
                 trace::tell!(error, "a segment cannot be read", segment = segment);
             }
             Err(Failed::Write(error)) => self.engine.poison(error),
@@ -335,7 +335,7 @@ impl Local {
             if page::verify(image, survivor.page, seq).is_err() {
                 // The victim stays as it is, and with it whatever can be saved
                 // of the page; whoever reads the page is told.
-                Counters::add(&self.engine.counters.damaged_pages, 1);
+                Counters::add(&self.engine.counters.corrupt_pages, 1);
                 image.fill(0);
                 placed.token = u64::MAX;
                 batch.versions.push(Lsn(0));

@@ -188,7 +188,7 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] or [`Error::PageRead`] where the page cannot be read.
+    /// [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read.
     pub(crate) fn fault(&self, id: PageId) -> Result<(), Error> {
         let task = self.worker.task_id();
         match self.start_load(id) {
@@ -210,7 +210,7 @@ impl Local {
             LoadStart::NoPage(address) => self.failure_of(FailedRead {
                 task,
                 copy: self.page_copy(id, address),
-                error: Error::Damaged {
+                error: Error::CorruptPage {
                     page: id.0,
                     offset: self.engine.offset_of(address),
                     fault: PageFault::Misplaced {
@@ -244,7 +244,7 @@ impl Local {
 
     /// Whether a failed read is an error yet. The drive's own errors are.
     fn failure_of(&self, failed: FailedRead) -> Result<(), Error> {
-        let is_unsound = matches!(failed.error, Error::Damaged { .. });
+        let is_unsound = matches!(failed.error, Error::CorruptPage { .. });
         let is_stale_id =
             is_unsound && !self.unsound.borrow_mut().is_known(failed.task, failed.copy);
         if is_stale_id && !canary::sings(Canary::TrustPageIds) {
@@ -378,7 +378,7 @@ impl Local {
                     found: bytes[offset::KIND],
                 }),
             })
-            .map_err(|fault| Error::Damaged {
+            .map_err(|fault| Error::CorruptPage {
                 page: page.0,
                 offset: self.engine.offset_of(address),
                 fault,

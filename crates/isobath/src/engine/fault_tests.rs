@@ -118,7 +118,7 @@ fn what_is_no_page_is_corruption_at_the_second_look() {
             assert!(local.fault(chunk).is_ok());
             let again = local.fault(chunk);
             assert!(
-                matches!(again, Err(Error::Damaged { page, .. }) if page == chunk.get()),
+                matches!(again, Err(Error::CorruptPage { page, .. }) if page == chunk.get()),
                 "{again:?}"
             );
             // From the beginning.

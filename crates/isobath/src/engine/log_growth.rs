@@ -255,7 +255,7 @@ impl Local {
         if let Some(area) = area.clone().filter(|_| early) {
             engine.log.go_on_in(area);
         }
-        // Both of them: were only one to name the new area and be corrupt later, the other would vouch for a log that
+        // Both of them: were only one to name the new area and be corrupted later, the other would vouch for a log that
         // ends where the old area was left.
         let result = SUPERBLOCK_OFFSETS.iter().try_for_each(|_| {
             next.sequence += 1;

@@ -144,7 +144,7 @@ pub(crate) struct Counters {
     pub(crate) user_bytes: AtomicU64,
     pub(crate) evictions: AtomicU64,
     pub(crate) segments_cleaned: AtomicU64,
-    pub(crate) damaged_pages: AtomicU64,
+    pub(crate) corrupt_pages: AtomicU64,
     pub(crate) unreadable_summaries: AtomicU64,
     pub(crate) summary_bytes: AtomicU64,
     pub(crate) checkpoint_bytes: AtomicU64,

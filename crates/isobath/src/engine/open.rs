@@ -236,7 +236,7 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
     let paths = paths.to_vec();
     match (best, worst) {
         // A store that a newer version has opened; one whose version number
-        // alone is damaged has its other superblock.
+        // alone is corrupt has its other superblock.
         (
             _,
             Unreadable::Newer {
@@ -250,7 +250,7 @@ pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Supe
             known: FORMAT_VERSION,
         }),
         (Some(superblock), _) => Ok(superblock),
-        (None, Unreadable::Damaged) => Err(Error::SuperblockDamaged { paths }),
+        (None, Unreadable::Corrupt) => Err(Error::SuperblockCorrupt { paths }),
         (None, Unreadable::Foreign) => Err(Error::NotAStore { paths }),
     }
 }
@@ -415,7 +415,7 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     }
     current.superblock.clean = false;
     apart::announce(&volume, &current.superblock)?;
-    // Both of them: were only one to say "open" and be damaged later, the
+    // Both of them: were only one to say "open" and be corrupted later, the
     // other would vouch for a checkpoint that is overwritten by then.
     for _ in SUPERBLOCK_OFFSETS {
         current.superblock.sequence += 1;
@@ -516,7 +516,7 @@ impl Loaded {
 }
 
 fn misplaced(page: u64, address: Address) -> Error {
-    Error::Damaged {
+    Error::CorruptPage {
         page,
         offset: 0,
         fault: PageFault::Misplaced {
@@ -590,11 +590,11 @@ impl Mapped {
 fn load_error(error: LoadError) -> Error {
     match error {
         LoadError::Io(source) => Error::Io(source),
-        LoadError::Damaged {
+        LoadError::Corrupt {
             page,
             offset,
             fault,
-        } => Error::Damaged {
+        } => Error::CorruptPage {
             page,
             offset,
             fault,

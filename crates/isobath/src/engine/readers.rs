@@ -57,7 +57,7 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
 ///
 /// # Errors
 ///
-/// [`Error::LogDamaged`] where the log could not be read up to there: it is corrupt, or a writer has used its room again.
+/// [`Error::LogCorrupt`] where the log could not be read up to there: it is corrupt, or a writer has used its room again.
 pub(crate) fn keep_log(
     overlay: &OverlayDevice,
     superblock: &Superblock,
@@ -71,7 +71,7 @@ pub(crate) fn keep_log(
     let durable = reached.max(superblock.log_durable);
     let first = superblock.log_start / BLOCK * BLOCK;
     let (end, limit) = (durable.next_multiple_of(BLOCK), first + area.bytes());
-    let overrun = Error::LogDamaged {
+    let overrun = Error::LogCorrupt {
         position: first,
         durable,
     };

@@ -198,7 +198,7 @@ impl Scan {
         };
         scan.end = reader.end();
         let failed = failed.or((scan.end.lsn.0 < superblock.log_durable).then_some(
-            Error::LogDamaged {
+            Error::LogCorrupt {
                 position: scan.end.lsn.0,
                 durable: superblock.log_durable,
             },

@@ -378,7 +378,7 @@ impl Local {
             }
             engine.update_capacity(&space);
         }
-        // Both superblocks: were only one to say so and be corrupt later, the other would speak of more than there is.
+        // Both superblocks: were only one to say so and be corrupted later, the other would speak of more than there is.
         if !canary::sings(Canary::CutVolumeEarly) {
             self.checkpoint_now()?;
             self.checkpoint_now()?;

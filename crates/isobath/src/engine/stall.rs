@@ -151,7 +151,7 @@ impl Engine {
         let bad = space.given_up();
         if bad > 0 {
             return Some(format!(
-                "{bad} segments hold damaged pages and cannot be cleaned; salvage the store"
+                "{bad} segments hold corrupt pages and cannot be cleaned; salvage the store"
             ));
         }
         let may_come = self.cleaning_wanted.load(Ordering::Acquire)

@@ -30,7 +30,7 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], or [`Error::Damaged`].
+    /// [`Error::Io`], or [`Error::CorruptPage`].
     pub(crate) fn read_summary(&self, segment: u32) -> Result<Vec<Entry>, Error> {
         let space = self.engine.space.lock();
         if let Some(entries) = space.unsummarized(segment) {
@@ -47,7 +47,7 @@ impl Local {
         unsafe { self.worker.start_io(io) };
         self.worker.wait_io().map_err(Error::Io)?;
         Counters::add(&self.engine.counters.bytes_read, u64::from(length));
-        summaries::decode(buffer.as_slice(), segment, seq).map_err(|fault| Error::Damaged {
+        summaries::decode(buffer.as_slice(), segment, seq).map_err(|fault| Error::CorruptPage {
             page: 1 << 63 | u64::from(segment),
             offset: self.engine.offset_of(from),
             fault,

@@ -52,12 +52,12 @@ pub(crate) enum HeaderFault {
     /// Nothing of ours.
     Foreign,
     /// Ours, but no copy is intact.
-    Damaged,
+    Corrupt,
     /// Of a newer version.
     Newer(u32),
 }
 
-/// Whether `file` says of itself that it is a log device; a damaged header counts.
+/// Whether `file` says of itself that it is a log device; a corrupt header counts.
 ///
 /// # Errors
 ///
@@ -93,7 +93,7 @@ impl DeviceHeader {
             return Err(HeaderFault::Foreign);
         }
         if checksum(bytes) != get_u32(bytes, CHECKSUM) {
-            return Err(HeaderFault::Damaged);
+            return Err(HeaderFault::Corrupt);
         }
         let version = get_u32(bytes, 8);
         if version > DEVICE_VERSION {
@@ -206,14 +206,14 @@ mod tests {
         header(1).announce(&volume).unwrap();
         header(1).confirm(&volume).unwrap();
         assert_eq!(read(), Ok((header(1), 1..=1)));
-        let damage = |place: u64| {
+        let corrupt_copy = |place: u64| {
             let at = LOG_OFFSET + place + 40;
             device.corrupt(at..at + 1, |bytes| bytes[0] ^= 4);
         };
         for place in PLACES {
-            damage(place);
+            corrupt_copy(place);
             assert_eq!(read(), Ok((header(1), 0..=2)));
-            damage(place);
+            corrupt_copy(place);
         }
         header(2).announce(&volume).unwrap();
         assert_eq!(read(), Ok((header(2), 1..=2)));
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(read(), Ok((header(3), 1..=3)));
         header(3).confirm(&volume).unwrap();
         assert_eq!(read(), Ok((header(3), 3..=3)));
-        PLACES.into_iter().for_each(damage);
-        assert_eq!(read(), Err(HeaderFault::Damaged));
+        PLACES.into_iter().for_each(corrupt_copy);
+        assert_eq!(read(), Err(HeaderFault::Corrupt));
     }
 }

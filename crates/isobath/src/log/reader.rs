@@ -35,7 +35,7 @@ impl From<ReadError> for Error {
     fn from(error: ReadError) -> Error {
         match error {
             ReadError::Io(source) => Error::Io(source),
-            ReadError::Lost { position, durable } => Error::LogDamaged { position, durable },
+            ReadError::Lost { position, durable } => Error::LogCorrupt { position, durable },
             ReadError::UnknownKind { position, kind } => Error::UnknownLogRecord { position, kind },
         }
     }

@@ -420,7 +420,7 @@ fn another_stores_log_is_not_read() {
     assert_eq!(reader.end().lsn, Lsn(history.start));
 }
 
-/// Any damaged bit ends the log before it, or, where later records vouch for
+/// Any flipped bit ends the log before it, or, where later records vouch for
 /// what is missing, is reported; it never changes what is read.
 #[test]
 fn flipped_bits_are_never_read_as_records() {

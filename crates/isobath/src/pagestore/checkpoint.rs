@@ -44,7 +44,7 @@ pub(crate) enum Array {
 #[derive(Debug)]
 pub(crate) enum LoadError {
     Io(IoError),
-    Damaged {
+    Corrupt {
         page: u64,
         offset: u64,
         fault: PageFault,
@@ -222,7 +222,7 @@ impl Reader<'_> {
                 let index = (first + step) as u64;
                 let id = page_id(array, level, index);
                 let stamp = stamps.map_or(self.sequence, |stamps| stamps[first + step]);
-                page::verify(image, id, stamp).map_err(|fault| LoadError::Damaged {
+                page::verify(image, id, stamp).map_err(|fault| LoadError::Corrupt {
                     page: id.0,
                     offset: start + (step * PAGE_SIZE) as u64,
                     fault,
@@ -248,7 +248,7 @@ impl Reader<'_> {
         if inside {
             Ok(offset)
         } else {
-            Err(LoadError::Damaged {
+            Err(LoadError::Corrupt {
                 page: page_id(array, level, index).0,
                 offset,
                 fault: PageFault::Misplaced {

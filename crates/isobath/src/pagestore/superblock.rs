@@ -98,7 +98,7 @@ pub(crate) struct Superblock {
 pub(crate) enum Unreadable {
     /// Not written by this engine.
     Foreign,
-    /// Written by a newer version, or its version number is damaged.
+    /// Written by a newer version, or its version number is corrupt.
     Newer {
         /// The version number.
         version: u32,
@@ -106,7 +106,7 @@ pub(crate) enum Unreadable {
         matches: bool,
     },
     /// Ours, but its checksum does not match.
-    Damaged,
+    Corrupt,
 }
 
 const CHECKSUM: usize = 12;
@@ -254,19 +254,19 @@ impl Superblock {
             && sizes.contains(&segment_bytes)
             && segment_bytes.is_multiple_of(PAGE_SIZE as u32);
         if !matches || !sound {
-            return Err(Unreadable::Damaged);
+            return Err(Unreadable::Corrupt);
         }
         let address = |at| {
             let raw = get_u64(bytes, at);
             if raw < 1 << 62 {
                 Ok(Address::from_raw(raw))
             } else {
-                Err(Unreadable::Damaged)
+                Err(Unreadable::Corrupt)
             }
         };
         let path_bytes = get_u32(bytes, 184) as usize;
         let path = bytes[LOG_PATH..].get(..path_bytes);
-        let path = path.ok_or(Unreadable::Damaged)?;
+        let path = path.ok_or(Unreadable::Corrupt)?;
         let (mut log_first, mut log_most, mut log_before) = (1, 0, None);
         if version > FIRST_VERSION {
             log_first = get_u32(bytes, LOG_PLACE);

@@ -1,6 +1,6 @@
-//! Copying whatever can be read out of a damaged store.
+//! Copying whatever can be read out of a corrupt store.
 //!
-//! The damaged store is only read. Trees are walked from their roots; every page is looked for where the mapping table
+//! The corrupt store is only read. Trees are walked from their roots; every page is looked for where the mapping table
 //! and the log say that it is, then anywhere on the volume (`search`). What the log holds beyond the pages is applied last.
 
 mod search;
@@ -100,7 +100,7 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     watch: Watch<'_>,
 ) -> Result<SalvageReport, Error> {
     let paths: Vec<PathBuf> = from.iter().map(|path| path.as_ref().to_owned()).collect();
-    let (volume, truncated) = open_damaged(&paths, options, target)?;
+    let (volume, truncated) = open_corrupt(&paths, options, target)?;
     if let Ok(mut superblock) = read_superblock(&volume, &paths) {
         // A log that is missing is told as one that cannot be read.
         let _ = open_log(&volume, &mut superblock, &paths, None);
@@ -128,7 +128,7 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
 
 /// The volume on `paths`, and which of its files are too short; where its labels are corrupt, and where a search was asked
 /// for anyway, the files as they are. Pages are found there, too.
-fn open_damaged(
+fn open_corrupt(
     paths: &[PathBuf],
     options: &SalvageOptions,
     target: &Options,
@@ -137,7 +137,7 @@ fn open_damaged(
         .access(Access::ReadOnly)
         .lock_timeout(target.lock_timeout());
     match Volume::open_truncated(paths, &for_reading) {
-        Err(VolumeError::LabelDamaged { .. }) => {}
+        Err(VolumeError::LabelCorrupt { .. }) => {}
         Err(VolumeError::Foreign { .. }) if options.search => {}
         other => {
             let (volume, truncated) = other?;
@@ -270,7 +270,7 @@ impl Taker for Catalog {
 
 /// A tree of the new store.
 struct Copied {
-    /// Its number in the damaged store.
+    /// Its number in the corrupt store.
     id: u32,
     tree: Tree,
     report: SalvagedTree,
@@ -493,7 +493,7 @@ impl Salvage<'_, '_> {
             // Pages below it that are newer would be missed; they are found by themselves.
             Ok((Content::Inner { .. }, true)) => {
                 self.problem(format!(
-                    "{name}: page {id}, which leads to the pages of {}, is damaged; those were looked for one by one",
+                    "{name}: page {id}, which leads to the pages of {}, is corrupt; those were looked for one by one",
                     range.describe()
                 ));
                 Ok(None)

@@ -1,4 +1,4 @@
-//! A damaged store as salvage reads it: its pages wherever a sound copy of them is.
+//! A corrupt store as salvage reads it: its pages wherever a sound copy of them is.
 
 use isobath_io::Volume;
 
@@ -14,7 +14,7 @@ use crate::pagestore::checkpoint::{Array, LoadError, Reader, mapping_index};
 use crate::pagestore::{Address, SUPERBLOCK_OFFSETS, Superblock};
 use crate::sync::{HashMap, HashSet};
 
-/// Pages of the mapping table that may be damaged before it is given up.
+/// Pages of the mapping table that may be corrupt before it is given up.
 const MOST_LOST: usize = 1000;
 
 /// Where the newest copy of each page is.
@@ -33,7 +33,7 @@ pub(super) struct Copy {
     pub(super) is_stale: bool,
 }
 
-/// A damaged store.
+/// A corrupt store.
 pub(super) struct Source<'v> {
     pub(super) volume: &'v Volume,
     superblock: Option<Superblock>,
@@ -99,7 +99,7 @@ impl<'v> Source<'v> {
         match (&self.superblock, bad) {
             (Some(_), 0) => {}
             (Some(_), _) => self.problems.push(
-                "one of the two superblocks is damaged; if it was the newer one, the newest changes are missing"
+                "one of the two superblocks is corrupt; if it was the newer one, the newest changes are missing"
                     .to_owned(),
             ),
             (None, _) => self.problems.push(
@@ -153,7 +153,7 @@ impl<'v> Source<'v> {
             };
             mapping.has_holes = true;
             let why = load_error(&error);
-            let LoadError::Damaged { page, .. } = error else {
+            let LoadError::Corrupt { page, .. } = error else {
                 break;
             };
             let Some(index) = mapping_index(page) else {
@@ -445,7 +445,7 @@ impl<'v> Source<'v> {
     }
 }
 
-/// The log of a damaged store, read apart from its pages.
+/// The log of a corrupt store, read apart from its pages.
 pub(super) struct LogSource<'v> {
     volume: &'v Volume,
     superblock: Superblock,
@@ -498,6 +498,6 @@ fn payload(chunk: &[u8], stamp: u64) -> Option<Vec<u8>> {
 fn load_error(error: &LoadError) -> String {
     match error {
         LoadError::Io(source) => source.to_string(),
-        LoadError::Damaged { offset, fault, .. } => format!("byte {offset}: {fault}"),
+        LoadError::Corrupt { offset, fault, .. } => format!("byte {offset}: {fault}"),
     }
 }

@@ -450,7 +450,7 @@ impl<'a> Commit<'a, '_> {
                 return Err(change.conflict());
             }
             let kind = change.tree.get(&ctx, change.key, &mut bytes);
-            // A tree that is dropped meanwhile looks damaged.
+            // A tree that is dropped meanwhile looks corrupt.
             let kind = kind.or_else(|error| change.may_change().and(Err(error)))?;
             let old = kind.map(|kind| ValueRef {
                 kind,

@@ -498,9 +498,9 @@ fn any_wrong_byte_is_noticed() {
     assert!(kinds.is_superset(&[1, 2, 3, 5, 6, 7].into()), "{kinds:?}");
     let names = place.names();
     for at in places {
-        let mut damaged = sound.clone();
-        damaged[at] ^= 1 << random.below(8);
-        std::fs::write(place.at("b"), &damaged).unwrap();
+        let mut corrupt = sound.clone();
+        corrupt[at] ^= 1 << random.below(8);
+        std::fs::write(place.at("b"), &corrupt).unwrap();
         let error = place.restore(&["b"], "r").map(|_| ()).unwrap_err();
         assert!(
             matches!(error, Error::BadBackup { .. }),

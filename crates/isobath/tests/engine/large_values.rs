@@ -346,7 +346,7 @@ fn a_store_moves_between_drives_of_different_block_sizes() {
             }
             let stats = store.stats();
             assert!(stats.relocations > 100, "{} moves", stats.relocations);
-            assert_eq!(stats.damaged_pages, 0);
+            assert_eq!(stats.corrupt_pages, 0);
             assert_holds(store, "t", &model);
             assert_sound(store, Some(model.len() as u64));
             assert_lasts(&image(&device), &[("t", &model)]);

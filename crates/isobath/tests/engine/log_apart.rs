@@ -55,7 +55,7 @@ impl Place {
     }
 
     /// Changes bytes of a file.
-    fn damage(&self, name: &str, at: u64) {
+    fn corrupt(&self, name: &str, at: u64) {
         let mut bytes = fs::read(self.path(name)).unwrap();
         bytes[at as usize] ^= 4;
         fs::write(self.path(name), bytes).unwrap();
@@ -302,14 +302,14 @@ fn a_log_copied_before_a_checkpoint_of_the_same_opening_is_refused() {
         .open_with("crash/a", "old.log")
         .map(|_| ())
         .unwrap_err();
-    assert!(matches!(error, Error::LogDamaged { .. }), "{error}");
+    assert!(matches!(error, Error::LogCorrupt { .. }), "{error}");
     let store = place.open_with("crash/a", "crash/a.log").unwrap();
     assert_sound(&store, None);
     store.close().unwrap();
 }
 
 #[test]
-fn a_short_or_damaged_log_is_refused() {
+fn a_short_or_corrupt_log_is_refused() {
     let place = Place::new();
     place.closed("a", "a.log", 50);
     let whole = fs::read(place.path("a.log")).unwrap();
@@ -321,15 +321,15 @@ fn a_short_or_damaged_log_is_refused() {
     fs::write(place.path("a.log"), &whole).unwrap();
     // One header is enough.
     for copy in [0, 32 << 10] {
-        place.damage("a.log", copy + 20);
+        place.corrupt("a.log", copy + 20);
         let store = place.open("a").unwrap();
         assert_filled(&store, 50);
         store.close().unwrap();
     }
-    place.damage("a.log", 20);
-    place.damage("a.log", (32 << 10) + 20);
+    place.corrupt("a.log", 20);
+    place.corrupt("a.log", (32 << 10) + 20);
     let error = place.refuses(&options(), &["a.log", "headers"]);
-    assert!(matches!(error, Error::LogHeaderDamaged { .. }));
+    assert!(matches!(error, Error::LogHeaderCorrupt { .. }));
 }
 
 #[test]

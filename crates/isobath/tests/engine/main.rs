@@ -10,7 +10,7 @@ mod api;
 mod async_runtimes;
 mod backup;
 mod compact;
-mod damage;
+mod corruption;
 mod drops;
 mod faults;
 mod growth;

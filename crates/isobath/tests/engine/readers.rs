@@ -374,7 +374,7 @@ fn a_corrupt_page_beside_a_writer_is_called_corrupt() {
     }
     fs::write(&path, bytes).unwrap();
     let read = read_all(&reader);
-    assert!(matches!(read, Err(Error::Damaged { .. })), "{read:?}");
+    assert!(matches!(read, Err(Error::CorruptPage { .. })), "{read:?}");
     drop(reader);
     drop(store);
 }
@@ -402,7 +402,7 @@ fn a_corrupt_log_beside_a_writer_is_called_corrupt() {
     bytes[found.unwrap()] ^= 1;
     fs::write(&path, bytes).unwrap();
     let read = Store::open(&path, &reading()).map(drop);
-    assert!(matches!(read, Err(Error::LogDamaged { .. })), "{read:?}");
+    assert!(matches!(read, Err(Error::LogCorrupt { .. })), "{read:?}");
 }
 
 /// A volume on which something happens before it is read behind its first segment for the first time.

@@ -302,7 +302,7 @@ fn writers_go_on_beside_a_slow_target() {
         }
     });
     assert!(seen.contains_key("copying new pages"), "{seen:?}");
-    assert_eq!(store.stats().damaged_pages, 0);
+    assert_eq!(store.stats().corrupt_pages, 0);
     let records = RECORDS + 60;
     simulation.close().unwrap();
     let simulation = open(&device, &options, 9);

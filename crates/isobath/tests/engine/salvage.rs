@@ -1,4 +1,4 @@
-//! Salvage: one kind of structure is damaged at a time, and the rest survives; what does not is named.
+//! Salvage: one kind of structure is corrupted at a time, and the rest survives; what does not is named.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -125,7 +125,7 @@ fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-fn damage(device: &Arc<FaultDevice>, at: usize) {
+fn corrupt(device: &Arc<FaultDevice>, at: usize) {
     device.corrupt(at as u64 + 100..at as u64 + 101, |bytes| bytes[0] ^= 0x55);
 }
 
@@ -153,15 +153,15 @@ fn superblocks_and_checkpoints() {
     let sample = sample(true);
     let pristine = bytes_of(&sample.device);
     let one = image(&sample.device);
-    damage(&one, 0);
+    corrupt(&one, 0);
     let both = image(&one);
-    damage(&both, 32768);
+    corrupt(&both, 32768);
     let checkpoints = blocks_of(&pristine, 5);
     assert!(checkpoints.len() > 4);
     let no_checkpoint = image(&sample.device);
     checkpoints
         .iter()
-        .for_each(|&at| damage(&no_checkpoint, at));
+        .for_each(|&at| corrupt(&no_checkpoint, at));
     for (what, device, searched) in [
         ("one superblock", one, false),
         ("both superblocks", both, true),
@@ -176,7 +176,7 @@ fn superblocks_and_checkpoints() {
     // A page of the checkpoint at a time.
     for at in checkpoints {
         let device = image(&sample.device);
-        damage(&device, at);
+        corrupt(&device, at);
         let (_, store) = salvage(&device, false);
         assert_all_there(&store, &sample, &("checkpoint page at", at));
         store.close().unwrap();
@@ -200,7 +200,7 @@ fn a_page_or_chunk_at_a_time() {
         };
         for at in blocks.into_iter().step_by(step.max(1)) {
             let device = image(&sample.device);
-            damage(&device, at);
+            corrupt(&device, at);
             let (report, store) = salvage(&device, false);
             let tree = u32::from_le_bytes(pristine[at + 32..at + 36].try_into().unwrap());
             let catalog = tree == 0 && kind < 3;
@@ -235,7 +235,7 @@ fn a_page_or_chunk_at_a_time() {
             store.close().unwrap();
         }
     }
-    assert!(told > 3, "nothing that was damaged mattered");
+    assert!(told > 3, "nothing that was corrupted mattered");
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn trees_without_names() {
     let device = image(&sample.device);
     for at in blocks_of(&pristine, 1) {
         if u64_at(&pristine, at + 8) == 1 {
-            damage(&device, at);
+            corrupt(&device, at);
         }
     }
     for search in [false, true] {
@@ -279,7 +279,7 @@ fn a_log_that_breaks_off() {
     assert!(used.len() > 20);
     for _ in 0..4 {
         let device = image(&sample.device);
-        damage(&device, used[random.below(used.len() as u64) as usize]);
+        corrupt(&device, used[random.below(used.len() as u64) as usize]);
         let (report, store) = salvage(&device, false);
         for (name, model) in &sample.models {
             let found = contents(&store, name);
@@ -321,7 +321,7 @@ fn a_load_that_was_never_finished_is_left_out() {
     for (device, is_finished) in [(cut.unwrap(), false), (finished, true)] {
         // Nothing leads to the tree's leaves any more.
         for at in blocks_of(&before, 2) {
-            damage(&device, at);
+            corrupt(&device, at);
         }
         let (report, store) = salvage(&device, false);
         let told = |report: &SalvageReport| {
@@ -331,7 +331,7 @@ fn a_load_that_was_never_finished_is_left_out() {
         assert_eq!(told(&report), !is_finished, "{report:?}");
         let found = contents(&store, "one");
         let of_load = found.keys().filter(|k| k.starts_with(&[0xff; 8])).count();
-        // New pages may lie where damaged ones were before.
+        // New pages may lie where corrupt ones were before.
         match is_finished {
             true => assert!(of_load + 300 > 30_000, "{of_load}"),
             false => assert_eq!(of_load, 0),

@@ -158,7 +158,7 @@ impl ReadAhead {
         collect_children(&node, range, forward, &mut self.ids)
             .map_err(|why| hold.malformed(why))?;
         hold.validate()?;
-        // A damaged page could lead nowhere.
+        // A corrupt page could lead nowhere.
         let advanced = if forward {
             next[..] > *edge
         } else {

@@ -535,17 +535,17 @@ impl Cursor {
     /// Starts on the validated copy in `leaf`; `lower` is its lower bound, which
     /// only a reverse cursor needs.
     fn enter(&mut self, id: PageId, lower: Vec<u8>) -> Result<(), AttemptError> {
-        let damaged = |why: MalformedNode| AttemptError::Corrupt(id, why.0);
+        let corrupt = |why: MalformedNode| AttemptError::Corrupt(id, why.0);
         let private = &mut *self.leaf;
-        let node = Node::open(&private.image, self.tree.id).map_err(damaged)?;
+        let node = Node::open(&private.image, self.tree.id).map_err(corrupt)?;
         if !node.is_leaf() {
-            return Err(damaged(MalformedNode(
+            return Err(corrupt(MalformedNode(
                 "its level is not one below its parent's",
             )));
         }
         let mut upper = Vec::new();
-        let has_upper = node.upper(&mut upper).map_err(damaged)?;
-        let prefix = node.shared_prefix().map_err(damaged)?;
+        let has_upper = node.upper(&mut upper).map_err(corrupt)?;
+        let prefix = node.shared_prefix().map_err(corrupt)?;
         let mut rest = 0..node.count();
         let (mut has_more, advanced);
         if self.direction == Direction::Forward {
@@ -556,7 +556,7 @@ impl Cursor {
             has_more = !lower.is_empty() && is_below_none(&self.lower, &lower);
         }
         if !advanced {
-            return Err(damaged(MalformedNode(
+            return Err(corrupt(MalformedNode(
                 "its bounds are not beyond its neighbour's",
             )));
         }
@@ -566,20 +566,20 @@ impl Cursor {
         if let Bound::Included(key) | Bound::Excluded(key) = &self.lower
             && (is_first || !forward)
         {
-            let (position, found) = rank(&node, prefix, key).map_err(damaged)?;
+            let (position, found) = rank(&node, prefix, key).map_err(corrupt)?;
             let skip = found && matches!(self.lower, Bound::Excluded(_));
             rest.start = position + usize::from(skip);
         }
         if let Bound::Included(key) | Bound::Excluded(key) = &self.upper
             && (is_first || forward)
         {
-            let (position, found) = rank(&node, prefix, key).map_err(damaged)?;
+            let (position, found) = rank(&node, prefix, key).map_err(corrupt)?;
             let keep = found && matches!(self.upper, Bound::Included(_));
             rest.end = position + usize::from(keep);
         }
         // A merge since may have brought keys back that the cursor has passed.
         if !is_first {
-            let (position, _) = rank(&node, prefix, &self.boundary).map_err(damaged)?;
+            let (position, _) = rank(&node, prefix, &self.boundary).map_err(corrupt)?;
             if forward {
                 rest.start = rest.start.max(position);
             } else {
@@ -592,7 +592,7 @@ impl Cursor {
         }
         self.geometry = node.geometry();
         if !private.key.set_prefix(prefix) {
-            return Err(damaged(MalformedNode(
+            return Err(corrupt(MalformedNode(
                 "its prefix is longer than a key can be",
             )));
         }

@@ -193,17 +193,17 @@ impl Built {
     ) -> Result<Changed, AttemptError> {
         let image = Image::copy_of(hold.page.words());
         hold.validate()?;
-        let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
-        let node = Node::open(&*image, tree.id).map_err(damaged)?;
+        let corrupt = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
+        let node = Node::open(&*image, tree.id).map_err(corrupt)?;
         let (level, key_len) = (node.level(), self.lower.len());
-        let shorter = without_last_children(node, tree.id, node.count() - kept).map_err(damaged)?;
-        let node = Node::open(&*shorter, tree.id).map_err(damaged)?;
+        let shorter = without_last_children(node, tree.id, node.count() - kept).map_err(corrupt)?;
+        let node = Node::open(&*shorter, tree.id).map_err(corrupt)?;
         if node.free() < inner_cost(key_len) {
             return Ok(Err(Outcome::MakeRoom(Goal::Separator { level, key_len })));
         }
         with_child(node, tree.id, kept, &self.lower, child)
             .map(Ok)
-            .map_err(damaged)
+            .map_err(corrupt)
     }
 
     /// A node with its first `kept` separators, which ends at the subtree's lower bound.
@@ -216,11 +216,11 @@ impl Built {
     ) -> Result<Changed, AttemptError> {
         let image = Image::copy_of(hold.page.words());
         hold.validate()?;
-        let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
-        let node = Node::open(&*image, tree.id).map_err(damaged)?;
+        let corrupt = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
+        let node = Node::open(&*image, tree.id).map_err(corrupt)?;
         if node.is_leaf() && node.count() > 0 {
             let mut last = Vec::new();
-            node.key(node.count() - 1, &mut last).map_err(damaged)?;
+            node.key(node.count() - 1, &mut last).map_err(corrupt)?;
             if last >= self.lower {
                 return Ok(Err(Outcome::Overlaps));
             }
@@ -232,7 +232,7 @@ impl Built {
                 key_len: self.lower.len(),
             },
         };
-        let cut = cut_above(node, tree.id, lower, kept, &self.lower).map_err(damaged)?;
+        let cut = cut_above(node, tree.id, lower, kept, &self.lower).map_err(corrupt)?;
         Ok(cut.ok_or(Outcome::MakeRoom(goal)))
     }
 }

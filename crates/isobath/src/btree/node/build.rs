@@ -268,7 +268,7 @@ impl Builder {
     }
 
     /// Whether a key is above the last one and below the upper fence. Pages
-    /// that are taken apart may be damaged; damage must not spread.
+    /// that are taken apart may be corrupt; the corruption must not spread.
     #[inline(always)]
     fn is_in_order(&self, suffix: &[u8], head: u32) -> bool {
         let above = match self.last {
@@ -322,7 +322,7 @@ impl Builder {
     /// # Errors
     ///
     /// Where it does not fit, which for a node that is taken apart means that
-    /// its page was damaged.
+    /// its page is corrupt.
     pub(in crate::btree) fn push_record(
         &mut self,
         key: &[u8],

@@ -154,16 +154,16 @@ fn try_split<C: WriteContext>(
     descent.lower_bound(&mut lower)?;
     let image = Image::copy_of(hold.page.words());
     hold.validate()?;
-    let damaged = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
-    let node = Node::open(&*image, tree.id).map_err(damaged)?;
-    let cut = Cut::choose(node, goal, key).map_err(damaged)?;
-    let (left, right) = cut.build(node, tree, &lower).map_err(damaged)?;
+    let corrupt = |why: MalformedNode| AttemptError::Corrupt(hold.id, why.0);
+    let node = Node::open(&*image, tree.id).map_err(corrupt)?;
+    let cut = Cut::choose(node, goal, key).map_err(corrupt)?;
+    let (left, right) = cut.build(node, tree, &lower).map_err(corrupt)?;
     let level = node.level() + 1;
     match descent.parent {
-        None if level >= MAX_LEVELS => Err(damaged(MalformedNode("the tree has too many levels"))),
+        None if level >= MAX_LEVELS => Err(corrupt(MalformedNode("the tree has too many levels"))),
         None => {
             let root = hold.page.exclusive()?;
-            grow_root(ctx, tree, root, &cut, (left, right), level, reservation).map_err(damaged)?;
+            grow_root(ctx, tree, root, &cut, (left, right), level, reservation).map_err(corrupt)?;
             Ok(Outcome::Done)
         }
         Some((parent, position)) => {

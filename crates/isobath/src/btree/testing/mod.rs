@@ -1,7 +1,7 @@
 //! A pool, a log and a page store in memory, to run the tree on in tests.
 
 mod bench;
-mod damage;
+mod corruption;
 mod loads;
 mod model;
 mod scans;
@@ -138,7 +138,7 @@ impl TestContext {
     }
 
     /// Changes bytes of a page behind the tree's back.
-    pub(super) fn damage(&self, id: PageId, change: impl FnOnce(&mut Image)) {
+    pub(super) fn corrupt(&self, id: PageId, change: impl FnOnce(&mut Image)) {
         self.load(id);
         let page = self.pool.read(id).unwrap().exclusive().unwrap();
         let mut image = Image::copy_of(page.words());

@@ -98,7 +98,7 @@ fn named_breaches_are_reported() {
         let (ctx, tree, pages) = filled();
         let of_level: Vec<_> = pages.0.iter().filter(|page| page.1 == level).collect();
         let victim = of_level[of_level.len() / 2].0;
-        ctx.damage(victim, change);
+        ctx.corrupt(victim, change);
         match tree.verify(&ctx, &mut ()) {
             Err(Error::Structure { .. }) => {}
             other => panic!("{name}: {other:?}"),
@@ -119,7 +119,7 @@ fn a_cycle_of_pages_ends() {
     let (ctx, tree, pages) = filled();
     let inner = pages.0.iter().filter(|page| page.1 == 1).nth(1).unwrap().0;
     for target in [tree.root, inner] {
-        ctx.damage(inner, |image| set_children(image, target.get()));
+        ctx.corrupt(inner, |image| set_children(image, target.get()));
         assert!(tree.verify(&ctx, &mut ()).is_err());
         assert!(exercise(&ctx, tree) > 0);
     }
@@ -145,7 +145,7 @@ fn random_bytes_in_node_headers_and_slots_never_hang_or_panic() {
                 pages.0.len() - inner
             };
             let victim = candidates.nth(random as usize % some).unwrap().0;
-            ctx.damage(victim, |image| {
+            ctx.corrupt(victim, |image| {
                 let span = if round % 2 == 0 { 64 } else { PAGE_SIZE };
                 for _ in 0..6 {
                     let random = next_random(&mut state);

@@ -1,4 +1,4 @@
-//! Damaged, truncated, foreign and newer volumes: every byte may be wrong, and
+//! Corrupt, truncated, foreign and newer volumes: every byte may be wrong, and
 //! each wrong one is an error that says what is wrong, never a panic and never
 //! a wrong answer.
 
@@ -97,7 +97,7 @@ fn a_flipped_bit_in_any_block_is_reported_and_nothing_else_suffers() {
                 .any(|&byte| byte != 0)
         })
         .collect();
-    let every = parameter("ISOBATH_DAMAGE_EVERY", 3) as usize;
+    let every = parameter("ISOBATH_CORRUPTION_EVERY", 3) as usize;
     let mut random = Random::new(9);
     let (mut refused, mut partly, mut harmless) = (0, 0, 0);
     let is_checkpoint = |block: usize| pristine[block * 4096 + 4] == 5;
@@ -105,21 +105,21 @@ fn a_flipped_bit_in_any_block_is_reported_and_nothing_else_suffers() {
         .iter()
         .filter(|&&b| b % every == 0 || is_checkpoint(b))
     {
-        let damaged = image(&device);
+        let corrupt = image(&device);
         let at = block * 4096 + random.below(4096) as usize;
         let bit = 1 << random.below(8);
-        damaged.corrupt(at as u64..at as u64 + 1, |bytes| bytes[0] ^= bit);
+        corrupt.corrupt(at as u64..at as u64 + 1, |bytes| bytes[0] ^= bit);
         let read_only = options().read_only(true);
-        let volume = Volume::from_device(damaged.clone());
+        let volume = Volume::from_device(corrupt.clone());
         let store = match Store::open_on_volume(volume, &read_only) {
             Ok(store) => store,
             Err(error) => {
                 let known = matches!(
                     error,
-                    Error::Damaged { .. } | Error::SuperblockDamaged { .. }
+                    Error::CorruptPage { .. } | Error::SuperblockCorrupt { .. }
                 );
                 assert!(known, "byte {at}: {error}");
-                if let Error::Damaged { offset, .. } = error {
+                if let Error::CorruptPage { offset, .. } = error {
                     assert_eq!(offset / 4096, block as u64, "byte {at}: {error}");
                 }
                 refused += 1;
@@ -130,7 +130,7 @@ fn a_flipped_bit_in_any_block_is_reported_and_nothing_else_suffers() {
         let report = store.check(&mut |_, _| {}).unwrap();
         assert_eq!(report.problems.is_empty(), whole, "byte {at}: {report:?}");
         store.close().unwrap();
-        let mut after = bytes_of(&damaged);
+        let mut after = bytes_of(&corrupt);
         after[at] ^= bit;
         assert!(after == pristine, "reading only has changed the volume");
         if whole {
@@ -145,18 +145,18 @@ fn a_flipped_bit_in_any_block_is_reported_and_nothing_else_suffers() {
 }
 
 #[test]
-fn damage_beside_writers_spares_what_is_whole() {
+fn corruption_beside_writers_spares_what_is_intact() {
     let (device, model) = build();
     let pristine = bytes_of(&device);
     let mut random = Random::new(10);
-    for round in 0..parameter("ISOBATH_DAMAGE_ROUNDS", 12) {
-        let damaged = image(&device);
+    for round in 0..parameter("ISOBATH_CORRUPTION_ROUNDS", 12) {
+        let corrupt = image(&device);
         // Segment 0 has the superblocks.
         for _ in 0..6 {
             let at = 65536 + random.below(pristine.len() as u64 - 65536);
-            damaged.corrupt(at..at + 1, |bytes| bytes[0] ^= 4);
+            corrupt.corrupt(at..at + 1, |bytes| bytes[0] ^= 4);
         }
-        let volume = Volume::from_device(damaged.clone());
+        let volume = Volume::from_device(corrupt.clone());
         let Ok(store) = Store::open_on_volume(volume, &options()) else {
             continue;
         };
@@ -180,24 +180,24 @@ fn damage_beside_writers_spares_what_is_whole() {
 fn either_superblock_is_enough_and_none_is_an_error() {
     let (device, model) = build();
     for first in [0, 32768] {
-        let damaged = image(&device);
-        damaged.corrupt(first..first + 4096, |bytes| bytes.fill(0x5a));
-        let volume = Volume::from_device(damaged.clone());
+        let corrupt = image(&device);
+        corrupt.corrupt(first..first + 4096, |bytes| bytes.fill(0x5a));
+        let volume = Volume::from_device(corrupt.clone());
         let store = Store::open_on_volume(volume, &options()).unwrap();
         assert!(read_all(&store, &model));
         store.close().unwrap();
-        let store = Store::open_on_volume(Volume::from_device(damaged), &options()).unwrap();
+        let store = Store::open_on_volume(Volume::from_device(corrupt), &options()).unwrap();
         assert!(read_all(&store, &model));
         assert_sound(&store, Some(model.len() as u64));
         store.close().unwrap();
     }
-    let damaged = image(&device);
+    let corrupt = image(&device);
     for first in [0, 32768] {
-        damaged.corrupt(first + 100..first + 101, |bytes| bytes[0] ^= 1);
+        corrupt.corrupt(first + 100..first + 101, |bytes| bytes[0] ^= 1);
     }
-    let error = Store::open_on_volume(Volume::from_device(damaged), &options()).err();
+    let error = Store::open_on_volume(Volume::from_device(corrupt), &options()).err();
     assert!(
-        matches!(error, Some(Error::SuperblockDamaged { .. })),
+        matches!(error, Some(Error::SuperblockCorrupt { .. })),
         "{error:?}"
     );
 }
