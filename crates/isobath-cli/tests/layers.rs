@@ -365,8 +365,7 @@ mod the_check_itself {
 
     fn found(file: &str, source: &str) -> Vec<String> {
         let module = file.split('/').next().unwrap().trim_end_matches(".rs");
-        let lib =
-            "pub use tree::Tree;\npub use error::Error;\npub use page::{PAGE_SIZE, PageFault};";
+        let lib = "pub use tree::Tree;\npub use error::Error;\npub use page::{PAGE_SIZE, PageCorruption};";
         violations(file, module, source, &reexports(lib))
     }
 

@@ -49,9 +49,9 @@ pub enum WorkloadError {
         /// What the parser said.
         message: String,
     },
-    /// A value that makes no sense.
+    /// An impossible value.
     #[error("line {line}, field {field}: {value} {problem}")]
-    Nonsense {
+    Invalid {
         /// Line, from 1.
         line: usize,
         /// The field, with its table.
@@ -192,7 +192,7 @@ impl Workload {
             let line = check.line_of_table("[operations]");
             let problem =
                 "is the sum of the shares of point_reads, scans, updates and inserts; it must be 1";
-            return Err(WorkloadError::Nonsense {
+            return Err(WorkloadError::Invalid {
                 line,
                 field: "operations",
                 value: sum,
@@ -204,7 +204,7 @@ impl Workload {
         {
             let problem = "is less than the records themselves need (record_count × (key_bytes + value_bytes))";
             let line = check.line_at(field.span().start);
-            return Err(WorkloadError::Nonsense {
+            return Err(WorkloadError::Invalid {
                 line,
                 field: "drive.capacity_bytes",
                 value: capacity,
@@ -315,7 +315,7 @@ impl Check<'_> {
         if number.is_finite() && ok(number) {
             return Ok(number);
         }
-        Err(WorkloadError::Nonsense {
+        Err(WorkloadError::Invalid {
             line: self.line_at(value.span().start),
             field,
             value: number,

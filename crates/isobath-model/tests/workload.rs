@@ -44,7 +44,7 @@ fn nonsense_names_field_and_line() {
         let mut lines: Vec<String> = example.lines().map(String::from).collect();
         lines[line - 1] = format!("{key} = {value}");
         match Workload::from_toml(&lines.join("\n")).unwrap_err() {
-            WorkloadError::Nonsense {
+            WorkloadError::Invalid {
                 line: found,
                 field: named,
                 ..

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use isobath_io::{ByteSize, VolumeError, reason, two_sizes};
 
-use crate::page::PageFault;
+use crate::page::PageCorruption;
 
 /// Why an operation on a store failed.
 ///
@@ -161,7 +161,7 @@ pub enum Error {
     },
     /// A page on the volume is not what it should be.
     #[error(
-        "page {page} at byte {offset} of the volume is corrupt: {fault}; run `isobath check` and restore from a backup"
+        "page {page} at byte {offset} of the volume is corrupt: {corruption}; run `isobath check` and restore from a backup"
     )]
     CorruptPage {
         /// The page's id.
@@ -169,7 +169,7 @@ pub enum Error {
         /// Its byte offset in the volume.
         offset: u64,
         /// What is wrong with it.
-        fault: PageFault,
+        corruption: PageCorruption,
     },
     /// The input of a bulk load is not in order.
     #[error("record {record} of the bulk load is out of order: {reason}")]
@@ -398,14 +398,14 @@ pub enum Error {
     #[error("another backup of this store is under way; one at a time")]
     BackupRunning,
     /// A backup file is not what it should be.
-    #[error("{} at byte {offset}: {fault}", path.display())]
+    #[error("{} at byte {offset}: {error}", path.display())]
     BadBackup {
         /// The file.
         path: PathBuf,
         /// Where in it.
         offset: u64,
         /// What is wrong there.
-        fault: BackupFault,
+        error: BackupFileError,
     },
     /// Backup files that do not belong together, or to this store.
     #[error("{}: {reason}", path.display())]
@@ -471,7 +471,7 @@ impl Error {
 /// What is wrong with a backup file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum BackupFault {
+pub enum BackupFileError {
     /// It is something else.
     #[error("this is no backup file of an Isobath store")]
     Foreign,
@@ -493,7 +493,7 @@ pub enum BackupFault {
     Checksum,
     /// What is sound in itself is not what belongs there.
     #[error("{0}: the file is corrupt; use another backup")]
-    Nonsense(&'static str),
+    Malformed(&'static str),
 }
 
 /// A key for a message: as text where it is some, shortened.

@@ -18,7 +18,7 @@ use crate::canary::{self, Canary};
 use crate::engine::{Config, Counters, Detours, Local, Stretch};
 use crate::log::record::Token;
 use crate::page::{
-    self, HEADER_SIZE, Lsn, PAGE_SIZE, PageFault, PageId, PageKind, get_u32, get_u64, offset,
+    self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
     put_u32, put_u64,
 };
 use crate::pagestore::Address;
@@ -308,16 +308,16 @@ fn verify_chunk(
             if is_chunk && length <= image.len() - HEADER_SIZE {
                 Ok(())
             } else {
-                Err(PageFault::WrongKind {
+                Err(PageCorruption::WrongKind {
                     found: image[offset::KIND],
                 })
             }
         })
-        .map_err(|fault| {
+        .map_err(|corruption| {
             let error = Error::CorruptPage {
                 page: id.0,
                 offset: engine.offset_of(address),
-                fault,
+                corruption,
             };
             engine.judge_read(id, address, error)
         })?;

@@ -211,14 +211,14 @@ pub use bounds::KeyRange;
 #[cfg(any(test, feature = "simulation"))]
 pub use canary::Canary;
 pub use check::CheckReport;
-pub use error::{BackupFault, Error};
+pub use error::{BackupFileError, Error};
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
 pub use load::Loader;
 pub use log::{Durability, MAX_TRANSACTION_BYTES};
 pub use options::Options;
 pub use output::OutputFile;
-pub use page::{PAGE_SIZE, PageFault};
+pub use page::{PAGE_SIZE, PageCorruption};
 pub use pagestore::PageTrace;
 pub use paths::StorePaths;
 pub use range::Range;

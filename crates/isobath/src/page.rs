@@ -150,7 +150,7 @@ pub(crate) fn seal(image: &mut [u8], id: PageId, lsn: Lsn, segment_seq: u64) {
 
 /// Why a page image read from disk is not the page that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PageFault {
+pub enum PageCorruption {
     /// The bytes do not match their checksum: bit rot or a torn write.
     #[error("its checksum is {stored:#010x} but its bytes give {computed:#010x}")]
     Checksum {
@@ -191,22 +191,22 @@ pub enum PageFault {
 
 /// Checks that `image` is the page `id` as it was written into the segment
 /// whose present sequence number is `segment_seq`.
-pub(crate) fn verify(image: &[u8], id: PageId, segment_seq: u64) -> Result<(), PageFault> {
+pub(crate) fn verify(image: &[u8], id: PageId, segment_seq: u64) -> Result<(), PageCorruption> {
     if canary::sings(Canary::SkipPageChecks) {
         return Ok(());
     }
     let stored = get_u32(image, offset::CHECKSUM);
     let computed = crc32c::crc32c(&image[4..]);
     if stored != computed {
-        return Err(PageFault::Checksum { stored, computed });
+        return Err(PageCorruption::Checksum { stored, computed });
     }
     let found = get_u64(image, offset::PAGE_ID);
     if found != id.0 {
-        return Err(PageFault::WrongPage { found });
+        return Err(PageCorruption::WrongPage { found });
     }
     let found = get_u64(image, offset::SEGMENT_SEQ);
     if found != segment_seq {
-        return Err(PageFault::Stale {
+        return Err(PageCorruption::Stale {
             found,
             expected: segment_seq,
         });

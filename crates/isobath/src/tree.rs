@@ -88,7 +88,7 @@ impl Tree {
     /// The value of `key`, if it has one.
     ///
     /// While everything needed is in memory this runs on the calling thread;
-    /// a page fault is handed to a worker.
+    /// a page miss is handed to a worker.
     ///
     /// # Errors
     ///

@@ -406,8 +406,8 @@ fn every_error_and_its_message_has_an_entry() {
     let mut missing = Vec::new();
     for (file, name) in [
         ("crates/isobath/src/error.rs", "Error"),
-        ("crates/isobath/src/error.rs", "BackupFault"),
-        ("crates/isobath/src/page.rs", "PageFault"),
+        ("crates/isobath/src/error.rs", "BackupFileError"),
+        ("crates/isobath/src/page.rs", "PageCorruption"),
         ("crates/isobath-io/src/error.rs", "VolumeError"),
         ("crates/isobath-lab/src/error.rs", "LabError"),
     ] {

@@ -60,7 +60,7 @@ pub(crate) struct Label {
 
 /// Why no label could be read from a member's first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LabelFault {
+pub(crate) enum LabelError {
     /// No magic in either copy.
     Foreign,
     /// A magic, but no copy is intact.
@@ -91,38 +91,38 @@ impl Label {
     }
 
     /// The label that counts in a member's first bytes (which may be fewer than [`LABEL_AREA`]).
-    pub(crate) fn read(area: &[u8]) -> Result<Label, LabelFault> {
+    pub(crate) fn read(area: &[u8]) -> Result<Label, LabelError> {
         let first = Label::decode(area.get(..512).unwrap_or(&[]));
         let second = Label::decode(area.get(LABEL_BLOCK..LABEL_BLOCK + 512).unwrap_or(&[]));
         match (first, second) {
             (Ok(a), Ok(b)) if a.generation >= b.generation => Ok(a),
             (_, Ok(b)) => Ok(b),
             (Ok(a), Err(_)) => Ok(a),
-            (Err(LabelFault::Newer(v)), Err(_)) | (Err(_), Err(LabelFault::Newer(v))) => {
-                Err(LabelFault::Newer(v))
+            (Err(LabelError::Newer(v)), Err(_)) | (Err(_), Err(LabelError::Newer(v))) => {
+                Err(LabelError::Newer(v))
             }
-            (Err(LabelFault::Foreign), Err(LabelFault::Foreign)) => Err(LabelFault::Foreign),
-            (Err(_), Err(_)) => Err(LabelFault::Corrupt),
+            (Err(LabelError::Foreign), Err(LabelError::Foreign)) => Err(LabelError::Foreign),
+            (Err(_), Err(_)) => Err(LabelError::Corrupt),
         }
     }
 
-    fn decode(block: &[u8]) -> Result<Label, LabelFault> {
+    fn decode(block: &[u8]) -> Result<Label, LabelError> {
         let Some(block) = block.first_chunk::<512>() else {
-            return Err(LabelFault::Foreign);
+            return Err(LabelError::Foreign);
         };
         if &block[..8] != MAGIC {
-            return Err(LabelFault::Foreign);
+            return Err(LabelError::Foreign);
         }
         // The version comes before the checksum: a newer format may lay out everything else differently.
         let version = u32_at(block, 8);
         if version > VERSION {
-            return Err(LabelFault::Newer(version));
+            return Err(LabelError::Newer(version));
         }
         if crc32c::crc32c(&block[..SUM_AT]) != u32_at(block, SUM_AT) {
-            return Err(LabelFault::Corrupt);
+            return Err(LabelError::Corrupt);
         }
         if u32_at(block, 12) != 0 {
-            return Err(LabelFault::Newer(VERSION + 1));
+            return Err(LabelError::Newer(VERSION + 1));
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&block[16..32]);
@@ -138,7 +138,7 @@ impl Label {
         if version == VERSION && label.is_sane() {
             Ok(label)
         } else {
-            Err(LabelFault::Corrupt)
+            Err(LabelError::Corrupt)
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
         torn[LABEL_BLOCK + 60] ^= 1;
         assert_eq!(Label::read(&torn), Ok(sample(4)));
         torn[60] ^= 1;
-        assert_eq!(Label::read(&torn), Err(LabelFault::Corrupt));
+        assert_eq!(Label::read(&torn), Err(LabelError::Corrupt));
     }
 
     #[test]
@@ -214,19 +214,19 @@ mod tests {
 
     #[test]
     fn foreign_short_and_newer() {
-        assert_eq!(Label::read(&[]), Err(LabelFault::Foreign));
-        assert_eq!(Label::read(&[1; LABEL_AREA]), Err(LabelFault::Foreign));
+        assert_eq!(Label::read(&[]), Err(LabelError::Foreign));
+        assert_eq!(Label::read(&[1; LABEL_AREA]), Err(LabelError::Foreign));
         let good = area(&[sample(4)]);
-        assert_eq!(Label::read(&good[..511]), Err(LabelFault::Foreign));
+        assert_eq!(Label::read(&good[..511]), Err(LabelError::Foreign));
         assert_eq!(Label::read(&good[..512]), Ok(sample(4)));
         let mut newer = good.clone();
         newer[8] = 7;
-        assert_eq!(Label::read(&newer), Err(LabelFault::Newer(7)));
+        assert_eq!(Label::read(&newer), Err(LabelError::Newer(7)));
         let mut flagged = good;
         flagged[12] = 1;
         let sum = crc32c::crc32c(&flagged[..SUM_AT]);
         flagged[SUM_AT..SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Label::read(&flagged), Err(LabelFault::Newer(2)));
+        assert_eq!(Label::read(&flagged), Err(LabelError::Newer(2)));
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         for change in changes {
             let mut label = sample(4);
             change(&mut label);
-            assert_eq!(Label::read(&area(&[label])), Err(LabelFault::Corrupt));
+            assert_eq!(Label::read(&area(&[label])), Err(LabelError::Corrupt));
         }
     }
 }

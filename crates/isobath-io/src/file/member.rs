@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::aligned::AlignedBuf;
 use crate::error::{IoError, IoErrorKind, VolumeError};
 use crate::file::flushes::Flushes;
-use crate::file::label::{LABEL_AREA, LABEL_BLOCK, Label, LabelFault, VERSION};
+use crate::file::label::{LABEL_AREA, LABEL_BLOCK, Label, LabelError, VERSION};
 use crate::file::sys;
 use crate::io::Op;
 use crate::options::{Access, DirectMode, VolumeOptions};
@@ -88,7 +88,7 @@ pub(crate) fn is_member(file: &File) -> io::Result<bool> {
     }
     Ok(!matches!(
         Label::read(&area[..filled]),
-        Err(LabelFault::Foreign)
+        Err(LabelError::Foreign)
     ))
 }
 
@@ -312,11 +312,11 @@ impl Member {
         let n = self.read_start(&mut area)?;
         let what = match Label::read(&area[..n]) {
             _ if overwrite && n == area.len() => return Ok(Before::Bytes(area)),
-            Err(LabelFault::Foreign) if area[..n].iter().all(|b| *b == 0) => {
+            Err(LabelError::Foreign) if area[..n].iter().all(|b| *b == 0) => {
                 return Ok(Before::Zeros(n));
             }
             _ if overwrite => return Ok(Before::Zeros(0)),
-            Err(LabelFault::Foreign) => "not zero at its start",
+            Err(LabelError::Foreign) => "not zero at its start",
             _ => "an Isobath volume",
         };
         Err(VolumeError::DeviceInUse {
@@ -418,9 +418,9 @@ impl Member {
         Label::read(&area[..n]).map_err(|fault| {
             let path = self.path.clone();
             match fault {
-                LabelFault::Foreign => VolumeError::Foreign { path },
-                LabelFault::Corrupt => VolumeError::LabelCorrupt { path },
-                LabelFault::Newer(found) => VolumeError::NewerFormat {
+                LabelError::Foreign => VolumeError::Foreign { path },
+                LabelError::Corrupt => VolumeError::LabelCorrupt { path },
+                LabelError::Newer(found) => VolumeError::NewerFormat {
                     path,
                     found,
                     supported: VERSION,

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::engine::MapEntry;
-use crate::error::{BackupFault, Error};
+use crate::error::{BackupFileError, Error};
 use crate::output::{OutputFile, failed, unfinished, with_suffix};
 use crate::page::{PAGE_SIZE, get_u32, get_u64, put_u32, put_u64};
 
@@ -110,19 +110,19 @@ impl Header {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Result<Header, BackupFault> {
+    fn decode(bytes: &[u8]) -> Result<Header, BackupFileError> {
         if bytes.len() < 4 {
-            return Err(BackupFault::Nonsense("the header is too short"));
+            return Err(BackupFileError::Malformed("the header is too short"));
         }
         let found = get_u32(bytes, 0);
         if found > BACKUP_FORMAT {
-            return Err(BackupFault::Newer {
+            return Err(BackupFileError::Newer {
                 found,
                 known: BACKUP_FORMAT,
             });
         }
         if bytes.len() != HEADER_PAYLOAD || get_u32(bytes, 4) != PAGE_SIZE as u32 {
-            return Err(BackupFault::Nonsense("the header has a wrong length"));
+            return Err(BackupFileError::Malformed("the header has a wrong length"));
         }
         let id = |at: usize| {
             let mut id = [0; 16];
@@ -204,11 +204,11 @@ impl End {
 }
 
 /// What is wrong with the file `path` at `offset`.
-fn bad(path: &Path, offset: u64, fault: BackupFault) -> Error {
+fn bad(path: &Path, offset: u64, error: BackupFileError) -> Error {
     Error::BadBackup {
         path: path.to_path_buf(),
         offset,
-        fault,
+        error,
     }
 }
 
@@ -330,25 +330,25 @@ impl BackupFile {
     pub(crate) fn open(path: &Path) -> Result<BackupFile, Error> {
         let file = File::open(path).map_err(failed("open", path))?;
         let length = file.metadata().map_err(failed("read", path))?.len();
-        let bad = |offset, fault| bad(path, offset, fault);
+        let bad = |offset, error| bad(path, offset, error);
         let mut magic = [0; 4];
         let start = (length as usize).min(4);
         file.read_exact_at(&mut magic[..start], 0)
             .map_err(failed("read", path))?;
         if start < 4 || &magic != MAGIC {
-            return Err(bad(0, BackupFault::Foreign));
+            return Err(bad(0, BackupFileError::Foreign));
         }
         let mut blocks = Blocks::over(&file, path, 0, 0, length, 0);
         if blocks.next()? != Some(Kind::Header) {
-            return Err(bad(0, BackupFault::Foreign));
+            return Err(bad(0, BackupFileError::Foreign));
         }
-        let header = Header::decode(blocks.payload()).map_err(|fault| bad(0, fault))?;
+        let header = Header::decode(blocks.payload()).map_err(|error| bad(0, error))?;
         let first = blocks.offset;
         let seed = seed_of(&header.id);
         let last = (HEADER_BYTES + END_PAYLOAD) as u64;
         let end_at = length.checked_sub(last).filter(|at| *at >= first);
         let Some(end_at) = end_at else {
-            return Err(bad(length, BackupFault::Truncated));
+            return Err(bad(length, BackupFileError::Truncated));
         };
         // Its number is its own word.
         let mut tail = [0; HEADER_BYTES + END_PAYLOAD];
@@ -359,7 +359,7 @@ impl BackupFile {
             && head[4] == Kind::End as u8
             && get_u32(head, 20) == checksum(seed, head, payload);
         let end = End::decode(payload).filter(|end| whole && end.number == get_u64(head, 8));
-        let end = end.ok_or(bad(end_at, BackupFault::Truncated))?;
+        let end = end.ok_or(bad(end_at, BackupFileError::Truncated))?;
         Ok(BackupFile {
             file,
             path: path.to_path_buf(),
@@ -382,8 +382,8 @@ impl BackupFile {
     }
 
     /// An error at `offset`.
-    pub(crate) fn bad(&self, offset: u64, fault: BackupFault) -> Error {
-        bad(&self.path, offset, fault)
+    pub(crate) fn bad(&self, offset: u64, error: BackupFileError) -> Error {
+        bad(&self.path, offset, error)
     }
 
     /// Reads all blocks behind the header.
@@ -475,16 +475,16 @@ impl<'f> Blocks<'f> {
         }
         let left = self.length.saturating_sub(self.offset);
         if left < HEADER_BYTES as u64 {
-            return Err(self.bad(BackupFault::Truncated));
+            return Err(self.bad(BackupFileError::Truncated));
         }
         let mut header = [0; HEADER_BYTES];
         self.fill(&mut header)?;
         let length = get_u32(&header, 16) as usize;
         if &header[..4] != MAGIC || length > MOST_PAYLOAD {
-            return Err(self.bad(BackupFault::Checksum));
+            return Err(self.bad(BackupFileError::Checksum));
         }
         if (length as u64) > left - HEADER_BYTES as u64 {
-            return Err(self.bad(BackupFault::Truncated));
+            return Err(self.bad(BackupFileError::Truncated));
         }
         let mut payload = std::mem::take(&mut self.payload);
         payload.resize(length, 0);
@@ -492,16 +492,18 @@ impl<'f> Blocks<'f> {
         self.payload = payload;
         filled?;
         if get_u32(&header, 20) != checksum(self.seed, &header, &self.payload) {
-            return Err(self.bad(BackupFault::Checksum));
+            return Err(self.bad(BackupFileError::Checksum));
         }
         if get_u64(&header, 8) != self.number {
-            return Err(self.bad(BackupFault::Nonsense("a block is in another one's place")));
+            return Err(self.bad(BackupFileError::Malformed(
+                "a block is in another one's place",
+            )));
         }
         self.number += 1;
         self.offset += (HEADER_BYTES + length) as u64;
         let kind = Kind::from_byte(header[4]);
         kind.map(Some)
-            .ok_or_else(|| self.bad(BackupFault::Nonsense("a block is of an unknown kind")))
+            .ok_or_else(|| self.bad(BackupFileError::Malformed("a block is of an unknown kind")))
     }
 
     fn fill(&mut self, into: &mut [u8]) -> Result<(), Error> {
@@ -521,8 +523,8 @@ impl<'f> Blocks<'f> {
     }
 
     /// An error in the block last read.
-    pub(crate) fn bad(&self, fault: BackupFault) -> Error {
-        bad(self.path, self.began, fault)
+    pub(crate) fn bad(&self, error: BackupFileError) -> Error {
+        bad(self.path, self.began, error)
     }
 }
 

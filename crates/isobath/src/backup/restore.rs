@@ -12,7 +12,7 @@ use super::{RestoreReport, Watch};
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::engine::log_area;
-use crate::error::{BackupFault, Error};
+use crate::error::{BackupFileError, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
@@ -67,7 +67,7 @@ fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
     let mut chain: Vec<BackupFile> = Vec::with_capacity(paths.len());
     for path in paths {
         let file = BackupFile::open(path)?;
-        let fault = match chain.last() {
+        let error = match chain.last() {
             None if !file.header.is_full() => Some(
                 "it is an incremental backup; the full backup that it adds to has to come first",
             ),
@@ -83,7 +83,7 @@ fn open_chain(paths: &[&Path]) -> Result<Vec<BackupFile>, Error> {
             }
             Some(_) => None,
         };
-        if let Some(reason) = fault {
+        if let Some(reason) = error {
             return Err(Error::BackupChain {
                 path: file.path().to_path_buf(),
                 reason,
@@ -134,7 +134,9 @@ impl State {
         let mut blocks = file.state_blocks();
         let is_state = blocks.next()? == Some(Kind::State) && blocks.payload().len() == STATE_BYTES;
         if !is_state {
-            return Err(blocks.bad(BackupFault::Nonsense("the state is not where it should be")));
+            return Err(blocks.bad(BackupFileError::Malformed(
+                "the state is not where it should be",
+            )));
         }
         let bytes = blocks.payload();
         let mut state = State {
@@ -151,7 +153,7 @@ impl State {
             && state.log_end.0.is_multiple_of(BLOCK)
             && length <= log_bytes;
         if !sound {
-            return Err(blocks.bad(BackupFault::Nonsense("the log's ends make no sense")));
+            return Err(blocks.bad(BackupFileError::Malformed("the log's ends make no sense")));
         }
         while blocks.next()? == Some(Kind::Promises) {
             let words = blocks.payload().chunks_exact(8);
@@ -168,12 +170,14 @@ fn read_map(file: &BackupFile) -> Result<Vec<u64>, Error> {
     let mut entries = Vec::with_capacity(MAP_ENTRIES);
     while (versions.len() as u64) < file.end.entries {
         if blocks.next()? != Some(Kind::Map) {
-            return Err(blocks.bad(BackupFault::Nonsense("a part of the map is missing")));
+            return Err(blocks.bad(BackupFileError::Malformed("a part of the map is missing")));
         }
         entries.clear();
         decode_entries(blocks.payload(), &mut entries);
         if entries.is_empty() || entries.iter().any(|entry| entry.version >= PLACED) {
-            return Err(blocks.bad(BackupFault::Nonsense("a part of the map makes no sense")));
+            return Err(blocks.bad(BackupFileError::Malformed(
+                "a part of the map makes no sense",
+            )));
         }
         versions.extend(
             entries
@@ -214,7 +218,7 @@ fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<Rest
         let mut ended = false;
         while let Some(kind) = blocks.next()? {
             if ended {
-                return Err(blocks.bad(BackupFault::Nonsense("something follows the end")));
+                return Err(blocks.bad(BackupFileError::Malformed("something follows the end")));
             }
             match kind {
                 Kind::Pages => take_pages(&blocks, &mut image, &mut found)?,
@@ -223,7 +227,7 @@ fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<Rest
                     take_log(&blocks, &image, log.as_mut(), &state)?;
                 }
                 Kind::Header => {
-                    return Err(blocks.bad(BackupFault::Nonsense("there is a second header")));
+                    return Err(blocks.bad(BackupFileError::Malformed("there is a second header")));
                 }
                 Kind::End => ended = true,
                 Kind::State | Kind::Promises | Kind::Log | Kind::Map => {}
@@ -234,7 +238,10 @@ fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<Rest
             }
         }
         if !ended || found != (file.end.pages, file.end.page_bytes) {
-            return Err(file.bad(file.length(), BackupFault::Nonsense("pages are missing")));
+            return Err(file.bad(
+                file.length(),
+                BackupFileError::Malformed("pages are missing"),
+            ));
         }
         done += file.length();
     }
@@ -263,11 +270,11 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     superblock.log_incarnation = state.incarnation;
     // Its sizes are verified as those of a store are.
     Superblock::decode(&superblock.encode())
-        .map_err(|_| file.bad(0, BackupFault::Nonsense("the header makes no sense")))
+        .map_err(|_| file.bad(0, BackupFileError::Malformed("the header makes no sense")))
 }
 
 fn take_pages(blocks: &Blocks<'_>, image: &mut Image, found: &mut (u64, u64)) -> Result<(), Error> {
-    let wrong = |what| blocks.bad(BackupFault::Nonsense(what));
+    let wrong = |what| blocks.bad(BackupFileError::Malformed(what));
     let payload = blocks.payload();
     if payload.len() < 4 {
         return Err(wrong("a block of pages is too short"));
@@ -282,8 +289,8 @@ fn take_pages(blocks: &Blocks<'_>, image: &mut Image, found: &mut (u64, u64)) ->
             return Err(wrong("a block of pages is too short"));
         };
         rest = later;
-        image.take(page).map_err(|fault| match fault {
-            Refused::Nonsense(what) => wrong(what),
+        image.take(page).map_err(|error| match error {
+            Refused::Malformed(what) => wrong(what),
             Refused::Failed(error) => error,
         })?;
         *found = (found.0 + 1, found.1 + length as u64);
@@ -297,7 +304,7 @@ fn take_log(
     log: Option<&mut Rewriter<'_>>,
     state: &State,
 ) -> Result<(), Error> {
-    let wrong = |what| blocks.bad(BackupFault::Nonsense(what));
+    let wrong = |what| blocks.bad(BackupFileError::Malformed(what));
     let log = log.ok_or_else(|| wrong("there are records of a log, but no log"))?;
     let mut rest = blocks.payload();
     while !rest.is_empty() {
@@ -332,7 +339,7 @@ fn take_log(
 
 /// Why an image was not taken.
 enum Refused {
-    Nonsense(&'static str),
+    Malformed(&'static str),
     Failed(Error),
 }
 
@@ -425,15 +432,15 @@ impl Image {
             && length <= MAX_LENGTH as usize
             && length.is_multiple_of(512);
         if !fits {
-            return Err(Refused::Nonsense("a page has an impossible length"));
+            return Err(Refused::Malformed("a page has an impossible length"));
         }
         if get_u32(image, offset::CHECKSUM) != crc32c::crc32c(&image[4..]) {
-            return Err(Refused::Nonsense("a page does not match its own checksum"));
+            return Err(Refused::Malformed("a page does not match its own checksum"));
         }
         let is_chunk = match PageKind::from_byte(image[offset::KIND]) {
             Some(PageKind::Leaf | PageKind::Inner) if length == PAGE => false,
             Some(PageKind::Chunk) => true,
-            _ => return Err(Refused::Nonsense("a page is of a wrong kind")),
+            _ => return Err(Refused::Malformed("a page is of a wrong kind")),
         };
         let id = get_u64(image, offset::PAGE_ID);
         let version = get_u64(image, offset::LSN);
@@ -558,7 +565,7 @@ impl Image {
             .any(|word| *word != 0 && *word & PLACED == 0)
         {
             let what = "a page of the store is in none of the backups";
-            return Err(file.bad(file.end.map_at, BackupFault::Nonsense(what)));
+            return Err(file.bad(file.end.map_at, BackupFileError::Malformed(what)));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use super::log::LogPart;
 use super::{BackupOptions, BackupReport, Watch};
 use crate::canary::{self, Canary};
 use crate::engine::{CopyBatch, DeadKept, Engine, MapEntry, PassStart};
-use crate::error::{BackupFault, Error};
+use crate::error::{BackupFileError, Error};
 use crate::output::{OutputFile, with_suffix};
 use crate::page::{Lsn, put_u32, put_u64};
 use crate::pagestore::Address;
@@ -205,7 +205,11 @@ impl Known<'_> {
                 Some(Kind::Map) => decode_entries(blocks.payload(), into),
                 // The map is over: what follows is newer than the base.
                 Some(Kind::End) => *self = Known::Nothing,
-                _ => return Err(blocks.bad(BackupFault::Nonsense("a part of the map is missing"))),
+                _ => {
+                    return Err(
+                        blocks.bad(BackupFileError::Malformed("a part of the map is missing"))
+                    );
+                }
             },
         }
         into.resize(count, MapEntry::default());

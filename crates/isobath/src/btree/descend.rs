@@ -100,7 +100,7 @@ pub(super) fn root<'p>(pool: &'p BufferPool, tree: &Tree) -> Result<Hold<'p>, At
     }
 }
 
-/// The way down to one node. After a page fault it goes on where it stopped,
+/// The way down to one node. After a page miss it goes on where it stopped,
 /// as long as the parent of the missing page is unchanged.
 pub(super) struct Descent<'p> {
     tree: Tree,

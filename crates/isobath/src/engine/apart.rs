@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use isobath_io::{LOG_OFFSET, Volume, VolumeError};
 
 use crate::Error;
-use crate::log::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderFault, LogArea};
+use crate::log::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, LogArea};
 use crate::pagestore::{MOST_PATH_BYTES, Superblock};
 
 /// The area on a log device.
@@ -175,9 +175,9 @@ pub(super) fn verify(
     }
     let (header, openings) = match DeviceHeader::read(volume).map_err(Error::Io)? {
         Ok(found) => found,
-        Err(HeaderFault::Foreign) => return Err(Error::NotALog { paths, path }),
-        Err(HeaderFault::Corrupt) => return Err(Error::LogHeaderCorrupt { path }),
-        Err(HeaderFault::Newer(found)) => {
+        Err(HeaderError::Foreign) => return Err(Error::NotALog { paths, path }),
+        Err(HeaderError::Corrupt) => return Err(Error::LogHeaderCorrupt { path }),
+        Err(HeaderError::Newer(found)) => {
             return Err(Error::NewerFormat {
                 paths: vec![path],
                 found,

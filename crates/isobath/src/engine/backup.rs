@@ -13,7 +13,7 @@ use super::{Counters, Engine, Local, log_area};
 use crate::Error;
 use crate::buffer::Place;
 use crate::log::record::Token;
-use crate::page::{self, Lsn, PAGE_SIZE, PageFault, PageId, PageKind, get_u64, offset};
+use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, Superblock};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -458,11 +458,11 @@ impl Local {
         result.map_err(Error::Io)?;
         for wanted in &batch.wanted {
             let image = &batch.bytes[wanted.at..wanted.at + wanted.address.length() as usize];
-            verify(image, wanted).map_err(|fault| {
+            verify(image, wanted).map_err(|corruption| {
                 let error = Error::CorruptPage {
                     page: wanted.page.0,
                     offset: self.engine.offset_of(wanted.address),
-                    fault,
+                    corruption,
                 };
                 self.engine.judge_read(wanted.page, wanted.address, error)
             })?;
@@ -475,12 +475,12 @@ impl Local {
     }
 }
 
-fn verify(image: &[u8], wanted: &Wanted) -> Result<(), PageFault> {
+fn verify(image: &[u8], wanted: &Wanted) -> Result<(), PageCorruption> {
     page::verify(image, wanted.page, wanted.seq)?;
     match PageKind::from_byte(image[offset::KIND]) {
         Some(PageKind::Leaf | PageKind::Inner) if image.len() == PAGE_SIZE => Ok(()),
         Some(PageKind::Chunk) => Ok(()),
-        _ => Err(PageFault::WrongKind {
+        _ => Err(PageCorruption::WrongKind {
             found: image[offset::KIND],
         }),
     }

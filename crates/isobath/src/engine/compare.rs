@@ -134,8 +134,8 @@ fn summaries_hold(crashed: &Engine, problems: &mut Vec<String>) {
         }
         let seq = crashed.seqs.at(u64::from(segment)).load(Acquire);
         match summaries::decode(&bytes, segment, seq) {
-            Err(fault) => problems.push(format!(
-                "a checkpoint names the summary of segment {segment}, which is not there: {fault}"
+            Err(corruption) => problems.push(format!(
+                "a checkpoint names the summary of segment {segment}, which is not there: {corruption}"
             )),
             Ok(entries) => {
                 let listed = |(address, id): (&Address, &PageId)| {

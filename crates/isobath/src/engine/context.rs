@@ -38,7 +38,7 @@ impl ReadContext for TaskContext<'_> {
                 self.local.worker.yield_now();
                 Ok(())
             }
-            Restart::NotResident(page) => self.local.fault(page),
+            Restart::NotResident(page) => self.local.load_page(page),
             Restart::NeedPages(_) => Ok(()),
         }
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use isobath_io::{AlignedBuf, IoError};
 
-use super::fault::{FailedRead, Loads, PageWaiter, Unsound};
 use super::logging::{LOG_WRITERS, LogShare};
+use super::page_miss::{FailedRead, Loads, PageWaiter, Unsound};
 use super::registered::Registered;
 use super::stall;
 use super::{Counters, Engine};

@@ -12,9 +12,6 @@ mod cleaner;
 pub(crate) mod compare;
 mod context;
 mod discard;
-mod fault;
-#[cfg(test)]
-mod fault_tests;
 mod growth;
 mod local;
 mod log_growth;
@@ -24,6 +21,9 @@ mod logging;
 #[cfg(test)]
 mod logging_tests;
 mod open;
+mod page_miss;
+#[cfg(test)]
+mod page_miss_tests;
 mod provisional;
 pub(crate) mod publish;
 mod read_buffers;

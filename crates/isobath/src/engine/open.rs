@@ -17,7 +17,7 @@ use crate::log::{
     BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, next_epoch,
     seal_tail,
 };
-use crate::page::{Lsn, PAGE_SIZE, PageFault, PageId};
+use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
     Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, Run,
@@ -519,7 +519,7 @@ fn misplaced(page: u64, address: Address) -> Error {
     Error::CorruptPage {
         page,
         offset: 0,
-        fault: PageFault::Misplaced {
+        corruption: PageCorruption::Misplaced {
             segment: address.segment(),
             offset: address.offset(),
         },
@@ -593,11 +593,11 @@ fn load_error(error: LoadError) -> Error {
         LoadError::Corrupt {
             page,
             offset,
-            fault,
+            corruption,
         } => Error::CorruptPage {
             page,
             offset,
-            fault,
+            corruption,
         },
     }
 }

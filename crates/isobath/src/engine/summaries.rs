@@ -47,10 +47,12 @@ impl Local {
         unsafe { self.worker.start_io(io) };
         self.worker.wait_io().map_err(Error::Io)?;
         Counters::add(&self.engine.counters.bytes_read, u64::from(length));
-        summaries::decode(buffer.as_slice(), segment, seq).map_err(|fault| Error::CorruptPage {
-            page: 1 << 63 | u64::from(segment),
-            offset: self.engine.offset_of(from),
-            fault,
+        summaries::decode(buffer.as_slice(), segment, seq).map_err(|corruption| {
+            Error::CorruptPage {
+                page: 1 << 63 | u64::from(segment),
+                offset: self.engine.offset_of(from),
+                corruption,
+            }
         })
     }
 

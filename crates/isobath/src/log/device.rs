@@ -48,7 +48,7 @@ pub(crate) struct DeviceHeader {
 
 /// Why a device has no header to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum HeaderFault {
+pub(crate) enum HeaderError {
     /// Nothing of ours.
     Foreign,
     /// Ours, but no copy is intact.
@@ -88,16 +88,16 @@ impl DeviceHeader {
         bytes
     }
 
-    fn decode(bytes: &[u8; PAGE_SIZE]) -> Result<DeviceHeader, HeaderFault> {
+    fn decode(bytes: &[u8; PAGE_SIZE]) -> Result<DeviceHeader, HeaderError> {
         if &bytes[..8] != MAGIC {
-            return Err(HeaderFault::Foreign);
+            return Err(HeaderError::Foreign);
         }
         if checksum(bytes) != get_u32(bytes, CHECKSUM) {
-            return Err(HeaderFault::Corrupt);
+            return Err(HeaderError::Corrupt);
         }
         let version = get_u32(bytes, 8);
         if version > DEVICE_VERSION {
-            return Err(HeaderFault::Newer(version));
+            return Err(HeaderError::Newer(version));
         }
         let mut store_id = [0; 16];
         store_id.copy_from_slice(&bytes[16..32]);
@@ -138,8 +138,8 @@ impl DeviceHeader {
     /// # Errors
     ///
     /// Any of the volume's. The inner one says why there is no header.
-    pub(crate) fn read(volume: &Volume) -> Result<Result<Found, HeaderFault>, IoError> {
-        let mut headers = [Err(HeaderFault::Foreign); 2];
+    pub(crate) fn read(volume: &Volume) -> Result<Result<Found, HeaderError>, IoError> {
+        let mut headers = [Err(HeaderError::Foreign); 2];
         for (header, place) in headers.iter_mut().zip(PLACES) {
             if place + PAGE_SIZE as u64 > volume.log_len() {
                 continue;
@@ -157,7 +157,7 @@ impl DeviceHeader {
                 let incarnation = only.incarnation;
                 Ok((only, incarnation.saturating_sub(1)..=incarnation + 1))
             }
-            [Err(HeaderFault::Foreign), Err(fault)] | [Err(fault), Err(_)] => Err(fault),
+            [Err(HeaderError::Foreign), Err(error)] | [Err(error), Err(_)] => Err(error),
         })
     }
 }
@@ -194,7 +194,7 @@ mod tests {
         put_u32(&mut bytes, 8, 2);
         let sum = checksum(&bytes);
         put_u32(&mut bytes, CHECKSUM, sum);
-        assert_eq!(DeviceHeader::decode(&bytes), Err(HeaderFault::Newer(2)));
+        assert_eq!(DeviceHeader::decode(&bytes), Err(HeaderError::Newer(2)));
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         let device = FaultDevice::new(0, FaultPlan::new(1).log_bytes(1 << 20));
         let volume = Volume::from_device(device.clone());
         let read = || DeviceHeader::read(&volume).unwrap();
-        assert_eq!(read(), Err(HeaderFault::Foreign));
+        assert_eq!(read(), Err(HeaderError::Foreign));
         header(1).announce(&volume).unwrap();
         header(1).confirm(&volume).unwrap();
         assert_eq!(read(), Ok((header(1), 1..=1)));
@@ -222,6 +222,6 @@ mod tests {
         header(3).confirm(&volume).unwrap();
         assert_eq!(read(), Ok((header(3), 3..=3)));
         PLACES.into_iter().for_each(corrupt_copy);
-        assert_eq!(read(), Err(HeaderFault::Corrupt));
+        assert_eq!(read(), Err(HeaderError::Corrupt));
     }
 }

@@ -18,7 +18,7 @@ mod testing;
 
 pub(crate) use area::LogArea;
 pub(crate) use device::{
-    DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderFault, is_log_device,
+    DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, is_log_device,
 };
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, HEADER_BYTES, INCARNATION_LIMIT};

@@ -11,7 +11,7 @@ use isobath_io::{IoError, Volume};
 
 use super::{Address, ArrayRoot};
 use crate::page::{
-    self, HEADER_SIZE, Lsn, PAGE_SIZE, PageFault, PageId, PageKind, get_u64, offset, put_u64,
+    self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset, put_u64,
 };
 
 /// Words in one page.
@@ -47,7 +47,7 @@ pub(crate) enum LoadError {
     Corrupt {
         page: u64,
         offset: u64,
-        fault: PageFault,
+        corruption: PageCorruption,
     },
 }
 
@@ -222,10 +222,10 @@ impl Reader<'_> {
                 let index = (first + step) as u64;
                 let id = page_id(array, level, index);
                 let stamp = stamps.map_or(self.sequence, |stamps| stamps[first + step]);
-                page::verify(image, id, stamp).map_err(|fault| LoadError::Corrupt {
+                page::verify(image, id, stamp).map_err(|corruption| LoadError::Corrupt {
                     page: id.0,
                     offset: start + (step * PAGE_SIZE) as u64,
-                    fault,
+                    corruption,
                 })?;
                 let from = index * words_per_page();
                 for within in 0..words_per_page().min(words.saturating_sub(from)) {
@@ -251,7 +251,7 @@ impl Reader<'_> {
             Err(LoadError::Corrupt {
                 page: page_id(array, level, index).0,
                 offset,
-                fault: PageFault::Misplaced {
+                corruption: PageCorruption::Misplaced {
                     segment: at.segment(),
                     offset: at.offset(),
                 },

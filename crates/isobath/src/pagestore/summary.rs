@@ -5,7 +5,7 @@
 
 use super::{Address, GRANULE};
 use crate::page::{
-    self, HEADER_SIZE, Lsn, PAGE_SIZE, PageFault, PageId, PageKind, get_u32, get_u64, offset,
+    self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
     put_u32, put_u64,
 };
 
@@ -52,10 +52,10 @@ pub(crate) fn decode(
     bytes: &[u8],
     segment: u32,
     segment_seq: u64,
-) -> Result<Vec<Entry>, PageFault> {
+) -> Result<Vec<Entry>, PageCorruption> {
     page::verify(bytes, summary_id(segment), segment_seq)?;
     if bytes[offset::KIND] != PageKind::Summary as u8 {
-        return Err(PageFault::WrongKind {
+        return Err(PageCorruption::WrongKind {
             found: bytes[offset::KIND],
         });
     }

@@ -316,7 +316,7 @@ impl<'v> Source<'v> {
             Err(error) => Err(error.to_string()),
             Ok(()) => match page::verify(&bytes, page, seq.unwrap_or(0)) {
                 Ok(()) => Ok(bytes),
-                Err(fault) => Err(fault.to_string()),
+                Err(corruption) => Err(corruption.to_string()),
             },
         })
     }
@@ -348,9 +348,9 @@ impl<'v> Source<'v> {
                 }
                 why = "it is no page of a tree".to_owned();
             }
-            Some(Err(fault)) => {
+            Some(Err(corruption)) => {
                 is_stale = true;
-                why = fault;
+                why = corruption;
             }
             None if self.knows_all() => return Err("it does not exist".to_owned()),
             None => {}
@@ -376,7 +376,7 @@ impl<'v> Source<'v> {
                 Some(payload) => return Ok(payload),
                 None => why = "it belongs to another value".to_owned(),
             },
-            Some(Err(fault)) => why = fault,
+            Some(Err(corruption)) => why = corruption,
             None => {}
         }
         let copies = self
@@ -498,6 +498,8 @@ fn payload(chunk: &[u8], stamp: u64) -> Option<Vec<u8>> {
 fn load_error(error: &LoadError) -> String {
     match error {
         LoadError::Io(source) => source.to_string(),
-        LoadError::Corrupt { offset, fault, .. } => format!("byte {offset}: {fault}"),
+        LoadError::Corrupt {
+            offset, corruption, ..
+        } => format!("byte {offset}: {corruption}"),
     }
 }

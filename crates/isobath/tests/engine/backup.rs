@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{Model, Random, assert_sound, contents, key, parameter, value};
 use isobath::{
-    BackupFault, BackupOptions, BackupReport, Canary, Error, Options, Simulation, Store,
+    BackupFileError, BackupOptions, BackupReport, Canary, Error, Options, Simulation, Store,
     TransactionOptions, Tree, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan};
@@ -522,10 +522,10 @@ fn any_wrong_byte_is_noticed() {
     assert!(place.restore(&["b"], "r").is_err());
     std::fs::write(place.at("b"), value(1, 100_000)).unwrap();
     let foreign = place.restore(&["b"], "r").map(|_| ()).unwrap_err();
-    let Error::BadBackup { fault, .. } = foreign else {
+    let Error::BadBackup { error, .. } = foreign else {
         panic!("{foreign}");
     };
-    assert_eq!(fault, BackupFault::Foreign);
+    assert_eq!(error, BackupFileError::Foreign);
     assert_eq!(place.names(), names);
 }
 

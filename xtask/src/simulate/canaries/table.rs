@@ -174,7 +174,7 @@ pub(super) const ROWS: &[Row] = &[
         ("isobath", Some("engine"), "switches::every_task_runs_however_workers_are_interrupted"),
         "in campaigns later mail brings the lost one"),
     test(Canary::TrustPageIds, "0021", "A page id that was noted earlier may be anybody's by now.",
-        ("isobath", None, "engine::fault_tests::a_chunk_is_read_and_removed_beside_reads_by_stale_ids"),
+        ("isobath", None, "engine::page_miss_tests::a_chunk_is_read_and_removed_beside_reads_by_stale_ids"),
         "no client notes ids for so long"),
     row(Canary::SeparateTreeStates, "0021", "A tree has one state, which all its handles share.",
         campaign(&[]).shape(Shape::More).quick()),

@@ -102,7 +102,7 @@ impl ReadAhead {
             let asked = self.ids.len();
             self.ids.retain(|id| !resident(id));
             if self.ids.is_empty() {
-                // Nothing is missing here: not worth the effort until the next fault.
+                // Nothing is missing here: not worth the effort until the next miss.
                 if asked >= self.window / 2 {
                     self.window = 0;
                 }

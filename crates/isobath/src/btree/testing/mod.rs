@@ -30,7 +30,7 @@ struct Free {
     stored: HashMap<PageId, Box<Image>>,
 }
 
-/// Frames, ids and evicted pages behind one mutex. Resolving a page fault loads
+/// Frames, ids and evicted pages behind one mutex. Resolving a page miss loads
 /// the page; everything else yields the thread.
 pub(super) struct TestContext {
     pool: BufferPool,

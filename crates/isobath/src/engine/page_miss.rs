@@ -6,7 +6,7 @@
 //! not read; a chunk as long as a page fails its check and stays where it is, and
 //! who wants the chunk meanwhile waits for that ([`Local::await_load`]). And a copy
 //! that is no sound page is corruption only if the parent still named the page
-//! after the copy was found so: see [`Local::fault`].
+//! after the copy was found so: see [`Local::load_page`].
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use super::{Counters, Local};
 use crate::Error;
 use crate::buffer::{FrameId, Place, flag};
 use crate::canary::{self, Canary};
-use crate::page::{self, PAGE_SIZE, PageFault, PageId, PageKind, get_u64, offset};
+use crate::page::{self, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Address;
 use crate::sched::TaskId;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -189,7 +189,7 @@ impl Local {
     /// # Errors
     ///
     /// [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read.
-    pub(crate) fn fault(&self, id: PageId) -> Result<(), Error> {
+    pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
         let task = self.worker.task_id();
         match self.start_load(id) {
             LoadStart::Settled => Ok(()),
@@ -213,7 +213,7 @@ impl Local {
                 error: Error::CorruptPage {
                     page: id.0,
                     offset: self.engine.offset_of(address),
-                    fault: PageFault::Misplaced {
+                    corruption: PageCorruption::Misplaced {
                         segment: address.segment(),
                         offset: address.offset(),
                     },
@@ -374,14 +374,14 @@ impl Local {
         page::verify(bytes, page, self.engine.seq_of(address))
             .and_then(|()| match PageKind::from_byte(bytes[offset::KIND]) {
                 Some(PageKind::Leaf | PageKind::Inner) => Ok(()),
-                _ => Err(PageFault::WrongKind {
+                _ => Err(PageCorruption::WrongKind {
                     found: bytes[offset::KIND],
                 }),
             })
-            .map_err(|fault| Error::CorruptPage {
+            .map_err(|corruption| Error::CorruptPage {
                 page: page.0,
                 offset: self.engine.offset_of(address),
-                fault,
+                corruption,
             })?;
         let header = pool.frames.header(frame);
         header.lsn.store(get_u64(bytes, offset::LSN), Relaxed);

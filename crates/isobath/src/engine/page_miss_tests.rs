@@ -115,14 +115,14 @@ fn what_is_no_page_is_corruption_at_the_second_look() {
         tree.insert(b"k", &vec![7; length]).unwrap();
         let chunk = chunk_of(&tree, b"k");
         tree.run(|local| {
-            assert!(local.fault(chunk).is_ok());
-            let again = local.fault(chunk);
+            assert!(local.load_page(chunk).is_ok());
+            let again = local.load_page(chunk);
             assert!(
                 matches!(again, Err(Error::CorruptPage { page, .. }) if page == chunk.get()),
                 "{again:?}"
             );
             // From the beginning.
-            assert!(local.fault(chunk).is_ok());
+            assert!(local.load_page(chunk).is_ok());
             Ok(())
         })
         .unwrap();
@@ -130,7 +130,7 @@ fn what_is_no_page_is_corruption_at_the_second_look() {
         tree.insert(b"k", &vec![8; length]).unwrap();
         let chunk = chunk_of(&tree, b"k");
         tree.run(|local| {
-            assert!(local.fault(chunk).is_ok());
+            assert!(local.load_page(chunk).is_ok());
             Ok(())
         })
         .unwrap();
