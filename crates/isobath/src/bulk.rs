@@ -16,7 +16,7 @@ use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
 const BATCH_BYTES: usize = 1 << 20;
-/// How full pages are made, in percent: a page without room would split at the
+/// How full pages are made on average, in percent: a page without room would split at the
 /// first record that is inserted into it later.
 const FILL_PERCENT: usize = 94;
 

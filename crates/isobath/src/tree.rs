@@ -409,7 +409,7 @@ impl Tree {
 
     /// Loads records with strictly ascending keys, as fast as they come. The
     /// tree must be empty, or its last key below the first new one. Returns how
-    /// many were loaded. Pages are left 6% empty, for later insertions.
+    /// many were loaded. Pages are left 6% empty on average, for later insertions.
     ///
     /// The records appear at the end, and leave nothing for those who should not
     /// see them: transactions and snapshots that began before fail with

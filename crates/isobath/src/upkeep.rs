@@ -31,8 +31,9 @@ impl Store {
 
     /// Packs what is stored towards the beginning of the volume and gives the space behind it back to the file system: after
     /// much was removed, the files become small. A log that has grown becomes small again, too. The store can be used
-    /// meanwhile; writes that need the room end it early, without an error. What stays is what the records take, the share
-    /// that [`Options::fill_factor`](crate::Options::fill_factor) keeps free for cleaning, and 32 segments.
+    /// meanwhile; writes that need the room end it early, without an error. What stays is what the records take and 24
+    /// segments, and in a store with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor) keeps free
+    /// for cleaning. Without a limit the next writes make the files grow again.
     ///
     /// A crash at any moment leaves all records as they were, in a volume of the one length or the other. Block devices keep
     /// their length; they are told which segments hold nothing, as by [`Store::discard_free_segments`].

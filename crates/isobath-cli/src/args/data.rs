@@ -252,8 +252,8 @@ pub(crate) enum StatsFormat {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Packs what is stored towards the beginning of the files and cuts off what is \
-behind it. Files keep 32 segments at least, and what the records take with a \
-fifth beside it. A crash leaves every record as it was.
+behind it. Files keep 24 segments at least, and a store with a limit a fifth \
+of what its records take. A crash leaves every record as it was.
 
 Example:
   isobath compact -s my.iso")]

@@ -40,7 +40,12 @@ pub(crate) fn load(args: &LoadArgs, global: &GlobalArgs, out: &mut Output) -> Re
             Source::Lines(lines, format) => lines.load(&tree, format, on_bad),
         };
         progress.clear();
-        Ok(loaded?)
+        let loaded = loaded?;
+        if target.is_new {
+            // The volume and its log have grown ahead of the load.
+            target.store.compact()?;
+        }
+        Ok(loaded)
     })?;
     print(&loaded, began.elapsed().as_secs_f64(), out)
 }

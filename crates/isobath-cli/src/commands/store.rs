@@ -132,7 +132,7 @@ fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
 pub(crate) struct Target {
     pub(crate) store: Store,
     /// Whether this command has made the store.
-    is_new: bool,
+    pub(crate) is_new: bool,
     /// The tree that this command has made in a store that was there.
     new_tree: Option<String>,
 }

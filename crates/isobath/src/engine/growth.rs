@@ -47,6 +47,11 @@ impl Growth {
             },
         }
     }
+
+    /// Whether the store has a limit, so that room for writing has to be kept within it.
+    pub(super) fn is_limited(&self) -> bool {
+        self.most < MAX_SEGMENTS
+    }
 }
 
 impl Engine {

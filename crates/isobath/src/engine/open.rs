@@ -28,7 +28,7 @@ use crate::sync::HashMap;
 /// The first position of a new log.
 const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
 /// Segments of a new volume.
-pub(super) const FIRST_SEGMENTS: u32 = 32;
+pub(super) const FIRST_SEGMENTS: u32 = 24;
 /// Page ids for which address space is reserved: 16 TiB of pages.
 const MAX_PAGES: u64 = 1 << 32;
 

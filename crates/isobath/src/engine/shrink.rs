@@ -26,6 +26,8 @@ const MAX_ROUNDS: u32 = 4;
 const MAX_IDLE_LOOKS: u32 = 3_000;
 /// Free segments beyond those that are given back, before the tail is emptied.
 const MARGIN: u32 = 2;
+/// How full the segments of a volume without a limit become, in percent: the last few percent would cost moving everything.
+const PACKED_PERCENT: u64 = 97;
 /// Attempts to move the log to a smaller area: they fail while much of it is in use.
 const MAX_LOG_MOVES: u32 = 50;
 
@@ -100,8 +102,14 @@ impl Engine {
             let kept = system + shares.reserve + shares.open + writeback::SPARE_ENOUGH;
             let usable = u64::from(segments.saturating_sub(kept));
             let room = u64::from(segments.saturating_sub(system)) * segment;
-            let holds = usable * payload * FULL_PERCENT / 100 >= claimed
-                && self.config.fill_factor * room as f64 >= live as f64;
+            let holds = match self.growth.is_limited() {
+                true => {
+                    usable * payload * FULL_PERCENT / 100 >= claimed
+                        && self.config.fill_factor * room as f64 >= live as f64
+                }
+                // The next writes make the volume grow again.
+                false => usable * payload * PACKED_PERCENT / 100 >= claimed,
+            };
             if holds {
                 break;
             }

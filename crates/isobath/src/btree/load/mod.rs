@@ -60,8 +60,8 @@ pub(crate) struct Loader<'c, C: WriteContext> {
 }
 
 impl<'c, C: WriteContext> Loader<'c, C> {
-    /// Starts a load into `tree`, after its last key. Pages are filled to
-    /// `fill_percent`, from 50 to 100.
+    /// Starts a load into `tree`, after its last key. Leaves are filled to
+    /// `fill_percent` on average, inner nodes at most; from 50 to 100.
     pub(crate) fn new(ctx: &'c C, tree: Tree, fill_percent: usize) -> Result<Self, C::Error> {
         let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, Direction::Reverse);
         let last = cursor.next(ctx)?.map(|entry| entry.key.to_vec());

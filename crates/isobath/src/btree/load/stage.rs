@@ -109,11 +109,19 @@ impl LeafStage {
         }
         let fence = &key[..shared + 1];
         let needed = self.cost(common_prefix(&self.lower, fence)) + fence.len();
-        if needed > limit && self.records.len() > 1 {
+        if !self.is_near(needed, limit) && self.records.len() > 1 {
             return false;
         }
         self.add(key, value, shared);
         true
+    }
+
+    /// Whether the leaf is nearer to `limit` with all its records, which take `needed` bytes, than without the last one: so
+    /// leaves are as full as they should be on average, whatever the size of their records.
+    fn is_near(&self, needed: usize, limit: usize) -> bool {
+        let last = self.records.last();
+        let last = last.map_or(0, |last| leaf_cost(last.key_len, last.value_len));
+        needed <= limit || needed <= CAPACITY && 2 * needed < 2 * limit + last
     }
 
     fn add(&mut self, key: &[u8], value: ValueRef<'_>, shared: usize) {
