@@ -288,6 +288,9 @@ fn compacting_gives_the_space_of_removed_records_back() {
             lines.as_bytes(),
         )
         .ok();
+    // A load into a new store leaves it compact.
+    let loaded = place.run(&["compact", "-s", "s.iso"]).ok();
+    assert!(loaded.text().contains("nothing to give back"));
     place
         .run(&[
             "put",
