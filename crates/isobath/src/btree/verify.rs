@@ -41,6 +41,9 @@ impl Shape {
     }
 }
 
+/// Children that are asked for ahead of the walk.
+const AHEAD: usize = 64;
+
 /// A page to visit.
 struct Child {
     id: PageId,
@@ -99,6 +102,7 @@ impl Tree {
             with_bounds,
             shape: Shape::default(),
             visitor,
+            ahead: Vec::with_capacity(AHEAD),
         };
         let mut path: Vec<Visit> = Vec::new();
         let mut next = Some(Child {
@@ -122,7 +126,10 @@ impl Tree {
                 return Ok(walk.shape);
             };
             match next_child(self, top) {
-                Ok(Some(child)) => next = Some(child),
+                Ok(Some(child)) => {
+                    walk.read_ahead(ctx, top);
+                    next = Some(child);
+                }
                 Ok(None) => drop(path.pop()),
                 Err(why) => AttemptError::Corrupt(top.child.id, why.0).resolve(ctx)?,
             }
@@ -136,6 +143,8 @@ struct Walk<'v, V> {
     with_bounds: bool,
     shape: Shape,
     visitor: &'v mut V,
+    /// What is asked for next; scratch space.
+    ahead: Vec<PageId>,
 }
 
 impl<V: Visitor> Walk<'_, V> {
@@ -162,6 +171,28 @@ impl<V: Visitor> Walk<'_, V> {
             AttemptError::Corrupt(id, why.0).resolve(ctx)?;
         }
         Ok(image)
+    }
+
+    /// Asks for children of `top` before the walk comes to them, so that the drive's queue stays full.
+    fn read_ahead<C: ReadContext>(&mut self, ctx: &C, top: &Visit) {
+        let at = top.next - 1;
+        if !at.is_multiple_of(AHEAD / 2) {
+            return;
+        }
+        let Ok(node) = Node::open(&*top.image, self.tree.id) else {
+            return;
+        };
+        let first = if at == 0 { 1 } else { at + AHEAD / 2 };
+        let end = (at + AHEAD).min(node.count() + 1);
+        self.ahead.clear();
+        for position in first..end {
+            // The visit tells what is wrong with it.
+            let Ok(id) = node.child(position) else { break };
+            if !matches!(ctx.pool().mapping.place(id), Place::Resident(_)) {
+                self.ahead.push(id);
+            }
+        }
+        ctx.read_ahead(&self.ahead);
     }
 
     fn check(&mut self, image: &Image, child: &Child) -> Result<(), MalformedNode> {
