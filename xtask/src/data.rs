@@ -7,12 +7,12 @@ use crate::history::{Key, Version};
 use crate::random::Random;
 
 /// Bytes of the shortest value: its version and its length.
-pub(crate) const LEAST_VALUE: usize = 12;
+pub(crate) const MIN_VALUE: usize = 12;
 
-/// A value of at least [`LEAST_VALUE`] bytes, every one of which follows from
+/// A value of at least [`MIN_VALUE`] bytes, every one of which follows from
 /// the version and the length.
 pub(crate) fn value(version: Version, length: usize) -> Vec<u8> {
-    let length = length.max(LEAST_VALUE);
+    let length = length.max(MIN_VALUE);
     let mut bytes = Vec::with_capacity(length + 8);
     bytes.extend_from_slice(&version.to_le_bytes());
     bytes.extend_from_slice(&(length as u32).to_le_bytes());

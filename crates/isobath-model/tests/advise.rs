@@ -234,7 +234,7 @@ fn capacity_decides_the_fill_factor_and_too_little_is_refused() {
     let w = workload("updates = 1.0", "[drive]\ncapacity_bytes = 5e9\n");
     let error = advisor().advise(&w).unwrap_err();
     assert!(
-        matches!(error, AdviseError::DoesNotFit { least_bytes, .. } if least_bytes > 5e9),
+        matches!(error, AdviseError::DoesNotFit { min_bytes, .. } if min_bytes > 5e9),
         "{error}"
     );
 }

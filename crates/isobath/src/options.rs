@@ -15,14 +15,14 @@ use isobath_io::{Access, Backend, ByteSize, DirectMode, VolumeOptions};
 use crate::Error;
 use crate::buffer::FRAME_COST;
 use crate::engine::Config;
-use crate::log::{Durability, LEAST_AREA_BYTES, Log, MAX_TRANSACTION_BYTES, TRANSACTION_LIMIT};
+use crate::log::{Durability, Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
-use crate::pagestore::{LEAST_SEGMENT_BYTES, MAX_SEGMENT_BYTES};
+use crate::pagestore::{MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES};
 use memory::Memory;
 
 /// Frames that a pool needs at least, and more for each worker.
-const LEAST_FRAMES: u64 = 128;
-const LEAST_FRAMES_PER_WORKER: u64 = 64;
+const MIN_FRAMES: u64 = 128;
+const MIN_FRAMES_PER_WORKER: u64 = 64;
 /// And for each task: a task holds up to two frames reserved for a split while
 /// it waits for the frame of a page that it has to read. Were there no frame
 /// beyond those, all tasks would wait for each other. The rest is for pages that
@@ -33,19 +33,19 @@ const FRAMES_PER_TASK: u64 = 4;
 const VERSION_SHARE: u64 = 16;
 /// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of it for data.
 const SEGMENT_BYTES: u32 = 2 << 20;
-const SEGMENTS_LEAST: u64 = 512;
+const MIN_SEGMENTS: u64 = 512;
 /// Address space of a task's stack, which is also the least; memory is used only as it is touched.
 const STACK_BYTES: usize = 256 << 10;
 const MAX_STACK_BYTES: usize = 1 << 30;
 /// Least that a transaction may be limited to.
 const MIN_TRANSACTION_BYTES: u64 = 64 << 10;
 /// Most bytes of a log.
-const MOST_LOG_BYTES: u64 = 1 << 40;
+const MAX_LOG_BYTES: u64 = 1 << 40;
 /// Most workers that a store can have.
-const MOST_WORKERS: usize = 256;
+const MAX_WORKERS: usize = 256;
 /// Most tasks and I/Os in flight that a worker can have.
-const MOST_TASKS: usize = 4096;
-const MOST_DEPTH: u32 = 4096;
+const MAX_TASKS: usize = 4096;
+const MAX_DEPTH: u32 = 4096;
 
 /// How a store is created or opened. Every option has a default that fits the
 /// machine; sizes are bytes.
@@ -407,7 +407,7 @@ impl Options {
             .metadata()
             .is_ok_and(|meta| meta.file_type().is_block_device());
         let least = if is_device && self.log_bytes.is_none() {
-            LEAST_AREA_BYTES
+            MIN_AREA_BYTES
         } else {
             self.wanted_log_bytes()
         };
@@ -468,7 +468,7 @@ impl Options {
     fn segment_size(&self) -> u32 {
         self.segment_bytes.unwrap_or_else(|| {
             let limit = self.volume_limit().unwrap_or(u64::MAX);
-            let share = (limit / SEGMENTS_LEAST).max(u64::from(LEAST_SEGMENT_BYTES));
+            let share = (limit / MIN_SEGMENTS).max(u64::from(MIN_SEGMENT_BYTES));
             (1 << share.ilog2().min(31)).min(SEGMENT_BYTES)
         })
     }
@@ -502,22 +502,22 @@ impl Options {
 
     /// Checks every option and settles what follows from them.
     pub(crate) fn config(&self) -> Result<Config, Error> {
-        if self.workers == 0 || self.workers > MOST_WORKERS {
+        if self.workers == 0 || self.workers > MAX_WORKERS {
             return Err(bad(
                 "workers",
-                format!("1 to {MOST_WORKERS}, not {}", self.workers),
+                format!("1 to {MAX_WORKERS}, not {}", self.workers),
             ));
         }
-        if self.tasks == 0 || self.tasks > MOST_TASKS {
+        if self.tasks == 0 || self.tasks > MAX_TASKS {
             return Err(bad(
                 "tasks_per_worker",
-                format!("1 to {MOST_TASKS}, not {}", self.tasks),
+                format!("1 to {MAX_TASKS}, not {}", self.tasks),
             ));
         }
-        if self.depth == 0 || self.depth > MOST_DEPTH {
+        if self.depth == 0 || self.depth > MAX_DEPTH {
             return Err(bad(
                 "depth_per_worker",
-                format!("1 to {MOST_DEPTH}, not {}", self.depth),
+                format!("1 to {MAX_DEPTH}, not {}", self.depth),
             ));
         }
         let segment = self.segment_size();
@@ -533,7 +533,7 @@ impl Options {
                 ),
             ));
         }
-        let sizes = LEAST_SEGMENT_BYTES..=MAX_SEGMENT_BYTES;
+        let sizes = MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES;
         if !sizes.contains(&segment) || !segment.is_multiple_of(PAGE_SIZE as u32) {
             return Err(bad(
                 "segment_bytes",
@@ -547,7 +547,7 @@ impl Options {
             ));
         }
         let workers = self.workers as u64;
-        let base = LEAST_FRAMES + LEAST_FRAMES_PER_WORKER * workers;
+        let base = MIN_FRAMES + MIN_FRAMES_PER_WORKER * workers;
         let least = base + FRAMES_PER_TASK * workers;
         if u64::from(self.frames()) < least {
             return Err(bad(
@@ -564,14 +564,14 @@ impl Options {
             ));
         }
         if let Some(bytes) = self.log_bytes
-            && (bytes != 0 && bytes < LEAST_AREA_BYTES || bytes > MOST_LOG_BYTES)
+            && (bytes != 0 && bytes < MIN_AREA_BYTES || bytes > MAX_LOG_BYTES)
         {
             return Err(bad(
                 "log_bytes",
                 format!(
                     "0 for none, or {} to {}, not {}",
-                    ByteSize(LEAST_AREA_BYTES),
-                    ByteSize(MOST_LOG_BYTES),
+                    ByteSize(MIN_AREA_BYTES),
+                    ByteSize(MAX_LOG_BYTES),
                     ByteSize(bytes)
                 ),
             ));
@@ -645,7 +645,7 @@ mod tests {
         assert_eq!(size(None), 2 << 20);
         assert_eq!(size(Some(1 << 40)), 2 << 20);
         assert_eq!(size(Some(100 << 20)), 128 << 10);
-        assert_eq!(size(Some(4096)), LEAST_SEGMENT_BYTES);
+        assert_eq!(size(Some(4096)), MIN_SEGMENT_BYTES);
         let given = Options::new().segment_bytes(1 << 20);
         assert_eq!(
             given.volume_limit_bytes(Some(100 << 20)).segment_size(),

@@ -18,7 +18,7 @@ use super::versions::{LAST, Versions, Window, window_of};
 use super::{Anomaly, Finding, History, Key, Level, Outcome, Read, Seen, Transaction, Version};
 
 /// Most findings that are reported of one history.
-const MOST_FINDINGS: usize = 20;
+const MAX_FINDINGS: usize = 20;
 
 /// Why one instant came before another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(crate) fn check(history: &History) -> Vec<Finding> {
     }
     checker.last();
     checker.cycles();
-    checker.findings.truncate(MOST_FINDINGS);
+    checker.findings.truncate(MAX_FINDINGS);
     checker.findings
 }
 

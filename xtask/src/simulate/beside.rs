@@ -11,9 +11,9 @@ use super::recorder::Recorder;
 use super::run::{Failure, Run, message};
 
 /// Steps within which clients come to the end of their operations, and the store to rest.
-const MOST_STEPS: u64 = 100_000;
+const MAX_STEPS: u64 = 100_000;
 /// Times that a store is asked to come to rest.
-const MOST_RESTS: usize = 20;
+const MAX_RESTS: usize = 20;
 
 /// Whether what is on the drive is looked at.
 pub(super) fn looks_beside(scenario: &Scenario) -> bool {
@@ -84,13 +84,13 @@ impl Run {
         device: &Arc<FaultDevice>,
         at_rest: &dyn Fn() -> bool,
     ) -> Result<Vec<String>, Failure> {
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             if at_rest() || device.is_off() {
                 break;
             }
             simulation.step();
         }
-        for _ in 0..MOST_RESTS {
+        for _ in 0..MAX_RESTS {
             if !at_rest() || device.is_off() {
                 break;
             }

@@ -11,7 +11,7 @@ use super::state;
 use crate::history::History;
 
 /// Most power cuts during one recovery before it may end.
-const MOST_INTERRUPTIONS: u64 = 4;
+const MAX_INTERRUPTIONS: u64 = 4;
 
 impl Run {
     /// Closes, opens, and finds exactly as much room taken.
@@ -70,7 +70,7 @@ impl Run {
         if !self.random.chance(40) {
             return Ok(image);
         }
-        for again in 0..=self.random.below(MOST_INTERRUPTIONS) {
+        for again in 0..=self.random.below(MAX_INTERRUPTIONS) {
             let index = self.random.skewed(300) - 1;
             image.add_rule(FaultRule::new(Fault::PowerLoss, Trigger::At(index)));
             let volume = Volume::from_device(image.clone());

@@ -20,9 +20,9 @@ use crate::history::{History, Key, Outcome, Transaction, Version, Write, check};
 use crate::random::Random;
 
 /// Steps after which a round that has not ended counts as stuck.
-const MOST_STEPS: u64 = 20_000_000;
+const MAX_STEPS: u64 = 20_000_000;
 /// The same for steps in a row that did nothing: 40 s of simulated time.
-const MOST_IDLE_STEPS: u64 = 4_000_000;
+const MAX_IDLE_STEPS: u64 = 4_000_000;
 /// Bits that rot at a time, and steps between two such times.
 const ROTTEN_BITS: u64 = 8;
 const ROT_EVERY: u64 = 3000;
@@ -364,7 +364,7 @@ impl Run {
                 self.back_up(&simulation, &between.device, &recorder, adds)
                     .map_err(|failure| failure.at(place("a backup")))?;
             }
-            if steps == MOST_STEPS || idle == MOST_IDLE_STEPS {
+            if steps == MAX_STEPS || idle == MAX_IDLE_STEPS {
                 let stuck = simulation.run_until(|| false, 1);
                 let what = stuck
                     .err()

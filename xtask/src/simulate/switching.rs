@@ -24,27 +24,27 @@ pub(crate) enum Wanted {
 /// How many of a hundred seeds switch.
 const SWITCHING_PERCENT: u64 = 60;
 /// Most runs that making a failure smaller may take.
-const MOST_REPLAYS: usize = 200;
+const MAX_REPLAYS: usize = 200;
 /// The same in time.
-const MOST_TIME: Duration = Duration::from_secs(20);
+const MAX_TIME: Duration = Duration::from_secs(20);
 
 /// How the simulations of `seed` switch.
 pub(crate) fn draw(seed: u64, wanted: Wanted) -> Option<How> {
     let mut random = Random::new(seed ^ 0x7377_6974_6368_6573);
     let drawn = random.chance(SWITCHING_PERCENT);
-    let most_steps = random.one_of(&[2, 8, 30, 200, 3000]);
+    let max_steps = random.one_of(&[2, 8, 30, 200, 3000]);
     let how = match random.below(10) {
         0..5 => How::EveryPlace {
             rate: 0.5 / f64::from(1u32 << random.below(11)),
-            most_steps,
+            max_steps,
         },
         5..8 => How::FewPlaces {
             one_in: 8 << random.below(7),
-            most_steps,
+            max_steps,
         },
         _ => How::EveryPass {
             gap: 8 << random.below(14),
-            most_steps,
+            max_steps,
         },
     };
     let on = match wanted {
@@ -99,7 +99,7 @@ pub(super) fn minimise(
     let begin = Instant::now();
     let mut fails = |list: &[Switch]| {
         replays += 1;
-        if replays > MOST_REPLAYS || begin.elapsed() > MOST_TIME {
+        if replays > MAX_REPLAYS || begin.elapsed() > MAX_TIME {
             return None;
         }
         let how = How::Given(list.to_vec());

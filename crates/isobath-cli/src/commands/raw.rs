@@ -11,7 +11,7 @@ use crate::output::{Output, count, size};
 use crate::progress::Progress;
 
 /// Rows of one call at most; more is a slip of the keyboard.
-const MOST_ROWS: usize = 10_000;
+const MAX_ROWS: usize = 10_000;
 
 pub(crate) fn raw(args: &RawArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
     let plans = plans(args)?;
@@ -172,9 +172,9 @@ fn each<T>(
     values: &[T],
     set: impl Fn(&mut RawPlan, &T),
 ) -> Result<(), Failure> {
-    if plans.len().saturating_mul(values.len()) > MOST_ROWS {
+    if plans.len().saturating_mul(values.len()) > MAX_ROWS {
         return Err(Failure::Usage(format!(
-            "the lists make more than {MOST_ROWS} combinations; shorten them"
+            "the lists make more than {MAX_ROWS} combinations; shorten them"
         )));
     }
     let before = std::mem::take(plans);

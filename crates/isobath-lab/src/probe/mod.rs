@@ -175,7 +175,7 @@ impl ProbePlan {
         let largest = self.points().iter().map(|p| p.io_pages).fold(1.0, f64::max);
         let threads = f64::from(self.concurrency_max.max(128)) / 32.0;
         let least = (largest * threads) as u64 * PAGE_BYTES;
-        let least = least.max(target::LEAST_BYTES);
+        let least = least.max(target::MIN_BYTES);
         let wrong = |text: String| Err(LabError::Request(text));
         if self.bytes < least {
             return wrong(format!(

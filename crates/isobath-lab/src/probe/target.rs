@@ -22,7 +22,7 @@ pub enum Intent {
 }
 
 /// Least bytes that a probe runs on: below, everything is some cache.
-pub(super) const LEAST_BYTES: u64 = 64 << 20;
+pub(super) const MIN_BYTES: u64 = 64 << 20;
 /// Space left on the file system for others.
 const SPARE_BYTES: u64 = 256 << 20;
 /// What is zeroed at the start of a device afterwards: our label, so that the device counts as empty again.
@@ -54,11 +54,11 @@ pub fn intent(path: &Path) -> Result<Intent, LabError> {
             "it is neither a file, nor a directory, nor a block device; name one of these",
         ));
     }
-    if meta.len() < LEAST_BYTES {
+    if meta.len() < MIN_BYTES {
         return Err(LabError::input(
             path,
             format!(
-                "it has {} bytes; a probe needs at least {LEAST_BYTES}; name a directory, and a test file is made there",
+                "it has {} bytes; a probe needs at least {MIN_BYTES}; name a directory, and a test file is made there",
                 meta.len()
             ),
         ));
@@ -226,10 +226,7 @@ mod tests {
         assert_eq!(inside.parent(), Some(dir.path()));
         fs::write(&file, "small").unwrap();
         assert!(intent(&file).unwrap_err().to_string().contains("at least"));
-        fs::File::create(&file)
-            .unwrap()
-            .set_len(LEAST_BYTES)
-            .unwrap();
+        fs::File::create(&file).unwrap().set_len(MIN_BYTES).unwrap();
         assert!(intent(&file).unwrap_err().to_string().contains("sparse"));
         let null = intent(Path::new("/dev/null")).unwrap_err().to_string();
         assert!(null.contains("neither"), "{null}");
@@ -238,7 +235,7 @@ mod tests {
     #[test]
     fn a_test_file_has_no_name() {
         let dir = dir();
-        let opened = Opened::open(&intent(dir.path()).unwrap(), LEAST_BYTES, false).unwrap();
+        let opened = Opened::open(&intent(dir.path()).unwrap(), MIN_BYTES, false).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         opened.volume.write_at(0, &[7; 4096]).unwrap();
         let mut back = [0; 4096];
@@ -266,13 +263,13 @@ mod tests {
         }
         let dir = tempfile::TempDir::new_in(shared).unwrap();
         let open = |path: &Path| {
-            let opened = Opened::open(&intent(path).unwrap(), LEAST_BYTES, false);
+            let opened = Opened::open(&intent(path).unwrap(), MIN_BYTES, false);
             opened.err().unwrap().to_string()
         };
         assert!(open(dir.path()).contains("tmpfs"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         let file = dir.path().join("f");
-        fs::write(&file, vec![1; LEAST_BYTES as usize]).unwrap();
+        fs::write(&file, vec![1; MIN_BYTES as usize]).unwrap();
         assert!(open(&file).contains("tmpfs"));
         assert!(in_memory(Path::new("/proc")).is_none());
     }

@@ -164,12 +164,12 @@ pub(super) fn useful_depth(
     page_read_us: impl Fn(u32) -> Result<f64, AdviseError>,
 ) -> Result<u32, AdviseError> {
     let doublings = (0..=16).map(|i| 1u32 << i).filter(|k| *k <= deepest);
-    let mut least_us = f64::INFINITY;
+    let mut min_us = f64::INFINITY;
     for k in doublings.chain([deepest]) {
-        least_us = least_us.min(page_read_us(k)?);
+        min_us = min_us.min(page_read_us(k)?);
     }
     for k in 1..=deepest {
-        if page_read_us(k)? <= least_us / DEPTH_GAIN_SHARE {
+        if page_read_us(k)? <= min_us / DEPTH_GAIN_SHARE {
             return Ok(k);
         }
     }

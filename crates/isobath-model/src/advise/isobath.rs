@@ -188,7 +188,7 @@ fn fill_factor(workload: &Workload, shape: &Shape) -> Result<(f64, String), Advi
         return Err(AdviseError::DoesNotFit {
             needed_bytes,
             capacity_bytes,
-            least_bytes: needed_bytes / FILL_MAX,
+            min_bytes: needed_bytes / FILL_MAX,
         });
     }
     let chosen = fill.max(FILL_MIN);

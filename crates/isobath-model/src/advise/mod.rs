@@ -34,7 +34,7 @@ pub enum AdviseError {
     Profile(#[from] FitError),
     /// The data do not fit the drive.
     #[error(
-        "{needed_bytes:.3e} bytes of pages do not fit into drive.capacity_bytes = {capacity_bytes:.3e}: at least {least_bytes:.3e} are needed"
+        "{needed_bytes:.3e} bytes of pages do not fit into drive.capacity_bytes = {capacity_bytes:.3e}: at least {min_bytes:.3e} are needed"
     )]
     DoesNotFit {
         /// Bytes of pages.
@@ -42,7 +42,7 @@ pub enum AdviseError {
         /// Bytes that the store may fill.
         capacity_bytes: f64,
         /// Least capacity.
-        least_bytes: f64,
+        min_bytes: f64,
     },
 }
 

@@ -8,7 +8,7 @@ use crate::linear::fit_line_relative;
 use crate::point::{OperatingPoint, Operation, Sample};
 
 /// The points with the least concurrency: "derived based on the single-threaded benchmarking results".
-fn least_concurrent(samples: &[Sample]) -> Vec<Sample> {
+fn min_concurrent(samples: &[Sample]) -> Vec<Sample> {
     let k_min = samples
         .iter()
         .map(|s| s.point.concurrency)
@@ -36,7 +36,7 @@ impl PureModel for Dam {
 
     fn fit_pure(_: Operation, samples: &[Sample]) -> Result<Self, FitError> {
         Ok(Self {
-            page_cost_us: mean_page_cost_us(&least_concurrent(samples)),
+            page_cost_us: mean_page_cost_us(&min_concurrent(samples)),
         })
     }
 
@@ -63,7 +63,7 @@ impl PureModel for Pdam {
     const KIND: ModelKind = ModelKind::Pdam;
 
     fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
-        let base = least_concurrent(samples);
+        let base = min_concurrent(samples);
         if base.len() == samples.len() {
             let what = "points at another k";
             return Err(FitError::TooFewPoints {
@@ -128,7 +128,7 @@ impl PureModel for Affine {
     const KIND: ModelKind = ModelKind::Affine;
 
     fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
-        let points: Vec<_> = least_concurrent(samples)
+        let points: Vec<_> = min_concurrent(samples)
             .iter()
             .map(|s| (s.point.random_accesses_per_page(), s.page_cost_us()))
             .collect();

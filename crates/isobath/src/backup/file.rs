@@ -18,7 +18,7 @@ const MAGIC: &[u8; 4] = b"ISBK";
 /// Bytes before a block's payload.
 const HEADER_BYTES: usize = 24;
 /// Most bytes of a payload: the longest record of a log, and a little more.
-const MOST_PAYLOAD: usize = (1 << 27) + (1 << 16);
+const MAX_PAYLOAD: usize = (1 << 27) + (1 << 16);
 /// Bytes that are read ahead.
 const READ_AHEAD: usize = 1 << 20;
 
@@ -26,7 +26,7 @@ const READ_AHEAD: usize = 1 << 20;
 pub(crate) const MAP_ENTRIES: usize = 16384;
 /// Bytes of one.
 pub(crate) const ENTRY_BYTES: usize = 24;
-const _: () = assert!(MAP_ENTRIES * ENTRY_BYTES < MOST_PAYLOAD);
+const _: () = assert!(MAP_ENTRIES * ENTRY_BYTES < MAX_PAYLOAD);
 
 /// What a block holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub(crate) struct Header {
     pub(crate) segment_bytes: u32,
     pub(crate) log_segments: u32,
     /// Segments that the log may grow to; 0 where it does not.
-    pub(crate) log_most: u32,
+    pub(crate) max_log_segments: u32,
     /// Seconds since 1970.
     pub(crate) created: u64,
 }
@@ -90,7 +90,7 @@ impl Header {
     pub(super) fn restored_log(&self, length: u64) -> u32 {
         let bytes = u64::from(self.log_segments) * u64::from(self.segment_bytes);
         match length > bytes / 2 {
-            true => self.log_segments.max(self.log_most),
+            true => self.log_segments.max(self.max_log_segments),
             false => self.log_segments,
         }
     }
@@ -105,7 +105,7 @@ impl Header {
         put_u32(&mut bytes, 56, self.generation);
         put_u32(&mut bytes, 60, self.segment_bytes);
         put_u32(&mut bytes, 64, self.log_segments);
-        put_u32(&mut bytes, 68, self.log_most);
+        put_u32(&mut bytes, 68, self.max_log_segments);
         put_u64(&mut bytes, 72, self.created);
         bytes
     }
@@ -136,7 +136,7 @@ impl Header {
             generation: get_u32(bytes, 56),
             segment_bytes: get_u32(bytes, 60),
             log_segments: get_u32(bytes, 64),
-            log_most: get_u32(bytes, 68),
+            max_log_segments: get_u32(bytes, 68),
             created: get_u64(bytes, 72),
         })
     }
@@ -267,7 +267,7 @@ impl BlockWriter {
             .iter()
             .for_each(|part| self.block.extend_from_slice(part));
         let length = self.block.len() - HEADER_BYTES;
-        debug_assert!(length <= MOST_PAYLOAD);
+        debug_assert!(length <= MAX_PAYLOAD);
         let (header, payload) = self.block.split_at_mut(HEADER_BYTES);
         header[..4].copy_from_slice(MAGIC);
         header[4] = kind as u8;
@@ -480,7 +480,7 @@ impl<'f> Blocks<'f> {
         let mut header = [0; HEADER_BYTES];
         self.fill(&mut header)?;
         let length = get_u32(&header, 16) as usize;
-        if &header[..4] != MAGIC || length > MOST_PAYLOAD {
+        if &header[..4] != MAGIC || length > MAX_PAYLOAD {
             return Err(self.bad(BackupFileError::Checksum));
         }
         if (length as u64) > left - HEADER_BYTES as u64 {
@@ -651,14 +651,14 @@ mod tests {
 
     #[test]
     fn a_restored_log_has_room_for_what_was_logged_while_it_grew() {
-        let header = |log_most| Header {
+        let header = |max_log_segments| Header {
             store_id: [0; 16],
             id: [1; 16],
             base: [0; 16],
             generation: 0,
             segment_bytes: 1 << 20,
             log_segments: 4,
-            log_most,
+            max_log_segments,
             created: 0,
         };
         let grows = header(256);

@@ -28,7 +28,7 @@ const PLACED: u64 = 1 << 63;
 /// The number that the pages of the new store's first checkpoint carry.
 const CHECKPOINT: u64 = 1;
 /// Segments beside those of the log that a store has at least.
-const LEAST_SEGMENTS: u32 = 32;
+const MIN_SEGMENTS: u32 = 32;
 
 /// See [`Store::restore`].
 pub(super) fn restore(
@@ -196,7 +196,7 @@ fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<Rest
     let state = State::read(last)?;
     let superblock = superblock_of(last, &state)?;
     let mut image = Image::new(volume.clone(), &superblock, read_map(last)?);
-    image.grow(1 + superblock.log_segments + LEAST_SEGMENTS)?;
+    image.grow(1 + superblock.log_segments + MIN_SEGMENTS)?;
     let area = log_area(&superblock);
     if let Some(area) = &area {
         area.fill_with_zeros(volume).map_err(Error::Io)?;
@@ -264,7 +264,7 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;
     superblock.log_segments = header.restored_log(state.log_end.0 - state.log_start.0);
-    superblock.log_most = header.log_most;
+    superblock.max_log_segments = header.max_log_segments;
     superblock.incarnation = state.incarnation;
     superblock.log_start = state.log_start.0;
     superblock.log_incarnation = state.incarnation;

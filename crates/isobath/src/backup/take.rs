@@ -21,12 +21,12 @@ use crate::store::{Store, uuid};
 use crate::trace;
 
 /// Rounds at most: the last one keeps the log, however long it grows meanwhile.
-const MOST_ROUNDS: u64 = 8;
+const MAX_ROUNDS: u64 = 8;
 /// Percent of the log's area that may grow during a round. Beyond it the log is let go of, before it slows anybody,
 /// and another round copies what has changed.
 const LOG_PERCENT: u64 = 35;
 /// The same while the pages are copied that only the log names: from there on commits are slowed.
-const LOG_PERCENT_MOST: u64 = 50;
+const MAX_LOG_PERCENT: u64 = 50;
 /// Words of promises from which on a block is full; one has up to twice as many.
 const PROMISE_WORDS: usize = 1 << 16;
 /// Bytes of the state's payload.
@@ -161,7 +161,7 @@ fn header(engine: &Engine, pass: &PassStart, base: Option<&BackupFile>) -> Resul
         log_segments: pass
             .log_bytes
             .div_ceil(u64::from(engine.config.segment_bytes)) as u32,
-        log_most: match engine.log.most_area_bytes() {
+        max_log_segments: match engine.log.max_area_bytes() {
             most if most > pass.log_bytes => (most / u64::from(engine.config.segment_bytes)) as u32,
             _ => 0,
         },
@@ -254,12 +254,12 @@ impl Taking<'_, '_> {
                 self.write_images()?;
                 self.tell(stage, map.entries(), pass.high_water)?;
             }
-            if round < MOST_ROUNDS && keeps_log && self.log_is_long(pass) {
+            if round < MAX_ROUNDS && keeps_log && self.log_is_long(pass) {
                 keeps_log = false;
                 self.runtime.engine.release_log();
             }
         }
-        let is_last = keeps_log && (round >= MOST_ROUNDS || !self.log_is_long(pass));
+        let is_last = keeps_log && (round >= MAX_ROUNDS || !self.log_is_long(pass));
         Ok((map, is_last))
     }
 
@@ -357,7 +357,7 @@ impl Taking<'_, '_> {
         kept.keep_only(missing.iter().map(|(_, at)| Address::from_raw(at.address)));
         let mut done = 0;
         while done < missing.len() {
-            if round < MOST_ROUNDS && self.log_exceeds(part.pass, LOG_PERCENT_MOST) {
+            if round < MAX_ROUNDS && self.log_exceeds(part.pass, MAX_LOG_PERCENT) {
                 return Ok(false);
             }
             let (batch, rest) = (&mut self.batch, &missing[done..]);

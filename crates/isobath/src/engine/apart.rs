@@ -6,7 +6,7 @@ use isobath_io::{LOG_OFFSET, Volume, VolumeError};
 
 use crate::Error;
 use crate::log::{DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, LogArea};
-use crate::pagestore::{MOST_PATH_BYTES, Superblock};
+use crate::pagestore::{MAX_PATH_BYTES, Superblock};
 
 /// The area on a log device.
 pub(super) fn area(bytes: u64) -> Option<LogArea> {
@@ -86,9 +86,9 @@ fn name_of(path: &Path, paths: &[PathBuf]) -> Result<PathBuf, Error> {
     let absolute = std::path::absolute(path).map_err(|error| bad(error.to_string()))?;
     let below = absolute.strip_prefix(directory(paths)).map(Path::to_owned);
     let name = below.unwrap_or(absolute);
-    if name.as_os_str().len() > MOST_PATH_BYTES {
+    if name.as_os_str().len() > MAX_PATH_BYTES {
         return Err(bad(format!(
-            "a path of at most {MOST_PATH_BYTES} bytes, not {}",
+            "a path of at most {MAX_PATH_BYTES} bytes, not {}",
             name.as_os_str().len()
         )));
     }

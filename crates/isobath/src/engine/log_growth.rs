@@ -107,7 +107,7 @@ impl Engine {
         let growth = &self.log_growth;
         let bytes = self.log.area_bytes();
         growth.wanted.load(Ordering::Relaxed) > bytes
-            && bytes < self.log.most_area_bytes()
+            && bytes < self.log.max_area_bytes()
             && !growth.refused.load(Ordering::Relaxed)
             && !self.shrinking.is_running()
             && !self.recovering.load(Ordering::Acquire)
@@ -146,7 +146,7 @@ impl Engine {
         let segment = u64::from(self.config.segment_bytes);
         let wanted = self.log_growth.wanted.load(Ordering::Relaxed);
         let bytes = wanted.max(2 * self.log.area_bytes());
-        let bytes = bytes.min(self.log.most_area_bytes());
+        let bytes = bytes.min(self.log.max_area_bytes());
         match self.grow_by_run(bytes.div_ceil(segment) as u32) {
             Ok(run) => Ok(Some(Larger { run, filled: 0 })),
             Err(NotGrown::NoRoom(_)) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use isobath_io::{FaultDevice, FaultPlan, Survivors, Volume};
 
 use crate::canary::Canary;
-use crate::log::LEAST_AREA_BYTES;
+use crate::log::MIN_AREA_BYTES;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Options, Simulation, Small, Store};
 
@@ -42,7 +42,7 @@ fn cuts(seed: u64) -> Vec<Cut> {
     let mut simulation = Simulation::new(volume, &options(), seed).unwrap();
     let tree = simulation.store().create_tree("t").unwrap();
     let engine = Arc::clone(simulation.engine());
-    assert_eq!(engine.log.area_bytes(), LEAST_AREA_BYTES);
+    assert_eq!(engine.log.area_bytes(), MIN_AREA_BYTES);
     let done: Arc<Vec<AtomicU64>> = Arc::new((0..TASKS).map(|_| AtomicU64::new(0)).collect());
     for task in 0..TASKS {
         let (tree, done) = (tree.clone(), Arc::clone(&done));
@@ -59,7 +59,7 @@ fn cuts(seed: u64) -> Vec<Cut> {
     let mut after = 0;
     for step in 0..3_000_000u64 {
         simulation.step();
-        let grown = engine.log.area_bytes() > LEAST_AREA_BYTES;
+        let grown = engine.log.area_bytes() > MIN_AREA_BYTES;
         after += u64::from(grown);
         // While the log moves, densely right after that, and then now and again.
         let takes = (engine.log.is_paused() && step % 31 == seed % 31)
@@ -74,7 +74,7 @@ fn cuts(seed: u64) -> Vec<Cut> {
             break;
         }
     }
-    assert!(engine.log.area_bytes() > LEAST_AREA_BYTES || !cuts.is_empty());
+    assert!(engine.log.area_bytes() > MIN_AREA_BYTES || !cuts.is_empty());
     device.power_off();
     engine.poison(crate::Error::Closed);
     drop(tree);

@@ -415,7 +415,7 @@ impl Engine {
         let spare = frames.saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
         let logged = self.dirty_logged();
         let useful = (SPARE_WORTH * spare).min(most).min(logged);
-        useful.max(self.least_dirty_limit())
+        useful.max(self.min_dirty_limit())
     }
 
     /// Dirty frames that the log has room to say the new places of.
@@ -427,10 +427,10 @@ impl Engine {
     }
 
     /// The limit of a store that is larger than its pool.
-    pub(super) fn least_dirty_limit(&self) -> usize {
+    pub(super) fn min_dirty_limit(&self) -> usize {
         let share = self.pool.frames.count() as usize / DIRTY_SHARE;
         // A log that has not grown yet has room for fewer.
-        let grows = self.log.area_bytes() < self.log.most_area_bytes();
+        let grows = self.log.area_bytes() < self.log.max_area_bytes();
         share
             .min(if grows { self.dirty_logged() } else { share })
             .max(8)
@@ -439,7 +439,7 @@ impl Engine {
     /// Dirty frames above which they are written back.
     pub(crate) fn dirty_target(&self) -> usize {
         let limit = self.dirty_limit();
-        let least = self.least_dirty_limit();
+        let least = self.min_dirty_limit();
         if limit > 2 * least {
             limit - least
         } else {

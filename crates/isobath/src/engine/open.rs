@@ -14,7 +14,7 @@ use super::{Config, Engine, Parts, apart};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
 use crate::log::{
-    BLOCK, LEAST_AREA_BYTES, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, next_epoch,
+    BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
     seal_tail,
 };
 use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
@@ -51,7 +51,7 @@ pub(super) fn reserve_tables(
     segments: u32,
 ) -> Result<(BufferPool, ReservedWords), Error> {
     debug_assert!(segments <= MAX_SEGMENTS);
-    let pool = BufferPool::new(frames, crate::small::most_pages(MAX_PAGES))
+    let pool = BufferPool::new(frames, crate::small::max_pages(MAX_PAGES))
         .map_err(memory("the buffer pool"))?;
     let seqs =
         ReservedWords::reserve(u64::from(MAX_SEGMENTS)).map_err(memory("the segment table"))?;
@@ -75,12 +75,12 @@ pub(crate) fn create(
     let log_device_bytes = config.log_bytes.min(apart::area_bytes(&volume)) / BLOCK * BLOCK;
     if log_device_bytes > 0 {
         config.log_segments = 0;
-        if log_device_bytes < LEAST_AREA_BYTES {
+        if log_device_bytes < MIN_AREA_BYTES {
             return Err(Error::BadOption {
                 option: "log_bytes",
                 reason: format!(
                     "a log needs {}, its device has room for {}",
-                    ByteSize::at_least(LEAST_AREA_BYTES),
+                    ByteSize::at_least(MIN_AREA_BYTES),
                     ByteSize(log_device_bytes)
                 ),
             });
@@ -92,10 +92,10 @@ pub(crate) fn create(
         .chain(config.limit_bytes.flatten());
     let most = limits.min().unwrap_or(u64::MAX) / u64::from(segment_bytes);
     if config.log_fits_volume && config.log_segments > 0 {
-        let least = LEAST_AREA_BYTES.div_ceil(u64::from(segment_bytes));
+        let least = MIN_AREA_BYTES.div_ceil(u64::from(segment_bytes));
         config.log_segments = config.log_segments.min((most / 16).max(least) as u32);
     }
-    let log_most = begin_log_small(&mut config);
+    let max_log_segments = begin_log_small(&mut config);
     let first = FIRST_SEGMENTS + config.log_segments;
     if most < u64::from(first) {
         return Err(Error::BadOption {
@@ -111,7 +111,7 @@ pub(crate) fn create(
     volume.grow(u64::from(segments) * u64::from(segment_bytes))?;
     let mut superblock = Superblock::new(store_id, segment_bytes, segments);
     superblock.log_segments = config.log_segments;
-    superblock.log_most = log_most;
+    superblock.max_log_segments = max_log_segments;
     superblock.log_device_bytes = log_device_bytes;
     superblock.log_path.clone_from(&config.log_path);
     superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), segment_bytes);
@@ -155,7 +155,7 @@ fn limit_segments(bytes: Option<u64>, segment_bytes: u32) -> u32 {
 fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     match log_area(superblock) {
         Some(area) if !config.read_only => Log::on(LogConfig {
-            most_bytes: u64::from(superblock.log_most) * u64::from(superblock.segment_bytes),
+            max_bytes: u64::from(superblock.max_log_segments) * u64::from(superblock.segment_bytes),
             transaction_bytes: config.transaction_bytes,
             area,
             store_id: superblock.store_id,
@@ -198,7 +198,7 @@ pub(super) fn area_of(run: Run, segment_bytes: u32) -> Option<LogArea> {
 /// Has a new store's log begin small where its size was not asked for; the segments that it may grow to, 0 for a log that
 /// does not grow.
 fn begin_log_small(config: &mut Config) -> u32 {
-    let least = LEAST_AREA_BYTES.div_ceil(u64::from(config.segment_bytes)) as u32;
+    let least = MIN_AREA_BYTES.div_ceil(u64::from(config.segment_bytes)) as u32;
     if !config.log_grows || config.log_segments <= least {
         return 0;
     }
@@ -350,10 +350,10 @@ pub(crate) fn open(
     if let Some(limit) = config.limit_bytes {
         current.superblock.limit_segments = limit_segments(limit, segment_bytes);
     }
-    if current.superblock.log_most > 0 && config.transaction_bytes > MAX_TRANSACTION_BYTES {
+    if current.superblock.max_log_segments > 0 && config.transaction_bytes > MAX_TRANSACTION_BYTES {
         let bytes = Log::bytes_for(config.transaction_bytes);
         let wanted = bytes.div_ceil(u64::from(segment_bytes)) as u32;
-        current.superblock.log_most = current.superblock.log_most.max(wanted);
+        current.superblock.max_log_segments = current.superblock.max_log_segments.max(wanted);
     }
     let log = log_of(&config, &current.superblock, end.lsn);
     let engine = Engine::new(Parts {

@@ -11,7 +11,7 @@ use super::log_growth::Larger;
 use super::{Engine, FULL_PERCENT, Local, writeback};
 use crate::Error;
 use crate::canary::{self, Canary};
-use crate::log::LEAST_AREA_BYTES;
+use crate::log::MIN_AREA_BYTES;
 use crate::page::Lsn;
 use crate::pagestore::{Closing, Run, Space, page_payload};
 use crate::sched::clock;
@@ -254,7 +254,7 @@ impl Local {
                     first: superblock.log_first,
                     count: superblock.log_segments,
                 };
-                return Ok((run.count > 0).then_some((run, superblock.log_most > 0)));
+                return Ok((run.count > 0).then_some((run, superblock.max_log_segments > 0)));
             }
             // A checkpoint is being written.
             self.worker.sleep_until(clock::now() + POLL);
@@ -272,7 +272,7 @@ impl Local {
                 log: None,
             });
         };
-        let least = LEAST_AREA_BYTES.div_ceil(u64::from(space.segment_bytes())) as u32;
+        let least = MIN_AREA_BYTES.div_ceil(u64::from(space.segment_bytes())) as u32;
         let count = if changes {
             least.min(run.count)
         } else {
@@ -457,7 +457,7 @@ impl Local {
                 self.worker.sleep_until(clock::now() + POLL);
                 continue;
             }
-            let few_are_dirty = engine.pool.dirty.unwritten() <= engine.least_dirty_limit();
+            let few_are_dirty = engine.pool.dirty.unwritten() <= engine.min_dirty_limit();
             if few_are_dirty && self.move_log(run)? {
                 return Ok(true);
             }

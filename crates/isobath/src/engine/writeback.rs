@@ -704,7 +704,7 @@ impl Engine {
     /// ordering together (paper 003, Fig. 4), but a small part of what may be dirty.
     fn sort_run(&self) -> usize {
         let orders = self.space.lock().policy.orders(Cause::User);
-        let share = self.least_dirty_limit() / (4 * self.config.workers);
+        let share = self.min_dirty_limit() / (4 * self.config.workers);
         if orders {
             share.clamp(BATCH, SORT_RUN_MOST)
         } else {

@@ -12,7 +12,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Flushes in flight at most, over all workers.
-const MOST_FLUSHES: usize = 4;
+const MAX_FLUSHES: usize = 4;
 /// Bytes that must wait before a flush starts beside another one: at least two
 /// blocks, so that padding stays the smaller part.
 const BESIDE_BYTES: u64 = 8 << 10;
@@ -88,7 +88,7 @@ impl Flushing {
     pub(super) fn new(next: u64) -> Flushing {
         Flushing {
             state: Mutex::new(State {
-                flights: VecDeque::with_capacity(MOST_FLUSHES),
+                flights: VecDeque::with_capacity(MAX_FLUSHES),
                 running: 0,
                 padded_to: next,
                 pause_at: None,
@@ -286,5 +286,5 @@ impl Flushing {
 /// at once; beside others only with enough to do, because whatever waits for the
 /// end of the one in flight costs no flush of its own.
 fn may_start(running: usize, pending: u64) -> bool {
-    running == 0 || (running < MOST_FLUSHES && pending >= BESIDE_BYTES)
+    running == 0 || (running < MAX_FLUSHES && pending >= BESIDE_BYTES)
 }

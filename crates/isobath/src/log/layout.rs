@@ -23,7 +23,7 @@ pub(crate) const BLOCK: u64 = 4096;
 /// Incarnations that fit into a skip word.
 pub(crate) const INCARNATION_LIMIT: u32 = 1 << 29;
 /// The longest record, in bytes.
-pub(crate) const MOST_RECORD_BYTES: usize = 1 << 27;
+pub(crate) const MAX_RECORD_BYTES: usize = 1 << 27;
 
 const SKIP_WORD: u32 = 1;
 const SKIP_BLOCK: u32 = 2;

@@ -41,19 +41,19 @@ use ring::Ring;
 use room::{RING_PER_TRANSACTION, Rooms};
 
 /// Least and most bytes of the ring.
-pub(crate) const LEAST_RING_BYTES: u64 = 512 << 10;
+pub(crate) const MIN_RING_BYTES: u64 = 512 << 10;
 /// Without larger transactions than usual.
 const USUAL_RING_BYTES: u64 = 16 << 20;
 const MAX_RING_BYTES: u64 = 64 << 20;
 /// Least bytes of the area.
-pub(crate) const LEAST_AREA_BYTES: u64 = 4 << 20;
+pub(crate) const MIN_AREA_BYTES: u64 = 4 << 20;
 
 /// What a log is made of.
 pub(crate) struct LogConfig {
     /// Where it lies.
     pub(crate) area: LogArea,
     /// Bytes that the area may grow to.
-    pub(crate) most_bytes: u64,
+    pub(crate) max_bytes: u64,
     /// Bytes of the largest transaction's record, as far as the area allows.
     pub(crate) transaction_bytes: u64,
     /// Seeds the checksums, so that no other store's log is taken for this one's.
@@ -76,7 +76,7 @@ struct On {
     area_bytes: AtomicU64,
     /// Bytes of the area.
     placed_bytes: AtomicU64,
-    most_bytes: u64,
+    max_bytes: u64,
     transaction_bytes: u64,
     seed: Seed,
     incarnation: u32,
@@ -131,25 +131,25 @@ impl Log {
     ///
     /// # Panics
     ///
-    /// If the area is smaller than [`LEAST_AREA_BYTES`], or a number is out of
+    /// If the area is smaller than [`MIN_AREA_BYTES`], or a number is out of
     /// its range: whoever opens the store has checked them.
     pub(crate) fn on(config: LogConfig) -> Log {
         let area_bytes = config.area.bytes();
         assert!(
-            area_bytes >= LEAST_AREA_BYTES,
+            area_bytes >= MIN_AREA_BYTES,
             "a log area of {area_bytes} bytes"
         );
         assert!(config.incarnation < INCARNATION_LIMIT, "too many openings");
         assert!(config.next.0.is_multiple_of(BLOCK) && config.next.0 > 0);
         assert!(config.start <= config.next);
-        let most_bytes = config.most_bytes.max(area_bytes);
-        let ring_bytes = (most_bytes / 8).clamp(LEAST_RING_BYTES, USUAL_RING_BYTES);
+        let max_bytes = config.max_bytes.max(area_bytes);
+        let ring_bytes = (max_bytes / 8).clamp(MIN_RING_BYTES, USUAL_RING_BYTES);
         let mut ring_bytes = 1 << ring_bytes.ilog2();
         if config.transaction_bytes > MAX_TRANSACTION_BYTES {
             // No larger than what the area allows, either.
             let wanted = config.transaction_bytes * RING_PER_TRANSACTION;
             let wanted = wanted.next_power_of_two().min(MAX_RING_BYTES);
-            ring_bytes = wanted.min(1 << (most_bytes / 8).ilog2()).max(ring_bytes);
+            ring_bytes = wanted.min(1 << (max_bytes / 8).ilog2()).max(ring_bytes);
         }
         let next = config.next.0;
         Log {
@@ -159,7 +159,7 @@ impl Log {
                 area: Mutex::new(Arc::new(config.area)),
                 area_bytes: AtomicU64::new(area_bytes),
                 placed_bytes: AtomicU64::new(area_bytes),
-                most_bytes,
+                max_bytes,
                 transaction_bytes: config.transaction_bytes,
                 seed: Seed::of(&config.store_id),
                 incarnation: config.incarnation,
@@ -195,8 +195,8 @@ impl Log {
     }
 
     /// Bytes that the area may grow to.
-    pub(crate) fn most_area_bytes(&self) -> u64 {
-        self.on.as_ref().map_or(0, |on| on.most_bytes)
+    pub(crate) fn max_area_bytes(&self) -> u64 {
+        self.on.as_ref().map_or(0, |on| on.max_bytes)
     }
 
     // ---- growing ------------------------------------------------------------
@@ -437,8 +437,8 @@ impl On {
     }
 
     /// Bytes of the area up to which `tier` may fill it.
-    fn most_of_area(&self, tier: Tier) -> u64 {
-        self.rooms.most_of_area(self.area_bytes(), tier)
+    fn max_share_of_area(&self, tier: Tier) -> u64 {
+        self.rooms.max_share_of_area(self.area_bytes(), tier)
     }
 
     /// Whether the ring and the area have room up to `end`. If not, somebody has

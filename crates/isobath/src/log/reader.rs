@@ -4,7 +4,7 @@ use isobath_io::{AlignedBuf, IoError, Volume};
 
 use super::area::LogArea;
 use super::layout::{
-    BLOCK, HEADER_BYTES, Header, MOST_RECORD_BYTES, Seed, Skip, is_whole, read_skip, skip_word,
+    BLOCK, HEADER_BYTES, Header, MAX_RECORD_BYTES, Seed, Skip, is_whole, read_skip, skip_word,
 };
 use super::record::Kind;
 use crate::Error;
@@ -199,7 +199,7 @@ impl<'v> Reader<'v> {
         if !self.load(HEADER_BYTES)? {
             return Ok(Found::End);
         }
-        let Some(header) = Header::peek(self.here(), self.at, MOST_RECORD_BYTES) else {
+        let Some(header) = Header::peek(self.here(), self.at, MAX_RECORD_BYTES) else {
             return Ok(Found::End);
         };
         let length = header.length as usize;
@@ -296,7 +296,7 @@ impl<'v> Reader<'v> {
         if claimed < lsn || !laps.is_multiple_of(self.area.bytes()) {
             return Ok(None);
         }
-        let limit = MOST_RECORD_BYTES.min(self.area.bytes() as usize);
+        let limit = MAX_RECORD_BYTES.min(self.area.bytes() as usize);
         let Some(header) = Header::peek(&bytes[within..], claimed, limit) else {
             return Ok(None);
         };

@@ -76,8 +76,8 @@ const STRETCH_LEAST: u64 = 64 << 10;
 const SLOW_FROM: u64 = 50;
 const SLOW_MOST: u64 = 70;
 /// The delay just before that; shorter ones than the least are none.
-const MOST_DELAY: Duration = Duration::from_millis(4);
-const LEAST_DELAY: Duration = Duration::from_micros(20);
+const MAX_DELAY: Duration = Duration::from_millis(4);
+const MIN_DELAY: Duration = Duration::from_micros(20);
 /// A checkpoint is wanted when the log since the last one fills this much of the area.
 const CHECKPOINT_PERCENT: u64 = 25;
 
@@ -168,7 +168,7 @@ impl Rooms {
     }
 
     /// Bytes of an area of `bytes` up to which `tier` may fill it now.
-    pub(super) fn most_of_area(&self, bytes: u64, tier: Tier) -> u64 {
+    pub(super) fn max_share_of_area(&self, bytes: u64, tier: Tier) -> u64 {
         let recovers = tier == Tier::System && self.recovering.load(Ordering::Relaxed);
         let percent = match recovers {
             true => RECOVERY_MOST,
@@ -204,7 +204,7 @@ impl Log {
     /// Most bytes of one transaction's record, once the log has grown.
     pub(crate) fn transaction_limit(&self) -> u64 {
         self.on.as_ref().map_or(MAX_TRANSACTION_BYTES, |on| {
-            on.transaction_limit(on.most_bytes)
+            on.transaction_limit(on.max_bytes)
         })
     }
 
@@ -248,7 +248,7 @@ impl Log {
             return false;
         }
         let area = on.area_bytes();
-        let most = on.rooms.most_of_area(area, need.tier);
+        let most = on.rooms.max_share_of_area(area, need.tier);
         let used = next.saturating_sub(on.rooms.start());
         if !take(&on.rooms.area_held, used, need.area, most) {
             on.rooms.ring_held.fetch_sub(need.ring, Ordering::SeqCst);
@@ -270,7 +270,7 @@ impl Log {
         let before = on.area_bytes.swap(bytes, Ordering::SeqCst);
         let used = self.marks.next().saturating_sub(on.rooms.start());
         let held = on.rooms.area_held.load(Ordering::SeqCst);
-        let fits = used + held <= on.rooms.most_of_area(bytes, Tier::Commit);
+        let fits = used + held <= on.rooms.max_share_of_area(bytes, Tier::Commit);
         if fits && !on.rooms.anybody_waits() {
             return true;
         }
@@ -422,7 +422,7 @@ impl Log {
             let taken = self.marks.next().saturating_sub(on.rooms.start())
                 + on.rooms.area_held.load(Ordering::SeqCst);
             let lacks = |waiter: &Arc<RoomWaiter>| {
-                taken + waiter.need.area > on.most_of_area(waiter.need.tier)
+                taken + waiter.need.area > on.max_share_of_area(waiter.need.tier)
             };
             let waiting = on.rooms.anybody_waits();
             waiting
@@ -441,8 +441,8 @@ impl Log {
     pub(crate) fn commit_delay(&self) -> Option<Duration> {
         let over = self.area_use().checked_sub(SLOW_FROM * 100)?;
         let share = (over as f64 / ((SLOW_MOST - SLOW_FROM) * 100) as f64).min(1.0);
-        let delay = MOST_DELAY.mul_f64(share * share);
-        (delay >= LEAST_DELAY).then_some(delay)
+        let delay = MAX_DELAY.mul_f64(share * share);
+        (delay >= MIN_DELAY).then_some(delay)
     }
 
     /// Whether so much waits in the ring that it should be written, wanted or not.

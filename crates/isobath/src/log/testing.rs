@@ -32,7 +32,7 @@ fn place() -> (Volume, LogArea) {
 fn config(area: &LogArea, start: u64, next: u64, incarnation: u32) -> LogConfig {
     LogConfig {
         area: area.clone(),
-        most_bytes: 0,
+        max_bytes: 0,
         transaction_bytes: MAX_TRANSACTION_BYTES,
         store_id: STORE,
         start: Lsn(start),
@@ -585,7 +585,7 @@ fn more_than_there_is_room_for_is_never_durable() {
     let kept = fill(&log, &mut rng, 100_000);
     flush_all(&log, &volume);
     let end = log.durable();
-    fill(&log, &mut rng, LEAST_RING_BYTES + 1);
+    fill(&log, &mut rng, MIN_RING_BYTES + 1);
     log.want_all();
     assert!(log.flush_is_due());
     assert!(matches!(log.claim(0), Claim::Overrun));

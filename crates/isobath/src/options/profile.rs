@@ -5,7 +5,7 @@ use std::path::Path;
 use isobath_model::advise::open_settings;
 use isobath_model::profile::DeviceProfile;
 
-use super::{MOST_DEPTH, MOST_TASKS, Options, bad};
+use super::{MAX_DEPTH, MAX_TASKS, Options, bad};
 use crate::Error;
 
 impl Options {
@@ -27,8 +27,8 @@ impl Options {
         let profile = DeviceProfile::from_json(&text).map_err(|e| wrong(e.to_string()))?;
         let workers = u32::try_from(self.workers).unwrap_or(u32::MAX);
         let settings = open_settings(&profile, workers).map_err(|e| wrong(e.to_string()))?;
-        self.depth = settings.depth_per_worker.min(MOST_DEPTH);
-        self.tasks = (settings.tasks_per_worker as usize).min(MOST_TASKS);
+        self.depth = settings.depth_per_worker.min(MAX_DEPTH);
+        self.tasks = (settings.tasks_per_worker as usize).min(MAX_TASKS);
         if let Ok(bytes) = u32::try_from(settings.segment_bytes) {
             self.segment_bytes = Some(bytes);
         }

@@ -16,7 +16,7 @@ pub(crate) const MAX_LENGTH: u32 = ((1 << LENGTH_BITS) - 1) * GRANULE;
 /// Most bytes that a segment can have: 64 MiB.
 pub(crate) const MAX_SEGMENT_BYTES: u32 = (1 << OFFSET_BITS) * GRANULE;
 /// Bytes of a segment at least.
-pub(crate) const LEAST_SEGMENT_BYTES: u32 = 64 << 10;
+pub(crate) const MIN_SEGMENT_BYTES: u32 = 64 << 10;
 /// Most segments that a volume can have.
 pub(crate) const MAX_SEGMENTS: u32 = 1 << SEGMENT_BITS;
 

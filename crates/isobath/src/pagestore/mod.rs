@@ -12,7 +12,7 @@ mod superblock;
 mod trace;
 
 pub(crate) use address::{
-    Address, GRANULE, LEAST_SEGMENT_BYTES, MAX_LENGTH, MAX_SEGMENT_BYTES, MAX_SEGMENTS,
+    Address, GRANULE, MAX_LENGTH, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MIN_SEGMENT_BYTES,
 };
 pub(crate) use ids::PageIds;
 pub(crate) use reserved::ReservedWords;
@@ -22,7 +22,7 @@ pub(crate) use space::{
 };
 pub(crate) use summary::Entry;
 pub(crate) use superblock::{
-    ArrayRoot, FORMAT_VERSION, MOST_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, Run, Superblock,
+    ArrayRoot, FORMAT_VERSION, MAX_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, Run, Superblock,
     Unreadable,
 };
 pub use trace::PageTrace;

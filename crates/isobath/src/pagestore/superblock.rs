@@ -18,7 +18,7 @@ const MAGIC: &[u8; 8] = b"ISOBATH\0";
 /// Byte offsets of the two superblocks in the volume, both in segment 0 however
 /// small segments are.
 pub(crate) const OFFSETS: [u64; 2] = [0, 32768];
-const _: () = assert!(OFFSETS[1] + PAGE_SIZE as u64 <= super::LEAST_SEGMENT_BYTES as u64);
+const _: () = assert!(OFFSETS[1] + PAGE_SIZE as u64 <= super::MIN_SEGMENT_BYTES as u64);
 
 /// A checkpointed array of words: a tree of checkpoint pages, its root first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +73,7 @@ pub(crate) struct Superblock {
     /// The first of them.
     pub(crate) log_first: u32,
     /// Segments that the log may grow to; 0 where it does not.
-    pub(crate) log_most: u32,
+    pub(crate) max_log_segments: u32,
     /// Where the log lay before it grew, while a recovery needs that: what is below this LSN lies there.
     pub(crate) log_before: Option<(u64, Run)>,
     /// Writers that have opened the store, this one included; what its log records carry.
@@ -114,7 +114,7 @@ const LOG_PATH: usize = 192;
 /// Behind the path: where the log lies.
 const LOG_PLACE: usize = PAGE_SIZE - 32;
 /// Bytes of the longest path that a superblock has room for.
-pub(crate) const MOST_PATH_BYTES: usize = LOG_PLACE - LOG_PATH;
+pub(crate) const MAX_PATH_BYTES: usize = LOG_PLACE - LOG_PATH;
 
 /// Neighbouring segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,7 +153,7 @@ impl Superblock {
             promises: empty,
             log_segments: 0,
             log_first: 1,
-            log_most: 0,
+            max_log_segments: 0,
             log_before: None,
             incarnation: 1,
             log_start: Superblock::FIRST_LSN,
@@ -188,7 +188,7 @@ impl Superblock {
     }
 
     fn version(&self) -> u32 {
-        let stays = self.log_first == 1 && self.log_most == 0 && self.log_before.is_none();
+        let stays = self.log_first == 1 && self.max_log_segments == 0 && self.log_before.is_none();
         if stays { FIRST_VERSION } else { FORMAT_VERSION }
     }
 
@@ -226,7 +226,7 @@ impl Superblock {
         bytes[LOG_PATH..LOG_PATH + path.len()].copy_from_slice(path);
         if self.version() > FIRST_VERSION {
             put_u32(&mut bytes, LOG_PLACE, self.log_first);
-            put_u32(&mut bytes, LOG_PLACE + 4, self.log_most);
+            put_u32(&mut bytes, LOG_PLACE + 4, self.max_log_segments);
             if let Some((switch, before)) = self.log_before {
                 put_u64(&mut bytes, LOG_PLACE + 8, switch);
                 put_u32(&mut bytes, LOG_PLACE + 16, before.first);
@@ -249,7 +249,7 @@ impl Superblock {
             return Err(Unreadable::Newer { version, matches });
         }
         let segment_bytes = get_u32(bytes, 44);
-        let sizes = super::LEAST_SEGMENT_BYTES..=super::MAX_SEGMENT_BYTES;
+        let sizes = super::MIN_SEGMENT_BYTES..=super::MAX_SEGMENT_BYTES;
         let sound = get_u32(bytes, 40) == PAGE_SIZE as u32
             && sizes.contains(&segment_bytes)
             && segment_bytes.is_multiple_of(PAGE_SIZE as u32);
@@ -267,10 +267,10 @@ impl Superblock {
         let path_bytes = get_u32(bytes, 184) as usize;
         let path = bytes[LOG_PATH..].get(..path_bytes);
         let path = path.ok_or(Unreadable::Corrupt)?;
-        let (mut log_first, mut log_most, mut log_before) = (1, 0, None);
+        let (mut log_first, mut max_log_segments, mut log_before) = (1, 0, None);
         if version > FIRST_VERSION {
             log_first = get_u32(bytes, LOG_PLACE);
-            log_most = get_u32(bytes, LOG_PLACE + 4);
+            max_log_segments = get_u32(bytes, LOG_PLACE + 4);
             let before = Run {
                 first: get_u32(bytes, LOG_PLACE + 16),
                 count: get_u32(bytes, LOG_PLACE + 20),
@@ -304,7 +304,7 @@ impl Superblock {
             },
             log_segments: get_u32(bytes, 144),
             log_first,
-            log_most,
+            max_log_segments,
             log_before,
             incarnation: get_u32(bytes, 148),
             log_start: get_u64(bytes, 152),
@@ -352,7 +352,7 @@ mod tests {
             },
             log_segments: 10,
             log_first: 20,
-            log_most: 40,
+            max_log_segments: 40,
             log_before: Some((8192, Run { first: 1, count: 5 })),
             incarnation: 11,
             log_start: 12,

@@ -24,7 +24,7 @@ use crate::{Durability, Error, Options, Store, Tree};
 use source::Source;
 
 /// Problems that are told one by one; the rest are counted.
-const MOST_PROBLEMS: usize = 10_000;
+const MAX_PROBLEMS: usize = 10_000;
 
 /// How a store is salvaged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -318,7 +318,7 @@ struct Salvage<'v, 'w> {
 
 impl Salvage<'_, '_> {
     fn problem(&mut self, problem: String) {
-        if self.problems.len() < MOST_PROBLEMS {
+        if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(problem);
         } else {
             self.more_problems += 1;

@@ -15,7 +15,7 @@ use crate::pagestore::{Address, SUPERBLOCK_OFFSETS, Superblock};
 use crate::sync::{HashMap, HashSet};
 
 /// Pages of the mapping table that may be corrupt before it is given up.
-const MOST_LOST: usize = 1000;
+const MAX_LOST: usize = 1000;
 
 /// Where the newest copy of each page is.
 struct Mapping {
@@ -140,7 +140,7 @@ impl<'v> Source<'v> {
             seqs: table.chunks_exact(4).map(|words| words[0]).collect(),
             has_holes: false,
         };
-        for _ in 0..MOST_LOST {
+        for _ in 0..MAX_LOST {
             let high_water = superblock.page_high_water;
             let read = reader.read_mapping(&directory, high_water, |id, word| {
                 if let Place::Stored(address) = Place::from_word(word) {

@@ -24,7 +24,7 @@ use crate::sync::interrupt::{self, Hold, Place, Who};
 const STEP_TIME: Duration = Duration::from_micros(10);
 /// Steps in a row, per operation that waits, after which a simulation
 /// counts as stuck.
-const MOST_STEPS: u64 = 3_000_000;
+const MAX_STEPS: u64 = 3_000_000;
 /// Steps in a row that did nothing, after which whoever is held back goes on.
 const PATIENCE: u32 = 400;
 /// Bytes of address space of a worker's stack.
@@ -250,7 +250,7 @@ impl Driver {
                 }
             }
             rounds += 1;
-            assert!(rounds < MOST_STEPS, "{}", self.stuck());
+            assert!(rounds < MAX_STEPS, "{}", self.stuck());
         }
         self.switches.set(switches);
         interrupt::arm(armed);
@@ -352,7 +352,7 @@ pub(crate) fn drive() -> bool {
     };
     driver.step();
     WAITED.set(WAITED.get() + 1);
-    assert!(WAITED.get() < MOST_STEPS, "{}", driver.stuck());
+    assert!(WAITED.get() < MAX_STEPS, "{}", driver.stuck());
     true
 }
 

@@ -101,21 +101,21 @@ pub enum How {
         /// Expected switches at each place per factor e of its passes.
         rate: f64,
         /// Most steps that somebody is held back for.
-        most_steps: u32,
+        max_steps: u32,
     },
     /// Every pass with the same probability.
     EveryPass {
         /// Passes from one switch to the next, on average.
         gap: u32,
         /// Most steps that somebody is held back for.
-        most_steps: u32,
+        max_steps: u32,
     },
     /// Few places, drawn from the seed, and there very often.
     FewPlaces {
         /// One in so many places.
         one_in: u32,
         /// Most steps that somebody is held back for.
-        most_steps: u32,
+        max_steps: u32,
     },
     /// These, and no others.
     Given(Vec<Switch>),
@@ -135,9 +135,9 @@ struct Record {
 }
 
 /// Most switches of one simulation; then it goes on without.
-const MOST_SWITCHES: u64 = 20_000;
+const MAX_SWITCHES: u64 = 20_000;
 /// Passes of one participant in a row after which it counts as waiting for others.
-const MOST_PASSES: u64 = 1 << 22;
+const MAX_PASSES: u64 = 1 << 22;
 
 impl Switches {
     /// Switches chosen so.
@@ -373,7 +373,7 @@ impl State {
         passed.passes += 1;
         let (place, hash, pass) = (passed.place, passed.hash, passed.passes);
         self.passes_in_a_row += 1;
-        if self.passes_in_a_row > MOST_PASSES {
+        if self.passes_in_a_row > MAX_PASSES {
             // It may wait in a loop for what only others can do.
             self.passes_in_a_row = 0;
             return self.take(place, pass, 1);
@@ -383,25 +383,25 @@ impl State {
                 let steps = *self.given.get(&(place, pass))?;
                 return self.take(place, pass, steps);
             }
-            How::EveryPlace { rate, most_steps } => {
+            How::EveryPlace { rate, max_steps } => {
                 let drawn = (self.draw() >> 11) as f64 / (1u64 << 53) as f64;
-                (most_steps, drawn * (pass as f64) < rate)
+                (max_steps, drawn * (pass as f64) < rate)
             }
-            How::EveryPass { most_steps, .. } => {
+            How::EveryPass { max_steps, .. } => {
                 self.until_next -= 1;
                 let takes = self.until_next == 0;
                 if takes {
                     self.until_next = self.draw_gap();
                 }
-                (most_steps, takes)
+                (max_steps, takes)
             }
-            How::FewPlaces { one_in, most_steps } => {
+            How::FewPlaces { one_in, max_steps } => {
                 let draw = (hash ^ self.seed).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 33;
                 let hot = draw.is_multiple_of(u64::from(one_in.max(1)));
-                (most_steps, hot && self.draw().is_multiple_of(2))
+                (max_steps, hot && self.draw().is_multiple_of(2))
             }
         };
-        if !takes || self.taken >= MOST_SWITCHES {
+        if !takes || self.taken >= MAX_SWITCHES {
             return None;
         }
         // Short and long ones are equally likely.

@@ -66,7 +66,7 @@ struct Peeked {
 }
 
 /// Rounds that a commit makes because snapshots begin between two of its steps.
-const MOST_ROUNDS: usize = 1000;
+const MAX_ROUNDS: usize = 1000;
 
 /// How reading what the keys have has ended.
 enum Peek {
@@ -376,7 +376,7 @@ impl<'a> Commit<'a, '_> {
 
     fn run(mut self) -> Result<Outcome<'a>, Error> {
         self.validate_writes()?;
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let publish = self.must_publish();
             match self.peek(publish)? {
                 Peek::Refused => {

@@ -16,7 +16,7 @@ use crate::btree::TreeId;
 
 /// Keys and ranges that are remembered one by one, per tree; beyond that the
 /// whole tree counts as read.
-const MOST_ENTRIES: usize = 1 << 16;
+const MAX_ENTRIES: usize = 1 << 16;
 
 type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
@@ -147,7 +147,7 @@ impl ReadSet {
 
 impl TreeReads {
     fn limit(&mut self) {
-        if self.keys.len() + self.ranges.len() > MOST_ENTRIES {
+        if self.keys.len() + self.ranges.len() > MAX_ENTRIES {
             self.all = true;
             self.keys.clear();
             self.ranges.clear();
@@ -274,7 +274,7 @@ mod tests {
             gate: &gate,
         };
         let mut reads = ReadSet::default();
-        for n in 0..=MOST_ENTRIES as u64 {
+        for n in 0..=MAX_ENTRIES as u64 {
             reads.add_key(tree, &n.to_le_bytes());
         }
         assert!(reads.trees[0].all && reads.trees[0].keys.is_empty());

@@ -17,7 +17,7 @@ const TASKS: usize = 12;
 const EACH: u64 = 1 << 20;
 
 /// How many times as long as the mean the longest operation may take; seen are 11.
-const MOST_MEANS: u64 = 50;
+const MAX_MEANS: u64 = 50;
 
 /// What one task is told and tells.
 #[derive(Default)]
@@ -121,7 +121,7 @@ fn overfill(seed: u64, options: &Options, log_device: bool) {
     // In steps of the simulation, which no machine makes longer.
     let mean = sum / operations;
     assert!(
-        most < MOST_MEANS * mean,
+        most < MAX_MEANS * mean,
         "one took {most} steps, the mean is {mean}"
     );
     assert_sound(simulation.store(), None);

@@ -58,8 +58,8 @@ fn run(seed: u64, switches: Option<&Switches>) -> (u64, Vec<Switch>) {
 }
 
 fn every_place(rate: f64) -> Switches {
-    let most_steps = 30;
-    Switches::new(How::EveryPlace { rate, most_steps })
+    let max_steps = 30;
+    Switches::new(How::EveryPlace { rate, max_steps })
 }
 
 #[test]
@@ -83,19 +83,16 @@ fn switches_repeat_by_seed_and_can_be_given() {
 #[test]
 fn stores_pass_with_switches_of_every_kind() {
     for seed in 0..12 {
-        let most_steps = [2, 30, 1000][seed as usize % 3];
+        let max_steps = [2, 30, 1000][seed as usize % 3];
         let how = match seed % 4 {
-            0 => How::EveryPass {
-                gap: 50,
-                most_steps,
-            },
+            0 => How::EveryPass { gap: 50, max_steps },
             1 => How::FewPlaces {
                 one_in: 20,
-                most_steps,
+                max_steps,
             },
             _ => How::EveryPlace {
                 rate: 0.05,
-                most_steps,
+                max_steps,
             },
         };
         let (_, taken) = run(seed, Some(&Switches::new(how)));
@@ -138,7 +135,7 @@ fn mail(seed: u64, how: Option<How>, canary: Option<Canary>) -> Result<u64, Stuc
 
 const OFTEN: How = How::EveryPlace {
     rate: 0.2,
-    most_steps: 8,
+    max_steps: 8,
 };
 
 #[test]
