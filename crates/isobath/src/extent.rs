@@ -25,7 +25,7 @@ use crate::pagestore::Address;
 pub(crate) use write::{ExtentWriter, write_all};
 
 /// Most bytes of a chunk, header included.
-const CHUNK_MOST: u32 = 256 << 10;
+const MAX_CHUNK: u32 = 256 << 10;
 /// Chunks of a segment, at least.
 const CHUNKS_PER_SEGMENT: u32 = 8;
 /// Chunks that one reader has in flight.
@@ -82,7 +82,7 @@ impl Extent {
         };
         let sound = extent.length <= crate::MAX_VALUE_BYTES
             && extent.payload > 0
-            && extent.payload < CHUNK_MOST
+            && extent.payload < MAX_CHUNK
             && get_u32(bytes, 20) <= 1;
         sound.then_some(extent)
     }
@@ -106,7 +106,7 @@ impl Extent {
 /// Payload bytes of a full chunk: eight chunks and their summary fit a segment.
 pub(crate) fn payload_bytes(config: &Config) -> usize {
     let room = config.segment_bytes - PAGE_SIZE as u32;
-    let chunk = (room / CHUNKS_PER_SEGMENT).min(CHUNK_MOST);
+    let chunk = (room / CHUNKS_PER_SEGMENT).min(MAX_CHUNK);
     (chunk - chunk % config.block_bytes) as usize - HEADER_SIZE
 }
 

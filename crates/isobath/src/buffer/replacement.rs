@@ -22,7 +22,7 @@ const SMALL_SHARE: usize = 10;
 const PROMOTE_TOUCHES: u8 = 2;
 /// Frames looked at, per frame wanted and at least, before a call gives up.
 const SCAN_PER_FRAME: usize = 8;
-const SCAN_LEAST: usize = 128;
+const MIN_SCAN: usize = 128;
 
 /// The frames that one worker loaded, in replacement order.
 pub(crate) struct Partition {
@@ -74,7 +74,7 @@ impl Partition {
     /// resident, their latches stay held exclusively.
     pub(crate) fn evict(&mut self, pool: &BufferPool, want: usize, freed: &mut Vec<FrameId>) {
         let target = freed.len() + want;
-        let mut budget = (want * SCAN_PER_FRAME).max(SCAN_LEAST).min(4 * self.len());
+        let mut budget = (want * SCAN_PER_FRAME).max(MIN_SCAN).min(4 * self.len());
         while freed.len() < target && budget > 0 {
             budget -= 1;
             let from_small = self.main.is_empty() || self.small.len() * SMALL_SHARE > self.len();

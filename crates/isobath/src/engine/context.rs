@@ -16,7 +16,7 @@ use crate::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
 /// memory: going round fewer of them takes longer than a miss.
-const TURNS_LEAST: usize = 4;
+const MIN_TURNS: usize = 4;
 
 /// A task of a worker: waits by yielding.
 pub(crate) struct TaskContext<'l> {
@@ -49,7 +49,7 @@ impl ReadContext for TaskContext<'_> {
 
     #[inline]
     fn takes_turns(&self) -> bool {
-        self.local.worker.ready_tasks() >= TURNS_LEAST
+        self.local.worker.ready_tasks() >= MIN_TURNS
     }
 
     fn next_turn(&self) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use isobath_io::VolumeError;
 
-use super::{Engine, FULL_PERCENT, GROW_LEAST, GROW_MOST};
+use super::{Engine, FULL_PERCENT, MIN_GROW, MAX_GROW};
 use crate::Error;
 use crate::pagestore::{MAX_SEGMENTS, Run};
 use crate::sync::Mutex;
@@ -110,7 +110,7 @@ impl Engine {
         let segment_bytes = u64::from(self.config.segment_bytes);
         let before = self.space.lock().segments();
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
-        let mut step = (before / 16).clamp(GROW_LEAST, GROW_MOST).max(needed);
+        let mut step = (before / 16).clamp(MIN_GROW, MAX_GROW).max(needed);
         loop {
             match self.extend_to(before.saturating_add(step)) {
                 Ok(()) => break,

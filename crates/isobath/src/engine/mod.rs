@@ -90,10 +90,10 @@ const SPARE_WORTH: usize = 4;
 /// The rest lets the cleaner find segments with something dead in them.
 const FULL_PERCENT: u64 = 92;
 /// Bytes of large values on the volume that snapshots may keep in however small a store.
-const OLD_VALUES_LEAST: u64 = 64 << 20;
+const MIN_OLD_VALUES: u64 = 64 << 20;
 /// Segments that the volume grows by at least and at most.
-const GROW_LEAST: u32 = 8;
-const GROW_MOST: u32 = 256;
+const MIN_GROW: u32 = 8;
+const MAX_GROW: u32 = 256;
 
 /// Sizes and bounds that were fixed when the store was opened.
 #[derive(Clone, Debug)]
@@ -568,7 +568,7 @@ impl Engine {
     pub(crate) fn old_values_limit(&self) -> u64 {
         let all = self.allocated_bytes.load(Ordering::Relaxed);
         let others = all.saturating_sub(self.transactions.versions.volume_bytes());
-        others.max(OLD_VALUES_LEAST)
+        others.max(MIN_OLD_VALUES)
     }
 
     /// Gives back the room of a chunk that exists no longer.

@@ -11,7 +11,7 @@ use super::{Engine, Local};
 use crate::buffer::FrameId;
 
 /// Frames of a piece at least: 4 MiB.
-const PIECE_LEAST: u32 = 1 << 10;
+const MIN_PIECE: u32 = 1 << 10;
 /// Pieces at most.
 const PIECES: u32 = 1 << 11;
 
@@ -30,7 +30,7 @@ pub(super) struct Registered {
 impl Registered {
     pub(super) fn new(engine: &Engine) -> Registered {
         let count = engine.pool.frames.count();
-        let piece = (count / PIECES).next_power_of_two().max(PIECE_LEAST);
+        let piece = (count / PIECES).next_power_of_two().max(MIN_PIECE);
         Registered {
             piece,
             frames: Cell::new(0),

@@ -692,7 +692,7 @@ fn padded_copy(bytes: &[u8], whole: u32) -> AlignedBuf {
 const CHECKPOINT_PATIENCE: usize = 10_000;
 
 /// Most pages that are ordered together: 16 segments of 2 MiB.
-const SORT_RUN_MOST: usize = 8192;
+const MAX_SORT_RUN: usize = 8192;
 
 /// Spare segments below which cleaners work, and at which they stop. What live
 /// data may fill leaves room for them, so that cleaning always gets there.
@@ -706,7 +706,7 @@ impl Engine {
         let orders = self.space.lock().policy.orders(Cause::User);
         let share = self.min_dirty_limit() / (4 * self.config.workers);
         if orders {
-            share.clamp(BATCH, SORT_RUN_MOST)
+            share.clamp(BATCH, MAX_SORT_RUN)
         } else {
             BATCH
         }

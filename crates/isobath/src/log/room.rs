@@ -56,7 +56,7 @@ impl Tier {
     /// Percent of the area up to which this tier may fill it.
     pub(super) fn area_percent(self) -> u64 {
         match self {
-            Tier::Commit => SLOW_MOST,
+            Tier::Commit => MAX_SLOW,
             Tier::Structure => 85,
             Tier::System => 92,
         }
@@ -64,17 +64,17 @@ impl Tier {
 }
 
 /// Percent of the area that a recovery may fill: it needs room beside a log that is full.
-const RECOVERY_MOST: u64 = 98;
+const MAX_RECOVERY: u64 = 98;
 /// Percent of the area from which on a recovery makes room before it goes on.
 const RECOVERY_SHORT: u64 = 85;
 /// Share of the room that is left for what a recovery logs, that the next stretch of the log may be long.
 const STRETCH_SHARE: u64 = 8;
 /// Least bytes of such a stretch.
-const STRETCH_LEAST: u64 = 64 << 10;
+const MIN_STRETCH: u64 = 64 << 10;
 
 /// Percent of the area from which on commits are delayed, and at which they stop.
 const SLOW_FROM: u64 = 50;
-const SLOW_MOST: u64 = 70;
+const MAX_SLOW: u64 = 70;
 /// The delay just before that; shorter ones than the least are none.
 const MAX_DELAY: Duration = Duration::from_millis(4);
 const MIN_DELAY: Duration = Duration::from_micros(20);
@@ -171,7 +171,7 @@ impl Rooms {
     pub(super) fn max_share_of_area(&self, bytes: u64, tier: Tier) -> u64 {
         let recovers = tier == Tier::System && self.recovering.load(Ordering::Relaxed);
         let percent = match recovers {
-            true => RECOVERY_MOST,
+            true => MAX_RECOVERY,
             false => tier.area_percent(),
         };
         bytes / 100 * percent
@@ -389,8 +389,8 @@ impl Log {
     pub(crate) fn recovery_stretch(&self) -> u64 {
         self.on.as_ref().map_or(u64::MAX, |on| {
             let used = self.marks.next().saturating_sub(on.rooms.start());
-            let most = on.area_bytes() / 100 * RECOVERY_MOST;
-            (most.saturating_sub(used) / STRETCH_SHARE).max(STRETCH_LEAST)
+            let most = on.area_bytes() / 100 * MAX_RECOVERY;
+            (most.saturating_sub(used) / STRETCH_SHARE).max(MIN_STRETCH)
         })
     }
 
@@ -440,7 +440,7 @@ impl Log {
     /// the area is free, then more and more.
     pub(crate) fn commit_delay(&self) -> Option<Duration> {
         let over = self.area_use().checked_sub(SLOW_FROM * 100)?;
-        let share = (over as f64 / ((SLOW_MOST - SLOW_FROM) * 100) as f64).min(1.0);
+        let share = (over as f64 / ((MAX_SLOW - SLOW_FROM) * 100) as f64).min(1.0);
         let delay = MAX_DELAY.mul_f64(share * share);
         (delay >= MIN_DELAY).then_some(delay)
     }

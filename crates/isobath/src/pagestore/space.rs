@@ -61,7 +61,7 @@ pub(crate) struct Closing {
 }
 
 /// Segments that may be open at a time in however small a volume: two streams of pages and two of chunks.
-const OPEN_LEAST: u32 = 4;
+const MIN_OPEN: u32 = 4;
 
 /// No free segment for `cause`: clean, or grow the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

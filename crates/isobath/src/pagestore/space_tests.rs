@@ -75,14 +75,14 @@ fn room_for_a_checkpoint_is_kept_only_while_one_may_come() {
     let (mut space, seqs) = space();
     let reserve = space.reserve();
     // One page in 504 words, and the segment table.
-    assert!(reserve > OPEN_LEAST + 900 / 504, "{reserve}");
+    assert!(reserve > MIN_OPEN + 900 / 504, "{reserve}");
     let mut page = 1;
     fill(&mut space, &seqs, &mut page);
     assert_eq!(space.free_segments(), reserve);
     space.keep_checkpoint_room(false);
     assert_eq!(space.reserve(), reserve, "what live data must leave stays");
     fill(&mut space, &seqs, &mut page);
-    assert_eq!(space.free_segments(), OPEN_LEAST);
+    assert_eq!(space.free_segments(), MIN_OPEN);
     // What is to be cleaned before a checkpoint.
     space.keep_checkpoint_room(true);
     assert_eq!(space.spare_segments(), 0);
@@ -99,7 +99,7 @@ fn as_many_victims_are_cleaned_at_a_time_as_users_leave_segments_free() {
             assert!(!space.kill(*address));
         }
         space.keep_checkpoint_room(keeps);
-        let left = if keeps { space.reserve() } else { OPEN_LEAST };
+        let left = if keeps { space.reserve() } else { MIN_OPEN };
         // User writes may take what is free beyond these before the victims are moved.
         assert_eq!(victims(&mut space), left, "{keeps}");
     }

@@ -25,7 +25,7 @@ const DUTY: u64 = 1 << 63;
 /// Completions that a sleeping worker lets gather, as a share of the I/Os in
 /// flight, and at most.
 const GATHER_SHARE: u32 = 8;
-const GATHER_MOST: u32 = 16;
+const MAX_GATHER: u32 = 16;
 
 /// Bounds of one worker.
 #[derive(Clone, Copy, Debug)]
@@ -665,7 +665,7 @@ impl Worker {
         {
             let longest = longest.into_iter().chain(self.until_next_timer()).min();
             self.counters.sleeps.set(self.counters.sleeps.get() + 1);
-            let gather = (channel.in_flight() / GATHER_SHARE).clamp(1, GATHER_MOST);
+            let gather = (channel.in_flight() / GATHER_SHARE).clamp(1, MAX_GATHER);
             let outcome = channel.wait(gather, longest, &mut completions);
             self.remote.awake();
             outcome

@@ -25,7 +25,7 @@ use super::snapshots::Registered;
 use super::tracker::Slot;
 use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
-use super::{COLLECT_LEAST, COLLECT_STEP, Transactions};
+use super::{MIN_COLLECT, COLLECT_STEP, Transactions};
 use crate::Error;
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
@@ -313,7 +313,7 @@ fn wait_for_watermark(local: &Local, lsn: Lsn) -> Result<(), Error> {
 fn tidy(local: &Local, added: usize) {
     let transactions = &local.engine.transactions;
     if !transactions.versions.is_empty() {
-        transactions.collect(COLLECT_LEAST + 2 * added);
+        transactions.collect(MIN_COLLECT + 2 * added);
         transactions.make_room(&local.engine);
     }
     transactions.free_dead(local);

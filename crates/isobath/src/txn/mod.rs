@@ -53,7 +53,7 @@ use unseen::{Unseen, Visibility};
 use versions::{KeyRef, OldValue, Versions};
 
 /// Versions that a commit collects beside its own work, at least.
-const COLLECT_LEAST: usize = 8;
+const MIN_COLLECT: usize = 8;
 /// Versions that are collected between two looks at other tasks.
 const COLLECT_STEP: usize = 256;
 

@@ -42,7 +42,7 @@ use super::{
 };
 
 /// Death rates whose variance is at most this share of their mean squared count as equal.
-const SPREAD_LEAST: f32 = 0.02;
+const MIN_SPREAD: f32 = 0.02;
 
 /// The history of a version that will be dead when it is written; no tag looks like it.
 const DEAD: History = History(u32::MAX as u64 - 1);
@@ -121,7 +121,7 @@ impl LifeTable {
         let epoch = self.quantum * u64::from(EPOCH_UNITS);
         self.learn_at = (now / epoch + 1) * epoch;
         self.lives.begin_epoch(now / epoch * u64::from(EPOCH_UNITS));
-        self.skewed = self.lives.spread() > SPREAD_LEAST;
+        self.skewed = self.lives.spread() > MIN_SPREAD;
         self.streams.divide(self.rates.slack());
     }
 }

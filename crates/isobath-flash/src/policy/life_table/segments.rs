@@ -5,7 +5,7 @@ use super::super::{SegmentId, SegmentState, SegmentTable, Tick};
 /// What its pages were expected to do counts like this many deaths observed in a segment.
 const PRIOR_DEATHS: f32 = 16.0;
 /// What counts at most: older observations fade as newer ones come, since the pages that are left die less.
-const DEATHS_MOST: f32 = 64.0;
+const MAX_DEATHS: f32 = 64.0;
 
 /// What is known of one segment. While it is open, `deaths` counts its pages, and `exposure` sums the rates expected.
 #[derive(Debug, Clone, Copy, Default)]
@@ -89,8 +89,8 @@ impl SegmentRates {
             let passed = now.saturating_sub(evidence.at) as f32;
             evidence.deaths += evidence.live.saturating_sub(live) as f32;
             evidence.exposure += 0.5 * (evidence.live + live) as f32 * passed;
-            if evidence.deaths > DEATHS_MOST {
-                let keep = DEATHS_MOST / evidence.deaths;
+            if evidence.deaths > MAX_DEATHS {
+                let keep = MAX_DEATHS / evidence.deaths;
                 evidence.deaths *= keep;
                 evidence.exposure *= keep;
             }

@@ -6,7 +6,7 @@
 
 use isobath_flash::policy::{SegmentId, SegmentState};
 
-use super::{Closing, OPEN_LEAST, Run, Space};
+use super::{Closing, MIN_OPEN, Run, Space};
 use crate::small;
 
 /// Which segments are being emptied.
@@ -47,8 +47,8 @@ impl Space {
         let checkpoint = small::checkpoint_segments(segments, segments / 300 + 2);
         Shares {
             checkpoint,
-            open: (self.open.len() as u32).min((segments / 32).max(OPEN_LEAST)),
-            reserve: OPEN_LEAST.min(segments / 4) + checkpoint,
+            open: (self.open.len() as u32).min((segments / 32).max(MIN_OPEN)),
+            reserve: MIN_OPEN.min(segments / 4) + checkpoint,
         }
     }
 
