@@ -25,14 +25,14 @@ const CRATES: &[(&str, &[&str])] = &[
 /// modules of its own layer and of lower ones.
 const LAYERS: &[(&str, &[&str])] = &[
     (
-        "words of the trade",
+        "base types",
         &[
-            "bounds", "canary", "error", "page", "paths", "small", "sort", "sync", "terms", "trace",
+            "bounds", "canary", "error", "page", "paths", "small", "sort", "sync", "types", "trace",
         ],
     ),
-    ("room on the volume, tasks", &["pagestore", "sched"]),
+    ("space on the volume, tasks", &["pagestore", "sched"]),
     ("pages in memory", &["buffer"]),
-    ("the gate of every change", &["log"]),
+    ("the write-ahead log", &["log"]),
     ("what a tree may ask for", &["context"]),
     ("the B+-tree", &["btree"]),
     ("what joins the parts", &["engine", "extent", "txn"]),

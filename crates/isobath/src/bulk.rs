@@ -8,7 +8,7 @@ use oneshot::{AsyncReceiver, Sender};
 
 use crate::btree::{self, Descriptor, Loader, ValueRef};
 use crate::canary::{self, Canary};
-use crate::engine::{Counters, Local, TaskContext};
+use crate::engine::{Counters, TaskContext, WorkerState};
 use crate::sched::block_on;
 use crate::tree::{Tree, TreeState, check_key, check_value};
 use crate::txn::gate::Closed;
@@ -64,7 +64,7 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     // A task does not wait for another one: there may be none left to run it.
     if runtime.is_in_task() {
         tree.alive()?;
-        let loaded = Local::with_current(&runtime.engine, |local| match local {
+        let loaded = WorkerState::with_current(&runtime.engine, |local| match local {
             Some(local) => load_here(local, &state, records),
             None => Err(Error::Closed),
         });
@@ -73,7 +73,7 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     let (first, parcels) = oneshot::async_channel();
     let engine = std::sync::Arc::clone(&runtime.engine);
     let task = runtime.spawn(None, move || {
-        Local::with_current(&engine, |local| match local {
+        WorkerState::with_current(&engine, |local| match local {
             Some(local) => load_in_task(local, &state, |loader| {
                 take_parcels(local, &state, loader, parcels)
             }),
@@ -132,7 +132,7 @@ fn feed<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 
 /// Loads the caller's records in the caller's own task.
 fn load_here<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-    local: &Local,
+    local: &WorkerState,
     tree: &TreeState,
     records: impl Iterator<Item = Result<(K, V), Error>>,
 ) -> Result<u64, Error> {
@@ -155,7 +155,7 @@ fn load_here<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 
 /// Loads the records that `take` takes; it says whether that were all.
 fn load_in_task(
-    local: &Local,
+    local: &WorkerState,
     tree: &TreeState,
     take: impl FnOnce(&mut Loader<'_, TaskContext<'_>>) -> Result<bool, Error>,
 ) -> Result<u64, Error> {
@@ -181,7 +181,7 @@ fn load_in_task(
 /// neither another load nor a drop of it is under way. They leave no versions, so who
 /// began before must not read the tree any more.
 fn appear(
-    local: &Local,
+    local: &WorkerState,
     tree: &TreeState,
     mut loader: Loader<'_, TaskContext<'_>>,
     note: &mut dyn FnMut(&Descriptor),
@@ -210,7 +210,7 @@ fn appear(
 }
 
 /// Closes the tree's gate, and waits for the commits that have not seen that.
-fn close_gate<'t>(local: &Local, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
+fn close_gate<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
     let wait = || {
         local.engine.writable()?;
         local.worker.yield_now();
@@ -228,7 +228,7 @@ fn close_gate<'t>(local: &Local, tree: &'t TreeState) -> Result<Closed<'t>, Erro
 
 /// Loads batch after batch; `false` if the sender gave up.
 fn take_parcels(
-    local: &Local,
+    local: &WorkerState,
     tree: &TreeState,
     loader: &mut Loader<'_, TaskContext<'_>>,
     first: AsyncReceiver<Parcel>,
@@ -255,7 +255,7 @@ fn take_parcels(
 
 /// Loads record after record, in the task that has them.
 fn take_records<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-    local: &Local,
+    local: &WorkerState,
     tree: &TreeState,
     loader: &mut Loader<'_, TaskContext<'_>>,
     records: impl Iterator<Item = Result<(K, V), Error>>,
@@ -284,7 +284,7 @@ fn check_alive(tree: &TreeState) -> Result<(), Error> {
 }
 
 fn push(
-    local: &Local,
+    local: &WorkerState,
     loader: &mut Loader<'_, TaskContext<'_>>,
     key: &[u8],
     value: &[u8],
@@ -297,7 +297,7 @@ fn push(
 }
 
 fn push_extent(
-    local: &Local,
+    local: &WorkerState,
     loader: &mut Loader<'_, TaskContext<'_>>,
     key: &[u8],
     value: &[u8],

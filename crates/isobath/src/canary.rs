@@ -43,8 +43,8 @@ canaries! {
     SkipLogFlush,
     /// Chunks are written for a commit that may never come, and not noted.
     ForgetPromises,
-    /// A worker notes that it has taken its mail after it has taken it.
-    ClearMailLate,
+    /// A worker clears the flag of its inbox after it has taken the messages.
+    ClearInboxFlagLate,
     /// A page id that was noted earlier is taken for that of a page, whatever is there.
     TrustPageIds,
     /// Each look for a tree makes a state of its own, so that not all handles are told of a drop.

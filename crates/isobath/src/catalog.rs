@@ -9,14 +9,14 @@ use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, Value
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Local, TaskContext};
+use crate::engine::{TaskContext, WorkerState};
 use crate::extent;
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
-pub(crate) use crate::terms::CATALOG;
-use crate::terms::DROPPING;
 use crate::tree::TreeState;
 use crate::txn::commit::{self, Author, Change};
 use crate::txn::key_number;
+pub(crate) use crate::types::CATALOG;
+use crate::types::DROPPING;
 
 /// Most bytes that a tree's name can have.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -75,7 +75,7 @@ pub(crate) fn named_by<'r>(key: &'r [u8], value: &[u8]) -> Option<(&'r [u8], Tre
 }
 
 /// Makes the catalog of a new store, durably. Does nothing where there is one.
-pub(crate) fn create(local: &Local) -> Result<(), Error> {
+pub(crate) fn create(local: &WorkerState) -> Result<(), Error> {
     let ctx = TaskContext { local };
     let mapping = &local.engine.pool.mapping;
     if mapping.place(CATALOG.root) != Place::Free {
@@ -87,7 +87,7 @@ pub(crate) fn create(local: &Local) -> Result<(), Error> {
 }
 
 /// The tree `name`, if there is one.
-pub(crate) fn find(local: &Local, name: &str) -> Result<Option<Tree>, Error> {
+pub(crate) fn find(local: &WorkerState, name: &str) -> Result<Option<Tree>, Error> {
     let ctx = TaskContext { local };
     let mut value = Vec::new();
     match CATALOG.get(&ctx, &name_key(name)?, &mut value)? {
@@ -99,7 +99,11 @@ pub(crate) fn find(local: &Local, name: &str) -> Result<Option<Tree>, Error> {
 
 /// Makes a tree; of several callers with the same name, one succeeds. `made` is told of
 /// it before the catalog names it, and of one that gets no name as well.
-pub(crate) fn add(local: &Local, name: &str, made: &mut dyn FnMut(Tree)) -> Result<(), Error> {
+pub(crate) fn add(
+    local: &WorkerState,
+    name: &str,
+    made: &mut dyn FnMut(Tree),
+) -> Result<(), Error> {
     let key = name_key(name)?;
     if find(local, name)?.is_some() {
         return Err(Error::TreeExists {
@@ -145,7 +149,7 @@ fn entry<'a>(key: &'a [u8], value: Option<&'a [u8]>) -> Change<'a> {
 
 /// Changes one entry if `go`, which sees what it is, says so.
 fn change(
-    local: &Local,
+    local: &WorkerState,
     key: &[u8],
     value: Option<&[u8]>,
     go: impl FnMut(Option<ValueRef<'_>>) -> bool,
@@ -153,7 +157,7 @@ fn change(
     commit::change_one(local, entry(key, value), local.engine.config.durability, go)
 }
 
-fn next_id(local: &Local) -> Result<TreeId, Error> {
+fn next_id(local: &WorkerState) -> Result<TreeId, Error> {
     let mut last = 0;
     // Compare and set: the value to put must be known before the attempt.
     // Bound: each round is another tree made by somebody else, but for the first.
@@ -177,7 +181,7 @@ fn next_id(local: &Local) -> Result<TreeId, Error> {
 /// # Errors
 ///
 /// [`Error::NoSuchTree`] where another one dropped it first, and as for any commit.
-pub(crate) fn drop_tree(local: &Local, name: &str, tree: &TreeState) -> Result<(), Error> {
+pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Result<(), Error> {
     let engine = &local.engine;
     let missing = || Error::NoSuchTree {
         name: name.to_owned(),
@@ -213,7 +217,7 @@ pub(crate) fn drop_tree(local: &Local, name: &str, tree: &TreeState) -> Result<(
 
 /// Takes the name of `tree` out of the catalog, which lists it as dropped from then on;
 /// `false` if it was gone. No commit to the tree may be in flight or begin any more.
-fn remove_name(local: &Local, name: &str, tree: Tree) -> Result<bool, Error> {
+fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Error> {
     let (mark, key, value) = (dropping_key(tree.id), name_key(name)?, encode(tree));
     let changes = [entry(&mark, Some(&value)), entry(&key, None)];
     let durability = local.engine.config.durability;
@@ -231,7 +235,7 @@ fn remove_name(local: &Local, name: &str, tree: Tree) -> Result<bool, Error> {
 
 /// Frees what is left of a tree whose name was removed. What this does not come to, the
 /// next opening does.
-pub(crate) fn free_dropped(local: &Local, tree: Tree) -> Result<(), Error> {
+pub(crate) fn free_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     empty(local, tree, &mut |extent| {
         extent::free_descriptor(local, extent.bytes())
     })?;
@@ -242,7 +246,7 @@ pub(crate) fn free_dropped(local: &Local, tree: Tree) -> Result<(), Error> {
 /// but its root. The values go first: a crash may leave a page that names values
 /// that are gone, but no value that no page names.
 fn empty(
-    local: &Local,
+    local: &WorkerState,
     tree: Tree,
     free: &mut dyn FnMut(&Descriptor) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -254,7 +258,7 @@ fn empty(
 }
 
 /// Ends a dropped tree: its root and its last entry go in one commit.
-fn forget_dropped(local: &Local, tree: Tree) -> Result<(), Error> {
+fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     let mark = dropping_key(tree.id);
     let author = Author {
         makes_room: true,
@@ -270,7 +274,7 @@ fn forget_dropped(local: &Local, tree: Tree) -> Result<(), Error> {
 /// Goes on with drops that a restart interrupted. Their pages may name large values
 /// that are gone: some were freed before the restart, others were replaced by
 /// commits that recovery had no reason to repeat.
-pub(crate) fn resume_drops(local: &Local) -> Result<(), Error> {
+pub(crate) fn resume_drops(local: &WorkerState) -> Result<(), Error> {
     for tree in list_dropped(local)? {
         empty(local, tree, &mut |extent| {
             let extent = extent::decode(extent.bytes())?;
@@ -282,14 +286,14 @@ pub(crate) fn resume_drops(local: &Local) -> Result<(), Error> {
 }
 
 /// Trees that were dropped, and are not wholly freed.
-pub(crate) fn list_dropped(local: &Local) -> Result<Vec<Tree>, Error> {
+pub(crate) fn list_dropped(local: &WorkerState) -> Result<Vec<Tree>, Error> {
     let mut trees = Vec::new();
     visit(local, DROPPING, |_, tree| trees.push(tree))?;
     Ok(trees)
 }
 
 /// All trees by name.
-pub(crate) fn list(local: &Local) -> Result<Vec<(String, Tree)>, Error> {
+pub(crate) fn list(local: &WorkerState) -> Result<Vec<(String, Tree)>, Error> {
     let mut trees = Vec::new();
     visit(local, NAME, |name, tree| {
         trees.push((String::from_utf8_lossy(name).into_owned(), tree));
@@ -297,7 +301,7 @@ pub(crate) fn list(local: &Local) -> Result<Vec<(String, Tree)>, Error> {
     Ok(trees)
 }
 
-fn visit(local: &Local, kind: u8, mut each: impl FnMut(&[u8], Tree)) -> Result<(), Error> {
+fn visit(local: &WorkerState, kind: u8, mut each: impl FnMut(&[u8], Tree)) -> Result<(), Error> {
     let ctx = TaskContext { local };
     let mut cursor = Cursor::with_prefix(CATALOG, &[kind], Direction::Forward);
     while let Some(entry) = cursor.next(&ctx)? {

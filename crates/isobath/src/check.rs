@@ -6,7 +6,7 @@ use isobath_flash::policy::{SegmentId, SegmentState};
 
 use crate::btree::{Tree, Visitor};
 use crate::buffer::Place;
-use crate::engine::{Local, TaskContext};
+use crate::engine::{TaskContext, WorkerState};
 use crate::extent::{self, ExtentReader};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::Address;
@@ -53,7 +53,7 @@ impl Visitor for Found {
     }
 }
 
-pub(crate) fn check(local: &Local, progress: Progress<'_>) -> Result<CheckReport, Error> {
+pub(crate) fn check(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport, Error> {
     let mut report = CheckReport::default();
     let mut found = Found {
         ids: HashSet::new(),
@@ -110,7 +110,7 @@ impl CheckReport {
 }
 
 fn check_tree(
-    local: &Local,
+    local: &WorkerState,
     name: &str,
     tree: Tree,
     found: &mut Found,
@@ -133,7 +133,7 @@ fn check_tree(
 }
 
 fn check_values(
-    local: &Local,
+    local: &WorkerState,
     name: &str,
     found: &mut Found,
     report: &mut CheckReport,
@@ -174,7 +174,7 @@ fn check_values(
 }
 
 /// What open snapshots can still read belongs to nobody else.
-fn check_versions(local: &Local, found: &mut Found, report: &mut CheckReport) {
+fn check_versions(local: &WorkerState, found: &mut Found, report: &mut CheckReport) {
     for descriptor in local.engine.transactions.versions.large_values() {
         let ids =
             extent::decode(descriptor.bytes()).and_then(|extent| extent::chunk_ids(local, extent));
@@ -191,7 +191,7 @@ fn check_versions(local: &Local, found: &mut Found, report: &mut CheckReport) {
 }
 
 /// Every page id in use was reached.
-fn check_reachability(local: &Local, found: &Found, report: &mut CheckReport) {
+fn check_reachability(local: &WorkerState, found: &Found, report: &mut CheckReport) {
     let high_water = local.engine.ids.lock().high_water();
     for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
         let used = local.engine.pool.mapping.place(id) != Place::Free;
@@ -204,7 +204,7 @@ fn check_reachability(local: &Local, found: &Found, report: &mut CheckReport) {
 }
 
 /// Counts the sealed segments whose summary cannot be read.
-fn check_summaries(local: &Local, report: &mut CheckReport) {
+fn check_summaries(local: &WorkerState, report: &mut CheckReport) {
     let engine = &local.engine;
     let segments = engine.space.lock().segments();
     for segment in 1..segments {
@@ -217,7 +217,7 @@ fn check_summaries(local: &Local, report: &mut CheckReport) {
 }
 
 /// The live bytes of every segment are those of the pages that lie in it.
-fn check_accounts(local: &Local, report: &mut CheckReport) {
+fn check_accounts(local: &WorkerState, report: &mut CheckReport) {
     let engine = &local.engine;
     let high_water = engine.ids.lock().high_water();
     let space = engine.space.lock();

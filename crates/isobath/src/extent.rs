@@ -15,7 +15,7 @@ use isobath_io::AlignedBuf;
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::engine::{Config, Counters, Detours, Local, Stretch};
+use crate::engine::{Config, Counters, Detours, Stretch, WorkerState};
 use crate::log::record::Token;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
@@ -152,7 +152,7 @@ impl Runs {
 /// Frees chunks: their places, their bytes and their ids. `record` says so, or
 /// a record of their own does, which also gives up `tokens`.
 fn free_chunks(
-    local: &Local,
+    local: &WorkerState,
     tokens: &[Token],
     record: Option<Lsn>,
     ids: impl Iterator<Item = PageId>,
@@ -167,7 +167,7 @@ fn free_chunks(
 
 /// As [`free_chunks`], but the ids of those that were there stay taken.
 fn end_chunks(
-    local: &Local,
+    local: &WorkerState,
     tokens: &[Token],
     record: Option<Lsn>,
     ids: impl Iterator<Item = PageId>,
@@ -197,7 +197,7 @@ fn end_chunks(
 }
 
 /// Takes those of `ids` that are chunks out of the mapping table; which, and where they were.
-fn take_chunks(local: &Local, ids: impl Iterator<Item = PageId>) -> Vec<(PageId, Address)> {
+fn take_chunks(local: &WorkerState, ids: impl Iterator<Item = PageId>) -> Vec<(PageId, Address)> {
     let mut taken = Vec::new();
     for id in ids {
         if let Some(address) = take_chunk(local, id) {
@@ -210,7 +210,7 @@ fn take_chunks(local: &Local, ids: impl Iterator<Item = PageId>) -> Vec<(PageId,
 }
 
 /// Takes the chunk `id` out of the mapping table; where it was, if there was one.
-fn take_chunk(local: &Local, id: PageId) -> Option<Address> {
+fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
     let engine = &local.engine;
     loop {
         let address = match engine.pool.mapping.place(id) {
@@ -238,7 +238,11 @@ fn take_chunk(local: &Local, id: PageId) -> Option<Address> {
 type ChunkBuffer = (Address, AlignedBuf, Detours);
 
 /// Reads chunks one by one, of which some could not be read together: the first that still cannot is the error.
-fn read_apart(local: &Local, ids: &[PageId], buffers: &mut [ChunkBuffer]) -> Result<(), Error> {
+fn read_apart(
+    local: &WorkerState,
+    ids: &[PageId],
+    buffers: &mut [ChunkBuffer],
+) -> Result<(), Error> {
     for (id, (address, buffer, detours)) in ids.iter().zip(buffers) {
         let (start, length) = (*address, address.length());
         *detours = Detours::default();
@@ -259,7 +263,12 @@ fn read_apart(local: &Local, ids: &[PageId], buffers: &mut [ChunkBuffer]) -> Res
 }
 
 /// Reads the chunks `ids`, which carry `stamp`, and appends their payloads to `into`.
-fn read_chunks(local: &Local, ids: &[PageId], stamp: Lsn, into: &mut Vec<u8>) -> Result<(), Error> {
+fn read_chunks(
+    local: &WorkerState,
+    ids: &[PageId],
+    stamp: Lsn,
+    into: &mut Vec<u8>,
+) -> Result<(), Error> {
     let engine = &local.engine;
     let mut buffers: Vec<ChunkBuffer> = Vec::with_capacity(ids.len());
     for &id in ids {
@@ -293,7 +302,7 @@ fn read_chunks(local: &Local, ids: &[PageId], stamp: Lsn, into: &mut Vec<u8>) ->
 }
 
 fn verify_chunk(
-    local: &Local,
+    local: &WorkerState,
     id: PageId,
     address: Address,
     stamp: Lsn,
@@ -346,7 +355,7 @@ pub(crate) struct ExtentReader {
 
 impl ExtentReader {
     /// A reader at the value's start; reads its index chunk, if it has one.
-    pub(crate) fn new(local: &Local, extent: Extent) -> Result<ExtentReader, Error> {
+    pub(crate) fn new(local: &WorkerState, extent: Extent) -> Result<ExtentReader, Error> {
         let count = extent.chunk_count();
         let ids: Vec<PageId> = if extent.indexed {
             let mut bytes = Vec::new();
@@ -399,14 +408,14 @@ impl ExtentReader {
     }
 
     /// Appends the next few chunks to `into`; `false` at the end.
-    pub(crate) fn read(&mut self, local: &Local, into: &mut Vec<u8>) -> Result<bool, Error> {
+    pub(crate) fn read(&mut self, local: &WorkerState, into: &mut Vec<u8>) -> Result<bool, Error> {
         self.read_some(local, READ_AHEAD, into)
     }
 
     /// Appends the next chunks, `most` of them at most, to `into`; `false` at the end.
     pub(crate) fn read_some(
         &mut self,
-        local: &Local,
+        local: &WorkerState,
         most: usize,
         into: &mut Vec<u8>,
     ) -> Result<bool, Error> {
@@ -436,7 +445,7 @@ pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, Error> {
 /// Frees all chunks of those of `extents` that are still there: whose first chunk
 /// carries their stamp. The ids of the others may belong to somebody else by now.
 /// A value's chunks are freed by one record, so either all of them are there or none.
-pub(crate) fn free_leftovers(local: &Local, extents: &[Extent]) -> Result<(), Error> {
+pub(crate) fn free_leftovers(local: &WorkerState, extents: &[Extent]) -> Result<(), Error> {
     let (mut tokens, mut ids): (Vec<Token>, Vec<PageId>) = (Vec::new(), Vec::new());
     for &extent in extents {
         if !is_there(local, extent)? {
@@ -456,7 +465,7 @@ pub(crate) fn free_leftovers(local: &Local, extents: &[Extent]) -> Result<(), Er
 }
 
 /// Whether the first chunk of a value is its own.
-fn is_there(local: &Local, extent: Extent) -> Result<bool, Error> {
+fn is_there(local: &WorkerState, extent: Extent) -> Result<bool, Error> {
     match read_chunks(local, &[extent.first], extent.stamp, &mut Vec::new()) {
         Ok(()) => Ok(true),
         // Free, a page, a chunk of another value, or beyond use.
@@ -466,31 +475,35 @@ fn is_there(local: &Local, extent: Extent) -> Result<bool, Error> {
 }
 
 /// Frees all chunks of a value that nothing names any more, by its descriptor; a record of its own says so.
-pub(crate) fn free_descriptor(local: &Local, descriptor: &[u8]) -> Result<(), Error> {
+pub(crate) fn free_descriptor(local: &WorkerState, descriptor: &[u8]) -> Result<(), Error> {
     let extent = decode(descriptor)?;
     free_promised(local, extent, extent.token())
 }
 
 /// As [`free_descriptor`], of a value whose chunks belong to `token`.
-pub(crate) fn free_promised(local: &Local, extent: Extent, token: Token) -> Result<(), Error> {
+pub(crate) fn free_promised(
+    local: &WorkerState,
+    extent: Extent,
+    token: Token,
+) -> Result<(), Error> {
     let ids = chunk_ids(local, extent)?;
     free_chunks(local, &[token], None, ids.into_iter());
     Ok(())
 }
 
 /// Every page id that a value takes; reads its index chunk, if it has one.
-pub(crate) fn chunk_ids(local: &Local, extent: Extent) -> Result<Vec<PageId>, Error> {
+pub(crate) fn chunk_ids(local: &WorkerState, extent: Extent) -> Result<Vec<PageId>, Error> {
     Ok(ExtentReader::new(local, extent)?.ids().collect())
 }
 
 /// Frees the chunks `ids` of a value, as the log record at `record` says.
-pub(crate) fn free_logged(local: &Local, record: Lsn, ids: &[PageId]) {
+pub(crate) fn free_logged(local: &WorkerState, record: Lsn, ids: &[PageId]) {
     free_chunks(local, &[], Some(record), ids.iter().copied());
 }
 
 /// Frees the chunks that were written for values that nobody will finish any more, as
 /// the store is being closed: what is provisional then never becomes anything else.
-pub(crate) fn free_provisional(local: &Local) {
+pub(crate) fn free_provisional(local: &WorkerState) {
     for (token, ids) in local.engine.promises() {
         for ids in ids.chunks(FREED_AT_A_TIME) {
             free_chunks(local, &[], None, ids.iter().copied());
@@ -500,16 +513,20 @@ pub(crate) fn free_provisional(local: &Local) {
 }
 
 /// Appends the whole value to `into`.
-pub(crate) fn read_all(local: &Local, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
+pub(crate) fn read_all(
+    local: &WorkerState,
+    extent: Extent,
+    into: &mut Vec<u8>,
+) -> Result<(), Error> {
     let mut reader = ExtentReader::new(local, extent)?;
     into.reserve(extent.length as usize);
     while reader.read(local, into)? {}
     Ok(())
 }
 
-impl Local {
+impl WorkerState {
     /// Where the chunk `id` is, its segment kept from reuse until
-    /// [`Local::unpin`]; `None` if there is no such chunk.
+    /// [`WorkerState::unpin`]; `None` if there is no such chunk.
     pub(crate) fn pin_chunk(&self, id: PageId) -> Option<Address> {
         loop {
             let mut space = self.engine.space.lock();

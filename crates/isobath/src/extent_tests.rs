@@ -7,7 +7,7 @@ use isobath_io::{FaultDevice, FaultPlan, Volume};
 use super::{ExtentWriter, chunk_ids, free_descriptor, payload_bytes};
 use crate::buffer::Place;
 use crate::canary::Canary;
-use crate::engine::Local;
+use crate::engine::WorkerState;
 use crate::page::PageId;
 use crate::{Error, Options, Simulation};
 
@@ -24,7 +24,7 @@ fn uses_an_id_twice() -> bool {
     let simulation = Simulation::new(volume, &options, 1).unwrap();
     let inside = Arc::clone(simulation.engine());
     let written = simulation.spawn(0, move || {
-        Local::with_current(&inside, |local| {
+        WorkerState::with_current(&inside, |local| {
             let local = local.expect("in a task");
             let engine = &local.engine;
             let payload = vec![1; payload_bytes(&engine.config)];

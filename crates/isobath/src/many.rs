@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::btree::{Batch, Lookup, ValueKind};
-use crate::engine::Local;
+use crate::engine::WorkerState;
 use crate::page::PageId;
 use crate::runtime::Job;
 use crate::tree::{Tree, get_in_task};
@@ -71,7 +71,7 @@ fn fetch(
     missing: &[(usize, PageId)],
     each: &mut (impl FnMut(usize, Option<&[u8]>) + Send),
 ) -> Result<(), Error> {
-    let here = Local::with_current(&tree.runtime.engine, |local| {
+    let here = WorkerState::with_current(&tree.runtime.engine, |local| {
         local.map(|local| {
             let mut tell = |at: usize, value: Option<&[u8]>| {
                 each(at, value);
@@ -91,7 +91,7 @@ fn fetch(
     // Bound: each round reads a value of every part that is left.
     while !parts.is_empty() {
         let jobs = parts.iter_mut().map(|(part, fetched)| {
-            let job: Job<'_, ()> = Box::new(move |local: &Local| {
+            let job: Job<'_, ()> = Box::new(move |local: &WorkerState| {
                 let mut take = |at: usize, value: Option<&[u8]>| fetched.take(at, value);
                 let count = fetch_in_task(local, tree, keys, part, &mut take)?;
                 *part = &part[count..];
@@ -141,7 +141,7 @@ impl Fetched {
 
 /// Reads keys in their order until `each` says that it is enough; how many.
 fn fetch_in_task(
-    local: &Local,
+    local: &WorkerState,
     tree: &Tree,
     keys: &[&[u8]],
     missing: &[(usize, PageId)],

@@ -10,7 +10,7 @@ use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::recovery::{nonsense, reader};
-use crate::engine::{Counters, Local, Plan, TaskContext};
+use crate::engine::{Counters, Plan, TaskContext, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::{Body, Operation, Token, decode};
 use crate::log::{Reader, Tier};
@@ -95,7 +95,7 @@ fn order(bytes: &[u8], a: &Change, b: &Change) -> Order {
 }
 
 /// Applies the last change of every key among `changes`.
-fn apply(local: &Local, bytes: &[u8], mut changes: Vec<Change>) -> Result<(), Error> {
+fn apply(local: &WorkerState, bytes: &[u8], mut changes: Vec<Change>) -> Result<(), Error> {
     // Of a key, the newest first.
     changes.sort_unstable_by(|a, b| order(bytes, a, b).then((b.lsn, b.at).cmp(&(a.lsn, a.at))));
     changes.dedup_by(|later, kept| order(bytes, later, kept) == Order::Equal);
@@ -287,7 +287,7 @@ fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
     let jobs = parts
         .into_iter()
         .map(|part| -> Job<'_, ()> {
-            Box::new(move |local: &Local| {
+            Box::new(move |local: &WorkerState| {
                 part.iter()
                     .try_for_each(|(id, lsn, image)| local.install_image(*id, *lsn, image))
             })
@@ -335,7 +335,7 @@ fn start_applying(runtime: &Runtime, stretch: Stretch) -> Applying {
         let engine = Arc::clone(&runtime.engine);
         let bytes = Arc::clone(&bytes);
         runtime.spawn(None, move || {
-            Local::with_current(&engine, |local| match local {
+            WorkerState::with_current(&engine, |local| match local {
                 Some(local) => apply(local, &bytes, changes),
                 None => Err(Error::Closed),
             })

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::Error;
-use crate::engine::{Engine, Local};
+use crate::engine::{Engine, WorkerState};
 use crate::sched::{Work, block_on, overflow};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::task::{TaskHandle, TaskPanic};
 
 /// Work for a worker that may borrow from whoever waits for it.
-pub(crate) type Job<'j, T> = Box<dyn FnOnce(&Local) -> Result<T, Error> + Send + 'j>;
+pub(crate) type Job<'j, T> = Box<dyn FnOnce(&WorkerState) -> Result<T, Error> + Send + 'j>;
 
 type Receiver<T> = oneshot::AsyncReceiver<Result<T, TaskPanic>>;
 
@@ -149,7 +149,7 @@ impl Runtime {
         let engine = Arc::clone(&self.engine);
         let thread = std::thread::Builder::new()
             .name(format!("isobath-{index}"))
-            .spawn(move || match Local::new(Arc::clone(&engine), index) {
+            .spawn(move || match WorkerState::new(Arc::clone(&engine), index) {
                 Ok(local) => {
                     // Whoever starts the worker waits for this.
                     let _ = tell.send(Ok(()));
@@ -202,10 +202,10 @@ impl Runtime {
     /// [`Error::Closed`] once the workers have stopped; the panic of `work`.
     pub(crate) fn run<T: Send>(
         &self,
-        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         let mut work = Some(work);
-        let here = Local::with_current(&self.engine, |local| {
+        let here = WorkerState::with_current(&self.engine, |local| {
             local.and_then(|local| work.take().map(|work| work(local)))
         });
         match (here, work) {
@@ -218,7 +218,7 @@ impl Runtime {
     /// Runs `work` as a task although the store is closing; for closing itself.
     pub(crate) fn run_last<T: Send>(
         &self,
-        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         let admitted = self.admit(true)?;
         self.dispatch(self.pick(), admitted, work)
@@ -226,7 +226,7 @@ impl Runtime {
 
     fn hand_over<T: Send>(
         &self,
-        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         let admitted = self.admit(false)?;
         self.dispatch(self.pick(), admitted, work)
@@ -310,7 +310,7 @@ impl Runtime {
         &self,
         worker: usize,
         admitted: Admitted,
-        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         let lent = self.lend();
         // SAFETY: what `work` borrows outlives this function, which returns only
@@ -331,7 +331,7 @@ impl Runtime {
         &self,
         worker: usize,
         admitted: Admitted,
-        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> oneshot::AsyncReceiver<Result<T, Error>> {
         let (tell, done) = oneshot::async_channel();
         let engine = Arc::clone(&self.engine);
@@ -348,7 +348,7 @@ impl Runtime {
         // then the work is gone: it has run, or was given up, or stands in a task that nobody ever resumes.
         let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
         let may_block = !self.simulated && !self.is_in_task();
-        self.engine.remotes[worker].run(task, may_block);
+        self.engine.worker_handles[worker].run(task, may_block);
         done
     }
 
@@ -379,7 +379,7 @@ impl Runtime {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> (Receiver<T>, Option<Arc<dyn Work>>) {
         let (tell, done) = oneshot::async_channel();
-        let in_task = Local::with_current(&self.engine, |local| local.is_some());
+        let in_task = WorkerState::with_current(&self.engine, |local| local.is_some());
         let Ok(admitted) = self.admit(in_task) else {
             drop(tell);
             return (done, None);
@@ -391,7 +391,7 @@ impl Runtime {
         let task: Arc<dyn Work> = Arc::new(Piece::new(work, tell, admitted));
         let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.config.workers;
         let may_block = !in_task && !self.simulated;
-        self.engine.remotes[worker].run(Arc::clone(&task), may_block);
+        self.engine.worker_handles[worker].run(Arc::clone(&task), may_block);
         (done, Some(task))
     }
 
@@ -399,8 +399,8 @@ impl Runtime {
     pub(crate) fn stop(&self) {
         self.engine.admission.closing.store(true, Ordering::SeqCst);
         self.engine.stopping.store(true, Ordering::Release);
-        for remote in &self.engine.remotes {
-            remote.notify();
+        for handle in &self.engine.worker_handles {
+            handle.notify();
         }
         if self.simulated {
             crate::sim::drive_to_end();
@@ -415,7 +415,7 @@ impl Runtime {
 impl Runtime {
     /// Whether the caller is a task of this engine.
     pub(crate) fn is_in_task(&self) -> bool {
-        Local::with_current(&self.engine, |local| local.is_some())
+        WorkerState::with_current(&self.engine, |local| local.is_some())
     }
 
     /// Whether a simulation steps the workers.
@@ -431,9 +431,9 @@ mod tests;
 /// Calls `work` with the worker on which the caller is a task.
 fn with_local<T>(
     engine: &Engine,
-    work: impl FnOnce(&Local) -> Result<T, Error>,
+    work: impl FnOnce(&WorkerState) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    Local::with_current(engine, |local| match local {
+    WorkerState::with_current(engine, |local| match local {
         Some(local) => work(local),
         None => Err(Error::Closed),
     })

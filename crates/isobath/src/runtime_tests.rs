@@ -128,7 +128,7 @@ fn who_waits_for_a_worker_that_panics_is_told() {
             })
         }
     });
-    store.runtime().engine.remotes[0].unpark(TaskId::IMPOSSIBLE);
+    store.runtime().engine.worker_handles[0].unpark(TaskId::IMPOSSIBLE);
     for task in tasks {
         assert!(task.join().is_err());
     }

@@ -9,7 +9,7 @@ use isobath_io::Volume;
 use crate::btree::TreeId;
 use crate::canary::{self, Canary};
 use crate::check::{self, CheckReport};
-use crate::engine::{self, Config, Local, Plan, Publisher};
+use crate::engine::{self, Config, Plan, Publisher, WorkerState};
 use crate::pagestore::{PageTrace, Superblock};
 use crate::paths::StorePaths;
 use crate::runtime::Runtime;
@@ -617,7 +617,7 @@ impl Store {
     /// [`Error::Io`] where the device does not know the operation or fails; nothing is lost. [`Error::ReadOnly`],
     /// [`Error::Poisoned`].
     pub fn discard_free_segments(&self) -> Result<u64, Error> {
-        self.0.runtime.run(Local::discard_free)
+        self.0.runtime.run(WorkerState::discard_free)
     }
 
     /// Tells `trace` of every page that is stored now, then of every page that is written because it changed, and of

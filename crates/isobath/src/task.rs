@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use std::time::Instant;
 
-use crate::engine::{Engine, Local};
+use crate::engine::{Engine, WorkerState};
 use crate::sched::{Work, Worker, block_on};
 
 /// The task panicked; the store goes on.
@@ -71,7 +71,7 @@ impl<T> TaskHandle<T> {
         }
         let of_this_engine = engine
             .upgrade()
-            .is_some_and(|engine| Local::with_current(&engine, |local| local.is_some()));
+            .is_some_and(|engine| WorkerState::with_current(&engine, |local| local.is_some()));
         if of_this_engine {
             work.run();
         }

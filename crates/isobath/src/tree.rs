@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Cursor, Direction, ValueKind, ValueRef};
-use crate::engine::{Counters, InlineContext, Local, TaskContext};
+use crate::engine::{Counters, InlineContext, TaskContext, WorkerState};
 use crate::extent::{self, Extent};
 use crate::range::Range;
 use crate::runtime::Runtime;
@@ -116,7 +116,7 @@ impl Tree {
         let tree = self.state.tree;
         let mut here = None;
         let engine = &self.runtime.engine;
-        Local::with_current(engine, |local| {
+        WorkerState::with_current(engine, |local| {
             if let Some(local) = local {
                 here = Some(get_in_task(local, tree, key, value));
             }
@@ -474,7 +474,7 @@ impl Tree {
     /// Runs `work` in a task, and names the tree in its errors.
     pub(crate) fn run<T: Send>(
         &self,
-        work: impl FnOnce(&Local) -> Result<T, Error> + Send,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         self.alive()?;
         let result = self.runtime.run(work);
@@ -545,7 +545,7 @@ pub(crate) fn check_value(length: u64) -> Result<(), Error> {
 const REREADS: usize = 10_000;
 
 pub(crate) fn get_in_task(
-    local: &Local,
+    local: &WorkerState,
     tree: btree::Tree,
     key: &[u8],
     value: &mut Vec<u8>,
@@ -573,7 +573,7 @@ pub(crate) fn get_in_task(
 }
 
 fn read_in_task(
-    local: &Local,
+    local: &WorkerState,
     tree: btree::Tree,
     key: &[u8],
     value: &mut Vec<u8>,
@@ -592,7 +592,7 @@ pub(crate) enum Newest {
 
 /// What the leaf of `key` has, with the whole value.
 pub(crate) fn read_newest(
-    local: &Local,
+    local: &WorkerState,
     tree: btree::Tree,
     key: &[u8],
     value: &mut Vec<u8>,
@@ -624,7 +624,7 @@ pub(crate) fn read_newest(
 
 /// The bytes of a record's value, wherever they are.
 pub(crate) fn read_value(
-    local: &Local,
+    local: &WorkerState,
     value: ValueRef<'_>,
     into: &mut Vec<u8>,
 ) -> Result<(), Error> {
@@ -641,7 +641,7 @@ pub(crate) fn read_value(
 /// The bytes of the value that a cursor found under `key`, or of the one that
 /// has replaced it since; `false` if the record is gone.
 pub(crate) fn read_entry(
-    local: &Local,
+    local: &WorkerState,
     tree: btree::Tree,
     key: &[u8],
     value: ValueRef<'_>,
@@ -655,7 +655,7 @@ pub(crate) fn read_entry(
 }
 
 pub(crate) fn insert_in_task(
-    local: &Local,
+    local: &WorkerState,
     tree: &TreeState,
     key: &[u8],
     value: &[u8],
@@ -671,7 +671,7 @@ pub(crate) fn insert_in_task(
 
 /// Points `key` at an extent, which is freed again if that fails.
 pub(crate) fn put_extent(
-    local: &Local,
+    local: &WorkerState,
     tree: &TreeState,
     key: &[u8],
     extent: Extent,
@@ -688,7 +688,7 @@ pub(crate) fn put_extent(
 }
 
 fn put_in_task(
-    local: &Local,
+    local: &WorkerState,
     tree: &TreeState,
     key: &[u8],
     value: ValueRef<'_>,
@@ -701,7 +701,7 @@ fn put_in_task(
     Ok(())
 }
 
-fn remove_in_task(local: &Local, tree: &TreeState, key: &[u8]) -> Result<bool, Error> {
+fn remove_in_task(local: &WorkerState, tree: &TreeState, key: &[u8]) -> Result<bool, Error> {
     let durability = local.engine.config.durability;
     let change = tree.change(key, None);
     let existed = commit::change_one(local, change, durability, |old| old.is_some())?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::bounds::KeyRange;
 use crate::btree::{self, ValueKind, ValueRef};
-use crate::engine::{Counters, InlineContext, Local};
+use crate::engine::{Counters, InlineContext, WorkerState};
 use crate::tree::{Newest, Tree, TreeState, check_key, check_value, read_newest};
 use crate::txn::commit::{self, Author};
 use crate::{Error, Record, extent};
@@ -264,7 +264,7 @@ impl Tree {
 }
 
 fn replace_in_task(
-    local: &Local,
+    local: &WorkerState,
     tree: &TreeState,
     key: &[u8],
     read: &Read,
@@ -296,7 +296,7 @@ fn replace_in_task(
 }
 
 /// Removes those of `keys` that have a value, in one commit, and says how many that were.
-fn remove_all(local: &Local, tree: &Arc<TreeState>, keys: &[Vec<u8>]) -> Result<u64, Error> {
+fn remove_all(local: &WorkerState, tree: &Arc<TreeState>, keys: &[Vec<u8>]) -> Result<u64, Error> {
     let changes: Vec<_> = keys.iter().map(|key| tree.change(key, None)).collect();
     let mut had = vec![false; keys.len()];
     let durability = local.engine.config.durability;

@@ -1,6 +1,6 @@
 //! What an open store is asked to do for itself: checkpoints, giving space back.
 
-use crate::engine::Local;
+use crate::engine::WorkerState;
 use crate::{Error, Store};
 
 /// What [`Store::compact`] has gained. Sizes are bytes.
@@ -26,7 +26,7 @@ impl Store {
     /// [`Error::NeedsLog`] for a store without a log, which has one checkpoint: when it is closed; [`Error::ReadOnly`],
     /// [`Error::Poisoned`], [`Error::Closed`]; [`Error::Io`], after which the store is poisoned.
     pub fn checkpoint(&self) -> Result<(), Error> {
-        self.runtime().run(Local::checkpoint_now)
+        self.runtime().run(WorkerState::checkpoint_now)
     }
 
     /// Packs what is stored towards the beginning of the volume and gives the space behind it back to the file system: after
@@ -54,7 +54,7 @@ impl Store {
     ///
     /// As for [`Store::checkpoint`]; [`Error::Volume`] where cutting a file fails, after which the store is poisoned.
     pub fn compact(&self) -> Result<Compaction, Error> {
-        let shrunk = self.runtime().run(Local::shrink)?;
+        let shrunk = self.runtime().run(WorkerState::shrink)?;
         Ok(Compaction {
             bytes_before: shrunk.before,
             bytes_after: shrunk.after,

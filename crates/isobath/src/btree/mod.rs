@@ -43,7 +43,7 @@ pub(crate) use ops::Decision;
 pub(crate) use sample::Sample;
 pub(crate) use verify::Visitor;
 
-pub(crate) use crate::terms::{MAX_DESCRIPTOR, Tree, TreeId, ValueKind, ValueRef, fits_inline};
+pub(crate) use crate::types::{MAX_DESCRIPTOR, Tree, TreeId, ValueKind, ValueRef, fits_inline};
 
 use crate::buffer::Restart;
 use crate::page::PageId;

@@ -9,7 +9,7 @@ use isobath_io::AlignedBuf;
 
 use super::blocks::{Detours, Stretch};
 use super::checkpoint::{Current, stored_word};
-use super::{Counters, Engine, Local, log_area};
+use super::{Counters, Engine, WorkerState, log_area};
 use crate::Error;
 use crate::buffer::Place;
 use crate::log::record::Token;
@@ -98,8 +98,8 @@ impl Engine {
     /// another one.
     fn checkpoint_again(&self) {
         self.backup.checkpoint_again.store(true, Ordering::SeqCst);
-        for remote in &self.remotes {
-            remote.notify();
+        for handle in &self.worker_handles {
+            handle.notify();
         }
     }
 }
@@ -242,7 +242,7 @@ impl Drop for DeadKept {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Takes the right to write checkpoints, once nobody has it.
     fn take_checkpoints(&self) -> Result<Box<Current>, Error> {
         loop {

@@ -8,7 +8,7 @@
 
 use isobath_io::{AlignedBuf, Io};
 
-use super::{Engine, Local};
+use super::{Engine, WorkerState};
 use crate::pagestore::Address;
 
 /// A read of a stretch of one segment.
@@ -52,7 +52,7 @@ impl Engine {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Starts reading `stretch` to byte `at` of `into`, straight or by a detour.
     ///
     /// # Safety

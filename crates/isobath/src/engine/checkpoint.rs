@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use isobath_io::{AlignedBuf, Io, Volume};
 
-use super::{Counters, Engine, Local};
+use super::{Counters, Engine, WorkerState};
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
@@ -55,7 +55,7 @@ impl Current {
 /// How a checkpoint reaches the volume: as a task, which lets others run
 /// meanwhile, or blocking, once the workers have ended.
 pub(crate) enum Via<'a> {
-    Task(&'a Local),
+    Task(&'a WorkerState),
     Volume(Volume),
 }
 
@@ -475,7 +475,7 @@ impl Engine {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// The checkpointer's life: writes checkpoints while the log grows.
     pub(super) fn checkpointer(&self) {
         let engine = &self.engine;

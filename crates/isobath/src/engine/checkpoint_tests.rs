@@ -8,7 +8,7 @@ use isobath_io::{
 };
 
 use super::checkpoint::stored_word;
-use super::{Engine, Local, open, read_superblock};
+use super::{Engine, WorkerState, open, read_superblock};
 use crate::buffer::{Place, flag};
 use crate::canary::{self, Canary};
 use crate::extent::{self, ExtentWriter};
@@ -60,7 +60,7 @@ fn change(store: &Store, seed: u64, count: u32) {
 }
 
 fn checkpoint(engine: &Engine) {
-    Local::with_current(engine, |local| {
+    WorkerState::with_current(engine, |local| {
         let local = local.expect("in a task");
         (0..rng_steps(engine)).for_each(|_| local.worker.yield_now());
         // Most of the mapping table has changed.
@@ -81,7 +81,7 @@ fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Pl
     while !engine.log.may_write(engine.newest_record()) {
         let inside = Arc::clone(&engine);
         let flush = move || {
-            Local::with_current(&inside, |local| {
+            WorkerState::with_current(&inside, |local| {
                 let newest = inside.newest_record();
                 local.expect("in a task").wait_durable(newest).unwrap();
             });
@@ -161,11 +161,11 @@ fn quiet() -> (Simulation, Arc<FaultDevice>) {
 fn in_task<T: Send + 'static>(
     simulation: &Simulation,
     worker: usize,
-    work: impl FnOnce(&Local) -> T + Send + 'static,
+    work: impl FnOnce(&WorkerState) -> T + Send + 'static,
 ) -> crate::TaskHandle<T> {
     let engine = Arc::clone(simulation.engine());
     simulation.spawn(worker, move || {
-        Local::with_current(&engine, |local| work(local.expect("in a task")))
+        WorkerState::with_current(&engine, |local| work(local.expect("in a task")))
     })
 }
 
@@ -181,7 +181,7 @@ fn lost_beside_a_checkpoint() -> usize {
         tree.insert(b"key", &[1; 5_000]).unwrap();
         changes.is_marked(10 * IDLE_IDS / 504)
     });
-    let now = |local: &Local| local.checkpoint(local.engine.log.next()).unwrap();
+    let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
     assert!(in_task(&simulation, 0, now).join().unwrap());
     assert!(inserted.join().unwrap(), "the last page came too early");
     assert!(in_task(&simulation, 0, now).join().unwrap());
@@ -199,10 +199,10 @@ fn a_page_that_is_written_beside_a_checkpoint_is_stored() {
 fn lost_between_record_and_mark() -> usize {
     let (simulation, device) = quiet();
     let tree = simulation.store().create_tree("late").unwrap();
-    let first = |local: &Local| local.checkpoint(local.engine.log.next()).unwrap();
+    let first = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
     assert!(in_task(&simulation, 0, first).join().unwrap());
     let inserted = in_task(&simulation, 1, move |_| tree.insert(b"key", &[1; 5_000]));
-    let second = |local: &Local| {
+    let second = |local: &WorkerState| {
         while local.engine.promises().is_empty() {
             local.worker.yield_now();
         }
@@ -412,7 +412,7 @@ fn a_summary_that_cannot_be_read_is_rebuilt() {
     });
     let segment = sealed.expect("pages were written");
     let at = engine.space.lock().summary_offset(segment);
-    let live = move |local: &Local| {
+    let live = move |local: &WorkerState| {
         let mut entries = local.entries_of(segment);
         entries.retain(|entry| {
             let word = stored_word(&local.engine, entry.page);
@@ -429,7 +429,7 @@ fn a_summary_that_cannot_be_read_is_rebuilt() {
     assert!(!before.is_empty());
     assert_eq!(before, after);
     assert_eq!(store.stats().unreadable_summaries, 1);
-    let local_unpin = move |local: &Local| local.unpin(Address::new(segment, 0, 0));
+    let local_unpin = move |local: &WorkerState| local.unpin(Address::new(segment, 0, 0));
     in_task(&simulation, 0, local_unpin).join().unwrap();
     let report = store.check(&mut |_, _| {}).unwrap();
     assert_eq!((report.unreadable_summaries, report.problems), (1, vec![]));

@@ -8,7 +8,7 @@ use isobath_io::AlignedBuf;
 
 use super::blocks::{Detours, Stretch};
 use super::writeback::{BATCH, Batch, SPARE_ENOUGH};
-use super::{Counters, Local};
+use super::{Counters, WorkerState};
 use crate::Error;
 use crate::buffer::{FrameId, Place, flag};
 use crate::canary::{self, Canary};
@@ -36,7 +36,7 @@ enum Failed {
     Write(Error),
 }
 
-impl Local {
+impl WorkerState {
     /// The cleaner's life: cleans while free segments run low.
     pub(super) fn cleaner(&self) {
         loop {

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::{Engine, Local};
+use super::{Engine, WorkerState};
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart, flag};
 use crate::canary::{self, Canary};
@@ -20,7 +20,7 @@ const MIN_TURNS: usize = 4;
 
 /// A task of a worker: waits by yielding.
 pub(crate) struct TaskContext<'l> {
-    pub(crate) local: &'l Local,
+    pub(crate) local: &'l WorkerState,
 }
 
 impl ReadContext for TaskContext<'_> {
@@ -229,7 +229,7 @@ impl ReadContext for InlineContext<'_> {
     fn read_ahead(&self, _pages: &[PageId]) {}
 }
 
-impl Local {
+impl WorkerState {
     /// A free frame, its latch held exclusively; waits for one.
     pub(super) fn wait_for_frame(&self) -> crate::buffer::FrameId {
         loop {

@@ -4,13 +4,13 @@
 
 use isobath_io::Io;
 
-use super::Local;
+use super::WorkerState;
 use crate::Error;
 
 /// Segments that are kept from use at a time while the drive hears of them.
 const AT_A_TIME: usize = 8;
 
-impl Local {
+impl WorkerState {
     /// Discards every free segment; answers how many bytes that were.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use isobath_io::VolumeError;
 
-use super::{Engine, FULL_PERCENT, MIN_GROW, MAX_GROW};
+use super::{Engine, FULL_PERCENT, MAX_GROW, MIN_GROW};
 use crate::Error;
 use crate::pagestore::{MAX_SEGMENTS, Run};
 use crate::sync::Mutex;

@@ -12,7 +12,7 @@ use isobath_io::{AlignedBuf, Io};
 
 use super::checkpoint::Via;
 use super::growth::NotGrown;
-use super::{Counters, Engine, Local};
+use super::{Counters, Engine, WorkerState};
 use crate::Error;
 use crate::canary::{self, Canary};
 use crate::log::{Log, Need};
@@ -163,7 +163,7 @@ impl Engine {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// A step towards a larger log, if it should grow; `false` where there is nothing to do.
     pub(super) fn enlarge_log(&self, larger: &mut Option<Larger>) -> bool {
         let growth = &self.engine.log_growth;
@@ -270,7 +270,10 @@ impl Local {
             engine.log.go_on_in(area);
         }
         trace::tell!(info, "the log has moved", bytes = engine.log.area_bytes());
-        engine.remotes.iter().for_each(|remote| remote.notify());
+        engine
+            .worker_handles
+            .iter()
+            .for_each(|handle| handle.notify());
         Ok(true)
     }
 
@@ -299,7 +302,10 @@ impl Local {
                 .fetch_max(wanted, Ordering::Relaxed)
                 < wanted
             {
-                engine.remotes.iter().for_each(|remote| remote.notify());
+                engine
+                    .worker_handles
+                    .iter()
+                    .for_each(|handle| handle.notify());
             }
             if engine.log.area().is_some_and(|area| !area.is_alone()) {
                 engine.log_growth.checkpoint.store(true, Ordering::Relaxed);

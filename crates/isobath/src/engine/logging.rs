@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use isobath_io::Io;
 
-use super::{Counters, Engine, Local};
+use super::{Counters, Engine, WorkerState};
 use crate::Error;
 use crate::canary::{self, Canary};
 use crate::log::Durability;
@@ -89,7 +89,7 @@ impl Engine {
         let durable = self.log.durable().0;
         for (index, awaited) in self.awaited.iter().enumerate() {
             if index != except && awaited.0.load(Ordering::SeqCst) < durable {
-                self.remotes[index].notify();
+                self.worker_handles[index].notify();
             }
         }
     }
@@ -98,14 +98,14 @@ impl Engine {
     pub(super) fn stop_log(&self) {
         if self.log.is_on() {
             self.log.fail();
-            for remote in &self.remotes {
-                remote.notify();
+            for handle in &self.worker_handles {
+                handle.notify();
             }
         }
     }
 }
 
-impl Local {
+impl WorkerState {
     // ---- waiting ------------------------------------------------------------
 
     /// Waits until what was given `lsn` is durable, and sees to it that it is
@@ -134,7 +134,7 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// As for [`Local::wait_durable`].
+    /// As for [`WorkerState::wait_durable`].
     pub(crate) fn make_durable(&self, lsn: Lsn, durability: Durability) -> Result<(), Error> {
         if canary::sings(Canary::AcknowledgeEarly) {
             return Ok(());
@@ -195,7 +195,7 @@ impl Local {
         self.wait_for_room(Need::records(bytes, tier))
     }
 
-    /// Room in the ring for one structure modification; see [`Local::log_room`].
+    /// Room in the ring for one structure modification; see [`WorkerState::log_room`].
     pub(crate) fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
         if !self.engine.log.is_on() {
             return Ok(LogRoom::none());
@@ -222,7 +222,10 @@ impl Local {
         engine.want_log_for(&need);
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.
-            engine.remotes.iter().for_each(|remote| remote.notify());
+            engine
+                .worker_handles
+                .iter()
+                .for_each(|handle| handle.notify());
         }
         loop {
             if let Some(room) = engine.log.granted(&waiter) {

@@ -9,7 +9,7 @@ use isobath_flash::rng::Rng;
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 use isobath_io::{Volume, VolumeOptions};
 
-use super::{Engine, Local};
+use super::{Engine, WorkerState};
 use crate::log::record::Kind;
 use crate::log::{Reader, Tier};
 use crate::page::Lsn;
@@ -39,7 +39,7 @@ fn options(workers: usize, tasks: usize) -> Options {
 
 /// Appends one record as a commit would; its LSN.
 fn commit(engine: &Engine, body: &[u8], durability: Durability) -> Result<Lsn, Error> {
-    Local::with_current(engine, |local| {
+    WorkerState::with_current(engine, |local| {
         let local = local.expect("in a task");
         let room = local.log_room(body.len() as u64, Tier::Commit)?;
         let log = &engine.log;
@@ -53,7 +53,7 @@ fn commit(engine: &Engine, body: &[u8], durability: Durability) -> Result<Lsn, E
 /// Workers that a seed steps.
 struct Stepped {
     runtime: Runtime,
-    locals: Vec<Rc<Local>>,
+    locals: Vec<Rc<WorkerState>>,
     rng: Rng,
 }
 
@@ -63,7 +63,7 @@ impl Stepped {
         let mut rng = Rng::new(seed);
         let locals = (0..engine.config.workers)
             .map(|index| {
-                let local = Local::new(Arc::clone(engine), index).unwrap();
+                let local = WorkerState::new(Arc::clone(engine), index).unwrap();
                 local.worker.shuffle(rng.bits());
                 local
             })

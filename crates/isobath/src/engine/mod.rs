@@ -13,7 +13,6 @@ pub(crate) mod compare;
 mod context;
 mod discard;
 mod growth;
-mod local;
 mod log_growth;
 #[cfg(test)]
 mod log_growth_tests;
@@ -36,6 +35,7 @@ mod shrink;
 mod shrink_tests;
 mod stall;
 mod summaries;
+mod worker_state;
 mod writeback;
 
 pub(crate) use admission::Admission;
@@ -44,15 +44,15 @@ pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
 pub(crate) use blocks::{Detours, Stretch};
 pub(crate) use context::{InlineContext, TaskContext};
 #[cfg(any(test, feature = "simulation"))]
-pub(crate) use local::Interrupted;
-pub(crate) use local::Local;
-#[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
 pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
 pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
 pub(crate) use readers::{keep_log, overlay, pin_newest};
 pub(crate) use recovery::{Base as LogBase, Loads, Plan, Scan as LogScan, reader as log_reader};
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) use worker_state::Interrupted;
+pub(crate) use worker_state::WorkerState;
 pub(crate) use writeback::flush;
 
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{
     Address, PageIds, PageTrace, ReservedWords, Space, footprint, page_payload,
 };
-use crate::sched::{Remote, TaskRef};
+use crate::sched::{TaskRef, WorkerHandle};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::trace;
@@ -202,7 +202,7 @@ pub(crate) struct Engine {
     pub(crate) capacity_bytes: AtomicU64,
     pub(crate) partitions: Vec<Mutex<Partition>>,
     pub(crate) free_frames: Mutex<FreeFrames>,
-    pub(crate) remotes: Vec<Arc<Remote>>,
+    pub(crate) worker_handles: Vec<Arc<WorkerHandle>>,
     /// Per worker: some page that its tasks wait for was loaded elsewhere.
     pub(crate) page_news: Vec<AtomicBool>,
     /// Free segments run low: cleaners work.
@@ -288,7 +288,9 @@ impl Engine {
                 .map(|_| Mutex::new(Partition::new(frames as usize / workers)))
                 .collect(),
             free_frames: Mutex::default(),
-            remotes: (0..workers).map(|_| Arc::new(Remote::new())).collect(),
+            worker_handles: (0..workers)
+                .map(|_| Arc::new(WorkerHandle::new()))
+                .collect(),
             page_news: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             config: parts.config,
             pool: parts.pool,
@@ -314,7 +316,7 @@ impl Engine {
             poison: OnceLock::new(),
             awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),
             counters: Counters::default(),
-            settling: Settling::new(workers * local::WRITING_TASKS),
+            settling: Settling::new(workers * worker_state::WRITING_TASKS),
             changes,
             current: Mutex::new(Some(Box::new(parts.current))),
             checkpointed_at: AtomicU64::new(0),
@@ -490,8 +492,8 @@ impl Engine {
             message: format!("a worker: {message}"),
         });
         self.died.store(true, Ordering::SeqCst);
-        for remote in &self.remotes {
-            remote.notify();
+        for handle in &self.worker_handles {
+            handle.notify();
         }
     }
 

@@ -4,9 +4,9 @@
 //! since, and the id given to a chunk of a large value, which no frame may hold.
 //! So an id alone is never trusted. A place of another length than a page's is
 //! not read; a chunk as long as a page fails its check and stays where it is, and
-//! who wants the chunk meanwhile waits for that ([`Local::await_load`]). And a copy
+//! who wants the chunk meanwhile waits for that ([`WorkerState::await_load`]). And a copy
 //! that is no sound page is corruption only if the parent still named the page
-//! after the copy was found so: see [`Local::load_page`].
+//! after the copy was found so: see [`WorkerState::load_page`].
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use isobath_io::{Io, IoError};
 
-use super::{Counters, Local};
+use super::{Counters, WorkerState};
 use crate::Error;
 use crate::buffer::{FrameId, Place, flag};
 use crate::canary::{self, Canary};
@@ -134,7 +134,7 @@ pub(super) enum LoadStart {
     NoFrame,
 }
 
-impl Local {
+impl WorkerState {
     /// Starts reading page `id` unless that is under way.
     pub(super) fn start_load(&self, id: PageId) -> LoadStart {
         let pool = &self.engine.pool;
@@ -175,7 +175,7 @@ impl Local {
         );
         // SAFETY: the frame stays exclusively latched and out of every queue
         // until `load_completed`; the pool outlives the worker's channel.
-        unsafe { self.worker.submit_duty(io, u64::from(slot)) };
+        unsafe { self.worker.submit_background(io, u64::from(slot)) };
         LoadStart::Here(slot)
     }
 
@@ -414,9 +414,9 @@ impl Local {
         while waiting != 0 {
             let bit = waiting.trailing_zeros() as usize;
             waiting &= waiting - 1;
-            for index in (bit..self.engine.remotes.len()).step_by(64) {
+            for index in (bit..self.engine.worker_handles.len()).step_by(64) {
                 self.engine.page_news[index].store(true, Release);
-                self.engine.remotes[index].notify();
+                self.engine.worker_handles[index].notify();
             }
         }
     }

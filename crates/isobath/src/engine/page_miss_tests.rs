@@ -2,7 +2,7 @@
 
 use isobath_io::{FaultDevice, FaultPlan, Volume};
 
-use super::Local;
+use super::WorkerState;
 use crate::btree::ValueKind;
 use crate::canary::Canary;
 use crate::engine::TaskContext;
@@ -24,7 +24,7 @@ fn simulation(seed: u64) -> Simulation {
 const LENGTH: usize = 3700;
 
 /// Where the value of `key` is.
-fn extent_of(local: &Local, tree: &Tree, key: &[u8]) -> Extent {
+fn extent_of(local: &WorkerState, tree: &Tree, key: &[u8]) -> Extent {
     let mut descriptor = Vec::new();
     let found = tree
         .state

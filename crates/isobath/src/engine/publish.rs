@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Engine, Local};
+use super::{Engine, WorkerState};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Where such files live: never on a drive, whose write-back would make the store wait.
@@ -92,7 +92,7 @@ impl Publisher {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Publishes if it is time.
     pub(super) fn publish_stats(&self) {
         if let Some(publisher) = self.engine.publisher()

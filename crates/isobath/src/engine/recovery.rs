@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use isobath_io::Volume;
 
-use super::{Engine, Local, TaskContext};
+use super::{Engine, TaskContext, WorkerState};
 use crate::Error;
 use crate::buffer::{Place, Reservation};
 use crate::canary::{self, Canary};
@@ -14,7 +14,7 @@ use crate::log::{LogArea, LogEnd, Reader};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Superblock};
 use crate::sync::{HashMap, HashSet};
-use crate::terms::{CATALOG, TreeId, dropped_by};
+use crate::types::{CATALOG, TreeId, dropped_by};
 
 /// The newest that the log says of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -377,7 +377,7 @@ impl Scan {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Makes the page `id` resident with this content, which the structure
     /// record at `lsn` holds.
     pub(crate) fn install_image(

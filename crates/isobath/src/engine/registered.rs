@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 
-use super::{Engine, Local};
+use super::{Engine, WorkerState};
 use crate::buffer::FrameId;
 
 /// Frames of a piece at least: 4 MiB.
@@ -46,7 +46,7 @@ impl Registered {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Registers a piece that came into use, if there is one; part of each step.
     #[inline]
     pub(super) fn register_used(&self) {

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use isobath_io::Io;
 
 use super::provisional::Provisional;
-use super::{Engine, Local};
+use super::{Engine, WorkerState};
 use crate::Error;
 use crate::buffer::flag;
 use crate::canary::{self, Canary};
@@ -321,7 +321,7 @@ impl Engine {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Lets die what waited for records that are durable by now.
     pub(crate) fn settle_graves(&self) -> bool {
         let engine = &self.engine;
@@ -539,8 +539,8 @@ impl Local {
             if !engine.wait_for_cleaned(cleaned + left, task) {
                 continue;
             }
-            for remote in &engine.remotes {
-                remote.notify();
+            for handle in &engine.worker_handles {
+                handle.notify();
             }
             self.worker.park();
         }
@@ -561,7 +561,7 @@ struct FlushState {
     waiters: Vec<TaskRef>,
 }
 
-impl Local {
+impl WorkerState {
     /// Waits until what this task has written to the volume is on the drive.
     ///
     /// # Errors

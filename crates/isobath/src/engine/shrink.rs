@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::checkpoint::Current;
 use super::log_growth::Larger;
-use super::{Engine, FULL_PERCENT, Local, writeback};
+use super::{Engine, FULL_PERCENT, WorkerState, writeback};
 use crate::Error;
 use crate::canary::{self, Canary};
 use crate::log::MIN_AREA_BYTES;
@@ -151,7 +151,7 @@ impl Engine {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Writes a checkpoint that needs nothing of the log so far, but for what a backup holds.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// As for [`Local::checkpoint_now`].
+    /// As for [`WorkerState::checkpoint_now`].
     pub(crate) fn shrink(&self) -> Result<Shrunk, Error> {
         let engine = &self.engine;
         engine.writable()?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use isobath_io::VolumeError;
 
-use super::{Engine, Local};
+use super::{Engine, WorkerState};
 use crate::Error;
 use crate::sched::clock;
 use crate::sync::Mutex;
@@ -85,7 +85,7 @@ impl Stall {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Looks whether tasks have waited for too long.
     pub(super) fn look_at_stall(&self) {
         let engine = &self.engine;

@@ -6,7 +6,7 @@
 use isobath_io::{AlignedBuf, Io};
 
 use super::checkpoint::stored_word;
-use super::{Counters, Local};
+use super::{Counters, WorkerState};
 use crate::Error;
 use crate::buffer::Place;
 use crate::page::PageId;
@@ -16,7 +16,7 @@ use crate::sync::atomic::Ordering::Acquire;
 /// Mapping words that are looked at between two looks at other tasks.
 const SCAN_STEP: u64 = 1 << 16;
 
-impl Local {
+impl WorkerState {
     /// What was written to the sealed segment `segment` and may live. The caller has
     /// the segment pinned.
     pub(super) fn entries_of(&self, segment: u32) -> Vec<Entry> {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use isobath_flash::policy::{Cause, History, PageWrite};
 use isobath_io::{AlignedBuf, Io};
 
-use super::{Counters, Engine, Local};
+use super::{Counters, Engine, WorkerState};
 use crate::Error;
 use crate::buffer::{FrameId, flag};
 use crate::canary::{self, Canary};
@@ -19,14 +19,14 @@ use crate::pagestore::{Address, Closing, Content, NoSegment, Placed, Request, su
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Pages that a writer takes at a time.
-pub(super) const BATCH: usize = super::local::STAGING_BYTES / PAGE_SIZE;
+pub(super) const BATCH: usize = super::worker_state::STAGING_BYTES / PAGE_SIZE;
 
 /// Writes every dirty page, in a task; the store must have no other users.
-pub(crate) fn flush(local: &Local) -> Result<(), Error> {
+pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
     let engine = &local.engine;
     engine.flush_all.store(true, Release);
-    for remote in &engine.remotes {
-        remote.notify();
+    for handle in &engine.worker_handles {
+        handle.notify();
     }
     while engine.pool.dirty.unwritten() > 0 && engine.poison.get().is_none() {
         local.worker.yield_now();
@@ -105,7 +105,7 @@ impl Batch {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// A writer's life: writes batches while there are too many dirty pages.
     pub(super) fn writer(&self, slot: usize, staging: &mut AlignedBuf) {
         let mut batch = Batch::new(slot);
@@ -562,7 +562,7 @@ impl Local {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Waits a while for a segment that the cleaner may free.
     pub(super) fn wait_for_free_segment(&self) -> Result<(), Error> {
         self.engine.request_cleaning();
@@ -592,7 +592,7 @@ impl PlacedChunks {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Accounts for a new chunk of `length` bytes. Where the volume is full, the large values that only
     /// snapshots read give way, those of the oldest snapshots first.
     ///
@@ -715,8 +715,8 @@ impl Engine {
     /// Sets the cleaners of all workers to work.
     pub(super) fn request_cleaning(&self) {
         if !self.cleaning_wanted.swap(true, Release) {
-            for remote in &self.remotes {
-                remote.notify();
+            for handle in &self.worker_handles {
+                handle.notify();
             }
         }
     }

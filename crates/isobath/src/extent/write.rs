@@ -7,7 +7,7 @@ use super::{Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_bytes, sto
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::engine::{Counters, Local};
+use crate::engine::{Counters, WorkerState};
 use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{self, HEADER_SIZE, Lsn, PageId, PageKind, offset, put_u32};
 use crate::pagestore::Request;
@@ -48,13 +48,13 @@ impl ExtentWriter {
     }
 
     /// Expects `bytes` more, so that their chunks get consecutive ids.
-    pub(crate) fn expect(&mut self, local: &Local, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn expect(&mut self, local: &WorkerState, bytes: u64) -> Result<(), Error> {
         let payload = payload_bytes(&local.engine.config) as u64;
         self.expected = bytes.div_ceil(payload).max(1);
         self.take_ids(local, self.expected)
     }
 
-    fn take_ids(&mut self, local: &Local, count: u64) -> Result<(), Error> {
+    fn take_ids(&mut self, local: &WorkerState, count: u64) -> Result<(), Error> {
         let engine = &local.engine;
         // The index of runs has to fit a chunk.
         let whole = self.runs.0.len() >= payload_bytes(&engine.config) / RUN_BYTES / 2;
@@ -66,7 +66,7 @@ impl ExtentWriter {
     }
 
     /// The next chunk's id.
-    fn next_id(&mut self, local: &Local) -> Result<PageId, Error> {
+    fn next_id(&mut self, local: &WorkerState) -> Result<PageId, Error> {
         if self.ahead.1 == 0 {
             // Of unknown length: twice as many ids each time.
             let guess = self.chunks.clamp(1, 512);
@@ -79,14 +79,14 @@ impl ExtentWriter {
     }
 
     /// Writes one chunk; all but the last are full.
-    pub(crate) fn write(&mut self, local: &Local, payload: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, local: &WorkerState, payload: &[u8]) -> Result<(), Error> {
         self.write_together(local, &[payload])
     }
 
     /// Writes `chunks`, all full but perhaps the value's last one, or none of them.
     pub(crate) fn write_full<'c>(
         &mut self,
-        local: &Local,
+        local: &WorkerState,
         chunks: impl Iterator<Item = &'c [u8]>,
     ) -> Result<(), Error> {
         let before = self.chunks;
@@ -106,7 +106,7 @@ impl ExtentWriter {
     }
 
     /// Writes a few chunks with one flush; where that fails, those before the first that was not written are there.
-    fn write_together(&mut self, local: &Local, payloads: &[&[u8]]) -> Result<(), Error> {
+    fn write_together(&mut self, local: &WorkerState, payloads: &[&[u8]]) -> Result<(), Error> {
         let mut ids = Vec::with_capacity(payloads.len());
         let taken = payloads.iter().try_for_each(|_| {
             ids.push(self.next_id(local)?);
@@ -127,7 +127,7 @@ impl ExtentWriter {
     }
 
     /// Frees all but the first `kept` chunks, which are full as those are that go.
-    fn take_back(&mut self, local: &Local, kept: u64) {
+    fn take_back(&mut self, local: &WorkerState, kept: u64) {
         let gone = self.runs.split_off(kept);
         let count = self.chunks - kept;
         if count > 0 {
@@ -143,13 +143,13 @@ impl ExtentWriter {
         }
     }
 
-    fn stamp(&mut self, local: &Local) -> Lsn {
+    fn stamp(&mut self, local: &WorkerState) -> Lsn {
         *self
             .stamp
             .get_or_insert_with(|| local.engine.log.stamp(local.worker.index))
     }
 
-    fn give_ids_back(&mut self, local: &Local) {
+    fn give_ids_back(&mut self, local: &WorkerState) {
         let ahead = std::mem::take(&mut self.ahead);
         let given_up = std::mem::take(&mut self.given_up);
         if ahead.1 == 0 && given_up.0.is_empty() {
@@ -165,7 +165,7 @@ impl ExtentWriter {
     }
 
     /// The descriptor of all that was written.
-    pub(crate) fn finish(mut self, local: &Local) -> Result<Extent, Error> {
+    pub(crate) fn finish(mut self, local: &WorkerState) -> Result<Extent, Error> {
         self.give_ids_back(local);
         let payload = payload_bytes(&local.engine.config) as u32;
         let single = self.runs.0.len() == 1;
@@ -189,7 +189,7 @@ impl ExtentWriter {
         }
     }
 
-    fn write_index(&mut self, local: &Local) -> Result<PageId, Error> {
+    fn write_index(&mut self, local: &WorkerState) -> Result<PageId, Error> {
         let mut bytes = Vec::with_capacity(self.runs.0.len() * RUN_BYTES);
         for &(first, count) in &self.runs.0 {
             bytes.extend_from_slice(&first.to_le_bytes());
@@ -207,7 +207,7 @@ impl ExtentWriter {
     }
 
     /// Frees all that was written.
-    pub(crate) fn abandon(mut self, local: &Local) {
+    pub(crate) fn abandon(mut self, local: &WorkerState) {
         self.give_ids_back(local);
         let tokens: Vec<Token> = self.stamp.iter().map(|stamp| stamp.0).collect();
         free_chunks(local, &tokens, None, self.runs.ids());
@@ -217,7 +217,7 @@ impl ExtentWriter {
 /// Writes the chunks `ids`, which nothing names yet, of a value with a stamp and perhaps
 /// an owner other than itself: how many of them, and why not all.
 fn write_chunks(
-    local: &Local,
+    local: &WorkerState,
     ids: &[PageId],
     value: (Lsn, Option<Token>),
     payloads: &[&[u8]],
@@ -258,7 +258,7 @@ fn write_chunks(
 
 /// Writes as many chunks as find segments at once, the first one certainly; how many.
 fn place_and_write(
-    local: &Local,
+    local: &WorkerState,
     (stamp, owner): (Lsn, Option<Token>),
     (ids, payloads, lengths): (&[PageId], &[&[u8]], &[u32]),
 ) -> Result<usize, Error> {
@@ -332,7 +332,7 @@ fn seal_chunk(image: &mut [u8], copy: &Mapped, payload: &[u8]) {
 
 /// Writes a whole value; its chunks belong to `owner`, or else to the value itself.
 pub(crate) fn write_all(
-    local: &Local,
+    local: &WorkerState,
     value: &[u8],
     owner: Option<Token>,
 ) -> Result<Extent, Error> {

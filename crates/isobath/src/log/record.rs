@@ -5,7 +5,7 @@
 
 use crate::page::{HEADER_SIZE, Lsn, PAGE_SIZE, PageId, get_u16, get_u32, get_u64};
 use crate::pagestore::Address;
-use crate::terms::{Tree, TreeId, ValueKind, ValueRef};
+use crate::types::{Tree, TreeId, ValueKind, ValueRef};
 
 /// What a record is about; the byte in its header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

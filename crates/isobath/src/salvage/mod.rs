@@ -19,7 +19,7 @@ use crate::extent::{self, Extent, RUN_BYTES};
 use crate::log::record::Operation;
 use crate::page::{PageId, get_u64};
 use crate::sync::HashSet;
-use crate::terms::{CATALOG, TreeId, dropped_by};
+use crate::types::{CATALOG, TreeId, dropped_by};
 use crate::{Durability, Error, Options, Store, Tree};
 use source::Source;
 
@@ -391,7 +391,7 @@ impl Salvage<'_, '_> {
             let mut to = self.create(id, &name)?;
             self.walk(
                 &format!("tree {name:?}"),
-                crate::terms::Tree { id: tree, root },
+                crate::types::Tree { id: tree, root },
                 &mut to,
             )?;
             copied.insert(id, to);
@@ -421,7 +421,7 @@ impl Salvage<'_, '_> {
     fn walk(
         &mut self,
         name: &str,
-        tree: crate::terms::Tree,
+        tree: crate::types::Tree,
         to: &mut dyn Taker,
     ) -> Result<bool, Error> {
         let mut gaps: Vec<Gap> = Vec::new();

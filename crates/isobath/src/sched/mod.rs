@@ -7,14 +7,14 @@
 
 pub(crate) mod clock;
 pub(crate) mod overflow;
-mod remote;
 mod task;
 mod worker;
+mod worker_handle;
 
-pub(crate) use remote::{Remote, Work};
 pub(crate) use task::{TaskId, TaskRef, block_on};
 #[cfg(test)]
 pub(crate) use worker::NO_STACKS;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use worker::Stepped;
-pub(crate) use worker::{Duties, Limits, Worker};
+pub(crate) use worker::{BackgroundHandler, Limits, Worker};
+pub(crate) use worker_handle::{Work, WorkerHandle};

@@ -10,8 +10,8 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, Yielder};
 use isobath_io::IoError;
 
-use super::remote::{Remote, Work};
 use super::worker::Worker;
+use super::worker_handle::{Work, WorkerHandle};
 
 pub(super) type Fiber = Coroutine<(), (), (), DefaultStack>;
 
@@ -77,14 +77,14 @@ impl Slot {
 /// A handle with which any thread can resume a parked task.
 #[derive(Clone)]
 pub(crate) struct TaskRef {
-    pub(super) remote: Arc<Remote>,
+    pub(super) handle: Arc<WorkerHandle>,
     pub(super) task: TaskId,
 }
 
 impl TaskRef {
     /// Resumes the task, or has its next park return at once.
     pub(crate) fn unpark(&self) {
-        self.remote.unpark(self.task);
+        self.handle.unpark(self.task);
     }
 }
 

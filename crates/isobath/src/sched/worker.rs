@@ -15,12 +15,12 @@ use isobath_io::{Channel, Completion, Io, IoError};
 
 use super::clock;
 use super::overflow;
-use super::remote::{Message, Remote, Work};
 use super::task::{Fiber, Slot, TaskId, TaskRef};
+use super::worker_handle::{Message, Work, WorkerHandle};
 
 /// Set in an I/O's user data where its completion belongs to the worker's
-/// duties and not to a task.
-const DUTY: u64 = 1 << 63;
+/// background handler and not to a task.
+const BACKGROUND: u64 = 1 << 63;
 
 /// Completions that a sleeping worker lets gather, as a share of the I/Os in
 /// flight, and at most.
@@ -38,13 +38,13 @@ pub(crate) struct Limits {
     pub(crate) stack_bytes: usize,
 }
 
-/// What a worker does beside running tasks. Nothing here may yield.
-pub(crate) trait Duties {
-    /// An I/O submitted with [`Worker::submit_duty`] has completed.
+/// A worker's work between tasks and I/O. Nothing here may yield.
+pub(crate) trait BackgroundHandler {
+    /// An I/O submitted with [`Worker::submit_background`] has completed.
     fn completed(&self, worker: &Worker, token: u64, result: Result<(), IoError>);
 
     /// Called once a step, between tasks and I/O; returns whether it did anything.
-    fn housekeep(&self, worker: &Worker) -> bool;
+    fn poll_background(&self, worker: &Worker) -> bool;
 
     /// The longest sleep that is safe now; `None` if whatever ends the need to
     /// sleep also wakes the worker.
@@ -64,7 +64,7 @@ pub(crate) struct WorkerCounters {
 pub(crate) struct Worker {
     pub(crate) index: usize,
     limits: Limits,
-    remote: Arc<Remote>,
+    handle: Arc<WorkerHandle>,
     channel: RefCell<Box<dyn Channel>>,
     slots: Vec<Slot>,
     free_slots: RefCell<Vec<u32>>,
@@ -76,7 +76,7 @@ pub(crate) struct Worker {
     ready: RefCell<VecDeque<TaskId>>,
     waiting_work: RefCell<VecDeque<Arc<dyn Work>>>,
     backlog: RefCell<VecDeque<Io>>,
-    mail: RefCell<VecDeque<Message>>,
+    inbox: RefCell<VecDeque<Message>>,
     completions: RefCell<Vec<Completion>>,
     /// Sleeping tasks, the next to wake first.
     timers: RefCell<BinaryHeap<Reverse<(Instant, TaskId)>>>,
@@ -141,17 +141,17 @@ impl Worker {
     pub(crate) fn new(
         index: usize,
         limits: Limits,
-        remote: Arc<Remote>,
+        handle: Arc<WorkerHandle>,
         channel: Box<dyn Channel>,
     ) -> std::io::Result<Worker> {
         let stacks = (0..=limits.system_tasks).map(|_| new_stack(limits.stack_bytes));
         let stacks = stacks.collect::<std::io::Result<Vec<_>>>()?;
-        remote.set_waker(channel.waker());
+        handle.set_waker(channel.waker());
         let all = limits.tasks + limits.system_tasks;
         Ok(Worker {
             index,
             limits,
-            remote,
+            handle,
             channel: RefCell::new(channel),
             slots: (0..all).map(|_| Slot::new()).collect(),
             free_slots: RefCell::new((0..limits.tasks as u32).rev().collect()),
@@ -161,7 +161,7 @@ impl Worker {
             ready: RefCell::new(VecDeque::with_capacity(all)),
             waiting_work: RefCell::new(VecDeque::new()),
             backlog: RefCell::new(VecDeque::new()),
-            mail: RefCell::new(VecDeque::new()),
+            inbox: RefCell::new(VecDeque::new()),
             completions: RefCell::new(Vec::new()),
             timers: RefCell::new(BinaryHeap::new()),
             running: Cell::new(None),
@@ -188,7 +188,7 @@ impl Worker {
     pub(crate) fn current_task(&self) -> Option<TaskRef> {
         let task = self.running.get()?;
         Some(TaskRef {
-            remote: Arc::clone(&self.remote),
+            handle: Arc::clone(&self.handle),
             task,
         })
     }
@@ -223,8 +223,8 @@ impl Worker {
     }
 
     /// The worker as other threads see it.
-    pub(crate) fn remote(&self) -> &Arc<Remote> {
-        &self.remote
+    pub(crate) fn handle(&self) -> &Arc<WorkerHandle> {
+        &self.handle
     }
 
     /// Whether no task exists and no I/O is in flight.
@@ -404,13 +404,13 @@ impl Worker {
         slot.error.borrow_mut().take().map_or(Ok(()), Err)
     }
 
-    /// Starts an I/O whose completion goes to [`Duties::completed`] with `token`.
+    /// Starts an I/O whose completion goes to [`BackgroundHandler::completed`] with `token`.
     ///
     /// # Safety
     ///
     /// The I/O's buffer stays valid and in place until its completion.
-    pub(crate) unsafe fn submit_duty(&self, mut io: Io, token: u64) {
-        io.user_data = DUTY | token;
+    pub(crate) unsafe fn submit_background(&self, mut io: Io, token: u64) {
+        io.user_data = BACKGROUND | token;
         self.submit(io);
     }
 
@@ -481,43 +481,43 @@ impl Worker {
 
     // ---- the step -----------------------------------------------------------
 
-    /// Advances the worker once: takes mail, runs every ready task until it
-    /// waits, does background duties, hands I/O to the kernel and reaps it.
+    /// Advances the worker once: takes messages, runs every ready task until it
+    /// waits, runs the background handler, hands I/O to the kernel and reaps it.
     ///
     /// With `block`, and nothing else to do, sleeps until an I/O completes or
     /// another thread calls. Returns whether anything happened.
-    pub(crate) fn step(&self, duties: &dyn Duties, block: bool) -> bool {
+    pub(crate) fn step(&self, handler: &dyn BackgroundHandler, block: bool) -> bool {
         let outer = CURRENT.replace(self);
-        let progress = self.step_inner(duties, block);
+        let progress = self.step_inner(handler, block);
         CURRENT.set(outer);
         progress
     }
 
-    fn step_inner(&self, duties: &dyn Duties, block: bool) -> bool {
+    fn step_inner(&self, handler: &dyn BackgroundHandler, block: bool) -> bool {
         self.counters.steps.set(self.counters.steps.get() + 1);
-        let mut progress = self.read_mail();
+        let mut progress = self.read_inbox();
         self.wake_sleepers();
         self.start_waiting_work();
         progress |= self.run_ready();
-        progress |= duties.housekeep(self);
+        progress |= handler.poll_background(self);
         self.push_backlog();
         // Tasks that ended in this very step have made room for work that waits.
         let can_start = !self.waiting_work.borrow().is_empty()
             && !self.free_slots.borrow().is_empty()
             && !self.starved.get();
         let sleep = block && self.ready.borrow().is_empty() && !can_start;
-        let reaped = self.poll(sleep.then(|| duties.longest_sleep()));
+        let reaped = self.poll(sleep.then(|| handler.longest_sleep()));
         progress |= reaped > 0;
-        self.dispatch(duties);
+        self.dispatch(handler);
         progress
     }
 
-    fn read_mail(&self) -> bool {
-        let mut mail = self.mail.borrow_mut();
-        if !self.remote.take_mail(&mut mail) {
+    fn read_inbox(&self) -> bool {
+        let mut messages = self.inbox.borrow_mut();
+        if !self.handle.take_messages(&mut messages) {
             return false;
         }
-        for message in mail.drain(..) {
+        for message in messages.drain(..) {
             match message {
                 Message::Run(work) => self.waiting_work.borrow_mut().push_back(work),
                 Message::Unpark(task) => self.unpark(task),
@@ -562,7 +562,7 @@ impl Worker {
     /// Gives up all user work: what has begun, too, is never resumed. The worker is not to be stepped any more, nor to
     /// be dropped: its tasks stay where they are, with all that they hold.
     pub(crate) fn give_up(&self) {
-        self.remote.close();
+        self.handle.close();
         let waiting = self.waiting_work.take();
         let running = self.slots.iter().filter_map(|slot| slot.work.take());
         for work in waiting.into_iter().chain(running) {
@@ -661,13 +661,13 @@ impl Worker {
         let mut channel = self.channel.borrow_mut();
         let mut completions = self.completions.borrow_mut();
         let outcome = if let Some(longest) = sleep
-            && self.remote.may_sleep()
+            && self.handle.may_sleep()
         {
             let longest = longest.into_iter().chain(self.until_next_timer()).min();
             self.counters.sleeps.set(self.counters.sleeps.get() + 1);
             let gather = (channel.in_flight() / GATHER_SHARE).clamp(1, MAX_GATHER);
             let outcome = channel.wait(gather, longest, &mut completions);
-            self.remote.awake();
+            self.handle.awake();
             outcome
         } else {
             channel.poll(&mut completions)
@@ -680,12 +680,12 @@ impl Worker {
         }
     }
 
-    fn dispatch(&self, duties: &dyn Duties) {
-        // Taken out, because a duty may submit I/O but never polls.
+    fn dispatch(&self, handler: &dyn BackgroundHandler) {
+        // Taken out, because the handler may submit I/O but never polls.
         let mut completions = self.completions.take();
         for completion in completions.drain(..) {
-            if completion.user_data & DUTY != 0 {
-                duties.completed(self, completion.user_data & !DUTY, completion.result);
+            if completion.user_data & BACKGROUND != 0 {
+                handler.completed(self, completion.user_data & !BACKGROUND, completion.result);
                 continue;
             }
             let slot_index = completion.user_data as u32;

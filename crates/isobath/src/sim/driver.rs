@@ -16,7 +16,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use isobath_flash::rng::Rng;
 
 use super::Stuck;
-use crate::engine::{Interrupted, Local};
+use crate::engine::{Interrupted, WorkerState};
 use crate::sched::clock;
 use crate::sync::interrupt::{self, Hold, Place, Who};
 
@@ -57,7 +57,7 @@ struct Seat {
 }
 
 impl Seat {
-    fn new(local: &Rc<Local>) -> std::io::Result<Rc<Seat>> {
+    fn new(local: &Rc<WorkerState>) -> std::io::Result<Rc<Seat>> {
         let seat = Rc::new(Seat {
             steps: Cell::new(None),
             yielder: Cell::new(std::ptr::null()),
@@ -101,7 +101,7 @@ impl Drop for Seat {
 pub(super) struct Driver {
     pub(super) seed: u64,
     rng: RefCell<Rng>,
-    pub(super) locals: Vec<Rc<Local>>,
+    pub(super) locals: Vec<Rc<WorkerState>>,
     /// One for each worker where the simulation switches, else none.
     seats: Vec<Rc<Seat>>,
     /// The worker whose stack is running.
@@ -124,7 +124,11 @@ thread_local! {
 
 impl Driver {
     /// Steps `locals` from now on, on this thread.
-    pub(super) fn start(seed: u64, rng: Rng, locals: Vec<Rc<Local>>) -> std::io::Result<Rc<Self>> {
+    pub(super) fn start(
+        seed: u64,
+        rng: Rng,
+        locals: Vec<Rc<WorkerState>>,
+    ) -> std::io::Result<Rc<Self>> {
         let switches = interrupt::begin(seed, hold);
         let seats = if switches {
             locals.iter().map(Seat::new).collect::<Result<_, _>>()?

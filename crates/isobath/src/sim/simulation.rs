@@ -9,7 +9,7 @@ use isobath_io::Volume;
 use super::driver::Driver;
 use crate::buffer::flag;
 use crate::engine::compare::Layout;
-use crate::engine::{self, Engine, Local, Opened};
+use crate::engine::{self, Engine, Opened, WorkerState};
 use crate::runtime::Runtime;
 use crate::sync::atomic::Ordering;
 use crate::sync::interrupt;
@@ -101,7 +101,7 @@ impl Simulation {
         let mut rng = Rng::new(seed);
         let mut locals = Vec::new();
         for index in 0..engine.config.workers {
-            let local = Local::new(Arc::clone(&engine), index)?;
+            let local = WorkerState::new(Arc::clone(&engine), index)?;
             local.worker.shuffle(rng.bits());
             locals.push(local);
         }
@@ -226,7 +226,7 @@ impl Simulation {
     pub fn come_to_rest(&mut self) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
         let rest = self.spawn(0, move || {
-            Local::with_current(&engine, |local| match local {
+            WorkerState::with_current(&engine, |local| match local {
                 Some(local) => {
                     local.wait_for_graves()?;
                     local.wait_durable(engine.newest_record())

@@ -9,7 +9,7 @@ use super::write_set::{TreeWrites, Write, within};
 use crate::Error;
 use crate::btree::{Cursor, Direction, ValueKind};
 use crate::context::ReadContext;
-use crate::engine::{InlineContext, Local, TaskContext};
+use crate::engine::{InlineContext, TaskContext, WorkerState};
 use crate::extent::{self, Extent};
 use crate::sync::Mutex;
 use crate::tree::Tree;
@@ -71,7 +71,7 @@ impl Source<'_> {
     }
 
     fn interrupted(&self) {
-        Local::with_current(&self.tree.runtime.engine, |local| {
+        WorkerState::with_current(&self.tree.runtime.engine, |local| {
             if let Some(local) = local {
                 local.worker.may_be_interrupted();
             }
@@ -384,7 +384,7 @@ impl MergeCursor {
     fn read_leaves(&mut self, source: &Source<'_>, records: &mut Records) -> Result<bool, Error> {
         let (leaves, size) = (&mut self.leaves, self.size);
         let engine = &source.tree.runtime.engine;
-        if !Local::with_current(engine, |local| local.is_some()) {
+        if !WorkerState::with_current(engine, |local| local.is_some()) {
             let inline = InlineContext::new(engine);
             if let Ok(more) = records.fill(leaves, &inline, size) {
                 return Ok(more);

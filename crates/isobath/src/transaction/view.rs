@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::Error;
-use crate::engine::{Engine, Local};
+use crate::engine::{Engine, WorkerState};
 use crate::page::Lsn;
 use crate::runtime::Runtime;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -127,7 +127,7 @@ impl Drop for View {
 const COLLECT_AT_END: usize = 256;
 
 fn rest_in_task(engine: &Engine) -> bool {
-    Local::with_current(engine, |local| {
+    WorkerState::with_current(engine, |local| {
         if let Some(local) = local {
             local.worker.yield_now();
         }

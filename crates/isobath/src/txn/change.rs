@@ -6,7 +6,7 @@ use super::versions::KeyRef;
 use crate::Error;
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
-use crate::engine::Local;
+use crate::engine::WorkerState;
 use crate::extent::Extent;
 use crate::log::record::Token;
 
@@ -60,7 +60,7 @@ impl Change<'_> {
     }
 
     /// Waits while a bulk load of the tree is being linked. The caller has no slot.
-    pub(super) fn await_load(&self, local: &Local) -> Result<(), Error> {
+    pub(super) fn await_load(&self, local: &WorkerState) -> Result<(), Error> {
         while !self.may_change()? {
             local.engine.writable()?;
             local.worker.yield_now();

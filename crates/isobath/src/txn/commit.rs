@@ -25,12 +25,12 @@ use super::snapshots::Registered;
 use super::tracker::Slot;
 use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
-use super::{MIN_COLLECT, COLLECT_STEP, Transactions};
+use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
 use crate::Error;
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Counters, Local, TaskContext};
+use crate::engine::{Counters, TaskContext, WorkerState};
 use crate::extent;
 use crate::log::Durability;
 use crate::log::Tier;
@@ -81,7 +81,7 @@ enum Peek {
 /// key has and says whether to go on; it may be asked several times, and its
 /// last answer is returned.
 pub(crate) fn change_one(
-    local: &Local,
+    local: &WorkerState,
     change: Change<'_>,
     durability: Durability,
     mut go: impl FnMut(Option<ValueRef<'_>>) -> bool,
@@ -124,7 +124,7 @@ pub(crate) fn change_one(
 }
 
 /// Where commits that nobody sees yet fill the version store, waits for them.
-fn await_room(local: &Local) -> Result<(), Error> {
+fn await_room(local: &WorkerState) -> Result<(), Error> {
     let transactions = &local.engine.transactions;
     if transactions.visibility() == Visibility::Durable
         && transactions
@@ -142,7 +142,7 @@ fn await_room(local: &Local) -> Result<(), Error> {
 /// Changes all keys or none. `changes` are of distinct keys. `go` sees what each
 /// key has, by its index, and says whether to go on.
 pub(crate) fn change_all(
-    local: &Local,
+    local: &WorkerState,
     changes: &[Change<'_>],
     author: Author<'_>,
     durability: Durability,
@@ -203,7 +203,7 @@ impl Outcome<'_> {
 /// Without a log and without a snapshot there is nobody to tell: the change is
 /// one step of the tree. The slot keeps snapshots from beginning meanwhile.
 fn apply_blindly(
-    local: &Local,
+    local: &WorkerState,
     change: &Change<'_>,
     go: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<(bool, Option<Descriptor>), Error> {
@@ -228,7 +228,7 @@ fn apply_blindly(
 }
 
 fn finish(
-    local: &Local,
+    local: &WorkerState,
     changes: &[Change<'_>],
     locked: Locked<'_>,
     mut outcome: Outcome<'_>,
@@ -282,7 +282,7 @@ fn finish(
 }
 
 /// A commit that need not be durable is seen behind those before it, which may have to be.
-fn await_earlier(local: &Local, lsn: Lsn, durability: Durability) -> Result<(), Error> {
+fn await_earlier(local: &WorkerState, lsn: Lsn, durability: Durability) -> Result<(), Error> {
     let transactions = &local.engine.transactions;
     let waits = durability != Durability::Synced
         && transactions.visibility() == Visibility::Durable
@@ -296,7 +296,7 @@ fn await_earlier(local: &Local, lsn: Lsn, durability: Durability) -> Result<(), 
 }
 
 /// Waits until every snapshot that begins sees the commit at `lsn`.
-fn wait_for_watermark(local: &Local, lsn: Lsn) -> Result<(), Error> {
+fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Error> {
     let engine = &local.engine;
     let transactions = &engine.transactions;
     if transactions.tracker.told() > lsn.0 {
@@ -310,7 +310,7 @@ fn wait_for_watermark(local: &Local, lsn: Lsn) -> Result<(), Error> {
 }
 
 /// A commit pays for the versions that it added by collecting some more.
-fn tidy(local: &Local, added: usize) {
+fn tidy(local: &WorkerState, added: usize) {
     let transactions = &local.engine.transactions;
     if !transactions.versions.is_empty() {
         transactions.collect(MIN_COLLECT + 2 * added);
@@ -342,7 +342,7 @@ struct Replaced {
 
 /// A commit whose keys are locked.
 struct Commit<'a, 'g> {
-    local: &'a Local,
+    local: &'a WorkerState,
     changes: &'a [Change<'a>],
     author: Author<'a>,
     durability: Durability,

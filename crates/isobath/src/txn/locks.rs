@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use crate::engine::Local;
+use crate::engine::WorkerState;
 use crate::sched::TaskRef;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -66,7 +66,7 @@ impl Locks {
     }
 
     /// Locks one key, in a task, which holds no other lock.
-    pub(crate) fn one(&self, local: &Local, number: u64) -> Locked<'_> {
+    pub(crate) fn one(&self, local: &WorkerState, number: u64) -> Locked<'_> {
         self.acquire(local, number);
         Locked {
             locks: self,
@@ -75,7 +75,7 @@ impl Locks {
     }
 
     /// Locks keys, in a task, which holds no other lock.
-    pub(crate) fn all(&self, local: &Local, mut numbers: Vec<u64>) -> Locked<'_> {
+    pub(crate) fn all(&self, local: &WorkerState, mut numbers: Vec<u64>) -> Locked<'_> {
         numbers.sort_unstable();
         numbers.dedup();
         for &number in &numbers {
@@ -88,7 +88,7 @@ impl Locks {
     }
 
     #[inline]
-    fn acquire(&self, local: &Local, number: u64) {
+    fn acquire(&self, local: &WorkerState, number: u64) {
         assert!(local.worker.in_task(), "a lock is for a task");
         let mut held = self.shard(number).lock();
         let Some(waiters) = held.get_mut(&number) else {

@@ -37,7 +37,7 @@ pub(crate) mod unseen;
 pub(crate) mod versions;
 
 use crate::btree::{Descriptor, TreeId};
-use crate::engine::{Config, Engine, Local};
+use crate::engine::{Config, Engine, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::Token;
 use crate::log::{Durability, Log};
@@ -253,7 +253,7 @@ impl Transactions {
     /// As for [`Transactions::check_whole`], and those of `leaf` and `older`.
     pub(crate) fn read_one<T>(
         &self,
-        local: &Local,
+        local: &WorkerState,
         tree: TreeId,
         key: &[u8],
         mut read: impl FnMut(Option<OldValue>) -> Result<T, crate::Error>,
@@ -286,7 +286,7 @@ impl Transactions {
     }
 
     /// Waits until all that is in the log now is durable, and seen.
-    pub(crate) fn await_durable(&self, local: &Local) -> Result<(), crate::Error> {
+    pub(crate) fn await_durable(&self, local: &WorkerState) -> Result<(), crate::Error> {
         let log = &local.engine.log;
         let end = log.next();
         local.wait_durable(Lsn(end.0 - 8))?;
@@ -305,7 +305,7 @@ impl Transactions {
 
     /// For an operation outside transactions that has read many keys: waits for
     /// the rest of the commits whose changes it may have seen.
-    pub(crate) fn await_rest(&self, local: &Local) -> Result<(), crate::Error> {
+    pub(crate) fn await_rest(&self, local: &WorkerState) -> Result<(), crate::Error> {
         if self.visibility == Visibility::Early && self.unseen.is_any() {
             return self.await_durable(local);
         }
@@ -321,7 +321,7 @@ impl Transactions {
     /// # Errors
     ///
     /// [`crate::Error::Poisoned`] where one of them may never end.
-    pub(crate) fn await_parts(&self, local: &Local) -> Result<(), crate::Error> {
+    pub(crate) fn await_parts(&self, local: &WorkerState) -> Result<(), crate::Error> {
         self.tracker.drain(false, || {
             local.engine.writable()?;
             local.worker.yield_now();
@@ -384,7 +384,7 @@ impl Transactions {
 
     /// The volume is full: frees large values that only the oldest snapshot reads, which fails. `false` where there are
     /// none of these.
-    pub(crate) fn free_old_values(&self, local: &Local) -> bool {
+    pub(crate) fn free_old_values(&self, local: &WorkerState) -> bool {
         let log = &local.engine.log;
         self.watermark(log);
         self.collect_recent();
@@ -421,7 +421,7 @@ impl Transactions {
     }
 
     /// Frees the large values that were left to a task.
-    pub(crate) fn free_dead(&self, local: &Local) {
+    pub(crate) fn free_dead(&self, local: &WorkerState) {
         if !self.has_dead() {
             return;
         }
@@ -436,12 +436,12 @@ impl Transactions {
     }
 
     /// Frees a large value that no commit has named.
-    pub(crate) fn free_unborn(&self, local: &Local, extent: Extent) {
+    pub(crate) fn free_unborn(&self, local: &WorkerState, extent: Extent) {
         self.free(local, Dead::unborn(extent));
     }
 
     /// As [`Self::free_unborn`], by the value's descriptor.
-    pub(crate) fn free_large(&self, local: &Local, descriptor: &Descriptor) {
+    pub(crate) fn free_large(&self, local: &WorkerState, descriptor: &Descriptor) {
         // One that makes no sense was reported when it was read.
         if let Some(extent) = Extent::decode(descriptor.bytes()) {
             self.free_unborn(local, extent);
@@ -449,7 +449,7 @@ impl Transactions {
     }
 
     /// Frees a large value that nothing names any more.
-    fn free(&self, local: &Local, dead: Dead) {
+    fn free(&self, local: &WorkerState, dead: Dead) {
         // What took it out of its tree has happened, whatever becomes of this. Where
         // its list of chunks cannot be read now, later tasks try again; a value
         // that stays unreadable keeps its room, and `check` finds it.
@@ -465,7 +465,7 @@ impl Transactions {
     }
 
     /// Drops every version that no snapshot needs, and frees what that frees, with what could not be freed before.
-    pub(crate) fn settle(&self, local: &Local) {
+    pub(crate) fn settle(&self, local: &WorkerState) {
         self.watermark(&local.engine.log);
         self.collect_recent();
         while self.collect(COLLECT_STEP) {

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
-use crate::engine::{Local, TaskContext};
+use crate::engine::{TaskContext, WorkerState};
 use crate::log::record::Token;
 use crate::log::{Log, LogRoom};
 use crate::page::{Lsn, PageId};
@@ -26,7 +26,7 @@ impl<'l> Prepaid<'l> {
     ///
     /// [`Error::VolumeFull`].
     pub(crate) fn claim(
-        local: &'l Local,
+        local: &'l WorkerState,
         pages: u64,
         from_reserve: bool,
     ) -> Result<Prepaid<'l>, Error> {

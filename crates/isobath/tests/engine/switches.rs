@@ -101,7 +101,7 @@ fn stores_pass_with_switches_of_every_kind() {
 }
 
 /// Sends tasks to workers that send more; whether all of them ran.
-fn mail(seed: u64, how: Option<How>, canary: Option<Canary>) -> Result<u64, Stuck> {
+fn messages(seed: u64, how: Option<How>, canary: Option<Canary>) -> Result<u64, Stuck> {
     let work = move || {
         if let Some(canary) = canary {
             canary.switch_on();
@@ -140,12 +140,12 @@ const OFTEN: How = How::EveryPlace {
 
 #[test]
 fn every_task_runs_however_workers_are_interrupted() {
-    assert!((0..40).all(|seed| mail(seed, Some(OFTEN), None).is_ok()));
+    assert!((0..40).all(|seed| messages(seed, Some(OFTEN), None).is_ok()));
 }
 
 #[test]
 fn a_lost_wakeup_is_found_by_switches_alone() {
-    let late = Some(Canary::ClearMailLate);
-    assert!((0..40).all(|seed| mail(seed, None, late).is_ok()));
-    assert!((0..40).any(|seed| mail(seed, Some(OFTEN), late).is_err()));
+    let late = Some(Canary::ClearInboxFlagLate);
+    assert!((0..40).all(|seed| messages(seed, None, late).is_ok()));
+    assert!((0..40).any(|seed| messages(seed, Some(OFTEN), late).is_err()));
 }

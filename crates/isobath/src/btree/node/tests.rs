@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::edit::next_run;
 use super::*;
 use crate::btree::ValueRef;
-use crate::terms::{MAX_INLINE_RECORD, MAX_INLINE_VALUE};
+use crate::types::{MAX_INLINE_RECORD, MAX_INLINE_VALUE};
 
 const TREE: TreeId = TreeId(7);
 

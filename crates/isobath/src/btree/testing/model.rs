@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{TestContext, next_random};
 use crate::btree::{Batch, Lookup, Old, Tree, ValueKind, ValueRef};
-use crate::terms::{MAX_INLINE_RECORD, MAX_INLINE_VALUE};
+use crate::types::{MAX_INLINE_RECORD, MAX_INLINE_VALUE};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 

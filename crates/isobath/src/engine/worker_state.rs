@@ -17,7 +17,7 @@ use super::stall;
 use super::{Counters, Engine};
 use crate::Error;
 use crate::buffer::FrameId;
-use crate::sched::{Duties, Limits, TaskId, Worker};
+use crate::sched::{BackgroundHandler, Limits, TaskId, Worker};
 use crate::sync::atomic::Ordering;
 
 /// Tasks that write dirty pages back, per worker.
@@ -30,7 +30,7 @@ const FRAME_RETRY: Duration = Duration::from_micros(200);
 pub(super) const STAGING_BYTES: usize = 256 << 10;
 
 /// A worker and its share of the engine; belongs to the thread that steps it.
-pub(crate) struct Local {
+pub(crate) struct WorkerState {
     pub(crate) engine: Arc<Engine>,
     pub(crate) worker: Worker,
     pub(super) free: RefCell<Vec<FrameId>>,
@@ -56,12 +56,12 @@ pub(crate) struct Local {
 }
 
 thread_local! {
-    static LOCAL: Cell<*const Local> = const { Cell::new(std::ptr::null()) };
+    static LOCAL: Cell<*const WorkerState> = const { Cell::new(std::ptr::null()) };
 }
 
 /// The worker that is being stepped, while a simulation interrupts it.
 #[cfg(any(test, feature = "simulation"))]
-pub(crate) struct Interrupted(*const Local, crate::sched::Stepped);
+pub(crate) struct Interrupted(*const WorkerState, crate::sched::Stepped);
 
 #[cfg(any(test, feature = "simulation"))]
 impl Interrupted {
@@ -78,13 +78,13 @@ impl Interrupted {
     }
 }
 
-impl Local {
+impl WorkerState {
     /// Worker `index` of `engine`; call it on the thread that will step it.
     ///
     /// # Errors
     ///
     /// [`Error::Volume`] where the volume refuses a channel, [`Error::Memory`].
-    pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<Local>, Error> {
+    pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<WorkerState>, Error> {
         let config = &engine.config;
         let channel = engine
             .volume()?
@@ -95,14 +95,19 @@ impl Local {
             system_tasks: WRITERS + 2 + LOG_WRITERS,
             stack_bytes: config.stack_bytes,
         };
-        let worker = Worker::new(index, limits, Arc::clone(&engine.remotes[index]), channel)
-            .map_err(|source| Error::Memory {
-                what: "the stacks of a worker's tasks",
-                source: Arc::new(source),
-            })?;
+        let worker = Worker::new(
+            index,
+            limits,
+            Arc::clone(&engine.worker_handles[index]),
+            channel,
+        )
+        .map_err(|source| Error::Memory {
+            what: "the stacks of a worker's tasks",
+            source: Arc::new(source),
+        })?;
         let frames = engine.pool.frames.count() as usize;
         let batch = (frames / (config.workers * 32)).clamp(4, 64);
-        let local = Rc::new(Local {
+        let local = Rc::new(WorkerState {
             worker,
             free: RefCell::new(Vec::with_capacity(2 * batch)),
             loads: RefCell::new(Loads::new(config.depth as usize)),
@@ -181,7 +186,7 @@ impl Local {
     /// Runs a system task that `counter` counts while it lives.
     fn spawn_counted(
         self: &Rc<Self>,
-        counter: fn(&Local) -> &Cell<usize>,
+        counter: fn(&WorkerState) -> &Cell<usize>,
         work: impl FnOnce() + 'static,
     ) {
         let local = Rc::downgrade(self);
@@ -197,7 +202,10 @@ impl Local {
 
     /// Calls `with` with the worker of `engine` whose task runs on this thread, if any.
     #[inline]
-    pub(crate) fn with_current<R>(engine: &Engine, with: impl FnOnce(Option<&Local>) -> R) -> R {
+    pub(crate) fn with_current<R>(
+        engine: &Engine,
+        with: impl FnOnce(Option<&WorkerState>) -> R,
+    ) -> R {
         let current = LOCAL.get();
         // SAFETY: non-null only during `step`, which borrows the local.
         let local = unsafe { current.as_ref() };
@@ -229,7 +237,7 @@ impl Local {
             && self.system_tasks.get() == 0
             && self.log.running.get() == 0;
         if ended {
-            self.worker.remote().close();
+            self.worker.handle().close();
         }
         ended
     }
@@ -369,13 +377,13 @@ impl Local {
     }
 }
 
-impl Duties for Local {
+impl BackgroundHandler for WorkerState {
     fn completed(&self, worker: &Worker, token: u64, result: Result<(), IoError>) {
         debug_assert_eq!(worker.index, self.worker.index);
         self.load_completed(token as u32, result);
     }
 
-    fn housekeep(&self, _worker: &Worker) -> bool {
+    fn poll_background(&self, _worker: &Worker) -> bool {
         let mut progress = false;
         if self.free.borrow().len() < self.batch / 2 {
             self.refill(0);

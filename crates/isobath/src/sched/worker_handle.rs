@@ -8,12 +8,12 @@ use crate::canary::{self, Canary};
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 use crate::sync::{Condvar, Mutex, OnceLock};
 
-/// Work for a task of a worker. Whoever waits for it can hold it, too.
+/// Work for a task of a worker. Its waiters hold it, too.
 pub(crate) trait Work: Send + Sync {
     /// Runs it, unless it has begun already, and tells its result.
     fn run(&self);
 
-    /// It is not to begin any more, and if it has, it never goes on: whoever waits for it is told.
+    /// It is not to begin any more, and if it has, it never goes on: its waiters are told.
     fn give_up(&self);
 }
 
@@ -31,28 +31,28 @@ pub(crate) enum Message {
 /// Messages to a worker that it has not taken yet.
 struct Inbox {
     messages: VecDeque<Message>,
-    /// The worker has ended, or never started: nobody would take a message.
+    /// The worker has ended, or never started: it would take no message.
     closed: bool,
 }
 
 /// One worker as other threads see it.
-pub(crate) struct Remote {
+pub(crate) struct WorkerHandle {
     inbox: Mutex<Inbox>,
     drained: Condvar,
-    has_mail: AtomicBool,
+    has_messages: AtomicBool,
     sleeping: AtomicBool,
     waker: OnceLock<isobath_io::Waker>,
 }
 
-impl Remote {
-    pub(crate) fn new() -> Remote {
-        Remote {
+impl WorkerHandle {
+    pub(crate) fn new() -> WorkerHandle {
+        WorkerHandle {
             inbox: Mutex::new(Inbox {
                 messages: VecDeque::new(),
                 closed: false,
             }),
             drained: Condvar::new(),
-            has_mail: AtomicBool::new(false),
+            has_messages: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             waker: OnceLock::new(),
         }
@@ -110,8 +110,8 @@ impl Remote {
 
     /// Has the worker look around: run one more step even if it sleeps.
     pub(crate) fn notify(&self) {
-        self.has_mail.store(true, Ordering::Release);
-        // Pairs with the fence in `may_sleep`: either the worker sees the mail,
+        self.has_messages.store(true, Ordering::Release);
+        // Pairs with the fence in `may_sleep`: either the worker sees the messages,
         // or this sees that it sleeps.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed)
@@ -122,31 +122,31 @@ impl Remote {
         }
     }
 
-    /// Moves all mail into `into`, if there is any.
-    pub(super) fn take_mail(&self, into: &mut VecDeque<Message>) -> bool {
-        if !self.has_mail.load(Ordering::Relaxed) {
+    /// Moves all messages into `into`, if there is any.
+    pub(super) fn take_messages(&self, into: &mut VecDeque<Message>) -> bool {
+        if !self.has_messages.load(Ordering::Relaxed) {
             return false;
         }
-        // Before the mail is taken: who sends some from now on says so again.
-        let late = canary::sings(Canary::ClearMailLate);
-        if !late && !self.has_mail.swap(false, Ordering::AcqRel) {
+        // Before the messages are taken: a sender that comes from now on sets it again.
+        let late = canary::sings(Canary::ClearInboxFlagLate);
+        if !late && !self.has_messages.swap(false, Ordering::AcqRel) {
             return false;
         }
         let mut inbox = self.inbox.lock();
         into.append(&mut inbox.messages);
         drop(inbox);
         if late {
-            self.has_mail.store(false, Ordering::Release);
+            self.has_messages.store(false, Ordering::Release);
         }
         self.drained.notify_all();
         true
     }
 
-    /// Announces that the worker is about to sleep; `false` if mail came first.
+    /// Announces that the worker is about to sleep; `false` if a message came first.
     pub(super) fn may_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.has_mail.load(Ordering::Relaxed) {
+        if self.has_messages.load(Ordering::Relaxed) {
             self.sleeping.store(false, Ordering::Relaxed);
             return false;
         }
