@@ -38,7 +38,7 @@ impl LogPart<'_> {
             self.area,
             &pass.store_id,
             pass.start,
-            pass.log_incarnation,
+            pass.log_epoch,
         );
         while reader.position() < self.end {
             let from = reader.position();

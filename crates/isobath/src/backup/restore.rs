@@ -125,7 +125,7 @@ struct State {
     log_start: Lsn,
     log_end: Lsn,
     tick: u64,
-    incarnation: u32,
+    open_epoch: u32,
     promises: Vec<u64>,
 }
 
@@ -143,7 +143,7 @@ impl State {
             log_start: Lsn(get_u64(bytes, 0)),
             log_end: Lsn(get_u64(bytes, 8)),
             tick: get_u64(bytes, 16),
-            incarnation: get_u32(bytes, 24),
+            open_epoch: get_u32(bytes, 24),
             promises: Vec::new(),
         };
         let length = state.log_end.0.wrapping_sub(state.log_start.0);
@@ -202,8 +202,8 @@ fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<Rest
         area.fill_with_zeros(volume).map_err(Error::Io)?;
     }
     let mut log = area.as_ref().map(|area| {
-        let (id, incarnation) = (&superblock.store_id, superblock.incarnation);
-        Rewriter::new(volume, area, id, incarnation, state.log_start)
+        let (id, open_epoch) = (&superblock.store_id, superblock.open_epoch);
+        Rewriter::new(volume, area, id, open_epoch, state.log_start)
     });
     let mut report = RestoreReport {
         file_bytes: chain.iter().map(BackupFile::length).sum(),
@@ -265,9 +265,9 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     superblock.checkpoint = CHECKPOINT;
     superblock.log_segments = header.restored_log(state.log_end.0 - state.log_start.0);
     superblock.max_log_segments = header.max_log_segments;
-    superblock.incarnation = state.incarnation;
+    superblock.open_epoch = state.open_epoch;
     superblock.log_start = state.log_start.0;
-    superblock.log_incarnation = state.incarnation;
+    superblock.log_epoch = state.open_epoch;
     // Its sizes are verified as those of a store are.
     Superblock::decode(&superblock.encode())
         .map_err(|_| file.bad(0, BackupFileError::Malformed("the header makes no sense")))

@@ -380,7 +380,7 @@ impl Taking<'_, '_> {
         put_u64(&mut state, 0, pass.start.0);
         put_u64(&mut state, 8, end.0);
         put_u64(&mut state, 16, pass.tick);
-        put_u32(&mut state, 24, pass.incarnation);
+        put_u32(&mut state, 24, pass.open_epoch);
         self.writer.write(Kind::State, &[&state])?;
         let mut words: Vec<u8> = Vec::new();
         for (token, pages) in &pass.promises {

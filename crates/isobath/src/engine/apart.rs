@@ -22,7 +22,7 @@ fn header_of(superblock: &Superblock) -> DeviceHeader {
     DeviceHeader {
         store_id: superblock.store_id,
         area_bytes: superblock.log_device_bytes,
-        incarnation: superblock.incarnation,
+        open_epoch: superblock.open_epoch,
     }
 }
 
@@ -188,7 +188,7 @@ pub(super) fn verify(
     if header.store_id != superblock.store_id {
         return Err(Error::LogOfOtherStore { paths, path });
     }
-    let (log, store) = (header.incarnation, superblock.incarnation);
+    let (log, store) = (header.open_epoch, superblock.open_epoch);
     if !openings.contains(&store) || header.area_bytes != superblock.log_device_bytes {
         return Err(Error::LogOutOfStep {
             paths,

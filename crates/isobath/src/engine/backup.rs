@@ -135,8 +135,8 @@ pub(crate) struct PassStart {
     /// Identity of the store.
     pub(crate) store_id: [u8; 16],
     /// What log records of this opening carry, and what those at `start` carry at least.
-    pub(crate) incarnation: u32,
-    pub(crate) log_incarnation: u32,
+    pub(crate) open_epoch: u32,
+    pub(crate) log_epoch: u32,
     /// The update clock.
     pub(crate) tick: u64,
     /// Bytes of the log's area, wherever it lies; 0 where nothing is logged.
@@ -289,17 +289,17 @@ impl WorkerState {
     ) -> PassStart {
         let engine = &self.engine;
         let vouched = if start >= engine.log.first() {
-            superblock.incarnation
+            superblock.open_epoch
         } else {
-            superblock.log_incarnation
+            superblock.log_epoch
         };
         PassStart {
             start,
             promises,
             high_water: engine.ids.lock().high_water(),
             store_id: superblock.store_id,
-            incarnation: superblock.incarnation,
-            log_incarnation: vouched,
+            open_epoch: superblock.open_epoch,
+            log_epoch: vouched,
             tick: engine.space.lock().now,
             log_bytes: log_area(superblock).map_or(0, |area| area.bytes()),
         }

@@ -274,7 +274,7 @@ pub(crate) fn write(
     next.log_start = start.0;
     next.log_durable = engine.log.durable().0;
     if start >= engine.log.first() {
-        next.log_incarnation = next.incarnation;
+        next.log_epoch = next.open_epoch;
     }
     let left = next.log_before.take_if(|(switch, _)| start.0 >= *switch);
     // All ids that have a word in the pages above.

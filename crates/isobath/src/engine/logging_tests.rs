@@ -143,9 +143,9 @@ fn spawn_commits(run: &Stepped, engine: &Arc<Engine>, book: &Arc<Book>, tasks: u
 /// commit from there on.
 fn read_log(volume: &Volume, engine: &Engine) -> (u64, Vec<(u64, u64)>) {
     let superblock = super::read_superblock(volume, &[]).unwrap();
-    let (start, incarnation) = (Lsn(superblock.log_start), superblock.log_incarnation);
+    let (start, open_epoch) = (Lsn(superblock.log_start), superblock.log_epoch);
     let area = engine.log.area().unwrap();
-    let mut reader = Reader::new(volume, &area, &STORE, start, incarnation);
+    let mut reader = Reader::new(volume, &area, &STORE, start, open_epoch);
     let mut found = Vec::new();
     while let Some(entry) = reader.next().unwrap() {
         if entry.kind == Kind::Commit {

@@ -161,7 +161,7 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
             store_id: superblock.store_id,
             start: Lsn(superblock.log_start),
             next: Lsn(end.0.next_multiple_of(BLOCK)),
-            incarnation: superblock.incarnation,
+            open_epoch: superblock.open_epoch,
             writers: config.workers,
         }),
         _ => Log::off(end),
@@ -304,7 +304,7 @@ pub(crate) fn open(
         }
         None => Scan::empty(LogEnd {
             lsn: Lsn(superblock.next_lsn),
-            incarnation: superblock.incarnation,
+            open_epoch: superblock.open_epoch,
         }),
     };
     let mut table = loaded.table;
@@ -346,7 +346,7 @@ pub(crate) fn open(
     }
     list_unsummarized(&mut space, high_water, &pool);
     let mut current = loaded.current;
-    current.superblock.incarnation = next_epoch(superblock.incarnation.max(end.incarnation));
+    current.superblock.open_epoch = next_epoch(superblock.open_epoch.max(end.open_epoch));
     if let Some(limit) = config.limit_bytes {
         current.superblock.limit_segments = limit_segments(limit, segment_bytes);
     }
@@ -424,8 +424,8 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     apart::confirm(&volume, &current.superblock)?;
     if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
         let superblock = &current.superblock;
-        let incarnation = superblock.incarnation;
-        seal_tail(&volume, &area, &superblock.store_id, end, incarnation).map_err(Error::Io)?;
+        let open_epoch = superblock.open_epoch;
+        seal_tail(&volume, &area, &superblock.store_id, end, open_epoch).map_err(Error::Io)?;
     }
     Ok(())
 }

@@ -141,7 +141,7 @@ pub(crate) fn reader<'v>(
         area,
         &superblock.store_id,
         start,
-        superblock.log_incarnation,
+        superblock.log_epoch,
     )
 }
 

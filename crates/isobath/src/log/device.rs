@@ -13,7 +13,7 @@
 //!         12 u32 CRC-32C of the 4096 bytes with this field zero
 //!         16  16 the store's id
 //!         32 u64 bytes of the area
-//!         40 u32 incarnation: openings for writing, the newest included
+//!         40 u32 open epoch: openings for writing, the newest included
 //!         44     zeros up to 4096
 //! ```
 
@@ -43,7 +43,7 @@ pub(crate) struct DeviceHeader {
     /// Bytes of the area.
     pub(crate) area_bytes: u64,
     /// Openings of the store for writing, the newest included.
-    pub(crate) incarnation: u32,
+    pub(crate) open_epoch: u32,
 }
 
 /// Why a device has no header to read.
@@ -82,7 +82,7 @@ impl DeviceHeader {
         put_u32(&mut bytes, 8, DEVICE_VERSION);
         bytes[16..32].copy_from_slice(&self.store_id);
         put_u64(&mut bytes, 32, self.area_bytes);
-        put_u32(&mut bytes, 40, self.incarnation);
+        put_u32(&mut bytes, 40, self.open_epoch);
         let sum = checksum(&bytes);
         put_u32(&mut bytes, CHECKSUM, sum);
         bytes
@@ -104,7 +104,7 @@ impl DeviceHeader {
         Ok(DeviceHeader {
             store_id,
             area_bytes: get_u64(bytes, 32),
-            incarnation: get_u32(bytes, 40),
+            open_epoch: get_u32(bytes, 40),
         })
     }
 
@@ -131,7 +131,7 @@ impl DeviceHeader {
         volume.sync()
     }
 
-    /// Reads what the volume's log device says of itself, and which incarnations the
+    /// Reads what the volume's log device says of itself, and which open epochs the
     /// superblocks of its store may have: what both headers say, something in between
     /// after an opening that was cut off, or about what the only sound one says.
     ///
@@ -150,19 +150,19 @@ impl DeviceHeader {
         }
         Ok(match headers {
             [Ok(first), Ok(second)] => {
-                let (a, b) = (first.incarnation, second.incarnation);
+                let (a, b) = (first.open_epoch, second.open_epoch);
                 Ok((first, a.min(b)..=a.max(b)))
             }
             [Ok(only), Err(_)] | [Err(_), Ok(only)] => {
-                let incarnation = only.incarnation;
-                Ok((only, incarnation.saturating_sub(1)..=incarnation + 1))
+                let open_epoch = only.open_epoch;
+                Ok((only, open_epoch.saturating_sub(1)..=open_epoch + 1))
             }
             [Err(HeaderError::Foreign), Err(error)] | [Err(error), Err(_)] => Err(error),
         })
     }
 }
 
-/// A header, and the incarnations that its store's superblocks may have.
+/// A header, and the open epochs that its store's superblocks may have.
 pub(crate) type Found = (DeviceHeader, RangeInclusive<u32>);
 
 fn checksum(bytes: &[u8; PAGE_SIZE]) -> u32 {
@@ -174,11 +174,11 @@ mod tests {
     use super::*;
     use isobath_io::{FaultDevice, FaultPlan};
 
-    fn header(incarnation: u32) -> DeviceHeader {
+    fn header(open_epoch: u32) -> DeviceHeader {
         DeviceHeader {
             store_id: *b"0123456789abcdef",
             area_bytes: 4 << 20,
-            incarnation,
+            open_epoch,
         }
     }
 

@@ -4,12 +4,12 @@
 //! record:  0 u32 length of the whole record, a multiple of 8
 //!          4 u32 CRC-32C, seeded with the store's id, of the body, the length and bytes 8 to 32
 //!          8 u64 LSN
-//!         16 u32 incarnation
+//!         16 u32 open epoch
 //!         20 u8  kind
 //!         21     3 bytes zero
 //!         24 u64 LSN below which the log was durable when the record was made
 //!         32     body, padded with zeros to a multiple of 8
-//! skip:    0 u32 bits 0-2: 1 go on 8 bytes later, 2 go on at the next block; bits 3-31: incarnation
+//! skip:    0 u32 bits 0-2: 1 go on 8 bytes later, 2 go on at the next block; bits 3-31: open epoch
 //!          4 u32 CRC-32C, seeded with the store's id, of the LSN and of the word's first half
 //! ```
 
@@ -20,8 +20,8 @@ use crate::page::{get_u32, get_u64, put_u32, put_u64};
 pub(crate) const HEADER_BYTES: usize = 32;
 /// What a flush ends on a multiple of, so that no block is written twice.
 pub(crate) const BLOCK: u64 = 4096;
-/// Incarnations that fit into a skip word.
-pub(crate) const INCARNATION_LIMIT: u32 = 1 << 29;
+/// Open epochs that fit into a skip word.
+pub(crate) const OPEN_EPOCH_LIMIT: u32 = 1 << 29;
 /// The longest record, in bytes.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 27;
 
@@ -66,7 +66,7 @@ pub(super) struct Header {
     /// Bytes of the whole record.
     pub(super) length: u32,
     pub(super) lsn: u64,
-    pub(super) incarnation: u32,
+    pub(super) open_epoch: u32,
     /// The byte of a [`Kind`].
     pub(super) kind: u8,
     pub(super) durable: u64,
@@ -76,14 +76,14 @@ impl Header {
     pub(super) fn new(
         length: usize,
         lsn: u64,
-        incarnation: u32,
+        open_epoch: u32,
         kind: Kind,
         durable: u64,
     ) -> Header {
         Header {
             length: length as u32,
             lsn,
-            incarnation,
+            open_epoch,
             kind: kind as u8,
             durable,
         }
@@ -94,7 +94,7 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         put_u32(&mut bytes, 0, self.length);
         put_u64(&mut bytes, 8, self.lsn);
-        put_u32(&mut bytes, 16, self.incarnation);
+        put_u32(&mut bytes, 16, self.open_epoch);
         bytes[20] = self.kind;
         put_u64(&mut bytes, 24, self.durable);
         let sum = checksum(body, &bytes);
@@ -108,7 +108,7 @@ impl Header {
         let header = Header {
             length: get_u32(bytes, 0),
             lsn: get_u64(bytes, 8),
-            incarnation: get_u32(bytes, 16),
+            open_epoch: get_u32(bytes, 16),
             kind: bytes[20],
             durable: get_u64(bytes, 24),
         };
@@ -136,12 +136,12 @@ pub(super) enum Skip {
 }
 
 /// The word that says at `lsn` where to go on.
-pub(super) fn skip_word(seed: Seed, lsn: u64, incarnation: u32, skip: Skip) -> u64 {
+pub(super) fn skip_word(seed: Seed, lsn: u64, open_epoch: u32, skip: Skip) -> u64 {
     let tag = match skip {
         Skip::Word => SKIP_WORD,
         Skip::Block => SKIP_BLOCK,
     };
-    let low = tag | incarnation << 3;
+    let low = tag | open_epoch << 3;
     let mut bytes = [0; 12];
     put_u64(&mut bytes, 0, lsn);
     put_u32(&mut bytes, 8, low);
@@ -149,7 +149,7 @@ pub(super) fn skip_word(seed: Seed, lsn: u64, incarnation: u32, skip: Skip) -> u
     u64::from(low) | u64::from(sum) << 32
 }
 
-/// Reads a skip word and its incarnation; `None` where there is no sound one.
+/// Reads a skip word and its open epoch; `None` where there is no sound one.
 pub(super) fn read_skip(seed: Seed, lsn: u64, word: u64) -> Option<(Skip, u32)> {
     let low = word as u32;
     let skip = match low & 7 {
@@ -157,6 +157,6 @@ pub(super) fn read_skip(seed: Seed, lsn: u64, word: u64) -> Option<(Skip, u32)> 
         SKIP_BLOCK => Skip::Block,
         _ => return None,
     };
-    let incarnation = low >> 3;
-    (skip_word(seed, lsn, incarnation, skip) == word).then_some((skip, incarnation))
+    let open_epoch = low >> 3;
+    (skip_word(seed, lsn, open_epoch, skip) == word).then_some((skip, open_epoch))
 }

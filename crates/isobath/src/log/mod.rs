@@ -21,7 +21,7 @@ pub(crate) use device::{
     DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, is_log_device,
 };
 pub(crate) use flush::{Claim, Flush, LogCounters};
-pub(crate) use layout::{BLOCK, HEADER_BYTES, INCARNATION_LIMIT};
+pub(crate) use layout::{BLOCK, HEADER_BYTES, OPEN_EPOCH_LIMIT};
 pub(crate) use reader::{LogEnd, ReadError, Reader, next_epoch, seal_tail};
 pub(crate) use rewrite::Rewriter;
 pub use room::MAX_TRANSACTION_BYTES;
@@ -62,8 +62,8 @@ pub(crate) struct LogConfig {
     pub(crate) start: Lsn,
     /// Where it goes on: a multiple of [`BLOCK`], see [`seal_tail`].
     pub(crate) next: Lsn,
-    /// One more than that of any opening before, below [`INCARNATION_LIMIT`].
-    pub(crate) incarnation: u32,
+    /// One more than that of any opening before, below [`OPEN_EPOCH_LIMIT`].
+    pub(crate) open_epoch: u32,
     /// Workers that append.
     pub(crate) writers: usize,
 }
@@ -79,7 +79,7 @@ struct On {
     max_bytes: u64,
     transaction_bytes: u64,
     seed: Seed,
-    incarnation: u32,
+    open_epoch: u32,
     /// Where this opening began.
     first: u64,
     flushing: Flushing,
@@ -139,7 +139,7 @@ impl Log {
             area_bytes >= MIN_AREA_BYTES,
             "a log area of {area_bytes} bytes"
         );
-        assert!(config.incarnation < INCARNATION_LIMIT, "too many openings");
+        assert!(config.open_epoch < OPEN_EPOCH_LIMIT, "too many openings");
         assert!(config.next.0.is_multiple_of(BLOCK) && config.next.0 > 0);
         assert!(config.start <= config.next);
         let max_bytes = config.max_bytes.max(area_bytes);
@@ -162,7 +162,7 @@ impl Log {
                 max_bytes,
                 transaction_bytes: config.transaction_bytes,
                 seed: Seed::of(&config.store_id),
-                incarnation: config.incarnation,
+                open_epoch: config.open_epoch,
                 first: next,
                 flushing: Flushing::new(next),
                 rooms: Rooms::new(config.start.0),
@@ -264,7 +264,7 @@ impl Log {
         let lsn = self.marks.take(bytes as u64);
         if on.fits(lsn + bytes as u64) {
             let durable = on.flushing.durable_hint();
-            let header = Header::new(bytes, lsn, on.incarnation, kind, durable).encode(body);
+            let header = Header::new(bytes, lsn, on.open_epoch, kind, durable).encode(body);
             on.put_record(lsn, &header, parts, bytes);
         }
         stamp(Lsn(lsn));
@@ -285,7 +285,7 @@ impl Log {
         self.marks.begin(writer);
         let lsn = self.marks.take(8);
         if on.fits(lsn + 8) {
-            on.put_word(lsn, skip_word(on.seed, lsn, on.incarnation, Skip::Word));
+            on.put_word(lsn, skip_word(on.seed, lsn, on.open_epoch, Skip::Word));
         }
         self.marks.end(writer);
         Lsn(lsn)
@@ -296,10 +296,7 @@ impl Log {
         self.marks.begin(writer);
         let (start, end) = self.marks.take_to_multiple(BLOCK);
         if start < end && on.fits(end) {
-            on.put_word(
-                start,
-                skip_word(on.seed, start, on.incarnation, Skip::Block),
-            );
+            on.put_word(start, skip_word(on.seed, start, on.open_epoch, Skip::Block));
             on.put_zeros(start + 8, end);
         }
         self.marks.end(writer);

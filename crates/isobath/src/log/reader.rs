@@ -46,8 +46,8 @@ impl From<ReadError> for Error {
 pub(crate) struct LogEnd {
     /// The first position that belongs to nothing valid.
     pub(crate) lsn: Lsn,
-    /// The newest incarnation met.
-    pub(crate) incarnation: u32,
+    /// The newest open epoch met.
+    pub(crate) open_epoch: u32,
 }
 
 /// A record read back.
@@ -65,7 +65,7 @@ pub(crate) struct Reader<'v> {
     area: &'v LogArea,
     seed: Seed,
     at: u64,
-    incarnation: u32,
+    open_epoch: u32,
     /// One lap after the start: the log cannot be longer.
     limit: u64,
     /// Where the log is known to end; what follows may be somebody's new records.
@@ -85,14 +85,14 @@ enum Found {
 
 impl<'v> Reader<'v> {
     /// Reads from `start` on, where a record, a skip or the log's end is.
-    /// `incarnation` is that of whoever vouches for `start`: anything older there
+    /// `open_epoch` is that of whoever vouches for `start`: anything older there
     /// was left behind by a crash.
     pub(crate) fn new(
         volume: &'v Volume,
         area: &'v LogArea,
         store_id: &[u8; 16],
         start: Lsn,
-        incarnation: u32,
+        open_epoch: u32,
     ) -> Reader<'v> {
         let base = start.0 - start.0 % BLOCK;
         Reader {
@@ -100,7 +100,7 @@ impl<'v> Reader<'v> {
             area,
             seed: Seed::of(store_id),
             at: start.0,
-            incarnation,
+            open_epoch,
             limit: base + area.bytes(),
             known_end: None,
             buffer: AlignedBuf::new(0),
@@ -146,7 +146,7 @@ impl<'v> Reader<'v> {
             kind: header.kind,
         })?;
         self.at = header.lsn + u64::from(header.length);
-        self.incarnation = header.incarnation;
+        self.open_epoch = header.open_epoch;
         let from = (header.lsn - self.base) as usize;
         Ok(Entry {
             lsn: Lsn(header.lsn),
@@ -176,7 +176,7 @@ impl<'v> Reader<'v> {
     pub(crate) fn end(&self) -> LogEnd {
         LogEnd {
             lsn: Lsn(self.at),
-            incarnation: self.incarnation,
+            open_epoch: self.open_epoch,
         }
     }
 
@@ -185,11 +185,11 @@ impl<'v> Reader<'v> {
             return Ok(Found::End);
         }
         let word = get_u64(self.here(), 0);
-        if let Some((skip, incarnation)) = read_skip(self.seed, self.at, word) {
-            if incarnation < self.incarnation {
+        if let Some((skip, open_epoch)) = read_skip(self.seed, self.at, word) {
+            if open_epoch < self.open_epoch {
                 return Ok(Found::End);
             }
-            self.incarnation = incarnation;
+            self.open_epoch = open_epoch;
             self.at = match skip {
                 Skip::Word => self.at + 8,
                 Skip::Block => (self.at + 1).next_multiple_of(BLOCK),
@@ -203,7 +203,7 @@ impl<'v> Reader<'v> {
             return Ok(Found::End);
         };
         let length = header.length as usize;
-        if header.incarnation < self.incarnation
+        if header.open_epoch < self.open_epoch
             || !self.load(length)?
             || !is_whole(self.seed, &self.here()[..length])
         {
@@ -311,7 +311,7 @@ pub(crate) fn next_epoch(newest: u32) -> u32 {
     newest + u32::from(!canary::sings(Canary::KeepEpoch))
 }
 
-/// Prepares the log to go on behind `end`, as `incarnation`: where that is in
+/// Prepares the log to go on behind `end`, as `open_epoch`: where that is in
 /// the middle of a block, whose rest a crash has torn, a skip to the next block
 /// is written there, durably. Returns where the log goes on.
 ///
@@ -326,7 +326,7 @@ pub(crate) fn seal_tail(
     area: &LogArea,
     store_id: &[u8; 16],
     end: LogEnd,
-    incarnation: u32,
+    open_epoch: u32,
 ) -> Result<Lsn, IoError> {
     let within = (end.lsn.0 % BLOCK) as usize;
     if within == 0 {
@@ -338,7 +338,7 @@ pub(crate) fn seal_tail(
     }
     let mut block = vec![0; BLOCK as usize];
     area.read(volume, start, &mut block)?;
-    let word = skip_word(Seed::of(store_id), end.lsn.0, incarnation, Skip::Block);
+    let word = skip_word(Seed::of(store_id), end.lsn.0, open_epoch, Skip::Block);
     block[within..].fill(0);
     put_u64(&mut block, within, word);
     area.write(volume, start, &block)?;

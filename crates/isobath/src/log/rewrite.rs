@@ -15,7 +15,7 @@ pub(crate) struct Rewriter<'v> {
     volume: &'v Volume,
     area: &'v LogArea,
     seed: Seed,
-    incarnation: u32,
+    open_epoch: u32,
     /// The next position.
     at: u64,
     /// What is not written yet: from `base`, a whole block, on.
@@ -29,7 +29,7 @@ impl<'v> Rewriter<'v> {
         volume: &'v Volume,
         area: &'v LogArea,
         store_id: &[u8; 16],
-        incarnation: u32,
+        open_epoch: u32,
         start: Lsn,
     ) -> Rewriter<'v> {
         let base = start.0 - start.0 % BLOCK;
@@ -37,7 +37,7 @@ impl<'v> Rewriter<'v> {
             volume,
             area,
             seed: Seed::of(store_id),
-            incarnation,
+            open_epoch,
             at: start.0,
             base,
             bytes: vec![0; (start.0 - base) as usize],
@@ -58,7 +58,7 @@ impl<'v> Rewriter<'v> {
         self.skip_to(lsn.0)?;
         let length = record_bytes(&[body]);
         // Nothing is known to be durable: only a reader that finds a hole would ask.
-        let header = Header::new(length, lsn.0, self.incarnation, kind, 0);
+        let header = Header::new(length, lsn.0, self.open_epoch, kind, 0);
         let header = header.encode(body_checksum(self.seed, &[body]));
         self.bytes.extend_from_slice(&header);
         self.bytes.extend_from_slice(body);
@@ -86,7 +86,7 @@ impl<'v> Rewriter<'v> {
             } else {
                 (Skip::Word, self.at + 8)
             };
-            let word = skip_word(self.seed, self.at, self.incarnation, skip);
+            let word = skip_word(self.seed, self.at, self.open_epoch, skip);
             self.bytes.extend_from_slice(&word.to_le_bytes());
             self.at = next;
             self.bytes.resize((self.at - self.base) as usize, 0);

@@ -29,7 +29,7 @@ fn place() -> (Volume, LogArea) {
     (volume, LogArea::new(extents).unwrap())
 }
 
-fn config(area: &LogArea, start: u64, next: u64, incarnation: u32) -> LogConfig {
+fn config(area: &LogArea, start: u64, next: u64, open_epoch: u32) -> LogConfig {
     LogConfig {
         area: area.clone(),
         max_bytes: 0,
@@ -37,7 +37,7 @@ fn config(area: &LogArea, start: u64, next: u64, incarnation: u32) -> LogConfig 
         store_id: STORE,
         start: Lsn(start),
         next: Lsn(next),
-        incarnation,
+        open_epoch,
         writers: 2,
     }
 }
@@ -95,9 +95,9 @@ fn read_all(
     volume: &Volume,
     area: &LogArea,
     start: u64,
-    incarnation: u32,
+    open_epoch: u32,
 ) -> Result<(Vec<Written>, LogEnd), ReadError> {
-    let mut reader = Reader::new(volume, area, &STORE, Lsn(start), incarnation);
+    let mut reader = Reader::new(volume, area, &STORE, Lsn(start), open_epoch);
     let mut found = Vec::new();
     while let Some(entry) = reader.next()? {
         found.push(Written {
@@ -150,7 +150,7 @@ fn many_laps_are_read_back_from_any_checkpoint() {
                 let (found, end) = read_all(&volume, &area, start, 1).unwrap();
                 assert_eq!(found, written, "seed {seed}");
                 assert_eq!(end.lsn, log.next());
-                assert_eq!(end.incarnation, 1);
+                assert_eq!(end.open_epoch, 1);
                 // A checkpoint, at some record.
                 written.drain(..rng.below(written.len() as u32) as usize);
                 start = written.first().map_or(log.next().0, |w| w.lsn);
@@ -343,7 +343,7 @@ fn nothing_behind_a_hole_is_read() {
 /// A crash leaves a torn flush and, behind the hole, a whole one; the next
 /// opening writes up to just before it, and crashes.
 #[test]
-fn what_an_older_incarnation_left_behind_a_hole_is_not_read() {
+fn what_an_older_open_epoch_left_behind_a_hole_is_not_read() {
     for seed in 1..=40 {
         let history = history(seed, 3, 33_000, 1);
         let mut rng = Rng::new(seed + 1000);
@@ -385,7 +385,7 @@ fn what_an_older_incarnation_left_behind_a_hole_is_not_read() {
             assert_eq!(found[known..], news[..], "seed {seed}");
             assert_eq!(found_end.lsn, log.next());
             if log.next() > next {
-                assert_eq!(found_end.incarnation, epoch);
+                assert_eq!(found_end.open_epoch, epoch);
             }
         }
     }
@@ -393,14 +393,14 @@ fn what_an_older_incarnation_left_behind_a_hole_is_not_read() {
 
 /// A checkpoint vouches for a position behind which only leftovers lie.
 #[test]
-fn leftovers_at_the_start_are_told_by_their_incarnation() {
+fn leftovers_at_the_start_are_told_by_their_open_epoch() {
     let history = history(3, 2, 9_000, 2);
     history.write(0);
     history.write(1);
     let at = history.flushes[1].0.start;
     let (found, end) = read_all(&history.volume, &history.area, at, 4).unwrap();
     assert!(found.is_empty());
-    assert_eq!((end.lsn, end.incarnation), (Lsn(at), 4));
+    assert_eq!((end.lsn, end.open_epoch), (Lsn(at), 4));
     let (found, _) = read_all(&history.volume, &history.area, at, 3).unwrap();
     assert!(!found.is_empty());
 }
@@ -754,11 +754,11 @@ fn writers_on_threads_lose_nothing() {
 
 proptest! {
     #[test]
-    fn skips_read_back_and_belong_to_one_place(lsn in any::<u64>(), incarnation in 0..INCARNATION_LIMIT) {
+    fn skips_read_back_and_belong_to_one_place(lsn in any::<u64>(), open_epoch in 0..OPEN_EPOCH_LIMIT) {
         let seed = Seed::of(&STORE);
         for skip in [Skip::Word, Skip::Block] {
-            let word = skip_word(seed, lsn, incarnation, skip);
-            prop_assert_eq!(layout::read_skip(seed, lsn, word), Some((skip, incarnation)));
+            let word = skip_word(seed, lsn, open_epoch, skip);
+            prop_assert_eq!(layout::read_skip(seed, lsn, word), Some((skip, open_epoch)));
             prop_assert_eq!(layout::read_skip(seed, lsn ^ 4096, word), None);
             prop_assert_eq!(layout::read_skip(Seed::of(&[1; 16]), lsn, word), None);
             // The first half of a record is its length, a multiple of 8.

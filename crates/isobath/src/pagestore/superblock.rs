@@ -77,11 +77,11 @@ pub(crate) struct Superblock {
     /// Where the log lay before it grew, while a recovery needs that: what is below this LSN lies there.
     pub(crate) log_before: Option<(u64, Run)>,
     /// Writers that have opened the store, this one included; what its log records carry.
-    pub(crate) incarnation: u32,
+    pub(crate) open_epoch: u32,
     /// Where a recovery reads the log from.
     pub(crate) log_start: u64,
     /// What records there carry at least; others were left behind by a crash.
-    pub(crate) log_incarnation: u32,
+    pub(crate) log_epoch: u32,
     /// The log reaches up to here at least.
     pub(crate) log_durable: u64,
     /// Where the log has a device of its own: the bytes of its area there, else 0.
@@ -155,9 +155,9 @@ impl Superblock {
             log_first: 1,
             max_log_segments: 0,
             log_before: None,
-            incarnation: 1,
+            open_epoch: 1,
             log_start: Superblock::FIRST_LSN,
-            log_incarnation: 1,
+            log_epoch: 1,
             log_durable: 0,
             log_device_bytes: 0,
             log_path: PathBuf::new(),
@@ -215,9 +215,9 @@ impl Superblock {
         put_u64(&mut bytes, 128, self.promises.length);
         put_u64(&mut bytes, 136, self.promises.root.to_raw());
         put_u32(&mut bytes, 144, self.log_segments);
-        put_u32(&mut bytes, 148, self.incarnation);
+        put_u32(&mut bytes, 148, self.open_epoch);
         put_u64(&mut bytes, 152, self.log_start);
-        put_u32(&mut bytes, 160, self.log_incarnation);
+        put_u32(&mut bytes, 160, self.log_epoch);
         put_u64(&mut bytes, 168, self.log_durable);
         put_u64(&mut bytes, 176, self.log_device_bytes);
         let path = self.log_path.as_os_str().as_bytes();
@@ -306,9 +306,9 @@ impl Superblock {
             log_first,
             max_log_segments,
             log_before,
-            incarnation: get_u32(bytes, 148),
+            open_epoch: get_u32(bytes, 148),
             log_start: get_u64(bytes, 152),
-            log_incarnation: get_u32(bytes, 160),
+            log_epoch: get_u32(bytes, 160),
             log_durable: get_u64(bytes, 168),
             log_device_bytes: get_u64(bytes, 176),
             log_path: PathBuf::from(OsStr::from_bytes(path)),
@@ -354,9 +354,9 @@ mod tests {
             log_first: 20,
             max_log_segments: 40,
             log_before: Some((8192, Run { first: 1, count: 5 })),
-            incarnation: 11,
+            open_epoch: 11,
             log_start: 12,
-            log_incarnation: 13,
+            log_epoch: 13,
             log_durable: 14,
             log_device_bytes: 15,
             log_path: PathBuf::from("logs/a.log"),
