@@ -289,7 +289,7 @@ impl State {
         })
     }
 
-    /// Frees `address` once the record at `record` is durable (`Engine::bury`).
+    /// Frees `address` once the record at `record` is durable (`Engine::defer_free`).
     fn free_after(&mut self, record: Lsn, address: Option<Address>) {
         self.pending_frees
             .extend(address.map(|address| (record, address)));

@@ -7,7 +7,7 @@ pub enum Rule {
     WriteAhead,
     /// Pages are flushed before the mapping record that names them (`flush_volume` in `write_out`).
     FlushBeforeMapping,
-    /// An address is reused only when the record that replaces it is durable (`settle_graves`).
+    /// An address is reused only when the record that replaces it is durable (`drain_pending_frees`).
     ReuseAfterDurable,
     /// A checkpoint starts the log at or before the oldest change of every dirty page (`oldest_unsettled`).
     DirtyPages,

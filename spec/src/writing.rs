@@ -127,7 +127,7 @@ impl State {
         more.then_some(())
     }
 
-    /// Addresses whose records are durable are free (`settle_graves`).
+    /// Addresses whose records are durable are free (`drain_pending_frees`).
     pub(super) fn release_address(&mut self, broken: Option<Rule>) -> Option<()> {
         let durable = self.durable;
         let may = |record: Lsn| record < durable || broken == Some(Rule::ReuseAfterDurable);

@@ -309,7 +309,7 @@ fn push_extent(
     let written = extent::write_all(local, value, token)?;
     let pushed = loader.push(key, ValueRef::extent(&written.encode()));
     if pushed.is_err() {
-        local.engine.transactions.free_unborn(local, written);
+        local.engine.transactions.free_uncommitted(local, written);
     }
     pushed
 }

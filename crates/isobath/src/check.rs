@@ -91,7 +91,7 @@ pub(crate) fn check(local: &WorkerState, progress: Progress<'_>) -> Result<Check
     }
     // What died counts until its record is durable.
     local.wait_for_ended_pages()?;
-    local.wait_for_graves()?;
+    local.wait_for_pending_frees()?;
     check_accounts(local, &mut report);
     check_summaries(local, &mut report);
     progress(total, total);

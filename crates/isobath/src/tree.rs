@@ -682,7 +682,7 @@ pub(crate) fn put_extent(
     if result.is_err() && local.engine.writable().is_ok() {
         // The first error is the one to report. After a failed write nobody
         // knows whether the key has the value.
-        local.engine.transactions.free_unborn(local, extent);
+        local.engine.transactions.free_uncommitted(local, extent);
     }
     result
 }

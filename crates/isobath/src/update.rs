@@ -282,7 +282,7 @@ fn replace_in_task(
             let extent = extent::write_all(local, new, None)?;
             let swapped = swap(Some(ValueRef::extent(&extent.encode())));
             if !matches!(swapped, Ok(true)) && local.engine.writable().is_ok() {
-                local.engine.transactions.free_unborn(local, extent);
+                local.engine.transactions.free_uncommitted(local, extent);
             }
             swapped?
         }

@@ -403,7 +403,7 @@ impl<D: PageData> FlashDevice<D> {
             let segment = SegmentId(self.space.segment_of(slot));
             self.space.invalidate(slot);
             self.space.set(page, crate::space::NOWHERE);
-            self.table.kill(segment, self.config.page_bytes);
+            self.table.invalidate(segment, self.config.page_bytes);
             self.policy.died(&self.table, segment, 0.0, self.now);
         }
     }
@@ -540,7 +540,7 @@ impl<D: PageData> FlashDevice<D> {
             let from = write.token as u32;
             let page = self.space.page_at(from);
             self.space.invalidate(from);
-            self.table.kill(victim, write.bytes);
+            self.table.invalidate(victim, write.bytes);
             let to = self.append(page, write)?;
             self.data.copy(from, to);
             self.smart.flash_read_bytes += u64::from(write.bytes);

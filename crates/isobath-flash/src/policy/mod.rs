@@ -2,7 +2,7 @@
 //!
 //! An *owner* (simulator, FTL, page store) keeps a [`SegmentTable`] and drives one [`CleaningPolicy`]:
 //!
-//! 1. A user write of a page makes its old version dead: [`SegmentTable::kill`], then [`CleaningPolicy::died`]. The
+//! 1. A user write of a page makes its old version dead: [`SegmentTable::invalidate`], then [`CleaningPolicy::died`]. The
 //!    page's new [`History`] is what [`CleaningPolicy::updated`] returns.
 //! 2. Pages to be written are gathered in a batch; [`CleaningPolicy::order`] puts it in writing order, and
 //!    [`CleaningPolicy::place`] names the stream of each page. Every stream has at most one open segment.

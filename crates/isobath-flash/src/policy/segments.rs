@@ -297,7 +297,7 @@ impl SegmentTable {
 
     /// A current page of `bytes` bytes in an open, sealed or cleaning segment was overwritten, trimmed or moved.
     #[inline]
-    pub fn kill(&mut self, segment: SegmentId, bytes: u32) {
+    pub fn invalidate(&mut self, segment: SegmentId, bytes: u32) {
         let live = &mut self.live[segment.index()];
         debug_assert!(
             live.bytes >= bytes && live.pages > 0,
@@ -366,7 +366,7 @@ mod tests {
         table.seal(s, 50);
         assert_eq!((table.live_bytes(s), table.live_pages(s)), (500, 2));
         assert!((table.emptiness(s) - 0.5).abs() < 1e-6);
-        table.kill(s, 400);
+        table.invalidate(s, 400);
         assert_eq!((table.live_bytes(s), table.live_pages(s)), (100, 1));
         let record = table.record(s);
         assert_eq!(record.stream, StreamId(3));

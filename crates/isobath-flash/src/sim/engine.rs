@@ -344,10 +344,10 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
 
     /// The version of `page` in `slot` is dead.
     #[inline]
-    fn kill(&mut self, page: u32, slot: u32, segment: u32) {
+    fn invalidate(&mut self, page: u32, slot: u32, segment: u32) {
         self.space.invalidate(slot);
         let segment = SegmentId(segment);
-        self.table.kill(segment, self.size(page));
+        self.table.invalidate(segment, self.size(page));
         let rate = self.rate(page);
         self.policy.died(&self.table, segment, rate, self.now);
     }
@@ -361,7 +361,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         if place < BUFFERED {
             let segment = self.space.segment_of(place);
             old = self.history(page, segment);
-            self.kill(page, place, segment);
+            self.invalidate(page, place, segment);
         } else if place != NOWHERE {
             let entry = &mut self.buffer[(place ^ BUFFERED) as usize];
             old = entry.history;
@@ -392,7 +392,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         if place < BUFFERED {
             let segment = self.space.segment_of(place);
             old = self.history(page, segment);
-            self.kill(page, place, segment);
+            self.invalidate(page, place, segment);
         } else if place != NOWHERE {
             // What `histories` has is that of the version before, which is counted out already.
             let entry = &mut self.buffer[(place ^ BUFFERED) as usize];

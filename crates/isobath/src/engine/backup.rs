@@ -319,7 +319,7 @@ impl WorkerState {
             pinned: None,
             end: Lsn(0),
         };
-        engine.space.lock().keep_dead();
+        engine.space.lock().retain_obsolete();
         self.wait_durable(engine.newest_record())?;
         kept.end = engine.log.durable();
         Ok(kept)

@@ -98,10 +98,10 @@ impl WorkerState {
         let engine = &self.engine;
         engine.shrinking.give_up_goal();
         engine.space.lock().rest_behind_fence();
-        if engine.has_graves() {
+        if engine.has_pending_frees() {
             // What these free may be enough; then there is something to clean, or no need to.
             let _ = self.wait_durable(engine.newest_record());
-            if !self.settle_graves() {
+            if !self.drain_pending_frees() {
                 self.worker.yield_now();
             }
             return;
@@ -149,17 +149,17 @@ impl WorkerState {
             Err(Failed::Write(error)) => self.engine.poison(error),
         }
         self.after_space_change(freed, spare);
-        self.await_graves();
+        self.await_pending_frees();
     }
 
     /// Has what was moved away die before more is moved: the room that it takes
     /// is what cleaning is about.
-    fn await_graves(&self) {
+    fn await_pending_frees(&self) {
         let engine = &self.engine;
-        if engine.has_graves() && engine.space.lock().spare_segments() < engine.low_water() {
+        if engine.has_pending_frees() && engine.space.lock().spare_segments() < engine.low_water() {
             // A failed log write has poisoned the store; whoever asks is told.
             let _ = self.wait_durable(engine.newest_record());
-            let _ = self.settle_graves();
+            let _ = self.drain_pending_frees();
         }
     }
 
@@ -394,14 +394,14 @@ impl WorkerState {
         engine
             .settling
             .release(batch.slot, record, is_late.then_some(since));
-        engine.bury(record, moved.into_iter());
+        engine.defer_free(record, moved.into_iter());
         let mut space = engine.space.lock();
         let mut freed = false;
         for placed in &batch.placed {
             freed |= space.written(placed.address.segment());
         }
         for address in dead {
-            freed |= space.kill(address);
+            freed |= space.invalidate(address);
         }
         for closing in &batch.closing {
             freed |= space.written(closing.segment);
@@ -411,7 +411,7 @@ impl WorkerState {
         Counters::add(&self.engine.counters.relocated, batch.placed.len() as u64);
         Counters::add(&self.engine.counters.cleaning_bytes, bytes);
         self.after_space_change(freed, spare);
-        let _ = self.settle_graves();
+        let _ = self.drain_pending_frees();
     }
 
     /// Whether `page` exists and is stored at `address` now.

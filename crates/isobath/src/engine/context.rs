@@ -247,16 +247,16 @@ impl WorkerState {
             return;
         }
         if record < self.engine.log.durable() || canary::sings(Canary::FreeEarly) {
-            self.kill(address);
+            self.invalidate(address);
         } else {
-            self.engine.bury(record, std::iter::once(address));
+            self.engine.defer_free(record, std::iter::once(address));
         }
     }
 
     /// What was at `address` is there no longer, and no log record says that it is.
-    pub(crate) fn kill(&self, address: Address) {
+    pub(crate) fn invalidate(&self, address: Address) {
         let mut space = self.engine.space.lock();
-        let freed = space.kill(address);
+        let freed = space.invalidate(address);
         let spare = space.spare_segments();
         drop(space);
         self.after_space_change(freed, spare);

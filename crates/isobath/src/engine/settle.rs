@@ -29,8 +29,8 @@ const NONE: u64 = u64::MAX;
 /// The waiting rooms between a change and its durability.
 pub(crate) struct Settling {
     /// Addresses that die once the record at their LSN is durable; about in order.
-    graves: Mutex<VecDeque<(Lsn, Address)>>,
-    grave_count: AtomicUsize,
+    pending: Mutex<VecDeque<(Lsn, Address)>>,
+    pending_count: AtomicUsize,
     /// Per system task: the oldest change in the batch that it is writing.
     floors: Vec<AtomicU64>,
     /// Batches that were written: the oldest change in them, and their mapping record.
@@ -54,8 +54,8 @@ impl Settling {
     /// For as many tasks that write batches as `writers`.
     pub(super) fn new(writers: usize) -> Settling {
         Settling {
-            graves: Mutex::new(VecDeque::new()),
-            grave_count: AtomicUsize::new(0),
+            pending: Mutex::new(VecDeque::new()),
+            pending_count: AtomicUsize::new(0),
             floors: (0..writers).map(|_| AtomicU64::new(NONE)).collect(),
             unsettled: Mutex::new(VecDeque::new()),
             late: Mutex::new(Vec::new()),
@@ -166,16 +166,16 @@ impl Engine {
     }
 
     /// What is at `addresses` dies once the record at `record` is durable.
-    pub(crate) fn bury(&self, record: Lsn, addresses: impl Iterator<Item = Address>) {
-        let mut graves = self.settling.graves.lock();
-        let before = graves.len();
-        graves.extend(
+    pub(crate) fn defer_free(&self, record: Lsn, addresses: impl Iterator<Item = Address>) {
+        let mut pending = self.settling.pending.lock();
+        let before = pending.len();
+        pending.extend(
             addresses
                 .filter(|address| !address.is_none())
                 .map(|address| (record, address)),
         );
-        let added = graves.len() - before;
-        self.settling.grave_count.fetch_add(added, Relaxed);
+        let added = pending.len() - before;
+        self.settling.pending_count.fetch_add(added, Relaxed);
     }
 
     /// The LSN whose durability implies that of every record so far.
@@ -184,8 +184,8 @@ impl Engine {
     }
 
     /// Whether addresses wait for records to become durable.
-    pub(crate) fn has_graves(&self) -> bool {
-        self.settling.grave_count.load(Relaxed) > 0
+    pub(crate) fn has_pending_frees(&self) -> bool {
+        self.settling.pending_count.load(Relaxed) > 0
     }
 
     /// Where a recovery from a checkpoint that begins now has to start reading the
@@ -323,31 +323,31 @@ impl Engine {
 
 impl WorkerState {
     /// Lets die what waited for records that are durable by now.
-    pub(crate) fn settle_graves(&self) -> bool {
+    pub(crate) fn drain_pending_frees(&self) -> bool {
         let engine = &self.engine;
-        if !engine.has_graves() {
+        if !engine.has_pending_frees() {
             return false;
         }
         let durable = engine.log.durable();
-        let Some(mut graves) = engine.settling.graves.try_lock() else {
+        let Some(mut pending) = engine.settling.pending.try_lock() else {
             return false;
         };
         let mut dead: Vec<Address> = Vec::new();
-        while let Some(&(record, address)) = graves.front()
+        while let Some(&(record, address)) = pending.front()
             && (record < durable || canary::sings(Canary::ReuseSegmentsAtOnce))
         {
-            graves.pop_front();
+            pending.pop_front();
             dead.push(address);
         }
-        drop(graves);
+        drop(pending);
         if dead.is_empty() {
             return false;
         }
-        engine.settling.grave_count.fetch_sub(dead.len(), Relaxed);
+        engine.settling.pending_count.fetch_sub(dead.len(), Relaxed);
         let mut space = engine.space.lock();
         let mut freed = false;
         for address in dead {
-            freed |= space.kill(address);
+            freed |= space.invalidate(address);
         }
         let spare = space.spare_segments();
         drop(space);
@@ -409,10 +409,10 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::Poisoned`].
-    pub(crate) fn wait_for_graves(&self) -> Result<(), Error> {
-        while self.engine.has_graves() {
+    pub(crate) fn wait_for_pending_frees(&self) -> Result<(), Error> {
+        while self.engine.has_pending_frees() {
             self.wait_durable(self.engine.newest_record())?;
-            if !self.settle_graves() {
+            if !self.drain_pending_frees() {
                 self.worker.yield_now();
             }
         }

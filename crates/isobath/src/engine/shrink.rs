@@ -308,7 +308,7 @@ impl WorkerState {
         let (mut idle, mut most) = (0, 0);
         loop {
             engine.writable()?;
-            self.wait_for_graves()?;
+            self.wait_for_pending_frees()?;
             let spare = engine.space.lock().spare_segments();
             idle = if spare > most { 0 } else { idle + 1 };
             most = most.max(spare);
@@ -337,7 +337,7 @@ impl WorkerState {
         let (mut idle, mut least) = (0, u32::MAX);
         loop {
             engine.writable()?;
-            self.wait_for_graves()?;
+            self.wait_for_pending_frees()?;
             if engine.checkpoint_is_fenced() {
                 self.checkpoint_now()?;
             }

@@ -157,7 +157,7 @@ impl Engine {
         let may_come = self.cleaning_wanted.load(Ordering::Acquire)
             || space.cleaning() > 0
             || space.retains_obsolete()
-            || self.has_graves();
+            || self.has_pending_frees();
         (!may_come).then(|| "cleaning gains nothing, and the volume cannot grow".into())
     }
 

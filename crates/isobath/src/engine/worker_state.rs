@@ -395,7 +395,7 @@ impl BackgroundHandler for WorkerState {
         if self.engine.publishes.load(Ordering::Relaxed) {
             self.publish_stats();
         }
-        progress |= self.settle_graves();
+        progress |= self.drain_pending_frees();
         if self.engine.stall.is_watched() {
             self.look_at_stall();
         }

@@ -31,7 +31,7 @@ pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
     while engine.pool.dirty.unwritten() > 0 && engine.poison.get().is_none() {
         local.worker.yield_now();
     }
-    local.wait_for_graves()?;
+    local.wait_for_pending_frees()?;
     // The log's last word, too: nothing in it is needed after this.
     local.wait_durable(engine.newest_record())?;
     // Room for the checkpoint that follows.
@@ -441,7 +441,7 @@ impl WorkerState {
                 listed.push((frame, placed.page, freed));
             }
         }
-        engine.bury(engine.newest_record(), old.into_iter());
+        engine.defer_free(engine.newest_record(), old.into_iter());
         if let Some(record) = record {
             let since = is_late.then_some(batch.ends_from);
             engine.settling.written(batch.slot, record, since);
@@ -452,7 +452,7 @@ impl WorkerState {
             freed_segment |= space.written(placed.address.segment());
         }
         for address in dead {
-            freed_segment |= space.kill(address);
+            freed_segment |= space.invalidate(address);
         }
         for closing in &batch.closing {
             freed_segment |= space.written(closing.segment);
@@ -471,7 +471,7 @@ impl WorkerState {
         engine.frames_cleaned(count);
         Counters::add(&engine.counters.page_writes, count as u64);
         self.after_space_change(freed_segment, spare);
-        let _ = self.settle_graves();
+        let _ = self.drain_pending_frees();
     }
 
     /// Tells the trace of a batch's pages while their frames are still claimed. A page is marked
@@ -528,7 +528,7 @@ impl WorkerState {
     /// live data fills it.
     pub(super) fn wait_for_segment(&self) -> Result<(), Error> {
         let engine = &self.engine;
-        let _ = self.settle_graves();
+        let _ = self.drain_pending_frees();
         let mut space = engine.space.lock();
         space.release_retained();
         if space.spare_segments() > 0 {
@@ -540,10 +540,10 @@ impl WorkerState {
             return Ok(());
         }
         self.engine.request_cleaning();
-        if engine.has_graves() {
+        if engine.has_pending_frees() {
             // What is dead already needs only its records on the drive.
             self.wait_durable(engine.newest_record())?;
-            if self.settle_graves() {
+            if self.drain_pending_frees() {
                 return engine.writable();
             }
         }
@@ -567,7 +567,7 @@ impl WorkerState {
     pub(super) fn wait_for_free_segment(&self) -> Result<(), Error> {
         self.engine.request_cleaning();
         for _ in 0..CHECKPOINT_PATIENCE {
-            let _ = self.settle_graves();
+            let _ = self.drain_pending_frees();
             if self.engine.space.lock().has_room_for_checkpoint() {
                 break;
             }

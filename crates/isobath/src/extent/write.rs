@@ -312,7 +312,7 @@ fn place_and_write(
             Ok(copies.len())
         }
         Err(error) => {
-            copies.iter().for_each(|copy| local.kill(copy.address));
+            copies.iter().for_each(|copy| local.invalidate(copy.address));
             engine.poison(error.clone());
             Err(error)
         }

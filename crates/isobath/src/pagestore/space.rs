@@ -597,9 +597,9 @@ impl Space {
 
     /// What was at `address` is there no longer. Returns whether its segment
     /// became free.
-    pub(crate) fn kill(&mut self, address: Address) -> bool {
+    pub(crate) fn invalidate(&mut self, address: Address) -> bool {
         let segment = SegmentId(address.segment());
-        self.table.kill(segment, address.length());
+        self.table.invalidate(segment, address.length());
         self.policy.died(&self.table, segment, 0.0, self.now);
         self.count_dead(address.length());
         self.free_if_empty(address.segment())
@@ -633,7 +633,7 @@ impl Space {
     }
 
     /// From now on no segment becomes free, so that what dies can still be read, until [`Space::release_dead`].
-    pub(crate) fn keep_dead(&mut self) {
+    pub(crate) fn retain_obsolete(&mut self) {
         self.keeps_dead = true;
     }
 
@@ -646,7 +646,7 @@ impl Space {
         }
     }
 
-    /// Whether [`Space::keep_dead`] holds.
+    /// Whether [`Space::retain_obsolete`] holds.
     pub(crate) fn retains_obsolete(&self) -> bool {
         self.keeps_dead
     }

@@ -49,7 +49,7 @@ fn fill(space: &mut Space, seqs: &ReservedWords, next_page: &mut u64) -> Vec<Add
 fn move_all(space: &mut Space, seqs: &ReservedWords, addresses: &mut [Address]) {
     for (page, address) in (1..).zip(addresses) {
         let moved = write(space, seqs, page, Cause::Relocated).unwrap();
-        space.kill(std::mem::replace(address, moved));
+        space.invalidate(std::mem::replace(address, moved));
     }
 }
 
@@ -96,7 +96,7 @@ fn as_many_victims_are_cleaned_at_a_time_as_users_leave_segments_free() {
         let addresses = fill(&mut space, &seqs, &mut 1);
         // A page in each of them dies, so that all can be cleaned and none is free.
         for address in addresses.iter().filter(|address| address.offset() == 0) {
-            assert!(!space.kill(*address));
+            assert!(!space.invalidate(*address));
         }
         space.keep_checkpoint_room(keeps);
         let left = if keeps { space.reserve() } else { MIN_OPEN };
@@ -114,7 +114,7 @@ fn checkpoint_beside_victims() -> (usize, usize, bool) {
         .zip(addresses.drain(..))
         .partition(|(_, address)| address.offset() == 0);
     dead.iter().for_each(|(_, address)| {
-        space.kill(*address);
+        space.invalidate(*address);
     });
     let chosen: Vec<u32> = (0..space.reserve()).map(|_| begin(&mut space)).collect();
     assert_eq!(space.begin_cleaning(), Victim::Wait);
@@ -124,7 +124,7 @@ fn checkpoint_beside_victims() -> (usize, usize, bool) {
     for (page, address) in live {
         if chosen.contains(&address.segment()) {
             match write(&mut space, &seqs, page, Cause::Relocated) {
-                Some(_) => drop(space.kill(address)),
+                Some(_) => drop(space.invalidate(address)),
                 None => is_whole = false,
             }
         }
@@ -173,7 +173,7 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     assert_eq!(space.begin_cleaning(), Victim::None);
 
     // Something dies elsewhere: that may be enough.
-    space.kill(addresses.swap_remove(0));
+    space.invalidate(addresses.swap_remove(0));
     assert!(!space.cleaning_is_futile());
     move_all(&mut space, &seqs, &mut addresses);
     assert!(!space.cleaning_is_futile(), "each page was moved once");
@@ -293,11 +293,11 @@ fn a_segment_that_was_emptied_but_is_needed_still_is_no_bad_one() {
     let (mut space, seqs) = space();
     let addresses = fill(&mut space, &seqs, &mut 1);
     let victim = begin(&mut space);
-    space.keep_dead();
+    space.retain_obsolete();
     assert_eq!(space.begin_cleaning(), Victim::Wait);
     for address in addresses.iter().filter(|a| a.segment() == victim) {
         write(&mut space, &seqs, 1, Cause::Relocated).unwrap();
-        assert!(!space.kill(*address));
+        assert!(!space.invalidate(*address));
     }
     assert!(!space.end_cleaning(victim, CleaningEnd::Emptied));
     assert_eq!(space.given_up(), 0);

@@ -228,7 +228,7 @@ impl Simulation {
         let rest = self.spawn(0, move || {
             WorkerState::with_current(&engine, |local| match local {
                 Some(local) => {
-                    local.wait_for_graves()?;
+                    local.wait_for_pending_frees()?;
                     local.wait_durable(engine.newest_record())
                 }
                 None => Err(Error::Closed),
@@ -238,7 +238,7 @@ impl Simulation {
         self.driver.finish_steps();
         let armed = interrupt::arm(false);
         let engine = &self.engine;
-        let rests = engine.log.may_write(engine.newest_record()) && !engine.has_graves();
+        let rests = engine.log.may_write(engine.newest_record()) && !engine.has_pending_frees();
         interrupt::arm(armed);
         Ok(rests)
     }

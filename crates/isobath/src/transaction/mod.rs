@@ -345,15 +345,15 @@ impl Transaction {
     fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
         let limit = self.view.runtime().engine.log.transaction_limit();
         let result = self.writes.put(tree, key, write, limit);
-        self.bury();
+        self.defer_free();
         result
     }
 
     /// Large values that the transaction wrote and gave up go to the next task.
-    fn bury(&mut self) {
+    fn defer_free(&mut self) {
         let dead = self.writes.take_dead();
-        let dead = dead.into_iter().map(Dead::unborn);
-        self.view.transactions().bury(dead);
+        let dead = dead.into_iter().map(Dead::uncommitted);
+        self.view.transactions().defer_free(dead);
     }
 
     /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as the changes
@@ -377,7 +377,7 @@ impl Transaction {
         if !mine || !self.writes.rollback_to(savepoint.number) {
             return Err(Error::NoSuchSavepoint);
         }
-        self.bury();
+        self.defer_free();
         Ok(())
     }
 
@@ -480,7 +480,7 @@ pub(crate) fn write_batch(runtime: &Arc<Runtime>, batch: &WriteBatch) -> Result<
 impl Drop for Transaction {
     fn drop(&mut self) {
         self.writes.abandon();
-        self.bury();
+        self.defer_free();
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct Transactions {
     pub(crate) versions: Versions,
     pub(crate) locks: Locks,
     /// Large values that nobody can read any more, to be freed by some task.
-    graveyard: Mutex<Vec<Dead>>,
+    unfreed_values: Mutex<Vec<Dead>>,
     /// Large values of which no try to free them has succeeded.
     unreadable: Mutex<Vec<Dead>>,
     has_dead: AtomicBool,
@@ -99,7 +99,7 @@ pub(crate) struct Dead {
 
 impl Dead {
     /// A value that no commit has named.
-    pub(crate) fn unborn(extent: Extent) -> Dead {
+    pub(crate) fn uncommitted(extent: Extent) -> Dead {
         Dead {
             extent,
             token: extent.token(),
@@ -139,7 +139,7 @@ impl Transactions {
             snapshots: Snapshots::new(),
             versions: Versions::new(config.version_bytes),
             locks: Locks::new(),
-            graveyard: Mutex::new(Vec::new()),
+            unfreed_values: Mutex::new(Vec::new()),
             unreadable: Mutex::new(Vec::new()),
             has_dead: AtomicBool::new(false),
             unseen: Unseen::new(),
@@ -334,7 +334,7 @@ impl Transactions {
         let horizon = self.snapshots.horizon(&self.tracker);
         for of in keys {
             if let Some(dead) = self.versions.release(of, lsn.0, horizon) {
-                self.bury(as_dead(&dead));
+                self.defer_free(as_dead(&dead));
             }
         }
     }
@@ -344,7 +344,7 @@ impl Transactions {
         let horizon = self.snapshots.horizon(&self.tracker);
         let mut dead = Vec::new();
         self.versions.collect_recent(horizon, &mut dead);
-        self.bury(dead.iter().filter_map(as_dead));
+        self.defer_free(dead.iter().filter_map(as_dead));
     }
 
     /// Drops versions that no snapshot needs and their commits have released, at most `most` of them; whether
@@ -356,7 +356,7 @@ impl Transactions {
         let horizon = self.snapshots.horizon(&self.tracker);
         let mut dead = Vec::new();
         let left = self.versions.collect(horizon, most, &mut dead);
-        self.bury(dead.iter().filter_map(as_dead));
+        self.defer_free(dead.iter().filter_map(as_dead));
         left
     }
 
@@ -407,10 +407,10 @@ impl Transactions {
     }
 
     /// Leaves large values that nobody reads any more to the next task.
-    pub(crate) fn bury(&self, dead: impl IntoIterator<Item = Dead>) {
+    pub(crate) fn defer_free(&self, dead: impl IntoIterator<Item = Dead>) {
         let mut dead = dead.into_iter().peekable();
         if dead.peek().is_some() {
-            self.graveyard.lock().extend(dead);
+            self.unfreed_values.lock().extend(dead);
             self.has_dead.store(true, Ordering::Release);
         }
     }
@@ -426,9 +426,9 @@ impl Transactions {
             return;
         }
         let dead = {
-            let mut graveyard = self.graveyard.lock();
+            let mut unfreed_values = self.unfreed_values.lock();
             self.has_dead.store(false, Ordering::Release);
-            std::mem::take(&mut *graveyard)
+            std::mem::take(&mut *unfreed_values)
         };
         for dead in dead {
             self.free(local, dead);
@@ -436,15 +436,15 @@ impl Transactions {
     }
 
     /// Frees a large value that no commit has named.
-    pub(crate) fn free_unborn(&self, local: &WorkerState, extent: Extent) {
-        self.free(local, Dead::unborn(extent));
+    pub(crate) fn free_uncommitted(&self, local: &WorkerState, extent: Extent) {
+        self.free(local, Dead::uncommitted(extent));
     }
 
-    /// As [`Self::free_unborn`], by the value's descriptor.
+    /// As [`Self::free_uncommitted`], by the value's descriptor.
     pub(crate) fn free_large(&self, local: &WorkerState, descriptor: &Descriptor) {
         // One that makes no sense was reported when it was read.
         if let Some(extent) = Extent::decode(descriptor.bytes()) {
-            self.free_unborn(local, extent);
+            self.free_uncommitted(local, extent);
         }
     }
 
@@ -458,7 +458,7 @@ impl Transactions {
         }
         let tries = dead.tries + 1;
         if tries <= FREEING_TRIES {
-            self.bury([Dead { tries, ..dead }]);
+            self.defer_free([Dead { tries, ..dead }]);
         } else {
             self.unreadable.lock().push(Dead { tries: 0, ..dead });
         }
@@ -472,7 +472,7 @@ impl Transactions {
             local.worker.yield_now();
         }
         let again = std::mem::take(&mut *self.unreadable.lock());
-        self.bury(again);
+        self.defer_free(again);
         // Bound: each round is a try of what is left.
         while self.has_dead() {
             self.free_dead(local);

@@ -135,7 +135,7 @@ mod tests {
         // Pages die ten times less often than expected.
         for step in 1..=20 {
             for _ in 0..10 {
-                table.kill(segment, 1);
+                table.invalidate(segment, 1);
             }
             rates.census(&table, 10 * step);
         }

@@ -68,7 +68,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let (space, table) = (&mut self.space, &mut self.table);
         let pages = ops[..count].iter().map(|op| op.page());
         space.overwrite_run(open.next_slot, pages, |segment| {
-            table.kill(SegmentId(segment), bytes);
+            table.invalidate(SegmentId(segment), bytes);
         });
         self.advance(stream, count, bytes);
         self.now += count as u64;
