@@ -82,7 +82,7 @@ impl State {
 
     // ---- bulk loads ----------------------------------------------------------------------------------
 
-    /// A leaf is written before anything names it (`promise_pages`, `write_chunk`).
+    /// A leaf is written before anything names it (`log_provisional`, `write_chunk`).
     pub(super) fn load(&mut self, broken: Option<Rule>) -> Option<()> {
         self.left.loads = self.left.loads.checked_sub(1)?;
         let free = self.batches[1].is_none() && self.freeing.is_none();

@@ -39,7 +39,7 @@ impl State {
                 state.places[usize::from(address.place)].in_use = true;
             }
         }
-        for (page, token) in recovered.given_up {
+        for (page, token) in recovered.orphaned {
             if broken != Some(Rule::FreedByRecoveryLogged) {
                 state.append(Record::Free { page, token });
             }

@@ -16,7 +16,7 @@ pub(crate) struct Recovered {
     /// Commits to apply, in order.
     pub(crate) commits: Vec<Lsn>,
     /// Provisional allocations that nothing confirmed, and their tokens.
-    pub(crate) given_up: Vec<(u8, Lsn)>,
+    pub(crate) orphaned: Vec<(u8, Lsn)>,
     /// Pages whose mapping words differ from the checkpoint's.
     pub(crate) touched: [bool; PAGES],
     pub(crate) places: [Place; PLACES],
@@ -124,17 +124,17 @@ pub(crate) fn recover(
     for lsn in superblock.start..records {
         scan.note(lsn, state.log[usize::from(lsn)]);
     }
-    let mut given_up = Vec::new();
+    let mut orphaned = Vec::new();
     for (page, token) in scan.provisional.iter().enumerate() {
         if let Some(token) = token.filter(|token| !scan.confirmed.contains(token)) {
             scan.newest[page] = Some((Lsn::MAX, Newest::Freed));
-            given_up.push((page as u8, token));
+            orphaned.push((page as u8, token));
         }
     }
     let mut recovered = Recovered {
         pages: [None; PAGES],
         commits: scan.commits,
-        given_up,
+        orphaned,
         touched: scan.newest.map(|newest| newest.is_some()),
         places,
         next_seq: scan.next_seq,

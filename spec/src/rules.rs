@@ -9,13 +9,13 @@ pub enum Rule {
     FlushBeforeMapping,
     /// An address is reused only when the record that replaces it is durable (`drain_pending_frees`).
     ReuseAfterDurable,
-    /// A checkpoint starts the log at or before the oldest change of every dirty page (`oldest_unsettled`).
+    /// A checkpoint starts the log at or before the oldest change of every dirty page (`oldest_unflushed`).
     DirtyPages,
     /// The same for pages that are being written (`hold`).
     PagesBeingWritten,
     /// The same for written pages whose mapping record is not durable (`release`).
     RecordsInFlight,
-    /// These three are read in this order, in which changes move through them (`oldest_unsettled`).
+    /// These three are read in this order, in which changes move through them (`oldest_unflushed`).
     OrderOfReads,
     /// The same for commits that were logged and not yet applied (`oldest_commit`).
     UnappliedCommits,
@@ -28,9 +28,9 @@ pub enum Rule {
     MarkBeforeComplete,
     /// A superblock is written when the log is durable up to the end of the checkpoint's scan (`flush_log`).
     LogBeforeSuperblock,
-    /// Provisional allocations are listed for checkpoints (`promise`).
+    /// Provisional allocations are listed for checkpoints (`add_provisional`).
     ProvisionalListed,
-    /// What confirms a provisional allocation removes it from that list (`settle_promises`).
+    /// What confirms a provisional allocation removes it from that list (`confirm_allocations`).
     ConfirmedRemoved,
     /// What recovery frees, it logs as freed before its ids are used again (`give_up`).
     FreedByRecoveryLogged,

@@ -42,7 +42,7 @@ canaries! {
     /// The log is written and its writes are not flushed.
     SkipLogFlush,
     /// Chunks are written for a commit that may never come, and not noted.
-    ForgetPromises,
+    ForgetProvisional,
     /// A worker clears the flag of its inbox after it has taken the messages.
     ClearInboxFlagLate,
     /// A page id that was noted earlier is taken for that of a page, whatever is there.
@@ -60,7 +60,7 @@ canaries! {
     /// A recovery makes no room in the log before it has applied all of it.
     RecoverAtOnce,
     /// What was allocated provisionally stays so when its pages have ended.
-    KeepPromisesOfEndedPages,
+    KeepProvisionalOfFreedPages,
     /// The chunks of a loaded value belong to the value instead of the load.
     LoadValuesApart,
     /// A synced commit is seen once it is applied, before it is durable.

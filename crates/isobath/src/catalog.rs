@@ -127,7 +127,7 @@ pub(crate) fn add(
     }
     if local.engine.writable().is_ok() {
         tree.free_root(&ctx)?;
-        ctx.withdraw(Some(token), &[]);
+        ctx.cancel_provisional(Some(token), &[]);
     }
     named?;
     Err(Error::TreeExists {

@@ -236,8 +236,8 @@ fn check_accounts(local: &WorkerState, report: &mut CheckReport) {
         let id = SegmentId(segment as u32);
         let counted = u64::from(space.live_bytes_of(segment as u32));
         // Writes in flight count already, though no page names them yet.
-        let settled = space.table.state(id) != SegmentState::Open;
-        if settled && counted != bytes {
+        let is_sealed = space.table.state(id) != SegmentState::Open;
+        if is_sealed && counted != bytes {
             report.problems.push(format!(
                 "segment {segment} counts {counted} live bytes, but its pages have {bytes}"
             ));

@@ -69,16 +69,16 @@ pub(crate) trait WriteContext: ReadContext {
 
     /// Notes that the reserved pages `ids` belong to `token`: unless a record
     /// confirms the token, a recovery frees them.
-    fn promise(&self, token: Token, ids: &[PageId]);
+    fn add_provisional(&self, token: Token, ids: &[PageId]);
 
-    /// Takes [`WriteContext::promise`] back for pages that were not used, or for
+    /// Takes [`WriteContext::add_provisional`] back for pages that were not used, or for
     /// all that is left of `token`.
-    fn withdraw(&self, token: Option<Token>, ids: &[PageId]);
+    fn cancel_provisional(&self, token: Option<Token>, ids: &[PageId]);
 
     /// The record that confirms `tokens`, and frees the pages `ended`, has been
     /// appended; called before it counts as complete.
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]);
 
     /// Waits until all changes before `lsn` are durable on the volume.
-    fn settle(&self, lsn: Lsn) -> Result<(), Self::Error>;
+    fn flush_older_than(&self, lsn: Lsn) -> Result<(), Self::Error>;
 }

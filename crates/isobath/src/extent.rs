@@ -477,11 +477,11 @@ fn is_there(local: &WorkerState, extent: Extent) -> Result<bool, Error> {
 /// Frees all chunks of a value that nothing names any more, by its descriptor; a record of its own says so.
 pub(crate) fn free_descriptor(local: &WorkerState, descriptor: &[u8]) -> Result<(), Error> {
     let extent = decode(descriptor)?;
-    free_promised(local, extent, extent.token())
+    free_with_token(local, extent, extent.token())
 }
 
 /// As [`free_descriptor`], of a value whose chunks belong to `token`.
-pub(crate) fn free_promised(
+pub(crate) fn free_with_token(
     local: &WorkerState,
     extent: Extent,
     token: Token,
@@ -504,7 +504,7 @@ pub(crate) fn free_logged(local: &WorkerState, record: Lsn, ids: &[PageId]) {
 /// Frees the chunks that were written for values that nobody will finish any more, as
 /// the store is being closed: what is provisional then never becomes anything else.
 pub(crate) fn free_provisional(local: &WorkerState) {
-    for (token, ids) in local.engine.promises() {
+    for (token, ids) in local.engine.provisional() {
         for ids in ids.chunks(FREED_AT_A_TIME) {
             free_chunks(local, &[], None, ids.iter().copied());
         }

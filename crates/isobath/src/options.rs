@@ -500,7 +500,7 @@ impl Options {
         }
     }
 
-    /// Checks every option and settles what follows from them.
+    /// Checks every option and computes what follows from them.
     pub(crate) fn config(&self) -> Result<Config, Error> {
         if self.workers == 0 || self.workers > MAX_WORKERS {
             return Err(bad(

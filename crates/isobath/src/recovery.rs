@@ -29,7 +29,7 @@ const STRIDE_SHARE: u64 = 16;
 /// Least and most bytes of the log whose changes are applied together.
 const STRIDE_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 /// Ids in one record.
-const GIVEN_UP_AT_A_TIME: usize = 1000;
+const ORPHANED_AT_A_TIME: usize = 1000;
 /// Tasks per worker that apply them.
 const TASKS: usize = 64;
 /// Changes that a task asks for room in the log for at a time.
@@ -194,12 +194,12 @@ impl Plan {
     /// Logs that what nothing has confirmed is gone, before its ids are given
     /// to others: the next recovery reads the same log.
     fn give_up(&self, runtime: &Runtime) -> Result<(), Error> {
-        let tokens: Vec<Token> = self.given_up.tokens.iter().copied().collect();
+        let tokens: Vec<Token> = self.orphaned.tokens.iter().copied().collect();
         runtime.run(|local| {
-            for pages in self.given_up.pages.chunks(GIVEN_UP_AT_A_TIME) {
+            for pages in self.orphaned.pages.chunks(ORPHANED_AT_A_TIME) {
                 let _ = local.log_free(&[], pages);
             }
-            for tokens in tokens.chunks(GIVEN_UP_AT_A_TIME) {
+            for tokens in tokens.chunks(ORPHANED_AT_A_TIME) {
                 let _ = local.log_free(tokens, &[]);
             }
             Ok(())

@@ -637,7 +637,7 @@ impl Store {
     /// the report.
     pub fn check(&self, progress: Progress<'_>) -> Result<CheckReport, Error> {
         self.0.runtime.run(|local| {
-            local.engine.transactions.settle(local);
+            local.engine.transactions.gc(local);
             check::check(local, progress)
         })
     }
@@ -712,7 +712,7 @@ impl Closer {
         let flushed = self.runtime.run_last(|local| {
             // Snapshots that are still open end with the store.
             while local.engine.transactions.snapshots.expel_oldest() {}
-            local.engine.transactions.settle(local);
+            local.engine.transactions.gc(local);
             extent::free_provisional(local);
             engine::flush(local)
         });

@@ -1,4 +1,4 @@
-//! The book keeps what it promises: links lead somewhere, shell blocks do what they say, quoted programs and messages are
+//! The book keeps what it provisional: links lead somewhere, shell blocks do what they say, quoted programs and messages are
 //! those of the code. Its Rust blocks are tests of `examples/book`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

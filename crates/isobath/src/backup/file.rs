@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     /// Where the log starts and ends, and the store's counters.
     State = 3,
     /// What no record had confirmed.
-    Promises = 4,
+    Provisional = 4,
     /// Records of the log.
     Log = 5,
     /// Entries of the map.
@@ -54,7 +54,7 @@ impl Kind {
             1 => Kind::Header,
             2 => Kind::Pages,
             3 => Kind::State,
-            4 => Kind::Promises,
+            4 => Kind::Provisional,
             5 => Kind::Log,
             6 => Kind::Map,
             7 => Kind::End,
@@ -150,7 +150,7 @@ impl Header {
 /// What the last block says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct End {
-    /// Where the state's block begins, and its number; promises and log follow it.
+    /// Where the state's block begins, and its number; provisional allocations and log follow it.
     pub(crate) state_at: u64,
     pub(crate) state_number: u64,
     /// Where the map's first block begins, and its number.

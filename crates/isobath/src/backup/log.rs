@@ -180,7 +180,7 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
         version: copy.version.0,
     };
     match (copy.what, &life.newest) {
-        (Copied::Promised, _) => (life.born, life.newest) = (Some(lsn), Newest::Nothing),
+        (Copied::Provisional, _) => (life.born, life.newest) = (Some(lsn), Newest::Nothing),
         (Copied::NewChunk, _) => {
             life.born = Some(lsn);
             life.newest = Newest::Copy { at, is_chunk: true };
@@ -216,12 +216,12 @@ fn own_copies(token: u64, copies: &[Mapped], map: &Scratch, start: Lsn) -> Resul
             ..*copy
         };
         match copy.what {
-            Copied::Promised => own.push(*copy),
+            Copied::Provisional => own.push(*copy),
             Copied::Page if known.exists() && known.version >= copy.version.0 => own.push(here),
             Copied::NewChunk if known.exists() && known.version == copy.version.0 => own.push(here),
             // Ended before it was copied; its token still says whose it was.
             Copied::NewChunk if token != 0 => own.push(Mapped {
-                what: Copied::Promised,
+                what: Copied::Provisional,
                 ..here
             }),
             // The backup's own copy is where the checkpoint, or the chunk's first record, says.
@@ -322,7 +322,7 @@ mod tests {
         // A page of a bulk load.
         assert_eq!(
             named(&[
-                (1100, mapping(5, Copied::Promised, 0, 0)),
+                (1100, mapping(5, Copied::Provisional, 0, 0)),
                 (1200, mapping(0, Copied::Page, 1150, 3)),
                 (1300, mapping(0, Copied::Page, 1250, 4)),
             ]),

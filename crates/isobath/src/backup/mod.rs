@@ -1,13 +1,13 @@
 //! Backups: a consistent copy of a store that is in use, in one file, and stores made of such files
 //! (docs/decisions/0016).
 //!
-//! A restored store is recovered from the last round's map, the promises and the log. What these say of a page has to be
+//! A restored store is recovered from the last round's map, the provisional allocations and the log. What these say of a page has to be
 //! what the mapping table said at one point, so a round keeps this order:
 //!
 //! 1. [`WorkerState::begin_pass`](crate::engine::WorkerState::begin_pass) writes what is dirty and finds the log's start. A change, an
-//!    end or a confirmation before it is complete, and in the mapping table and the list of promises; so is the end of
+//!    end or a confirmation before it is complete, and in the mapping table and the list of provisional allocations; so is the end of
 //!    whatever a later record names a copy of.
-//! 2. The promises are listed, then the highest id is read. A token that is confirmed after 1 has its record in the log,
+//! 2. The provisional allocations are listed, then the highest id is read. A token that is confirmed after 1 has its record in the log,
 //!    and so has a page with a higher id.
 //! 3. Each id is looked at once. What ends before the look has its record before the round's end, what ends after it has it
 //!    in the log, and what begins after it is an image in the log or a copy that the log names.
@@ -16,7 +16,7 @@
 //! 5. Copies that only the log names are read while no segment is filled again. An entry that is older than the page's last
 //!    beginning or end is none: the id may be another's by then.
 //!
-//! Without any record between start and end nothing has to be repeated, but promises still have to be given up: the restored
+//! Without any record between start and end nothing has to be repeated, but provisional allocations still have to be canceled: the restored
 //! store is recovered unless there are neither.
 
 pub(crate) mod file;

@@ -126,7 +126,7 @@ struct State {
     log_end: Lsn,
     tick: u64,
     open_epoch: u32,
-    promises: Vec<u64>,
+    provisional: Vec<u64>,
 }
 
 impl State {
@@ -144,7 +144,7 @@ impl State {
             log_end: Lsn(get_u64(bytes, 8)),
             tick: get_u64(bytes, 16),
             open_epoch: get_u32(bytes, 24),
-            promises: Vec::new(),
+            provisional: Vec::new(),
         };
         let length = state.log_end.0.wrapping_sub(state.log_start.0);
         let log_bytes =
@@ -155,9 +155,9 @@ impl State {
         if !sound {
             return Err(blocks.bad(BackupFileError::Malformed("the log's ends make no sense")));
         }
-        while blocks.next()? == Some(Kind::Promises) {
+        while blocks.next()? == Some(Kind::Provisional) {
             let words = blocks.payload().chunks_exact(8);
-            state.promises.extend(words.map(|word| get_u64(word, 0)));
+            state.provisional.extend(words.map(|word| get_u64(word, 0)));
         }
         Ok(state)
     }
@@ -230,7 +230,7 @@ fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<Rest
                     return Err(blocks.bad(BackupFileError::Malformed("there is a second header")));
                 }
                 Kind::End => ended = true,
-                Kind::State | Kind::Promises | Kind::Log | Kind::Map => {}
+                Kind::State | Kind::Provisional | Kind::Log | Kind::Map => {}
             }
             let total = report.file_bytes;
             if watch("restoring", done + blocks.began(), total) == ControlFlow::Break(()) {
@@ -259,7 +259,7 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     let mut superblock = Superblock::new(uuid(), header.segment_bytes, 0);
     // Without a log there is nothing to recover, unless something was provisional: its end is recovery's, too.
     superblock.clean = state.log_start == state.log_end
-        && (state.promises.is_empty() || canary::sings(Canary::RestoreAsClosed));
+        && (state.provisional.is_empty() || canary::sings(Canary::RestoreAsClosed));
     superblock.next_lsn = state.log_end.0;
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;
@@ -543,7 +543,7 @@ impl Image {
     fn own_copies(&self, token: u64, copies: &[Mapped]) -> Option<Vec<u8>> {
         let mut own = Vec::with_capacity(copies.len());
         for copy in copies {
-            if copy.what == Copied::Promised {
+            if copy.what == Copied::Provisional {
                 own.push(*copy);
                 continue;
             }
@@ -592,10 +592,10 @@ impl Image {
         }
         superblock.directory = checkpoint::write(&mut pages, Array::Directory, &directory)?;
         superblock.segment_table = checkpoint::write(&mut pages, Array::Segments, &table)?;
-        superblock.promises = if superblock.clean {
+        superblock.provisional = if superblock.clean {
             ArrayRoot::EMPTY
         } else {
-            checkpoint::write(&mut pages, Array::Promises, &state.promises)?
+            checkpoint::write(&mut pages, Array::Provisional, &state.provisional)?
         };
         // Room to write in; where there is a limit, cleaning will make it.
         let used = self.next_segment;

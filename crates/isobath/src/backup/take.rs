@@ -27,8 +27,8 @@ const MAX_ROUNDS: u64 = 8;
 const LOG_PERCENT: u64 = 35;
 /// The same while the pages are copied that only the log names: from there on commits are slowed.
 const MAX_LOG_PERCENT: u64 = 50;
-/// Words of promises from which on a block is full; one has up to twice as many.
-const PROMISE_WORDS: usize = 1 << 16;
+/// Words of provisional allocations from which on a block is full; one has up to twice as many.
+const PROVISIONAL_WORDS: usize = 1 << 16;
 /// Bytes of the state's payload.
 pub(super) const STATE_BYTES: usize = 48;
 
@@ -307,7 +307,7 @@ impl Taking<'_, '_> {
             self.write_state(pass, pass.start)?;
             return Ok(Some(0));
         }
-        self.settle_records()?;
+        self.wait_for_records()?;
         let kept = self.runtime.run(|local| local.end_passes())?;
         // Not before: should the log move to another area from here on, then behind what is copied.
         let area = engine.log.area().ok_or(Error::Closed)?;
@@ -333,7 +333,7 @@ impl Taking<'_, '_> {
 
     /// Waits until whatever a task had put into the mapping table is in the log, too. Between the two a task yields only
     /// where it frees chunks or moves pages, and says so meanwhile.
-    fn settle_records(&self) -> Result<(), Error> {
+    fn wait_for_records(&self) -> Result<(), Error> {
         for worker in 0..self.runtime.engine.config.workers {
             let passed = self.runtime.spawn_there(worker, || ());
             passed.join().map_err(|_| Error::Closed)?;
@@ -383,16 +383,16 @@ impl Taking<'_, '_> {
         put_u32(&mut state, 24, pass.open_epoch);
         self.writer.write(Kind::State, &[&state])?;
         let mut words: Vec<u8> = Vec::new();
-        for (token, pages) in &pass.promises {
+        for (token, pages) in &pass.provisional {
             // In pieces, each with its token: a large value has many chunks.
-            for pages in pages.chunks(PROMISE_WORDS) {
+            for pages in pages.chunks(PROVISIONAL_WORDS) {
                 words.extend_from_slice(&token.to_le_bytes());
                 words.extend_from_slice(&(pages.len() as u64).to_le_bytes());
                 pages
                     .iter()
                     .for_each(|page| words.extend_from_slice(&page.0.to_le_bytes()));
-                if words.len() >= PROMISE_WORDS * 8 {
-                    self.writer.write(Kind::Promises, &[&words])?;
+                if words.len() >= PROVISIONAL_WORDS * 8 {
+                    self.writer.write(Kind::Provisional, &[&words])?;
                     words.clear();
                 }
             }
@@ -400,7 +400,7 @@ impl Taking<'_, '_> {
         if words.is_empty() {
             return Ok(());
         }
-        self.writer.write(Kind::Promises, &[&words])
+        self.writer.write(Kind::Provisional, &[&words])
     }
 
     /// Writes the map; how many pages it names.

@@ -50,7 +50,7 @@ impl Tree {
             id,
         };
         if let Some(token) = token {
-            ctx.promise(token, &[tree.root]);
+            ctx.add_provisional(token, &[tree.root]);
         }
         let image = Builder::new(id, 0, &[], None).finish();
         smo::Modification::new(tree).page(page, image).apply(ctx);

@@ -131,7 +131,7 @@ pub(crate) struct PassStart {
     /// Ids of pages that existed then are below this.
     pub(crate) high_water: u64,
     /// Tokens that no record had confirmed, with their pages.
-    pub(crate) promises: Vec<(Token, Vec<PageId>)>,
+    pub(crate) provisional: Vec<(Token, Vec<PageId>)>,
     /// Identity of the store.
     pub(crate) store_id: [u8; 16],
     /// What log records of this opening carry, and what those at `start` carry at least.
@@ -271,21 +271,21 @@ impl WorkerState {
             return Err(Error::BackupNeedsLog);
         }
         engine.release_log();
-        self.settle_pages(engine.log.complete())?;
+        self.flush_older_than(engine.log.complete())?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
         let start = engine.recovery_start();
         engine.backup.floor.store(start.0, Ordering::SeqCst);
         let superblock = current.superblock.clone();
         *engine.current.lock() = Some(current);
-        Ok(self.pass_start(start, &superblock, engine.promises()))
+        Ok(self.pass_start(start, &superblock, engine.provisional()))
     }
 
     fn pass_start(
         &self,
         start: Lsn,
         superblock: &Superblock,
-        promises: Vec<(Token, Vec<PageId>)>,
+        provisional: Vec<(Token, Vec<PageId>)>,
     ) -> PassStart {
         let engine = &self.engine;
         let vouched = if start >= engine.log.first() {
@@ -295,7 +295,7 @@ impl WorkerState {
         };
         PassStart {
             start,
-            promises,
+            provisional,
             high_water: engine.ids.lock().high_water(),
             store_id: superblock.store_id,
             open_epoch: superblock.open_epoch,

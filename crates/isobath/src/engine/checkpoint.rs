@@ -236,9 +236,9 @@ pub(crate) fn write(
     // A chunk that the words leave out has ended for good once its record is durable.
     via.wait_for_frees()?;
     // After the words: a chunk is listed before it has one.
-    let promises = promise_words(engine);
+    let provisional = provisional_words(engine);
     debug_assert!(
-        !clean || promises.is_empty(),
+        !clean || provisional.is_empty(),
         "closing leaves nothing provisional"
     );
     // From here on, pages that are written belong to this checkpoint alone.
@@ -252,7 +252,7 @@ pub(crate) fn write(
     next.directory = checkpoint::write(&mut pages, Array::Directory, &directory)?;
     let table = segment_words(engine);
     next.segment_table = checkpoint::write(&mut pages, Array::Segments, &table)?;
-    next.promises = checkpoint::write(&mut pages, Array::Promises, &promises)?;
+    next.provisional = checkpoint::write(&mut pages, Array::Provisional, &provisional)?;
     pages.flush()?;
     let written = std::mem::take(&mut pages.written);
     if !canary::sings(Canary::SuperblockBeforeLog) {
@@ -338,9 +338,9 @@ fn segment_words(engine: &Engine) -> Vec<u64> {
         .collect()
 }
 
-fn promise_words(engine: &Engine) -> Vec<u64> {
+fn provisional_words(engine: &Engine) -> Vec<u64> {
     let mut words = Vec::new();
-    for (token, pages) in engine.promises() {
+    for (token, pages) in engine.provisional() {
         words.extend([token, pages.len() as u64]);
         words.extend(pages.iter().map(|page| page.0));
     }
@@ -522,12 +522,12 @@ impl WorkerState {
         };
         let _span = trace::span!("checkpoint");
         engine.backup.checkpoint_begins();
-        let settled = if canary::sings(Canary::CutLogEarly) {
+        let flushed = if canary::sings(Canary::CutLogEarly) {
             Ok(())
         } else {
-            self.settle_pages(before)
+            self.flush_older_than(before)
         };
-        let result = settled.and_then(|()| {
+        let result = flushed.and_then(|()| {
             let start = engine.recovery_start();
             write(engine, &mut current, &Via::Task(self), start, false)?;
             engine.log.set_start(start);

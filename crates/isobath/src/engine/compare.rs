@@ -32,7 +32,10 @@ impl Layout {
             (is, engine.pool.mapping.place(id) != Place::Free)
         });
         let words = words.collect();
-        let provisional = engine.promises().into_iter().flat_map(|(_, pages)| pages);
+        let provisional = engine
+            .provisional()
+            .into_iter()
+            .flat_map(|(_, pages)| pages);
         // What has ended while it is being written dies when that write ends.
         let frames = &engine.pool.frames;
         let mut flags = (0..frames.count()).map(|frame| frames.header(frame).flags.load(Acquire));

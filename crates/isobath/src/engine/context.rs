@@ -127,21 +127,21 @@ impl WriteContext for TaskContext<'_> {
         }
     }
 
-    fn promise(&self, token: Token, ids: &[PageId]) {
-        self.local.promise_pages(token, ids);
+    fn add_provisional(&self, token: Token, ids: &[PageId]) {
+        self.local.log_provisional(token, ids);
     }
 
-    fn withdraw(&self, token: Option<Token>, ids: &[PageId]) {
+    fn cancel_provisional(&self, token: Option<Token>, ids: &[PageId]) {
         let _ = self.local.log_free(token.as_slice(), ids);
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
-        self.local.engine.settle_promises(tokens, ended);
+        self.local.engine.confirm_allocations(tokens, ended);
     }
 
-    fn settle(&self, lsn: Lsn) -> Result<(), Error> {
+    fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
         if self.local.engine.log.is_on() {
-            self.local.settle_pages(lsn)?;
+            self.local.flush_older_than(lsn)?;
         }
         Ok(())
     }

@@ -297,7 +297,7 @@ pub(crate) fn open(
     let scan = match log_area(&superblock) {
         Some(area) => {
             let base = Base {
-                promises: &loaded.promises,
+                provisional: &loaded.provisional,
                 has: &|page| pool.mapping.place(page) != Place::Free,
             };
             Scan::read(&volume, &area, &superblock, &base)?
@@ -411,7 +411,7 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
         return Err(Error::Closed);
     };
     if current.superblock.clean {
-        current.superblock.promises = ArrayRoot::EMPTY;
+        current.superblock.provisional = ArrayRoot::EMPTY;
     }
     current.superblock.clean = false;
     apart::announce(&volume, &current.superblock)?;
@@ -434,7 +434,7 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
 pub(super) struct Loaded {
     /// Four words per segment of the volume.
     pub(super) table: Vec<[u64; SEGMENT_WORDS as usize]>,
-    pub(super) promises: Vec<u64>,
+    pub(super) provisional: Vec<u64>,
     current: Current,
 }
 
@@ -470,9 +470,9 @@ impl Loaded {
         }
         // Closing leaves none open: a list that a version before this one left there may
         // name chunks that were confirmed, or pages of others, and is not acted on.
-        let promises = match superblock.clean {
+        let provisional = match superblock.clean {
             true => Vec::new(),
-            false => array(Array::Promises, superblock.promises)?,
+            false => array(Array::Provisional, superblock.provisional)?,
         };
         let directory = array(Array::Directory, superblock.directory)?;
         let mut bad = None;
@@ -503,7 +503,7 @@ impl Loaded {
         }
         Ok(Loaded {
             table,
-            promises,
+            provisional,
             current: Current {
                 superblock: superblock.clone(),
                 directory,

@@ -123,7 +123,7 @@ impl Unsound {
 /// What a request to load a page led to.
 pub(super) enum LoadStart {
     /// It is in memory, or it exists no longer: look again.
-    Settled,
+    Resolved,
     /// This worker is reading it, in this slot.
     Here(u32),
     /// Another worker is reading it.
@@ -139,7 +139,7 @@ impl WorkerState {
     pub(super) fn start_load(&self, id: PageId) -> LoadStart {
         let pool = &self.engine.pool;
         let address = match pool.mapping.place(id) {
-            Place::Resident(_) | Place::Free => return LoadStart::Settled,
+            Place::Resident(_) | Place::Free => return LoadStart::Resolved,
             Place::Loading(frame) => {
                 return match self.loads.borrow().find(id, frame) {
                     Some(slot) => LoadStart::Here(slot),
@@ -164,7 +164,7 @@ impl WorkerState {
             .replace(id, Place::Stored(address), Place::Loading(frame))
         {
             self.give_frame(frame);
-            return LoadStart::Settled;
+            return LoadStart::Resolved;
         }
         let slot = self.loads.borrow_mut().add(id, frame, address);
         let io = Io::read(
@@ -192,7 +192,7 @@ impl WorkerState {
     pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
         let task = self.worker.task_id();
         match self.start_load(id) {
-            LoadStart::Settled => Ok(()),
+            LoadStart::Resolved => Ok(()),
             LoadStart::Here(slot) => {
                 self.loads.borrow_mut().slots[slot as usize]
                     .waiters

@@ -27,13 +27,13 @@ impl Provisional {
         self.change(|runs| pages.iter().for_each(|page| runs.add(token, page.0)));
     }
 
-    /// `tokens` are confirmed or given up, and `ended` exist no longer.
-    pub(super) fn settle(&self, tokens: &[Token], ended: &[PageId]) {
-        // Whoever settles something has seen it being listed.
+    /// `tokens` are confirmed or canceled, and `ended` exist no longer.
+    pub(super) fn confirm(&self, tokens: &[Token], ended: &[PageId]) {
+        // The caller that confirms or cancels a token listed it before.
         if self.count.load(Acquire) > 0 && !(tokens.is_empty() && ended.is_empty()) {
             self.change(|runs| {
                 ended.iter().for_each(|page| runs.end(page.0));
-                tokens.iter().for_each(|token| runs.settle(*token));
+                tokens.iter().for_each(|token| runs.confirm(*token));
             });
         }
     }
@@ -97,7 +97,7 @@ impl Runs {
         }
     }
 
-    fn settle(&mut self, token: Token) {
+    fn confirm(&mut self, token: Token) {
         for (from, to) in self.given.remove(&token).unwrap_or_default() {
             // From the last run that begins before `to`, back to the one that holds `from`.
             let overlapping = self.owners.range(..to).rev();
@@ -122,7 +122,7 @@ mod tests {
     enum Step {
         Add(Token, Vec<u64>),
         End(Vec<u64>),
-        Settle(Token),
+        Confirm(Token),
     }
 
     fn pages() -> impl Strategy<Value = Vec<u64>> {
@@ -136,7 +136,7 @@ mod tests {
         prop_oneof![
             3 => (1u64..5, pages()).prop_map(|(token, pages)| Step::Add(token, pages)),
             2 => pages().prop_map(Step::End),
-            1 => (1u64..5).prop_map(Step::Settle),
+            1 => (1u64..5).prop_map(Step::Confirm),
         ]
     }
 
@@ -156,11 +156,11 @@ mod tests {
                         model.extend(pages.into_iter().map(|page| (page, token)));
                     }
                     Step::End(pages) => {
-                        open.settle(&[], &ids(&pages));
+                        open.confirm(&[], &ids(&pages));
                         model.retain(|page, _| !pages.contains(page));
                     }
-                    Step::Settle(token) => {
-                        open.settle(&[token], &[]);
+                    Step::Confirm(token) => {
+                        open.confirm(&[token], &[]);
                         model.retain(|_, owner| *owner != token);
                     }
                 }

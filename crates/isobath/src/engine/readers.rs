@@ -133,7 +133,7 @@ fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Erro
     let mut seqs: Vec<u64> = loaded.table.iter().map(|words| words[0]).collect();
     if let Some(area) = log_area(&superblock) {
         let base = LogBase {
-            promises: &loaded.promises,
+            provisional: &loaded.provisional,
             has: &|page| pool.mapping.place(page) != Place::Free,
         };
         // As far as it can be read: it holds what was durable before, and that is enough.

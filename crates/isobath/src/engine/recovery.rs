@@ -30,7 +30,7 @@ enum Newest {
 /// What a log is read on top of.
 pub(crate) struct Base<'b> {
     /// Tokens that no record had confirmed, with their pages, as the checkpoint lists them.
-    pub(crate) promises: &'b [u64],
+    pub(crate) provisional: &'b [u64],
     /// Whether the checkpoint's mapping table has a place for a page.
     pub(crate) has: &'b dyn Fn(PageId) -> bool,
 }
@@ -63,8 +63,8 @@ pub(crate) struct Scan {
     /// Of these, chunks that exist, and their values' stamps.
     chunks: HashMap<PageId, Lsn>,
     /// What belongs to tokens: pages and chunks.
-    promised: HashMap<PageId, Token>,
-    settled: HashSet<Token>,
+    provisional: HashMap<PageId, Token>,
+    confirmed: HashSet<Token>,
     /// Highest sequence number of each segment that copies lie in.
     pub(crate) seqs: HashMap<u32, u64>,
     dropped: HashSet<TreeId>,
@@ -77,7 +77,7 @@ pub(crate) struct Scan {
 
 /// Tokens that nothing has confirmed, and what belonged to them.
 #[derive(Default)]
-pub(crate) struct GivenUp {
+pub(crate) struct Orphaned {
     pub(crate) tokens: HashSet<Token>,
     pub(crate) pages: Vec<PageId>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Plan {
     touched: Vec<PageId>,
     /// What nothing has confirmed. Their ids are free: the log has to say so
     /// before it says that somebody else has them.
-    pub(crate) given_up: GivenUp,
+    pub(crate) orphaned: Orphaned,
     /// Who is told how it goes on.
     pub(crate) listener: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
 }
@@ -117,7 +117,7 @@ impl Plan {
 
     /// Whether the volume alone says everything.
     pub(crate) fn is_empty(&self) -> bool {
-        self.images.is_empty() && self.commits == 0 && self.given_up.pages.is_empty()
+        self.images.is_empty() && self.commits == 0 && self.orphaned.pages.is_empty()
     }
 }
 
@@ -152,8 +152,8 @@ impl Scan {
             start: end.lsn,
             pages: HashMap::default(),
             chunks: HashMap::default(),
-            promised: HashMap::default(),
-            settled: HashSet::default(),
+            provisional: HashMap::default(),
+            confirmed: HashSet::default(),
             seqs: HashMap::default(),
             dropped: HashSet::default(),
             loads: Loads::default(),
@@ -185,7 +185,7 @@ impl Scan {
         let mut reader = reader(volume, area, superblock);
         let mut scan = Scan::empty(reader.end());
         scan.start = Lsn(superblock.log_start);
-        scan.promised_before(base.promises);
+        scan.provisional_before(base.provisional);
         let failed = loop {
             match reader.next() {
                 Ok(None) => break None,
@@ -208,15 +208,15 @@ impl Scan {
 
     /// Takes what nothing has confirmed so far for confirmed.
     pub(crate) fn keep_provisional(&mut self) {
-        self.promised.clear();
+        self.provisional.clear();
     }
 
-    fn promised_before(&mut self, words: &[u64]) {
+    fn provisional_before(&mut self, words: &[u64]) {
         let mut rest = words;
         while let [token, count, more @ ..] = rest {
             let count = (*count as usize).min(more.len());
             for page in &more[..count] {
-                self.promised.insert(PageId(*page), *token);
+                self.provisional.insert(PageId(*page), *token);
             }
             rest = &more[count..];
         }
@@ -230,7 +230,7 @@ impl Scan {
                 operations,
             } => {
                 self.commits += 1;
-                self.settle(tokens, chunks, lsn);
+                self.confirm(tokens, chunks, lsn);
                 for operation in operations {
                     if operation.tree == CATALOG
                         && let Some(tree) = dropped_by(operation.key)
@@ -253,7 +253,7 @@ impl Scan {
                 for image in images {
                     self.newest(image.page, lsn, Newest::Image);
                 }
-                self.settle(tokens, ended, lsn);
+                self.confirm(tokens, ended, lsn);
             }
             Body::Mapping { token, copies } => {
                 for copy in copies {
@@ -263,14 +263,14 @@ impl Scan {
                     }
                 }
             }
-            Body::Free { tokens, chunks } => self.settle(tokens, chunks, lsn),
+            Body::Free { tokens, chunks } => self.confirm(tokens, chunks, lsn),
         }
     }
 
-    fn settle(&mut self, tokens: &[Token], ended: &[PageId], lsn: Lsn) {
-        self.settled.extend(tokens);
+    fn confirm(&mut self, tokens: &[Token], ended: &[PageId], lsn: Lsn) {
+        self.confirmed.extend(tokens);
         for page in ended {
-            self.promised.remove(page);
+            self.provisional.remove(page);
             self.chunks.remove(page);
             self.pages.insert(*page, (lsn, Newest::Ended));
         }
@@ -285,18 +285,18 @@ impl Scan {
 
     /// Whether what was copied had ended before the log's start, though the record
     /// of the copy came later. A page or chunk that is older than the start and
-    /// existed then has a place in the checkpoint's table, or is promised.
+    /// existed then has a place in the checkpoint's table, or is provisional.
     fn is_of_dead(&self, copy: &Mapped, base: &Base<'_>) -> bool {
         matches!(copy.what, Copied::Page | Copied::MovedChunk)
             && copy.version < self.start
             && !self.pages.contains_key(&copy.page)
-            && !self.promised.contains_key(&copy.page)
+            && !self.provisional.contains_key(&copy.page)
             && !(base.has)(copy.page)
             && !canary::sings(Canary::MissLateEnds)
     }
 
     fn note_segment(&mut self, copy: &Mapped) {
-        if copy.what != Copied::Promised {
+        if copy.what != Copied::Provisional {
             let seq = self.seqs.entry(copy.address.segment()).or_insert(0);
             *seq = copy.seq.max(*seq);
         }
@@ -314,7 +314,7 @@ impl Scan {
                 self.newest(page, copy.version, Newest::Copy(copy.address));
             }
             Copied::NewChunk => {
-                self.promised.insert(page, token);
+                self.provisional.insert(page, token);
                 self.chunks.insert(page, copy.version);
                 self.pages.insert(page, (lsn, Newest::Copy(copy.address)));
             }
@@ -329,8 +329,8 @@ impl Scan {
                     self.late.push((known, lsn));
                 }
             }
-            Copied::Promised => {
-                self.promised.insert(page, token);
+            Copied::Provisional => {
+                self.provisional.insert(page, token);
             }
         }
     }
@@ -343,12 +343,12 @@ impl Scan {
         superblock: &Superblock,
         set: &mut dyn FnMut(PageId, Place),
     ) -> Plan {
-        let mut given_up = GivenUp::default();
-        for (&page, token) in &self.promised {
-            if !self.settled.contains(token) {
+        let mut orphaned = Orphaned::default();
+        for (&page, token) in &self.provisional {
+            if !self.confirmed.contains(token) {
                 self.pages.insert(page, (Lsn(u64::MAX), Newest::Ended));
-                given_up.tokens.insert(*token);
-                given_up.pages.push(page);
+                orphaned.tokens.insert(*token);
+                orphaned.pages.push(page);
             }
         }
         let mut images = HashMap::default();
@@ -371,7 +371,7 @@ impl Scan {
             commits: self.commits,
             late: self.late,
             touched: self.pages.into_keys().collect(),
-            given_up,
+            orphaned,
             listener: None,
         }
     }

@@ -161,7 +161,7 @@ impl Engine {
     }
 
     /// All that is provisionally allocated: token and pages.
-    pub(crate) fn promises(&self) -> Vec<(Token, Vec<PageId>)> {
+    pub(crate) fn provisional(&self) -> Vec<(Token, Vec<PageId>)> {
         self.settling.provisional.list()
     }
 
@@ -201,7 +201,7 @@ impl Engine {
             true => complete,
             false => self.oldest_commit(complete),
         };
-        let start = self.oldest_unsettled(start);
+        let start = self.oldest_unflushed(start);
         // Whatever moves it back may move it into the range of a late record.
         let start = start.min(self.backup.log_floor());
         let start = self.before_late_records(start);
@@ -221,7 +221,7 @@ impl Engine {
 
     /// The oldest change that no durable copy contains, as of now and of
     /// `complete`, which was read before.
-    fn oldest_unsettled(&self, complete: Lsn) -> Lsn {
+    fn oldest_unflushed(&self, complete: Lsn) -> Lsn {
         if canary::sings(Canary::CutLogEarly) {
             return complete;
         }
@@ -276,8 +276,8 @@ impl Engine {
 
     /// `pages` belong to `token` until a record confirms it. They are listed
     /// before the record that says so is appended.
-    pub(crate) fn promise(&self, token: Token, pages: &[PageId]) {
-        if !canary::sings(Canary::ForgetPromises) {
+    pub(crate) fn add_provisional(&self, token: Token, pages: &[PageId]) {
+        if !canary::sings(Canary::ForgetProvisional) {
             self.settling.provisional.add(token, pages);
         }
     }
@@ -285,8 +285,8 @@ impl Engine {
     /// The record that confirms `tokens`, or gives them up, and says that `ended`
     /// exist no longer, has been appended. Called before it counts as complete: no
     /// checkpoint that starts behind the record may still hold them open.
-    pub(crate) fn settle_promises(&self, tokens: &[Token], ended: &[PageId]) {
-        let ended = match canary::sings(Canary::KeepPromisesOfEndedPages) {
+    pub(crate) fn confirm_allocations(&self, tokens: &[Token], ended: &[PageId]) {
+        let ended = match canary::sings(Canary::KeepProvisionalOfFreedPages) {
             true => &[],
             false => ended,
         };
@@ -294,7 +294,7 @@ impl Engine {
             true => &[],
             false => tokens,
         };
-        self.settling.provisional.settle(tokens, ended);
+        self.settling.provisional.confirm(tokens, ended);
     }
 
     /// Writing has failed: nobody waits for old pages any longer.
@@ -451,22 +451,22 @@ impl WorkerState {
     }
 
     /// Notes that `pages`, which no copy exists of yet, belong to `token`.
-    pub(crate) fn promise_pages(&self, token: Token, pages: &[PageId]) {
-        self.engine.promise(token, pages);
-        if !self.engine.log.is_on() || canary::sings(Canary::ForgetPromises) {
+    pub(crate) fn log_provisional(&self, token: Token, pages: &[PageId]) {
+        self.engine.add_provisional(token, pages);
+        if !self.engine.log.is_on() || canary::sings(Canary::ForgetProvisional) {
             return;
         }
-        let promised: Vec<Mapped> = pages
+        let provisional: Vec<Mapped> = pages
             .iter()
             .map(|&page| Mapped {
-                what: Copied::Promised,
+                what: Copied::Provisional,
                 page,
                 version: Lsn(0),
                 address: Address::NONE,
                 seq: 0,
             })
             .collect();
-        let _ = self.log_copies(token, &promised);
+        let _ = self.log_copies(token, &provisional);
     }
 
     /// Room for a free record. Without it the store is poisoned, and nothing is written any more.
@@ -492,10 +492,10 @@ impl WorkerState {
             Vec::new()
         };
         pages.iter().for_each(|&page| engine.changes.mark(page));
-        let settle = |_| engine.settle_promises(tokens, pages);
+        let confirm = |_| engine.confirm_allocations(tokens, pages);
         engine
             .log
-            .append(self.worker.index, Kind::Free, &[&body], settle)
+            .append(self.worker.index, Kind::Free, &[&body], confirm)
     }
 
     /// Waits until every change that is older than `before` is in a copy on
@@ -504,7 +504,7 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::Poisoned`].
-    pub(crate) fn settle_pages(&self, before: Lsn) -> Result<(), Error> {
+    pub(crate) fn flush_older_than(&self, before: Lsn) -> Result<(), Error> {
         let engine = &self.engine;
         loop {
             self.flush_older(before)?;
@@ -512,7 +512,7 @@ impl WorkerState {
             while engine.count_older(before) == 0 {
                 engine.writable()?;
                 let complete = engine.log.complete();
-                if engine.oldest_unsettled(complete) >= before.min(complete) {
+                if engine.oldest_unflushed(complete) >= before.min(complete) {
                     return Ok(());
                 }
                 self.wait_durable(engine.newest_record())?;

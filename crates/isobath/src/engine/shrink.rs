@@ -223,7 +223,7 @@ impl WorkerState {
     fn shrink_once(&self) -> Result<bool, Error> {
         let engine = &self.engine;
         self.leave_old_log()?;
-        engine.transactions.settle(self);
+        engine.transactions.gc(self);
         self.checkpoint_now()?;
         let target = self.target()?;
         let log = target.log.map_or(0, |run| run.count);

@@ -148,7 +148,7 @@ impl Engine {
             return None;
         }
         let space = self.space.lock();
-        let bad = space.given_up();
+        let bad = space.bad_segments();
         if bad > 0 {
             return Some(format!(
                 "{bad} segments hold corrupt pages and cannot be cleaned; salvage the store"

@@ -299,7 +299,7 @@ fn place_and_write(
     }
     let token = owner.unwrap_or(stamp.0);
     let result = local.write_chunks(&staging, &placed, || {
-        engine.promise(token, ids);
+        engine.add_provisional(token, ids);
         for copy in &copies {
             let place = Place::Stored(copy.address);
             engine.pool.mapping.set(copy.page, place);
@@ -312,7 +312,9 @@ fn place_and_write(
             Ok(copies.len())
         }
         Err(error) => {
-            copies.iter().for_each(|copy| local.invalidate(copy.address));
+            copies
+                .iter()
+                .for_each(|copy| local.invalidate(copy.address));
             engine.poison(error.clone());
             Err(error)
         }

@@ -57,7 +57,7 @@ pub(crate) enum Copied {
     /// A chunk that was moved.
     MovedChunk = 2,
     /// No copy yet: a page that belongs to the record's token until that is confirmed.
-    Promised = 3,
+    Provisional = 3,
 }
 
 /// One entry of a mapping record: a copy that is on the drive.
@@ -359,7 +359,7 @@ fn mapped(fields: &mut Fields<'_>) -> Option<Mapped> {
         0 => Copied::Page,
         1 => Copied::NewChunk,
         2 => Copied::MovedChunk,
-        3 => Copied::Promised,
+        3 => Copied::Provisional,
         _ => return None,
     };
     Some(Mapped {

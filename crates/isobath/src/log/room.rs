@@ -394,7 +394,7 @@ impl Log {
         })
     }
 
-    /// How much of the area is taken or promised, in hundredths of a percent.
+    /// How much of the area is used or reserved, in hundredths of a percent.
     fn area_use(&self) -> u64 {
         self.on.as_ref().map_or(0, |on| {
             let used = self.marks.next().saturating_sub(on.rooms.start());

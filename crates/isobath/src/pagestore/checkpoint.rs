@@ -37,7 +37,7 @@ pub(crate) enum Array {
     /// Two words per page of the mapping table: its address and its stamp.
     Directory = 3,
     /// What no record has confirmed yet: token, number of pages, pages; and so on.
-    Promises = 4,
+    Provisional = 4,
 }
 
 /// Why a checkpoint could not be read.

@@ -162,7 +162,7 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     // One cannot be cleaned: that ends without having moved anything.
     let victim = begin(&mut space);
     assert!(!space.end_cleaning(victim, CleaningEnd::Bad));
-    assert_eq!(space.given_up(), 1);
+    assert_eq!(space.bad_segments(), 1);
     addresses.retain(|a| a.segment() != victim);
     for _ in 0..2 {
         move_all(&mut space, &seqs, &mut addresses);
@@ -213,7 +213,7 @@ fn cleaning_after_opening_is_judged_by_what_lives_there() {
 
     let victim = begin(&mut opened);
     assert!(!opened.end_cleaning(victim, CleaningEnd::Bad));
-    assert_eq!(opened.given_up(), 1);
+    assert_eq!(opened.bad_segments(), 1);
     addresses.retain(|a| a.segment() != victim);
     move_all(&mut opened, &seqs, &mut addresses);
     assert!(!opened.cleaning_is_futile(), "each page was moved once");
@@ -300,7 +300,7 @@ fn a_segment_that_was_emptied_but_is_needed_still_is_no_bad_one() {
         assert!(!space.invalidate(*address));
     }
     assert!(!space.end_cleaning(victim, CleaningEnd::Emptied));
-    assert_eq!(space.given_up(), 0);
+    assert_eq!(space.bad_segments(), 0);
     space.release_dead();
     assert_eq!(space.table.state(SegmentId(victim)), SegmentState::Free);
 }

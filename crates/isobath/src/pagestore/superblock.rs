@@ -67,7 +67,7 @@ pub(crate) struct Superblock {
     /// Two words per page of the mapping table: address and stamp.
     pub(crate) directory: ArrayRoot,
     /// What no record had confirmed when the checkpoint was written.
-    pub(crate) promises: ArrayRoot,
+    pub(crate) provisional: ArrayRoot,
     /// Segments of the log area; none where nothing is logged.
     pub(crate) log_segments: u32,
     /// The first of them.
@@ -150,7 +150,7 @@ impl Superblock {
             checkpoint: 0,
             segment_table: empty,
             directory: empty,
-            promises: empty,
+            provisional: empty,
             log_segments: 0,
             log_first: 1,
             max_log_segments: 0,
@@ -212,8 +212,8 @@ impl Superblock {
         put_u64(&mut bytes, 104, self.directory.length);
         put_u64(&mut bytes, 112, self.directory.root.to_raw());
         put_u64(&mut bytes, 120, self.checkpoint);
-        put_u64(&mut bytes, 128, self.promises.length);
-        put_u64(&mut bytes, 136, self.promises.root.to_raw());
+        put_u64(&mut bytes, 128, self.provisional.length);
+        put_u64(&mut bytes, 136, self.provisional.root.to_raw());
         put_u32(&mut bytes, 144, self.log_segments);
         put_u32(&mut bytes, 148, self.open_epoch);
         put_u64(&mut bytes, 152, self.log_start);
@@ -298,7 +298,7 @@ impl Superblock {
                 length: get_u64(bytes, 104),
                 root: address(112)?,
             },
-            promises: ArrayRoot {
+            provisional: ArrayRoot {
                 length: get_u64(bytes, 128),
                 root: address(136)?,
             },
@@ -346,7 +346,7 @@ mod tests {
                 length: 9,
                 root: Address::NONE,
             },
-            promises: ArrayRoot {
+            provisional: ArrayRoot {
                 length: 3,
                 root: Address::new(4, 0, 4096),
             },

@@ -171,7 +171,7 @@ impl<'v> Source<'v> {
     }
 
     /// What nothing had confirmed when the checkpoint was written.
-    fn read_promises(&self, superblock: &Superblock) -> Vec<u64> {
+    fn read_provisional(&self, superblock: &Superblock) -> Vec<u64> {
         let segments = self.volume.len() / u64::from(superblock.segment_bytes);
         let reader = Reader {
             volume: self.volume,
@@ -183,7 +183,7 @@ impl<'v> Source<'v> {
         let mut words = Vec::new();
         let read = match superblock.clean {
             true => Ok(()),
-            false => reader.read(Array::Promises, superblock.promises, |_, word| {
+            false => reader.read(Array::Provisional, superblock.provisional, |_, word| {
                 words.push(word)
             }),
         };
@@ -196,10 +196,10 @@ impl<'v> Source<'v> {
         let Some(area) = log_area(superblock) else {
             return;
         };
-        let promises = self.read_promises(superblock);
+        let provisional = self.read_provisional(superblock);
         // What the mapping table lacks may have been lost with a part of it.
         let base = LogBase {
-            promises: &promises,
+            provisional: &provisional,
             has: &|_| true,
         };
         let (mut scan, failed) = LogScan::read_as_far(self.volume, &area, superblock, &base);
@@ -214,7 +214,7 @@ impl<'v> Source<'v> {
         let mut seqs: Vec<(u32, u64)> = scan.seqs.iter().map(|(s, seq)| (*s, *seq)).collect();
         let mut places = Vec::new();
         let plan = scan.apply(superblock, &mut |page, place| places.push((page, place)));
-        self.provisional.extend(&plan.given_up.pages);
+        self.provisional.extend(&plan.orphaned.pages);
         if let Some(mapping) = &mut self.mapping {
             for (segment, seq) in seqs.drain(..) {
                 let segment = segment as usize;

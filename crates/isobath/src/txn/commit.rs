@@ -222,7 +222,7 @@ fn apply_blindly(
     })?;
     if went {
         let confirmed: Vec<Token> = change.tokens().collect();
-        local.engine.settle_promises(&confirmed, &[]);
+        local.engine.confirm_allocations(&confirmed, &[]);
     }
     Ok((went, dead.filter(|_| went)))
 }
@@ -591,7 +591,7 @@ impl<'a> Commit<'a, '_> {
             return Err(error);
         }
         match published {
-            Some(number) => self.settle(number, lsn),
+            Some(number) => self.stamp_commit_lsn(number, lsn),
             // While the slot is occupied no checkpoint can begin that would know
             // neither the record nor that they are gone.
             None => record
@@ -632,23 +632,23 @@ impl<'a> Commit<'a, '_> {
             if self.author.reads.is_none() {
                 slot.is_at(lsn);
             }
-            engine.settle_promises(&record.confirmed, &record.ended);
+            engine.confirm_allocations(&record.confirmed, &record.ended);
             if publish {
                 // A checkpoint that starts behind the record finds them in use.
                 // Were the store to end before they are freed, the next opening
                 // frees them.
                 for old in &record.replaced {
-                    engine.promise(old.token, &old.chunks);
+                    engine.add_provisional(old.token, &old.chunks);
                 }
             }
         })
     }
 
     /// The published versions are those of the commit at `lsn`.
-    fn settle(&self, number: CommitNumber, lsn: Lsn) {
+    fn stamp_commit_lsn(&self, number: CommitNumber, lsn: Lsn) {
         let versions = &self.transactions().versions;
         for change in self.changes {
-            versions.settle(change.at(), number, lsn.0);
+            versions.stamp_commit_lsn(change.at(), number, lsn.0);
         }
     }
 

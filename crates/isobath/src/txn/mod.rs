@@ -109,7 +109,7 @@ impl Dead {
 }
 
 /// Times that tasks try again to free a large value whose list of chunks cannot be read, before that is left to
-/// [`Transactions::settle`].
+/// [`Transactions::gc`].
 const FREEING_TRIES: u8 = 3;
 
 /// Counters since the store was opened.
@@ -453,7 +453,7 @@ impl Transactions {
         // What took it out of its tree has happened, whatever becomes of this. Where
         // its list of chunks cannot be read now, later tasks try again; a value
         // that stays unreadable keeps its room, and `check` finds it.
-        if extent::free_promised(local, dead.extent, dead.token).is_ok() {
+        if extent::free_with_token(local, dead.extent, dead.token).is_ok() {
             return;
         }
         let tries = dead.tries + 1;
@@ -465,7 +465,7 @@ impl Transactions {
     }
 
     /// Drops every version that no snapshot needs, and frees what that frees, with what could not be freed before.
-    pub(crate) fn settle(&self, local: &WorkerState) {
+    pub(crate) fn gc(&self, local: &WorkerState) {
         self.watermark(&local.engine.log);
         self.collect_recent();
         while self.collect(COLLECT_STEP) {

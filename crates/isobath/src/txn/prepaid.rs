@@ -111,19 +111,19 @@ impl WriteContext for Prepaid<'_> {
         self.task.structure_room()
     }
 
-    fn promise(&self, token: Token, ids: &[PageId]) {
-        self.task.promise(token, ids);
+    fn add_provisional(&self, token: Token, ids: &[PageId]) {
+        self.task.add_provisional(token, ids);
     }
 
-    fn withdraw(&self, token: Option<Token>, ids: &[PageId]) {
-        self.task.withdraw(token, ids);
+    fn cancel_provisional(&self, token: Option<Token>, ids: &[PageId]) {
+        self.task.cancel_provisional(token, ids);
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
         self.task.confirmed(tokens, ended);
     }
 
-    fn settle(&self, lsn: Lsn) -> Result<(), Error> {
-        self.task.settle(lsn)
+    fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
+        self.task.flush_older_than(lsn)
     }
 }

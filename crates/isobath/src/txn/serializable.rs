@@ -203,7 +203,7 @@ mod tests {
         let change = |key: &[u8], tree: u32, lsn: u64| {
             let by = versions.commit_number();
             versions.add(KeyRef::new(TreeId(tree), key), (OldValue::Absent, 0), by);
-            versions.settle(KeyRef::new(TreeId(tree), key), by, lsn);
+            versions.stamp_commit_lsn(KeyRef::new(TreeId(tree), key), by, lsn);
         };
         let is_valid = || reads.validate(&versions, &snapshot, None).is_ok();
         change(b"k", 4, 792);

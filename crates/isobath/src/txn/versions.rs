@@ -130,7 +130,7 @@ const SPARE_MAX: usize = 4;
 const SPARE_KEY_BYTES: usize = 64;
 
 /// Versions of one key, oldest first: their stamps ascend, as the key is locked from
-/// [`Versions::add`] to [`Versions::settle`], and readers rely on it.
+/// [`Versions::add`] to [`Versions::stamp_commit_lsn`], and readers rely on it.
 type Chain = Vec<Version>;
 type Keys = BTreeMap<Arc<[u8]>, Chain>;
 
@@ -352,7 +352,7 @@ impl Versions {
     }
 
     /// The commit `by` is applied, and `lsn` is its LSN.
-    pub(crate) fn settle(&self, of: KeyRef<'_>, by: CommitNumber, lsn: u64) {
+    pub(crate) fn stamp_commit_lsn(&self, of: KeyRef<'_>, by: CommitNumber, lsn: u64) {
         let shard = self.shard(of);
         let mut inner = shard.inner.lock();
         if let Some(at) = inner.recent_at(of, by.0) {

@@ -44,7 +44,8 @@ impl Model {
         let lsn = self.next;
         self.next += 8;
         for key in &keys {
-            self.versions.settle(KeyRef::new(TREE, &[*key]), by, lsn);
+            self.versions
+                .stamp_commit_lsn(KeyRef::new(TREE, &[*key]), by, lsn);
             self.unreleased.push((*key, lsn));
             match value(lsn / 8 + u64::from(*key)) {
                 Some(value) => self.leaf.insert(vec![*key], value),
@@ -156,7 +157,7 @@ fn pending_changes_of_others_conflict_and_own_ones_do_not() {
         versions.changed_within(TREE, all, 8, Some(other)),
         Some(b"k".to_vec())
     );
-    versions.settle(KeyRef::new(TREE, b"k"), mine, 80);
+    versions.stamp_commit_lsn(KeyRef::new(TREE, b"k"), mine, 80);
     assert!(versions.is_changed(TREE, b"k", 80, None));
     assert!(!versions.is_changed(TREE, b"k", 88, None));
 }
@@ -171,7 +172,7 @@ fn a_large_value_dies_with_its_version() {
         (OldValue::Extent(descriptor), 9),
         by,
     );
-    versions.settle(KeyRef::new(TREE, b"k"), by, 16);
+    versions.stamp_commit_lsn(KeyRef::new(TREE, b"k"), by, 16);
     let mut dead = Vec::new();
     assert_eq!(versions.release(KeyRef::new(TREE, b"k"), 16, 16), None);
     assert!(!versions.collect(16, 10, &mut dead));

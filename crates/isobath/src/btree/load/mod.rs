@@ -158,7 +158,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         match self.ctx.structure_room() {
             Ok(room) => {
                 let ids: Vec<PageId> = reservation.ids().collect();
-                self.ctx.promise(self.token, &ids);
+                self.ctx.add_provisional(self.token, &ids);
                 Ok(Page { reservation, room })
             }
             Err(stop) => {
@@ -250,7 +250,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         self.built = self.finish_nodes()?;
         if self.built.is_some() {
             // The record that links the pages does not hold them.
-            self.ctx.settle(self.ctx.log().next())?;
+            self.ctx.flush_older_than(self.ctx.log().next())?;
         }
         Ok(())
     }
@@ -323,7 +323,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             while let Ok(false) = part.free_some(self.ctx, 64, &mut note) {}
             let _ = part.free_root(self.ctx);
         }
-        self.ctx.withdraw(Some(self.token), &[]);
+        self.ctx.cancel_provisional(Some(self.token), &[]);
     }
 }
 
@@ -335,7 +335,7 @@ impl<C: WriteContext> Drop for Loader<'_, C> {
         if let Some(reservation) = self.reservation.take() {
             let ids: Vec<PageId> = reservation.ids().collect();
             if !ids.is_empty() {
-                self.ctx.withdraw(None, &ids);
+                self.ctx.cancel_provisional(None, &ids);
             }
             self.ctx.release(reservation);
         }

@@ -231,13 +231,13 @@ impl WriteContext for TestContext {
         free.ids.push(id);
     }
 
-    fn promise(&self, _token: Token, _ids: &[PageId]) {}
+    fn add_provisional(&self, _token: Token, _ids: &[PageId]) {}
 
-    fn withdraw(&self, _token: Option<Token>, _ids: &[PageId]) {}
+    fn cancel_provisional(&self, _token: Option<Token>, _ids: &[PageId]) {}
 
     fn confirmed(&self, _tokens: &[Token], _ended: &[PageId]) {}
 
-    fn settle(&self, _lsn: Lsn) -> Result<(), crate::Error> {
+    fn flush_older_than(&self, _lsn: Lsn) -> Result<(), crate::Error> {
         Ok(())
     }
 }

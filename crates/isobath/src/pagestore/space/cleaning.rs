@@ -123,7 +123,7 @@ impl Space {
 
     /// Bad segments: those that cannot be cleaned, because a page in them is corrupt. Segments that were emptied and wait
     /// until nobody needs them are none.
-    pub(crate) fn given_up(&self) -> u32 {
+    pub(crate) fn bad_segments(&self) -> u32 {
         let live =
             |segment: &&u32| self.table.state(SegmentId(**segment)) == SegmentState::Cleaning;
         self.bad.iter().filter(live).count() as u32
