@@ -369,7 +369,7 @@ impl WorkerState {
         // What is moved may end before the record says where to: a recovery that reads the one has to read the other,
         // or it would find what has ended.
         let since = engine.oldest_end();
-        engine.settling.hold(batch.slot, since.0);
+        engine.unflushed.hold(batch.slot, since.0);
         let sealed = batch.versions.iter().zip(&batch.copies);
         for ((survivor, placed), (&version, &what)) in group.iter().zip(&batch.placed).zip(sealed) {
             bytes += u64::from(placed.address.length());
@@ -392,7 +392,7 @@ impl WorkerState {
             .iter()
             .all(|copy| self.is_at(copy.page, copy.address));
         engine
-            .settling
+            .unflushed
             .release(batch.slot, record, is_late.then_some(since));
         engine.defer_free(record, moved.into_iter());
         let mut space = engine.space.lock();

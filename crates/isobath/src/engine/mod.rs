@@ -1,17 +1,21 @@
 //! The engine: what the layers share, and the workers that drive them.
 
 mod admission;
+mod allocations;
 mod apart;
 mod backup;
 mod blocks;
+mod changes;
 mod checkpoint;
 #[cfg(test)]
 mod checkpoint_tests;
+mod chunk_frees;
 mod cleaner;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod compare;
 mod context;
 mod discard;
+mod flush_older;
 mod growth;
 mod log_growth;
 #[cfg(test)]
@@ -23,18 +27,20 @@ mod open;
 mod page_miss;
 #[cfg(test)]
 mod page_miss_tests;
+mod pending_frees;
 mod provisional;
 pub(crate) mod publish;
 mod read_buffers;
 mod readers;
 pub(crate) mod recovery;
+mod recovery_start;
 mod registered;
-mod settle;
 mod shrink;
 #[cfg(test)]
 mod shrink_tests;
 mod stall;
 mod summaries;
+mod volume_flush;
 mod worker_state;
 mod writeback;
 
@@ -60,9 +66,15 @@ use std::sync::Arc;
 
 use isobath_io::Volume;
 
+use changes::ChangedMapPages;
 use checkpoint::Current;
+use chunk_frees::ChunkFrees;
+use flush_older::FlushWaiters;
 use growth::NotGrown;
-use settle::{Changes, Settling};
+use pending_frees::PendingFrees;
+use provisional::Provisional;
+use recovery_start::UnflushedBatches;
+use volume_flush::VolumeFlush;
 
 use crate::Error;
 use crate::buffer::{BufferPool, FrameId, FreeFrames, Partition, Place};
@@ -221,9 +233,15 @@ pub(crate) struct Engine {
     /// Per worker: what its tasks wait for in the log.
     awaited: Vec<logging::Awaited>,
     pub(crate) counters: Counters,
-    pub(crate) settling: Settling,
+    pending_frees: PendingFrees,
+    unflushed: UnflushedBatches,
+    /// What belongs to something that is not committed yet.
+    provisional: Provisional,
+    chunk_frees: Mutex<ChunkFrees>,
+    flush_waiters: FlushWaiters,
+    volume_flush: VolumeFlush,
     /// Pages of the mapping table that the next checkpoint has to write.
-    pub(crate) changes: Changes,
+    pub(crate) changes: ChangedMapPages,
     /// The checkpoint on the volume; taken out by whoever writes the next one.
     pub(crate) current: Mutex<Option<Box<Current>>>,
     /// Where the log ended when the last checkpoint began.
@@ -279,7 +297,7 @@ impl Engine {
         let dirty_log_bytes = dirty_log_bytes(&parts.config);
         let frames = parts.pool.frames.count();
         let transactions = Transactions::new(&parts.config, &parts.log);
-        let changes = Changes::new(parts.pool.mapping.capacity());
+        let changes = ChangedMapPages::new(parts.pool.mapping.capacity());
         let engine = Engine {
             #[cfg(any(test, feature = "simulation"))]
             layout: OnceLock::new(),
@@ -316,7 +334,12 @@ impl Engine {
             poison: OnceLock::new(),
             awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),
             counters: Counters::default(),
-            settling: Settling::new(workers * worker_state::WRITING_TASKS),
+            pending_frees: PendingFrees::default(),
+            unflushed: UnflushedBatches::new(workers * worker_state::WRITING_TASKS),
+            provisional: Provisional::default(),
+            chunk_frees: Mutex::default(),
+            flush_waiters: FlushWaiters::default(),
+            volume_flush: VolumeFlush::default(),
             changes,
             current: Mutex::new(Some(Box::new(parts.current))),
             checkpointed_at: AtomicU64::new(0),
@@ -482,7 +505,7 @@ impl Engine {
         for waiters in [&self.segment_waiters, &self.dirty_waiters] {
             self.wake_all(waiters);
         }
-        self.settling_failed();
+        self.fail_flush_waiters();
     }
 
     /// A worker has panicked outside its tasks. What its tasks hold nobody ever gives back, so all workers end, and

@@ -373,7 +373,7 @@ pub(crate) fn open(
         engine.changes.mark(page);
     }
     engine.log.set_recovering(!plan.is_empty());
-    engine.settling.add_late(&plan.late);
+    engine.unflushed.add_late(&plan.late);
     Ok(Opened { engine, plan })
 }
 

@@ -55,7 +55,7 @@ impl Engine {
         self.pool.dirty.queued() > 0
             && (unwritten > self.dirty_target()
                 || self.flush_all.load(Relaxed)
-                || self.settling.flush_wanted())
+                || self.flush_waiters.is_any())
             && self.poison.get().is_none()
     }
 }
@@ -71,7 +71,7 @@ pub(super) struct Batch {
     pub(super) versions: Vec<Lsn>,
     /// Per survivor that the cleaner moves: how the log calls its copy.
     pub(super) copies: Vec<Copied>,
-    /// Which of the writing tasks this is, in [`super::settle::Settling`].
+    /// Which of the writing tasks this is, in [`super::recovery_start::UnflushedBatches`].
     pub(super) slot: usize,
     /// Its pages end with this record or later ones.
     pub(super) ends_from: Lsn,
@@ -289,7 +289,7 @@ impl WorkerState {
         if same {
             // Before the frame says that it is clean; too much held back is no harm.
             let oldest = header.oldest_lsn.load(Acquire);
-            self.engine.settling.hold(slot, oldest);
+            self.engine.unflushed.hold(slot, oldest);
         }
         // Two writers may hold the frame shared: one of them wins the right to write.
         let claimed = header.flags.fetch_update(AcqRel, Acquire, |flags| {
@@ -444,7 +444,7 @@ impl WorkerState {
         engine.defer_free(engine.newest_record(), old.into_iter());
         if let Some(record) = record {
             let since = is_late.then_some(batch.ends_from);
-            engine.settling.written(batch.slot, record, since);
+            engine.unflushed.written(batch.slot, record, since);
         }
         let mut freed_segment = false;
         let mut space = engine.space.lock();

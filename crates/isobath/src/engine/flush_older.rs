@@ -1,0 +1,145 @@
+//! Tasks that wait until old changes are on the drive: checkpoints, bulk loads, backups.
+
+use super::{Engine, WorkerState};
+use crate::Error;
+use crate::buffer::flag;
+use crate::page::Lsn;
+use crate::sched::TaskRef;
+use crate::sync::Mutex;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// Tasks that wait for old changes to be written.
+#[derive(Default)]
+pub(crate) struct FlushWaiters {
+    /// Each with how many frames must have been written back, since the store was
+    /// opened, before it looks again.
+    tasks: Mutex<Vec<(usize, TaskRef)>>,
+    /// How many wait, for reading without the lock.
+    count: AtomicUsize,
+}
+
+impl FlushWaiters {
+    /// Whether writers are to write however few pages are dirty.
+    pub(super) fn is_any(&self) -> bool {
+        self.count.load(Relaxed) > 0
+    }
+
+    /// Wakes those who wait for no more than `cleaned` frames.
+    fn wake(&self, cleaned: usize) {
+        let mut waiters = self.tasks.lock();
+        waiters.retain(|(target, task)| {
+            let waits = *target > cleaned;
+            if !waits {
+                task.unpark();
+            }
+            waits
+        });
+        self.count.store(waiters.len(), Relaxed);
+    }
+}
+
+impl Engine {
+    /// Dirty frames with a change older than `before`.
+    fn count_older(&self, before: Lsn) -> usize {
+        (0..self.pool.frames.used())
+            .filter(|&frame| {
+                let header = self.pool.frames.header(frame);
+                let flags = header.flags.load(Acquire);
+                flags & flag::DIRTY != 0
+                    && flags & flag::FREED == 0
+                    && header.oldest_lsn.load(Acquire) < before.0
+            })
+            .count()
+    }
+
+    /// Writing has failed: nobody waits for old pages any longer.
+    pub(super) fn fail_flush_waiters(&self) {
+        self.flush_waiters.wake(usize::MAX);
+    }
+
+    /// Lists `task` among those to wake when as many frames as `target` have turned
+    /// clean; `false` if they have, or none will.
+    fn wait_for_cleaned(&self, target: usize, task: TaskRef) -> bool {
+        let mut waiters = self.flush_waiters.tasks.lock();
+        if self.pool.dirty.cleaned() >= target || self.poison.get().is_some() {
+            return false;
+        }
+        waiters.push((target, task));
+        self.flush_waiters.count.store(waiters.len(), Relaxed);
+        true
+    }
+
+    /// Frames have turned clean: whoever waits for old ones may look again.
+    pub(super) fn flush_progress(&self) {
+        // The lock orders this after the count, which a waiter reads under it.
+        self.flush_waiters.wake(self.pool.dirty.cleaned());
+    }
+}
+
+impl WorkerState {
+    /// Waits until no page that has ended is still being written: only then its
+    /// last place dies.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn wait_for_ended_pages(&self) -> Result<(), Error> {
+        let frames = &self.engine.pool.frames;
+        let both = flag::FREED | flag::WRITING;
+        let is_written = |frame| frames.header(frame).flags.load(Acquire) & both == both;
+        while (0..frames.used()).any(is_written) {
+            self.engine.writable()?;
+            self.worker.yield_now();
+        }
+        Ok(())
+    }
+
+    /// Waits until every change that is older than `before` is in a copy on
+    /// the drive that a durable record names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn flush_older_than(&self, before: Lsn) -> Result<(), Error> {
+        let engine = &self.engine;
+        loop {
+            self.flush_older(before)?;
+            // Copies may still be in flight, or their records.
+            while engine.count_older(before) == 0 {
+                engine.writable()?;
+                let complete = engine.log.complete();
+                if engine.oldest_unflushed(complete) >= before.min(complete) {
+                    return Ok(());
+                }
+                self.wait_durable(engine.newest_record())?;
+                self.worker.yield_now();
+            }
+            // A commit that was logged before has changed a page since.
+        }
+    }
+
+    /// Waits until no dirty page has a change older than `before`.
+    fn flush_older(&self, before: Lsn) -> Result<(), Error> {
+        let engine = &self.engine;
+        loop {
+            engine.writable()?;
+            // Of the frames that are counted, each adds one to this by and by.
+            let cleaned = engine.pool.dirty.cleaned();
+            let left = engine.count_older(before);
+            if left == 0 {
+                return Ok(());
+            }
+            let Some(task) = self.worker.current_task() else {
+                return Err(Error::Closed);
+            };
+            if !engine.wait_for_cleaned(cleaned + left, task) {
+                continue;
+            }
+            for handle in &engine.worker_handles {
+                handle.notify();
+            }
+            self.worker.park();
+        }
+    }
+}
