@@ -220,7 +220,7 @@ pub enum VolumeError {
 impl VolumeError {
     /// Whether there was merely no room to grow, in the file system or within the limit. After any other failure to grow,
     /// writes of others may be lost.
-    pub fn is_no_room(&self) -> bool {
+    pub fn is_no_space(&self) -> bool {
         matches!(
             self,
             VolumeError::NoSpace { .. } | VolumeError::Limit { .. }

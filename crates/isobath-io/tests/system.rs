@@ -286,7 +286,7 @@ fn a_failed_flush_fails_every_later_one_whoever_asks() {
                 argument: None,
             }]);
             let error = volume.grow(2 * MIB).unwrap_err();
-            assert!(!error.is_no_room(), "{error}");
+            assert!(!error.is_no_space(), "{error}");
             assert!(matches!(error, VolumeError::Io(_)), "{error}");
         });
         assert_eq!(volume.len(), MIB);
@@ -378,7 +378,7 @@ fn growth_that_fails_leaves_the_newest_label_alone() {
             argument: None,
         }]);
         let error = volume.grow(2 * MIB).unwrap_err();
-        assert!(error.is_no_room(), "{error}");
+        assert!(error.is_no_space(), "{error}");
     });
     assert_eq!(generations(&p[0]), [0, 1]);
     // Torn now, this write may not hit the only copy that says how long the volume is.

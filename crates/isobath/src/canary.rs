@@ -85,7 +85,7 @@ canaries! {
     /// Chunks are free in a checkpoint before there is a record of their end.
     FreeBeforeRecord,
     /// A checkpoint takes the free segments that victims under way count on.
-    TakeRoomOfVictims,
+    TakeSpaceOfVictims,
     /// The ids of a value's chunks that were taken back are the value's own again.
     UseIdsAgainAtOnce,
     /// Records go to the log's larger area before the superblocks name it.

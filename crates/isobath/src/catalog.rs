@@ -225,7 +225,7 @@ fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Erro
         local,
         &changes,
         Author {
-            makes_room: true,
+            frees_space: true,
             ..Author::default()
         },
         durability,
@@ -261,7 +261,7 @@ fn empty(
 fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     let mark = dropping_key(tree.id);
     let author = Author {
-        makes_room: true,
+        frees_space: true,
         ends: Some(tree),
         ..Author::default()
     };

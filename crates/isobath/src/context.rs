@@ -3,7 +3,7 @@
 
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::log::record::Token;
-use crate::log::{Log, LogRoom};
+use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
 
 /// A place to read pages from.
@@ -42,9 +42,9 @@ pub(crate) trait WriteContext: ReadContext {
     /// Who appends to the log: the worker's index.
     fn writer(&self) -> usize;
 
-    /// Room in the log for one structure modification, which is held until it is
+    /// Reserves log space for one structure modification, to be held until it is
     /// logged. Called holding nothing: waits while the log has none.
-    fn structure_room(&self) -> Result<LogRoom<'_>, Self::Error>;
+    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Self::Error>;
 
     /// Called before a change, holding nothing: waits while too many pages are
     /// dirty, and refuses while the store is poisoned or read-only.

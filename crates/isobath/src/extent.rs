@@ -177,7 +177,7 @@ fn end_chunks(
         None => {
             let ids: Vec<PageId> = ids.collect();
             // Before the words change: a checkpoint or backup that stores them waits for the record.
-            let _room = local.free_room(tokens.len(), ids.len());
+            let _reservation = local.reserve_for_free(tokens.len(), ids.len());
             let _freeing = local.engine.begin_freeing();
             let taken = take_chunks(local, ids.into_iter());
             if canary::sings(Canary::FreeBeforeRecord) {

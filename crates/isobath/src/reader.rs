@@ -174,7 +174,7 @@ mod tests {
     use isobath_io::{IoError, Op};
 
     #[test]
-    fn a_lack_of_room_is_told_from_corruption() {
+    fn a_lack_of_space_is_told_from_corruption() {
         let io = |kind| Error::Io(IoError::new(kind, Op::Write, 0, 1));
         let poisoned = |cause| Error::Poisoned {
             cause: Arc::new(cause),

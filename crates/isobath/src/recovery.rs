@@ -13,7 +13,7 @@ use crate::engine::recovery::{nonsense, reader};
 use crate::engine::{Counters, Plan, TaskContext, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::{Body, Operation, Token, decode};
-use crate::log::{Reader, Tier};
+use crate::log::{Reader, ReservationClass};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::runtime::{Job, Runtime};
 use crate::sched::block_on;
@@ -103,7 +103,7 @@ fn apply(local: &WorkerState, bytes: &[u8], mut changes: Vec<Change>) -> Result<
     for changes in changes.chunks(ROOM_FOR) {
         // A change that is older than its page takes a stamp.
         let stamps = size_of::<Lsn>() * changes.len();
-        let _room = local.log_room(stamps as u64, Tier::System)?;
+        let _reservation = local.reserve_log(stamps as u64, ReservationClass::System)?;
         apply_to_tree(&ctx, bytes, changes)?;
     }
     Ok(())

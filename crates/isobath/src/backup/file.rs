@@ -650,7 +650,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restored_log_has_room_for_what_was_logged_while_it_grew() {
+    fn a_restored_log_has_space_for_what_was_logged_while_it_grew() {
         let header = |max_log_segments| Header {
             store_id: [0; 16],
             id: [1; 16],

@@ -42,7 +42,7 @@ impl Tree {
         let mut freed = 0;
         let mut told = HashSet::default();
         loop {
-            let room = ctx.structure_room()?;
+            let room = ctx.reserve_for_structure()?;
             match self.try_free(ctx, &told) {
                 Ok(Step::Freed {
                     pages: gone,
@@ -72,7 +72,7 @@ impl Tree {
     /// Frees the last page of a tree of which [`Tree::free_some`] has left
     /// nothing else.
     pub(crate) fn free_root<C: WriteContext>(&self, ctx: &C) -> Result<(), C::Error> {
-        let _room = ctx.structure_room()?;
+        let _reservation = ctx.reserve_for_structure()?;
         loop {
             let latched = root(ctx.pool(), self).and_then(|root| Ok(root.page.exclusive()?));
             match latched {

@@ -42,7 +42,7 @@ impl Tree {
         token: Option<Token>,
     ) -> Result<Tree, C::Error> {
         ctx.admit()?;
-        let _room = ctx.structure_room()?;
+        let _reservation = ctx.reserve_for_structure()?;
         let mut reservation = ctx.reserve(1)?;
         let page = reservation.take(ctx.pool());
         let tree = Tree {

@@ -4,7 +4,7 @@
 use super::{Engine, WorkerState};
 use crate::canary::{self, Canary};
 use crate::log::record::{Copied, Kind, Mapped, Token, free_body};
-use crate::log::{LogRoom, Tier};
+use crate::log::{LogReservation, ReservationClass};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 
@@ -58,21 +58,25 @@ impl WorkerState {
         let _ = self.log_copies(token, &provisional);
     }
 
-    /// Room for a free record. Without it the store is poisoned, and nothing is written any more.
-    pub(crate) fn free_room(&self, tokens: usize, pages: usize) -> Option<LogRoom<'_>> {
+    /// Reserves log space for a free record. Without it the store is poisoned, and nothing is written any more.
+    pub(crate) fn reserve_for_free(
+        &self,
+        tokens: usize,
+        pages: usize,
+    ) -> Option<LogReservation<'_>> {
         let bytes = 8 * (tokens + pages + 1) as u64;
-        self.log_room(bytes, Tier::System).ok()
+        self.reserve_log(bytes, ReservationClass::System).ok()
     }
 
     /// Appends a free record: pages without a copy that are gone, tokens given up. The
-    /// mapping table does not name them. May wait for room in the log.
+    /// mapping table does not name them. May wait for log space.
     pub(crate) fn log_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
-        let _room = self.free_room(tokens.len(), pages.len());
+        let _reservation = self.reserve_for_free(tokens.len(), pages.len());
         self.append_free(tokens, pages)
     }
 
     /// Appends a free record: chunks or pages that are gone, tokens given up. The
-    /// caller has room for it.
+    /// caller has reserved log space for it.
     pub(crate) fn append_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
         let engine = &self.engine;
         let body = if engine.log.is_on() {

@@ -446,13 +446,13 @@ impl Engine {
         let begun = since.max(self.log.start().0);
         let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
         (wanted || is_small || self.log_growth.wants_checkpoint())
-            && self.checkpoint_makes_room()
+            && self.checkpoint_frees_log()
             && !self.recovering.load(Ordering::Acquire)
             && self.poison.get().is_none()
     }
 
     /// Whether the log may begin later than it does: no backup holds it back.
-    fn checkpoint_makes_room(&self) -> bool {
+    fn checkpoint_frees_log(&self) -> bool {
         self.log.start() < self.backup.log_floor()
     }
 

@@ -26,7 +26,7 @@ impl Drop for Freeing<'_> {
 }
 
 impl Engine {
-    /// Chunks are going to be taken out of the mapping table. The caller has room for the record that says so.
+    /// Chunks are going to be taken out of the mapping table. The caller has reserved log space for the record that says so.
     pub(crate) fn begin_freeing(&self) -> Freeing<'_> {
         let mut frees = self.chunk_frees.lock();
         frees.begun += 1;

@@ -86,7 +86,7 @@ impl WorkerState {
             let grow = engine.prefers_growth(&space);
             drop(space);
             let has_grown = grow && engine.grow_beyond(segments).is_ok();
-            if !has_grown && !engine.overrun_readers_for_room() {
+            if !has_grown && !engine.overrun_readers_for_space() {
                 return true;
             }
         }
@@ -238,7 +238,7 @@ impl WorkerState {
             self.engine.writable().map_err(Failed::Write)?;
             batch.clear();
             let room = self
-                .mapping_room(group.len() - rest)
+                .mapping_reservation(group.len() - rest)
                 .map_err(Failed::Write)?;
             let content = content_of(staging.as_slice());
             let outcome = self.place_survivors(&group[rest..], content, batch);

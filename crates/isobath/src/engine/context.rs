@@ -9,7 +9,7 @@ use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart, flag};
 use crate::canary::{self, Canary};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
-use crate::log::{Log, LogRoom};
+use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire};
@@ -66,8 +66,8 @@ impl WriteContext for TaskContext<'_> {
         self.local.worker.index
     }
 
-    fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
-        self.local.structure_room()
+    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Error> {
+        self.local.reserve_for_structure()
     }
 
     fn admit(&self) -> Result<(), Error> {

@@ -21,7 +21,7 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) enum NotGrown {
     /// There is no room in the file system, or within the limit.
-    NoRoom(VolumeError),
+    NoSpace(VolumeError),
     /// Anything else: writes of others may be lost, so the store is poisoned.
     Failed(Error),
 }
@@ -115,12 +115,12 @@ impl Engine {
             match self.extend_to(before.saturating_add(step)) {
                 Ok(()) => break,
                 // The last bit before the limit counts, too.
-                Err(NotGrown::NoRoom(_)) if step > needed => step = needed.max(step / 2),
-                Err(NotGrown::NoRoom(error)) => {
+                Err(NotGrown::NoSpace(_)) if step > needed => step = needed.max(step / 2),
+                Err(NotGrown::NoSpace(error)) => {
                     let cleaned = self.counters.segments_cleaned.load(Ordering::Relaxed);
                     self.growth.refused_at.store(cleaned, Ordering::Relaxed);
                     trace::tell!(warn, "the volume cannot grow", segments = before);
-                    return Err(NotGrown::NoRoom(error));
+                    return Err(NotGrown::NoSpace(error));
                 }
                 Err(failed) => return Err(failed),
             }
@@ -163,12 +163,12 @@ impl Engine {
         let asked = u64::from(segments) * segment_bytes;
         if segments > self.growth.most {
             let limit = u64::from(self.growth.most) * segment_bytes;
-            return Err(NotGrown::NoRoom(VolumeError::Limit { limit, asked }));
+            return Err(NotGrown::NoSpace(VolumeError::Limit { limit, asked }));
         }
         let volume = self.volume().map_err(NotGrown::Failed)?;
         volume.grow(asked).map_err(|error| {
-            if error.is_no_room() {
-                return NotGrown::NoRoom(error);
+            if error.is_no_space() {
+                return NotGrown::NoSpace(error);
             }
             // Growth flushes what others write: it may have been told of a lost write, and
             // its own have an unknown outcome.

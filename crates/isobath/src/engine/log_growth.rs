@@ -15,7 +15,7 @@ use super::growth::NotGrown;
 use super::{Counters, Engine, WorkerState};
 use crate::Error;
 use crate::canary::{self, Canary};
-use crate::log::{Log, Need};
+use crate::log::{Log, ReservationRequest};
 use crate::pagestore::{Run, SUPERBLOCK_OFFSETS};
 use crate::sched::clock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// A task waits for so much room in the log that its area has to be larger.
-    pub(super) fn want_log_for(&self, need: &Need) {
+    pub(super) fn want_log_for(&self, need: &ReservationRequest) {
         let wanted = need.area_bytes();
         if wanted > self.log.area_bytes() {
             self.log_growth.wanted.fetch_max(wanted, Ordering::Relaxed);
@@ -142,14 +142,14 @@ impl Engine {
     }
 
     /// Segments for a larger area, at the volume's end; `None` where there is no room.
-    fn room_for_larger_log(&self) -> Result<Option<Larger>, Error> {
+    fn space_for_larger_log(&self) -> Result<Option<Larger>, Error> {
         let segment = u64::from(self.config.segment_bytes);
         let wanted = self.log_growth.wanted.load(Ordering::Relaxed);
         let bytes = wanted.max(2 * self.log.area_bytes());
         let bytes = bytes.min(self.log.max_area_bytes());
         match self.grow_by_run(bytes.div_ceil(segment) as u32) {
             Ok(run) => Ok(Some(Larger { run, filled: 0 })),
-            Err(NotGrown::NoRoom(_)) => {
+            Err(NotGrown::NoSpace(_)) => {
                 self.log_growth.refused.store(true, Ordering::Relaxed);
                 Ok(None)
             }
@@ -177,7 +177,10 @@ impl WorkerState {
             }
         }
         let step = match larger {
-            None => self.engine.room_for_larger_log().map(|made| *larger = made),
+            None => self
+                .engine
+                .space_for_larger_log()
+                .map(|made| *larger = made),
             Some(area) if !self.is_filled(area) => self.fill(area),
             Some(area) => self.move_log(area.run).map(|moved| {
                 if moved {

@@ -16,7 +16,7 @@ use super::{Counters, Engine, WorkerState};
 use crate::Error;
 use crate::canary::{self, Canary};
 use crate::log::Durability;
-use crate::log::{Claim, Flush, LogRoom, Need, Tier};
+use crate::log::{Claim, Flush, LogReservation, ReservationClass, ReservationRequest};
 use crate::page::Lsn;
 use crate::sched::{TaskId, clock};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -168,22 +168,26 @@ impl WorkerState {
             .store(least, Ordering::SeqCst);
     }
 
-    // ---- room ---------------------------------------------------------------
+    // ---- reservations --------------------------------------------------------
 
-    /// Room for a record of `bytes` bytes and, for a commit, for what applying
-    /// it causes; waits until there is some. Called before the first latch. Give
-    /// it back (drop it) once everything is appended and applied, and before
+    /// Reserves log space for a record of `bytes` bytes and, for a commit, for what applying
+    /// it causes; waits until there is some. Called before the first latch. Release
+    /// it (drop it) once everything is appended and applied, and before
     /// waiting for anything of unknown length, such as durability.
     ///
     /// # Errors
     ///
     /// [`Error::TransactionTooLarge`]; [`Error::Poisoned`] or [`Error::ReadOnly`].
-    pub(crate) fn log_room(&self, bytes: u64, tier: Tier) -> Result<LogRoom<'_>, Error> {
+    pub(crate) fn reserve_log(
+        &self,
+        bytes: u64,
+        class: ReservationClass,
+    ) -> Result<LogReservation<'_>, Error> {
         let log = &self.engine.log;
         if !log.is_on() {
-            return Ok(LogRoom::none());
+            return Ok(LogReservation::none());
         }
-        if tier == Tier::Commit {
+        if class == ReservationClass::Commit {
             if bytes > log.transaction_limit_now() {
                 self.wait_for_larger_log(bytes)?;
             }
@@ -192,34 +196,39 @@ impl WorkerState {
                 self.engine.counters.stalled(delay);
             }
         }
-        self.wait_for_room(Need::records(bytes, tier))
+        self.wait_for_reservation(ReservationRequest::records(bytes, class))
     }
 
-    /// Room in the ring for one structure modification; see [`WorkerState::log_room`].
-    pub(crate) fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
+    /// Reserves space in the ring for one structure modification; see [`WorkerState::reserve_log`].
+    pub(crate) fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Error> {
         if !self.engine.log.is_on() {
-            return Ok(LogRoom::none());
+            return Ok(LogReservation::none());
         }
-        self.wait_for_room(Need::structure())
+        self.wait_for_reservation(ReservationRequest::structure())
     }
 
-    fn wait_for_room(&self, need: Need) -> Result<LogRoom<'_>, Error> {
+    fn wait_for_reservation(
+        &self,
+        request: ReservationRequest,
+    ) -> Result<LogReservation<'_>, Error> {
         let engine = &self.engine;
         engine.writable()?;
         if engine.log.ring_is_filling() {
             engine.log.want_all();
         }
-        if let Some(room) = engine.log.try_room(need) {
+        if let Some(room) = engine.log.try_reserve(request) {
             return Ok(room);
         }
         let Some(task) = self.worker.current_task() else {
             return Err(Error::Closed);
         };
         let since = clock::now();
-        let waiter = engine.log.queue_for_room(need, Waker::from(Arc::new(task)));
+        let waiter = engine
+            .log
+            .queue_for_reservation(request, Waker::from(Arc::new(task)));
         engine.stall.watch();
         // After the waiter is listed: the log does not become smaller while a task waits.
-        engine.want_log_for(&need);
+        engine.want_log_for(&request);
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.
             engine

@@ -11,7 +11,7 @@ use isobath_io::{Volume, VolumeOptions};
 
 use super::{Engine, WorkerState};
 use crate::log::record::Kind;
-use crate::log::{Reader, Tier};
+use crate::log::{Reader, ReservationClass};
 use crate::page::Lsn;
 use crate::runtime::Runtime;
 use crate::sched::{TaskId, clock};
@@ -41,7 +41,7 @@ fn options(workers: usize, tasks: usize) -> Options {
 fn commit(engine: &Engine, body: &[u8], durability: Durability) -> Result<Lsn, Error> {
     WorkerState::with_current(engine, |local| {
         let local = local.expect("in a task");
-        let room = local.log_room(body.len() as u64, Tier::Commit)?;
+        let room = local.reserve_log(body.len() as u64, ReservationClass::Commit)?;
         let log = &engine.log;
         let lsn = log.append(local.worker.index, Kind::Commit, &[body], |_| {});
         drop(room);

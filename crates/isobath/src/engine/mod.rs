@@ -354,7 +354,7 @@ impl Engine {
         };
         let mut space = engine.space.lock();
         // Without a log there is one checkpoint, when the store is closed.
-        space.keep_checkpoint_room(engine.log.is_on());
+        space.reserve_for_checkpoint(engine.log.is_on());
         if engine.retains {
             let volume = parts.volume;
             let is_pinned = Box::new(move |superblocks| volume.is_pinned(superblocks));
@@ -545,7 +545,7 @@ impl Engine {
         }
     }
 
-    // ---- room ---------------------------------------------------------------
+    // ---- reservations --------------------------------------------------------
 
     fn update_capacity(&self, space: &Space) {
         // Beside the reserve, every stream has a segment open and the cleaner
@@ -612,7 +612,7 @@ impl Engine {
             self.claimed_bytes.fetch_sub(room, Ordering::AcqRel);
             match self.grow(room) {
                 Ok(()) => {}
-                Err(NotGrown::NoRoom(reason)) => {
+                Err(NotGrown::NoSpace(reason)) => {
                     return Err(Error::VolumeFull {
                         used: now - room,
                         limit: capacity,

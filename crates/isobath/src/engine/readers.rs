@@ -197,7 +197,7 @@ impl Engine {
 
     /// Where the volume cannot grow in place of what readers may need, frees what was retained for the longest time;
     /// whether there was anything.
-    pub(crate) fn overrun_readers_for_room(&self) -> bool {
+    pub(crate) fn overrun_readers_for_space(&self) -> bool {
         if !self.retains || !self.growth_was_refused() {
             return false;
         }

@@ -120,7 +120,7 @@ impl Engine {
     /// Whether a task waits for a segment, for room in the log, or for the end of a cleaning.
     fn waits_for_room(&self) -> bool {
         !self.segment_waiters.lock().is_empty()
-            || self.log.room_is_awaited()
+            || self.log.has_reservation_waiters()
             || self.space.lock().cleaning() > 0
     }
 

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::buffer::{FrameId, flag};
 use crate::canary::{self, Canary};
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
-use crate::log::{LogRoom, Tier};
+use crate::log::{LogReservation, ReservationClass};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Closing, Content, NoSegment, Placed, Request, summaries};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -35,7 +35,7 @@ pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
     // The log's last word, too: nothing in it is needed after this.
     local.wait_durable(engine.newest_record())?;
     // Room for the checkpoint that follows.
-    engine.space.lock().keep_checkpoint_room(true);
+    engine.space.lock().reserve_for_checkpoint(true);
     let lacks_room = || {
         let space = engine.space.lock();
         space.free_segments() < space.reserve()
@@ -175,7 +175,7 @@ impl WorkerState {
         let mut rest = 0;
         while rest < batch.requests.len() {
             let end = batch.requests.len().min(rest + BATCH);
-            let room = self.mapping_room(end - rest)?;
+            let room = self.mapping_reservation(end - rest)?;
             let outcome = self.engine.space.lock().place(
                 Content::Pages,
                 &batch.requests[rest..end],
@@ -204,9 +204,9 @@ impl WorkerState {
     }
 
     /// Room in the log for a mapping record of `copies` copies.
-    pub(crate) fn mapping_room(&self, copies: usize) -> Result<LogRoom<'_>, Error> {
+    pub(crate) fn mapping_reservation(&self, copies: usize) -> Result<LogReservation<'_>, Error> {
         let bytes = MAPPING_BYTES + copies * MAPPED_BYTES;
-        self.log_room(bytes as u64, Tier::System)
+        self.reserve_log(bytes as u64, ReservationClass::System)
     }
 
     fn requeue(&self, frame: FrameId) {
@@ -536,7 +536,7 @@ impl WorkerState {
         }
         let (grow, segments) = (engine.prefers_growth(&space), space.segments());
         drop(space);
-        if grow && engine.grow_beyond(segments).is_ok() || engine.overrun_readers_for_room() {
+        if grow && engine.grow_beyond(segments).is_ok() || engine.overrun_readers_for_space() {
             return Ok(());
         }
         self.engine.request_cleaning();
@@ -568,7 +568,7 @@ impl WorkerState {
         self.engine.request_cleaning();
         for _ in 0..CHECKPOINT_PATIENCE {
             let _ = self.drain_pending_frees();
-            if self.engine.space.lock().has_room_for_checkpoint() {
+            if self.engine.space.lock().has_space_for_checkpoint() {
                 break;
             }
             self.engine.writable()?;

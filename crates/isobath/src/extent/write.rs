@@ -275,7 +275,7 @@ fn place_and_write(
     });
     let requests: Vec<Request> = requests.collect();
     // Before the chunks have places: nothing waits for the log while it holds segments that cannot be cleaned.
-    let _room = local.mapping_room(ids.len())?;
+    let _reservation = local.mapping_reservation(ids.len())?;
     let placed = local.place_chunks(&requests)?;
     let copies: Vec<Mapped> = placed
         .addresses()

@@ -10,9 +10,9 @@ mod marks;
 mod marks_loom;
 mod reader;
 pub(crate) mod record;
+mod reservation;
 mod rewrite;
 mod ring;
-mod room;
 #[cfg(test)]
 mod testing;
 
@@ -23,9 +23,11 @@ pub(crate) use device::{
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, HEADER_BYTES, OPEN_EPOCH_LIMIT};
 pub(crate) use reader::{LogEnd, ReadError, Reader, next_epoch, seal_tail};
+pub use reservation::MAX_TRANSACTION_BYTES;
+pub(crate) use reservation::{
+    LogReservation, ReservationClass, ReservationRequest, TRANSACTION_LIMIT,
+};
 pub(crate) use rewrite::Rewriter;
-pub use room::MAX_TRANSACTION_BYTES;
-pub(crate) use room::{LogRoom, Need, TRANSACTION_LIMIT, Tier};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +39,8 @@ use flush::Flushing;
 use layout::{Header, Seed, Skip, body_checksum, record_bytes, skip_word};
 use marks::Marks;
 use record::Kind;
+use reservation::{RING_PER_TRANSACTION, Reservations};
 use ring::Ring;
-use room::{RING_PER_TRANSACTION, Rooms};
 
 /// Least and most bytes of the ring.
 pub(crate) const MIN_RING_BYTES: u64 = 512 << 10;
@@ -83,7 +85,7 @@ struct On {
     /// Where this opening began.
     first: u64,
     flushing: Flushing,
-    rooms: Rooms,
+    reservations: Reservations,
     /// Commits, per writer.
     commits: Box<[Count]>,
 }
@@ -165,7 +167,7 @@ impl Log {
                 open_epoch: config.open_epoch,
                 first: next,
                 flushing: Flushing::new(next),
-                rooms: Rooms::new(config.start.0),
+                reservations: Reservations::new(config.start.0),
                 commits: (0..config.writers).map(|_| Count::default()).collect(),
             })),
         }
@@ -181,7 +183,7 @@ impl Log {
         Lsn(self
             .on
             .as_ref()
-            .map_or(self.marks.next(), |on| on.rooms.start()))
+            .map_or(self.marks.next(), |on| on.reservations.start()))
     }
 
     /// Where the log lies, if it is kept.
@@ -216,7 +218,7 @@ impl Log {
         on.placed_bytes.store(bytes, Ordering::SeqCst);
         on.area_bytes.store(bytes, Ordering::SeqCst);
         on.flushing.go_on();
-        self.serve_rooms();
+        self.grant_reservations();
     }
 
     /// Whether flushes are stopped.
@@ -244,7 +246,7 @@ impl Log {
     /// the log's complete end finds every page below it stamped.
     ///
     /// `writer` is the worker; no two threads append with the same one at a
-    /// time. Never waits: the caller has room (see the engine's `log_room`).
+    /// time. Never waits: the caller has room (see the engine's `reserve_log`).
     pub(crate) fn append(
         &self,
         writer: usize,
@@ -350,7 +352,7 @@ impl Log {
     pub(crate) fn flush_is_due(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
             on.flushing
-                .is_due(self.marks.next(), on.rooms.anybody_waits())
+                .is_due(self.marks.next(), on.reservations.has_waiters())
         })
     }
 
@@ -361,7 +363,7 @@ impl Log {
         };
         on.flushing.claim(
             self.marks.next(),
-            on.rooms.anybody_waits(),
+            on.reservations.has_waiters(),
             || self.pad(on, writer),
             || self.marks.complete(),
         )
@@ -390,7 +392,7 @@ impl Log {
         let Some(on) = &self.on else { return false };
         let advanced = on.flushing.flushed(flush, succeeded, took);
         if advanced {
-            self.serve_rooms();
+            self.grant_reservations();
         }
         advanced
     }
@@ -400,7 +402,7 @@ impl Log {
     pub(crate) fn fail(&self) {
         if let Some(on) = &self.on {
             on.flushing.fail();
-            self.wake_rooms();
+            self.wake_reservation_waiters();
         }
     }
 
@@ -433,9 +435,10 @@ impl On {
         self.area_bytes.load(Ordering::Acquire)
     }
 
-    /// Bytes of the area up to which `tier` may fill it.
-    fn max_share_of_area(&self, tier: Tier) -> u64 {
-        self.rooms.max_share_of_area(self.area_bytes(), tier)
+    /// Bytes of the area up to which `class` may fill it.
+    fn max_share_of_area(&self, class: ReservationClass) -> u64 {
+        self.reservations
+            .max_share_of_area(self.area_bytes(), class)
     }
 
     /// Whether the ring and the area have room up to `end`. If not, somebody has
@@ -444,7 +447,7 @@ impl On {
     #[inline]
     fn fits(&self, end: u64) -> bool {
         let fits = end - self.flushing.durable_hint() <= self.ring.bytes()
-            && end - self.rooms.start() <= self.placed_bytes.load(Ordering::Acquire);
+            && end - self.reservations.start() <= self.placed_bytes.load(Ordering::Acquire);
         if !fits {
             self.flushing.overrun();
         }

@@ -578,7 +578,7 @@ fn what_completes_during_a_flush_goes_into_the_next() {
 
 /// Appending beyond all room breaks the log, and overwrites nothing.
 #[test]
-fn more_than_there_is_room_for_is_never_durable() {
+fn more_than_was_reserved_is_never_durable() {
     let (volume, area) = place();
     let log = Log::on(config(&area, BLOCK, BLOCK, 1));
     let mut rng = Rng::new(1);
@@ -609,27 +609,33 @@ fn waker() -> (std::sync::Arc<Woken>, std::task::Waker) {
 }
 
 #[test]
-fn less_urgent_room_runs_out_first_and_comes_back_in_order() {
+fn less_urgent_reservations_run_out_first_and_come_back_in_order() {
     let (_, area) = place();
     let log = Log::on(config(&area, BLOCK, BLOCK, 1));
-    let take_all = |need: Need| {
+    let take_all = |request: ReservationRequest| {
         let mut rooms = Vec::new();
-        while let Some(room) = log.try_room(need) {
+        while let Some(room) = log.try_reserve(request) {
             rooms.push(room);
         }
         rooms
     };
-    let commit = Need::records(30_000, Tier::Commit);
+    let commit = ReservationRequest::records(30_000, ReservationClass::Commit);
     let commits = take_all(commit);
     assert!(!commits.is_empty());
-    let structures = take_all(Need::structure());
+    let structures = take_all(ReservationRequest::structure());
     assert!(!structures.is_empty());
-    let systems = take_all(Need::records(10_000, Tier::System));
+    let systems = take_all(ReservationRequest::records(
+        10_000,
+        ReservationClass::System,
+    ));
     assert!(!systems.is_empty());
     let (commit_woken, commit_waker) = waker();
     let (system_woken, system_waker) = waker();
-    let waiting_commit = log.queue_for_room(commit, commit_waker);
-    let waiting_system = log.queue_for_room(Need::records(10_000, Tier::System), system_waker);
+    let waiting_commit = log.queue_for_reservation(commit, commit_waker);
+    let waiting_system = log.queue_for_reservation(
+        ReservationRequest::records(10_000, ReservationClass::System),
+        system_waker,
+    );
     assert!(log.granted(&waiting_commit).is_none() && log.granted(&waiting_system).is_none());
     // Room for the system; a commit would have to be below its own threshold.
     drop(structures);
@@ -642,11 +648,11 @@ fn less_urgent_room_runs_out_first_and_comes_back_in_order() {
     drop(log.granted(&waiting_commit).unwrap());
     // Nothing has leaked.
     let (_, waker) = waker();
-    let given_up = log.queue_for_room(commit, waker);
+    let given_up = log.queue_for_reservation(commit, waker);
     log.leave_queue(&given_up);
     assert!(!take_all(commit).is_empty());
     let on = log.on.as_ref().unwrap();
-    assert!(!on.rooms.anybody_waits());
+    assert!(!on.reservations.has_waiters());
 }
 
 #[test]
@@ -655,10 +661,10 @@ fn the_area_slows_commits_then_stops_them_until_a_checkpoint() {
     let log = Log::on(config(&area, BLOCK, BLOCK, 1));
     let mut rng = Rng::new(3);
     let mut last = Duration::ZERO;
-    let commit = Need::records(100, Tier::Commit);
+    let commit = ReservationRequest::records(100, ReservationClass::Commit);
     let mut delayed = 0;
     let mut wanted_at = None;
-    while let Some(room) = log.try_room(commit) {
+    while let Some(room) = log.try_reserve(commit) {
         fill(&log, &mut rng, 10_000);
         drop(room);
         flush_all(&log, &volume);
@@ -673,9 +679,15 @@ fn the_area_slows_commits_then_stops_them_until_a_checkpoint() {
     assert!(delayed > 10, "smoothly");
     assert_eq!(wanted_at, Some(25));
     assert!((65..=70).contains(&(log.next().0 * 100 / area.bytes())));
-    assert!(log.try_room(Need::records(100, Tier::Structure)).is_some());
+    assert!(
+        log.try_reserve(ReservationRequest::records(
+            100,
+            ReservationClass::Structure
+        ))
+        .is_some()
+    );
     let (woken, waker) = waker();
-    let waiting = log.queue_for_room(commit, waker);
+    let waiting = log.queue_for_reservation(commit, waker);
     assert!(log.granted(&waiting).is_none());
     log.set_start(log.next());
     assert!(woken.0.load(Ordering::SeqCst));
@@ -705,9 +717,9 @@ fn writers_on_threads_lose_nothing() {
             scope.spawn(move || {
                 let mut rng = Rng::new(writer as u64 + 1);
                 for number in 0..RECORDS {
-                    let need = Need::records(300, Tier::Commit);
+                    let request = ReservationRequest::records(300, ReservationClass::Commit);
                     let room = loop {
-                        match log.try_room(need) {
+                        match log.try_reserve(request) {
                             Some(room) => break room,
                             None => std::thread::yield_now(),
                         }

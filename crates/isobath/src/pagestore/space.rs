@@ -242,7 +242,7 @@ impl Space {
 
     /// Says whether a checkpoint may be written from now on. While none may, as in a store without a log before it is
     /// closed, cleaning does not keep free what it would need.
-    pub(crate) fn keep_checkpoint_room(&mut self, keeps: bool) {
+    pub(crate) fn reserve_for_checkpoint(&mut self, keeps: bool) {
         self.keeps_checkpoint = keeps;
     }
 

@@ -71,7 +71,7 @@ fn victims(space: &mut Space) -> u32 {
 }
 
 #[test]
-fn room_for_a_checkpoint_is_kept_only_while_one_may_come() {
+fn space_for_a_checkpoint_is_reserved_only_while_one_may_come() {
     let (mut space, seqs) = space();
     let reserve = space.reserve();
     // One page in 504 words, and the segment table.
@@ -79,12 +79,12 @@ fn room_for_a_checkpoint_is_kept_only_while_one_may_come() {
     let mut page = 1;
     fill(&mut space, &seqs, &mut page);
     assert_eq!(space.free_segments(), reserve);
-    space.keep_checkpoint_room(false);
+    space.reserve_for_checkpoint(false);
     assert_eq!(space.reserve(), reserve, "what live data must leave stays");
     fill(&mut space, &seqs, &mut page);
     assert_eq!(space.free_segments(), MIN_OPEN);
     // What is to be cleaned before a checkpoint.
-    space.keep_checkpoint_room(true);
+    space.reserve_for_checkpoint(true);
     assert_eq!(space.spare_segments(), 0);
     assert!(space.free_segments() < space.reserve());
 }
@@ -98,7 +98,7 @@ fn as_many_victims_are_cleaned_at_a_time_as_users_leave_segments_free() {
         for address in addresses.iter().filter(|address| address.offset() == 0) {
             assert!(!space.invalidate(*address));
         }
-        space.keep_checkpoint_room(keeps);
+        space.reserve_for_checkpoint(keeps);
         let left = if keeps { space.reserve() } else { MIN_OPEN };
         // User writes may take what is free beyond these before the victims are moved.
         assert_eq!(victims(&mut space), left, "{keeps}");
@@ -136,10 +136,10 @@ fn checkpoint_beside_victims() -> (usize, usize, bool) {
 }
 
 #[test]
-fn a_checkpoint_leaves_victims_the_room_that_they_count_on() {
+fn a_checkpoint_leaves_victims_the_space_that_they_count_on() {
     let (before, after, is_whole) = checkpoint_beside_victims();
     assert!(before == 0 && after > 0 && is_whole);
-    Canary::TakeRoomOfVictims.switch_on();
+    Canary::TakeSpaceOfVictims.switch_on();
     let (before, _, is_whole) = checkpoint_beside_victims();
     assert!(before > 0 && !is_whole);
 }
@@ -149,7 +149,7 @@ fn the_smallest_spaces_keep_a_segment_for_cleaning() {
     let (_, seqs) = space();
     let policy = PolicyKind::Greedy.build(100);
     let mut space = Space::new(4, SEGMENT_BYTES, 4096, 1, policy);
-    space.keep_checkpoint_room(false);
+    space.reserve_for_checkpoint(false);
     fill(&mut space, &seqs, &mut 1);
     assert_eq!(space.free_segments(), 1);
 }

@@ -415,7 +415,7 @@ impl Transaction {
             let author = Author {
                 snapshot: validated.then(|| view.registered()),
                 reads,
-                makes_room: false,
+                frees_space: false,
                 ends: None,
             };
             commit::change_all(local, &changes, author, durability, &mut |_, _| Ok(true))

@@ -33,7 +33,7 @@ use crate::context::WriteContext;
 use crate::engine::{Counters, TaskContext, WorkerState};
 use crate::extent;
 use crate::log::Durability;
-use crate::log::Tier;
+use crate::log::ReservationClass;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::page::{Lsn, PageId};
 
@@ -51,7 +51,7 @@ pub(crate) struct Author<'a> {
     /// What a serializable transaction has read.
     pub(crate) reads: Option<&'a ReadSet>,
     /// It makes room, and may take the little that it needs from the reserve.
-    pub(crate) makes_room: bool,
+    pub(crate) frees_space: bool,
     /// A tree that ends with this; nothing but its empty root is left of it.
     pub(crate) ends: Option<Tree>,
 }
@@ -89,7 +89,7 @@ pub(crate) fn change_one(
     let engine = &local.engine;
     let transactions = &engine.transactions;
     TaskContext { local }.admit()?;
-    await_room(local)?;
+    await_version_space(local)?;
     let locked = transactions.locks.one(local, change.number());
     if !engine.log.is_on() && transactions.snapshots.active() == 0 {
         change.await_load(local)?;
@@ -124,7 +124,7 @@ pub(crate) fn change_one(
 }
 
 /// Where commits that nobody sees yet fill the version store, waits for them.
-fn await_room(local: &WorkerState) -> Result<(), Error> {
+fn await_version_space(local: &WorkerState) -> Result<(), Error> {
     let transactions = &local.engine.transactions;
     if transactions.visibility() == Visibility::Durable
         && transactions
@@ -150,7 +150,7 @@ pub(crate) fn change_all(
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
     TaskContext { local }.admit()?;
-    await_room(local)?;
+    await_version_space(local)?;
     let numbers = changes.iter().map(Change::number).collect();
     let locked = transactions.locks.all(local, numbers);
     let outcome = Commit {
@@ -537,9 +537,9 @@ impl<'a> Commit<'a, '_> {
         let local = self.local;
         let engine = &local.engine;
         let record = self.record(&peeked)?;
-        let prepaid = Prepaid::claim(local, self.pages_to_claim(&peeked), self.author.makes_room)?;
+        let prepaid = Prepaid::claim(local, self.pages_to_claim(&peeked), self.author.frees_space)?;
         let bytes = record.body.bytes().len() as u64;
-        let _room = local.log_room(bytes, Tier::Commit)?;
+        let _reservation = local.reserve_log(bytes, ReservationClass::Commit)?;
         engine.writable()?;
         let slot = self
             .transactions()

@@ -8,7 +8,7 @@ use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::engine::{TaskContext, WorkerState};
 use crate::log::record::Token;
-use crate::log::{Log, LogRoom};
+use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
 
 /// A task with some pages claimed ahead; what it does not use is given back when
@@ -107,8 +107,8 @@ impl WriteContext for Prepaid<'_> {
         self.task.free(page, record);
     }
 
-    fn structure_room(&self) -> Result<LogRoom<'_>, Error> {
-        self.task.structure_room()
+    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Error> {
+        self.task.reserve_for_structure()
     }
 
     fn add_provisional(&self, token: Token, ids: &[PageId]) {

@@ -148,7 +148,7 @@ impl Channel for Noted {
 }
 
 #[test]
-fn growth_that_fails_for_anything_but_room_ends_writing() {
+fn growth_that_fails_for_anything_but_space_ends_writing() {
     let device = Memory::new();
     let options = tiny(2, 6).log_bytes(4 << 20);
     let store = Store::create_on_volume(device.volume(), &options).unwrap();
@@ -184,7 +184,7 @@ fn growth_that_fails_for_anything_but_room_ends_writing() {
 }
 
 #[test]
-fn a_volume_that_had_no_room_grows_when_there_is_some() {
+fn a_volume_that_had_no_space_grows_when_there_is_some() {
     let device = Memory::new();
     let options = tiny(1, 6).log_bytes(4 << 20).fill_factor(0.5);
     let store = Store::create_on_volume(device.volume(), &options).unwrap();

@@ -258,7 +258,7 @@ fn names_of_trees_at_their_limits() {
 }
 
 #[test]
-fn thousands_of_trees_come_and_go_with_their_room() {
+fn thousands_of_trees_come_and_go_with_their_space() {
     let volume = Volume::in_memory(0, None);
     let options = options();
     let store = Store::create_on_volume(volume.clone(), &options).unwrap();

@@ -70,7 +70,7 @@ fn data_of_ten_pools_survives_reopening() {
 }
 
 #[test]
-fn large_values_come_back_and_their_room_too() {
+fn large_values_come_back_and_their_space_too() {
     let volume = Volume::in_memory(0, None);
     let store = Store::create_on_volume(volume.clone(), &small()).unwrap();
     let tree = store.create_tree("values").unwrap();

@@ -16,7 +16,7 @@ use super::{Cursor, Descriptor, Direction, Tree, ValueRef};
 use crate::Error;
 use crate::buffer::Reservation;
 use crate::context::WriteContext;
-use crate::log::LogRoom;
+use crate::log::LogReservation;
 use crate::log::record::Token;
 use crate::page::PageId;
 
@@ -32,7 +32,7 @@ const TOO_HOLLOW: &str = "too many empty pages follow the tree's last key; remov
 /// A page that can be taken, and room in the log for it.
 struct Page<'c> {
     reservation: Reservation,
-    room: LogRoom<'c>,
+    room: LogReservation<'c>,
 }
 
 /// A bulk load in progress.
@@ -144,7 +144,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
 
     /// Makes sure that a page can be taken.
     fn reserve(&mut self) -> Result<Page<'c>, C::Error> {
-        let room = self.ctx.structure_room()?;
+        let room = self.ctx.reserve_for_structure()?;
         if let Some(reservation) = self.reservation.take() {
             if reservation.len() > 0 {
                 return Ok(Page { reservation, room });
@@ -155,7 +155,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         drop(room);
         self.ctx.admit()?;
         let reservation = self.ctx.reserve(RESERVED)?;
-        match self.ctx.structure_room() {
+        match self.ctx.reserve_for_structure() {
             Ok(room) => {
                 let ids: Vec<PageId> = reservation.ids().collect();
                 self.ctx.add_provisional(self.token, &ids);
@@ -172,7 +172,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     fn write(&mut self, page: Page<'c>, image: Box<Image>) -> PageId {
         let Page {
             mut reservation,
-            room: _room,
+            room: _reservation,
         } = page;
         let page = reservation.take(self.ctx.pool());
         let id = page.id();

@@ -40,7 +40,7 @@ enum Outcome {
 /// its ancestors likewise. Errors are left to whoever meets the page next: the
 /// change that called for the merge is complete.
 pub(in crate::btree) fn merge<C: WriteContext>(ctx: &C, tree: &Tree, key: &[u8]) {
-    let Ok(_room) = ctx.structure_room() else {
+    let Ok(_reservation) = ctx.reserve_for_structure() else {
         return;
     };
     let (mut level, mut attempts) = (0, 0);

@@ -150,7 +150,7 @@ pub(super) fn with_pages<C: WriteContext, T>(
     ctx: &C,
     mut attempt: impl FnMut(&mut Reservation) -> Result<T, AttemptError>,
 ) -> Result<T, C::Error> {
-    let _room = ctx.structure_room()?;
+    let _reservation = ctx.reserve_for_structure()?;
     let mut reservation = Reservation::new(Vec::new());
     let result = loop {
         let fail = match attempt(&mut reservation) {

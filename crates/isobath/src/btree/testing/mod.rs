@@ -15,7 +15,7 @@ use super::{Tree, TreeId};
 use crate::buffer::{BufferPool, Exclusive, FrameId, Place, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
-use crate::log::{Log, LogRoom};
+use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 use crate::sync::Mutex;
@@ -43,7 +43,7 @@ pub(super) struct TestContext {
     pub(super) ahead: AtomicUsize,
     /// Whether the log has room for structure modifications; removals merge nothing
     /// without.
-    pub(super) has_log_room: AtomicBool,
+    pub(super) has_log_space: AtomicBool,
 }
 
 /// The next number of a fast generator (xorshift64*), good enough to pick test data.
@@ -68,7 +68,7 @@ impl TestContext {
             seed: AtomicU64::new(88_172_645_463_325_252),
             faults: AtomicUsize::new(0),
             ahead: AtomicUsize::new(0),
-            has_log_room: AtomicBool::new(true),
+            has_log_space: AtomicBool::new(true),
         }
     }
 
@@ -183,9 +183,9 @@ impl WriteContext for TestContext {
         0
     }
 
-    fn structure_room(&self) -> Result<LogRoom<'_>, crate::Error> {
-        match self.has_log_room.load(Relaxed) {
-            true => Ok(LogRoom::none()),
+    fn reserve_for_structure(&self) -> Result<LogReservation<'_>, crate::Error> {
+        match self.has_log_space.load(Relaxed) {
+            true => Ok(LogReservation::none()),
             false => Err(crate::Error::LogOverrun),
         }
     }

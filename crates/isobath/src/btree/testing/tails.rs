@@ -38,10 +38,10 @@ fn remove_tail(ctx: &TestContext, tree: Tree, model: &mut Model, from: &[u8], st
     let merging = next_random(state) % 3;
     for key in keys {
         let merges = merging == 0 || merging == 1 && next_random(state).is_multiple_of(8);
-        ctx.has_log_room.store(merges, Relaxed);
+        ctx.has_log_space.store(merges, Relaxed);
         assert!(tree.remove(ctx, &key).unwrap().existed());
     }
-    ctx.has_log_room.store(true, Relaxed);
+    ctx.has_log_space.store(true, Relaxed);
 }
 
 #[test]
@@ -96,11 +96,11 @@ fn an_emptied_tree_takes_any_first_key() {
         for number in 0..3000 {
             insert(&ctx, tree, &mut model, key("k", number), 300);
         }
-        ctx.has_log_room.store(merges, Relaxed);
+        ctx.has_log_space.store(merges, Relaxed);
         for key in model.keys() {
             assert!(tree.remove(&ctx, key).unwrap().existed());
         }
-        ctx.has_log_room.store(true, Relaxed);
+        ctx.has_log_space.store(true, Relaxed);
         let loaded = Model::from([(Vec::new(), vec![3; 10]), (b"k".to_vec(), vec![4; 20])]);
         assert_eq!(load(&ctx, tree, &loaded, 90).unwrap(), 2);
         check(&ctx, tree, &loaded);
@@ -145,11 +145,11 @@ fn a_key_above_the_load_is_still_refused() {
     }
     let last = model.pop_last().unwrap();
     let middle: Vec<Vec<u8>> = model.split_off(&key("k", 900)).into_keys().collect();
-    ctx.has_log_room.store(false, Relaxed);
+    ctx.has_log_space.store(false, Relaxed);
     for key in middle {
         assert!(tree.remove(&ctx, &key).unwrap().existed());
     }
-    ctx.has_log_room.store(true, Relaxed);
+    ctx.has_log_space.store(true, Relaxed);
     model.extend([last]);
     let loaded = Model::from([(key("k", 1000), Vec::new())]);
     let refused = load(&ctx, tree, &loaded, 90);

@@ -60,7 +60,7 @@ impl Space {
     /// What lives in a victim fits one segment. So as long as no more victims
     /// are cleaned at a time than segments are free, and in reserve, every one
     /// of them finds room to the end. The reserve includes a checkpoint's share: a
-    /// checkpoint that comes meanwhile waits for them ([`Space::has_room_for_checkpoint`]),
+    /// checkpoint that comes meanwhile waits for them ([`Space::has_space_for_checkpoint`]),
     /// and no other victim is chosen until it has room.
     pub(crate) fn begin_cleaning(&mut self) -> Victim {
         let none = match self.keeps_dead || self.cleaning > 0 {
@@ -89,8 +89,8 @@ impl Space {
     /// Whether a segment is free beyond those that the victims under way may still need, one each. So many were free when
     /// they were chosen, user writes leave them as many, and so does a checkpoint as long as it can wait: they find room to
     /// the end, and then more is free.
-    pub(crate) fn has_room_for_checkpoint(&self) -> bool {
-        let kept = match canary::sings(Canary::TakeRoomOfVictims) {
+    pub(crate) fn has_space_for_checkpoint(&self) -> bool {
+        let kept = match canary::sings(Canary::TakeSpaceOfVictims) {
             true => 0,
             false => self.cleaning,
         };
@@ -99,7 +99,7 @@ impl Space {
 
     /// As [`Space::take_system`], but leaves what the victims under way need.
     pub(crate) fn take_for_checkpoint(&mut self) -> Option<u32> {
-        if self.has_room_for_checkpoint() {
+        if self.has_space_for_checkpoint() {
             self.take_system()
         } else {
             None

@@ -1,9 +1,9 @@
-//! Room in the ring and in the log's area, given out before it is used, so that
-//! appending never fails and never waits.
+//! Reservations of space in the ring and in the log's area. Writers reserve before they
+//! append, so that appending never fails and never waits.
 //!
-//! Room in the ring comes back with every flush, room in the area with every
-//! checkpoint. Both have thresholds per [`Tier`]: what makes room, or ends what
-//! was begun, may still go on when beginners already wait.
+//! Every flush frees space in the ring, every checkpoint space in the area. Both have
+//! thresholds per [`ReservationClass`]: what frees space, or ends what was begun, goes on
+//! while new commits already wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,46 +28,50 @@ pub(super) const RING_PER_TRANSACTION: u64 = 4;
 /// Share of the area that one transaction's record may take: one part in this many.
 const TRANSACTION_SHARE: u64 = 32;
 
-/// Whose need for room comes first.
+/// Which reservations come first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Tier {
+pub(crate) enum ReservationClass {
     /// Commits, which begin something.
     Commit,
     /// Structure modifications of what has begun.
     Structure,
-    /// Mapping records and checkpoints, which make room.
+    /// Mapping records and checkpoints, which free space.
     System,
 }
 
-/// Tiers, the most urgent first.
-const TIERS: [Tier; 3] = [Tier::System, Tier::Structure, Tier::Commit];
+/// Classes, the most urgent first.
+const CLASSES: [ReservationClass; 3] = [
+    ReservationClass::System,
+    ReservationClass::Structure,
+    ReservationClass::Commit,
+];
 
-impl Tier {
-    /// Sixteenths of the ring up to which this tier may fill it. The last one is
+impl ReservationClass {
+    /// Sixteenths of the ring up to which this class may fill it. The last one is
     /// for padding, stamps, and modifications that are longer than foreseen.
     fn ring_share(self) -> u64 {
         match self {
-            Tier::Commit => 8,
-            Tier::Structure => 12,
-            Tier::System => 15,
+            ReservationClass::Commit => 8,
+            ReservationClass::Structure => 12,
+            ReservationClass::System => 15,
         }
     }
 
-    /// Percent of the area up to which this tier may fill it.
+    /// Percent of the area up to which this class may fill it.
     pub(super) fn area_percent(self) -> u64 {
         match self {
-            Tier::Commit => MAX_SLOW,
-            Tier::Structure => 85,
-            Tier::System => 92,
+            ReservationClass::Commit => MAX_SLOW,
+            ReservationClass::Structure => 85,
+            ReservationClass::System => 92,
         }
     }
 }
 
-/// Percent of the area that a recovery may fill: it needs room beside a log that is full.
+/// Percent of the area that a recovery may fill: it needs space beside a log that is full.
 const MAX_RECOVERY: u64 = 98;
-/// Percent of the area from which on a recovery makes room before it goes on.
+/// Percent of the area from which on a recovery frees space before it goes on.
 const RECOVERY_SHORT: u64 = 85;
-/// Share of the room that is left for what a recovery logs, that the next stretch of the log may be long.
+/// Share of the space left for what a recovery logs that the next stretch of the log may be long.
 const STRETCH_SHARE: u64 = 8;
 /// Least bytes of such a stretch.
 const MIN_STRETCH: u64 = 64 << 10;
@@ -85,61 +89,61 @@ const CHECKPOINT_PERCENT: u64 = 25;
 /// of its own, and for small ones these.
 const CAUSED_FACTOR: u64 = 8;
 const CAUSED_BYTES: u64 = 32 << 10;
-/// Room in the ring for one structure modification: three pages, and as much
+/// Space in the ring for one structure modification: three pages, and as much
 /// for each of two ancestors.
 const STRUCTURE_RING_BYTES: u64 = 40 << 10;
 
-/// Room that somebody asks for or holds, in bytes.
+/// What a task reserves, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Need {
+pub(crate) struct ReservationRequest {
     ring: u64,
     area: u64,
-    tier: Tier,
+    class: ReservationClass,
 }
 
-impl Need {
+impl ReservationRequest {
     /// For records of `bytes` bytes, headers aside.
-    pub(crate) fn records(bytes: u64, tier: Tier) -> Need {
+    pub(crate) fn records(bytes: u64, class: ReservationClass) -> ReservationRequest {
         let bytes = bytes + HEADER_BYTES as u64 + 8;
-        match tier {
-            Tier::Commit => Need {
+        match class {
+            ReservationClass::Commit => ReservationRequest {
                 // Applying takes a stamp of 8 bytes for some of the writes.
                 ring: bytes + bytes / 2,
                 area: bytes * CAUSED_FACTOR + CAUSED_BYTES,
-                tier,
+                class,
             },
-            Tier::Structure | Tier::System => Need {
+            ReservationClass::Structure | ReservationClass::System => ReservationRequest {
                 ring: bytes,
                 area: bytes,
-                tier,
+                class,
             },
         }
     }
 
     /// Bytes that the area has at least where this is granted.
     pub(crate) fn area_bytes(&self) -> u64 {
-        (self.area * 100).div_ceil(self.tier.area_percent()) + 100
+        (self.area * 100).div_ceil(self.class.area_percent()) + 100
     }
 
-    /// For one structure modification, whose room in the area is held already.
-    pub(crate) fn structure() -> Need {
-        Need {
+    /// For one structure modification, whose space in the area is held already.
+    pub(crate) fn structure() -> ReservationRequest {
+        ReservationRequest {
             ring: STRUCTURE_RING_BYTES,
             area: 0,
-            tier: Tier::Structure,
+            class: ReservationClass::Structure,
         }
     }
 }
 
-/// Somebody who waits for room.
-pub(crate) struct RoomWaiter {
-    need: Need,
+/// A task that waits for a reservation.
+pub(crate) struct ReservationWaiter {
+    request: ReservationRequest,
     granted: AtomicBool,
     waker: Waker,
 }
 
-/// Room given out, and who waits for some.
-pub(super) struct Rooms {
+/// Space that is reserved, and the tasks that wait for some.
+pub(super) struct Reservations {
     ring_held: AtomicU64,
     area_held: AtomicU64,
     /// The oldest position that a recovery would read.
@@ -147,13 +151,13 @@ pub(super) struct Rooms {
     /// A recovery is under way.
     recovering: AtomicBool,
     waiting: AtomicUsize,
-    /// By [`TIERS`].
-    queues: Mutex<[VecDeque<Arc<RoomWaiter>>; 3]>,
+    /// By [`CLASSES`].
+    queues: Mutex<[VecDeque<Arc<ReservationWaiter>>; 3]>,
 }
 
-impl Rooms {
-    pub(super) fn new(start: u64) -> Rooms {
-        Rooms {
+impl Reservations {
+    pub(super) fn new(start: u64) -> Reservations {
+        Reservations {
             ring_held: AtomicU64::new(0),
             area_held: AtomicU64::new(0),
             start: AtomicU64::new(start),
@@ -167,17 +171,17 @@ impl Rooms {
         self.start.load(Ordering::SeqCst)
     }
 
-    /// Bytes of an area of `bytes` up to which `tier` may fill it now.
-    pub(super) fn max_share_of_area(&self, bytes: u64, tier: Tier) -> u64 {
-        let recovers = tier == Tier::System && self.recovering.load(Ordering::Relaxed);
+    /// Bytes of an area of `bytes` up to which `class` may fill it now.
+    pub(super) fn max_share_of_area(&self, bytes: u64, class: ReservationClass) -> u64 {
+        let recovers = class == ReservationClass::System && self.recovering.load(Ordering::Relaxed);
         let percent = match recovers {
             true => MAX_RECOVERY,
-            false => tier.area_percent(),
+            false => class.area_percent(),
         };
         bytes / 100 * percent
     }
 
-    pub(super) fn anybody_waits(&self) -> bool {
+    pub(super) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 }
@@ -225,53 +229,63 @@ impl Log {
         bytes.saturating_mul(TRANSACTION_SHARE)
     }
 
-    /// Takes room if there is enough; nothing waits before the caller unless it is more urgent.
-    pub(crate) fn try_room(&self, need: Need) -> Option<LogRoom<'_>> {
+    /// Reserves if there is space enough and no task waits already.
+    pub(crate) fn try_reserve(&self, request: ReservationRequest) -> Option<LogReservation<'_>> {
         let Some(on) = &self.on else {
-            return Some(LogRoom::none());
+            return Some(LogReservation::none());
         };
-        (!on.rooms.anybody_waits() && self.take_room(need)).then(|| self.room(need))
+        (!on.reservations.has_waiters() && self.try_take(request))
+            .then(|| self.reservation(request))
     }
 
-    /// What `need` says has been taken.
-    fn room(&self, need: Need) -> LogRoom<'_> {
-        LogRoom(Some((self, need)))
+    /// What `request` says has been taken.
+    fn reservation(&self, request: ReservationRequest) -> LogReservation<'_> {
+        LogReservation(Some((self, request)))
     }
 
-    fn take_room(&self, need: Need) -> bool {
+    fn try_take(&self, request: ReservationRequest) -> bool {
         let Some(on) = &self.on else { return true };
         let next = self.marks.next();
-        let most = on.ring.bytes() / 16 * need.tier.ring_share();
+        let most = on.ring.bytes() / 16 * request.class.ring_share();
         // The counter may be older than the durable end that is read after it.
         let used = next.saturating_sub(on.flushing.durable());
-        if !take(&on.rooms.ring_held, used, need.ring, most) {
+        if !take(&on.reservations.ring_held, used, request.ring, most) {
             return false;
         }
         let area = on.area_bytes();
-        let most = on.rooms.max_share_of_area(area, need.tier);
-        let used = next.saturating_sub(on.rooms.start());
-        if !take(&on.rooms.area_held, used, need.area, most) {
-            on.rooms.ring_held.fetch_sub(need.ring, Ordering::SeqCst);
+        let most = on.reservations.max_share_of_area(area, request.class);
+        let used = next.saturating_sub(on.reservations.start());
+        if !take(&on.reservations.area_held, used, request.area, most) {
+            on.reservations
+                .ring_held
+                .fetch_sub(request.ring, Ordering::SeqCst);
             return false;
         }
         // Of this and `measure_by`, one sees the other.
-        if need.area > 0 && on.area_bytes.load(Ordering::SeqCst) < area {
-            on.rooms.ring_held.fetch_sub(need.ring, Ordering::SeqCst);
-            on.rooms.area_held.fetch_sub(need.area, Ordering::SeqCst);
+        if request.area > 0 && on.area_bytes.load(Ordering::SeqCst) < area {
+            on.reservations
+                .ring_held
+                .fetch_sub(request.ring, Ordering::SeqCst);
+            on.reservations
+                .area_held
+                .fetch_sub(request.area, Ordering::SeqCst);
             return false;
         }
         true
     }
 
-    /// Gives out room from now on as if the area had `bytes` bytes, fewer than it has: it is to move to one of that size.
+    /// Reserves from now on as if the area had `bytes` bytes, fewer than it has: it is to move to one of that size.
     /// `false`, and nothing changes, where more is in use or a task waits.
     pub(crate) fn measure_by(&self, bytes: u64) -> bool {
         let Some(on) = &self.on else { return false };
         let before = on.area_bytes.swap(bytes, Ordering::SeqCst);
-        let used = self.marks.next().saturating_sub(on.rooms.start());
-        let held = on.rooms.area_held.load(Ordering::SeqCst);
-        let fits = used + held <= on.rooms.max_share_of_area(bytes, Tier::Commit);
-        if fits && !on.rooms.anybody_waits() {
+        let used = self.marks.next().saturating_sub(on.reservations.start());
+        let held = on.reservations.area_held.load(Ordering::SeqCst);
+        let fits = used + held
+            <= on
+                .reservations
+                .max_share_of_area(bytes, ReservationClass::Commit);
+        if fits && !on.reservations.has_waiters() {
             return true;
         }
         self.measure_again_by(before);
@@ -282,68 +296,72 @@ impl Log {
     pub(crate) fn measure_again_by(&self, before: u64) {
         if let Some(on) = &self.on {
             on.area_bytes.store(before, Ordering::SeqCst);
-            self.serve_rooms();
+            self.grant_reservations();
         }
     }
 
-    /// Queues for room; `waker` is called when it is granted, or when `wake_rooms` was.
-    pub(crate) fn queue_for_room(&self, need: Need, waker: Waker) -> Arc<RoomWaiter> {
-        let waiter = Arc::new(RoomWaiter {
-            need,
+    /// Queues for a reservation; `waker` is called when it is granted, or when `wake_reservation_waiters` was.
+    pub(crate) fn queue_for_reservation(
+        &self,
+        request: ReservationRequest,
+        waker: Waker,
+    ) -> Arc<ReservationWaiter> {
+        let waiter = Arc::new(ReservationWaiter {
+            request,
             granted: AtomicBool::new(false),
             waker,
         });
         if let Some(on) = &self.on {
-            let mut queues = on.rooms.queues.lock();
-            queues[place(need.tier)].push_back(Arc::clone(&waiter));
-            on.rooms.waiting.fetch_add(1, Ordering::SeqCst);
+            let mut queues = on.reservations.queues.lock();
+            queues[place(request.class)].push_back(Arc::clone(&waiter));
+            on.reservations.waiting.fetch_add(1, Ordering::SeqCst);
             drop(queues);
-            // Room may have come back before the waiter was listed.
-            self.serve_rooms();
+            // Space may have become free before the waiter was listed.
+            self.grant_reservations();
         }
         waiter
     }
 
-    /// The room that the waiter was granted, if it was.
-    pub(crate) fn granted(&self, waiter: &RoomWaiter) -> Option<LogRoom<'_>> {
+    /// The reservation that the waiter was granted, if it was.
+    pub(crate) fn granted(&self, waiter: &ReservationWaiter) -> Option<LogReservation<'_>> {
         waiter
             .granted
             .load(Ordering::Acquire)
-            .then(|| self.room(waiter.need))
+            .then(|| self.reservation(waiter.request))
     }
 
-    /// Leaves the queue; room that was granted meanwhile is given back.
-    pub(crate) fn leave_queue(&self, waiter: &Arc<RoomWaiter>) {
+    /// Leaves the queue; a reservation that was granted since is released.
+    pub(crate) fn leave_queue(&self, waiter: &Arc<ReservationWaiter>) {
         let Some(on) = &self.on else { return };
-        let mut queues = on.rooms.queues.lock();
-        let queue = &mut queues[place(waiter.need.tier)];
+        let mut queues = on.reservations.queues.lock();
+        let queue = &mut queues[place(waiter.request.class)];
         let before = queue.len();
         queue.retain(|other| !Arc::ptr_eq(other, waiter));
-        on.rooms
+        on.reservations
             .waiting
             .fetch_sub(before - queue.len(), Ordering::SeqCst);
         drop(queues);
         drop(self.granted(waiter));
     }
 
-    /// Room may have come back: grants it to those who wait, the most urgent
+    /// Space may have become free: grants it to the waiters, the most urgent
     /// first and in their order.
-    pub(crate) fn serve_rooms(&self) {
+    pub(crate) fn grant_reservations(&self) {
         let Some(on) = &self.on else { return };
-        if !on.rooms.anybody_waits() {
+        if !on.reservations.has_waiters() {
             return;
         }
         let mut served = Vec::new();
-        let mut queues = on.rooms.queues.lock();
+        let mut queues = on.reservations.queues.lock();
         for queue in queues.iter_mut() {
             while let Some(first) = queue.front()
-                && self.take_room(first.need)
+                && self.try_take(first.request)
             {
                 first.granted.store(true, Ordering::Release);
                 served.extend(queue.pop_front());
-                on.rooms.waiting.fetch_sub(1, Ordering::SeqCst);
+                on.reservations.waiting.fetch_sub(1, Ordering::SeqCst);
             }
-            // Who is less urgent does not pass who is more so.
+            // A less urgent waiter does not pass a more urgent one.
             if !queue.is_empty() {
                 break;
             }
@@ -354,10 +372,10 @@ impl Log {
         }
     }
 
-    /// Wakes all who wait for room: the log has failed.
-    pub(crate) fn wake_rooms(&self) {
+    /// Wakes all waiters: the log has failed.
+    pub(crate) fn wake_reservation_waiters(&self) {
         let Some(on) = &self.on else { return };
-        let queues = on.rooms.queues.lock();
+        let queues = on.reservations.queues.lock();
         let all: Vec<_> = queues.iter().flatten().cloned().collect();
         drop(queues);
         for waiter in all {
@@ -368,27 +386,29 @@ impl Log {
     /// Recovery would start at `start` from now on: the checkpoint that says so is durable.
     pub(crate) fn set_start(&self, start: crate::page::Lsn) {
         if let Some(on) = &self.on {
-            on.rooms.start.fetch_max(start.0, Ordering::SeqCst);
-            self.serve_rooms();
+            on.reservations.start.fetch_max(start.0, Ordering::SeqCst);
+            self.grant_reservations();
         }
     }
 
     /// Says whether a recovery is under way, which may fill the area further than others.
     pub(crate) fn set_recovering(&self, recovering: bool) {
         if let Some(on) = &self.on {
-            on.rooms.recovering.store(recovering, Ordering::Relaxed);
+            on.reservations
+                .recovering
+                .store(recovering, Ordering::Relaxed);
         }
     }
 
-    /// Whether a recovery should make room before it goes on: by a checkpoint that lets go of what it has applied.
+    /// Whether a recovery should free space before it goes on, by a checkpoint of what it has applied.
     pub(crate) fn recovery_is_short(&self) -> bool {
         self.area_use() > RECOVERY_SHORT * 100
     }
 
-    /// Most bytes of the log that a recovery applies before it looks again how much room is left.
+    /// Most bytes of the log that a recovery applies before it looks again how much space is left.
     pub(crate) fn recovery_stretch(&self) -> u64 {
         self.on.as_ref().map_or(u64::MAX, |on| {
-            let used = self.marks.next().saturating_sub(on.rooms.start());
+            let used = self.marks.next().saturating_sub(on.reservations.start());
             let most = on.area_bytes() / 100 * MAX_RECOVERY;
             (most.saturating_sub(used) / STRETCH_SHARE).max(MIN_STRETCH)
         })
@@ -397,37 +417,39 @@ impl Log {
     /// How much of the area is used or reserved, in hundredths of a percent.
     fn area_use(&self) -> u64 {
         self.on.as_ref().map_or(0, |on| {
-            let used = self.marks.next().saturating_sub(on.rooms.start());
-            let held = on.rooms.area_held.load(Ordering::Relaxed);
+            let used = self.marks.next().saturating_sub(on.reservations.start());
+            let held = on.reservations.area_held.load(Ordering::Relaxed);
             (used + held) * 10_000 / on.area_bytes()
         })
     }
 
-    /// Whether anybody waits for room.
-    pub(crate) fn room_is_awaited(&self) -> bool {
-        self.on.as_ref().is_some_and(|on| on.rooms.anybody_waits())
+    /// Whether any task waits for a reservation.
+    pub(crate) fn has_reservation_waiters(&self) -> bool {
+        self.on
+            .as_ref()
+            .is_some_and(|on| on.reservations.has_waiters())
     }
 
     /// Whether the log since the last checkpoint is so long that another one should begin.
     pub(crate) fn checkpoint_wanted(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
-            let used = self.marks.next().saturating_sub(on.rooms.start());
+            let used = self.marks.next().saturating_sub(on.reservations.start());
             used * 100 >= on.area_bytes() * CHECKPOINT_PERCENT
         })
     }
 
-    /// Whether somebody waits for room in the area, which only a checkpoint brings.
+    /// Whether a task waits for space in the area, which only a checkpoint frees.
     pub(crate) fn area_is_short(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
-            let taken = self.marks.next().saturating_sub(on.rooms.start())
-                + on.rooms.area_held.load(Ordering::SeqCst);
-            let lacks = |waiter: &Arc<RoomWaiter>| {
-                taken + waiter.need.area > on.max_share_of_area(waiter.need.tier)
+            let taken = self.marks.next().saturating_sub(on.reservations.start())
+                + on.reservations.area_held.load(Ordering::SeqCst);
+            let lacks = |waiter: &Arc<ReservationWaiter>| {
+                taken + waiter.request.area > on.max_share_of_area(waiter.request.class)
             };
-            let waiting = on.rooms.anybody_waits();
+            let waiting = on.reservations.has_waiters();
             waiting
                 && on
-                    .rooms
+                    .reservations
                     .queues
                     .lock()
                     .iter()
@@ -436,7 +458,7 @@ impl Log {
         })
     }
 
-    /// How long a commit should wait before it takes room: nothing while half of
+    /// How long a commit should wait before it reserves: nothing while half of
     /// the area is free, then more and more.
     pub(crate) fn commit_delay(&self) -> Option<Duration> {
         let over = self.area_use().checked_sub(SLOW_FROM * 100)?;
@@ -454,31 +476,38 @@ impl Log {
     }
 }
 
-/// Where a tier's queue is.
-fn place(tier: Tier) -> usize {
-    TIERS.iter().position(|&other| other == tier).unwrap_or(0)
+/// Where a class's queue is.
+fn place(class: ReservationClass) -> usize {
+    CLASSES
+        .iter()
+        .position(|&other| other == class)
+        .unwrap_or(0)
 }
 
-/// Room in the log, given back when this is dropped: when what it was for has
-/// been appended, and what that causes as well.
+/// Space in the log, released when this is dropped: once what it was for has been
+/// appended, and what that causes as well.
 #[must_use]
-pub(crate) struct LogRoom<'l>(Option<(&'l Log, Need)>);
+pub(crate) struct LogReservation<'l>(Option<(&'l Log, ReservationRequest)>);
 
-impl LogRoom<'_> {
-    /// The room of a log that keeps nothing.
-    pub(crate) fn none() -> LogRoom<'static> {
-        LogRoom(None)
+impl LogReservation<'_> {
+    /// The reservation of a log that keeps nothing.
+    pub(crate) fn none() -> LogReservation<'static> {
+        LogReservation(None)
     }
 }
 
-impl Drop for LogRoom<'_> {
+impl Drop for LogReservation<'_> {
     fn drop(&mut self) {
-        if let Some((log, need)) = self.0
+        if let Some((log, request)) = self.0
             && let Some(on) = &log.on
         {
-            on.rooms.ring_held.fetch_sub(need.ring, Ordering::SeqCst);
-            on.rooms.area_held.fetch_sub(need.area, Ordering::SeqCst);
-            log.serve_rooms();
+            on.reservations
+                .ring_held
+                .fetch_sub(request.ring, Ordering::SeqCst);
+            on.reservations
+                .area_held
+                .fetch_sub(request.area, Ordering::SeqCst);
+            log.grant_reservations();
         }
     }
 }

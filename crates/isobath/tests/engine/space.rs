@@ -192,7 +192,7 @@ fn log_more(store: &Store, tree: &Tree, random: &mut Random, records: u64, bytes
 
 /// A log that is nearly as full as commits may make it, of small changes to more pages than the pool holds.
 #[test]
-fn a_recovery_makes_room_in_a_log_that_is_too_full_for_it() {
+fn a_recovery_frees_space_in_a_log_that_is_too_full_for_it() {
     const RECORDS: u64 = 60_000;
     let options = tiny(1, 6).log_bytes(LOG).durability(Durability::None);
     let device = device(6, None);
