@@ -228,7 +228,7 @@ fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
             .mapping
             .replace(id, Place::Stored(address), Place::Free)
         {
-            engine.unclaim_chunk(address.length());
+            engine.release_chunk(address.length());
             return Some(address);
         }
     }

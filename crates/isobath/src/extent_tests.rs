@@ -41,13 +41,13 @@ fn uses_an_id_twice() -> bool {
                         _ => false,
                     };
                     first = ids.find(is_chunk);
-                    engine.claim_from_reserve(all);
+                    engine.reserve_beyond_limit(all);
                 }
                 chunk
             });
             let full = writer.write_full(local, chunks);
             assert!(matches!(full, Err(Error::VolumeFull { .. })), "{full:?}");
-            engine.unclaim_pages(all);
+            engine.release_pages(all);
             // More than the ids that were taken ahead.
             for _ in 0..40 {
                 writer.write(local, &payload).unwrap();

@@ -90,15 +90,15 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
-        self.local.engine.claim_pages(u64::from(pages))?;
-        self.reserve_claimed(pages).inspect_err(|_| {
-            self.local.engine.unclaim_pages(u64::from(pages));
+        self.local.engine.reserve_pages(u64::from(pages))?;
+        self.take_reserved(pages).inspect_err(|_| {
+            self.local.engine.release_pages(u64::from(pages));
         })
     }
 
     fn release(&self, unused: Reservation) {
-        let pages = self.release_claimed(unused);
-        self.local.engine.unclaim_pages(pages);
+        let pages = self.release_taken(unused);
+        self.local.engine.release_pages(pages);
     }
 
     fn end(&self, page: &Exclusive<'_>) {
@@ -148,15 +148,15 @@ impl WriteContext for TaskContext<'_> {
 }
 
 impl TaskContext<'_> {
-    /// [`WriteContext::reserve`] for pages whose room the caller has claimed,
+    /// [`WriteContext::reserve`] for pages whose space the caller has reserved,
     /// and keeps where this fails.
-    pub(crate) fn reserve_claimed(&self, pages: u32) -> Result<Reservation, Error> {
+    pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, Error> {
         let mut taken = Vec::with_capacity(pages as usize);
         for _ in 0..pages {
             match self.local.engine.allocate_id() {
                 Ok(id) => taken.push((self.local.wait_for_frame(), id)),
                 Err(error) => {
-                    self.release_claimed(Reservation::new(taken));
+                    self.release_taken(Reservation::new(taken));
                     return Err(error);
                 }
             }
@@ -164,8 +164,8 @@ impl TaskContext<'_> {
         Ok(Reservation::new(taken))
     }
 
-    /// Gives frames and ids back; how many pages are still claimed for them.
-    pub(crate) fn release_claimed(&self, unused: Reservation) -> u64 {
+    /// Gives frames and ids back; how many pages are still reserved for them.
+    pub(crate) fn release_taken(&self, unused: Reservation) -> u64 {
         let engine = &self.local.engine;
         let unused = unused.into_unused();
         let pages = unused.len() as u64;

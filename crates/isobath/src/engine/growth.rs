@@ -76,8 +76,8 @@ impl Engine {
     /// them by now.
     pub(super) fn grow(&self, bytes: u64) -> Result<(), NotGrown> {
         let _one_at_a_time = self.growth.one_at_a_time.lock();
-        let claimed = self.claimed_bytes.load(Ordering::Acquire);
-        if claimed + bytes <= self.capacity_bytes.load(Ordering::Acquire) {
+        let reserved = self.reserved_bytes.load(Ordering::Acquire);
+        if reserved + bytes <= self.capacity_bytes.load(Ordering::Acquire) {
             return Ok(());
         }
         self.grow_locked(bytes)

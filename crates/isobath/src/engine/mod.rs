@@ -82,7 +82,7 @@ use crate::log::record::MAPPED_BYTES;
 use crate::log::{Durability, Log};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{
-    Address, PageIds, PageTrace, ReservedWords, Space, footprint, page_payload,
+    Address, PageIds, PageTrace, ReservedWords, Space, page_payload, worst_case_bytes,
 };
 use crate::sched::{TaskRef, WorkerHandle};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -209,7 +209,7 @@ pub(crate) struct Engine {
     /// Bytes of all pages and chunks that exist, whether written yet or not.
     pub(crate) allocated_bytes: AtomicU64,
     /// Bytes that they take at most, with what is wasted beside chunks.
-    claimed_bytes: AtomicU64,
+    reserved_bytes: AtomicU64,
     /// Bytes that they may take; grows with the volume.
     pub(crate) capacity_bytes: AtomicU64,
     pub(crate) partitions: Vec<Mutex<Partition>>,
@@ -270,7 +270,7 @@ pub(crate) struct Parts {
     pub(crate) space: Space,
     pub(crate) ids: PageIds,
     pub(crate) allocated_bytes: u64,
-    pub(crate) claimed_bytes: u64,
+    pub(crate) reserved_bytes: u64,
     pub(crate) current: Current,
     pub(crate) recovering: bool,
 }
@@ -322,7 +322,7 @@ impl Engine {
             space: Mutex::new(parts.space),
             ids: Mutex::new(parts.ids),
             allocated_bytes: AtomicU64::new(parts.allocated_bytes),
-            claimed_bytes: AtomicU64::new(parts.claimed_bytes),
+            reserved_bytes: AtomicU64::new(parts.reserved_bytes),
             capacity_bytes: AtomicU64::new(0),
             cleaning_wanted: AtomicBool::new(false),
             flush_all: AtomicBool::new(false),
@@ -564,28 +564,28 @@ impl Engine {
     /// # Errors
     ///
     /// [`Error::VolumeFull`] where it cannot grow; nothing is accounted for then.
-    pub(crate) fn claim_pages(&self, pages: u64) -> Result<(), Error> {
+    pub(crate) fn reserve_pages(&self, pages: u64) -> Result<(), Error> {
         let bytes = pages * PAGE_SIZE as u64;
-        self.claim(bytes, bytes)
+        self.reserve_bytes(bytes, bytes)
     }
 
     /// Accounts for `pages` new pages of something that makes room, like
     /// dropping a tree, whether there is room for user data or not.
-    pub(crate) fn claim_from_reserve(&self, pages: u64) {
+    pub(crate) fn reserve_beyond_limit(&self, pages: u64) {
         let bytes = pages * PAGE_SIZE as u64;
-        self.claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.reserved_bytes.fetch_add(bytes, Ordering::AcqRel);
         self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Gives back the room of `pages` pages that exist no longer.
-    pub(crate) fn unclaim_pages(&self, pages: u64) {
+    pub(crate) fn release_pages(&self, pages: u64) {
         let bytes = pages * PAGE_SIZE as u64;
-        self.unclaim(bytes, bytes);
+        self.release_bytes(bytes, bytes);
     }
 
-    /// Accounts for a new chunk of `length` bytes; see [`Engine::claim_pages`].
-    pub(crate) fn claim_chunk(&self, length: u32) -> Result<(), Error> {
-        self.claim(u64::from(length), footprint(length))
+    /// Accounts for a new chunk of `length` bytes; see [`Engine::reserve_pages`].
+    pub(crate) fn reserve_chunk(&self, length: u32) -> Result<(), Error> {
+        self.reserve_bytes(u64::from(length), worst_case_bytes(length))
     }
 
     /// Bytes of large values on the volume that only snapshots may read, beyond which the oldest snapshots fail: as many
@@ -597,19 +597,19 @@ impl Engine {
     }
 
     /// Gives back the room of a chunk that exists no longer.
-    pub(crate) fn unclaim_chunk(&self, length: u32) {
-        self.unclaim(u64::from(length), footprint(length));
+    pub(crate) fn release_chunk(&self, length: u32) {
+        self.release_bytes(u64::from(length), worst_case_bytes(length));
     }
 
-    fn claim(&self, bytes: u64, room: u64) -> Result<(), Error> {
+    fn reserve_bytes(&self, bytes: u64, room: u64) -> Result<(), Error> {
         loop {
-            let now = self.claimed_bytes.fetch_add(room, Ordering::AcqRel) + room;
+            let now = self.reserved_bytes.fetch_add(room, Ordering::AcqRel) + room;
             let capacity = self.capacity_bytes.load(Ordering::Acquire);
             if now <= capacity {
                 self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
                 return Ok(());
             }
-            self.claimed_bytes.fetch_sub(room, Ordering::AcqRel);
+            self.reserved_bytes.fetch_sub(room, Ordering::AcqRel);
             match self.grow(room) {
                 Ok(()) => {}
                 Err(NotGrown::NoSpace(reason)) => {
@@ -624,9 +624,9 @@ impl Engine {
         }
     }
 
-    fn unclaim(&self, bytes: u64, room: u64) {
+    fn release_bytes(&self, bytes: u64, room: u64) {
         self.allocated_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        self.claimed_bytes.fetch_sub(room, Ordering::AcqRel);
+        self.reserved_bytes.fetch_sub(room, Ordering::AcqRel);
     }
 
     /// Whether the volume should grow instead of being cleaned: live data
@@ -709,7 +709,7 @@ impl Engine {
 
     // ---- page ids -----------------------------------------------------------
 
-    /// A page id whose bytes the caller has claimed.
+    /// A page id whose bytes the caller has reserved.
     pub(crate) fn allocate_id(&self) -> Result<PageId, Error> {
         self.ids
             .lock()
@@ -721,6 +721,6 @@ impl Engine {
     pub(crate) fn free_id(&self, id: PageId) {
         self.space.lock().page_freed(id);
         self.ids.lock().free(&self.pool.mapping, id);
-        self.unclaim_pages(1);
+        self.release_pages(1);
     }
 }

@@ -21,7 +21,7 @@ use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
     Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, Run,
-    SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, footprint,
+    SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, worst_case_bytes,
 };
 use crate::sync::HashMap;
 
@@ -134,7 +134,7 @@ pub(crate) fn create(
         space,
         ids: PageIds::new(PageId::FIRST_FREE.0),
         allocated_bytes: 0,
-        claimed_bytes: 0,
+        reserved_bytes: 0,
         current: Current::of_new(superblock),
         recovering: false,
     });
@@ -365,7 +365,7 @@ pub(crate) fn open(
         space,
         ids: mapped.ids,
         allocated_bytes: mapped.bytes,
-        claimed_bytes: mapped.footprint,
+        reserved_bytes: mapped.worst_case_bytes,
         current,
         recovering: !plan.is_empty(),
     });
@@ -533,7 +533,7 @@ struct Mapped {
     bytes: u64,
     /// Of these, chunks of large values.
     chunk_bytes: u64,
-    footprint: u64,
+    worst_case_bytes: u64,
     ids: PageIds,
 }
 
@@ -570,7 +570,7 @@ impl Mapped {
             }
             let length = u64::from(address.length());
             bytes += length;
-            taken += footprint(address.length());
+            taken += worst_case_bytes(address.length());
             if length != PAGE_SIZE as u64 {
                 chunk_bytes += length;
             }
@@ -581,7 +581,7 @@ impl Mapped {
             live,
             bytes,
             chunk_bytes,
-            footprint: taken,
+            worst_case_bytes: taken,
             ids,
         })
     }

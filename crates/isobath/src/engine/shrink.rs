@@ -92,7 +92,7 @@ impl Engine {
     fn segments_needed(&self, space: &Space, log: u32) -> u32 {
         let segment = u64::from(space.segment_bytes());
         let live = self.allocated_bytes.load(Ordering::Acquire);
-        let claimed = self.claimed_bytes.load(Ordering::Acquire);
+        let reserved = self.reserved_bytes.load(Ordering::Acquire);
         let payload = page_payload(space.segment_bytes());
         // Bound: the present length.
         let mut segments = super::open::FIRST_SEGMENTS + log;
@@ -104,11 +104,11 @@ impl Engine {
             let room = u64::from(segments.saturating_sub(system)) * segment;
             let holds = match self.growth.is_limited() {
                 true => {
-                    usable * payload * FULL_PERCENT / 100 >= claimed
+                    usable * payload * FULL_PERCENT / 100 >= reserved
                         && self.config.fill_factor * room as f64 >= live as f64
                 }
                 // The next writes make the volume grow again.
-                false => usable * payload * PACKED_PERCENT / 100 >= claimed,
+                false => usable * payload * PACKED_PERCENT / 100 >= reserved,
             };
             if holds {
                 break;

@@ -599,10 +599,10 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::VolumeFull`].
-    pub(crate) fn claim_chunk(&self, length: u32) -> Result<(), Error> {
+    pub(crate) fn reserve_chunk(&self, length: u32) -> Result<(), Error> {
         // Bound: each round but the last frees a value or fails a snapshot.
         loop {
-            match self.engine.claim_chunk(length) {
+            match self.engine.reserve_chunk(length) {
                 Err(full @ Error::VolumeFull { .. }) => {
                     if !self.engine.transactions.free_old_values(self) {
                         return Err(full);

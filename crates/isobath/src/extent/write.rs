@@ -228,17 +228,17 @@ fn write_chunks(
         .iter()
         .map(|payload| stored_bytes(payload.len(), block));
     let lengths: Vec<u32> = lengths.collect();
-    let unclaim = |lengths: &[u32]| {
+    let release = |lengths: &[u32]| {
         lengths
             .iter()
-            .for_each(|length| engine.unclaim_chunk(*length))
+            .for_each(|length| engine.release_chunk(*length))
     };
     if let Err(error) = engine.writable() {
         return (0, Err(error));
     }
-    for (claimed, length) in lengths.iter().enumerate() {
-        if let Err(error) = local.claim_chunk(*length) {
-            unclaim(&lengths[..claimed]);
+    for (reserved, length) in lengths.iter().enumerate() {
+        if let Err(error) = local.reserve_chunk(*length) {
+            release(&lengths[..reserved]);
             return (0, Err(error));
         }
     }
@@ -248,7 +248,7 @@ fn write_chunks(
         match place_and_write(local, value, rest) {
             Ok(count) => written += count,
             Err(error) => {
-                unclaim(&lengths[written..]);
+                release(&lengths[written..]);
                 return (written, Err(error));
             }
         }

@@ -17,8 +17,8 @@ pub(crate) use address::{
 pub(crate) use ids::PageIds;
 pub(crate) use reserved::ReservedWords;
 pub(crate) use space::{
-    CleaningEnd, Closing, Content, NoSegment, Placed, Request, Space, Victim, footprint,
-    page_payload,
+    CleaningEnd, Closing, Content, NoSegment, Placed, Request, Space, Victim, page_payload,
+    worst_case_bytes,
 };
 pub(crate) use summary::Entry;
 pub(crate) use superblock::{

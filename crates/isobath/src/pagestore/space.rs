@@ -83,7 +83,7 @@ fn chunk_waste(bytes: u64) -> u64 {
 
 /// Bytes of room that a page or chunk of `length` bytes takes at most, what is
 /// wasted because of it included.
-pub(crate) fn footprint(length: u32) -> u64 {
+pub(crate) fn worst_case_bytes(length: u32) -> u64 {
     let waste = if is_chunk(length) {
         chunk_waste(u64::from(length))
     } else {

@@ -5,7 +5,7 @@
 //!    conflict; the first committer wins.
 //! 3. Read what the keys have. This brings the leaves into memory, so that what
 //!    follows is short, and gives the versions, and the large values that go.
-//! 4. Claim room on the volume and in the log.
+//! 4. Reserve space on the volume and in the log.
 //! 5. Occupy a slot of the tracker; from here on the watermark waits.
 //! 6. Unless no snapshot is open, publish the versions, pending.
 //! 7. Validate what a serializable transaction has read. Who publishes meanwhile
@@ -19,7 +19,7 @@
 
 pub(crate) use super::change::Change;
 use super::locks::Locked;
-use super::prepaid::Prepaid;
+use super::reserved_task::ReservedTask;
 use super::serializable::ReadSet;
 use super::snapshots::Registered;
 use super::tracker::Slot;
@@ -537,7 +537,11 @@ impl<'a> Commit<'a, '_> {
         let local = self.local;
         let engine = &local.engine;
         let record = self.record(&peeked)?;
-        let prepaid = Prepaid::claim(local, self.pages_to_claim(&peeked), self.author.frees_space)?;
+        let reserved = ReservedTask::reserve_from(
+            local,
+            self.pages_to_reserve(&peeked),
+            self.author.frees_space,
+        )?;
         let bytes = record.body.bytes().len() as u64;
         let _reservation = local.reserve_log(bytes, ReservationClass::Commit)?;
         engine.writable()?;
@@ -584,7 +588,7 @@ impl<'a> Commit<'a, '_> {
             self.transactions().visibility() != Visibility::Applied && (publish || !is_late);
         let noted = notes.then(|| unseen.note(self.changes.iter().map(Change::number)));
         local.worker.may_be_interrupted();
-        let applied = self.apply(&prepaid, lsn).and_then(|()| self.end_tree(lsn));
+        let applied = self.apply(&reserved, lsn).and_then(|()| self.end_tree(lsn));
         if let Err(error) = applied {
             self.fail(slot, published, &error);
             std::mem::forget(noted);
@@ -654,7 +658,7 @@ impl<'a> Commit<'a, '_> {
 
     /// Without a log a single change that fails has not happened: it needs no
     /// room beforehand.
-    fn pages_to_claim(&self, peeked: &[Peeked]) -> u64 {
+    fn pages_to_reserve(&self, peeked: &[Peeked]) -> u64 {
         if self.changes.len() > 1 || self.local.engine.log.is_on() {
             self.worst_pages(peeked)
         } else {
@@ -700,7 +704,7 @@ impl<'a> Commit<'a, '_> {
         snapshot.check()
     }
 
-    fn apply(&self, ctx: &Prepaid<'_>, lsn: Lsn) -> Result<(), Error> {
+    fn apply(&self, ctx: &ReservedTask<'_>, lsn: Lsn) -> Result<(), Error> {
         for change in self.changes {
             let decide = |_: Option<ValueRef<'_>>| change.decision();
             change.tree.apply(ctx, change.key, Some(lsn), decide)?;

@@ -29,7 +29,7 @@ mod change;
 pub(crate) mod commit;
 pub(crate) mod gate;
 pub(crate) mod locks;
-pub(crate) mod prepaid;
+pub(crate) mod reserved_task;
 pub(crate) mod serializable;
 pub(crate) mod snapshots;
 pub(crate) mod tracker;

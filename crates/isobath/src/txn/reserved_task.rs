@@ -1,4 +1,4 @@
-//! Changing pages whose room was claimed beforehand, so that a change that is
+//! Changing pages whose space was reserved beforehand, so that a change that is
 //! in the log cannot meet a full volume.
 
 use std::cell::Cell;
@@ -11,47 +11,47 @@ use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
 
-/// A task with some pages claimed ahead; what it does not use is given back when
+/// A task with some pages reserved ahead; it releases those that it did not use when
 /// this is dropped.
-pub(crate) struct Prepaid<'l> {
+pub(crate) struct ReservedTask<'l> {
     task: TaskContext<'l>,
     pages: Cell<u64>,
 }
 
-impl<'l> Prepaid<'l> {
-    /// Claims room for `pages` new pages, beyond what user data may take if
+impl<'l> ReservedTask<'l> {
+    /// Reserves space for `pages` new pages, beyond what user data may take if
     /// `from_reserve` says so.
     ///
     /// # Errors
     ///
     /// [`Error::VolumeFull`].
-    pub(crate) fn claim(
+    pub(crate) fn reserve_from(
         local: &'l WorkerState,
         pages: u64,
         from_reserve: bool,
-    ) -> Result<Prepaid<'l>, Error> {
+    ) -> Result<ReservedTask<'l>, Error> {
         if from_reserve {
-            local.engine.claim_from_reserve(pages);
+            local.engine.reserve_beyond_limit(pages);
         } else if pages > 0 {
-            local.engine.claim_pages(pages)?;
+            local.engine.reserve_pages(pages)?;
         }
-        Ok(Prepaid {
+        Ok(ReservedTask {
             task: TaskContext { local },
             pages: Cell::new(pages),
         })
     }
 }
 
-impl Drop for Prepaid<'_> {
+impl Drop for ReservedTask<'_> {
     fn drop(&mut self) {
         let pages = self.pages.get();
         if pages > 0 {
-            self.task.local.engine.unclaim_pages(pages);
+            self.task.local.engine.release_pages(pages);
         }
     }
 }
 
-impl ReadContext for Prepaid<'_> {
+impl ReadContext for ReservedTask<'_> {
     type Error = Error;
 
     fn pool(&self) -> &BufferPool {
@@ -67,7 +67,7 @@ impl ReadContext for Prepaid<'_> {
     }
 }
 
-impl WriteContext for Prepaid<'_> {
+impl WriteContext for ReservedTask<'_> {
     fn log(&self) -> &Log {
         self.task.log()
     }
@@ -83,19 +83,19 @@ impl WriteContext for Prepaid<'_> {
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
         let wanted = u64::from(pages);
         let engine = &self.task.local.engine;
-        // More than the worst that was thought of has to be claimed now.
+        // More than the worst case that was reserved has to be reserved now.
         let missing = wanted.saturating_sub(self.pages.get());
         if missing > 0 {
-            engine.claim_pages(missing)?;
+            engine.reserve_pages(missing)?;
             self.pages.set(self.pages.get() + missing);
         }
-        let reserved = self.task.reserve_claimed(pages)?;
+        let reserved = self.task.take_reserved(pages)?;
         self.pages.set(self.pages.get() - wanted);
         Ok(reserved)
     }
 
     fn release(&self, unused: Reservation) {
-        let back = self.task.release_claimed(unused);
+        let back = self.task.release_taken(unused);
         self.pages.set(self.pages.get() + back);
     }
 
