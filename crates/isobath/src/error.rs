@@ -65,9 +65,9 @@ pub enum Error {
         /// Most bytes that it can have ([`crate::Options::transaction_bytes`], less with a small log).
         limit: u64,
     },
-    /// More was logged than there was room for; an error of the engine's own accounting.
+    /// More was logged than was reserved; an error of the engine's own accounting.
     #[error(
-        "the log ran over: more was logged than was provided for; reopen the store, with a larger log"
+        "internal error: more was logged than the log's reservations allowed; reopen the store, with a larger log"
     )]
     LogOverrun,
     /// The log breaks off before its end: acknowledged changes are missing.
@@ -96,7 +96,7 @@ pub enum Error {
         "{} has no log outside its own files, so {} cannot be its log: open it without a path of a log",
         list(paths), path.display()
     )]
-    LogNotApart {
+    NoSeparateLog {
         /// The volume's files.
         paths: Vec<PathBuf>,
         /// The path given.

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::recovery::{nonsense, reader};
+use crate::engine::recovery::{reader, unknown_record};
 use crate::engine::{Counters, Plan, TaskContext, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::{Body, Operation, Token, decode};
@@ -225,7 +225,7 @@ impl Plan {
                 return Ok((found, false));
             };
             let lsn = record.lsn;
-            let body = decode(record.kind, record.body).ok_or(nonsense(lsn, record.kind))?;
+            let body = decode(record.kind, record.body).ok_or(unknown_record(lsn, record.kind))?;
             if let Body::Structure { images, .. } = body {
                 for image in images {
                     if self.images.get(&image.page) == Some(&lsn) {
@@ -254,7 +254,7 @@ impl Plan {
             && let Some(record) = reader.next()?
         {
             let lsn = record.lsn;
-            let body = decode(record.kind, record.body).ok_or(nonsense(lsn, record.kind))?;
+            let body = decode(record.kind, record.body).ok_or(unknown_record(lsn, record.kind))?;
             let Body::Commit { operations, .. } = body else {
                 continue;
             };

@@ -171,7 +171,7 @@ impl Store {
     /// As for [`Store::create`].
     pub fn create_on_volume(volume: Volume, options: &Options) -> Result<Store, Error> {
         if let Some(path) = options.given_log_path() {
-            return Err(Error::LogNotApart {
+            return Err(Error::NoSeparateLog {
                 paths: Vec::new(),
                 path: path.to_owned(),
             });

@@ -91,7 +91,7 @@ fn one_cut(
     }
     let now = history.now();
     let history = history.until(now);
-    let apart = run.scenario.log_apart;
+    let apart = run.scenario.separate_log;
     for (data, log, variant) in OUTCOMES {
         if data != log && !apart {
             continue;

@@ -126,7 +126,7 @@ pub(crate) struct Scenario {
     /// Whether there is a log; without one no power may be cut.
     pub(crate) log: bool,
     /// Whether the log has a device of its own, with a write cache of its own.
-    pub(crate) log_apart: bool,
+    pub(crate) separate_log: bool,
     pub(crate) limit_bytes: Option<u64>,
     pub(crate) latency_us: RangeInclusive<u64>,
     pub(crate) atomic_unit: u32,
@@ -247,7 +247,7 @@ impl Scenario {
             large_values: random.chance(60),
             drops: false,
             log: faults.power || random.chance(LOGGED_PERCENT),
-            log_apart: false,
+            separate_log: false,
             extra_frames: random.one_of(&[0, 0, 40, 400]),
             limit_bytes: full.then(|| LOG + (2 << 20) + random.below(8) * (512 << 10)),
             latency_us: 0..=random.one_of(&[0, 5, 40, 200]),
@@ -259,8 +259,8 @@ impl Scenario {
         if random.chance(LONG_PERCENT) {
             scenario.operations *= LONG_FACTOR;
         }
-        scenario.log_apart = random.chance(APART_PERCENT) && scenario.log;
-        if scenario.log_apart {
+        scenario.separate_log = random.chance(APART_PERCENT) && scenario.log;
+        if scenario.separate_log {
             // As full as it would be with the log on it.
             scenario.limit_bytes = scenario.limit_bytes.map(|limit| limit - LOG);
         }
@@ -401,7 +401,7 @@ impl Scenario {
             // What frees something becomes durable late.
             self.durability = Durability::None;
         }
-        let log = if self.log_apart { 0 } else { LOG };
+        let log = if self.separate_log { 0 } else { LOG };
         self.limit_bytes = Some(log + (2 << 20) + self.seed % 4 * (256 << 10));
         self = self.with_more();
         self.more.beside = 4;
@@ -445,7 +445,11 @@ impl Scenario {
             .latency_us(self.latency_us.clone())
             .atomic_unit(self.atomic_unit)
             .max_bytes(self.limit_bytes)
-            .log_bytes(if self.log_apart { LOG_HEADERS + LOG } else { 0 });
+            .log_bytes(if self.separate_log {
+                LOG_HEADERS + LOG
+            } else {
+                0
+            });
         if self.faults.slow {
             let slow = Fault::Delay(Duration::from_millis(20));
             plan = plan.rule(FaultRule::new(

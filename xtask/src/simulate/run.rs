@@ -656,7 +656,7 @@ impl Run {
             Ended::Done | Ended::Failed => (Survivors::Executed, Survivors::Executed),
             Ended::Cut => {
                 self.report.crashes += 1;
-                survivors(&mut self.random, self.scenario.log_apart)
+                survivors(&mut self.random, self.scenario.separate_log)
             }
         };
         let variant = self.random.bits();

@@ -120,7 +120,7 @@ fn describe(seed: u64, plan: &Plan, failure: &Failure) -> String {
         failure.wrong,
         plan.layout,
         plan.log_bytes,
-        plan.log_apart,
+        plan.separate_log,
         steps.join("\n")
     )
 }

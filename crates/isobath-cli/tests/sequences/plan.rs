@@ -12,7 +12,7 @@ pub(crate) const TREES: [&str; 3] = ["main", "b", "c c"];
 pub(crate) struct Plan {
     pub(crate) layout: Layout,
     pub(crate) log_bytes: u64,
-    pub(crate) log_apart: bool,
+    pub(crate) separate_log: bool,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -143,7 +143,7 @@ impl Plan {
         Plan {
             layout,
             log_bytes: 4 << 20,
-            log_apart: rng.u32(..4) == 0,
+            separate_log: rng.u32(..4) == 0,
             steps: (0..length).map(|_| Step::draw(layout, &mut rng)).collect(),
         }
     }

@@ -99,7 +99,7 @@ impl World {
             killed: 0,
         };
         let mut options = world.options().log_bytes(world.plan.log_bytes);
-        if world.plan.log_apart {
+        if world.plan.separate_log {
             options = options.log_path(world.store.with_extension("log"));
         }
         let store = Store::create(&[&world.store], &options).map_err(engine("creating"))?;

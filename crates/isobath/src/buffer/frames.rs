@@ -23,7 +23,7 @@ pub(crate) struct FrameHeader {
     /// Raw [`crate::pagestore::Address`] of the newest complete copy on the
     /// volume; 0 if the page was never written.
     pub(crate) address: AtomicU64,
-    /// LSN of the newest change; what `may_write` is asked about.
+    /// LSN of the newest change; what `is_durable` is asked about.
     pub(crate) lsn: AtomicU64,
     /// LSN of the oldest change that no complete copy on the volume contains.
     pub(crate) oldest_lsn: AtomicU64,

@@ -271,7 +271,7 @@ impl WorkerState {
             return Err(Error::BackupNeedsLog);
         }
         engine.release_log();
-        self.flush_older_than(engine.log.complete())?;
+        self.flush_older_than(engine.log.contiguous_lsn())?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
         let start = engine.recovery_start();

@@ -498,7 +498,7 @@ impl WorkerState {
             match self.checkpoint(before) {
                 Ok(true) => {
                     engine.checkpointed_at.store(next.0, Ordering::Relaxed);
-                    engine.want_larger_log();
+                    engine.request_larger_log();
                 }
                 // A backup has the right to write checkpoints, for a moment.
                 Ok(false) => self.worker.sleep_until(clock::now() + RETRY),

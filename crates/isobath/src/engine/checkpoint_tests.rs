@@ -78,7 +78,7 @@ fn rng_steps(engine: &Engine) -> u64 {
 fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Place, Place)> {
     let engine = Arc::clone(simulation.engine());
     // Writers and cleaners may have gone on until the worker has stopped.
-    while !engine.log.may_write(engine.newest_record()) {
+    while !engine.log.is_durable(engine.newest_record()) {
         let inside = Arc::clone(&engine);
         let flush = move || {
             WorkerState::with_current(&inside, |local| {

@@ -108,7 +108,7 @@ impl WorkerState {
             // Copies may still be in flight, or their records.
             while engine.count_older(before) == 0 {
                 engine.writable()?;
-                let complete = engine.log.complete();
+                let complete = engine.log.contiguous_lsn();
                 if engine.oldest_unflushed(complete) >= before.min(complete) {
                     return Ok(());
                 }

@@ -92,7 +92,7 @@ impl Larger {
 
 impl Engine {
     /// A checkpoint was due: a log twice as long would need fewer, if the store is so large that it is worth the room.
-    pub(super) fn want_larger_log(&self) {
+    pub(super) fn request_larger_log(&self) {
         let double = 2 * self.log.area_bytes();
         let data = self.allocated_bytes.load(Ordering::Relaxed);
         self.log_growth.checkpoint.store(false, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// A task waits for so much room in the log that its area has to be larger.
-    pub(super) fn want_log_for(&self, need: &ReservationRequest) {
+    pub(super) fn request_log_growth(&self, need: &ReservationRequest) {
         let wanted = need.area_bytes();
         if wanted > self.log.area_bytes() {
             self.log_growth.wanted.fetch_max(wanted, Ordering::Relaxed);

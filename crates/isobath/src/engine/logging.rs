@@ -116,9 +116,9 @@ impl WorkerState {
     /// [`Error::Poisoned`] if a write failed before it was.
     pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<(), Error> {
         let engine = &self.engine;
-        while !engine.log.may_write(lsn) {
+        while !engine.log.is_durable(lsn) {
             engine.writable()?;
-            engine.log.want(lsn);
+            engine.log.request_flush(lsn);
             let waiter = Reverse((lsn, self.worker.task_id()));
             self.log.waiters.borrow_mut().push(waiter);
             self.publish_awaited();
@@ -214,7 +214,7 @@ impl WorkerState {
         let engine = &self.engine;
         engine.writable()?;
         if engine.log.ring_is_filling() {
-            engine.log.want_all();
+            engine.log.request_flush_of_all();
         }
         if let Some(room) = engine.log.try_reserve(request) {
             return Ok(room);
@@ -228,7 +228,7 @@ impl WorkerState {
             .queue_for_reservation(request, Waker::from(Arc::new(task)));
         engine.stall.watch();
         // After the waiter is listed: the log does not become smaller while a task waits.
-        engine.want_log_for(&request);
+        engine.request_log_growth(&request);
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.
             engine
@@ -314,7 +314,7 @@ impl WorkerState {
             && deadline <= clock::now()
         {
             self.log.deadline.set(None);
-            self.engine.log.want_all();
+            self.engine.log.request_flush_of_all();
         }
         let mut idle = self.log.idle.borrow_mut();
         if !idle.is_empty() && (self.engine.log.flush_is_due() || self.log_has_ended()) {

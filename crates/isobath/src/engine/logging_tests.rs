@@ -293,17 +293,17 @@ fn buffered_commits_are_written_within_their_window_and_others_with_company() {
     for _ in 0..10_000 {
         run.step();
     }
-    assert!(!engine.log.may_write(none), "nobody asked for it");
+    assert!(!engine.log.is_durable(none), "nobody asked for it");
     let since = clock::now();
     let buffered = append(&mut run, Durability::Buffered { window_ms: 3 });
-    assert!(!engine.log.may_write(buffered));
-    run.run_until(|| engine.log.may_write(buffered));
+    assert!(!engine.log.is_durable(buffered));
+    run.run_until(|| engine.log.is_durable(buffered));
     let took = clock::now() - since;
     assert!(
         (3..5).contains(&took.as_millis()),
         "{took:?} of simulated time"
     );
-    assert!(engine.log.may_write(none));
+    assert!(engine.log.is_durable(none));
     assert_eq!(engine.log.counters().flushes, 1);
     run.end();
 }
@@ -346,7 +346,7 @@ fn workers_on_threads_answer_every_commit() {
             runtime.spawn(Some(task), move || {
                 for _ in 0..300 {
                     let lsn = commit(&engine, &[5; 200], Durability::Synced).unwrap();
-                    assert!(engine.log.may_write(lsn));
+                    assert!(engine.log.is_durable(lsn));
                 }
             })
         })
@@ -387,8 +387,8 @@ fn bench_appends() {
                         log.append(writer, Kind::Commit, &[&[1; 168]], |_| {});
                         if number % 4096 == 0 && writer == 0 {
                             // What flushing and a checkpoint would do, without I/O.
-                            log.set_start(log.complete());
-                            log.want_all();
+                            log.set_start(log.contiguous_lsn());
+                            log.request_flush_of_all();
                             if let crate::log::Claim::Flush(flush) = log.claim(writer) {
                                 log.flushed(flush, true, Duration::ZERO);
                             }

@@ -2,7 +2,6 @@
 
 mod admission;
 mod allocations;
-mod apart;
 mod backup;
 mod blocks;
 mod changes;
@@ -35,6 +34,7 @@ mod readers;
 pub(crate) mod recovery;
 mod recovery_start;
 mod registered;
+mod separate_log;
 mod shrink;
 #[cfg(test)]
 mod shrink_tests;
@@ -45,7 +45,6 @@ mod worker_state;
 mod writeback;
 
 pub(crate) use admission::Admission;
-pub(crate) use apart::{create_log, log_path, open_log};
 pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
 pub(crate) use blocks::{Detours, Stretch};
 pub(crate) use context::{InlineContext, TaskContext};
@@ -56,6 +55,7 @@ pub(crate) use publish::Publisher;
 pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
 pub(crate) use readers::{keep_log, overlay, pin_newest};
 pub(crate) use recovery::{Base as LogBase, Loads, Plan, Scan as LogScan, reader as log_reader};
+pub(crate) use separate_log::{create_log, log_path, open_log};
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use worker_state::Interrupted;
 pub(crate) use worker_state::WorkerState;

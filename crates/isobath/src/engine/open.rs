@@ -10,7 +10,7 @@ use isobath_io::{ByteSize, Volume};
 
 use super::checkpoint::{Current, SEGMENT_WORDS, Via};
 use super::recovery::{Base, Plan, Scan};
-use super::{Config, Engine, Parts, apart};
+use super::{Config, Engine, Parts, separate_log};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
 use crate::log::{
@@ -72,7 +72,7 @@ pub(crate) fn create(
 ) -> Result<Opened, Error> {
     config.block_bytes = volume.logical_block();
     let segment_bytes = config.segment_bytes;
-    let log_device_bytes = config.log_bytes.min(apart::area_bytes(&volume)) / BLOCK * BLOCK;
+    let log_device_bytes = config.log_bytes.min(separate_log::area_bytes(&volume)) / BLOCK * BLOCK;
     if log_device_bytes > 0 {
         config.log_segments = 0;
         if log_device_bytes < MIN_AREA_BYTES {
@@ -119,8 +119,8 @@ pub(crate) fn create(
     if let Some(area) = log.area() {
         area.fill_with_zeros(&volume).map_err(Error::Io)?;
     }
-    apart::announce(&volume, &superblock)?;
-    apart::confirm(&volume, &superblock)?;
+    separate_log::announce(&volume, &superblock)?;
+    separate_log::confirm(&volume, &superblock)?;
     Via::Volume(volume.clone()).superblock(&superblock)?;
     let system = 1 + config.log_segments;
     let align = volume.logical_block();
@@ -172,7 +172,7 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
 /// device of its own.
 pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
     if superblock.log_device_bytes > 0 {
-        return apart::area(superblock.log_device_bytes);
+        return separate_log::area(superblock.log_device_bytes);
     }
     let now = Run {
         first: superblock.log_first,
@@ -277,7 +277,7 @@ pub(crate) fn open(
             paths: paths.to_vec(),
         });
     }
-    apart::verify(&volume, &superblock, paths)?;
+    separate_log::verify(&volume, &superblock, paths)?;
     let segment_bytes = superblock.segment_bytes;
     let expected = u64::from(superblock.segments) * u64::from(segment_bytes);
     if volume.len() < expected {
@@ -414,14 +414,14 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
         current.superblock.provisional = ArrayRoot::EMPTY;
     }
     current.superblock.clean = false;
-    apart::announce(&volume, &current.superblock)?;
+    separate_log::announce(&volume, &current.superblock)?;
     // Both of them: were only one to say "open" and be corrupted later, the
     // other would vouch for a checkpoint that is overwritten by then.
     for _ in SUPERBLOCK_OFFSETS {
         current.superblock.sequence += 1;
         Via::Volume(volume.clone()).superblock(&current.superblock)?;
     }
-    apart::confirm(&volume, &current.superblock)?;
+    separate_log::confirm(&volume, &current.superblock)?;
     if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
         let superblock = &current.superblock;
         let open_epoch = superblock.open_epoch;

@@ -122,7 +122,7 @@ impl Plan {
 }
 
 /// A record whose checksum matches, but which this version cannot read.
-pub(crate) fn nonsense(lsn: Lsn, kind: Kind) -> Error {
+pub(crate) fn unknown_record(lsn: Lsn, kind: Kind) -> Error {
     Error::UnknownLogRecord {
         position: lsn.0,
         kind: kind as u8,
@@ -191,7 +191,7 @@ impl Scan {
                 Ok(None) => break None,
                 Ok(Some(record)) => match decode(record.kind, record.body) {
                     Some(body) => scan.note(record.lsn, &body, base),
-                    None => break Some(nonsense(record.lsn, record.kind)),
+                    None => break Some(unknown_record(record.lsn, record.kind)),
                 },
                 Err(error) => break Some(error.into()),
             }

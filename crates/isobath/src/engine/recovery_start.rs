@@ -87,7 +87,7 @@ impl Engine {
     /// to the mapping table. These are read in the same order, so that each change
     /// is seen at least once; see docs/decisions/0014.
     pub(crate) fn recovery_start(&self) -> Lsn {
-        let complete = self.log.complete();
+        let complete = self.log.contiguous_lsn();
         let start = match canary::sings(Canary::IgnoreUnapplied) {
             true => complete,
             false => self.oldest_commit(complete),
@@ -107,7 +107,7 @@ impl Engine {
         if canary::sings(Canary::MissLateEnds) {
             return self.log.next();
         }
-        self.oldest_commit(self.log.complete())
+        self.oldest_commit(self.log.contiguous_lsn())
     }
 
     /// The oldest change that no durable copy contains, as of now and of

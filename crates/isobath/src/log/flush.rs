@@ -122,7 +122,7 @@ impl Flushing {
         self.durable.load(Ordering::Acquire)
     }
 
-    pub(super) fn want(&self, below: u64) {
+    pub(super) fn request_flush(&self, below: u64) {
         if self.wanted.load(Ordering::Relaxed) < below {
             self.wanted.fetch_max(below, Ordering::SeqCst);
         }

@@ -4,10 +4,10 @@
 mod area;
 mod device;
 mod flush;
-mod layout;
-mod marks;
+mod in_flight;
 #[cfg(all(test, loom))]
-mod marks_loom;
+mod in_flight_loom;
+mod layout;
 mod reader;
 pub(crate) mod record;
 mod reservation;
@@ -36,8 +36,8 @@ use crate::page::Lsn;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use flush::Flushing;
+use in_flight::InFlightLsns;
 use layout::{Header, Seed, Skip, body_checksum, record_bytes, skip_word};
-use marks::Marks;
 use record::Kind;
 use reservation::{RING_PER_TRANSACTION, Reservations};
 use ring::Ring;
@@ -116,7 +116,7 @@ pub enum Durability {
 
 /// The LSN space, and the gate before page writes.
 pub(crate) struct Log {
-    marks: Marks,
+    in_flight: InFlightLsns,
     on: Option<Box<On>>,
 }
 
@@ -124,7 +124,7 @@ impl Log {
     /// A log that keeps nothing: it gives out LSNs, and every page may be written.
     pub(crate) fn off(next: Lsn) -> Log {
         Log {
-            marks: Marks::new(next.0.next_multiple_of(8).max(8), 0),
+            in_flight: InFlightLsns::new(next.0.next_multiple_of(8).max(8), 0),
             on: None,
         }
     }
@@ -155,7 +155,7 @@ impl Log {
         }
         let next = config.next.0;
         Log {
-            marks: Marks::new(next, config.writers),
+            in_flight: InFlightLsns::new(next, config.writers),
             on: Some(Box::new(On {
                 ring: Ring::new(ring_bytes),
                 area: Mutex::new(Arc::new(config.area)),
@@ -183,7 +183,7 @@ impl Log {
         Lsn(self
             .on
             .as_ref()
-            .map_or(self.marks.next(), |on| on.reservations.start()))
+            .map_or(self.in_flight.next(), |on| on.reservations.start()))
     }
 
     /// Where the log lies, if it is kept.
@@ -255,22 +255,22 @@ impl Log {
         stamp: impl FnOnce(Lsn),
     ) -> Lsn {
         let Some(on) = &self.on else {
-            let lsn = Lsn(self.marks.skip(8));
+            let lsn = Lsn(self.in_flight.skip(8));
             stamp(lsn);
             return lsn;
         };
         // As much as possible before the place is taken: others wait from then on.
         let bytes = record_bytes(parts);
         let body = body_checksum(on.seed, parts);
-        self.marks.begin(writer);
-        let lsn = self.marks.take(bytes as u64);
+        self.in_flight.begin(writer);
+        let lsn = self.in_flight.take(bytes as u64);
         if on.fits(lsn + bytes as u64) {
             let durable = on.flushing.durable_hint();
             let header = Header::new(bytes, lsn, on.open_epoch, kind, durable).encode(body);
             on.put_record(lsn, &header, parts, bytes);
         }
         stamp(Lsn(lsn));
-        self.marks.end(writer);
+        self.in_flight.end(writer);
         if kind == Kind::Commit {
             let count = &on.commits[writer].0;
             count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -282,26 +282,26 @@ impl Log {
     /// and nobody else's.
     pub(crate) fn stamp(&self, writer: usize) -> Lsn {
         let Some(on) = &self.on else {
-            return Lsn(self.marks.skip(8));
+            return Lsn(self.in_flight.skip(8));
         };
-        self.marks.begin(writer);
-        let lsn = self.marks.take(8);
+        self.in_flight.begin(writer);
+        let lsn = self.in_flight.take(8);
         if on.fits(lsn + 8) {
             on.put_word(lsn, skip_word(on.seed, lsn, on.open_epoch, Skip::Word));
         }
-        self.marks.end(writer);
+        self.in_flight.end(writer);
         Lsn(lsn)
     }
 
     /// Fills the log up to a whole block: where the padding starts and ends.
     fn pad(&self, on: &On, writer: usize) -> (u64, u64) {
-        self.marks.begin(writer);
-        let (start, end) = self.marks.take_to_multiple(BLOCK);
+        self.in_flight.begin(writer);
+        let (start, end) = self.in_flight.take_to_multiple(BLOCK);
         if start < end && on.fits(end) {
             on.put_word(start, skip_word(on.seed, start, on.open_epoch, Skip::Block));
             on.put_zeros(start + 8, end);
         }
-        self.marks.end(writer);
+        self.in_flight.end(writer);
         (start, end)
     }
 
@@ -316,35 +316,36 @@ impl Log {
     /// Whether a page whose newest change is `lsn` may be written to the volume:
     /// the record is durable.
     #[inline]
-    pub(crate) fn may_write(&self, lsn: Lsn) -> bool {
+    pub(crate) fn is_durable(&self, lsn: Lsn) -> bool {
         self.on
             .as_ref()
             .is_none_or(|on| lsn.0 < on.flushing.durable_hint())
     }
 
     /// Every record that starts below this has been copied and its pages stamped.
-    pub(crate) fn complete(&self) -> Lsn {
-        Lsn(self.marks.complete())
+    pub(crate) fn contiguous_lsn(&self) -> Lsn {
+        Lsn(self.in_flight.contiguous_lsn())
     }
 
     /// The LSN that the next record will get at least.
     pub(crate) fn next(&self) -> Lsn {
-        Lsn(self.marks.next())
+        Lsn(self.in_flight.next())
     }
 
     // ---- flushing -----------------------------------------------------------
 
     /// Has what was given `lsn` written soon. The caller wakes a log writer.
-    pub(crate) fn want(&self, lsn: Lsn) {
+    pub(crate) fn request_flush(&self, lsn: Lsn) {
         if let Some(on) = &self.on {
-            on.flushing.want((lsn.0 + 1).min(self.marks.next()));
+            on.flushing
+                .request_flush((lsn.0 + 1).min(self.in_flight.next()));
         }
     }
 
     /// Has all that was appended so far written soon.
-    pub(crate) fn want_all(&self) {
+    pub(crate) fn request_flush_of_all(&self) {
         if let Some(on) = &self.on {
-            on.flushing.want(self.marks.next());
+            on.flushing.request_flush(self.in_flight.next());
         }
     }
 
@@ -352,7 +353,7 @@ impl Log {
     pub(crate) fn flush_is_due(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
             on.flushing
-                .is_due(self.marks.next(), on.reservations.has_waiters())
+                .is_due(self.in_flight.next(), on.reservations.has_waiters())
         })
     }
 
@@ -362,10 +363,10 @@ impl Log {
             return Claim::Nothing;
         };
         on.flushing.claim(
-            self.marks.next(),
+            self.in_flight.next(),
             on.reservations.has_waiters(),
             || self.pad(on, writer),
-            || self.marks.complete(),
+            || self.in_flight.contiguous_lsn(),
         )
     }
 
@@ -416,7 +417,7 @@ impl Log {
     /// The ring's memory, for registration with channels, once all of it was used.
     pub(crate) fn region(&self) -> Option<(*mut u8, usize)> {
         let on = self.on.as_ref()?;
-        (self.marks.next() - on.first >= on.ring.bytes()).then(|| on.ring.region())
+        (self.in_flight.next() - on.first >= on.ring.bytes()).then(|| on.ring.region())
     }
 
     /// Numbers since the store was opened.
@@ -424,7 +425,8 @@ impl Log {
         self.on.as_ref().map_or_else(LogCounters::default, |on| {
             let read = |count: &Count| count.0.load(Ordering::Relaxed);
             let commits = on.commits.iter().map(read).sum();
-            on.flushing.counters(self.marks.next() - on.first, commits)
+            on.flushing
+                .counters(self.in_flight.next() - on.first, commits)
         })
     }
 }

@@ -245,7 +245,7 @@ impl Log {
 
     fn try_take(&self, request: ReservationRequest) -> bool {
         let Some(on) = &self.on else { return true };
-        let next = self.marks.next();
+        let next = self.in_flight.next();
         let most = on.ring.bytes() / 16 * request.class.ring_share();
         // The counter may be older than the durable end that is read after it.
         let used = next.saturating_sub(on.flushing.durable());
@@ -279,7 +279,10 @@ impl Log {
     pub(crate) fn measure_by(&self, bytes: u64) -> bool {
         let Some(on) = &self.on else { return false };
         let before = on.area_bytes.swap(bytes, Ordering::SeqCst);
-        let used = self.marks.next().saturating_sub(on.reservations.start());
+        let used = self
+            .in_flight
+            .next()
+            .saturating_sub(on.reservations.start());
         let held = on.reservations.area_held.load(Ordering::SeqCst);
         let fits = used + held
             <= on
@@ -408,7 +411,10 @@ impl Log {
     /// Most bytes of the log that a recovery applies before it looks again how much space is left.
     pub(crate) fn recovery_stretch(&self) -> u64 {
         self.on.as_ref().map_or(u64::MAX, |on| {
-            let used = self.marks.next().saturating_sub(on.reservations.start());
+            let used = self
+                .in_flight
+                .next()
+                .saturating_sub(on.reservations.start());
             let most = on.area_bytes() / 100 * MAX_RECOVERY;
             (most.saturating_sub(used) / STRETCH_SHARE).max(MIN_STRETCH)
         })
@@ -417,7 +423,10 @@ impl Log {
     /// How much of the area is used or reserved, in hundredths of a percent.
     fn area_use(&self) -> u64 {
         self.on.as_ref().map_or(0, |on| {
-            let used = self.marks.next().saturating_sub(on.reservations.start());
+            let used = self
+                .in_flight
+                .next()
+                .saturating_sub(on.reservations.start());
             let held = on.reservations.area_held.load(Ordering::Relaxed);
             (used + held) * 10_000 / on.area_bytes()
         })
@@ -433,7 +442,10 @@ impl Log {
     /// Whether the log since the last checkpoint is so long that another one should begin.
     pub(crate) fn checkpoint_wanted(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
-            let used = self.marks.next().saturating_sub(on.reservations.start());
+            let used = self
+                .in_flight
+                .next()
+                .saturating_sub(on.reservations.start());
             used * 100 >= on.area_bytes() * CHECKPOINT_PERCENT
         })
     }
@@ -441,7 +453,10 @@ impl Log {
     /// Whether a task waits for space in the area, which only a checkpoint frees.
     pub(crate) fn area_is_short(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
-            let taken = self.marks.next().saturating_sub(on.reservations.start())
+            let taken = self
+                .in_flight
+                .next()
+                .saturating_sub(on.reservations.start())
                 + on.reservations.area_held.load(Ordering::SeqCst);
             let lacks = |waiter: &Arc<ReservationWaiter>| {
                 taken + waiter.request.area > on.max_share_of_area(waiter.request.class)
@@ -470,7 +485,10 @@ impl Log {
     /// Whether so much waits in the ring that it should be written, wanted or not.
     pub(crate) fn ring_is_filling(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
-            let unwritten = self.marks.next().saturating_sub(on.flushing.durable_hint());
+            let unwritten = self
+                .in_flight
+                .next()
+                .saturating_sub(on.flushing.durable_hint());
             unwritten > on.ring.bytes() / 8
         })
     }

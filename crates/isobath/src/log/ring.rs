@@ -13,7 +13,7 @@ pub(super) struct Ring {
 }
 
 // SAFETY: the memory is the ring's own. Whoever writes a range has taken it
-// alone (`Marks`), and whoever reads it has seen its mark cleared.
+// alone (`InFlightLsns`), and whoever reads it has seen its mark cleared.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}

@@ -60,7 +60,7 @@ fn write(log: &Log, volume: &Volume, flush: Flush) {
 
 /// Writes whatever there is.
 fn flush_all(log: &Log, volume: &Volume) {
-    log.want_all();
+    log.request_flush_of_all();
     while let Claim::Flush(flush) = log.claim(1) {
         write(log, volume, flush);
         log.flushed(flush, true, Duration::ZERO);
@@ -211,7 +211,7 @@ fn history(seed: u64, flushes: usize, bytes: u64, acknowledged: usize) -> Histor
     let (mut written, mut done) = (Vec::new(), Vec::new());
     for index in 0..flushes {
         written.extend(fill(&log, &mut rng, bytes));
-        log.want_all();
+        log.request_flush_of_all();
         let Claim::Flush(flush) = log.claim(0) else {
             panic!("nothing to flush");
         };
@@ -317,12 +317,12 @@ fn nothing_behind_a_hole_is_read() {
         }
         // More than it takes for the second flush to start beside the first.
         fill(&log, &mut rng, 40_000);
-        log.want_all();
+        log.request_flush_of_all();
         let Claim::Flush(first) = log.claim(0) else {
             panic!("a first flush");
         };
         fill(&log, &mut rng, 40_000);
-        log.want_all();
+        log.request_flush_of_all();
         let Claim::Flush(second) = log.claim(1) else {
             panic!("a second flush beside the first");
         };
@@ -527,7 +527,7 @@ fn a_failed_flush_stays_the_end_of_what_is_durable() {
     let mut claims = Vec::new();
     for _ in 0..3 {
         fill(&log, &mut rng, 50_000);
-        log.want_all();
+        log.request_flush_of_all();
         let Claim::Flush(flush) = log.claim(0) else {
             panic!("up to four at a time");
         };
@@ -539,7 +539,7 @@ fn a_failed_flush_stays_the_end_of_what_is_durable() {
     assert!(log.flushed(claims[0], true, Duration::ZERO));
     assert_eq!(log.durable(), Lsn(claims[0].end));
     fill(&log, &mut rng, 50_000);
-    log.want_all();
+    log.request_flush_of_all();
     assert!(!log.flush_is_due());
     assert!(matches!(log.claim(0), Claim::Nothing));
 }
@@ -550,18 +550,18 @@ fn what_completes_during_a_flush_goes_into_the_next() {
     let log = Log::on(config(&area, BLOCK, BLOCK, 1));
     let first = append(&log, Kind::Commit, b"one");
     assert!(matches!(log.claim(0), Claim::Nothing), "nobody wants it");
-    log.want(Lsn(first.lsn));
+    log.request_flush(Lsn(first.lsn));
     let Claim::Flush(flush) = log.claim(0) else {
         panic!("a flush");
     };
     for _ in 0..100 {
         let lsn = append(&log, Kind::Commit, b"more").lsn;
-        log.want(Lsn(lsn));
+        log.request_flush(Lsn(lsn));
         assert!(matches!(log.claim(1), Claim::Nothing), "one at a time");
     }
     write(&log, &volume, flush);
     assert!(log.flushed(flush, true, Duration::ZERO));
-    assert!(log.may_write(Lsn(first.lsn)));
+    assert!(log.is_durable(Lsn(first.lsn)));
     let Claim::Flush(second) = log.claim(1) else {
         panic!("the rest");
     };
@@ -586,7 +586,7 @@ fn more_than_was_reserved_is_never_durable() {
     flush_all(&log, &volume);
     let end = log.durable();
     fill(&log, &mut rng, MIN_RING_BYTES + 1);
-    log.want_all();
+    log.request_flush_of_all();
     assert!(log.flush_is_due());
     assert!(matches!(log.claim(0), Claim::Overrun));
     assert!(matches!(log.claim(0), Claim::Nothing));
@@ -731,7 +731,7 @@ fn writers_on_threads_lose_nothing() {
                     if rng.below(10) == 0 {
                         log.stamp(writer);
                     }
-                    log.want(lsn);
+                    log.request_flush(lsn);
                     drop(room);
                 }
                 finished.fetch_add(1, Ordering::SeqCst);
@@ -739,11 +739,11 @@ fn writers_on_threads_lose_nothing() {
         }
         while finished.load(Ordering::SeqCst) < WRITERS as u64 || log.durable() < log.next() {
             if finished.load(Ordering::SeqCst) == WRITERS as u64 {
-                log.want_all();
+                log.request_flush_of_all();
             }
             match log.claim(WRITERS) {
                 Claim::Flush(flush) => {
-                    assert!(log.complete().0 >= flush.end);
+                    assert!(log.contiguous_lsn().0 >= flush.end);
                     write(&log, &volume, flush);
                     log.flushed(flush, true, Duration::ZERO);
                 }

@@ -75,7 +75,7 @@ impl View {
     pub(super) fn is_durable(&self) -> Result<(), Error> {
         let engine = &self.runtime.engine;
         let newest = Lsn(self.lsn().saturating_sub(8));
-        if self.transactions().visibility() != Visibility::Early || engine.log.may_write(newest) {
+        if self.transactions().visibility() != Visibility::Early || engine.log.is_durable(newest) {
             return Ok(());
         }
         self.runtime.run(|local| local.wait_durable(newest))

@@ -7,35 +7,35 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::marks::Marks;
+use super::in_flight::InFlightLsns;
 
 /// Two writers' worth of ring: loom reports a read that races with its write.
 struct Log {
-    marks: Marks,
+    in_flight: InFlightLsns,
     ring: [UnsafeCell<u64>; 4],
 }
 
 impl Log {
     fn new() -> Arc<Log> {
         Arc::new(Log {
-            marks: Marks::new(0, 2),
+            in_flight: InFlightLsns::new(0, 2),
             ring: std::array::from_fn(|_| UnsafeCell::new(u64::MAX)),
         })
     }
 
     fn append(&self, writer: usize) {
-        self.marks.begin(writer);
-        let at = self.marks.take(1);
+        self.in_flight.begin(writer);
+        let at = self.in_flight.take(1);
         self.ring[at as usize].with_mut(|cell| {
             // SAFETY: the place is this writer's alone; loom checks that it is.
             unsafe { *cell = at }
         });
-        self.marks.end(writer);
+        self.in_flight.end(writer);
     }
 
     /// Reads all that is complete, as a flush does.
     fn flush(&self) -> u64 {
-        let complete = self.marks.complete();
+        let complete = self.in_flight.contiguous_lsn();
         for at in 0..complete {
             self.ring[at as usize].with(|cell| {
                 // SAFETY: complete; loom checks that no write races.
@@ -90,19 +90,19 @@ fn padding_beside_a_writer_leaves_no_hole() {
             let log = Arc::clone(&log);
             thread::spawn(move || log.append(0))
         };
-        log.marks.begin(1);
-        let (start, end) = log.marks.take_to_multiple(2);
+        log.in_flight.begin(1);
+        let (start, end) = log.in_flight.take_to_multiple(2);
         for at in start..end {
             log.ring[at as usize].with_mut(|cell| {
                 // SAFETY: taken above.
                 unsafe { *cell = at }
             });
         }
-        log.marks.end(1);
+        log.in_flight.end(1);
         log.flush();
         writer.join().unwrap();
         let end = log.flush();
-        assert_eq!(end, log.marks.next());
+        assert_eq!(end, log.in_flight.next());
         assert!(end == 1 || end == 2);
     });
 }

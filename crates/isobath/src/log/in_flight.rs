@@ -20,14 +20,14 @@ impl Line {
 }
 
 /// The next byte of the log, and one low-water mark per writer.
-pub(super) struct Marks {
+pub(super) struct InFlightLsns {
     next: Line,
     marks: Box<[Line]>,
 }
 
-impl Marks {
-    pub(super) fn new(next: u64, writers: usize) -> Marks {
-        Marks {
+impl InFlightLsns {
+    pub(super) fn new(next: u64, writers: usize) -> InFlightLsns {
+        InFlightLsns {
             next: Line::new(next),
             marks: (0..writers).map(|_| Line::new(CLEAR)).collect(),
         }
@@ -46,7 +46,7 @@ impl Marks {
     }
 
     /// Announces that `writer` is about to take a place. Nobody else uses the
-    /// same `writer` until its [`Marks::end`].
+    /// same `writer` until its [`InFlightLsns::end`].
     #[inline]
     pub(super) fn begin(&self, writer: usize) {
         let mark = &self.marks[writer].0;
@@ -57,7 +57,7 @@ impl Marks {
         mark.store(self.next.0.load(Ordering::Relaxed), Ordering::Release);
     }
 
-    /// Takes `bytes` after [`Marks::begin`]; their position.
+    /// Takes `bytes` after [`InFlightLsns::begin`]; their position.
     #[inline]
     pub(super) fn take(&self, bytes: u64) -> u64 {
         // Release: whoever reads a counter beyond this place sees the mark. The
@@ -66,7 +66,7 @@ impl Marks {
     }
 
     /// Takes everything up to the next multiple of `block`, after
-    /// [`Marks::begin`]: where it starts, and where it ends.
+    /// [`InFlightLsns::begin`]: where it starts, and where it ends.
     pub(super) fn take_to_multiple(&self, block: u64) -> (u64, u64) {
         let mut start = self.next.0.load(Ordering::Relaxed);
         loop {
@@ -90,7 +90,7 @@ impl Marks {
 
     /// Every unit that starts below this is in place, and its bytes are
     /// visible to the caller.
-    pub(super) fn complete(&self) -> u64 {
+    pub(super) fn contiguous_lsn(&self) -> u64 {
         // The counter first: a unit below it has its mark set, or is done.
         let mut least = self.next();
         for mark in &self.marks {

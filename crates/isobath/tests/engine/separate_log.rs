@@ -368,11 +368,11 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
         .close()
         .unwrap();
     let error = place.refuses(&options().log_path(&log), &["no log outside"]);
-    assert!(matches!(error, Error::LogNotApart { .. }));
+    assert!(matches!(error, Error::NoSeparateLog { .. }));
     let error = Store::in_memory(&options().log_path(&log))
         .map(|_| ())
         .unwrap_err();
-    assert!(matches!(error, Error::LogNotApart { .. }));
+    assert!(matches!(error, Error::NoSeparateLog { .. }));
     let long = Path::new(&"x".repeat(200)).join("y/".repeat(2000));
     fs::remove_file(place.path("a")).unwrap();
     refused(&options().log_path(long), "bytes");

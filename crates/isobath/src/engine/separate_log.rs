@@ -118,7 +118,7 @@ pub(crate) fn create_log(
 ///
 /// # Errors
 ///
-/// [`Error::LogMissing`], [`Error::LogNotApart`], or any of the volume's.
+/// [`Error::LogMissing`], [`Error::NoSeparateLog`], or any of the volume's.
 pub(crate) fn open_log(
     volume: &Volume,
     superblock: &mut Superblock,
@@ -128,7 +128,7 @@ pub(crate) fn open_log(
     if superblock.log_device_bytes == 0 {
         return match given {
             None => Ok(()),
-            Some(path) => Err(Error::LogNotApart {
+            Some(path) => Err(Error::NoSeparateLog {
                 paths: paths.to_vec(),
                 path: path.to_owned(),
             }),
