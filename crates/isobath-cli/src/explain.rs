@@ -63,7 +63,7 @@ pub(crate) fn engine(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             list(paths),
             path.display()
         ),
-        Error::LogNotApart { paths, path } => write!(
+        Error::NoSeparateLog { paths, path } => write!(
             f,
             "{} has no log outside its own files, so {} cannot be its log: leave out --log-path",
             list(paths),

@@ -11,7 +11,7 @@ use crate::canary::{self, Canary};
 use crate::engine::{Counters, TaskContext, WorkerState};
 use crate::sched::block_on;
 use crate::tree::{Tree, TreeState, check_key, check_value};
-use crate::txn::gate::Closed;
+use crate::txn::tree_status::Closed;
 use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
@@ -68,7 +68,7 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
             Some(local) => load_here(local, &state, records),
             None => Err(Error::Closed),
         });
-        return tree.explain(loaded);
+        return tree.map_error(loaded);
     }
     let (first, parcels) = oneshot::async_channel();
     let engine = std::sync::Arc::clone(&runtime.engine);
@@ -83,7 +83,7 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     let fed = feed(records, first);
     let loaded = block_on(task.flat());
     // The task's own failure explains why nobody took the batches.
-    let loaded = tree.explain(loaded)?;
+    let loaded = tree.map_error(loaded)?;
     fed.map(|()| loaded)
 }
 
@@ -187,7 +187,7 @@ fn appear(
     note: &mut dyn FnMut(&Descriptor),
 ) -> Result<u64, Error> {
     let engine = &local.engine;
-    let closed = match loader.complete().and_then(|()| close_gate(local, tree)) {
+    let closed = match loader.complete().and_then(|()| close_tree(local, tree)) {
         Ok(closed) => closed,
         Err(error) => {
             loader.abort(note);
@@ -209,8 +209,8 @@ fn appear(
     Ok(loaded)
 }
 
-/// Closes the tree's gate, and waits for the commits that have not seen that.
-fn close_gate<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
+/// Closes the tree's status, and waits for the commits that have not seen that.
+fn close_tree<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
     let wait = || {
         local.engine.writable()?;
         local.worker.yield_now();
@@ -219,7 +219,7 @@ fn close_gate<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>
     let dropped = || Error::TreeDropped {
         name: tree.name.to_string(),
     };
-    let closed = tree.gate.close_to_load(wait)?.ok_or_else(dropped)?;
+    let closed = tree.status.close_to_load(wait)?.ok_or_else(dropped)?;
     if !canary::sings(Canary::LoadBesideCommits) {
         local.engine.transactions.tracker.drain(false, wait)?;
     }

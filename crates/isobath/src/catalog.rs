@@ -13,8 +13,8 @@ use crate::engine::{TaskContext, WorkerState};
 use crate::extent;
 use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::tree::TreeState;
-use crate::txn::commit::{self, Author, Change};
-use crate::txn::key_number;
+use crate::txn::commit::{self, Change, CommitContext};
+use crate::txn::key_hash;
 pub(crate) use crate::types::CATALOG;
 use crate::types::DROPPING;
 
@@ -139,22 +139,27 @@ fn entry<'a>(key: &'a [u8], value: Option<&'a [u8]>) -> Change<'a> {
     Change {
         tree: CATALOG,
         name: "the catalog",
-        gate: None,
+        status: None,
         key,
-        number: key_number(CATALOG.id, key),
+        number: key_hash(CATALOG.id, key),
         value: value.map(ValueRef::inline),
         confirms: None,
     }
 }
 
-/// Changes one entry if `go`, which sees what it is, says so.
+/// Changes one entry if `precondition`, which sees the current one, holds.
 fn change(
     local: &WorkerState,
     key: &[u8],
     value: Option<&[u8]>,
-    go: impl FnMut(Option<ValueRef<'_>>) -> bool,
+    precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<bool, Error> {
-    commit::change_one(local, entry(key, value), local.engine.config.durability, go)
+    commit::change_one(
+        local,
+        entry(key, value),
+        local.engine.config.durability,
+        precondition,
+    )
 }
 
 fn next_id(local: &WorkerState) -> Result<TreeId, Error> {
@@ -191,7 +196,7 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
         local.worker.yield_now();
         Ok::<(), Error>(())
     };
-    let closed = tree.gate.close_to_drop(wait)?.ok_or_else(missing)?;
+    let closed = tree.status.close_to_drop(wait)?.ok_or_else(missing)?;
     // Commits that have not seen the mark come to their ends; of a commit and this, one
     // sees the other.
     if !canary::sings(Canary::DropBesideCommits) {
@@ -224,9 +229,9 @@ fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Erro
     commit::change_all(
         local,
         &changes,
-        Author {
+        CommitContext {
             frees_space: true,
-            ..Author::default()
+            ..CommitContext::default()
         },
         durability,
         &mut |at, old| Ok(at == 0 || old.is_some_and(|old| old.bytes == value)),
@@ -260,14 +265,20 @@ fn empty(
 /// Ends a dropped tree: its root and its last entry go in one commit.
 fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     let mark = dropping_key(tree.id);
-    let author = Author {
+    let context = CommitContext {
         frees_space: true,
         ends: Some(tree),
-        ..Author::default()
+        ..CommitContext::default()
     };
     let durability = local.engine.config.durability;
-    let go = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
-    commit::change_all(local, &[entry(&mark, None)], author, durability, go)?;
+    let precondition = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
+    commit::change_all(
+        local,
+        &[entry(&mark, None)],
+        context,
+        durability,
+        precondition,
+    )?;
     Ok(())
 }
 

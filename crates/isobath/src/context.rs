@@ -26,7 +26,7 @@ pub(crate) trait ReadContext {
     fn read_ahead(&self, pages: &[PageId]);
 
     /// Whether there are others to run in the time that a cache miss takes.
-    fn takes_turns(&self) -> bool {
+    fn interleaves(&self) -> bool {
         false
     }
 

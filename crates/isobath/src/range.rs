@@ -85,7 +85,9 @@ impl Range {
                 Ok(Some(entry)) if entry.value.kind == ValueKind::Inline => {
                     let engine = &self.tree.runtime.engine;
                     let tree = self.tree.state.tree.id;
-                    engine.transactions.check_whole(engine, tree, entry.key)?;
+                    engine
+                        .transactions
+                        .check_atomic_visibility(engine, tree, entry.key)?;
                     batch.push(entry.key.to_vec(), entry.value.bytes.to_vec());
                 }
                 Ok(Some(entry)) => {
@@ -115,7 +117,7 @@ impl Range {
                         break;
                     };
                     let transactions = &local.engine.transactions;
-                    transactions.check_whole(&local.engine, inner.id, entry.key)?;
+                    transactions.check_atomic_visibility(&local.engine, inner.id, entry.key)?;
                     let mut bytes = Vec::new();
                     if read_entry(local, inner, entry.key, entry.value, &mut bytes)? {
                         batch.push(entry.key.to_vec(), bytes);

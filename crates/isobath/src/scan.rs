@@ -114,7 +114,8 @@ impl<'t> Scan<'t> {
             let mut failed = Ok(());
             let goes_on = self.cursor.visit_leaf(ctx, |entry| {
                 if in_parts {
-                    failed = transactions.check_whole(engine, tree.state.tree.id, entry.key);
+                    failed =
+                        transactions.check_atomic_visibility(engine, tree.state.tree.id, entry.key);
                     if failed.is_err() {
                         return false;
                     }

@@ -134,7 +134,7 @@ stats! {
     /// Bytes that they may take before the oldest snapshots fail.
     version_bytes_limit: Gauge,
     /// Snapshots and transactions that failed for that reason.
-    snapshots_expelled: Counter,
+    snapshots_aborted: Counter,
     /// Times that a change or a write waited for other writes or for cleaning.
     stalls: Counter,
     /// Nanoseconds of all those waits together.
@@ -191,7 +191,7 @@ impl Stats {
             versions: transactions.versions.count(),
             version_bytes: transactions.versions.bytes(),
             version_bytes_limit: transactions.versions.limit(),
-            snapshots_expelled: read(&transactions.counters.expelled),
+            snapshots_aborted: read(&transactions.counters.snapshots_aborted),
             checkpoint_bytes_written: read(&counters.checkpoint_bytes),
             checkpoints: read(&counters.checkpoints),
             recovered_log_bytes: read(&counters.recovered_bytes),

@@ -434,7 +434,7 @@ impl Store {
         if self.find(name)? == Some(found) {
             return Ok(handle);
         }
-        handle.state.gate.set_dropped();
+        handle.state.status.set_dropped();
         self.forget(&handle);
         Err(missing())
     }
@@ -711,7 +711,7 @@ impl Closer {
         }
         let flushed = self.runtime.run_last(|local| {
             // Snapshots that are still open end with the store.
-            while local.engine.transactions.snapshots.expel_oldest() {}
+            while local.engine.transactions.snapshots.abort_oldest() {}
             local.engine.transactions.gc(local);
             extent::free_provisional(local);
             engine::flush(local)

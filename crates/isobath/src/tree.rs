@@ -14,7 +14,7 @@ use crate::transaction;
 use crate::txn::commit::{self, Change};
 use crate::txn::unseen::Visibility;
 use crate::txn::versions::{Bounds, OldValue};
-use crate::txn::{Gate, Verdict, key_number};
+use crate::txn::{TreeStatus, Verdict, key_hash};
 use crate::value::{ValueReader, ValueWriter};
 use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
@@ -22,7 +22,7 @@ use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 pub(crate) struct TreeState {
     pub(crate) name: Arc<str>,
     pub(crate) tree: btree::Tree,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) status: Arc<TreeStatus>,
 }
 
 impl TreeState {
@@ -30,12 +30,12 @@ impl TreeState {
         TreeState {
             name: Arc::from(name),
             tree,
-            gate: Arc::new(Gate::default()),
+            status: Arc::new(TreeStatus::default()),
         }
     }
 
     pub(crate) fn is_dropped(&self) -> bool {
-        self.gate.is_dropped()
+        self.status.is_dropped()
     }
 
     /// A change of `key` for a commit.
@@ -43,9 +43,9 @@ impl TreeState {
         Change {
             tree: self.tree,
             name: &self.name,
-            gate: Some(&self.gate),
+            status: Some(&self.status),
             key,
-            number: key_number(self.tree.id, key),
+            number: key_hash(self.tree.id, key),
             value,
             confirms: None,
         }
@@ -122,7 +122,7 @@ impl Tree {
             }
         });
         if let Some(result) = here {
-            return self.found(self.explain(result)?);
+            return self.found(self.map_error(result)?);
         }
         let found = tree.get(&InlineContext::new(engine), key, value);
         if let Ok(found @ (None | Some(ValueKind::Inline))) = found {
@@ -403,7 +403,7 @@ impl Tree {
     ) -> Result<(), Error> {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         keys.iter().try_for_each(|key| check_key(key))?;
-        self.explain(crate::many::get_each(self, &keys, each))?;
+        self.map_error(crate::many::get_each(self, &keys, each))?;
         self.found(())
     }
 
@@ -478,18 +478,18 @@ impl Tree {
     ) -> Result<T, Error> {
         self.alive()?;
         let result = self.runtime.run(work);
-        self.explain(result)
+        self.map_error(result)
     }
 
     /// A tree that is being dropped looks corrupt to those who are still in it: its pages
     /// are gone, and their ids are given to others.
     #[inline]
-    pub(crate) fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        result.map_err(|error| self.explained(error))
+    pub(crate) fn map_error<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.map_err(|error| self.mapped_error(error))
     }
 
     #[cold]
-    fn explained(&self, error: Error) -> Error {
+    fn mapped_error(&self, error: Error) -> Error {
         match error {
             Error::Structure { .. } | Error::CorruptPage { .. } if self.state.is_dropped() => {
                 self.dropped()
@@ -554,7 +554,7 @@ pub(crate) fn get_in_task(
     // What nearly every lookup finds: a value in its leaf, or none, and no commit beside that changes it.
     let found = tree.get(&TaskContext { local }, key, value)?;
     if found != Some(ValueKind::Extent) {
-        local.worker.may_be_interrupted();
+        local.worker.preemption_point();
         if transactions.shows_leaf(tree.id, key) {
             return Ok(found.is_some());
         }

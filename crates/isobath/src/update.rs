@@ -6,7 +6,7 @@ use crate::bounds::KeyRange;
 use crate::btree::{self, ValueKind, ValueRef};
 use crate::engine::{Counters, InlineContext, WorkerState};
 use crate::tree::{Newest, Tree, TreeState, check_key, check_value, read_newest};
-use crate::txn::commit::{self, Author};
+use crate::txn::commit::{self, CommitContext};
 use crate::{Error, Record, extent};
 
 /// Why [`Tree::compare_and_swap`] has changed nothing: the key has another value.
@@ -303,7 +303,7 @@ fn remove_all(local: &WorkerState, tree: &Arc<TreeState>, keys: &[Vec<u8>]) -> R
     commit::change_all(
         local,
         &changes,
-        Author::default(),
+        CommitContext::default(),
         durability,
         &mut |at, old| {
             had[at] = old.is_some();

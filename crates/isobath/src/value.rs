@@ -100,7 +100,7 @@ impl ValueWriter {
             Finished::Inline(bytes) => insert_in_task(local, &tree.state, key, &bytes),
             Finished::Extent(extent) => put_extent(local, &tree.state, key, extent),
         });
-        tree.explain(result)
+        tree.map_error(result)
     }
 
     /// Ends the value without putting it anywhere.
@@ -125,7 +125,7 @@ impl ValueWriter {
             }
             extent.finish(local).map(Finished::Extent)
         });
-        self.tree.explain(result)
+        self.tree.map_error(result)
     }
 }
 

@@ -1,5 +1,6 @@
 //! One function per verb.
 
+mod admin;
 mod backup;
 mod compact;
 mod data;
@@ -13,7 +14,6 @@ mod sim;
 mod stats;
 mod store;
 mod watch;
-mod whole;
 
 use clap::CommandFactory;
 
@@ -33,14 +33,14 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Put(args) => data::put(&args, global, &mut out)?,
         Verb::Delete(args) => data::delete(&args, &mut out)?,
         Verb::Scan(args) => scan::scan(&args, &mut out)?,
-        Verb::Trees(args) => whole::trees(&args, &mut out)?,
+        Verb::Trees(args) => admin::trees(&args, &mut out)?,
         Verb::Stats(args) if args.watch => watch::watch(&args, global, &mut out)?,
         Verb::Stats(args) => stats::stats(&args, &mut out)?,
-        Verb::Check(args) => is_whole = whole::check(&args, global, &mut out)?,
-        Verb::Recover(args) => whole::recover(&args, &mut out)?,
+        Verb::Check(args) => is_whole = admin::check(&args, global, &mut out)?,
+        Verb::Recover(args) => admin::recover(&args, &mut out)?,
         Verb::Compact(args) => compact::compact(&args, &mut out)?,
-        Verb::Export(args) => whole::export(&args, global, &mut out)?,
-        Verb::Import(args) => whole::import(&args, global, &mut out)?,
+        Verb::Export(args) => admin::export(&args, global, &mut out)?,
+        Verb::Import(args) => admin::import(&args, global, &mut out)?,
         Verb::Backup(args) => backup::backup(&args, global, &mut out)?,
         Verb::Restore(args) => is_whole = backup::restore(&args, global, &mut out)?,
         Verb::Salvage(args) => is_whole = backup::salvage(&args, global, &mut out)?,

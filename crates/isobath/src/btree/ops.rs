@@ -77,7 +77,7 @@ impl Tree {
         into: &mut Vec<u8>,
     ) -> Result<Option<ValueKind>, C::Error> {
         Tree::check_key(key)?;
-        if ctx.takes_turns()
+        if ctx.interleaves()
             && let Some(found) = self.get_in_turns(ctx, key, into)
         {
             return Ok(found);

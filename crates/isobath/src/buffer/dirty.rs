@@ -42,7 +42,7 @@ impl DirtyQueue {
     }
 
     /// How many frames have turned clean since the store was opened.
-    pub(crate) fn cleaned(&self) -> usize {
+    pub(crate) fn written_back(&self) -> usize {
         self.cleaned.load(Ordering::Acquire)
     }
 

@@ -55,7 +55,7 @@ pub(crate) mod flag {
     pub(crate) const FREED: u8 = 8;
     /// The frame of a new page, which no replacement queue holds before its
     /// first write.
-    pub(crate) const UNLISTED: u8 = 16;
+    pub(crate) const NOT_QUEUED: u8 = 16;
 }
 
 /// Bytes of memory that one frame costs: the page and its header.

@@ -199,7 +199,7 @@ impl Reservation {
         header.touched.store(0, Relaxed);
         // The frame may still be in the queue from an earlier page: its flag says so.
         header.flags.fetch_and(flag::QUEUED, AcqRel);
-        header.flags.fetch_or(flag::UNLISTED, AcqRel);
+        header.flags.fetch_or(flag::NOT_QUEUED, AcqRel);
         header.history.store(u64::MAX, Relaxed);
         pool.mapping.set(id, Place::Resident(frame));
         Exclusive {

@@ -237,7 +237,7 @@ fn risen_from_between_two_records() -> usize {
             _ => None,
         });
         let (page, address) = chunks.next().unwrap();
-        let slot = engine.transactions.tracker.occupy(0, &engine.log);
+        let slot = engine.transactions.tracker.register(0, &engine.log);
         let end = local.log_free(&[], &[page]);
         let is_held = engine.oldest_end() <= end;
         assert!(is_held || canary::sings(Canary::MissLateEnds));

@@ -48,7 +48,7 @@ impl ReadContext for TaskContext<'_> {
     }
 
     #[inline]
-    fn takes_turns(&self) -> bool {
+    fn interleaves(&self) -> bool {
         self.local.worker.ready_tasks() >= MIN_TURNS
     }
 
@@ -119,11 +119,11 @@ impl WriteContext for TaskContext<'_> {
             self.local.kill_after(record, address);
         }
         if before & flag::DIRTY != 0 {
-            engine.frames_cleaned(1);
+            engine.frames_written_back(1);
         }
         engine.free_id(id);
         if before & flag::WRITING == 0 {
-            self.local.retire_unlisted(frame);
+            self.local.retire_unqueued(frame);
         }
     }
 
@@ -170,7 +170,7 @@ impl TaskContext<'_> {
         let unused = unused.into_unused();
         let pages = unused.len() as u64;
         for (frame, id) in unused {
-            self.local.give_frame(frame);
+            self.local.release_frame(frame);
             engine.ids.lock().free(&engine.pool.mapping, id);
         }
         pages
@@ -233,7 +233,7 @@ impl WorkerState {
     /// A free frame, its latch held exclusively; waits for one.
     pub(super) fn wait_for_frame(&self) -> crate::buffer::FrameId {
         loop {
-            if let Some(frame) = self.take_frame() {
+            if let Some(frame) = self.acquire_frame() {
                 return frame;
             }
             self.frame_waiters.borrow_mut().push(self.worker.task_id());
@@ -266,15 +266,15 @@ impl WorkerState {
     /// because the page was freed before its first write had ended. Whoever
     /// ends the frame's last use calls this: freeing itself, or the end of the
     /// write. The frame may still be in the dirty queue, and be used again so.
-    pub(super) fn retire_unlisted(&self, frame: crate::buffer::FrameId) {
+    pub(super) fn retire_unqueued(&self, frame: crate::buffer::FrameId) {
         let header = self.engine.pool.frames.header(frame);
         let retired = header.flags.fetch_update(AcqRel, Acquire, |flags| {
-            let mine = flags & (flag::UNLISTED | flag::WRITING | flag::FREED)
-                == flag::UNLISTED | flag::FREED;
-            mine.then_some(flags & !flag::UNLISTED)
+            let mine = flags & (flag::NOT_QUEUED | flag::WRITING | flag::FREED)
+                == flag::NOT_QUEUED | flag::FREED;
+            mine.then_some(flags & !flag::NOT_QUEUED)
         });
         if retired.is_ok() {
-            self.give_frame(frame);
+            self.release_frame(frame);
         }
     }
 }

@@ -60,9 +60,9 @@ impl Engine {
 
     /// Lists `task` among those to wake when as many frames as `target` have turned
     /// clean; `false` if they have, or none will.
-    fn wait_for_cleaned(&self, target: usize, task: TaskRef) -> bool {
+    fn wait_for_written_back(&self, target: usize, task: TaskRef) -> bool {
         let mut waiters = self.flush_waiters.tasks.lock();
-        if self.pool.dirty.cleaned() >= target || self.poison.get().is_some() {
+        if self.pool.dirty.written_back() >= target || self.poison.get().is_some() {
             return false;
         }
         waiters.push((target, task));
@@ -73,7 +73,7 @@ impl Engine {
     /// Frames have turned clean: whoever waits for old ones may look again.
     pub(super) fn flush_progress(&self) {
         // The lock orders this after the count, which a waiter reads under it.
-        self.flush_waiters.wake(self.pool.dirty.cleaned());
+        self.flush_waiters.wake(self.pool.dirty.written_back());
     }
 }
 
@@ -125,7 +125,7 @@ impl WorkerState {
         loop {
             engine.writable()?;
             // Of the frames that are counted, each adds one to this by and by.
-            let cleaned = engine.pool.dirty.cleaned();
+            let cleaned = engine.pool.dirty.written_back();
             let left = engine.count_older(before);
             if left == 0 {
                 return Ok(());
@@ -133,7 +133,7 @@ impl WorkerState {
             let Some(task) = self.worker.current_task() else {
                 return Err(Error::Closed);
             };
-            if !engine.wait_for_cleaned(cleaned + left, task) {
+            if !engine.wait_for_written_back(cleaned + left, task) {
                 continue;
             }
             for handle in &engine.worker_handles {

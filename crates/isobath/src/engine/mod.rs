@@ -528,7 +528,7 @@ impl Engine {
 
     /// `count` frames are no longer dirty nor being written: changes that wait
     /// for fewer dirty pages may go on.
-    pub(crate) fn frames_cleaned(&self, count: usize) {
+    pub(crate) fn frames_written_back(&self, count: usize) {
         self.pool.dirty.written(count);
         // Locking the list orders this after the decrement, and `admit` looks
         // again after listing itself: of the two, one sees the other.

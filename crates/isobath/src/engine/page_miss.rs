@@ -151,7 +151,7 @@ impl WorkerState {
             }
             Place::Stored(address) => address,
         };
-        let Some(frame) = self.take_frame() else {
+        let Some(frame) = self.acquire_frame() else {
             return LoadStart::NoFrame;
         };
         let header = pool.frames.header(frame);
@@ -163,7 +163,7 @@ impl WorkerState {
             .mapping
             .replace(id, Place::Stored(address), Place::Loading(frame))
         {
-            self.give_frame(frame);
+            self.release_frame(frame);
             return LoadStart::Resolved;
         }
         let slot = self.loads.borrow_mut().add(id, frame, address);
@@ -346,7 +346,7 @@ impl WorkerState {
                 let mapping = &self.engine.pool.mapping;
                 let back = mapping.replace(page, Place::Loading(frame), Place::Stored(address));
                 debug_assert!(back, "only the loader ends a load");
-                self.give_frame(frame);
+                self.release_frame(frame);
                 Some(error)
             }
         };

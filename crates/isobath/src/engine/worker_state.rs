@@ -25,7 +25,7 @@ pub(super) const WRITERS: usize = 3;
 /// Tasks that write pages, per worker: those and the cleaner.
 pub(super) const WRITING_TASKS: usize = WRITERS + 1;
 /// How long a worker sleeps at most while tasks wait for free frames.
-const FRAME_RETRY: Duration = Duration::from_micros(200);
+const FRAME_RETRY_INTERVAL: Duration = Duration::from_micros(200);
 /// Bytes of a writer's staging buffer: the largest single page write.
 pub(super) const STAGING_BYTES: usize = 256 << 10;
 
@@ -255,7 +255,7 @@ impl WorkerState {
             self.page_waiters.borrow().len(),
             self.free.borrow().len(),
             self.idle_writers.borrow().len(),
-            self.worker.tasks_stand_at(),
+            self.worker.tasks_suspended_at(),
         ) + &self
             .engine
             .space
@@ -272,18 +272,18 @@ impl WorkerState {
     // ---- frames -------------------------------------------------------------
 
     /// A free frame, its latch held exclusively; `None` while every frame is in use.
-    pub(super) fn take_frame(&self) -> Option<FrameId> {
+    pub(super) fn acquire_frame(&self) -> Option<FrameId> {
         if let Some(frame) = self.free.borrow_mut().pop() {
             return Some(frame);
         }
-        self.refill(1);
+        self.replenish(1);
         self.free.borrow_mut().pop()
     }
 
     /// Puts a frame back whose latch is held exclusively and which is in no
     /// replacement queue. The worker keeps a batch; what is beyond that, as
     /// after the drop of a tree, is anybody's.
-    pub(super) fn give_frame(&self, frame: FrameId) {
+    pub(super) fn release_frame(&self, frame: FrameId) {
         let mut free = self.free.borrow_mut();
         if free.len() < self.batch {
             free.push(frame);
@@ -294,7 +294,7 @@ impl WorkerState {
 
     /// Brings the worker's free frames up to a batch: from those that nobody
     /// ever used, then from its own partition, then from the others'.
-    fn refill(&self, least: usize) {
+    fn replenish(&self, least: usize) {
         let mut free = self.free.borrow_mut();
         let want = self.batch;
         if free.len() >= want {
@@ -342,7 +342,7 @@ impl WorkerState {
         if self.frame_waiters.borrow().is_empty() {
             return false;
         }
-        self.refill(1);
+        self.replenish(1);
         let available = self.free.borrow().len();
         let mut waiters = self.frame_waiters.borrow_mut();
         let count = available.min(waiters.len());
@@ -386,7 +386,7 @@ impl BackgroundHandler for WorkerState {
     fn poll_background(&self, _worker: &Worker) -> bool {
         let mut progress = false;
         if self.free.borrow().len() < self.batch / 2 {
-            self.refill(0);
+            self.replenish(0);
         }
         self.register_used();
         progress |= self.wake_frame_waiters();
@@ -408,8 +408,8 @@ impl BackgroundHandler for WorkerState {
     /// Frames become free in many ways, on any worker: a page written, a latch
     /// released, a frame that the replacement strategy passes over now and takes
     /// on its next round. Who waits for one looks again soon instead of being told.
-    fn longest_sleep(&self) -> Option<Duration> {
-        let frames = (!self.frame_waiters.borrow().is_empty()).then_some(FRAME_RETRY);
+    fn max_wait(&self) -> Option<Duration> {
+        let frames = (!self.frame_waiters.borrow().is_empty()).then_some(FRAME_RETRY_INTERVAL);
         frames
             .into_iter()
             .chain(self.log.until_deadline())

@@ -416,7 +416,7 @@ impl WorkerState {
                 let before = header.flags.fetch_and(!flag::WRITING, AcqRel);
                 if before & flag::FREED != 0 {
                     old.push(Address::from_raw(header.address.load(Acquire)));
-                    self.retire_unlisted(frame);
+                    self.retire_unqueued(frame);
                 } else {
                     if header.flags.fetch_or(flag::DIRTY, AcqRel) & flag::DIRTY == 0 {
                         engine.pool.dirty.turned_dirty();
@@ -427,7 +427,7 @@ impl WorkerState {
             }
             let before = header
                 .flags
-                .fetch_and(!(flag::WRITING | flag::UNLISTED), AcqRel);
+                .fetch_and(!(flag::WRITING | flag::NOT_QUEUED), AcqRel);
             let freed = before & flag::FREED != 0;
             if before & (flag::DIRTY | flag::QUEUED | flag::FREED) == flag::DIRTY {
                 self.requeue(frame);
@@ -437,7 +437,7 @@ impl WorkerState {
                 old.push(placed.address);
                 is_late = true;
             }
-            if before & flag::UNLISTED != 0 {
+            if before & flag::NOT_QUEUED != 0 {
                 listed.push((frame, placed.page, freed));
             }
         }
@@ -461,14 +461,14 @@ impl WorkerState {
         drop(space);
         for (frame, page, freed) in listed {
             if freed {
-                self.give_frame(frame);
+                self.release_frame(frame);
             } else {
                 engine.partitions[self.worker.index]
                     .lock()
                     .admit(frame, page);
             }
         }
-        engine.frames_cleaned(count);
+        engine.frames_written_back(count);
         Counters::add(&engine.counters.page_writes, count as u64);
         self.after_space_change(freed_segment, spare);
         let _ = self.drain_pending_frees();

@@ -166,31 +166,37 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     addresses.retain(|a| a.segment() != victim);
     for _ in 0..2 {
         move_all(&mut space, &seqs, &mut addresses);
-        assert!(!space.cleaning_is_futile(), "once or twice may be in order");
+        assert!(
+            !space.cleaning_makes_no_progress(),
+            "once or twice may be in order"
+        );
     }
     move_all(&mut space, &seqs, &mut addresses);
-    assert!(space.cleaning_is_futile());
+    assert!(space.cleaning_makes_no_progress());
     assert_eq!(space.begin_cleaning(), Victim::None);
 
     // Something dies elsewhere: that may be enough.
     space.invalidate(addresses.swap_remove(0));
-    assert!(!space.cleaning_is_futile());
+    assert!(!space.cleaning_makes_no_progress());
     move_all(&mut space, &seqs, &mut addresses);
-    assert!(!space.cleaning_is_futile(), "each page was moved once");
+    assert!(
+        !space.cleaning_makes_no_progress(),
+        "each page was moved once"
+    );
     move_all(&mut space, &seqs, &mut addresses);
     move_all(&mut space, &seqs, &mut addresses);
-    assert!(space.cleaning_is_futile());
+    assert!(space.cleaning_makes_no_progress());
 
     // A larger volume.
     space.grow(910);
-    assert!(!space.cleaning_is_futile());
+    assert!(!space.cleaning_makes_no_progress());
     for _ in 0..3 {
         move_all(&mut space, &seqs, &mut addresses);
     }
-    assert!(space.cleaning_is_futile());
+    assert!(space.cleaning_makes_no_progress());
     // A user got a place.
     assert!(write(&mut space, &seqs, page, Cause::User).is_some());
-    assert!(!space.cleaning_is_futile());
+    assert!(!space.cleaning_makes_no_progress());
 }
 
 #[test]
@@ -216,7 +222,10 @@ fn cleaning_after_opening_is_judged_by_what_lives_there() {
     assert_eq!(opened.bad_segments(), 1);
     addresses.retain(|a| a.segment() != victim);
     move_all(&mut opened, &seqs, &mut addresses);
-    assert!(!opened.cleaning_is_futile(), "each page was moved once");
+    assert!(
+        !opened.cleaning_makes_no_progress(),
+        "each page was moved once"
+    );
 }
 
 /// Writes a chunk of `length` bytes, and the summaries of segments that became full.

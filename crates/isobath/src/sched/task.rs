@@ -52,7 +52,7 @@ pub(super) struct Slot {
     pub(super) unparked: Cell<bool>,
     /// Where the task last let others run.
     #[cfg(any(test, feature = "simulation"))]
-    pub(super) stands_at: Cell<Option<&'static std::panic::Location<'static>>>,
+    pub(super) suspended_at: Cell<Option<&'static std::panic::Location<'static>>>,
 }
 
 impl Slot {
@@ -69,7 +69,7 @@ impl Slot {
             parked: Cell::new(false),
             unparked: Cell::new(false),
             #[cfg(any(test, feature = "simulation"))]
-            stands_at: Cell::new(None),
+            suspended_at: Cell::new(None),
         }
     }
 }

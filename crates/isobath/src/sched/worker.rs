@@ -48,7 +48,7 @@ pub(crate) trait BackgroundHandler {
 
     /// The longest sleep that is safe now; `None` if whatever ends the need to
     /// sleep also wakes the worker.
-    fn longest_sleep(&self) -> Option<Duration>;
+    fn max_wait(&self) -> Option<Duration>;
 }
 
 /// Counters of one worker since it started.
@@ -249,12 +249,12 @@ impl Worker {
     /// Where the tasks that there are last let others run, for whoever looks
     /// for what keeps them.
     #[cfg(any(test, feature = "simulation"))]
-    pub(crate) fn tasks_stand_at(&self) -> Vec<String> {
+    pub(crate) fn tasks_suspended_at(&self) -> Vec<String> {
         let waiting = |slot: &Slot| {
             let fiber = slot.fiber.take();
             let lives = fiber.is_some();
             slot.fiber.set(fiber);
-            slot.stands_at.get().filter(|_| lives)
+            slot.suspended_at.get().filter(|_| lives)
         };
         let places = self.slots.iter().filter_map(waiting);
         places
@@ -285,7 +285,7 @@ impl Worker {
         let task = self.task_id();
         let slot = &self.slots[task.slot as usize];
         #[cfg(any(test, feature = "simulation"))]
-        slot.stands_at.set(Some(std::panic::Location::caller()));
+        slot.suspended_at.set(Some(std::panic::Location::caller()));
         let yielder = slot.yielder.get();
         // SAFETY: the running fiber stored its own yielder, which lives as long
         // as the fiber does.
@@ -308,7 +308,7 @@ impl Worker {
     /// In a simulation, where no task is ever interrupted, lets others run now and
     /// then, as they would on other threads; elsewhere does nothing.
     #[inline(always)]
-    pub(crate) fn may_be_interrupted(&self) {
+    pub(crate) fn preemption_point(&self) {
         #[cfg(any(test, feature = "simulation"))]
         if self.order.get() != 0 && self.in_task() {
             let next = self.draw();
@@ -506,7 +506,7 @@ impl Worker {
             && !self.free_slots.borrow().is_empty()
             && !self.starved.get();
         let sleep = block && self.ready.borrow().is_empty() && !can_start;
-        let reaped = self.poll(sleep.then(|| handler.longest_sleep()));
+        let reaped = self.poll(sleep.then(|| handler.max_wait()));
         progress |= reaped > 0;
         self.dispatch(handler);
         progress

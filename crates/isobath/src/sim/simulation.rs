@@ -204,7 +204,7 @@ impl Simulation {
         let new = (0..frames.used())
             .filter(|&frame| {
                 let flags = frames.header(frame).flags.load(Ordering::Acquire);
-                flags & (flag::UNLISTED | flag::FREED) == flag::UNLISTED
+                flags & (flag::NOT_QUEUED | flag::FREED) == flag::NOT_QUEUED
             })
             .count();
         global + queued + local + new

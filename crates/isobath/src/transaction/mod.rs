@@ -23,7 +23,7 @@ use crate::sync::Mutex;
 use crate::task::OperationFuture;
 use crate::tree::{Tree, check_key, check_value};
 use crate::txn::Dead;
-use crate::txn::commit::{self, Author};
+use crate::txn::commit::{self, CommitContext};
 use crate::txn::serializable::ReadSet;
 use crate::value::ValueReader;
 use crate::{Durability, Error, Record, WriteBatch, extent};
@@ -412,13 +412,13 @@ impl Transaction {
             }
             let encoded = writes.changes();
             let changes: Vec<_> = encoded.iter().map(write_set::Encoded::change).collect();
-            let author = Author {
+            let context = CommitContext {
                 snapshot: validated.then(|| view.registered()),
                 reads,
                 frees_space: false,
                 ends: None,
             };
-            commit::change_all(local, &changes, author, durability, &mut |_, _| Ok(true))
+            commit::change_all(local, &changes, context, durability, &mut |_, _| Ok(true))
         });
         match result {
             Ok(_) => {

@@ -49,7 +49,7 @@ impl Source<'_> {
         TreeRead {
             tree: state.tree.id,
             name: &state.name,
-            gate: &state.gate,
+            status: &state.status,
         }
     }
 
@@ -67,13 +67,13 @@ impl Source<'_> {
     /// What is at or above this is not to be seen. Asked after the leaf was read.
     fn at(&self) -> u64 {
         let tracker = &self.tree.runtime.engine.transactions.tracker;
-        self.view.map_or_else(|| tracker.told(), View::lsn)
+        self.view.map_or_else(|| tracker.reported(), View::lsn)
     }
 
     fn interrupted(&self) {
         WorkerState::with_current(&self.tree.runtime.engine, |local| {
             if let Some(local) = local {
-                local.worker.may_be_interrupted();
+                local.worker.preemption_point();
             }
         });
     }

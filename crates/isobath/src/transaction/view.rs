@@ -84,7 +84,7 @@ impl View {
     /// To be asked when leaf and versions were read: whether both were complete.
     pub(super) fn check(&self, tree: &Tree) -> Result<(), Error> {
         tree.found(())?;
-        let is_too_old = tree.state.gate.loaded() > self.lsn();
+        let is_too_old = tree.state.status.loaded() > self.lsn();
         if is_too_old || self.registered.check().is_err() {
             self.was_too_old.store(true, Ordering::Relaxed);
             return Err(Error::SnapshotTooOld);
@@ -110,7 +110,7 @@ impl Drop for View {
         if !transactions.versions.is_empty() {
             transactions.watermark(&engine.log);
         }
-        while transactions.collect(COLLECT_AT_END) && go_on() {
+        while transactions.gc_versions(COLLECT_AT_END) && go_on() {
             rest_in_task(engine);
         }
         if transactions.has_dead() && !panics {

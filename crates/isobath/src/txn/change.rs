@@ -1,7 +1,7 @@
 //! What a commit changes: one key at a time.
 
-use super::Gate;
-use super::gate::Access;
+use super::TreeStatus;
+use super::tree_status::Access;
 use super::versions::KeyRef;
 use crate::Error;
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
@@ -17,9 +17,9 @@ pub(crate) struct Change<'a> {
     /// The tree's name, for errors.
     pub(crate) name: &'a str,
     /// `None` for the catalog, which is never dropped.
-    pub(crate) gate: Option<&'a Gate>,
+    pub(crate) status: Option<&'a TreeStatus>,
     pub(crate) key: &'a [u8],
-    /// By [`key_number`].
+    /// By [`key_hash`].
     pub(crate) number: u64,
     /// What it has from now on; `None` if nothing.
     pub(crate) value: Option<ValueRef<'a>>,
@@ -50,7 +50,7 @@ impl Change<'_> {
     /// Whether the tree may be changed now. A commit that has occupied its slot
     /// keeps the answer true.
     pub(super) fn may_change(&self) -> Result<bool, Error> {
-        match self.gate.map_or(Access::Granted, Gate::access) {
+        match self.status.map_or(Access::Granted, TreeStatus::access) {
             Access::Granted => Ok(true),
             Access::Later => Ok(canary::sings(Canary::LoadBesideCommits)),
             Access::Never => Err(Error::TreeDropped {
@@ -70,7 +70,7 @@ impl Change<'_> {
 
     /// The LSN below which snapshots do not see what was loaded into the tree.
     pub(super) fn loaded(&self) -> u64 {
-        self.gate.map_or(0, Gate::loaded)
+        self.status.map_or(0, TreeStatus::loaded)
     }
 
     pub(super) fn decision(&self) -> Decision<'_> {

@@ -6,9 +6,9 @@
 //! 3. Read what the keys have. This brings the leaves into memory, so that what
 //!    follows is short, and gives the versions, and the large values that go.
 //! 4. Reserve space on the volume and in the log.
-//! 5. Occupy a slot of the tracker; from here on the watermark waits.
+//! 5. Register in the tracker; from here on the watermark waits.
 //! 6. Unless no snapshot is open, publish the versions, pending.
-//! 7. Validate what a serializable transaction has read. Who publishes meanwhile
+//! 7. Validate what a serializable transaction has read. A commit that publishes at the same time
 //!    waits for its record, so that the log has the two in the order that holds.
 //! 8. Append one record.
 //! 9. Apply, give the versions the LSN, unlock.
@@ -43,9 +43,9 @@ const PAGES_PER_INSERT: u64 = 2;
 /// new root.
 const PAGES_PER_COMMIT: u64 = 12;
 
-/// On whose behalf a commit runs.
+/// What a commit depends on beside its changes.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Author<'a> {
+pub(crate) struct CommitContext<'a> {
     /// The transaction's snapshot; a single operation has none.
     pub(crate) snapshot: Option<&'a Registered>,
     /// What a serializable transaction has read.
@@ -57,7 +57,7 @@ pub(crate) struct Author<'a> {
 }
 
 /// What a key has, read under its lock.
-struct Peeked {
+struct CurrentValue {
     old: OldValue,
     /// Bytes of an inline value, whether `old` has them or not.
     length: usize,
@@ -68,23 +68,22 @@ struct Peeked {
 /// Rounds that a commit makes because snapshots begin between two of its steps.
 const MAX_ROUNDS: usize = 1000;
 
-/// How reading what the keys have has ended.
-enum Peek {
-    Done(Vec<Peeked>),
-    /// Whoever asked for the change does not want it any more.
+/// The result of reading what the keys have.
+enum CurrentValues {
+    Done(Vec<CurrentValue>),
+    /// The precondition does not hold.
     Refused,
     /// What snapshots would need is more than the version store may hold.
     TooMuch,
 }
 
-/// Gives one key a value, or takes it, on nobody's behalf. `go` sees what the
-/// key has and says whether to go on; it may be asked several times, and its
-/// last answer is returned.
+/// Auto-commits one put or delete if `precondition`, which sees the key's current
+/// value, holds; it may be called several times, and its last answer is returned.
 pub(crate) fn change_one(
     local: &WorkerState,
     change: Change<'_>,
     durability: Durability,
-    mut go: impl FnMut(Option<ValueRef<'_>>) -> bool,
+    mut precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<bool, Error> {
     let engine = &local.engine;
     let transactions = &engine.transactions;
@@ -93,11 +92,13 @@ pub(crate) fn change_one(
     let locked = transactions.locks.one(local, change.number());
     if !engine.log.is_on() && transactions.snapshots.active() == 0 {
         change.await_load(local)?;
-        let slot = transactions.tracker.occupy(local.worker.index, &engine.log);
-        local.worker.may_be_interrupted();
+        let slot = transactions
+            .tracker
+            .register(local.worker.index, &engine.log);
+        local.worker.preemption_point();
         if transactions.snapshots.active() == 0 && change.may_change()? {
-            local.worker.may_be_interrupted();
-            let (went, dead) = apply_blindly(local, &change, &mut go)?;
+            local.worker.preemption_point();
+            let (went, dead) = apply_unversioned(local, &change, &mut precondition)?;
             // It has no LSN, but what it has replaced may have versions of later ones.
             slot.ends_at(engine.log.next().0);
             drop(slot);
@@ -105,25 +106,25 @@ pub(crate) fn change_one(
             if let Some(dead) = dead {
                 local.engine.transactions.free_large(local, &dead);
             }
-            tidy(local, 0);
+            gc_after(local, 0);
             return Ok(went);
         }
     }
     let changes = [change];
-    let mut go = |_, old: Option<ValueRef<'_>>| Ok(go(old));
+    let mut precondition = |_, old: Option<ValueRef<'_>>| Ok(precondition(old));
     let commit = Commit {
         local,
         changes: &changes,
-        author: Author::default(),
+        context: CommitContext::default(),
         durability,
-        go: &mut go,
+        precondition: &mut precondition,
         is_too_much: false,
     };
     let outcome = commit.run()?;
     finish(local, &changes, locked, outcome, durability)
 }
 
-/// Where commits that nobody sees yet fill the version store, waits for them.
+/// Where commits that are not visible yet fill the version store, waits for them.
 fn await_version_space(local: &WorkerState) -> Result<(), Error> {
     let transactions = &local.engine.transactions;
     if transactions.visibility() == Visibility::Durable
@@ -134,19 +135,19 @@ fn await_version_space(local: &WorkerState) -> Result<(), Error> {
     {
         transactions.await_durable(local)?;
         transactions.collect_recent();
-        transactions.collect(COLLECT_STEP);
+        transactions.gc_versions(COLLECT_STEP);
     }
     Ok(())
 }
 
-/// Changes all keys or none. `changes` are of distinct keys. `go` sees what each
-/// key has, by its index, and says whether to go on.
+/// Changes all keys or none. `changes` are of distinct keys. `precondition` sees the current
+/// value of each, by its index, and says whether the commit may go on.
 pub(crate) fn change_all(
     local: &WorkerState,
     changes: &[Change<'_>],
-    author: Author<'_>,
+    context: CommitContext<'_>,
     durability: Durability,
-    go: &mut Go<'_>,
+    precondition: &mut Precondition<'_>,
 ) -> Result<bool, Error> {
     let transactions = &local.engine.transactions;
     TaskContext { local }.admit()?;
@@ -156,24 +157,25 @@ pub(crate) fn change_all(
     let outcome = Commit {
         local,
         changes,
-        author,
+        context,
         durability,
-        go,
+        precondition,
         is_too_much: false,
     }
     .run()?;
     finish(local, changes, locked, outcome, durability)
 }
 
-/// Looks at a key's old value, by the index of its change.
-pub(crate) type Go<'g> = dyn FnMut(usize, Option<ValueRef<'_>>) -> Result<bool, Error> + 'g;
+/// Whether a commit may go on, given a key's current value and the index of its change.
+pub(crate) type Precondition<'g> =
+    dyn FnMut(usize, Option<ValueRef<'_>>) -> Result<bool, Error> + 'g;
 
 /// What is left to do for a commit that is applied.
 #[derive(Default)]
 struct Outcome<'a> {
-    /// Its record; `None` if `go` refused.
+    /// Its record; `None` if `precondition` refused.
     lsn: Option<Lsn>,
-    /// Large values that nobody can read any more.
+    /// Large values that no reader can reach any more.
     dead: Vec<Descriptor>,
     /// It has added a version of each key.
     has_versions: bool,
@@ -183,29 +185,29 @@ struct Outcome<'a> {
     noted: Option<Noted<'a>>,
     /// It is to be seen late and has left no versions: its keys stay locked until then.
     in_parts: Option<InParts<'a>>,
-    /// `go` has refused what a commit says that nobody sees yet.
+    /// The precondition refused a value whose commit is not visible yet.
     is_early: bool,
 }
 
 impl Outcome<'_> {
-    /// Nobody knows whether it lasts: nobody ever sees it. `locked`, if it has left no versions.
+    /// Whether it is durable is unknown, so it never becomes visible. `locked`, if it has left no versions.
     fn stays_unseen(self, transactions: &Transactions, locked: Option<&Locked<'_>>) {
         if let Some(slot) = self.slot {
             slot.abandon();
         }
         std::mem::forget(self.noted);
         if let Some(locked) = locked {
-            transactions.tear(locked.numbers().iter().copied());
+            transactions.mark_partially_applied(locked.numbers().iter().copied());
         }
     }
 }
 
-/// Without a log and without a snapshot there is nobody to tell: the change is
-/// one step of the tree. The slot keeps snapshots from beginning meanwhile.
-fn apply_blindly(
+/// Without a log and without a snapshot no version is needed: the change is
+/// one step of the tree. The slot keeps snapshots from beginning until it is done.
+fn apply_unversioned(
     local: &WorkerState,
     change: &Change<'_>,
-    go: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
+    precondition: &mut impl FnMut(Option<ValueRef<'_>>) -> bool,
 ) -> Result<(bool, Option<Descriptor>), Error> {
     let (mut went, mut dead) = (false, None);
     let ctx = TaskContext { local };
@@ -213,7 +215,7 @@ fn apply_blindly(
         dead = old
             .filter(|old| old.kind == ValueKind::Extent)
             .map(|old| Descriptor::new(old.bytes));
-        went = go(old);
+        went = precondition(old);
         if went {
             change.decision()
         } else {
@@ -241,21 +243,21 @@ fn finish(
         transactions.free_large(local, dead);
     }
     let Some(lsn) = outcome.lsn else {
-        tidy(local, 0);
+        gc_after(local, 0);
         if outcome.is_early {
             transactions.await_durable(local)?;
         }
         return Ok(false);
     };
     let has_versions = outcome.has_versions;
-    let tidy_up = || {
+    let collect_garbage = || {
         if has_versions {
             transactions.release(changes.iter().map(Change::at), lsn);
         }
-        tidy(local, changes.len());
+        gc_after(local, changes.len());
     };
     if !is_late {
-        tidy_up();
+        collect_garbage();
         if let Some(slot) = outcome.slot.take() {
             wait_for_watermark(local, lsn)?;
             drop(slot);
@@ -275,7 +277,7 @@ fn finish(
     drop(outcome);
     drop(locked);
     if is_late {
-        tidy_up();
+        collect_garbage();
     }
     Counters::add(&transactions.counters.commits, 1);
     Ok(true)
@@ -299,7 +301,7 @@ fn await_earlier(local: &WorkerState, lsn: Lsn, durability: Durability) -> Resul
 fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Error> {
     let engine = &local.engine;
     let transactions = &engine.transactions;
-    if transactions.tracker.told() > lsn.0 {
+    if transactions.tracker.reported() > lsn.0 {
         return Ok(());
     }
     while transactions.watermark(&engine.log) <= lsn {
@@ -310,10 +312,10 @@ fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Error> {
 }
 
 /// A commit pays for the versions that it added by collecting some more.
-fn tidy(local: &WorkerState, added: usize) {
+fn gc_after(local: &WorkerState, added: usize) {
     let transactions = &local.engine.transactions;
     if !transactions.versions.is_empty() {
-        transactions.collect(MIN_COLLECT + 2 * added);
+        transactions.gc_versions(MIN_COLLECT + 2 * added);
         transactions.make_room(&local.engine);
     }
     transactions.free_dead(local);
@@ -344,9 +346,9 @@ struct Replaced {
 struct Commit<'a, 'g> {
     local: &'a WorkerState,
     changes: &'a [Change<'a>],
-    author: Author<'a>,
+    context: CommitContext<'a>,
     durability: Durability,
-    go: &'a mut Go<'g>,
+    precondition: &'a mut Precondition<'g>,
     /// What the keys have is more than the version store is to hold.
     is_too_much: bool,
 }
@@ -360,10 +362,10 @@ impl<'a> Commit<'a, '_> {
         self.transactions().visibility() == Visibility::Durable
     }
 
-    /// Whether single reads need versions, or some snapshot but the author's own.
+    /// Whether single reads need versions, or some snapshot beside the transaction's own.
     fn must_publish(&self) -> bool {
         (self.is_late() && !self.is_too_much)
-            || self.transactions().snapshots.others(self.author.snapshot)
+            || self.transactions().snapshots.others(self.context.snapshot)
     }
 
     /// Whether a key's newest state is of a commit that is not durable.
@@ -378,19 +380,19 @@ impl<'a> Commit<'a, '_> {
         self.validate_writes()?;
         for _ in 0..MAX_ROUNDS {
             let publish = self.must_publish();
-            match self.peek(publish)? {
-                Peek::Refused => {
+            match self.read_current(publish)? {
+                CurrentValues::Refused => {
                     return Ok(Outcome {
                         is_early: self.has_read_early(),
                         ..Outcome::default()
                     });
                 }
-                // Nobody may need what is too much to keep.
-                Peek::TooMuch => {
+                // What is too much to keep may not be needed.
+                CurrentValues::TooMuch => {
                     self.is_too_much = true;
-                    self.transactions().expel_others(self.author.snapshot);
+                    self.transactions().abort_others(self.context.snapshot);
                 }
-                Peek::Done(peeked) => {
+                CurrentValues::Done(peeked) => {
                     if let Some(outcome) = self.write(peeked, publish)? {
                         return Ok(outcome);
                     }
@@ -401,11 +403,11 @@ impl<'a> Commit<'a, '_> {
         Err(Error::SnapshotTooOld)
     }
 
-    /// First committer wins: nobody has changed these keys since the snapshot.
+    /// First committer wins: no commit has changed these keys since the snapshot.
     /// As they are locked, no other commit will. What loads have changed is seen
     /// when the keys are read, and in the slot.
     fn validate_writes(&self) -> Result<(), Error> {
-        let Some(snapshot) = self.author.snapshot else {
+        let Some(snapshot) = self.context.snapshot else {
             return Ok(());
         };
         let versions = &self.transactions().versions;
@@ -425,7 +427,7 @@ impl<'a> Commit<'a, '_> {
 
     /// Whether the trees may be changed now, and have what was read of them: no load
     /// was linked since. To be asked in the slot, for as long as that is occupied.
-    fn may_change(&self, peeked: &[Peeked]) -> Result<bool, Error> {
+    fn may_change(&self, peeked: &[CurrentValue]) -> Result<bool, Error> {
         for (change, peeked) in self.changes.iter().zip(peeked) {
             if !change.may_change()? {
                 return Ok(false);
@@ -438,7 +440,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     /// Reads what the keys have, with the bytes of inline values if `publish`.
-    fn peek(&mut self, publish: bool) -> Result<Peek, Error> {
+    fn read_current(&mut self, publish: bool) -> Result<CurrentValues, Error> {
         let ctx = TaskContext { local: self.local };
         let mut peeked = Vec::with_capacity(self.changes.len());
         let mut bytes = Vec::new();
@@ -446,45 +448,46 @@ impl<'a> Commit<'a, '_> {
         for (at, change) in self.changes.iter().enumerate() {
             change.await_load(self.local)?;
             let loaded = change.loaded();
-            if self.author.snapshot.is_some_and(|own| own.lsn < loaded) {
+            if self.context.snapshot.is_some_and(|own| own.lsn < loaded) {
                 return Err(change.conflict());
             }
             let kind = change.tree.get(&ctx, change.key, &mut bytes);
-            // A tree that is dropped meanwhile looks corrupt.
+            // A tree that is being dropped looks corrupt.
             let kind = kind.or_else(|error| change.may_change().and(Err(error)))?;
             let old = kind.map(|kind| ValueRef {
                 kind,
                 bytes: &bytes,
             });
-            if !(self.go)(at, old)? {
-                return Ok(Peek::Refused);
+            if !(self.precondition)(at, old)? {
+                return Ok(CurrentValues::Refused);
             }
             let length = old.map_or(0, |old| old.bytes.len());
             kept += (change.key.len() + length) as u64;
             if publish && kept > self.transactions().versions.limit() {
-                return Ok(Peek::TooMuch);
+                return Ok(CurrentValues::TooMuch);
             }
             let old = match kind {
                 Some(ValueKind::Inline) if !publish => OldValue::Inline(Box::default()),
                 kind => OldValue::from_read(kind, &mut bytes),
             };
-            peeked.push(Peeked {
+            peeked.push(CurrentValue {
                 old,
                 length,
                 loaded,
             });
         }
-        Ok(Peek::Done(peeked))
+        Ok(CurrentValues::Done(peeked))
     }
 
     /// Pages that applying may take: none for removing, nor for replacing a
     /// value by one that is no longer.
-    fn worst_pages(&self, peeked: &[Peeked]) -> u64 {
-        let grows = |(change, peeked): (&Change<'_>, &Peeked)| match (change.value, &peeked.old) {
-            (None, _) => false,
-            (Some(_), OldValue::Absent) => true,
-            (Some(new), _) => new.bytes.len() > peeked.length,
-        };
+    fn worst_pages(&self, peeked: &[CurrentValue]) -> u64 {
+        let grows =
+            |(change, peeked): (&Change<'_>, &CurrentValue)| match (change.value, &peeked.old) {
+                (None, _) => false,
+                (Some(_), OldValue::Absent) => true,
+                (Some(new), _) => new.bytes.len() > peeked.length,
+            };
         let growing = self
             .changes
             .iter()
@@ -498,7 +501,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     /// The commit's record, as far as anybody will read it.
-    fn record(&self, peeked: &[Peeked]) -> Result<Record, Error> {
+    fn record(&self, peeked: &[CurrentValue]) -> Result<Record, Error> {
         let local = self.local;
         let mut record = Record {
             confirmed: self.changes.iter().flat_map(Change::tokens).collect(),
@@ -518,7 +521,7 @@ impl<'a> Commit<'a, '_> {
             }
         }
         let chunks = record.replaced.iter().flat_map(|old| &old.chunks);
-        let root = self.author.ends.map(|tree| tree.root);
+        let root = self.context.ends.map(|tree| tree.root);
         record.ended = chunks.copied().chain(root).collect();
         record.body = CommitBody::new(&record.confirmed, &record.ended);
         for change in self.changes {
@@ -533,14 +536,18 @@ impl<'a> Commit<'a, '_> {
 
     /// Steps 4 to 9; `None` if a snapshot has begun for which nothing was read, or
     /// what was read is out of date since a load.
-    fn write(&mut self, peeked: Vec<Peeked>, publish: bool) -> Result<Option<Outcome<'a>>, Error> {
+    fn write(
+        &mut self,
+        peeked: Vec<CurrentValue>,
+        publish: bool,
+    ) -> Result<Option<Outcome<'a>>, Error> {
         let local = self.local;
         let engine = &local.engine;
         let record = self.record(&peeked)?;
         let reserved = ReservedTask::reserve_from(
             local,
             self.pages_to_reserve(&peeked),
-            self.author.frees_space,
+            self.context.frees_space,
         )?;
         let bytes = record.body.bytes().len() as u64;
         let _reservation = local.reserve_log(bytes, ReservationClass::Commit)?;
@@ -548,8 +555,8 @@ impl<'a> Commit<'a, '_> {
         let slot = self
             .transactions()
             .tracker
-            .occupy(local.worker.index, &engine.log);
-        local.worker.may_be_interrupted();
+            .register(local.worker.index, &engine.log);
+        local.worker.preemption_point();
         if !self.may_change(&peeked)? || !publish && self.must_publish() {
             return Ok(None);
         }
@@ -560,20 +567,20 @@ impl<'a> Commit<'a, '_> {
             Vec::new()
         };
         let published = publish.then(|| self.publish(&slot, peeked, &record));
-        local.worker.may_be_interrupted();
+        local.worker.preemption_point();
         let tracker = &self.transactions().tracker;
         // Those that validate from here on see these versions.
         while publish && tracker.is_validating() {
             local.worker.yield_now();
         }
-        let validating = self.author.reads.map(|_| tracker.begin_validating());
+        let validating = self.context.reads.map(|_| tracker.begin_validating());
         // Single reads could see one of several changes and not the others, or what
         // came behind a serializable commit and not that.
         let is_late = self.is_late();
         let in_parts = if is_late {
             !publish
         } else {
-            self.changes.len() > 1 || self.author.reads.is_some()
+            self.changes.len() > 1 || self.context.reads.is_some()
         };
         let unseen = &self.transactions().unseen;
         let in_parts = in_parts.then(|| unseen.begin_parts());
@@ -581,13 +588,13 @@ impl<'a> Commit<'a, '_> {
             self.cancel(published);
             return Err(error);
         }
-        local.worker.may_be_interrupted();
+        local.worker.preemption_point();
         let lsn = self.append(&slot, &record, publish);
         drop(validating);
         let notes =
             self.transactions().visibility() != Visibility::Applied && (publish || !is_late);
         let noted = notes.then(|| unseen.note(self.changes.iter().map(Change::number)));
-        local.worker.may_be_interrupted();
+        local.worker.preemption_point();
         let applied = self.apply(&reserved, lsn).and_then(|()| self.end_tree(lsn));
         if let Err(error) = applied {
             self.fail(slot, published, &error);
@@ -596,7 +603,7 @@ impl<'a> Commit<'a, '_> {
         }
         match published {
             Some(number) => self.stamp_commit_lsn(number, lsn),
-            // While the slot is occupied no checkpoint can begin that would know
+            // While the commit is registered no checkpoint can begin that would know
             // neither the record nor that they are gone.
             None => record
                 .replaced
@@ -608,7 +615,7 @@ impl<'a> Commit<'a, '_> {
             && self.durability == Durability::Synced
             && !canary::sings(Canary::AcknowledgeEarly)
             && !canary::sings(Canary::ShowEarly);
-        let stays = lasts || self.author.reads.is_some();
+        let stays = lasts || self.context.reads.is_some();
         if lasts {
             slot.lasts(lsn);
         } else if stays {
@@ -633,7 +640,7 @@ impl<'a> Commit<'a, '_> {
             // A serializable commit keeps the watermark where it was before its
             // validation. A commit that changes what it has read, and came too late
             // to be seen, may get a lower LSN: no snapshot may see only that one.
-            if self.author.reads.is_none() {
+            if self.context.reads.is_none() {
                 slot.is_at(lsn);
             }
             engine.confirm_allocations(&record.confirmed, &record.ended);
@@ -658,7 +665,7 @@ impl<'a> Commit<'a, '_> {
 
     /// Without a log a single change that fails has not happened: it needs no
     /// room beforehand.
-    fn pages_to_reserve(&self, peeked: &[Peeked]) -> u64 {
+    fn pages_to_reserve(&self, peeked: &[CurrentValue]) -> u64 {
         if self.changes.len() > 1 || self.local.engine.log.is_on() {
             self.worst_pages(peeked)
         } else {
@@ -666,7 +673,7 @@ impl<'a> Commit<'a, '_> {
         }
     }
 
-    fn publish(&self, slot: &Slot<'_>, peeked: Vec<Peeked>, record: &Record) -> CommitNumber {
+    fn publish(&self, slot: &Slot<'_>, peeked: Vec<CurrentValue>, record: &Record) -> CommitNumber {
         let versions = &self.transactions().versions;
         let number = versions.commit_number();
         let mut replaced = record.replaced.iter().peekable();
@@ -677,7 +684,7 @@ impl<'a> Commit<'a, '_> {
             let old = (peeked.old, token);
             versions.add(change.at(), old, number);
         }
-        slot.publishes();
+        slot.sets_lsn();
         number
     }
 
@@ -694,10 +701,10 @@ impl<'a> Commit<'a, '_> {
         if canary::sings(Canary::SkipReadValidation) {
             return Ok(());
         }
-        let Some(snapshot) = self.author.snapshot else {
+        let Some(snapshot) = self.context.snapshot else {
             return Ok(());
         };
-        if let Some(reads) = self.author.reads {
+        if let Some(reads) = self.context.reads {
             reads.validate(&self.transactions().versions, snapshot, own)?;
         }
         // Versions that would have told of a conflict may be gone.
@@ -708,16 +715,16 @@ impl<'a> Commit<'a, '_> {
         for change in self.changes {
             let decide = |_: Option<ValueRef<'_>>| change.decision();
             change.tree.apply(ctx, change.key, Some(lsn), decide)?;
-            self.local.worker.may_be_interrupted();
+            self.local.worker.preemption_point();
         }
         Ok(())
     }
 
-    /// Frees the root of the tree that ends with the commit at `lsn`. The slot is
-    /// occupied meanwhile, as for chunks that go.
+    /// Frees the root of the tree that ends with the commit at `lsn`. The commit stays
+    /// registered until then, as for chunks that go.
     fn end_tree(&self, lsn: Lsn) -> Result<(), Error> {
         let ctx = TaskContext { local: self.local };
-        let ends = self.author.ends;
+        let ends = self.context.ends;
         ends.map_or(Ok(()), |tree| tree.free_root_logged(&ctx, lsn))
     }
 
@@ -725,7 +732,7 @@ impl<'a> Commit<'a, '_> {
     fn fail(&self, slot: Slot<'_>, published: Option<CommitNumber>, error: &Error) {
         let engine = &self.local.engine;
         if self.changes.len() == 1 && !engine.log.is_on() {
-            // Nothing has changed, and nobody has recorded that it would.
+            // Nothing has changed, and no record says that it would.
             self.cancel(published);
             return;
         }
@@ -733,7 +740,7 @@ impl<'a> Commit<'a, '_> {
         let is_hidden = self.is_late() && published.is_some();
         if self.changes.len() > 1 && !is_hidden {
             self.transactions()
-                .tear(self.changes.iter().map(Change::number));
+                .mark_partially_applied(self.changes.iter().map(Change::number));
         }
         // The versions stay pending, so that no snapshot sees the part that is there.
         slot.abandon();
@@ -741,8 +748,8 @@ impl<'a> Commit<'a, '_> {
     }
 }
 
-fn extents_of(peeked: &[Peeked]) -> Vec<Descriptor> {
-    let extent = |peeked: &Peeked| match &peeked.old {
+fn extents_of(peeked: &[CurrentValue]) -> Vec<Descriptor> {
+    let extent = |peeked: &CurrentValue| match &peeked.old {
         OldValue::Extent(descriptor) => Some(*descriptor),
         OldValue::Absent | OldValue::Inline(_) => None,
     };

@@ -12,7 +12,7 @@
 //!   see. Added before the leaf changes; readers read the leaf first, then ask.
 //! - [`snapshots`]: which snapshots are open, so which versions are needed.
 //! - [`serializable`]: what a serializable transaction has read.
-//! - [`gate`]: of a tree, whether commits may change it now.
+//! - [`tree_status`]: of a tree, whether commits may change it now.
 //! - [`commit`]: the protocol.
 //!
 //! - [`unseen`]: changes that are in the leaves and that nobody may see yet.
@@ -27,12 +27,12 @@
 
 mod change;
 pub(crate) mod commit;
-pub(crate) mod gate;
 pub(crate) mod locks;
 pub(crate) mod reserved_task;
 pub(crate) mod serializable;
 pub(crate) mod snapshots;
 pub(crate) mod tracker;
+pub(crate) mod tree_status;
 pub(crate) mod unseen;
 pub(crate) mod versions;
 
@@ -45,10 +45,10 @@ use crate::page::Lsn;
 use crate::sync::HashSet;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-pub(crate) use gate::Gate;
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
+pub(crate) use tree_status::TreeStatus;
 use unseen::{Unseen, Visibility};
 use versions::{KeyRef, OldValue, Versions};
 
@@ -72,7 +72,7 @@ pub(crate) struct Transactions {
     visibility: Visibility,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
     /// them is for the next recovery to complete.
-    torn: Mutex<HashSet<u64>>,
+    partially_applied: Mutex<HashSet<u64>>,
     pub(crate) counters: TransactionCounters,
 }
 
@@ -117,12 +117,12 @@ const FREEING_TRIES: u8 = 3;
 pub(crate) struct TransactionCounters {
     pub(crate) commits: AtomicU64,
     pub(crate) conflicts: AtomicU64,
-    pub(crate) expelled: AtomicU64,
+    pub(crate) snapshots_aborted: AtomicU64,
 }
 
 /// The number by which locks and versions know a key. Two keys may have the
 /// same one, which costs a needless wait and nothing else.
-pub(crate) fn key_number(tree: TreeId, key: &[u8]) -> u64 {
+pub(crate) fn key_hash(tree: TreeId, key: &[u8]) -> u64 {
     u64::from(tree.0) << 32 | u64::from(crc32c::crc32c_append(tree.0, key))
 }
 
@@ -144,7 +144,7 @@ impl Transactions {
             has_dead: AtomicBool::new(false),
             unseen: Unseen::new(),
             visibility,
-            torn: Mutex::new(HashSet::default()),
+            partially_applied: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
         }
     }
@@ -179,7 +179,7 @@ impl Transactions {
     /// [`Transactions::judge`] says what to make of it.
     #[inline]
     pub(crate) fn shows_leaf(&self, tree: TreeId, key: &[u8]) -> bool {
-        self.is_quiet() || self.is_unchanged(key_number(tree, key))
+        self.is_quiet() || self.is_unchanged(key_hash(tree, key))
     }
 
     /// Whether what was read from any leaf before this is what everybody sees.
@@ -198,31 +198,33 @@ impl Transactions {
         if self.is_quiet() {
             return Verdict::Leaf;
         }
-        let number = key_number(tree, key);
+        let number = key_hash(tree, key);
         if self.unseen.has(number) {
             if self.visibility == Visibility::Early {
                 return Verdict::NotDurable;
             }
             // Whatever commits after this was told is not to be seen yet, or was collected meanwhile: then it is.
             let of = KeyRef { tree, key, number };
-            if let Some(old) = self.versions.find_of(of, self.tracker.told()) {
+            if let Some(old) = self.versions.find_of(of, self.tracker.reported()) {
                 return Verdict::Older(old);
             }
         }
-        if self.unseen.is_in_parts() && (self.locks.is_locked(number) || self.is_torn(number)) {
+        if self.unseen.is_in_parts()
+            && (self.locks.is_locked(number) || self.is_partially_applied(number))
+        {
             return Verdict::InParts;
         }
         Verdict::Leaf
     }
 
-    fn is_torn(&self, number: u64) -> bool {
-        self.torn.lock().contains(&number)
+    fn is_partially_applied(&self, number: u64) -> bool {
+        self.partially_applied.lock().contains(&number)
     }
 
     /// A commit of several keys that has left no versions has failed half-way, and will stay so.
-    pub(crate) fn tear(&self, numbers: impl Iterator<Item = u64>) {
+    pub(crate) fn mark_partially_applied(&self, numbers: impl Iterator<Item = u64>) {
         std::mem::forget(self.unseen.begin_parts());
-        self.torn.lock().extend(numbers);
+        self.partially_applied.lock().extend(numbers);
     }
 
     /// Refuses what was read of `key` if a commit that changes it has failed
@@ -232,13 +234,13 @@ impl Transactions {
     ///
     /// [`crate::Error::Poisoned`].
     #[inline]
-    pub(crate) fn check_whole(
+    pub(crate) fn check_atomic_visibility(
         &self,
         engine: &Engine,
         tree: TreeId,
         key: &[u8],
     ) -> Result<(), crate::Error> {
-        if self.unseen.is_in_parts() && self.is_torn(key_number(tree, key)) {
+        if self.unseen.is_in_parts() && self.is_partially_applied(key_hash(tree, key)) {
             return engine.writable();
         }
         Ok(())
@@ -250,7 +252,7 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// As for [`Transactions::check_whole`], and those of `leaf` and `older`.
+    /// As for [`Transactions::check_atomic_visibility`], and those of `leaf` and `older`.
     pub(crate) fn read_one<T>(
         &self,
         local: &WorkerState,
@@ -263,7 +265,7 @@ impl Transactions {
         // Bound: each round but two has found another version.
         loop {
             let found = read(None)?;
-            local.worker.may_be_interrupted();
+            local.worker.preemption_point();
             match self.judge(tree, key) {
                 Verdict::Older(old) => match read(Some(old.clone())) {
                     // Its version, and with it a large value, may have gone meanwhile.
@@ -276,8 +278,8 @@ impl Transactions {
                     return Ok(found);
                 }
                 Verdict::InParts if locked.is_none() => {
-                    locked = Some(self.locks.one(local, key_number(tree, key)));
-                    self.check_whole(&local.engine, tree, key)?;
+                    locked = Some(self.locks.one(local, key_hash(tree, key)));
+                    self.check_atomic_visibility(&local.engine, tree, key)?;
                 }
                 // It is this reader that has locked it.
                 Verdict::InParts | Verdict::Leaf => return Ok(found),
@@ -349,13 +351,13 @@ impl Transactions {
 
     /// Drops versions that no snapshot needs and their commits have released, at most `most` of them; whether
     /// some are left that could go. What the watermark has passed without telling anybody stays.
-    pub(crate) fn collect(&self, most: usize) -> bool {
+    pub(crate) fn gc_versions(&self, most: usize) -> bool {
         if !self.versions.has_queued() {
             return false;
         }
         let horizon = self.snapshots.horizon(&self.tracker);
         let mut dead = Vec::new();
-        let left = self.versions.collect(horizon, most, &mut dead);
+        let left = self.versions.gc(horizon, most, &mut dead);
         self.defer_free(dead.iter().filter_map(as_dead));
         left
     }
@@ -367,19 +369,19 @@ impl Transactions {
         while self.versions.is_full(engine.old_values_limit()) {
             self.watermark(&engine.log);
             self.collect_recent();
-            while self.collect(COLLECT_STEP) {}
-            if !self.versions.is_full(engine.old_values_limit()) || !self.expel_oldest() {
+            while self.gc_versions(COLLECT_STEP) {}
+            if !self.versions.is_full(engine.old_values_limit()) || !self.abort_oldest() {
                 return;
             }
         }
     }
 
-    fn expel_oldest(&self) -> bool {
-        let expelled = self.snapshots.expel_oldest();
+    fn abort_oldest(&self) -> bool {
+        let aborted = self.snapshots.abort_oldest();
         self.counters
-            .expelled
-            .fetch_add(u64::from(expelled), Ordering::Relaxed);
-        expelled
+            .snapshots_aborted
+            .fetch_add(u64::from(aborted), Ordering::Relaxed);
+        aborted
     }
 
     /// The volume is full: frees large values that only the oldest snapshot reads, which fails. `false` where there are
@@ -388,22 +390,22 @@ impl Transactions {
         let log = &local.engine.log;
         self.watermark(log);
         self.collect_recent();
-        while self.collect(COLLECT_STEP) {}
+        while self.gc_versions(COLLECT_STEP) {}
         let lacks = !self.has_dead() && self.versions.volume_bytes() > 0;
-        let expelled = lacks && self.expel_oldest();
-        while expelled && self.collect(COLLECT_STEP) {}
+        let aborted = lacks && self.abort_oldest();
+        while aborted && self.gc_versions(COLLECT_STEP) {}
         let found = self.has_dead();
         self.free_dead(local);
-        found || expelled
+        found || aborted
     }
 
     /// Has every snapshot but `own` fail: what they would need is more than the
     /// version store holds.
-    pub(crate) fn expel_others(&self, own: Option<&Registered>) {
-        let expelled = self.snapshots.expel_others(own);
+    pub(crate) fn abort_others(&self, own: Option<&Registered>) {
+        let aborted = self.snapshots.abort_others(own);
         self.counters
-            .expelled
-            .fetch_add(expelled, Ordering::Relaxed);
+            .snapshots_aborted
+            .fetch_add(aborted, Ordering::Relaxed);
     }
 
     /// Leaves large values that nobody reads any more to the next task.
@@ -468,7 +470,7 @@ impl Transactions {
     pub(crate) fn gc(&self, local: &WorkerState) {
         self.watermark(&local.engine.log);
         self.collect_recent();
-        while self.collect(COLLECT_STEP) {
+        while self.gc_versions(COLLECT_STEP) {
             local.worker.yield_now();
         }
         let again = std::mem::take(&mut *self.unreadable.lock());

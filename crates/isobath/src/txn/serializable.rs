@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::Gate;
+use super::TreeStatus;
 use super::snapshots::Registered;
 use super::versions::{CommitNumber, Versions, is_range};
 use crate::Error;
@@ -24,7 +24,7 @@ type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 struct TreeReads {
     tree: TreeId,
     name: Arc<str>,
-    gate: Arc<Gate>,
+    status: Arc<TreeStatus>,
     keys: BTreeSet<Vec<u8>>,
     ranges: Vec<OwnedBounds>,
     /// Everything counts as read.
@@ -42,7 +42,7 @@ pub(crate) struct ReadSet {
 pub(crate) struct TreeRead<'t> {
     pub(crate) tree: TreeId,
     pub(crate) name: &'t Arc<str>,
-    pub(crate) gate: &'t Arc<Gate>,
+    pub(crate) status: &'t Arc<TreeStatus>,
 }
 
 impl ReadSet {
@@ -52,7 +52,7 @@ impl ReadSet {
             self.trees.push(TreeReads {
                 tree: read.tree,
                 name: Arc::clone(read.name),
-                gate: Arc::clone(read.gate),
+                status: Arc::clone(read.status),
                 keys: BTreeSet::new(),
                 ranges: Vec::new(),
                 all: false,
@@ -120,7 +120,7 @@ impl ReadSet {
                 tree: reads.name.to_string(),
                 key,
             };
-            if reads.gate.loaded() > at {
+            if reads.status.loaded() > at {
                 return Err(conflict(Vec::new()));
             }
             for key in &reads.keys {
@@ -181,11 +181,11 @@ mod tests {
         let (versions, tracker) = (Versions::new(1 << 20), Tracker::new(1, 1));
         let snapshot = Snapshots::new().begin(&log, &tracker, || Err(()));
         let snapshot = snapshot.unwrap();
-        let (name, gate) = (Arc::from("t"), Arc::new(Gate::default()));
+        let (name, status) = (Arc::from("t"), Arc::new(TreeStatus::default()));
         let tree = TreeRead {
             tree: TreeId(4),
             name: &name,
-            gate: &gate,
+            status: &status,
         };
         let mut reads = ReadSet::default();
         reads.add_key(tree, b"k");
@@ -237,8 +237,8 @@ mod tests {
             let log = Log::off(Lsn(800));
             let tracker = Tracker::new(1, 1);
             let snapshot = Snapshots::new().begin(&log, &tracker, || Err(())).unwrap();
-            let (name, gate) = (Arc::from("t"), Arc::new(Gate::default()));
-            let tree = TreeRead { tree: TreeId(4), name: &name, gate: &gate };
+            let (name, status) = (Arc::from("t"), Arc::new(TreeStatus::default()));
+            let tree = TreeRead { tree: TreeId(4), name: &name, status: &status };
             let mut reads = ReadSet::default();
             for (lower, upper) in &ranges {
                 reads.add_range(tree, lower.clone(), upper.clone());
@@ -267,11 +267,11 @@ mod tests {
 
     #[test]
     fn very_many_reads_become_the_whole_tree() {
-        let (name, gate) = (Arc::from("t"), Arc::new(Gate::default()));
+        let (name, status) = (Arc::from("t"), Arc::new(TreeStatus::default()));
         let tree = TreeRead {
             tree: TreeId(4),
             name: &name,
-            gate: &gate,
+            status: &status,
         };
         let mut reads = ReadSet::default();
         for n in 0..=MAX_ENTRIES as u64 {

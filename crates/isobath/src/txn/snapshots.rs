@@ -55,13 +55,13 @@ impl Shard {
 /// Waits for the commits that have not seen that a snapshot begins, and have left
 /// no versions: until they have ended, and until the watermark has passed them,
 /// which others in flight may keep below.
-fn await_blind_commits<E>(
+fn await_unversioned_commits<E>(
     log: &Log,
     tracker: &Tracker,
     mut wait: impl FnMut() -> Result<(), E>,
 ) -> Result<(), E> {
     tracker.drain(true, &mut wait)?;
-    let end = tracker.blind_end();
+    let end = tracker.unversioned_end();
     while tracker.watermark(log) < end {
         wait()?;
     }
@@ -107,7 +107,7 @@ impl Snapshots {
         wait: impl FnMut() -> Result<(), E>,
     ) -> Result<Arc<Registered>, E> {
         self.active.fetch_add(1, Ordering::SeqCst);
-        let waited = await_blind_commits(log, tracker, wait);
+        let waited = await_unversioned_commits(log, tracker, wait);
         waited.inspect_err(|_| {
             self.active.fetch_sub(1, Ordering::SeqCst);
         })?;
@@ -142,13 +142,13 @@ impl Snapshots {
 
     /// No open snapshot, and none that begins later, is below this. What was not told yet counts as not passed.
     pub(super) fn horizon(&self, tracker: &Tracker) -> u64 {
-        let watermark = tracker.told();
+        let watermark = tracker.reported();
         fence(Ordering::SeqCst);
         let oldest = self.shards.iter().map(|s| s.oldest.load(Ordering::SeqCst));
         oldest.fold(watermark, u64::min)
     }
 
-    fn expel(&self, snapshot: &Registered) {
+    fn abort(&self, snapshot: &Registered) {
         // In this order: see `others`.
         snapshot.too_old.store(true, Ordering::SeqCst);
         self.active.fetch_sub(1, Ordering::SeqCst);
@@ -166,34 +166,34 @@ impl Snapshots {
     }
 
     /// Has every snapshot but `own` fail from now on; how many.
-    pub(super) fn expel_others(&self, own: Option<&Registered>) -> u64 {
-        let mut expelled = 0;
+    pub(super) fn abort_others(&self, own: Option<&Registered>) -> u64 {
+        let mut aborted = 0;
         for shard in &self.shards {
             let mut live = shard.live.lock();
             live.retain(|_, snapshot| {
                 let stays = own.is_some_and(|own| own.number == snapshot.number);
                 if !stays {
-                    self.expel(snapshot);
-                    expelled += 1;
+                    self.abort(snapshot);
+                    aborted += 1;
                 }
                 stays
             });
             shard.note_oldest(&live);
         }
-        expelled
+        aborted
     }
 
     /// Has the oldest snapshot fail from now on; `false` if none is open.
-    pub(crate) fn expel_oldest(&self) -> bool {
+    pub(crate) fn abort_oldest(&self) -> bool {
         let oldest = |shard: &&Shard| shard.oldest.load(Ordering::SeqCst);
         let Some(shard) = self.shards.iter().min_by_key(oldest) else {
             return false;
         };
         let mut live = shard.live.lock();
-        let Some((_, expelled)) = live.pop_first() else {
+        let Some((_, aborted)) = live.pop_first() else {
             return false;
         };
-        self.expel(&expelled);
+        self.abort(&aborted);
         shard.note_oldest(&live);
         true
     }
@@ -220,7 +220,7 @@ mod tests {
         assert!(first.lsn < second.lsn);
         assert_eq!(snapshots.horizon(&tracker), first.lsn);
         assert_eq!(snapshots.active(), 2);
-        assert!(snapshots.expel_oldest());
+        assert!(snapshots.abort_oldest());
         assert!(first.check().is_err() && second.check().is_ok());
         assert_eq!(snapshots.active(), 1);
         assert!(!snapshots.others(Some(&second)) && snapshots.others(Some(&first)));
@@ -230,6 +230,6 @@ mod tests {
         assert_eq!(snapshots.active(), 0);
         assert!(snapshots.horizon(&tracker) <= tracker.watermark(&log));
         assert_eq!(snapshots.horizon(&tracker), log.next().0);
-        assert!(!snapshots.expel_oldest());
+        assert!(!snapshots.abort_oldest());
     }
 }

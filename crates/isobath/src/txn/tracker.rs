@@ -10,7 +10,7 @@ const LSN: u64 = !7;
 const GENERATION: u64 = 6;
 const GENERATION_STEP: u64 = 2;
 /// The commit may leave out its versions.
-const BLIND: u64 = 1;
+const UNVERSIONED: u64 = 1;
 /// Beside the LSN of an applied commit: it stays until it is durable.
 const LASTS: u64 = 1;
 
@@ -26,7 +26,7 @@ struct WorkerSlots {
     low: AtomicUsize,
     /// Snapshots that do not begin here or later would miss changes that have left
     /// no versions.
-    blind_end: AtomicU64,
+    unversioned_end: AtomicU64,
     slots: Box<[AtomicU64]>,
     /// For each slot: 0, or the LSN of its commit once that is applied and stays
     /// only until the watermark has passed it; with [`LASTS`], which happens no earlier than it is durable.
@@ -39,7 +39,7 @@ pub(crate) struct Tracker {
     workers: Box<[WorkerSlots]>,
     /// The highest watermark that anybody was told. A commit may publish a lower
     /// bound that is older than this; its LSN never is.
-    told: AtomicU64,
+    reported: AtomicU64,
     /// Serializable commits that have begun to validate, and those of them that
     /// have appended their record, or given up.
     validating: [AtomicU64; 2],
@@ -83,13 +83,13 @@ impl Tracker {
         let slots = |_| WorkerSlots {
             high: AtomicUsize::new(0),
             low: AtomicUsize::new(0),
-            blind_end: AtomicU64::new(0),
+            unversioned_end: AtomicU64::new(0),
             slots: zeros(tasks + SYSTEM_SLOTS),
             applied: zeros(tasks + SYSTEM_SLOTS),
         };
         Tracker {
             workers: (0..workers).map(slots).collect(),
-            told: AtomicU64::new(0),
+            reported: AtomicU64::new(0),
             validating: [AtomicU64::new(0), AtomicU64::new(0)],
         }
     }
@@ -117,7 +117,7 @@ impl Tracker {
     /// from now on the watermark stays below whatever LSN it gets. The commit
     /// counts as blind until [`Slot::publishes`].
     #[inline]
-    pub(crate) fn occupy(&self, worker: usize, log: &Log) -> Slot<'_> {
+    pub(crate) fn register(&self, worker: usize, log: &Log) -> Slot<'_> {
         let worker = &self.workers[worker];
         let low = worker.low.load(Ordering::Relaxed);
         let mut above = worker.slots[low..].iter();
@@ -132,7 +132,10 @@ impl Tracker {
         worker.low.store(index + 1, Ordering::Relaxed);
         let slot = &worker.slots[index];
         let generation = slot.load(Ordering::Relaxed).wrapping_add(GENERATION_STEP) & GENERATION;
-        slot.store(log.next().0 & LSN | generation | BLIND, Ordering::Release);
+        slot.store(
+            log.next().0 & LSN | generation | UNVERSIONED,
+            Ordering::Release,
+        );
         if index >= worker.high.load(Ordering::Relaxed) {
             worker.high.store(index + 1, Ordering::Release);
         }
@@ -168,9 +171,11 @@ impl Tracker {
             lowest = lowest.min(bound);
         }
         // Read last: who has left a slot since has told that it was passed, or its commit was to be seen before.
-        let told = self.told.load(Ordering::SeqCst);
+        let told = self.reported.load(Ordering::SeqCst);
         if told < lowest {
-            self.told.fetch_max(lowest, Ordering::SeqCst).max(lowest)
+            self.reported
+                .fetch_max(lowest, Ordering::SeqCst)
+                .max(lowest)
         } else {
             told
         }
@@ -179,15 +184,15 @@ impl Tracker {
     /// The highest watermark that anybody was told. Every commit that was answered, and every one that a reader was
     /// shown, is below it.
     #[inline]
-    pub(crate) fn told(&self) -> u64 {
-        self.told.load(Ordering::SeqCst)
+    pub(crate) fn reported(&self) -> u64 {
+        self.reported.load(Ordering::SeqCst)
     }
 
     /// What a snapshot that begins must reach to see all that blind commits have
     /// changed. Asked once they have ended.
-    pub(crate) fn blind_end(&self) -> u64 {
+    pub(crate) fn unversioned_end(&self) -> u64 {
         let ends = self.workers.iter();
-        let ends = ends.map(|worker| worker.blind_end.load(Ordering::Acquire));
+        let ends = ends.map(|worker| worker.unversioned_end.load(Ordering::Acquire));
         ends.max().unwrap_or(0)
     }
 
@@ -195,11 +200,12 @@ impl Tracker {
     /// blind ones of them; `wait` lets others run, and says when to give up.
     pub(crate) fn drain<E>(
         &self,
-        blind_only: bool,
+        unversioned_only: bool,
         mut wait: impl FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
         fence(Ordering::SeqCst);
-        let concerns = |word: u64| word & LSN != 0 && (!blind_only || word & BLIND != 0);
+        let concerns =
+            |word: u64| word & LSN != 0 && (!unversioned_only || word & UNVERSIONED != 0);
         for worker in &self.workers {
             let high = worker.high.load(Ordering::Acquire);
             for slot in &worker.slots[..high] {
@@ -221,16 +227,18 @@ impl Slot<'_> {
     }
 
     /// The commit adds versions: nobody has to wait for it.
-    pub(crate) fn publishes(&self) {
+    pub(crate) fn sets_lsn(&self) {
         let word = self.word().load(Ordering::Relaxed);
-        self.word().store(word & !BLIND, Ordering::Release);
+        self.word().store(word & !UNVERSIONED, Ordering::Release);
     }
 
     /// If the commit leaves out its versions, snapshots have to begin at `end` or
     /// later. Said before the slot is emptied.
     pub(crate) fn ends_at(&self, end: u64) {
-        let noted = &self.worker.blind_end;
-        if self.word().load(Ordering::Relaxed) & BLIND != 0 && noted.load(Ordering::Relaxed) < end {
+        let noted = &self.worker.unversioned_end;
+        if self.word().load(Ordering::Relaxed) & UNVERSIONED != 0
+            && noted.load(Ordering::Relaxed) < end
+        {
             noted.store(end, Ordering::Release);
         }
     }
@@ -247,7 +255,7 @@ impl Slot<'_> {
     /// less, to beyond its LSN, and to nothing between.
     pub(crate) fn is_applied(&self, lsn: Lsn) {
         self.ends_at(lsn.0 + 8);
-        self.publishes();
+        self.sets_lsn();
         self.worker.applied[self.index].store(lsn.0, Ordering::Release);
     }
 
@@ -262,7 +270,7 @@ impl Slot<'_> {
     /// durable later.
     pub(crate) fn abandon(self) {
         self.worker.applied[self.index].store(0, Ordering::SeqCst);
-        self.publishes();
+        self.sets_lsn();
         std::mem::forget(self);
     }
 }
@@ -300,9 +308,9 @@ mod tests {
         let log = Log::off(Lsn(8));
         let tracker = Tracker::new(2, 4);
         assert_eq!(tracker.watermark(&log), 8);
-        let first = tracker.occupy(0, &log);
-        let second = tracker.occupy(0, &log);
-        let third = tracker.occupy(1, &log);
+        let first = tracker.register(0, &log);
+        let second = tracker.register(0, &log);
+        let third = tracker.register(1, &log);
         let at_third = append(&log, &third);
         let at_first = append(&log, &first);
         let at_second = append(&log, &second);
@@ -312,7 +320,7 @@ mod tests {
         assert_eq!(tracker.watermark(&log), at_third.0);
         drop(third);
         assert_eq!(tracker.watermark(&log), at_second.0);
-        let late = tracker.occupy(0, &log);
+        let late = tracker.register(0, &log);
         drop(second);
         assert_eq!(tracker.watermark(&log), log.next().0);
         drop(late);
@@ -323,11 +331,11 @@ mod tests {
     fn the_watermark_passes_a_serializable_commit_in_one_step() {
         let log = Log::off(Lsn(8));
         let tracker = Tracker::new(2, 4);
-        let serial = tracker.occupy(0, &log);
-        let early = tracker.occupy(1, &log);
+        let serial = tracker.register(0, &log);
+        let early = tracker.register(1, &log);
         append(&log, &early);
         drop(early);
-        let late = tracker.occupy(1, &log);
+        let late = tracker.register(1, &log);
         let lsn = log.append(0, Kind::Commit, &[], |_| ());
         serial.is_applied(lsn);
         // `late` may get an LSN below: neither `early` nor `serial` shows.
@@ -349,7 +357,7 @@ mod tests {
         }
         let told = tracker.watermark(&log);
         // As if a commit had read the log's next position long ago.
-        let late = tracker.occupy(0, &Log::off(Lsn(8)));
+        let late = tracker.register(0, &Log::off(Lsn(8)));
         assert_eq!(tracker.watermark(&log), told);
         drop(late);
     }
@@ -358,16 +366,16 @@ mod tests {
     fn draining_waits_for_those_in_flight_and_for_no_others() {
         let log = Log::off(Lsn(8));
         let tracker = Tracker::new(1, 4);
-        let mut blind = Some(tracker.occupy(0, &log));
-        let open = tracker.occupy(0, &log);
-        open.publishes();
+        let mut blind = Some(tracker.register(0, &log));
+        let open = tracker.register(0, &log);
+        open.sets_lsn();
         let mut waits = 0;
         let mut replacement = None;
         let drained: Result<(), ()> = tracker.drain(true, || {
             waits += 1;
             // The slot is empty for no moment that the drain could see.
             drop(blind.take());
-            replacement = Some(tracker.occupy(0, &log));
+            replacement = Some(tracker.register(0, &log));
             Ok(())
         });
         assert!(drained.is_ok() && waits == 1 && replacement.is_some());

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use super::key_number;
+use super::key_hash;
 use crate::btree::{Descriptor, TreeId, ValueKind};
 use crate::extent::Extent;
 use crate::log::record::Token;
@@ -157,7 +157,7 @@ impl<'k> KeyRef<'k> {
         KeyRef {
             tree,
             key,
-            number: key_number(tree, key),
+            number: key_hash(tree, key),
         }
     }
 }
@@ -599,7 +599,7 @@ impl Versions {
 
     /// Drops versions below `horizon` that their commits have left, at most `most`; large values that only
     /// they named go to `dead`. Whether more are left.
-    pub(crate) fn collect(
+    pub(crate) fn gc(
         &self,
         horizon: u64,
         most: usize,

@@ -123,7 +123,7 @@ proptest! {
                 }
                 12 => model.versions.collect_recent(model.horizon(), &mut Vec::new()),
                 _ => {
-                    model.versions.collect(model.horizon(), keys.len(), &mut Vec::new());
+                    model.versions.gc(model.horizon(), keys.len(), &mut Vec::new());
                 }
             }
             model.check();
@@ -132,7 +132,7 @@ proptest! {
         while !model.unreleased.is_empty() {
             model.release(0);
         }
-        while model.versions.collect(model.next, 3, &mut Vec::new()) {}
+        while model.versions.gc(model.next, 3, &mut Vec::new()) {}
         prop_assert!(model.versions.is_empty());
         prop_assert_eq!(model.versions.bytes(), 0);
         prop_assert_eq!(model.versions.volume_bytes(), 0);
@@ -175,8 +175,8 @@ fn a_large_value_dies_with_its_version() {
     versions.stamp_commit_lsn(KeyRef::new(TREE, b"k"), by, 16);
     let mut dead = Vec::new();
     assert_eq!(versions.release(KeyRef::new(TREE, b"k"), 16, 16), None);
-    assert!(!versions.collect(16, 10, &mut dead));
+    assert!(!versions.gc(16, 10, &mut dead));
     assert!(dead.is_empty() && versions.count() == 1);
-    versions.collect(17, 10, &mut dead);
+    versions.gc(17, 10, &mut dead);
     assert_eq!(dead, [(descriptor, 9)]);
 }

@@ -132,7 +132,7 @@ fn an_idle_snapshot_fails_before_the_volume_is_full_of_old_values() {
         }
         assert!(is_too_old(&idle, &tree));
         assert!(snapshots.iter().all(|snapshot| is_too_old(snapshot, &tree)));
-        assert_eq!(store.stats().snapshots_expelled, 1 + newer);
+        assert_eq!(store.stats().snapshots_aborted, 1 + newer);
         // A new one sees what is there now, and one overwrite does not end it.
         let now = store.snapshot().unwrap();
         tree.insert(b"k", &value(300, 200_000)).unwrap();

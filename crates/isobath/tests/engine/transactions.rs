@@ -346,7 +346,7 @@ fn a_full_version_store_fails_the_oldest_and_nobody_else() {
     assert_eq!(young.get(&tree, &key(991)).unwrap(), Some(value(991, 100)));
     let stats = store.stats();
     assert!(stats.version_bytes <= 64 << 10, "{}", stats.version_bytes);
-    assert_eq!(stats.snapshots_expelled, 3);
+    assert_eq!(stats.snapshots_aborted, 3);
     assert!(!tree.contains(b"w").unwrap() && !tree.contains(b"s").unwrap());
     drop((oldest, young));
     store.close().unwrap();
@@ -646,7 +646,7 @@ fn a_commit_that_replaces_more_than_the_version_store_holds_ends_the_snapshots()
     assert_eq!(
         (
             stats.versions,
-            stats.snapshots_expelled,
+            stats.snapshots_aborted,
             stats.open_snapshots
         ),
         (0, 1, 0)

@@ -116,7 +116,7 @@ impl TestContext {
         None
     }
 
-    fn take_frame(&self, free: &mut Free) -> Option<FrameId> {
+    fn acquire_frame(&self, free: &mut Free) -> Option<FrameId> {
         free.frames.pop().or_else(|| self.evict_one(free))
     }
 
@@ -126,7 +126,7 @@ impl TestContext {
             return;
         }
         self.faults.fetch_add(1, Relaxed);
-        let Some(frame) = self.take_frame(&mut free) else {
+        let Some(frame) = self.acquire_frame(&mut free) else {
             return;
         };
         let image = free.stored.remove(&id).unwrap();
@@ -198,7 +198,7 @@ impl WriteContext for TestContext {
         let mut free = self.free.lock();
         let mut reserved = Vec::new();
         for _ in 0..pages {
-            let Some(frame) = self.take_frame(&mut free) else {
+            let Some(frame) = self.acquire_frame(&mut free) else {
                 panic!("the test's pool is too small");
             };
             let id = free.ids.pop().unwrap_or_else(|| {

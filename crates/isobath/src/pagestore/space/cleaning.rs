@@ -68,7 +68,7 @@ impl Space {
             false => Victim::None,
         };
         let most = self.free_segments().min(self.kept());
-        if self.keeps_dead || self.cleaning >= most || self.cleaning_is_futile() {
+        if self.keeps_dead || self.cleaning >= most || self.cleaning_makes_no_progress() {
             return none;
         }
         let mut victims = Vec::with_capacity(1);
@@ -140,7 +140,7 @@ impl Space {
 
     /// Whether cleaning makes no progress: it has moved as much as lives here twice, and what its open segments hold, no
     /// user write got a place, nothing died, and no more segments are free than before.
-    pub(super) fn cleaning_is_futile(&mut self) -> bool {
+    pub(super) fn cleaning_makes_no_progress(&mut self) -> bool {
         let progress = &self.progress;
         if self.live_bytes < progress.live_bytes || self.free_segments() > progress.free_max {
             self.restart_progress();

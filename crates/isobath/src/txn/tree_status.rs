@@ -1,7 +1,7 @@
 //! What is known of one tree beside its pages, and who may change it.
 //!
 //! Commits change a tree side by side. A bulk load that links its pages, and the
-//! drop of the tree, have it to themselves: each closes the gate, then waits for
+//! drop of the tree, have it to themselves: each closes the tree, then waits for
 //! the commits in flight. A commit asks after it has occupied its slot of the
 //! tracker, so of the two one sees the other.
 
@@ -16,7 +16,7 @@ const DROPPED: u8 = 3;
 
 /// The state of one tree, shared by all its handles.
 #[derive(Default)]
-pub(crate) struct Gate {
+pub(crate) struct TreeStatus {
     status: AtomicU8,
     /// Snapshots below this cannot read the tree: it was loaded since, which
     /// leaves no versions.
@@ -33,10 +33,10 @@ pub(crate) enum Access {
     Never,
 }
 
-/// A closed gate; dropping this opens it again.
-pub(crate) struct Closed<'g>(&'g Gate);
+/// A closed tree; dropping this opens it again.
+pub(crate) struct Closed<'g>(&'g TreeStatus);
 
-impl Gate {
+impl TreeStatus {
     #[inline]
     pub(crate) fn is_dropped(&self) -> bool {
         self.status.load(Ordering::Acquire) >= DROPPING
@@ -53,7 +53,7 @@ impl Gate {
     }
 
     /// The LSN below which snapshots cannot read the tree. It changes only while
-    /// the gate is closed.
+    /// the tree is closed.
     #[inline]
     pub(crate) fn loaded(&self) -> u64 {
         self.loaded.load(Ordering::SeqCst)
@@ -64,7 +64,7 @@ impl Gate {
         self.status.store(DROPPED, Ordering::SeqCst);
     }
 
-    /// Closes the gate for a load; `None` if the tree is dropped. `wait` lets
+    /// Closes the tree for a load; `None` if the tree is dropped. `wait` lets
     /// others run while somebody else has closed it, and says when to give up.
     pub(crate) fn close_to_load<E>(
         &self,
@@ -73,7 +73,7 @@ impl Gate {
         self.close(LOADING, wait)
     }
 
-    /// As [`Gate::close_to_load`], for dropping the tree.
+    /// As [`TreeStatus::close_to_load`], for dropping the tree.
     pub(crate) fn close_to_drop<E>(
         &self,
         wait: impl FnMut() -> Result<(), E>,
@@ -111,7 +111,7 @@ impl Closed<'_> {
         self.0.loaded.store(lsn, Ordering::SeqCst);
     }
 
-    /// Leaves the gate closed for good: the tree exists no longer.
+    /// Leaves the tree closed for good: the tree exists no longer.
     pub(crate) fn drop_tree(self) {
         self.0.set_dropped();
     }
@@ -134,24 +134,24 @@ mod tests {
 
     #[test]
     fn one_at_a_time_has_the_tree_to_itself() {
-        let gate = Gate::default();
+        let status = TreeStatus::default();
         let refuse = || Err("closed");
-        assert_eq!(gate.access(), Access::Granted);
-        let load = gate.close_to_load(refuse).unwrap().unwrap();
-        assert!(gate.access() == Access::Later && !gate.is_dropped());
-        assert!(gate.close_to_load(refuse).is_err() && gate.close_to_drop(refuse).is_err());
+        assert_eq!(status.access(), Access::Granted);
+        let load = status.close_to_load(refuse).unwrap().unwrap();
+        assert!(status.access() == Access::Later && !status.is_dropped());
+        assert!(status.close_to_load(refuse).is_err() && status.close_to_drop(refuse).is_err());
         assert_eq!(load.begin_loading(), 0);
         load.set_loaded(8);
         drop(load);
-        assert_eq!((gate.access(), gate.loaded()), (Access::Granted, 8));
+        assert_eq!((status.access(), status.loaded()), (Access::Granted, 8));
         // A drop that fails, and one that does not.
-        let failed = gate.close_to_drop(refuse).unwrap().unwrap();
-        assert!(gate.is_dropped() && gate.access() == Access::Never);
+        let failed = status.close_to_drop(refuse).unwrap().unwrap();
+        assert!(status.is_dropped() && status.access() == Access::Never);
         drop(failed);
-        assert!(!gate.is_dropped());
-        gate.close_to_drop(refuse).unwrap().unwrap().drop_tree();
-        assert!(gate.is_dropped() && gate.access() == Access::Never);
-        assert!(gate.close_to_drop(refuse).unwrap().is_none());
-        assert!(gate.close_to_load(refuse).unwrap().is_none());
+        assert!(!status.is_dropped());
+        status.close_to_drop(refuse).unwrap().unwrap().drop_tree();
+        assert!(status.is_dropped() && status.access() == Access::Never);
+        assert!(status.close_to_drop(refuse).unwrap().is_none());
+        assert!(status.close_to_load(refuse).unwrap().is_none());
     }
 }
