@@ -4,6 +4,7 @@ mod crash;
 mod data;
 mod history;
 mod random;
+mod results;
 mod sequences;
 mod simulate;
 mod stress;
@@ -26,6 +27,8 @@ enum Command {
     Syscalls(crash::syscalls::Args),
     /// Take random sequences of commands and calls, each in a store opened anew
     Sequences(sequences::Args),
+    /// Put the tables of docs/results into the pages on benchmarks
+    Results(results::Args),
     /// Use everything at once with real threads and files, close or kill, and compare
     Stress(stress::Args),
     /// Work until told to stop, or killed (what `stress` starts)
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Crash(args) => crash::campaign(&args),
         Command::Syscalls(args) => crash::syscalls::campaign(&args),
         Command::Sequences(args) => sequences::campaign(&args),
+        Command::Results(args) => results::write(&args),
         Command::Stress(args) => stress::campaign(&args),
         Command::StressWorker(args) => stress::work(&args),
         Command::CrashWriter(args) => crash::write(&args),
