@@ -86,6 +86,12 @@ pub enum LabError {
         /// How to get it.
         cure: &'static str,
     },
+    /// The machine lacks what a virtual SSD needs.
+    #[error("a virtual SSD cannot be mounted here, it needs {needs}")]
+    CannotMount {
+        /// What is missing.
+        needs: String,
+    },
     /// The request contradicts itself or asks for what is not possible.
     #[error("{0}")]
     Request(String),

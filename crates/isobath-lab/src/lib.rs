@@ -49,6 +49,7 @@ pub mod quickstart;
 pub mod raw;
 mod raw_sweep;
 pub mod ssd;
+pub mod vssd;
 
 pub use bytes::{escape, hex, text_or_hex, unhex};
 pub use drive::DriveLimit;

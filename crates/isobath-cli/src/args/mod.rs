@@ -7,6 +7,7 @@ mod drive;
 mod raw;
 mod sim;
 mod values;
+mod vssd;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
@@ -26,6 +27,10 @@ pub(crate) use sim::{
     DuplicatesName, Fills, PageSizesName, SimAnalysisArgs, SimArgs, SimCleanArgs, SimVerb,
 };
 pub(crate) use values::Size;
+pub(crate) use vssd::{
+    StateName, VssdArgs, VssdCreateArgs, VssdMountArgs, VssdPreconditionArgs, VssdServeArgs,
+    VssdStatsArgs, VssdUmountArgs, VssdVerb,
+};
 
 const LONG_ABOUT: &str = "\
 Isobath is an embedded, ordered key-value engine for NVMe SSDs. This command \
@@ -120,6 +125,8 @@ pub(crate) enum Verb {
     Advise(AdviseArgs),
     /// Simulate cleaning of log-structured space, and say what it must cost
     Sim(SimArgs),
+    /// A simulated SSD that any program runs on, and that counts what it writes to flash
+    Vssd(VssdArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Example:\n  isobath completions bash > ~/.local/share/bash-completion/completions/isobath"

@@ -13,6 +13,7 @@ mod scan;
 mod sim;
 mod stats;
 mod store;
+mod vssd;
 mod watch;
 
 use clap::CommandFactory;
@@ -55,6 +56,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
             SimVerb::Analysis(args) => sim::analysis(&args, &mut out)?,
         },
         Verb::Advise(args) => drive::advise(&args, &mut out)?,
+        Verb::Vssd(args) => vssd::vssd(&args.verb, global, &mut out)?,
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "isobath", &mut script);

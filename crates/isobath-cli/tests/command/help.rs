@@ -32,6 +32,7 @@ fn help_names_every_verb_and_the_exit_codes() {
         "advise",
         "sim",
         "raw",
+        "vssd",
         "completions",
         "Exit codes",
         "Examples",
@@ -70,6 +71,12 @@ fn every_verb_has_help_with_an_example() {
         &["sim", "clean"],
         &["sim", "analysis"],
         &["raw"],
+        &["vssd"],
+        &["vssd", "create"],
+        &["vssd", "mount"],
+        &["vssd", "stats"],
+        &["vssd", "precondition"],
+        &["vssd", "umount"],
         &["completions"],
     ] {
         let help = place.run(&[verb, &["--help"]].concat()).ok();
