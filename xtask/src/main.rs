@@ -1,5 +1,6 @@
 //! The repository's own tools: `cargo xtask --help`.
 
+mod capi;
 mod crash;
 mod data;
 mod history;
@@ -17,6 +18,8 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask")]
 enum Command {
+    /// Build the libraries for C and C++, and install them
+    Capi(capi::Args),
     /// Run stores on a simulated drive that fails, and judge their answers
     Simulate(simulate::Args),
     /// Plant known bugs one by one, and see whether each is found
@@ -41,6 +44,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let passed = match Command::parse() {
+        Command::Capi(args) => capi::run(&args),
         Command::Simulate(args) => simulate::campaign(&args),
         Command::Canaries(args) => simulate::canaries::campaign(&args),
         Command::Crash(args) => crash::campaign(&args),

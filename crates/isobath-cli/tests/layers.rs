@@ -19,6 +19,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &["isobath", "isobath-io", "isobath-flash", "isobath-model"],
     ),
     ("isobath-cli", &["isobath", "isobath-lab"]),
+    ("isobath-capi", &["isobath"]),
 ];
 
 /// The engine's layers from the lowest to the highest. A module may import

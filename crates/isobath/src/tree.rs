@@ -337,6 +337,29 @@ impl Tree {
         )
     }
 
+    /// Calls `visit` with the keys within `bounds`, ascending, or descending where `is_reverse`, until it
+    /// returns `false`; reads no large value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::scan`].
+    pub fn visit_keys(
+        &self,
+        bounds: impl KeyRange,
+        is_reverse: bool,
+        mut visit: impl FnMut(&[u8]) -> bool + Send,
+    ) -> Result<(), Error> {
+        let direction = match is_reverse {
+            true => Direction::Reverse,
+            false => Direction::Forward,
+        };
+        let wanted = Wanted {
+            limit: None,
+            keys_only: true,
+        };
+        self.scan_in(bounds.key_bounds(), direction, wanted, |key, _| visit(key))
+    }
+
     /// Calls `visit` with the keys within `bounds`, in order, of at most `limit` records, and reads no large value.
     pub(crate) fn scan_keys(
         &self,

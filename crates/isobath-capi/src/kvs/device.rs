@@ -1,0 +1,559 @@
+//! A device: a store, its key spaces and iterators, and the queues of the threads that use it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use isobath::{Error, Store, Tree};
+use parking_lot::Mutex;
+
+use super::code::{self, Code};
+use super::config::{Completion, Config};
+use super::iterator::Iterators;
+use super::request::Request;
+use super::space::Space;
+use super::types::{kvs_result::*, limits};
+use crate::concurrency::{CompletionThread, Counters, Lane, Limits, Port, Refused, in_callback};
+use crate::message;
+
+/// The tree that has a record for each key space.
+const CATALOG: &str = "kvs";
+/// What the names of key spaces' trees begin with; a number follows, which no other key space of the device ever has.
+const TREE_PREFIX: &str = "kvs.";
+/// The catalog's record of the last number.
+const LAST_ID: &[u8] = b"i";
+/// What the catalog's keys of key spaces begin with; the name follows.
+const NAME: u8 = b'n';
+
+/// What the catalog says of a key space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    /// Bytes; 0 without a limit.
+    pub(crate) capacity: u64,
+    pub(crate) ordering: u8,
+}
+
+impl Entry {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.id.to_le_bytes().to_vec();
+        bytes.extend(self.capacity.to_le_bytes());
+        bytes.push(self.ordering);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Entry> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (capacity, rest) = rest.split_first_chunk()?;
+        let [ordering] = rest else { return None };
+        Some(Entry {
+            id: u64::from_le_bytes(*id),
+            capacity: u64::from_le_bytes(*capacity),
+            ordering: *ordering,
+        })
+    }
+
+    fn tree_name(&self) -> String {
+        format!("{TREE_PREFIX}{}", self.id)
+    }
+}
+
+/// An open device.
+pub(crate) struct Device {
+    pub(crate) handle: usize,
+    store: Store,
+    catalog: Tree,
+    config: Config,
+    is_open: AtomicBool,
+    /// Whether all threads share one data channel.
+    is_serial: AtomicBool,
+    pub(crate) limits: Arc<Limits>,
+    serial_limits: Arc<Limits>,
+    serial: OnceLock<Arc<Lane<Request>>>,
+    /// The queues of each thread that has used the device. Locked when a thread uses it first, and for numbers.
+    threads: Mutex<Vec<Arc<ThreadQueues>>>,
+    completion: Mutex<Option<CompletionThread<Request>>>,
+    /// Open key spaces by name; locked while key spaces are created, deleted, opened, closed.
+    pub(crate) spaces: Mutex<HashMap<Vec<u8>, Arc<Space>>>,
+    pub(crate) iterators: Iterators,
+}
+
+/// What one thread has of a device.
+pub(crate) struct ThreadQueues {
+    pub(crate) port: Arc<Port<Request>>,
+    lane: OnceLock<Arc<Lane<Request>>>,
+}
+
+/// A thread's queues of the devices that it has used, by handle.
+#[derive(Default)]
+struct Mine(Vec<(usize, Arc<ThreadQueues>)>);
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        for (_, queues) in &self.0 {
+            queues.port.is_orphan.store(true, Ordering::Release);
+        }
+    }
+}
+
+thread_local! {
+    static MINE: RefCell<Mine> = RefCell::default();
+}
+
+impl Device {
+    /// Opens the device of a configuration.
+    pub(crate) fn open(config: Config, handle: usize) -> Result<Arc<Device>, Code> {
+        let options = config.options();
+        if !config.create && !config.path.exists() {
+            let reason = format!(
+                "{} does not exist; create=yes makes it",
+                config.path.display()
+            );
+            return Err(code::because(KVS_ERR_DEV_NOT_EXIST, reason));
+        }
+        let opened = match config.create {
+            true => Store::open_or_create(&config.path, &options),
+            false => Store::open(&config.path, &options),
+        };
+        let store = opened.map_err(|error| open_code(&error))?;
+        let catalog = store
+            .open_or_create_tree(CATALOG)
+            .map_err(|error| code::of(&error))?;
+        let completion = match config.completion {
+            Completion::Polling => None,
+            Completion::Thread => Some(
+                CompletionThread::start(Request::complete)
+                    .map_err(|error| code::because(KVS_ERR_SYS_IO, error.to_string()))?,
+            ),
+        };
+        let device = Device {
+            handle,
+            store,
+            catalog,
+            is_open: AtomicBool::new(true),
+            is_serial: AtomicBool::new(config.is_serial),
+            limits: Arc::new(Limits::new(config.queue_depth, config.data_tasks)),
+            serial_limits: Arc::new(Limits::new(1, 1)),
+            serial: OnceLock::new(),
+            threads: Mutex::default(),
+            completion: Mutex::new(completion),
+            spaces: Mutex::default(),
+            iterators: Iterators::default(),
+            config,
+        };
+        device.drop_orphans()?;
+        Ok(Arc::new(device))
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Most bytes of a value.
+    pub(crate) fn max_value(&self) -> u32 {
+        self.config.max_value
+    }
+
+    pub(crate) fn is_serial(&self) -> bool {
+        self.is_serial.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_serial(&self, is_serial: bool) {
+        self.is_serial.store(is_serial, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_polled(&self) -> bool {
+        self.config.completion == Completion::Polling
+    }
+
+    /// Drops trees without a record: their key space was being created or deleted when the process ended.
+    fn drop_orphans(&self) -> Result<(), Code> {
+        let failed = |error: Error| code::of(&error);
+        let known: Vec<String> = self
+            .entries()?
+            .iter()
+            .map(|(_, entry)| entry.tree_name())
+            .collect();
+        for tree in self.store.trees().map_err(failed)? {
+            let is_space = tree
+                .name
+                .strip_prefix(TREE_PREFIX)
+                .is_some_and(|id| id.parse::<u64>().is_ok());
+            if is_space && !known.contains(&tree.name) {
+                self.store.drop_tree(&tree.name).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All key spaces, by name.
+    pub(crate) fn entries(&self) -> Result<Vec<(Vec<u8>, Entry)>, Code> {
+        let mut entries = Vec::new();
+        for record in self.catalog.prefix([NAME]) {
+            let (key, value) = record.map_err(|error| code::of(&error))?;
+            let entry = Entry::decode(&value).ok_or_else(|| not_a_device(&key))?;
+            entries.push((key[1..].to_vec(), entry));
+        }
+        Ok(entries)
+    }
+
+    /// The record of a key space.
+    pub(crate) fn entry(&self, name: &[u8]) -> Result<Option<Entry>, Code> {
+        let found = self.catalog.get(catalog_key(name));
+        let Some(value) = found.map_err(|error| code::of(&error))? else {
+            return Ok(None);
+        };
+        Entry::decode(&value)
+            .map(Some)
+            .ok_or_else(|| not_a_device(name))
+    }
+
+    /// Makes a key space.
+    pub(crate) fn create_space(
+        &self,
+        name: &[u8],
+        capacity: u64,
+        ordering: u8,
+    ) -> Result<(), Code> {
+        let _guard = self.spaces.lock();
+        if self.entry(name)?.is_some() {
+            return Err(KVS_ERR_KS_EXIST);
+        }
+        if capacity > 0 && capacity > self.unallocated()? {
+            return Err(KVS_ERR_DEV_CAPAPCITY);
+        }
+        let failed = |error: Error| code::of(&error);
+        let mut id = 0;
+        self.catalog
+            .update(LAST_ID, |last| {
+                let last = last.and_then(|last| last.try_into().ok());
+                id = last.map_or(0, u64::from_le_bytes) + 1;
+                Some(id.to_le_bytes().to_vec())
+            })
+            .map_err(failed)?;
+        let entry = Entry {
+            id,
+            capacity,
+            ordering,
+        };
+        // The tree first: a record without its tree would be a key space that cannot be opened.
+        self.store.create_tree(&entry.tree_name()).map_err(failed)?;
+        self.catalog
+            .insert(catalog_key(name), entry.encode())
+            .map_err(failed)
+    }
+
+    /// Deletes a key space, and closes it.
+    pub(crate) fn delete_space(&self, name: &[u8]) -> Result<(), Code> {
+        let mut spaces = self.spaces.lock();
+        let entry = self.entry(name)?.ok_or(KVS_ERR_KS_NOT_EXIST)?;
+        let failed = |error: Error| code::of(&error);
+        // The record first: a crash between the two leaves a tree that the next opening drops.
+        self.catalog.remove(catalog_key(name)).map_err(failed)?;
+        if let Some(space) = spaces.remove(name) {
+            space.set_deleted();
+            self.iterators.close_of(space.handle);
+        }
+        self.store.drop_tree(&entry.tree_name()).map_err(failed)
+    }
+
+    /// Opens a key space.
+    pub(crate) fn open_space(
+        self: &Arc<Self>,
+        name: &[u8],
+        handle: usize,
+    ) -> Result<Arc<Space>, Code> {
+        let mut spaces = self.spaces.lock();
+        let entry = self.entry(name)?.ok_or(KVS_ERR_KS_NOT_EXIST)?;
+        if spaces.contains_key(name) {
+            return Err(KVS_ERR_KS_OPEN);
+        }
+        let tree = self
+            .store
+            .tree(&entry.tree_name())
+            .map_err(|error| code::of(&error))?;
+        let is_descending = entry.ordering == 2;
+        let properties = (entry.capacity, is_descending);
+        let space = Space::new(Arc::clone(self), handle, name.to_vec(), tree, properties)?;
+        let space = Arc::new(space);
+        spaces.insert(name.to_vec(), Arc::clone(&space));
+        Ok(space)
+    }
+
+    /// Closes a key space.
+    pub(crate) fn close_space(&self, space: &Space) {
+        let mut spaces = self.spaces.lock();
+        space.set_closed();
+        self.iterators.close_of(space.handle);
+        if spaces
+            .get(&space.name)
+            .is_some_and(|open| open.handle == space.handle)
+        {
+            spaces.remove(&space.name);
+        }
+    }
+
+    /// Bytes that the device can hold: what the configuration says, else what the store has and its file system can give.
+    pub(crate) fn capacity(&self) -> u64 {
+        if let Some(bytes) = self.config.capacity {
+            return bytes;
+        }
+        let stats = self.store.stats();
+        stats.volume_bytes + self.available()
+    }
+
+    /// Bytes that the file system can give.
+    fn available(&self) -> u64 {
+        let path = self.config.path.as_os_str().as_encoded_bytes();
+        let Ok(path) = CString::new(path) else {
+            return 0;
+        };
+        // SAFETY: all zeros are a statvfs; the call reads a string that ends with a zero and writes that struct.
+        unsafe {
+            let mut found: libc::statvfs = std::mem::zeroed();
+            match libc::statvfs(path.as_ptr(), &mut found) {
+                0 => found.f_bavail * found.f_frsize,
+                _ => 0,
+            }
+        }
+    }
+
+    /// Bytes that pages and values take.
+    pub(crate) fn used(&self) -> u64 {
+        self.store.stats().allocated_bytes
+    }
+
+    /// Bytes that no key space was promised and nothing takes.
+    pub(crate) fn unallocated(&self) -> Result<u64, Code> {
+        let promised: u64 = self
+            .entries()?
+            .iter()
+            .map(|(_, entry)| entry.capacity)
+            .sum();
+        Ok(self.capacity().saturating_sub(promised.max(self.used())))
+    }
+
+    /// The calling thread's queues.
+    pub(crate) fn queues(&self) -> Arc<ThreadQueues> {
+        let found = MINE.try_with(|mine| {
+            let mut mine = mine.borrow_mut();
+            let found = mine.0.iter().find(|(handle, _)| *handle == self.handle);
+            if let Some((_, queues)) = found {
+                return Arc::clone(queues);
+            }
+            // Those of closed devices are of no use any more.
+            mine.0.retain(|(_, queues)| Arc::strong_count(queues) > 1);
+            let queues = self.adopt();
+            mine.0.push((self.handle, Arc::clone(&queues)));
+            queues
+        });
+        found.unwrap_or_else(|_| self.adopt())
+    }
+
+    /// Queues of a thread that has ended, or new ones.
+    fn adopt(&self) -> Arc<ThreadQueues> {
+        let mut threads = self.threads.lock();
+        let free = threads.iter().find(|queues| {
+            queues.port.in_flight() == 0 && queues.port.is_orphan.swap(false, Ordering::AcqRel)
+        });
+        if let Some(queues) = free {
+            return Arc::clone(queues);
+        }
+        let ready = self.completion.lock().as_ref().map(CompletionThread::ready);
+        let queues = Arc::new(ThreadQueues {
+            port: Arc::new(Port::new(ready)),
+            lane: OnceLock::new(),
+        });
+        threads.push(Arc::clone(&queues));
+        queues
+    }
+
+    /// Where the thread's requests go now.
+    pub(crate) fn lane<'q>(&'q self, queues: &'q ThreadQueues) -> &'q Arc<Lane<Request>> {
+        let (lane, limits) = match self.is_serial() {
+            true => (&self.serial, &self.serial_limits),
+            false => (&queues.lane, &self.limits),
+        };
+        lane.get_or_init(|| Arc::new(Lane::new(self.store.clone(), Arc::clone(limits))))
+    }
+
+    /// Submits a request of the calling thread. Waits while that has as many in flight as may be; inside a callback, which
+    /// others may wait for, only as long as there are slots.
+    pub(crate) fn submit(&self, mut request: Request) -> Result<(), Code> {
+        let queues = self.queues();
+        let port = &queues.port;
+        if !in_callback() && port.in_flight() >= u64::from(self.limits.in_flight()) {
+            port.count_wait();
+            self.wait_for_room(port);
+        }
+        // Bound: a slot is free as soon as a request of this thread has completed.
+        loop {
+            let lane = self.lane(&queues);
+            match lane.submit(port, request, || self.is_open()) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Closed) => return Err(KVS_ERR_DEV_NOT_OPENED),
+                Err(Refused::Full(_)) if in_callback() => {
+                    let reason = "too many requests in flight to submit more in a callback";
+                    return Err(code::because(KVS_ERR_SYS_IO, reason));
+                }
+                Err(Refused::Full(back)) => {
+                    request = back;
+                    self.wait_for_room(port);
+                }
+            }
+        }
+    }
+
+    /// Does what a direct call asks for: on this thread, or in its turn in the serial channel.
+    pub(crate) fn call(&self, mut request: Request) -> Result<(), Code> {
+        use crate::concurrency::Request as _;
+        let queues = self.queues();
+        let port = &queues.port;
+        if !self.is_serial() {
+            port.count_issued();
+            request.run();
+            port.count_completed(request.has_failed(), request.bytes());
+            return into_result(request.result());
+        }
+        // Bound: as in `submit`.
+        loop {
+            let lane = self.lane(&queues);
+            match lane.call(port, request, || self.is_open()) {
+                Ok(done) => return into_result(done.map_or(KVS_ERR_SYS_IO, |done| done.result())),
+                Err(Refused::Closed) => return Err(KVS_ERR_DEV_NOT_OPENED),
+                Err(Refused::Full(back)) => {
+                    request = back;
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Waits until the thread may have one more request in flight. Where the program polls, this hands results over.
+    fn wait_for_room(&self, port: &Arc<Port<Request>>) {
+        // Each round, the limit as it is now.
+        let has_room = || port.in_flight() < u64::from(self.limits.in_flight());
+        while !has_room() {
+            match self.is_polled() {
+                true => {
+                    port.wait_until(None, || port.has_completions());
+                    while let Some(request) = port.poll() {
+                        request.complete();
+                    }
+                }
+                false => {
+                    // Limits that are raised wake nobody.
+                    port.wait_until(Some(std::time::Duration::from_millis(10)), has_room);
+                }
+            }
+        }
+    }
+
+    /// The numbers of all threads together, and how many of them live.
+    pub(crate) fn counters(&self) -> (Counters, u32) {
+        let threads = self.threads.lock();
+        let mut sum = Counters::default();
+        let mut live = 0;
+        for queues in threads.iter() {
+            sum.add(queues.port.counters());
+            live += u32::from(!queues.port.is_orphan.load(Ordering::Relaxed));
+        }
+        (sum, live)
+    }
+
+    /// Closes the device: refuses what is new, waits for what is in flight, calls the callbacks that are left.
+    pub(crate) fn close(&self) -> Result<(), Code> {
+        if !self.is_open.swap(false, Ordering::SeqCst) {
+            return Err(KVS_ERR_DEV_NOT_EXIST);
+        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for queues in &threads {
+            // Callbacks that run on this very thread do not wait for themselves.
+            while !in_callback() && queues.port.in_flight() > 0 {
+                if !self.is_polled() {
+                    let pause = std::time::Duration::from_millis(1);
+                    queues
+                        .port
+                        .wait_until(Some(pause), || queues.port.in_flight() == 0);
+                    continue;
+                }
+                match queues.port.poll() {
+                    Some(request) => request.complete(),
+                    None => {
+                        let pause = std::time::Duration::from_millis(1);
+                        queues
+                            .port
+                            .wait_until(Some(pause), || queues.port.has_completions());
+                    }
+                }
+            }
+        }
+        let thread = self.completion.lock().take();
+        if let Some(mut thread) = thread {
+            thread.stop();
+        }
+        for (_, space) in self.spaces.lock().drain() {
+            space.set_closed();
+        }
+        self.iterators.close_all();
+        self.store.clone().close().map_err(|error| code::of(&error))
+    }
+}
+
+/// How many handles were given out. Those of devices are even, those of key spaces odd.
+static HANDLES: AtomicU32 = AtomicU32::new(1);
+
+/// A device's handle, which nothing else of this process ever has.
+pub(crate) fn new_device_handle() -> usize {
+    HANDLES.fetch_add(1, Ordering::Relaxed) as usize * 2
+}
+
+/// A key space's handle, which nothing else of this process ever has.
+pub(crate) fn new_space_handle() -> usize {
+    HANDLES.fetch_add(1, Ordering::Relaxed) as usize * 2 + 1
+}
+
+/// Whether a handle was once a key space's. One that failed to be opened counts: its handle was never given out.
+pub(crate) fn was_space(handle: usize) -> bool {
+    let number = handle / 2;
+    handle % 2 == 1 && number > 0 && number < HANDLES.load(Ordering::Relaxed) as usize
+}
+
+fn into_result(result: super::types::kvs_result) -> Result<(), Code> {
+    match result {
+        KVS_SUCCESS => Ok(()),
+        code => Err(code),
+    }
+}
+
+fn catalog_key(name: &[u8]) -> Vec<u8> {
+    [&[NAME], name].concat()
+}
+
+fn not_a_device(name: &[u8]) -> Code {
+    let name = String::from_utf8_lossy(name);
+    code::because(
+        KVS_ERR_SYS_IO,
+        format!("the record of key space {name:?} is malformed"),
+    )
+}
+
+fn open_code(error: &Error) -> Code {
+    message::set(error.to_string());
+    match error {
+        Error::BadOption { .. } => KVS_ERR_PARAM_INVALID,
+        Error::NotAStore { .. } => KVS_ERR_DEV_NOT_EXIST,
+        _ => KVS_ERR_SYS_IO,
+    }
+}
+
+/// Whether a length may be that of a key.
+pub(crate) fn is_key_length(length: usize) -> bool {
+    (limits::MIN_KEY_LENGTH as usize..=limits::MAX_KEY_LENGTH as usize).contains(&length)
+}

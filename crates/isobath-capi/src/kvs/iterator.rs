@@ -1,0 +1,209 @@
+//! Iterators over key groups. Each call looks for the keys behind the last one: a pair that is there during the whole
+//! iteration is found exactly once, and none is held meanwhile.
+
+use std::ops::Bound;
+
+use parking_lot::Mutex;
+
+use super::code::{self, Code};
+use super::filter::Filter;
+use super::space::Space;
+use super::types::{kvs_result::*, limits::MAX_ITERATE_HANDLE};
+
+/// An open iterator.
+struct Iterator {
+    /// The handle of its key space.
+    space: usize,
+    filter: Filter,
+    has_values: bool,
+    last: Option<Vec<u8>>,
+    has_ended: bool,
+}
+
+/// The iterators of a device.
+#[derive(Default)]
+pub(crate) struct Iterators([Mutex<Option<Iterator>>; MAX_ITERATE_HANDLE]);
+
+/// What one step found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) entries: u32,
+    pub(crate) bytes: u32,
+    pub(crate) has_ended: bool,
+}
+
+impl Iterators {
+    /// Opens an iterator; its handle.
+    pub(crate) fn open(&self, space: &Space, filter: Filter, has_values: bool) -> Result<u8, Code> {
+        let mut free = None;
+        for (at, slot) in self.0.iter().enumerate() {
+            match &*slot.lock() {
+                None => free = free.or(Some(at)),
+                Some(other) if other.space == space.handle && other.filter == filter => {
+                    return Err(KVS_ERR_ITERATOR_OPEN);
+                }
+                Some(_) => {}
+            }
+        }
+        // Another thread may take the same slot meanwhile.
+        for at in free.ok_or(KVS_ERR_ITERATOR_MAX)?..MAX_ITERATE_HANDLE {
+            let mut slot = self.0[at].lock();
+            if slot.is_none() {
+                *slot = Some(Iterator {
+                    space: space.handle,
+                    filter,
+                    has_values,
+                    last: None,
+                    has_ended: false,
+                });
+                return Ok(at as u8 + 1);
+            }
+        }
+        Err(KVS_ERR_ITERATOR_MAX)
+    }
+
+    fn slot(&self, handle: u8) -> Result<&Mutex<Option<Iterator>>, Code> {
+        let at = usize::from(handle).checked_sub(1);
+        at.and_then(|at| self.0.get(at))
+            .ok_or(KVS_ERR_ITERATOR_NOT_EXIST)
+    }
+
+    /// Whether the key space has that iterator.
+    pub(crate) fn check(&self, space: &Space, handle: u8) -> Result<(), Code> {
+        let slot = self.slot(handle)?.lock();
+        let is_there = slot.as_ref().is_some_and(|it| it.space == space.handle);
+        is_there.then_some(()).ok_or(KVS_ERR_ITERATOR_NOT_EXIST)
+    }
+
+    /// Closes an iterator.
+    pub(crate) fn close(&self, space: &Space, handle: u8) -> Result<(), Code> {
+        let mut slot = self.slot(handle)?.lock();
+        match &*slot {
+            Some(iterator) if iterator.space == space.handle => {
+                *slot = None;
+                Ok(())
+            }
+            _ => Err(KVS_ERR_ITERATOR_NOT_EXIST),
+        }
+    }
+
+    /// Closes all of a key space.
+    pub(crate) fn close_of(&self, space: usize) {
+        for slot in &self.0 {
+            let mut slot = slot.lock();
+            if slot.as_ref().is_some_and(|it| it.space == space) {
+                *slot = None;
+            }
+        }
+    }
+
+    pub(crate) fn close_all(&self) {
+        for slot in &self.0 {
+            *slot.lock() = None;
+        }
+    }
+
+    /// Fills `buffer` with the next entries. One that does not fit into an empty buffer stays the next one.
+    pub(crate) fn next(&self, space: &Space, handle: u8, buffer: &mut [u8]) -> Result<Found, Code> {
+        // Taken out, so that nothing is locked while the store is read; a second call meanwhile finds none.
+        let taken = {
+            let mut slot = self.slot(handle)?.lock();
+            match &*slot {
+                Some(it) if it.space == space.handle => slot.take(),
+                _ => None,
+            }
+        };
+        let mut iterator = taken.ok_or(KVS_ERR_ITERATOR_NOT_EXIST)?;
+        let found = iterator.next(space, buffer);
+        let mut slot = self.slot(handle)?.lock();
+        if slot.is_none() && space.check_open().is_ok() {
+            *slot = Some(iterator);
+        }
+        found
+    }
+}
+
+impl Iterator {
+    fn next(&mut self, space: &Space, buffer: &mut [u8]) -> Result<Found, Code> {
+        let mut found = Found {
+            has_ended: self.has_ended,
+            ..Found::default()
+        };
+        if self.has_ended {
+            return Ok(found);
+        }
+        let mut writer = Writer { buffer, used: 0 };
+        let mut last = None;
+        let mut is_full = false;
+        let filter = self.filter;
+        let (mut lower, mut upper) = filter.range();
+        if let Some(last) = self.last.take() {
+            let behind = Bound::Excluded(last.clone());
+            match space.is_descending {
+                false => lower = behind,
+                true => upper = behind,
+            }
+            self.last = Some(last);
+        }
+        let mut visit = |key: &[u8], value: Option<&[u8]>| {
+            if !filter.matches(key) {
+                return true;
+            }
+            if !writer.add(key, value) {
+                is_full = true;
+                return false;
+            }
+            last = Some(key.to_vec());
+            found.entries += 1;
+            true
+        };
+        let bounds = (lower, upper);
+        let scanned = match (self.has_values, space.is_descending) {
+            (false, order) => space.tree.visit_keys(bounds, order, |key| visit(key, None)),
+            (true, false) => space
+                .tree
+                .scan(bounds, |key, value| visit(key, Some(value))),
+            (true, true) => space
+                .tree
+                .scan_reverse(bounds, |key, value| visit(key, Some(value))),
+        };
+        scanned.map_err(|error| code::of(&error))?;
+        if is_full && found.entries == 0 {
+            let reason = "the next entry does not fit into the buffer";
+            return Err(code::because(KVS_ERR_BUFFER_SMALL, reason));
+        }
+        if last.is_some() {
+            self.last = last;
+        }
+        self.has_ended = !is_full;
+        found.has_ended = self.has_ended;
+        found.bytes = writer.used as u32;
+        Ok(found)
+    }
+}
+
+/// Entries in a buffer, without padding.
+struct Writer<'b> {
+    buffer: &'b mut [u8],
+    used: usize,
+}
+
+impl Writer<'_> {
+    /// Adds an entry, or nothing where there is no room for all of it.
+    fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> bool {
+        let needed = 4 + key.len() + value.map_or(0, |value| 4 + value.len());
+        if self.buffer.len() - self.used < needed {
+            return false;
+        }
+        for part in std::iter::once(key).chain(value) {
+            self.put(&(part.len() as u32).to_le_bytes());
+            self.put(part);
+        }
+        true
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.buffer[self.used..][..bytes.len()].copy_from_slice(bytes);
+        self.used += bytes.len();
+    }
+}

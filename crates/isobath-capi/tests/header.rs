@@ -1,0 +1,136 @@
+//! `isobath.h` is what `src/abi` says.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::{Path, PathBuf};
+
+const MODULES: [&str; 11] = [
+    "status",
+    "bytes",
+    "options",
+    "store",
+    "tree",
+    "batch",
+    "transaction",
+    "iterator",
+    "value",
+    "queue",
+    "admin",
+];
+
+fn header() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for module in MODULES {
+        builder = builder.with_src(root.join(format!("src/abi/{module}.rs")));
+    }
+    let mut bytes = Vec::new();
+    builder.generate().unwrap().write(&mut bytes);
+    let text = String::from_utf8(bytes).unwrap();
+    // What Rust wants documented and C programmers know.
+    let mut kept = String::new();
+    let mut skips = false;
+    for line in text.lines() {
+        if line.trim() == "// # Safety" {
+            skips = true;
+            // And the empty line before it.
+            kept.truncate(kept.trim_end_matches([' ', '/', '\n']).len());
+            kept.push('\n');
+        }
+        skips &= line.starts_with("//");
+        if skips {
+            continue;
+        }
+        kept += line.trim_end();
+        kept.push('\n');
+    }
+    kept
+}
+
+/// `ISOBATH_WRITE_HEADER=1 cargo test -p isobath-capi --test header` writes it anew.
+#[test]
+fn the_header_is_up_to_date() {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/isobath.h");
+    let made = header();
+    if std::env::var_os("ISOBATH_WRITE_HEADER").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    for (number, (there, made)) in there.lines().zip(made.lines()).enumerate() {
+        assert_eq!(there, made, "include/isobath.h:{}", number + 1);
+    }
+    assert_eq!(there.len(), made.len());
+}
+
+/// Functions with unmangled names, by the files that they are in.
+fn exported(directory: &str) -> Vec<String> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        for part in text.split("#[unsafe(no_mangle)]").skip(1) {
+            let rest = part.split("fn ").nth(1).unwrap();
+            names.push(rest.split('(').next().unwrap().to_owned());
+        }
+    }
+    names.sort();
+    names
+}
+
+#[test]
+fn headers_declare_every_function() {
+    for (sources, header, functions) in [
+        ("src/abi", "include/isobath.h", 60),
+        ("src/kvs", "include/kvs_api.h", 31 + 8),
+    ] {
+        let text =
+            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(header)).unwrap();
+        let names = exported(sources);
+        assert!(names.len() >= functions, "{sources}: {}", names.len());
+        for name in names {
+            assert!(text.contains(&format!("{name}(")), "{header} lacks {name}");
+        }
+    }
+}
+
+/// Each function of `isobath.h` says which threads may call it.
+#[test]
+fn thread_safety_is_stated_for_each_function() {
+    for module in MODULES {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/abi/{module}.rs"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let parts: Vec<&str> = text.split("#[unsafe(no_mangle)]").collect();
+        for pair in parts.windows(2) {
+            let name = pair[1]
+                .split("fn ")
+                .nth(1)
+                .unwrap()
+                .split('(')
+                .next()
+                .unwrap();
+            let docs = pair[0].rsplit("\n\n").next().unwrap().to_lowercase();
+            let says = [
+                "any thread",
+                "one thread at a time",
+                "'s thread",
+                "no other thread",
+            ];
+            let frees = name.ends_with("_free");
+            // Lines are wrapped anywhere.
+            let flat: String = docs
+                .replace("\n///", "")
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ");
+            assert!(
+                frees || says.iter().any(|words| flat.contains(words)),
+                "{module}: {name}: {flat}"
+            );
+        }
+    }
+}

@@ -1,0 +1,579 @@
+//! Bad input, one by one: the standard's result code, never a crash.
+
+// SAFETY, of every call: what its pointers point to outlives it, or its callback, as a C program has to see to.
+#![allow(unsafe_code, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+
+mod support;
+
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+
+use isobath_c::kvs::types::{kvs_result::*, *};
+use isobath_c::kvs::*;
+use support::*;
+
+/// Handles that were never given out.
+const FOREIGN: [*mut c_void; 3] = [null_mut(), usize::MAX as _, 0x10_0000_0000usize as _];
+
+unsafe extern "C" fn never(_: *mut kvs_postprocess_context) {
+    std::process::abort();
+}
+
+/// The codes of all functions that take a device.
+fn of_device(device: kvs_device_handle) -> Vec<kvs_result> {
+    let (mut long, mut short) = (0u64, 0u32);
+    let mut info = std::mem::MaybeUninit::<kvs_device>::uninit();
+    let mut name = kvs_key_space_name {
+        name_len: 4,
+        name: c"name".as_ptr().cast_mut(),
+    };
+    let mut space = null_mut();
+    let mut counters = kvs_isobath_counters::default();
+    unsafe {
+        vec![
+            kvs_get_device_info(device, info.as_mut_ptr()),
+            kvs_get_device_capacity(device, &mut long),
+            kvs_get_device_utilization(device, &mut short),
+            kvs_get_min_key_length(device, &mut short),
+            kvs_get_max_key_length(device, &mut short),
+            kvs_get_min_value_length(device, &mut short),
+            kvs_get_max_value_length(device, &mut short),
+            kvs_get_optimal_value_length(device, &mut short),
+            kvs_create_key_space(device, &mut name, 0, kvs_option_key_space { ordering: 0 }),
+            kvs_delete_key_space(device, &mut name),
+            kvs_list_key_spaces(device, 1, 16, &mut name, &mut short),
+            kvs_open_key_space(device, c"name".as_ptr(), &mut space),
+            kvs_isobath_set_limits(device, 1, 1),
+            kvs_isobath_set_channel(device, 0),
+            kvs_isobath_get_counters(device, 0, &mut counters),
+            kvs_close_device(device),
+        ]
+    }
+}
+
+/// The codes of all functions that take a key space.
+fn of_space(space: kvs_key_space_handle) -> Vec<kvs_result> {
+    let (mut key, mut value) = (key_of(b"key1"), value_of(b"value"));
+    let mut bits = [0u8];
+    let mut list = kvs_exist_list {
+        num_keys: 0,
+        keys: null_mut(),
+        length: 1,
+        result_buffer: bits.as_mut_ptr(),
+    };
+    let mut buffer = [0u8; 64];
+    let mut entries = kvs_iterator_list {
+        num_entries: 0,
+        end: 0,
+        size: 64,
+        it_list: buffer.as_mut_ptr(),
+    };
+    let mut group = filter([0; 4], [0; 4]);
+    let mut iterator = 0;
+    let mut info = kvs_kvp_info {
+        key_len: 0,
+        key: null_mut(),
+        value_len: 0,
+    };
+    let mut known = std::mem::MaybeUninit::<kvs_key_space>::zeroed();
+    let (no, none) = (null_mut(), null_mut::<c_void>());
+    unsafe {
+        vec![
+            kvs_get_key_space_info(space, known.as_mut_ptr()),
+            kvs_get_kvp_info(space, &mut key, &mut info),
+            kvs_retrieve_kvp(space, &mut key, null_mut(), &mut value),
+            kvs_retrieve_kvp_async(
+                space,
+                &mut key,
+                null_mut(),
+                no,
+                none,
+                &mut value,
+                Some(never),
+            ),
+            kvs_store_kvp(space, &mut key, &mut value, null_mut()),
+            kvs_store_kvp_async(
+                space,
+                &mut key,
+                &mut value,
+                null_mut(),
+                no,
+                none,
+                Some(never),
+            ),
+            kvs_delete_kvp(space, &mut key, null_mut()),
+            kvs_delete_kvp_async(space, &mut key, null_mut(), no, none, Some(never)),
+            kvs_delete_key_group(space, &mut group),
+            kvs_delete_key_group_async(space, &mut group, no, none, Some(never)),
+            kvs_exist_kv_pairs(space, 1, &mut key, &mut list),
+            kvs_exist_kv_pairs_async(space, 1, &mut key, &mut list, no, none, Some(never)),
+            kvs_create_iterator(space, null_mut(), &mut group, &mut iterator),
+            kvs_delete_iterator(space, 1),
+            kvs_iterate_next(space, 1, &mut entries),
+            kvs_iterate_next_async(space, 1, &mut entries, no, none, Some(never)),
+            kvs_close_key_space(space),
+        ]
+    }
+}
+
+fn all_are(codes: Vec<kvs_result>, code: kvs_result) {
+    assert_eq!(codes, vec![code; codes.len()]);
+}
+
+#[test]
+fn handles_that_are_null_closed_or_foreign() {
+    let directory = tempfile::tempdir().unwrap();
+    let opened = device(directory.path(), "");
+    let one = space(opened, "one");
+    let two = space(opened, "two");
+    for handle in FOREIGN {
+        all_are(of_device(handle), KVS_ERR_DEV_NOT_EXIST);
+        all_are(of_space(handle), KVS_ERR_KS_NOT_EXIST);
+        assert_eq!(kvs_get_ioevents(handle, 1), -1);
+    }
+    // One kind of handle where the other belongs.
+    all_are(of_device(one), KVS_ERR_DEV_NOT_EXIST);
+    all_are(of_space(opened), KVS_ERR_KS_NOT_EXIST);
+    assert_eq!(store(one, b"key1", b"value"), KVS_SUCCESS);
+    assert_eq!(kvs_close_key_space(one), KVS_SUCCESS);
+    all_are(of_space(one), KVS_ERR_KS_NOT_OPEN);
+    assert_eq!(kvs_close_device(opened), KVS_SUCCESS);
+    all_are(of_device(opened), KVS_ERR_DEV_NOT_EXIST);
+    all_are(of_space(two), KVS_ERR_KS_NOT_OPEN);
+    // On a thread that has used neither.
+    let (one, two) = (one as usize, two as usize);
+    let other = std::thread::spawn(move || [of_space(one as _), of_space(two as _)]);
+    for codes in other.join().unwrap() {
+        all_are(codes, KVS_ERR_KS_NOT_OPEN);
+    }
+}
+
+#[test]
+fn devices_that_cannot_be_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dev.iso");
+    let uri = path.display().to_string();
+    unsafe {
+        let mut device = null_mut();
+        assert_eq!(kvs_open_device(null(), &mut device), KVS_ERR_PARAM_INVALID);
+        assert_eq!(
+            kvs_open_device(c"x".as_ptr(), null_mut()),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_open_device(c"\xff".as_ptr(), &mut device),
+            KVS_ERR_PARAM_INVALID
+        );
+    }
+    assert_eq!(open(""), Err(KVS_ERR_PARAM_INVALID));
+    assert_eq!(open(&uri), Err(KVS_ERR_DEV_NOT_EXIST));
+    assert!(said().contains("dev.iso"), "{}", said());
+    assert!(!path.exists());
+    assert_eq!(
+        open(&format!("{uri}?config=/nonexistent/kvs.conf")),
+        Err(KVS_ERR_PARAM_INVALID)
+    );
+    assert!(said().contains("/nonexistent/kvs.conf"), "{}", said());
+    assert_eq!(
+        open(&format!("{uri}?create=yes&pool=1")),
+        Err(KVS_ERR_PARAM_INVALID)
+    );
+    assert_eq!(
+        open(&format!("{uri}?colour=red")),
+        Err(KVS_ERR_PARAM_INVALID)
+    );
+    std::fs::write(&path, vec![1; 1 << 16]).unwrap();
+    let foreign = open(&uri).unwrap_err();
+    assert!(
+        matches!(foreign, KVS_ERR_DEV_NOT_EXIST | KVS_ERR_SYS_IO),
+        "{foreign:?}"
+    );
+    std::fs::remove_file(&path).unwrap();
+
+    let opened = device(directory.path(), "");
+    assert_eq!(open(&format!("{uri}?pool=8MiB")), Err(KVS_ERR_SYS_IO));
+    assert!(said().contains("in use"), "{}", said());
+    assert_eq!(kvs_close_device(opened), KVS_SUCCESS);
+}
+
+#[test]
+fn names_of_key_spaces() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = device(directory.path(), "");
+    assert_eq!(create(device, "", 0, 0), KVS_ERR_KS_NAME);
+    assert_eq!(create(device, &"n".repeat(256), 0, 0), KVS_ERR_KS_NAME);
+    assert_eq!(create(device, "a\0b", 0, 0), KVS_ERR_KS_NAME);
+    assert_eq!(create(device, "x", 0, 9), KVS_ERR_OPTION_INVALID);
+    assert_eq!(open_space(device, ""), Err(KVS_ERR_KS_NAME));
+    assert_eq!(open_space(device, &"n".repeat(256)), Err(KVS_ERR_KS_NAME));
+    assert_eq!(open_space(device, "missing"), Err(KVS_ERR_KS_NOT_EXIST));
+    assert_eq!(drop_space(device, "missing"), KVS_ERR_KS_NOT_EXIST);
+    let long = "n".repeat(255);
+    let opened = space(device, &long);
+
+    let mut count = 0;
+    let mut buffer = [0u8; 256];
+    let mut name = kvs_key_space_name {
+        name_len: 254,
+        name: buffer.as_mut_ptr().cast(),
+    };
+    let option = kvs_option_key_space { ordering: 0 };
+    unsafe {
+        assert_eq!(
+            kvs_create_key_space(device, null_mut(), 0, option),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_delete_key_space(device, null_mut()),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_open_key_space(device, null(), null_mut()),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_open_key_space(device, c"x".as_ptr(), null_mut()),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_list_key_spaces(device, 1, 16, null_mut(), &mut count),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_list_key_spaces(device, 1, 16, &mut name, null_mut()),
+            KVS_ERR_PARAM_INVALID
+        );
+        // No room for a name, and for its bytes.
+        assert_eq!(
+            kvs_list_key_spaces(device, 1, 15, &mut name, &mut count),
+            KVS_ERR_BUFFER_SMALL
+        );
+        assert_eq!(
+            kvs_list_key_spaces(device, 1, 16, &mut name, &mut count),
+            KVS_ERR_BUFFER_SMALL
+        );
+        assert_eq!(count, 0);
+        name.name_len = 255;
+        assert_eq!(
+            kvs_list_key_spaces(device, 1, 16, &mut name, &mut count),
+            KVS_SUCCESS
+        );
+        // All of it, and nothing behind it.
+        assert_eq!((&buffer[..255], buffer[255]), (long.as_bytes(), 0));
+        let mut bare = kvs_key_space_name {
+            name_len: 3,
+            name: null_mut(),
+        };
+        assert_eq!(
+            kvs_create_key_space(device, &mut bare, 0, option),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_list_key_spaces(device, 1, 16, &mut bare, &mut count),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_get_key_space_info(opened, null_mut()),
+            KVS_ERR_PARAM_INVALID
+        );
+        for out in [
+            kvs_get_device_info(device, null_mut()),
+            kvs_get_device_capacity(device, null_mut()),
+            kvs_get_device_utilization(device, null_mut()),
+            kvs_get_max_key_length(device, null_mut()),
+            kvs_isobath_get_counters(device, 0, null_mut()),
+        ] {
+            assert_eq!(out, KVS_ERR_PARAM_INVALID);
+        }
+    }
+    assert_eq!(kvs_isobath_set_limits(device, 0, 1), KVS_ERR_PARAM_INVALID);
+    assert_eq!(kvs_isobath_set_limits(device, 1, 0), KVS_ERR_PARAM_INVALID);
+    assert_eq!(kvs_isobath_set_channel(device, 2), KVS_ERR_OPTION_INVALID);
+    assert_eq!(kvs_close_device(device), KVS_SUCCESS);
+}
+
+#[test]
+fn keys_and_values() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = device(directory.path(), "");
+    let space = space(device, "pairs");
+    for key in [&b""[..], b"abc", &[b'k'; 256]] {
+        assert_eq!(store(space, key, b"v"), KVS_ERR_KEY_LENGTH_INVALID);
+        assert_eq!(
+            retrieve(space, key, 9, 0, false).0,
+            KVS_ERR_KEY_LENGTH_INVALID
+        );
+        assert_eq!(delete(space, key, false), KVS_ERR_KEY_LENGTH_INVALID);
+    }
+    assert_eq!(store(space, &[b'k'; 255], b"v"), KVS_SUCCESS);
+    assert_eq!(
+        store(space, b"key1", &vec![0; (2 << 20) + 1]),
+        KVS_ERR_VALUE_LENGTH_INVALID
+    );
+    assert_eq!(store_as(space, b"key1", b"v", 4), KVS_ERR_OPTION_INVALID);
+    assert_eq!(store(space, b"key1", &[1; 1000]), KVS_SUCCESS);
+    for offset in [1, 511, 513] {
+        assert_eq!(
+            retrieve(space, b"key1", 9, offset, false).0,
+            KVS_ERR_VALUE_OFFSET_MISALIGNED
+        );
+    }
+    assert_eq!(
+        retrieve(space, b"key1", 9, 1024, false).0,
+        KVS_ERR_VALUE_OFFSET_INVALID
+    );
+    assert_eq!(
+        retrieve(space, b"none", 9, 0, false).0,
+        KVS_ERR_KEY_NOT_EXIST
+    );
+
+    let (mut key, mut value) = (key_of(b"key1"), value_of(b"value"));
+    let mut bare_key = kvs_key {
+        key: null_mut(),
+        length: 9,
+    };
+    let mut bare_value = kvs_value {
+        value: null_mut(),
+        ..value
+    };
+    let mut offset = kvs_value {
+        offset: 512,
+        ..value
+    };
+    let mut misaligned = kvs_value { offset: 8, ..value };
+    let mut info = kvs_kvp_info {
+        key_len: 0,
+        key: null_mut(),
+        value_len: 0,
+    };
+    let no = null_mut();
+    unsafe {
+        for code in [
+            kvs_store_kvp(space, null_mut(), &mut value, null_mut()),
+            kvs_store_kvp(space, &mut key, null_mut(), null_mut()),
+            kvs_store_kvp(space, &mut bare_key, &mut value, null_mut()),
+            kvs_store_kvp(space, &mut key, &mut bare_value, null_mut()),
+            kvs_store_kvp_async(space, &mut key, &mut value, null_mut(), no, no, None),
+            kvs_store_kvp_async(
+                space,
+                null_mut(),
+                &mut value,
+                null_mut(),
+                no,
+                no,
+                Some(never),
+            ),
+            kvs_retrieve_kvp(space, null_mut(), null_mut(), &mut value),
+            kvs_retrieve_kvp(space, &mut key, null_mut(), null_mut()),
+            kvs_retrieve_kvp(space, &mut key, null_mut(), &mut bare_value),
+            kvs_retrieve_kvp_async(space, &mut key, null_mut(), no, no, &mut value, None),
+            kvs_retrieve_kvp_async(space, &mut key, null_mut(), no, no, null_mut(), Some(never)),
+            kvs_delete_kvp(space, null_mut(), null_mut()),
+            kvs_delete_kvp_async(space, &mut key, null_mut(), no, no, None),
+            kvs_get_kvp_info(space, null_mut(), &mut info),
+            kvs_get_kvp_info(space, &mut key, null_mut()),
+            kvs_delete_key_group(space, null_mut()),
+            kvs_delete_key_group_async(space, null_mut(), no, no, Some(never)),
+        ] {
+            assert_eq!(code, KVS_ERR_PARAM_INVALID);
+        }
+        assert_eq!(
+            kvs_store_kvp(space, &mut key, &mut offset, null_mut()),
+            KVS_ERR_VALUE_OFFSET_INVALID
+        );
+        assert_eq!(
+            kvs_store_kvp(space, &mut key, &mut misaligned, null_mut()),
+            KVS_ERR_VALUE_OFFSET_MISALIGNED
+        );
+        let late = kvs_retrieve_kvp_async(
+            space,
+            &mut key,
+            null_mut(),
+            no,
+            no,
+            &mut misaligned,
+            Some(never),
+        );
+        assert_eq!(late, KVS_ERR_VALUE_OFFSET_MISALIGNED);
+        let mut missing = key_of(b"none");
+        assert_eq!(
+            kvs_get_kvp_info(space, &mut missing, &mut info),
+            KVS_ERR_KEY_NOT_EXIST
+        );
+        // A value of no bytes needs no buffer.
+        let mut empty = kvs_value {
+            value: null_mut(),
+            length: 0,
+            ..value
+        };
+        assert_eq!(
+            kvs_store_kvp(space, &mut missing, &mut empty, null_mut()),
+            KVS_SUCCESS
+        );
+        assert_eq!(
+            kvs_retrieve_kvp(space, &mut missing, null_mut(), &mut empty),
+            KVS_SUCCESS
+        );
+        let mut wrong = filter([0xf0, 0, 0, 0], [0xff, 0, 0, 0]);
+        assert_eq!(
+            kvs_delete_key_group(space, &mut wrong),
+            KVS_ERR_ITERATOR_FILTER_INVALID
+        );
+    }
+    assert_eq!(get(space, b"key1"), Some(vec![1; 1000]));
+    assert_eq!(kvs_close_device(device), KVS_SUCCESS);
+}
+
+#[test]
+fn lists_of_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = device(directory.path(), "");
+    let space = space(device, "lists");
+    let mut keys = [key_of(b"key1"); 9];
+    let mut bits = [0u8; 2];
+    let mut list = kvs_exist_list {
+        num_keys: 0,
+        keys: null_mut(),
+        length: 1,
+        result_buffer: bits.as_mut_ptr(),
+    };
+    let mut nowhere = kvs_exist_list {
+        length: 2,
+        result_buffer: null_mut(),
+        ..list
+    };
+    let at = keys.as_mut_ptr();
+    unsafe {
+        assert_eq!(
+            kvs_exist_kv_pairs(space, 9, at, &mut list),
+            KVS_ERR_BUFFER_SMALL
+        );
+        assert_eq!(
+            kvs_exist_kv_pairs(space, 9, null_mut(), &mut list),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_exist_kv_pairs(space, 9, at, null_mut()),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_exist_kv_pairs(space, 0, at, &mut list),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_exist_kv_pairs(space, 9, at, &mut nowhere),
+            KVS_ERR_PARAM_INVALID
+        );
+        let late = kvs_exist_kv_pairs_async(space, 8, at, &mut list, null_mut(), null_mut(), None);
+        assert_eq!(late, KVS_ERR_PARAM_INVALID);
+        keys[8] = key_of(b"no");
+        list.length = 2;
+        let at = keys.as_mut_ptr();
+        assert_eq!(
+            kvs_exist_kv_pairs(space, 9, at, &mut list),
+            KVS_ERR_KEY_LENGTH_INVALID
+        );
+    }
+    assert_eq!(kvs_close_device(device), KVS_SUCCESS);
+}
+
+#[test]
+fn an_iterator_too_many_and_iterators_that_are_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = device(directory.path(), "");
+    let (one, two) = (space(device, "one"), space(device, "two"));
+    let group = |number: u8| filter([0xff, 0, 0, 0], [number, 0, 0, 0]);
+    assert_eq!(iterator(one, 2, group(0)), Err(KVS_ERR_OPTION_INVALID));
+    let wrong = filter([0, 0xff, 0, 0], [1, 0, 0, 0]);
+    assert_eq!(
+        iterator(one, 0, wrong),
+        Err(KVS_ERR_ITERATOR_FILTER_INVALID)
+    );
+    let handles: Vec<u8> = (0..16)
+        .map(|n| iterator(one, 0, group(n)).unwrap())
+        .collect();
+    assert_eq!(iterator(one, 0, group(3)), Err(KVS_ERR_ITERATOR_OPEN));
+    assert_eq!(iterator(one, 0, group(16)), Err(KVS_ERR_ITERATOR_MAX));
+    assert_eq!(iterator(two, 0, group(0)), Err(KVS_ERR_ITERATOR_MAX));
+    for handle in [0, 17, 255] {
+        assert_eq!(
+            step(one, handle, 64, false),
+            Err(KVS_ERR_ITERATOR_NOT_EXIST)
+        );
+        assert_eq!(kvs_delete_iterator(one, handle), KVS_ERR_ITERATOR_NOT_EXIST);
+    }
+    // Of another key space, closed, closed with its key space.
+    assert_eq!(
+        kvs_delete_iterator(two, handles[0]),
+        KVS_ERR_ITERATOR_NOT_EXIST
+    );
+    assert_eq!(
+        step(two, handles[0], 64, false),
+        Err(KVS_ERR_ITERATOR_NOT_EXIST)
+    );
+    assert_eq!(kvs_delete_iterator(one, handles[5]), KVS_SUCCESS);
+    assert_eq!(
+        step(one, handles[5], 64, false),
+        Err(KVS_ERR_ITERATOR_NOT_EXIST)
+    );
+    assert_eq!(iterator(one, 0, group(16)), Ok(handles[5]));
+    assert_eq!(kvs_close_key_space(one), KVS_SUCCESS);
+    assert!(iterator(two, 0, group(0)).is_ok());
+
+    let mut option = kvs_option_iterator { iter_type: 0 };
+    let mut some = group(1);
+    let mut handle = 0;
+    let mut list = kvs_iterator_list {
+        num_entries: 0,
+        end: 0,
+        size: 64,
+        it_list: null_mut(),
+    };
+    unsafe {
+        assert_eq!(
+            kvs_create_iterator(two, &mut option, null_mut(), &mut handle),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_create_iterator(two, &mut option, &mut some, null_mut()),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_create_iterator(two, null_mut(), &mut some, &mut handle),
+            KVS_SUCCESS
+        );
+        assert_eq!(
+            kvs_iterate_next(two, handle, null_mut()),
+            KVS_ERR_PARAM_INVALID
+        );
+        assert_eq!(
+            kvs_iterate_next(two, handle, &mut list),
+            KVS_ERR_PARAM_INVALID
+        );
+        let late = kvs_iterate_next_async(two, handle, &mut list, null_mut(), null_mut(), None);
+        assert_eq!(late, KVS_ERR_PARAM_INVALID);
+    }
+    assert_eq!(kvs_close_device(device), KVS_SUCCESS);
+}
+
+#[test]
+fn memory_and_names_of_codes() {
+    for (size, alignment) in [(0, 0), (1, 1), (4096, 4096), (100, 512)] {
+        let memory = _kvs_zalloc(size, alignment, null());
+        assert!(!memory.is_null());
+        assert_eq!(memory as usize % alignment.max(1), 0);
+        unsafe { _kvs_free(memory, null()) };
+    }
+    assert!(_kvs_malloc(8, 48, null()).is_null());
+    assert!(_kvs_malloc(usize::MAX, 8, null()).is_null());
+    let name = |code| {
+        unsafe { std::ffi::CStr::from_ptr(kvs_errstr(code)) }
+            .to_str()
+            .unwrap()
+    };
+    assert_eq!(
+        name(KVS_ERR_DEV_NOT_OPENED as i32),
+        "KVS_ERR_DEV_NOT_OPENED"
+    );
+    assert!(name(-1).starts_with("no result code") && name(25).starts_with("no result code"));
+}
