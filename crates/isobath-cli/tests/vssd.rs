@@ -294,6 +294,38 @@ fn a_full_file_system_and_a_forced_end_lose_nothing_that_was_synced() {
 }
 
 #[test]
+fn a_full_disk_under_the_drive_loses_nothing_that_was_synced() {
+    let Some(drive) = Drive::new("64MiB") else {
+        return;
+    };
+    let small = drive.0.path("small");
+    fs::create_dir(&small).unwrap();
+    let disk = |command: &str, args: &[&str]| {
+        let mut command = Command::new(command);
+        assert!(command.args(args).arg(&small).status().unwrap().success());
+    };
+    disk("mount", &["-t", "tmpfs", "-o", "size=24M", "none"]);
+    drive.vssd(&["create", "small/ssd", "--size", "64MiB"]).ok();
+    drive.vssd(&["mount", "small/ssd", "mnt"]).ok();
+    let kept = noise(1, 2 * MIB);
+    write_in_order(&mut File::create(drive.file("kept")).unwrap(), &kept);
+    let mut file = File::create(drive.file("more")).unwrap();
+    let written = file
+        .write_all(&noise(2, 40 * MIB))
+        .and_then(|()| file.sync_all());
+    assert!(written.is_err(), "a disk of 24 MiB does not take 40");
+    drop(file);
+    // Nor its state, which is larger than what is left.
+    let unmounted = drive.vssd(&["umount", "small/ssd"]);
+    unmounted.fails(3, "No space left on device");
+    disk("mount", &["-o", "remount,size=120M"]);
+    drive.vssd(&["mount", "small/ssd", "mnt"]).ok();
+    assert_eq!(fs::read(drive.file("kept")).unwrap(), kept);
+    drive.vssd(&["umount", "small/ssd"]).ok();
+    disk("umount", &[]);
+}
+
+#[test]
 fn bad_input_is_refused_and_leaves_nothing_mounted() {
     let Some(drive) = Drive::new("64MiB") else {
         return;

@@ -270,6 +270,10 @@ impl Filesystem for Mounted {
         reply.ok();
     }
 
+    fn unlink(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         // The loop device takes the unit of its discards from the block size.
         let block = PAGE_BYTES as u32;
