@@ -111,17 +111,17 @@ fn programs_run_on_it_and_what_they_write_is_counted_and_stays() {
     let mut file = File::create(drive.file("file")).unwrap();
     let mut data = Vec::new();
     drive.vssd(&["stats", "ssd", "--mark"]).ok();
-    for round in 0..6 {
+    for round in 0..5 {
         data = noise(round, 48 * MIB);
         write_in_order(&mut file, &data);
     }
     let stats = drive.stats();
     let written = mib(&stats["since_mark"]["host_written_bytes"]);
-    assert!((288.0..292.0).contains(&written), "{stats}");
+    assert!((240.0..244.0).contains(&written), "{stats}");
     let wa_d = stats["wa_d"].as_f64().unwrap();
     assert!((0.99..1.02).contains(&wa_d), "{stats}");
     assert!(
-        stats["since_mark"]["erases"].as_u64().unwrap() > 200,
+        stats["since_mark"]["erases"].as_u64().unwrap() > 50,
         "{stats}"
     );
 
@@ -238,7 +238,7 @@ fn a_preconditioned_drive_stays_full_and_amplifies() {
     drive.vssd(&["stats", "ssd", "--mark"]).ok();
     let mut rng = fastrand::Rng::with_seed(2);
     let page = noise(3, 4096);
-    for _ in 0..16 {
+    for _ in 0..6 {
         for _ in 0..1024 {
             file.seek(SeekFrom::Start(rng.u64(..8192) * 4096)).unwrap();
             file.write_all(&page).unwrap();
