@@ -11,7 +11,7 @@ thread_local! {
 pub(crate) fn set(message: impl Into<String>) {
     let text: String = message.into().replace('\0', " ");
     let text = CString::new(text).unwrap_or_default();
-    // While the thread ends there is nobody who could ask.
+    // A thread that ends asks no more.
     let _ = LAST.try_with(|last| last.replace(text));
 }
 

@@ -307,6 +307,27 @@ fn iterators_find_each_pair_of_their_group_once() {
 }
 
 #[test]
+fn iterators_of_several_threads_keep_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let device = device(directory.path(), "") as usize;
+    let space = space(device as _, "groups") as usize;
+    fill(space as _);
+    std::thread::scope(|scope| {
+        for group in [*b"aaaa", *b"aab0", *b"bbbb", *b"\x7fzzz"] {
+            scope.spawn(move || {
+                for _ in 0..30 {
+                    // Small steps: others open and close theirs meanwhile.
+                    let found = all(space as _, 0, filter([0xff; 4], group), 40);
+                    assert_eq!(found.len(), 60);
+                    assert!(found.iter().all(|(key, _)| key.starts_with(&group)));
+                }
+            });
+        }
+    });
+    assert_eq!(kvs_close_device(device as _), KVS_SUCCESS);
+}
+
+#[test]
 fn a_key_space_may_be_in_descending_order() {
     let directory = tempfile::tempdir().unwrap();
     let device = device(directory.path(), "");

@@ -448,7 +448,7 @@ impl Device {
                     }
                 }
                 false => {
-                    // Limits that are raised wake nobody.
+                    // Raising a limit wakes no waiter: it looks again.
                     port.wait_until(Some(std::time::Duration::from_millis(10)), has_room);
                 }
             }

@@ -2,6 +2,7 @@
 //! iteration is found exactly once, and none is held meanwhile.
 
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -10,19 +11,31 @@ use super::filter::Filter;
 use super::space::Space;
 use super::types::{kvs_result::*, limits::MAX_ITERATE_HANDLE};
 
-/// An open iterator.
+/// How far an iterator is.
 struct Iterator {
-    /// The handle of its key space.
-    space: usize,
     filter: Filter,
     has_values: bool,
     last: Option<Vec<u8>>,
     has_ended: bool,
 }
 
+/// An open iterator.
+struct Open {
+    /// The handle of its key space.
+    space: usize,
+    filter: Filter,
+    /// Which opening this is: the handle of an iterator that was closed is given out again.
+    number: u64,
+    /// `None` while a call iterates.
+    state: Option<Iterator>,
+}
+
 /// The iterators of a device.
 #[derive(Default)]
-pub(crate) struct Iterators([Mutex<Option<Iterator>>; MAX_ITERATE_HANDLE]);
+pub(crate) struct Iterators {
+    slots: [Mutex<Option<Open>>; MAX_ITERATE_HANDLE],
+    opened: AtomicU64,
+}
 
 /// What one step found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,7 +49,7 @@ impl Iterators {
     /// Opens an iterator; its handle.
     pub(crate) fn open(&self, space: &Space, filter: Filter, has_values: bool) -> Result<u8, Code> {
         let mut free = None;
-        for (at, slot) in self.0.iter().enumerate() {
+        for (at, slot) in self.slots.iter().enumerate() {
             match &*slot.lock() {
                 None => free = free.or(Some(at)),
                 Some(other) if other.space == space.handle && other.filter == filter => {
@@ -47,14 +60,18 @@ impl Iterators {
         }
         // Another thread may take the same slot meanwhile.
         for at in free.ok_or(KVS_ERR_ITERATOR_MAX)?..MAX_ITERATE_HANDLE {
-            let mut slot = self.0[at].lock();
+            let mut slot = self.slots[at].lock();
             if slot.is_none() {
-                *slot = Some(Iterator {
+                *slot = Some(Open {
                     space: space.handle,
                     filter,
-                    has_values,
-                    last: None,
-                    has_ended: false,
+                    number: self.opened.fetch_add(1, Ordering::Relaxed),
+                    state: Some(Iterator {
+                        filter,
+                        has_values,
+                        last: None,
+                        has_ended: false,
+                    }),
                 });
                 return Ok(at as u8 + 1);
             }
@@ -62,9 +79,9 @@ impl Iterators {
         Err(KVS_ERR_ITERATOR_MAX)
     }
 
-    fn slot(&self, handle: u8) -> Result<&Mutex<Option<Iterator>>, Code> {
+    fn slot(&self, handle: u8) -> Result<&Mutex<Option<Open>>, Code> {
         let at = usize::from(handle).checked_sub(1);
-        at.and_then(|at| self.0.get(at))
+        at.and_then(|at| self.slots.get(at))
             .ok_or(KVS_ERR_ITERATOR_NOT_EXIST)
     }
 
@@ -79,7 +96,7 @@ impl Iterators {
     pub(crate) fn close(&self, space: &Space, handle: u8) -> Result<(), Code> {
         let mut slot = self.slot(handle)?.lock();
         match &*slot {
-            Some(iterator) if iterator.space == space.handle => {
+            Some(open) if open.space == space.handle => {
                 *slot = None;
                 Ok(())
             }
@@ -89,7 +106,7 @@ impl Iterators {
 
     /// Closes all of a key space.
     pub(crate) fn close_of(&self, space: usize) {
-        for slot in &self.0 {
+        for slot in &self.slots {
             let mut slot = slot.lock();
             if slot.as_ref().is_some_and(|it| it.space == space) {
                 *slot = None;
@@ -98,26 +115,30 @@ impl Iterators {
     }
 
     pub(crate) fn close_all(&self) {
-        for slot in &self.0 {
+        for slot in &self.slots {
             *slot.lock() = None;
         }
     }
 
     /// Fills `buffer` with the next entries. One that does not fit into an empty buffer stays the next one.
     pub(crate) fn next(&self, space: &Space, handle: u8, buffer: &mut [u8]) -> Result<Found, Code> {
-        // Taken out, so that nothing is locked while the store is read; a second call meanwhile finds none.
-        let taken = {
+        // The state is taken out, so that nothing is locked while the store is read: data tasks of one worker take turns.
+        let (number, mut state) = {
             let mut slot = self.slot(handle)?.lock();
-            match &*slot {
-                Some(it) if it.space == space.handle => slot.take(),
-                _ => None,
-            }
+            let open = slot.as_mut().filter(|open| open.space == space.handle);
+            let open = open.ok_or(KVS_ERR_ITERATOR_NOT_EXIST)?;
+            let reason = "another call is using the iterator";
+            let state = open.state.take();
+            (
+                open.number,
+                state.ok_or_else(|| code::because(KVS_ERR_SYS_IO, reason))?,
+            )
         };
-        let mut iterator = taken.ok_or(KVS_ERR_ITERATOR_NOT_EXIST)?;
-        let found = iterator.next(space, buffer);
+        let found = state.next(space, buffer);
         let mut slot = self.slot(handle)?.lock();
-        if slot.is_none() && space.check_open().is_ok() {
-            *slot = Some(iterator);
+        // It may have been closed meanwhile, and its handle given out again.
+        if let Some(open) = slot.as_mut().filter(|open| open.number == number) {
+            open.state = Some(state);
         }
         found
     }
