@@ -114,3 +114,29 @@ fn comments(path: &Path) -> String {
     let comments = text.lines().filter(|line| line.trim().starts_with("///"));
     comments.collect::<Vec<_>>().join("\n")
 }
+
+#[test]
+fn every_rule_has_a_bug_that_breaks_it_or_a_reason() {
+    let canaries = fs::read_to_string(root().join("crates/isobath/src/canary.rs")).unwrap();
+    let text = fs::read_to_string(root().join("docs/protocol.md")).unwrap();
+    let is_rule = |cell: &&str| {
+        RULES
+            .iter()
+            .any(|rule| cell.contains(&format!("`{rule:?}`")))
+    };
+    let mut count = 0;
+    for row in text.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.split('|').collect();
+        assert!(is_rule(&cells[1]), "{row}");
+        let bugs: Vec<&str> = quoted(cells[3]).collect();
+        assert_eq!(bugs.is_empty(), cells[3].starts_with(" none: "), "{row}");
+        for bug in bugs {
+            assert!(
+                canaries.contains(&format!("    {bug},\n")),
+                "there is no {bug}"
+            );
+            count += 1;
+        }
+    }
+    assert!(count >= RULES.len() - 3, "only {count} bugs were found");
+}

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use crate::Error;
 use crate::engine::{Engine, WorkerState};
 use crate::sched::{Work, block_on, overflow};
+use crate::small;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::task::{TaskHandle, TaskPanic};
@@ -147,28 +148,29 @@ impl Runtime {
     fn start_worker(&self, index: usize) -> Result<(), Error> {
         let (tell, started) = oneshot::channel();
         let engine = Arc::clone(&self.engine);
+        let work = small::inherited(move || match WorkerState::new(Arc::clone(&engine), index) {
+            Ok(local) => {
+                // Whoever starts the worker waits for this.
+                let _ = tell.send(Ok(()));
+                let _watch = overflow::Watch::this_thread();
+                let ran = catch_unwind(AssertUnwindSafe(|| local.run()));
+                if let Err(payload) = ran {
+                    engine.die(&TaskPanic::of(&*payload).message);
+                }
+                if engine.has_died() {
+                    // Nobody resumes the tasks any more. They keep their latches, so that nobody reads what one has
+                    // changed in part, and the buffers of I/O in flight.
+                    local.worker.give_up();
+                    std::mem::forget(local);
+                }
+            }
+            Err(error) => {
+                let _ = tell.send(Err(error));
+            }
+        });
         let thread = std::thread::Builder::new()
             .name(format!("isobath-{index}"))
-            .spawn(move || match WorkerState::new(Arc::clone(&engine), index) {
-                Ok(local) => {
-                    // Whoever starts the worker waits for this.
-                    let _ = tell.send(Ok(()));
-                    let _watch = overflow::Watch::this_thread();
-                    let ran = catch_unwind(AssertUnwindSafe(|| local.run()));
-                    if let Err(payload) = ran {
-                        engine.die(&TaskPanic::of(&*payload).message);
-                    }
-                    if engine.has_died() {
-                        // Nobody resumes the tasks any more. They keep their latches, so that nobody reads what one has
-                        // changed in part, and the buffers of I/O in flight.
-                        local.worker.give_up();
-                        std::mem::forget(local);
-                    }
-                }
-                Err(error) => {
-                    let _ = tell.send(Err(error));
-                }
-            })
+            .spawn(work)
             .map_err(|source| Error::Memory {
                 what: "a worker's thread",
                 source: Arc::new(source),

@@ -36,6 +36,25 @@ impl Small {
     }
 }
 
+/// What a worker's thread does, with the sizes and the planted bug of the thread that starts it.
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) fn inherited<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let (sizes, bug) = (Small::chosen(), crate::canary::Canary::switched_on());
+    move || {
+        sizes.switch_on();
+        if let Some(bug) = bug {
+            bug.switch_on();
+        }
+        work()
+    }
+}
+
+/// What a worker's thread does.
+#[cfg(not(any(test, feature = "simulation")))]
+pub(crate) fn inherited<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    work
+}
+
 /// Words that a page of a checkpoint holds, where a full one holds `full`.
 #[inline(always)]
 pub(crate) fn words_per_page(full: u64) -> u64 {

@@ -45,10 +45,23 @@ pub(crate) mod modelled {
 pub(crate) use atomic as modelled;
 
 /// The atomics of bytes that are read optimistically: a page has 512 of them,
-/// and whoever reads asks afterwards whether they held. A simulation
-/// interrupts around them.
+/// and the reader asks afterwards whether they held. Code that copies them says
+/// itself where a simulation may interrupt it.
 pub(crate) mod bytes {
     pub(crate) use std::sync::atomic::AtomicU64;
+
+    /// A simulation may hold the caller back here.
+    #[cfg(any(test, feature = "simulation"))]
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn point() {
+        super::interrupt::point(std::panic::Location::caller());
+    }
+
+    /// Nothing: there are no simulations.
+    #[cfg(not(any(test, feature = "simulation")))]
+    #[inline(always)]
+    pub(crate) fn point() {}
 }
 
 /// Hash tables whose order is the same in every run, so that simulations repeat.

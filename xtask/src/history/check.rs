@@ -13,6 +13,7 @@
 
 use std::fmt::Write as _;
 
+use super::absences;
 use super::cycle::Graph;
 use super::versions::{LAST, Versions, Window, window_of};
 use super::{Anomaly, Finding, History, Key, Level, Outcome, Read, Seen, Transaction, Version};
@@ -186,8 +187,6 @@ impl Checker<'_> {
         let mut edges = Vec::new();
         let mut lost = Vec::new();
         for (&key, chain) in &self.versions.chains {
-            // Where something was removed, several absences look alike.
-            let one_absence = chain.items[1..].iter().all(|item| item.present);
             for (item, later) in chain.items.iter().zip(&chain.after) {
                 for &next in later {
                     let (Some(from), Some(to)) = (item.writer, chain.items[next].writer) else {
@@ -203,7 +202,6 @@ impl Checker<'_> {
                 let updaters: Vec<usize> = later
                     .iter()
                     .filter_map(|&next| chain.items[next].writer)
-                    .filter(|_| item.version != 0 || one_absence)
                     .filter(|&writer| self.updates(writer, key, item.version))
                     .collect();
                 if let [first, second, ..] = updaters[..] {
@@ -211,8 +209,24 @@ impl Checker<'_> {
                 }
             }
         }
+        let inserts: Vec<(Key, Vec<usize>)> = self
+            .versions
+            .chains
+            .iter()
+            .map(|(&key, chain)| (key, absences::too_many(self.history, key, chain)))
+            .filter(|(_, writers)| !writers.is_empty())
+            .collect();
         for (from, to, edge) in edges {
             self.graph.add(from, to, edge);
+        }
+        for (key, writers) in inserts {
+            let names: Vec<String> = writers.iter().map(|&writer| self.name(writer)).collect();
+            let story = format!(
+                "{} found no record {} and wrote it, which is more often than it can have been absent",
+                names.join(", "),
+                key.0
+            );
+            self.find(Anomaly::LostUpdate, story);
         }
         for (key, version, first, second) in lost {
             let story = format!(
@@ -228,11 +242,7 @@ impl Checker<'_> {
     /// Whether a transaction read this version of the record before it wrote another.
     fn updates(&self, writer: usize, key: Key, version: Version) -> bool {
         let transaction = self.transaction(writer);
-        let wanted = if version == 0 {
-            Seen::Absent
-        } else {
-            Seen::Version(version)
-        };
+        let wanted = Seen::Version(version);
         transaction.level != Level::Single
             && transaction
                 .reads

@@ -6,6 +6,7 @@
 //! has a number of its own, its *version*, which its value carries, so that
 //! each read names the write that it saw.
 
+mod absences;
 mod check;
 mod cycle;
 mod versions;

@@ -215,6 +215,62 @@ fn lost_update() {
 }
 
 #[test]
+fn absences_are_told_apart() {
+    let z = Key(3);
+    let insert = |begin, end, version| si(begin, end).r(z, 0).w(z, version);
+    // Two replaced the absence at first, whatever was removed later.
+    finds(
+        &history([insert(1, 8, 10), insert(2, 9, 20), one(10, 11).d(z, 30)]),
+        Anomaly::LostUpdate,
+    );
+    // The second may have found what a removal left that runs at the same time.
+    fine(&history([
+        insert(1, 4, 10),
+        one(3, 12).d(z, 11),
+        insert(5, 9, 20),
+    ]));
+    // One removal makes room for one.
+    let beside = || [insert(1, 20, 10), one(1, 20).d(z, 11), insert(1, 20, 20)];
+    fine(&history(beside()));
+    let [first, removal, second] = beside();
+    finds(
+        &history([first, removal, second, insert(1, 20, 30)]),
+        Anomaly::LostUpdate,
+    );
+    // So does one of which it is not known whether it took place.
+    let unknown = || one(1, 20).d(z, 11).unknown();
+    fine(&history([insert(1, 20, 10), unknown(), insert(1, 20, 20)]));
+    finds(
+        &history([
+            insert(1, 20, 10),
+            one(1, 20).d(z, 11).aborted(),
+            insert(1, 20, 20),
+        ]),
+        Anomaly::LostUpdate,
+    );
+    // The order of commits tells which absence there was.
+    let stamped = |removal| {
+        history([
+            insert(1, 20, 10).stamp(5),
+            one(1, 20).d(z, 11).stamp(removal),
+            insert(1, 20, 20).stamp(7),
+        ])
+    };
+    fine(&stamped(6));
+    finds(&stamped(8), Anomaly::LostUpdate);
+    // Who found the absence of an earlier removal missed what was written since.
+    finds(
+        &history([
+            one(1, 2).d(X, 10),
+            si(3, 20).r(X, 0).w(X, 20),
+            one(4, 5).w(X, 11),
+            one(21, 22).d(X, 12),
+        ]),
+        Anomaly::LostUpdate,
+    );
+}
+
+#[test]
 fn g_single_read_skew() {
     finds(
         &history([si(1, 8).w(X, 10).w(Y, 11), si(2, 9).r(X, 10).r(Y, 2)]),

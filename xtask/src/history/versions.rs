@@ -80,8 +80,8 @@ impl Versions {
         };
         let mut only = None;
         let mut count = 0;
-        for (index, item) in chain.items.iter().enumerate() {
-            if item.present || item.from > window.end || chain.is_stale(index, window) {
+        for index in 0..chain.items.len() {
+            if !chain.may_be_found_absent(index, window) {
                 continue;
             }
             count += 1;
@@ -105,6 +105,26 @@ pub(super) struct Window {
 impl Chain {
     pub(super) fn index_of(&self, version: Version) -> Option<usize> {
         self.items.iter().position(|i| i.version == version)
+    }
+
+    /// Whether a reader that looked in this window may have found this absence.
+    pub(super) fn may_be_found_absent(&self, index: usize, window: Window) -> bool {
+        let item = &self.items[index];
+        !item.present && item.from <= window.end && !self.is_stale(index, window)
+    }
+
+    /// The items that certainly came after this one.
+    pub(super) fn all_after(&self, index: usize) -> Vec<bool> {
+        let mut known = vec![false; self.items.len()];
+        let mut work = vec![index];
+        while let Some(item) = work.pop() {
+            for &later in &self.after[item] {
+                if !std::mem::replace(&mut known[later], true) {
+                    work.push(later);
+                }
+            }
+        }
+        known
     }
 
     /// Whether something replaced the item before the window opened.
@@ -258,6 +278,7 @@ fn chains(history: &History, happened: &[bool]) -> BTreeMap<Key, Chain> {
     }
     for (key, chain) in &mut chains {
         chain.after = order(history, *key, &chain.items);
+        super::absences::order(history, *key, chain);
     }
     chains
 }
@@ -310,10 +331,8 @@ fn order(history: &History, key: Key, items: &[Item]) -> Vec<Vec<usize>> {
         for read in transaction.reads.iter().filter(|read| read.key == key) {
             let seen = match read.seen {
                 Seen::Version(version) => index_of.get(&version).copied(),
-                // Without removals there is only one absence.
-                Seen::Absent => {
-                    (!items[0].present && items[1..].iter().all(|item| item.present)).then_some(0)
-                }
+                // Absences are told apart once this much is known.
+                Seen::Absent => None,
             };
             if let Some(seen) = seen.filter(|&seen| seen != index) {
                 after[seen].push(index);

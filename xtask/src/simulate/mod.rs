@@ -244,6 +244,12 @@ mod tests {
     }
 
     #[test]
+    fn what_a_short_run_backs_up_is_restored_in_pages_as_small() {
+        let runs = every_place::every_place(1, "at no place");
+        assert_eq!(runs.unwrap_or_else(|failure| panic!("{failure}")), 0);
+    }
+
+    #[test]
     fn a_short_run_survives_a_cut_at_every_io() {
         let coverage = exhaustive::every_io(7, 20, None);
         let coverage = coverage.unwrap_or_else(|failure| panic!("{failure}"));

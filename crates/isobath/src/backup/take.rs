@@ -340,6 +340,9 @@ impl Taking<'_, '_> {
         }
         self.runtime.run(|local| {
             local.wait_for_frees()?;
+            if canary::sings(Canary::MissBatches) {
+                return Ok(());
+            }
             local.wait_for_batches()
         })
     }

@@ -7,6 +7,7 @@ use super::node::{Builder, Edit, LeafEdit, MalformedNode};
 use super::{AttemptError, Tree, TreeId, ValueKind, ValueRef, smo};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::BufferPool;
+use crate::canary::{self, Canary};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::page::Lsn;
@@ -175,7 +176,7 @@ impl Tree {
                 ctx.log(),
             );
             // The record may be older than the page, which was split since.
-            let version = if record > page.version() {
+            let version = if record > page.version() || canary::sings(Canary::LowerVersion) {
                 record
             } else {
                 log.stamp(ctx.writer())

@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 
 use crate::page::PAGE_SIZE;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::bytes::AtomicU64;
+use crate::sync::bytes::{AtomicU64, point};
 
 const WORDS: usize = PAGE_SIZE / 8;
 
@@ -39,7 +39,9 @@ impl Words {
     /// The eight bytes at any `at`, as a little-endian number; bytes past the
     /// page's end wrap to its start and mean nothing.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn u64_at(&self, at: usize) -> u64 {
+        point();
         let (index, shift) = (at >> 3, (at & 7) * 8);
         let low = self.word(index);
         if shift == 0 {
@@ -111,6 +113,7 @@ impl Words {
         // Eight words a round, so that a round costs little beside their copies.
         let (lines, _) = into.as_chunks_mut::<64>();
         for (line, words) in lines.iter_mut().zip(self.0.as_chunks::<8>().0) {
+            point();
             for (bytes, word) in line.as_chunks_mut::<8>().0.iter_mut().zip(words) {
                 *bytes = u64::from_le(word.load(Relaxed)).to_le_bytes();
             }
@@ -122,6 +125,9 @@ impl Words {
         for (index, chunk) in from.chunks_exact(8).enumerate() {
             let mut word = [0; 8];
             word.copy_from_slice(chunk);
+            if index.is_multiple_of(8) {
+                point();
+            }
             self.set_word(index, u64::from_le_bytes(word));
         }
     }
@@ -139,6 +145,7 @@ impl Words {
             word[within..within + step].copy_from_slice(&bytes[done..done + step]);
             let mask = (u64::MAX >> (64 - 8 * step)) << (8 * within);
             let index = position >> 3;
+            point();
             let old = if step == 8 {
                 0
             } else {
