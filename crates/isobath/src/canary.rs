@@ -122,14 +122,10 @@ canaries! {
     ReuseBesideReaders,
     /// A reader beside a writer takes the first gap in the log that it sees for the log's end.
     TrustLiveLogEnd,
-    /// What a recovery frees, it does not log as freed.
-    ForgetGivenUp,
     /// A change that is older than its page makes its own LSN the page's version.
     LowerVersion,
     /// The first checkpoint of a recovery covers what is not applied yet.
     CoverUnapplied,
-    /// A backup ends its rounds without waiting for the records of pages that are being written.
-    MissBatches,
 }
 
 #[cfg(any(test, feature = "simulation"))]

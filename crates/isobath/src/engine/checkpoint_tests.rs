@@ -8,16 +8,15 @@ use isobath_io::{
 };
 
 use super::checkpoint::stored_word;
-use super::open::Opened;
 use super::{Engine, WorkerState, open, read_superblock};
 use crate::buffer::{Place, flag};
 use crate::canary::{self, Canary};
 use crate::extent::{self, ExtentWriter};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{Lsn, PageId};
-use crate::pagestore::{Address, SUPERBLOCK_OFFSETS};
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{BackupOptions, Durability, Error, Options, Simulation, Store};
+use crate::pagestore::Address;
+use crate::sync::atomic::Ordering;
+use crate::{Durability, Error, Options, Simulation, Store};
 
 /// Ids that no page has, so that the mapping table takes some writes.
 const IDLE_IDS: u64 = 504 * 40;
@@ -103,17 +102,14 @@ fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Pl
 
 /// The store as it is opened after a crash now.
 fn opened_after_crash(device: &Arc<FaultDevice>) -> Arc<Engine> {
-    planned_after_crash(device).engine
-}
-
-/// The same, and what its recovery has to do.
-fn planned_after_crash(device: &Arc<FaultDevice>) -> Opened {
     let image = Volume::from_device(device.crash_image(Survivors::Executed, 0));
     let superblock = read_superblock(&image, &[]).unwrap();
     let mut config = options().config().unwrap();
     config.segment_bytes = superblock.segment_bytes;
     let (frames, policy) = (options().frames(), options().policy().unwrap());
-    open(image, superblock, &[], config, frames, policy).unwrap()
+    open(image, superblock, &[], config, frames, policy)
+        .unwrap()
+        .engine
 }
 
 /// What a crash would have misplaced after some round of a run.
@@ -375,6 +371,7 @@ fn no_superblock_is_written_once_a_write_has_failed() {
 /// A batch that could not be written holds the log where its changes are.
 #[test]
 fn the_changes_of_a_batch_that_failed_hold_the_log() {
+    let mut batches = 0;
     for seed in 1..=20 {
         let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=200));
         let volume = Volume::from_device(Arc::clone(&device) as _);
@@ -397,7 +394,11 @@ fn the_changes_of_a_batch_that_failed_hold_the_log() {
         });
         let held = held.map(|header| header.oldest_lsn.load(Ordering::Acquire));
         assert!(engine.recovery_start().0 <= held.min().unwrap_or(u64::MAX));
+        // A change beside the failed write may have made a frame's oldest change a newer one.
+        batches += u32::from(engine.unflushed.is_held());
     }
+    // Other writes failed elsewhere.
+    assert!(batches > 0);
 }
 
 #[test]
@@ -445,89 +446,4 @@ fn a_crash_after_a_checkpoint_misplaces_nothing() {
     for seed in 1..=6 {
         assert_eq!(run(seed), [], "seed {seed}");
     }
-}
-
-/// Pages that a second recovery frees once more, where the first came to its checkpoint and could not write the superblock.
-fn freed_by_the_next_recovery() -> usize {
-    let (simulation, device) = quiet();
-    let begun = in_task(&simulation, 1, |local| {
-        let mut writer = ExtentWriter::new();
-        let payload = vec![1; extent::payload_bytes(&local.engine.config)];
-        writer.write(local, &payload).unwrap();
-        local.wait_durable(local.engine.newest_record()).unwrap();
-        // Nothing gives its chunk back but a recovery.
-        std::mem::forget(writer);
-    });
-    begun.join().unwrap();
-    assert_eq!(planned_after_crash(&device).plan.given_up.pages.len(), 1);
-    let mut fewest = 1;
-    // Which of the superblocks is the checkpoint's depends on how many an opening writes.
-    for writable in 0..8 {
-        let crashed = device.crash_image(Survivors::Executed, 0);
-        let superblocks = 0..SUPERBLOCK_OFFSETS[SUPERBLOCK_OFFSETS.len() - 1] + 1;
-        let rule = FaultRule::new(Fault::Error(IoErrorKind::Media), Trigger::From(writable));
-        crashed.add_rule(rule.ops(&[Op::Write]).region(superblocks));
-        let volume = Volume::from_device(Arc::clone(&crashed) as _);
-        if Simulation::open(volume, &options(), 1).is_ok() {
-            assert!(writable > 0, "no superblock was written");
-            break;
-        }
-        crashed.clear_rules();
-        fewest = fewest.min(planned_after_crash(&crashed).plan.given_up.pages.len());
-    }
-    std::mem::forget(simulation);
-    fewest
-}
-
-#[test]
-fn what_a_recovery_frees_is_freed_once() {
-    assert_eq!(freed_by_the_next_recovery(), 0);
-    Canary::ForgetGivenUp.switch_on();
-    assert_eq!(freed_by_the_next_recovery(), 1);
-}
-
-/// Whether a backup ends only when a batch of pages has ended that was being written.
-fn a_backup_waits_for_a_batch() -> bool {
-    const STEPS: u32 = 100_000;
-    let (simulation, _device) = quiet();
-    let (began, ended) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicBool::new(false)),
-    );
-    let (begins, ends) = (Arc::clone(&began), Arc::clone(&ended));
-    let batch = in_task(&simulation, 1, move |local| {
-        let engine = &local.engine;
-        let slot = engine.config.workers * super::worker_state::WRITING_TASKS - 1;
-        engine.settling.hold(slot, engine.newest_record().0);
-        begins.store(true, Ordering::SeqCst);
-        let mut steps = 0;
-        while !ends.load(Ordering::SeqCst) && steps < STEPS {
-            local.worker.yield_now();
-            steps += 1;
-        }
-        engine.settling.release(slot, engine.newest_record(), None);
-        steps == STEPS
-    });
-    let until_it_began = in_task(&simulation, 0, move |local| {
-        while !began.load(Ordering::SeqCst) {
-            local.worker.yield_now();
-        }
-    });
-    until_it_began.join().unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let mut go_on = |_: &str, _, _| std::ops::ControlFlow::Continue(());
-    let to = directory.path().join("backup");
-    let store = simulation.store();
-    store
-        .backup(&to, &BackupOptions::new(), &mut go_on)
-        .unwrap();
-    ended.store(true, Ordering::SeqCst);
-    batch.join().unwrap()
-}
-
-#[test]
-fn a_backup_waits_for_batches() {
-    assert!(a_backup_waits_for_a_batch());
-    Canary::MissBatches.switch_on();
-    assert!(!a_backup_waits_for_a_batch());
 }

@@ -62,12 +62,14 @@ impl WorkerState {
         if dead.is_empty() {
             return false;
         }
-        engine.pending_frees.count.fetch_sub(dead.len(), Relaxed);
+        let count = dead.len();
         let mut space = engine.space.lock();
         let mut freed = false;
         for address in dead {
             freed |= space.invalidate(address);
         }
+        // Under the lock: what finds none pending and locks afterwards finds all of them free.
+        engine.pending_frees.count.fetch_sub(count, Relaxed);
         let spare = space.spare_segments();
         drop(space);
         self.after_space_change(freed, spare);

@@ -67,6 +67,12 @@ impl UnflushedBatches {
         self.floors[slot].store(NONE, Release);
     }
 
+    /// Whether some batch holds the log.
+    #[cfg(test)]
+    pub(super) fn is_held(&self) -> bool {
+        self.floors.iter().any(|floor| floor.load(Acquire) != NONE)
+    }
+
     /// Mapping records of an earlier opening with pages that may have ended before them; see [`UnflushedBatches::late`].
     pub(super) fn add_late(&self, late: &[(Lsn, Lsn)]) {
         self.late.lock().extend(late);
