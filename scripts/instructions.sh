@@ -4,7 +4,7 @@
 #
 #   scripts/instructions.sh             prints how many functions were compared; fails at the first difference
 #
-# The code is the engine's own: the latch, the log's marks, the words of a frame, and a few functions with each type that
+# The code is the engine's own: the latch, the log's LSNs in flight, the words of a frame, and a few functions with each type that
 # `crate::sync` offers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -44,8 +44,8 @@ mod sync;
 mod sync;
 #[path = "$engine/buffer/latch.rs"]
 mod latch;
-#[path = "$engine/log/marks.rs"]
-mod marks;
+#[path = "$engine/log/in_flight.rs"]
+mod in_flight;
 #[path = "$engine/buffer/words.rs"]
 mod words;
 mod page {
@@ -104,8 +104,8 @@ functions! {
     page_in(words: &words::Words, from: &[u8; 4096]) { words.store_all(from) }
     bytes_out(words: &words::Words, at: usize, into: &mut [u8]) -> bool { words.copy_out(at, into) }
     bytes_in(words: &words::Words, at: usize, from: &[u8]) { words.write(at, from) }
-    log_taken(marks: &marks::Marks, writer: usize) -> u64 { marks.begin(writer); let at = marks.take(64); marks.end(writer); at }
-    log_complete(marks: &marks::Marks) -> u64 { marks.complete() }
+    log_taken(lsns: &in_flight::InFlightLsns, writer: usize) -> u64 { lsns.begin(writer); let at = lsns.take(64); lsns.end(writer); at }
+    log_complete(lsns: &in_flight::InFlightLsns) -> u64 { lsns.contiguous_lsn() }
     bytes_compared(words: &words::Words, at: usize, key: &[u8]) -> Option<std::cmp::Ordering> { words.compare(at, 32, key) }
 }
 EOF
