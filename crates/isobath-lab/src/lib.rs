@@ -53,7 +53,9 @@ pub mod vssd;
 
 pub use bytes::{escape, hex, text_or_hex, unhex};
 pub use drive::DriveLimit;
-pub use engine::{Callers, EngineConfig, EngineKind, SpaceConfig};
+pub use engine::{
+    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, SimulatedDrive, SpaceConfig,
+};
 pub use error::LabError;
 pub use isobath_io::{ByteSize, VolumeError, missing_directory};
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};

@@ -33,6 +33,19 @@ pub(crate) fn device_bytes() -> (u64, u64) {
     (field("read_bytes:"), field("write_bytes:"))
 }
 
+/// CPU time that the hypervisor has taken from this machine since it started (`/proc/stat`); zero where the kernel does
+/// not say.
+#[must_use]
+pub(crate) fn steal_time() -> Duration {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    // cpu user nice system idle iowait irq softirq steal, in hundredths of a second.
+    let steal = text
+        .lines()
+        .next()
+        .and_then(|line| line.split_whitespace().nth(8));
+    Duration::from_millis(steal.and_then(|s| s.parse::<u64>().ok()).unwrap_or(0) * 10)
+}
+
 /// Room on the file system of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FreeSpace {

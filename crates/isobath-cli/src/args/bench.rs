@@ -8,6 +8,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use isobath_lab::bench::Mix;
 
 use super::Size;
+use super::campaign::{CompareArgs, CostArgs, ReportArgs, RunArgs, SelfTestArgs, SweepArgs};
 
 /// When a commit is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -55,6 +56,20 @@ pub(crate) struct BenchArgs {
 pub(crate) enum BenchVerb {
     /// Random lookups, scans, updates, inserts and sorted loads of small records
     Lookup(LookupArgs),
+    /// One workload on one engine, with the seven verdicts
+    Run(RunArgs),
+    /// Two engines in interleaved repeats, and what may be said of their ratio
+    Compare(CompareArgs),
+    /// Dataset sizes, over-provisioning and kinds of drives
+    Sweep(SweepArgs),
+    /// Drives that a dataset and a rate need, from a campaign
+    Cost(CostArgs),
+    /// A campaign as one HTML page and CSV files
+    Report(ReportArgs),
+    /// Commit each of the seven pitfalls, and see that it is caught
+    SelfTest(SelfTestArgs),
+    /// List the named workloads
+    Workloads,
 }
 
 /// Which engine is measured.
@@ -64,6 +79,10 @@ pub(crate) enum EngineName {
     Isobath,
     /// The distribution's RocksDB; needs a build with --features rocksdb
     Rocksdb,
+    /// The crate redb; needs a build with --features redb
+    Redb,
+    /// No engine: what the benchmark itself costs
+    Null,
 }
 
 /// Who calls the engine.

@@ -2,6 +2,7 @@
 
 mod backup;
 mod bench;
+mod campaign;
 mod data;
 mod drive;
 mod raw;
@@ -16,6 +17,10 @@ use std::path::PathBuf;
 pub(crate) use backup::{BackupArgs, RestoreArgs, SalvageArgs};
 pub(crate) use bench::{
     BenchArgs, BenchVerb, CallFrom, Durable, EngineName, LookupArgs, QuickstartArgs,
+};
+pub(crate) use campaign::{
+    CaseArgs, CompareArgs, CostArgs, InitialState, ProfileName, ReportArgs, RunArgs, SelfTestArgs,
+    SweepArgs,
 };
 pub(crate) use data::{
     CheckArgs, CompactArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, LoadArgs, LoadFrom,

@@ -1,12 +1,14 @@
 //! quickstart and bench.
 
-use std::path::Path;
 use std::time::Duration;
 
-use isobath_lab::bench::{LoadRow, LookupPlan, LookupReport, Row};
+use isobath_lab::bench::{
+    Choice, KeyOrder, LoadRow, LookupPlan, LookupReport, Row, ScanLength, Workload,
+};
 use isobath_lab::quickstart::{self, Needs, Plan, Report};
-use isobath_lab::{Callers, DriveLimit, EngineConfig, EngineKind, Monitor, SpaceConfig};
+use isobath_lab::{Callers, DriveLimit, EngineConfig, Monitor, SpaceConfig};
 
+use super::campaign::{default_path, kind};
 use super::load::skipped;
 use crate::args::{CallFrom, Durable, EngineName, GlobalArgs, LookupArgs, QuickstartArgs};
 use crate::failure::Failure;
@@ -237,10 +239,7 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
         (None, true) => (data as f64 * IN_POOL_SLACK) as u64 + (64 << 20),
         (None, false) => (data / 10).max(8 << 20),
     };
-    let kind = match args.engine {
-        EngineName::Isobath => EngineKind::Isobath,
-        EngineName::Rocksdb => EngineKind::RocksDb,
-    };
+    let kind = kind(args.engine);
     let callers = match (args.engine, args.from) {
         (EngineName::Isobath, CallFrom::Tasks) => Callers::Tasks,
         _ => Callers::Threads,
@@ -261,7 +260,10 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
     Ok(LookupPlan {
         engine: EngineConfig {
             kind,
-            path: (!args.memory_device).then(|| path_for(args)),
+            path: (!args.memory_device).then(|| {
+                let path = args.path.clone();
+                path.unwrap_or_else(|| default_path(args.engine))
+            }),
             pool_bytes,
             workers,
             tasks_per_worker: args.tasks,
@@ -286,33 +288,39 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
                 early_visibility: args.early_visibility,
                 trace: args.trace.clone(),
             },
+            simulated: None,
         },
-        zipf: args.zipf,
         in_pool: args.in_pool,
         records,
-        value_bytes: args.value_bytes,
-        mix: args.op.clone(),
-        batch: args.batch,
-        scan_records: args.scan_records,
+        workload: workload(args),
         rate_per_s: args.rate,
         warm_up: args.warm_up,
         duration: args.duration,
         load_only: args.load_only,
         keep: args.keep,
         drive_depth: (!args.no_drive && !args.in_pool).then_some(depth),
+        sample_every: Duration::from_secs(1),
+        until_steady: false,
         drive_duration: Duration::from_secs(5).min(args.duration),
         seed: args.seed,
     })
 }
 
-fn path_for(args: &LookupArgs) -> std::path::PathBuf {
-    match &args.path {
-        Some(path) => path.clone(),
-        None => Path::new(match args.engine {
-            EngineName::Isobath => "isobath-bench.iso",
-            EngineName::Rocksdb => "isobath-bench.rocksdb",
-        })
-        .to_path_buf(),
+/// Random lookups with what the options change of them.
+fn workload(args: &LookupArgs) -> Workload {
+    let mix = args.op.clone();
+    Workload {
+        value_bytes: args.value_bytes,
+        // New keys fall between those that are there.
+        key_order: match mix.inserts() {
+            true => KeyOrder::Hashed,
+            false => KeyOrder::Sequential,
+        },
+        mix,
+        choice: args.zipf.map_or(Choice::Uniform, Choice::Zipf),
+        batch: args.batch,
+        scan: ScanLength::Fixed(args.scan_records),
+        ..Workload::lookup()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod admin;
 mod backup;
+mod campaign;
 mod compact;
 mod data;
 mod drive;
@@ -48,6 +49,15 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Raw(args) => raw::raw(&args, global, &mut out)?,
         Verb::Bench(args) => match args.verb {
             BenchVerb::Lookup(args) => measure::lookup(&args, global, &mut out)?,
+            BenchVerb::Run(args) => campaign::run(&args, global, &mut out)?,
+            BenchVerb::Compare(args) => campaign::compare(&args, global, &mut out)?,
+            BenchVerb::Sweep(args) => campaign::sweep(&args, global, &mut out)?,
+            BenchVerb::Cost(args) => campaign::cost(&args, &mut out)?,
+            BenchVerb::Report(args) => campaign::report(&args, &mut out)?,
+            BenchVerb::SelfTest(args) => {
+                is_whole = campaign::self_test(&args, global, &mut out)?;
+            }
+            BenchVerb::Workloads => campaign::workloads(&mut out)?,
         },
         Verb::Probe(args) => probe::probe(&args, global, &mut out)?,
         Verb::Model(args) => drive::model(&args, global, &mut out)?,

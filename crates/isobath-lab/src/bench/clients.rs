@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use hdrhistogram::Histogram;
-use isobath_flash::rng::Rng as ZipfRng;
-use isobath_flash::workload::Zipf;
 
-use super::workload::{Mix, Operation, Records, key_of};
+use super::catalogue::{ScanLength, Workload};
+use super::choice::{Chooser, Inserted, Picker};
+use super::keys::Records;
+use super::workload::{OPERATIONS, Operation};
 use crate::LabError;
 use crate::engine::{Key, Session};
 
@@ -23,84 +24,63 @@ const LATENCY_NS_MAX: u64 = 100_000_000_000;
 /// What all clients of a run share.
 pub(super) struct Shared {
     pub(super) records: Arc<Records>,
-    pub(super) mix: Mix,
-    /// By which law records are chosen; `None` is uniform.
-    zipf: Option<Ranks>,
-    pub(super) batch: usize,
-    pub(super) scan_records: usize,
+    workload: Workload,
+    chooser: Chooser,
+    inserted: Inserted,
+    /// The number at which inserts end the run.
+    fill_to: u64,
     pub(super) seed: u64,
     /// Every how many operations a latency is taken.
     pub(super) latency_every: u32,
     /// Open loop: when operations are due.
     pub(super) arrivals: Option<Arrivals>,
     phase: AtomicU8,
-    /// Keys processed so far, per client; each on its own cache line.
+    /// Keys processed and records written so far, per client; each on its own cache line.
     progress: Vec<Line>,
     results: Mutex<Vec<Results>>,
 }
 
-/// A Zipf law over records, with neighbouring ranks far apart, so that hot records do not share pages.
-struct Ranks {
-    zipf: Zipf,
-    records: u64,
-    /// Shares no factor with `records`: rank × step modulo records visits every record once.
-    step: u64,
-}
-
-impl Ranks {
-    fn new(records: u64, exponent: f64) -> Ranks {
-        let mut step = (records as f64 * 0.618_034) as u64 | 1;
-        while gcd(step, records) != 1 {
-            step += 2;
-        }
-        Ranks {
-            // The plan allows no more than 2³² − 1.
-            zipf: Zipf::new(u32::try_from(records).unwrap_or(u32::MAX), exponent),
-            records,
-            step,
-        }
-    }
-
-    fn draw(&self, rng: &mut ZipfRng) -> u64 {
-        let rank = u64::from(self.zipf.sample(rng));
-        ((u128::from(rank) * u128::from(self.step)) % u128::from(self.records)) as u64
-    }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 #[repr(align(128))]
 #[derive(Default)]
-struct Line(AtomicU64);
+struct Line(AtomicU64, AtomicU64);
 
 /// What one client, or all together, did while it was measured.
 pub(super) struct Results {
     /// Keys or records processed, per operation.
-    pub(super) operations: [u64; 5],
+    pub(super) operations: [u64; OPERATIONS],
     /// Calls, per operation; a get-many or scan is one.
-    pub(super) calls: [u64; 5],
+    pub(super) calls: [u64; OPERATIONS],
     /// Latencies of calls in nanoseconds, per operation.
-    pub(super) latency_ns: [Histogram<u64>; 5],
+    pub(super) latency_ns: [Histogram<u64>; OPERATIONS],
 }
 
 impl Results {
     /// Operations that wrote.
     pub(super) fn written(&self) -> u64 {
-        self.operations[Operation::Update as usize] + self.operations[Operation::Insert as usize]
+        let writing = Operation::ALL.into_iter().filter(|o| o.writes());
+        writing.map(|o| self.operations[o as usize]).sum()
     }
 
     pub(super) fn new() -> Results {
         Results {
-            operations: [0; 5],
-            calls: [0; 5],
+            operations: [0; OPERATIONS],
+            calls: [0; OPERATIONS],
             latency_ns: std::array::from_fn(|_| histogram()),
         }
     }
 
+    /// Latencies of all operations together.
+    pub(super) fn all_latencies(&self) -> Histogram<u64> {
+        let mut all = histogram();
+        for one in &self.latency_ns {
+            // All have the same bounds, so this cannot fail.
+            let _ = all.add(one);
+        }
+        all
+    }
+
     pub(super) fn add(&mut self, other: &Results) {
-        for at in 0..5 {
+        for at in 0..OPERATIONS {
             self.operations[at] += other.operations[at];
             self.calls[at] += other.calls[at];
             // Both histograms have the same bounds, so this cannot fail.
@@ -120,17 +100,21 @@ fn histogram() -> Histogram<u64> {
 impl Shared {
     pub(super) fn new(
         records: Arc<Records>,
-        mix: Mix,
+        workload: &Workload,
         clients: usize,
         arrivals: Option<Arrivals>,
         seed: u64,
     ) -> Shared {
         Shared {
+            chooser: Chooser::new(workload.choice, records.records),
+            inserted: Inserted::from(if workload.fill { 0 } else { records.records }),
+            fill_to: if workload.fill {
+                records.records
+            } else {
+                u64::MAX
+            },
             records,
-            mix,
-            zipf: None,
-            batch: 1,
-            scan_records: 1,
+            workload: workload.clone(),
             seed,
             latency_every: 1,
             arrivals,
@@ -138,11 +122,6 @@ impl Shared {
             progress: (0..clients).map(|_| Line::default()).collect(),
             results: Mutex::new(Vec::new()),
         }
-    }
-
-    /// Chooses records by a Zipf law with this exponent; `None` is uniform.
-    pub(super) fn choose_by(&mut self, exponent: Option<f64>) {
-        self.zipf = exponent.map(|exponent| Ranks::new(self.records.records, exponent));
     }
 
     pub(super) fn measure(&self) {
@@ -166,6 +145,12 @@ impl Shared {
             .iter()
             .map(|line| line.0.load(Ordering::Relaxed))
             .sum()
+    }
+
+    /// Records written by all clients so far, warm-up included.
+    pub(super) fn records_written(&self) -> u64 {
+        let written = self.progress.iter();
+        written.map(|line| line.1.load(Ordering::Relaxed)).sum()
     }
 
     /// What all clients did; they have ended.
@@ -193,14 +178,13 @@ impl Shared {
     fn drive(&self, index: usize, session: &mut dyn Session) -> Result<(), LabError> {
         let mut client = Client {
             shared: self,
-            rng: Rng::with_seed(self.seed.wrapping_mul(1_000_003).wrapping_add(index as u64)),
-            ranks: ZipfRng::new(self.seed.wrapping_mul(7_000_003).wrapping_add(index as u64)),
-            keys: vec![Key::default(); self.batch],
-            indexes: vec![0; self.batch],
+            picker: Picker::new(self.seed, index),
+            keys: vec![Key::default(); self.workload.batch],
+            indexes: vec![0; self.workload.batch],
             value: Vec::with_capacity(self.records.value_bytes),
         };
         let mut results = Results::new();
-        let mut done = 0u64;
+        let (mut done, mut written) = (0u64, 0u64);
         let mut turn = 0u32;
         loop {
             let phase = self.phase.load(Ordering::Relaxed);
@@ -217,11 +201,16 @@ impl Shared {
                 }
                 None => timed.then(Instant::now),
             };
-            let operation = match self.mix.only() {
+            let mix = &self.workload.mix;
+            let operation = match mix.only() {
                 Some(operation) => operation,
-                None => self.mix.draw(client.rng.u32(..self.mix.total())),
+                None => mix.draw(client.picker.rng.u32(..mix.total())),
             };
-            let processed = client.perform(operation, session)?;
+            let Some(processed) = client.perform(operation, session)? else {
+                // Every record of a fill is inserted.
+                self.stop();
+                break;
+            };
             if phase == MEASURE {
                 let at = operation as usize;
                 results.operations[at] += processed;
@@ -233,6 +222,10 @@ impl Shared {
             }
             done += processed;
             self.progress[index].0.store(done, Ordering::Relaxed);
+            if operation.writes() {
+                written += processed;
+                self.progress[index].1.store(written, Ordering::Relaxed);
+            }
         }
         self.results().push(results);
         Ok(())
@@ -242,8 +235,7 @@ impl Shared {
 /// One client's state between operations.
 struct Client<'s> {
     shared: &'s Shared,
-    rng: Rng,
-    ranks: ZipfRng,
+    picker: Picker,
     keys: Vec<Key>,
     indexes: Vec<u64>,
     value: Vec<u8>,
@@ -252,57 +244,70 @@ struct Client<'s> {
 impl Client<'_> {
     /// The next record.
     fn pick(&mut self) -> u64 {
-        match &self.shared.zipf {
-            Some(ranks) => ranks.draw(&mut self.ranks),
-            None => self.rng.u64(..self.shared.records.records),
-        }
+        let shared = self.shared;
+        self.picker
+            .pick(&shared.chooser, shared.records.records, &shared.inserted)
     }
 
-    /// Performs one call; answers how many keys or records it processed.
+    /// Performs one call; answers how many keys or records it processed, `None` where a fill has nothing left.
     fn perform(
         &mut self,
         operation: Operation,
         session: &mut dyn Session,
-    ) -> Result<u64, LabError> {
+    ) -> Result<Option<u64>, LabError> {
         let records = &*self.shared.records;
         match operation {
             Operation::Get => {
                 let index = self.pick();
-                let found = session.get(&records.key(index), &mut self.value)?;
-                self.verify(index, found.then_some(&self.value[..]))?;
-                Ok(1)
+                self.get(index, session)?;
             }
-            Operation::GetMany => self.get_many(session),
-            Operation::Scan => {
-                let from = self.pick();
-                let (mut bytes, mut first) = (0usize, None);
-                let seen = session.scan(
-                    &records.key(from),
-                    self.shared.scan_records,
-                    &mut |key, value| {
-                        first.get_or_insert_with(|| key == records.key(from));
-                        bytes += value.len();
-                    },
-                )?;
-                if first != Some(true) || bytes != seen * records.value_bytes {
-                    return Err(LabError::Verify(format!(
-                        "a scan from record {from} read other records than were stored"
-                    )));
-                }
-                Ok(seen as u64)
-            }
-            Operation::Update => {
+            Operation::GetMany => return self.get_many(session).map(Some),
+            Operation::Scan => return self.scan(session).map(Some),
+            Operation::Update | Operation::ReadModifyWrite => {
                 let index = self.pick();
-                let value = records.value(self.rng.u64(..));
+                if operation == Operation::ReadModifyWrite {
+                    self.get(index, session)?;
+                }
+                let value = records.value(self.picker.rng.u64(..));
                 session.put(&records.key(index), value)?;
-                Ok(1)
             }
             Operation::Insert => {
-                let key = key_of(self.rng.u64(..));
-                session.put(&key, records.value(self.rng.u64(..)))?;
-                Ok(1)
+                let index = self.shared.inserted.reserve();
+                if index >= self.shared.fill_to {
+                    return Ok(None);
+                }
+                session.put(&records.key(index), records.value(index))?;
+                self.shared.inserted.stored(index);
             }
         }
+        Ok(Some(1))
+    }
+
+    fn get(&mut self, index: u64, session: &mut dyn Session) -> Result<(), LabError> {
+        let key = self.shared.records.key(index);
+        let found = session.get(&key, &mut self.value)?;
+        self.verify(index, found.then_some(&self.value[..]))
+    }
+
+    fn scan(&mut self, session: &mut dyn Session) -> Result<u64, LabError> {
+        let records = &*self.shared.records;
+        let from = self.pick();
+        let limit = match self.shared.workload.scan {
+            ScanLength::Fixed(records) => records,
+            ScanLength::UpTo(records) => self.picker.rng.usize(1..=records),
+        };
+        let key = records.key(from);
+        let (mut bytes, mut first) = (0usize, None);
+        let seen = session.scan(&key, limit, &mut |found, value| {
+            first.get_or_insert_with(|| found == &key[..]);
+            bytes += value.len();
+        })?;
+        if first != Some(true) || bytes != seen * records.value_bytes {
+            return Err(LabError::Verify(format!(
+                "a scan from record {from} read other records than were stored"
+            )));
+        }
+        Ok(seen as u64)
     }
 
     fn get_many(&mut self, session: &mut dyn Session) -> Result<u64, LabError> {
@@ -323,13 +328,15 @@ impl Client<'_> {
         }
     }
 
-    /// Every answer is compared: byte by byte where nothing writes, by length
-    /// otherwise.
+    /// Every answer is compared: byte by byte where no value is replaced, by
+    /// length otherwise.
     fn verify(&self, index: u64, value: Option<&[u8]>) -> Result<(), LabError> {
         let records = &*self.shared.records;
         let right = match value {
             None => false,
-            Some(value) if self.shared.mix.writes() => value.len() == records.value_bytes,
+            Some(value) if self.shared.workload.mix.replaces() => {
+                value.len() == records.value_bytes
+            }
             Some(value) => value == records.value(index),
         };
         if right {
@@ -374,6 +381,7 @@ impl Arrivals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::keys::KeyOrder;
     use std::collections::BTreeMap;
 
     /// An engine in a map, to test the clients themselves.
@@ -431,10 +439,21 @@ mod tests {
     }
 
     fn shared(mix: &str) -> Arc<Shared> {
-        let records = Arc::new(Records::new(100, 20, false));
-        let mut shared = Shared::new(records, mix.parse().unwrap(), 1, None, 7);
-        (shared.batch, shared.scan_records) = (8, 10);
-        Arc::new(shared)
+        let workload = Workload {
+            mix: mix.parse().unwrap(),
+            key_order: KeyOrder::Hashed,
+            value_bytes: 20,
+            batch: 8,
+            scan: ScanLength::UpTo(10),
+            ..Workload::named("lookup").unwrap()
+        };
+        Arc::new(shared_of(&workload, 7))
+    }
+
+    fn shared_of(workload: &Workload, seed: u64) -> Shared {
+        let (format, order) = (workload.key_format, workload.key_order);
+        let records = Arc::new(Records::new(100, workload.value_bytes, format, order));
+        Shared::new(records, workload, 1, None, seed)
     }
 
     fn map(records: &Records) -> BTreeMap<Key, Vec<u8>> {
@@ -443,12 +462,14 @@ mod tests {
 
     #[test]
     fn every_operation_verifies_and_counts() {
-        let shared = shared("get:4,get-many,scan,update,insert");
+        let shared = shared("get:4,get-many,scan,update,insert,rmw");
         shared.measure();
         let mut session = MapSession(map(&shared.records), Some(Arc::clone(&shared)), 0);
         shared.client(0, &mut session).unwrap();
         let results = shared.take_results();
-        assert_eq!(results.operations[Operation::Get as usize], 500);
+        let gets =
+            [Operation::Get, Operation::ReadModifyWrite].map(|o| results.operations[o as usize]);
+        assert_eq!(gets.iter().sum::<u64>(), 500);
         let many = Operation::GetMany as usize;
         assert!(results.calls[many] > 0);
         assert_eq!(results.operations[many], results.calls[many] * 8);
@@ -457,6 +478,73 @@ mod tests {
             results.latency_ns[Operation::Scan as usize].len(),
             results.calls[Operation::Scan as usize]
         );
+    }
+
+    /// Records every call, and stops the run at the 300th.
+    struct Log<'s>(MapSession, &'s Shared, Vec<(Key, usize)>);
+
+    impl Log<'_> {
+        fn note(&mut self, key: &Key, bytes: usize) {
+            self.2.push((*key, bytes));
+            if self.2.len() == 300 {
+                self.1.stop();
+            }
+        }
+    }
+
+    impl Session for Log<'_> {
+        fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+            self.note(key, 0);
+            self.0.get(key, value)
+        }
+        fn get_many(
+            &mut self,
+            keys: &[Key],
+            visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
+        ) -> Result<(), LabError> {
+            self.0.get_many(keys, visit)
+        }
+        fn scan(
+            &mut self,
+            from: &Key,
+            limit: usize,
+            visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
+        ) -> Result<usize, LabError> {
+            self.note(from, limit);
+            self.0.scan(from, limit, visit)
+        }
+        fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
+            self.note(key, value.len());
+            self.0.put(key, value)
+        }
+        fn wait_until(&mut self, _: Instant) {}
+    }
+
+    fn calls(workload: &Workload, seed: u64) -> Vec<(Key, usize)> {
+        let shared = shared_of(workload, seed);
+        shared.measure();
+        let loaded = match workload.fill {
+            true => BTreeMap::new(),
+            false => map(&shared.records),
+        };
+        let mut log = Log(MapSession(loaded, None, 0), &shared, Vec::new());
+        shared.client(0, &mut log).unwrap();
+        log.2
+    }
+
+    #[test]
+    fn every_workload_runs_verified_and_repeats_by_its_seed() {
+        for workload in Workload::all() {
+            let name = &workload.name;
+            let first = calls(&workload, 5);
+            assert!(first == calls(&workload, 5), "{name}");
+            // A fill inserts in one order, whatever the seed, each record once.
+            assert_eq!(first == calls(&workload, 6), workload.fill, "{name}");
+            if workload.fill {
+                let keys: std::collections::BTreeSet<_> = first.iter().map(|c| c.0).collect();
+                assert_eq!((keys.len(), first.len()), (100, 100), "{name}");
+            }
+        }
     }
 
     #[test]
@@ -475,20 +563,6 @@ mod tests {
             let mut session = MapSession(BTreeMap::new(), None, 0);
             assert!(shared.client(0, &mut session).is_err(), "{mix}");
         }
-    }
-
-    #[test]
-    fn a_zipf_law_reaches_every_record_and_prefers_some() {
-        let ranks = Ranks::new(1000, 0.99);
-        let mut rng = ZipfRng::new(1);
-        let mut counts = vec![0; 1000];
-        (0..200_000).for_each(|_| counts[ranks.draw(&mut rng) as usize] += 1);
-        let top: Vec<usize> = (0..3u64)
-            .map(|r| (r * ranks.step % 1000) as usize)
-            .collect();
-        assert!(counts[top[0]] > counts[top[1]] && counts[top[1]] > counts[top[2]]);
-        assert!(counts[top[0]] > 20_000 && counts.iter().all(|&n| n > 0));
-        assert!(top[0].abs_diff(top[1]) > 100, "hot records lie apart");
     }
 
     #[test]

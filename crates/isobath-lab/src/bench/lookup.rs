@@ -4,14 +4,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::catalogue::{ScanLength, Workload};
+use super::choice::Choice;
 use super::clients::{Arrivals, Results, Shared};
+use super::keys::Records;
 use super::row::{Latency, LoadRow, Row, Setting, SpaceRow, steady};
-use super::workload::{KEY_BYTES, Mix, Operation, Records};
+use super::series::{Sampler, Series};
+use super::workload::Operation;
 use crate::drive::{self, DriveLimit};
 use crate::engine::{self, Callers, Counters, Engine, EngineConfig, EngineKind};
-use crate::machine::device_bytes;
+use crate::machine::{device_bytes, steal_time};
 use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
 
 /// What to measure.
@@ -23,16 +28,8 @@ pub struct LookupPlan {
     pub in_pool: bool,
     /// Records loaded.
     pub records: u64,
-    /// Bytes of a value.
-    pub value_bytes: usize,
-    /// Operations and weights.
-    pub mix: Mix,
-    /// Exponent of the Zipf law by which records are chosen; `None` is uniform.
-    pub zipf: Option<f64>,
-    /// Keys per get-many.
-    pub batch: usize,
-    /// Records per scan.
-    pub scan_records: usize,
+    /// What the clients do.
+    pub workload: Workload,
     /// Operations offered per second; `None` is a closed loop.
     pub rate_per_s: Option<f64>,
     /// How long to run before measuring.
@@ -47,6 +44,10 @@ pub struct LookupPlan {
     pub drive_depth: Option<u32>,
     /// How long each measurement of the drive takes.
     pub drive_duration: Duration,
+    /// How often counters are read.
+    pub sample_every: Duration,
+    /// End before `duration` once throughput and write amplification are steady.
+    pub until_steady: bool,
     /// Seed of keys and arrivals.
     pub seed: u64,
 }
@@ -62,6 +63,18 @@ pub struct LookupReport {
     pub drive_before: Option<DriveLimit>,
     /// The drive after.
     pub drive_after: Option<DriveLimit>,
+    /// Counters over time.
+    #[serde(skip)]
+    pub series: Series,
+    /// The engine's settings.
+    #[serde(skip)]
+    pub settings: Vec<(String, String)>,
+    /// Latencies of all calls, nanoseconds.
+    #[serde(skip)]
+    pub latency_ns: Option<Histogram<u64>>,
+    /// CPU time that the hypervisor took from this machine while it was measured, seconds.
+    #[serde(skip)]
+    pub steal_s: f64,
 }
 
 /// Runs the plan.
@@ -93,19 +106,11 @@ pub fn lookup(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<LookupReport, 
 
 fn validate(plan: &LookupPlan) -> Result<(), LabError> {
     let request = |text: &str| Err(LabError::Request(text.to_owned()));
-    if plan.records == 0 || plan.batch == 0 || plan.scan_records == 0 {
-        return request("records, keys per batch and records per scan must be at least 1");
-    }
-    if plan.zipf.is_some_and(|s| !(0.0..=10.0).contains(&s)) {
-        return request("the Zipf exponent must be between 0 and 10");
-    }
-    if plan.zipf.is_some() && plan.records > u64::from(u32::MAX) {
-        return request("a Zipf law can rank at most 4294967295 records");
-    }
+    plan.workload.check(plan.records)?;
     if plan.rate_per_s.is_some_and(|r| !r.is_finite() || r <= 0.0) {
         return request("the rate must be a number above 0");
     }
-    if plan.keep && plan.mix.has(Operation::Insert) {
+    if plan.keep && plan.workload.mix.has(Operation::Insert) {
         return request("inserts change what is kept; leave out --keep, or insert from the mix");
     }
     if let Some(path) = &plan.engine.path {
@@ -117,7 +122,7 @@ fn validate(plan: &LookupPlan) -> Result<(), LabError> {
         }
         if !path.exists() {
             let free = crate::free_space(path)?;
-            let data = plan.records * (KEY_BYTES + plan.value_bytes) as u64;
+            let data = plan.records.saturating_mul(plan.workload.record_bytes());
             let needed = data.saturating_mul(2).saturating_add(256 << 20);
             if free.available_bytes < needed {
                 return Err(LabError::NoSpace {
@@ -149,13 +154,23 @@ pub(crate) fn run(
     data: Data,
     monitor: &dyn Monitor,
 ) -> Result<LookupReport, LabError> {
-    let spread = plan.mix.has(Operation::Insert);
-    let records = Arc::new(Records::new(plan.records, plan.value_bytes, spread));
+    let workload = &plan.workload;
+    let (format, order) = (workload.key_format, workload.key_order);
+    let records = Arc::new(Records::new(
+        plan.records,
+        workload.value_bytes,
+        format,
+        order,
+    ));
     let mut report = LookupReport {
         load: None,
         rows: Vec::new(),
         drive_before: None,
         drive_after: None,
+        series: Series::default(),
+        settings: Vec::new(),
+        latency_ns: None,
+        steal_s: 0.0,
     };
     // A memory device lives as long as its engine, so that one is kept open.
     let mut open: Option<Box<dyn Engine>> = None;
@@ -182,15 +197,21 @@ pub(crate) fn run(
         Some(engine) => engine,
         None => engine::open(&plan.engine, false)?,
     };
+    engine.begin(&records);
     if plan.in_pool {
         fill_pool(plan, &*engine, &records, monitor)?;
     }
     engine.start_recording()?;
+    let stolen = steal_time();
     let measured = measure(plan, &*engine, &records, monitor);
+    report.steal_s = (steal_time() - stolen).as_secs_f64();
+    report.settings = engine.settings();
     let engine_version = engine.version();
     let clients = engine.clients();
     engine.close()?;
-    let measured = measured?;
+    let mut measured = measured?;
+    report.series = std::mem::take(&mut measured.series);
+    report.latency_ns = Some(measured.results.all_latencies());
     report.drive_after = limit(plan, &files, monitor)?;
     let space_bytes = total_bytes(&files);
     report.rows = rows(
@@ -235,19 +256,22 @@ fn total_bytes(files: &[PathBuf]) -> u64 {
 /// Loads all records in order. A memory device's engine stays open.
 fn load(
     plan: &LookupPlan,
-    records: &Records,
+    records: &Arc<Records>,
     create: bool,
     monitor: &dyn Monitor,
 ) -> Result<(LoadRow, Option<Box<dyn Engine>>), LabError> {
+    // Sorting is no part of the load.
+    let all = records.sorted();
     let began = (Instant::now(), cpu_time(), device_bytes().1);
     let engine = engine::open(&plan.engine, create)?;
+    engine.begin(records);
     monitor.begin(Stage {
         name: "loading records",
         total: Some(records.records),
         unit: Unit::Items,
     });
     let mut pending = 0u64;
-    let mut sorted = records.sorted().take_while(|_| {
+    let mut sorted = all.take_while(|_| {
         pending += 1;
         if pending == 4096 {
             monitor.advance(pending);
@@ -256,7 +280,9 @@ fn load(
         }
         true
     });
-    engine.load_sorted(&mut sorted)?;
+    if !plan.workload.fill {
+        engine.load_sorted(&mut sorted)?;
+    }
     monitor.check()?;
     engine.settle()?;
     let version = engine.version();
@@ -304,14 +330,11 @@ fn fill_pool(
     let records = Arc::clone(records);
     let span = plan.records.div_ceil(clients);
     engine.run(Arc::new(move |index, session| {
+        let mut value = Vec::new();
         let from = index as u64 * span;
-        let limit = span.min(records.records.saturating_sub(from));
-        if limit == 0 {
-            return Ok(());
-        }
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        session.scan(&records.key(from), limit, &mut |_, _| ())?;
-        Ok(())
+        // Hashed keys are read one by one: a scan of their order would need them sorted.
+        (from..(from + span).min(records.records))
+            .try_for_each(|at| session.get(&records.key(at), &mut value).map(|_| ()))
     }))
 }
 
@@ -319,6 +342,7 @@ fn fill_pool(
 struct Measured {
     results: Results,
     per_second: Vec<u64>,
+    series: Series,
     seconds: f64,
     cpu: Duration,
     device: (u64, u64),
@@ -338,14 +362,11 @@ fn measure(
     let arrivals = plan.rate_per_s.map(|rate| Arrivals::new(rate, plan.seed));
     let mut shared = Shared::new(
         Arc::clone(records),
-        plan.mix.clone(),
+        &plan.workload,
         engine.clients(),
         arrivals,
         plan.seed,
     );
-    shared.choose_by(plan.zipf);
-    shared.batch = plan.batch;
-    shared.scan_records = plan.scan_records;
     if plan.in_pool || plan.engine.path.is_none() {
         shared.latency_every = LATENCY_EVERY_IN_MEMORY;
     }
@@ -385,23 +406,28 @@ fn watch(
     let began = Instant::now();
     let (cpu, device, counters) = (cpu_time(), device_bytes(), engine.counters());
     shared.measure();
-    let mut per_second = Vec::new();
-    let mut before = shared.progress();
+    let files = engine.files().unwrap_or_default();
+    let mut sampler = Sampler::start(plan, engine, shared, &files);
+    let mut looked = 0;
     while began.elapsed() < plan.duration && !shared.stopped() {
         let left = plan.duration.saturating_sub(began.elapsed());
-        let whole = left >= Duration::from_secs(1);
-        wait(left.min(Duration::from_secs(1)), shared, monitor);
-        let now = shared.progress();
-        if whole && !shared.stopped() {
-            per_second.push(now - before);
+        wait(left.min(plan.sample_every), shared, monitor);
+        sampler.sample();
+        // Each look costs a pass over the series: look when it has grown by a tenth.
+        let samples = sampler.series.samples.len();
+        if plan.until_steady && samples > looked + looked / 10 {
+            looked = samples;
+            if sampler.series.is_steady(plan.workload.mix.writes()) {
+                break;
+            }
         }
-        before = now;
     }
     shared.stop();
     let (read, written) = device_bytes();
     Measured {
         results: Results::new(),
-        per_second,
+        per_second: sampler.series.operations_per_s(),
+        series: sampler.series,
         seconds: began.elapsed().as_secs_f64(),
         cpu: cpu_time().saturating_sub(cpu),
         device: (
@@ -462,7 +488,8 @@ fn rows(
         )),
         _ => None,
     };
-    plan.mix
+    plan.workload
+        .mix
         .present()
         .map(|operation| {
             let operations = results.operations[operation as usize];
@@ -511,16 +538,18 @@ fn setting(plan: &LookupPlan, engine: &str, clients: usize) -> Setting {
     let tasks = plan.engine.kind == EngineKind::Isobath && plan.engine.callers == Callers::Tasks;
     Setting {
         engine: engine.to_owned(),
-        mix: plan.mix.to_string(),
+        workload: plan.workload.name.clone(),
+        mix: plan.workload.mix.to_string(),
+        choice: plan.workload.choice,
         records: plan.records,
-        key_bytes: KEY_BYTES,
-        value_bytes: plan.value_bytes,
+        key_bytes: plan.workload.key_format.bytes(),
+        value_bytes: plan.workload.value_bytes,
         pool_bytes: plan.engine.pool_bytes,
         in_pool: plan.in_pool,
-        medium: if plan.engine.path.is_some() {
-            "file"
-        } else {
-            "memory"
+        medium: match (&plan.engine.path, &plan.engine.simulated) {
+            (_, Some(_)) => "simulated SSD",
+            (Some(_), None) => "file",
+            (None, None) => "memory",
         },
         callers: if tasks { "tasks" } else { "threads" },
         clients,
@@ -529,15 +558,21 @@ fn setting(plan: &LookupPlan, engine: &str, clients: usize) -> Setting {
                 .engine
                 .workers
                 .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-            EngineKind::RocksDb => 0,
+            _ => 0,
         },
-        zipf: plan.zipf,
+        zipf: match plan.workload.choice {
+            Choice::Uniform => None,
+            Choice::Zipf(s) | Choice::ScrambledZipf(s) | Choice::Latest(s) => Some(s),
+        },
         space: plan.engine.space.clone(),
-        batch: plan.batch,
-        scan_records: plan.scan_records,
+        batch: plan.workload.batch,
+        scan_records: match plan.workload.scan {
+            ScanLength::Fixed(records) | ScanLength::UpTo(records) => records,
+        },
         rate_per_s: plan.rate_per_s,
         warm_up_s: plan.warm_up.as_secs_f64(),
         duration_s: plan.duration.as_secs_f64(),
+        simulated: plan.engine.simulated,
         seed: plan.seed,
     }
 }

@@ -1,12 +1,45 @@
-//! Benchmarks of engines: one workload, any engine, the drive's own limit
-//! beside it, and result rows with units in their column names.
+//! Benchmarks of engines: the named workloads, any engine, the drive's own limit
+//! beside it, the seven verdicts of paper 002, and result rows with units in
+//! their column names.
 
+mod campaign;
+mod catalogue;
+mod chart;
+mod choice;
 mod clients;
+mod cost;
+mod fio;
+mod keys;
 mod lookup;
+mod ratio;
+mod record;
+mod report;
 mod row;
+mod self_test;
+mod series;
+mod smart;
+mod steady;
+mod verdict;
 mod workload;
 
+pub use campaign::{Campaign, Case, Outcome, write_csv};
+pub use catalogue::{ScanLength, Workload};
+pub use choice::Choice;
+pub use cost::{CostMap, Point, cost_map, drives, points};
+pub use fio::{FioJob, read_fio};
+pub(crate) use keys::Records;
+pub use keys::{KeyFormat, KeyOrder};
 pub(crate) use lookup::{Data, run};
 pub use lookup::{LookupPlan, LookupReport, lookup};
+pub use ratio::{REPEATS_MIN, Ratio, Says, compare, schedule};
+pub use record::{Record, evidence};
+pub use report::html;
 pub use row::{LoadRow, Row, Setting};
+pub use self_test::{Caught, self_test};
+pub use series::{Sample, Series};
+pub use smart::{DriveWrites, VendorLog, host_bytes};
+pub use steady::{Steady, SteadyParameters, steady};
+pub use verdict::{
+    CAPACITIES_MIN, Evidence, Known, Length, Pitfall, StateEvidence, Verdict, has_headline, judge,
+};
 pub use workload::Mix;

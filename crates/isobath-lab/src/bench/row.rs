@@ -2,18 +2,23 @@
 
 use serde::Serialize;
 
+use super::choice::Choice;
 use super::clients::Results;
 use super::workload::Operation;
 use crate::Machine;
-use crate::engine::{SpaceConfig, SpaceCounters};
+use crate::engine::{SimulatedDrive, SpaceConfig, SpaceCounters};
 
 /// What a row was measured with; equal settings have an equal hash.
 #[derive(Debug, Clone, Serialize)]
 pub struct Setting {
     /// Name and version of the engine.
     pub engine: String,
+    /// Name of the workload.
+    pub workload: String,
     /// Operations and weights.
     pub mix: String,
+    /// The law by which records are chosen.
+    pub choice: Choice,
     /// Records loaded.
     pub records: u64,
     /// Bytes of a key.
@@ -24,7 +29,7 @@ pub struct Setting {
     pub pool_bytes: u64,
     /// Whether everything was in the pool.
     pub in_pool: bool,
-    /// "file" or "memory".
+    /// "file", "memory" or "simulated SSD".
     pub medium: &'static str,
     /// Who calls: "tasks" or "threads".
     pub callers: &'static str,
@@ -32,13 +37,13 @@ pub struct Setting {
     pub clients: usize,
     /// Workers of Isobath; 0 for rivals.
     pub workers: usize,
-    /// Exponent of the Zipf law by which records are chosen; none is uniform.
+    /// Exponent of that law; none is uniform.
     pub zipf: Option<f64>,
     /// How Isobath keeps room on the volume.
     pub space: SpaceConfig,
     /// Keys per get-many.
     pub batch: usize,
-    /// Records per scan.
+    /// Records per scan, at most.
     pub scan_records: usize,
     /// Operations offered per second; none in a closed loop.
     pub rate_per_s: Option<f64>,
@@ -46,6 +51,9 @@ pub struct Setting {
     pub warm_up_s: f64,
     /// Seconds measured.
     pub duration_s: f64,
+    /// The simulated SSD, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<SimulatedDrive>,
     /// Seed of keys and arrivals.
     pub seed: u64,
 }

@@ -1,16 +1,11 @@
-//! Records and operations of the benchmark.
+//! Operations of the benchmark and their mixes.
 
 use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::engine::Key;
-
-/// Bytes of a key.
-pub(crate) const KEY_BYTES: usize = 8;
-/// Values are cut from this much noise: it stays in a CPU cache, so that
-/// making and comparing values costs next to nothing beside a lookup.
-const NOISE_BYTES: usize = 256 << 10;
+/// Number of operations.
+pub(crate) const OPERATIONS: usize = 6;
 
 /// An operation of the mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -21,15 +16,18 @@ pub(crate) enum Operation {
     Scan,
     Update,
     Insert,
+    /// Reads a record and replaces it.
+    ReadModifyWrite,
 }
 
 impl Operation {
-    pub(crate) const ALL: [Operation; 5] = [
+    pub(crate) const ALL: [Operation; OPERATIONS] = [
         Operation::Get,
         Operation::GetMany,
         Operation::Scan,
         Operation::Update,
         Operation::Insert,
+        Operation::ReadModifyWrite,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -39,18 +37,24 @@ impl Operation {
             Operation::Scan => "scan",
             Operation::Update => "update",
             Operation::Insert => "insert",
+            Operation::ReadModifyWrite => "rmw",
         }
     }
 
     pub(crate) fn writes(self) -> bool {
-        matches!(self, Operation::Update | Operation::Insert)
+        self.replaces() || self == Operation::Insert
+    }
+
+    /// Whether it changes a record that is there.
+    pub(crate) fn replaces(self) -> bool {
+        matches!(self, Operation::Update | Operation::ReadModifyWrite)
     }
 }
 
 /// Operations and their weights, as `get:50,update:50` says them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mix {
-    weights: [u32; 5],
+    weights: [u32; OPERATIONS],
     total: u32,
 }
 
@@ -59,8 +63,20 @@ impl Mix {
     #[must_use]
     pub fn get() -> Mix {
         Mix {
-            weights: [1, 0, 0, 0, 0],
+            weights: [1, 0, 0, 0, 0, 0],
             total: 1,
+        }
+    }
+
+    /// Operations with these weights, at least one of them above 0.
+    pub(crate) fn of(parts: &[(Operation, u32)]) -> Mix {
+        let mut weights = [0; OPERATIONS];
+        for (operation, weight) in parts {
+            weights[*operation as usize] += weight;
+        }
+        Mix {
+            weights,
+            total: weights.iter().sum(),
         }
     }
 
@@ -92,12 +108,24 @@ impl Mix {
             .filter(|o| self.weights[*o as usize] > 0)
     }
 
+    /// Whether any operation adds records.
+    #[must_use]
+    pub fn inserts(&self) -> bool {
+        self.has(Operation::Insert)
+    }
+
     pub(crate) fn has(&self, operation: Operation) -> bool {
         self.weights[operation as usize] > 0
     }
 
+    /// Whether any operation replaces a value that was loaded.
+    pub(crate) fn replaces(&self) -> bool {
+        self.present().any(Operation::replaces)
+    }
+
     /// Whether any operation changes records.
-    pub(crate) fn writes(&self) -> bool {
+    #[must_use]
+    pub fn writes(&self) -> bool {
         self.present().any(Operation::writes)
     }
 }
@@ -106,7 +134,7 @@ impl FromStr for Mix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Mix, String> {
-        let mut weights = [0u32; 5];
+        let mut weights = [0u32; OPERATIONS];
         for part in text.split(',') {
             let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
             let operation = Operation::ALL
@@ -114,7 +142,7 @@ impl FromStr for Mix {
                 .find(|o| o.name() == name.trim())
                 .ok_or_else(|| {
                     format!(
-                        "`{name}` is no operation; there are get, get-many, scan, update, insert"
+                        "`{name}` is no operation; there are get, get-many, scan, update, insert, rmw"
                     )
                 })?;
             let weight = weight
@@ -144,67 +172,6 @@ impl std::fmt::Display for Mix {
     }
 }
 
-/// Records `0..records`: their keys and their values.
-pub(crate) struct Records {
-    pub(crate) records: u64,
-    pub(crate) value_bytes: usize,
-    /// Distance of neighbouring keys: 1, or wide where inserts must fall
-    /// between them.
-    stride: u64,
-    noise: Vec<u8>,
-}
-
-impl Records {
-    pub(crate) fn new(records: u64, value_bytes: usize, spread: bool) -> Records {
-        let mut noise = vec![0; NOISE_BYTES + value_bytes];
-        fastrand::Rng::with_seed(0x1506_a74d).fill(&mut noise);
-        Records {
-            records,
-            value_bytes,
-            stride: if spread { u64::MAX / records.max(1) } else { 1 },
-            noise,
-        }
-    }
-
-    /// The key of record `index`; keys sort as the records' numbers do.
-    pub(crate) fn key(&self, index: u64) -> Key {
-        key_of(index.wrapping_mul(self.stride))
-    }
-
-    /// The value that record `index` gets when it is loaded.
-    pub(crate) fn value(&self, index: u64) -> &[u8] {
-        let at = (mix(index) % NOISE_BYTES as u64) as usize;
-        &self.noise[at..at + self.value_bytes]
-    }
-
-    /// All records in order.
-    pub(crate) fn sorted(&self) -> impl Iterator<Item = (Key, &[u8])> {
-        (0..self.records).map(|index| (self.key(index), self.value(index)))
-    }
-
-    /// Bytes of keys and values.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.records * (KEY_BYTES + self.value_bytes) as u64
-    }
-}
-
-/// Eight bytes that sort like the number.
-#[expect(
-    clippy::big_endian_bytes,
-    reason = "keys compare as bytes; big-endian bytes compare like the numbers in them"
-)]
-pub(crate) fn key_of(number: u64) -> Key {
-    number.to_be_bytes()
-}
-
-/// A bijection that scatters neighbouring numbers (SplitMix64's finisher).
-fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,19 +189,5 @@ mod tests {
         assert!("fly".parse::<Mix>().is_err_and(|e| e.contains("get-many")));
         assert!("get:0".parse::<Mix>().is_err());
         assert!("get:x".parse::<Mix>().is_err());
-    }
-
-    #[test]
-    fn records_ascend_and_have_their_length() {
-        for spread in [false, true] {
-            let records = Records::new(1000, 120, spread);
-            let all: Vec<_> = records.sorted().collect();
-            assert_eq!(all.len(), 1000);
-            assert!(all.windows(2).all(|w| w[0].0 < w[1].0));
-            assert!(all.iter().all(|(_, v)| v.len() == 120));
-            assert_eq!(records.bytes(), 128_000);
-            let distinct: std::collections::HashSet<_> = all.iter().map(|(_, v)| *v).collect();
-            assert!(distinct.len() > 900);
-        }
     }
 }

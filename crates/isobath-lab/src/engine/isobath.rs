@@ -5,14 +5,20 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ::isobath::{Durability, Options, PolicyKind, Store, Tree};
+use ::isobath::{Durability, Options, PolicyKind, Store, Tree, Volume};
+use isobath_flash::policy::PolicyKind as FlashPolicy;
 
 use super::{
-    Callers, Client, Counters, Engine, EngineConfig, Key, Session, Sorted, SpaceCounters,
-    run_on_threads,
+    Callers, Client, Counters, DriveProfile, DriveState, Engine, EngineConfig, Key, Session,
+    SimulatedDrive, Sorted, SpaceCounters, run_on_threads,
 };
 use crate::LabError;
+use crate::bench::DriveWrites;
 use crate::page_trace::Recording;
+use crate::ssd::{FlashConfig, SimulatedSsd};
+
+/// Bytes of a page of a drive.
+const SECTOR: u64 = 4096;
 
 /// The tree that holds the benchmark's records.
 const TREE: &str = "bench";
@@ -21,6 +27,7 @@ pub(super) struct IsobathEngine {
     store: Store,
     tree: Tree,
     config: EngineConfig,
+    ssd: Option<Arc<SimulatedSsd>>,
     recording: Mutex<Option<Recording>>,
 }
 
@@ -57,24 +64,78 @@ impl IsobathEngine {
             Some(window_ms) => Durability::Buffered { window_ms },
         });
         options = options.early_visibility(space.early_visibility);
-        let store = match &config.path {
-            None => Store::in_memory(&options)?,
-            Some(path) if create => Store::create(&[path], &options)?,
-            Some(path) => Store::open(&[path], &options)?,
+        let ssd = config.simulated.map(simulated).transpose()?;
+        let store = match (&config.path, &ssd) {
+            (_, Some(ssd)) => Store::create_on_volume(Volume::from_device(ssd.clone()), &options)?,
+            (None, None) => Store::in_memory(&options)?,
+            (Some(path), None) if create => Store::create(&[path], &options)?,
+            (Some(path), None) => Store::open(&[path], &options)?,
         };
         let tree = store.open_or_create_tree(TREE)?;
         Ok(IsobathEngine {
             store,
             tree,
             config: config.clone(),
+            ssd,
             recording: Mutex::new(None),
         })
     }
 }
 
+/// The drive, in its state.
+fn simulated(drive: SimulatedDrive) -> Result<Arc<SimulatedSsd>, LabError> {
+    let mut config = FlashConfig::new(drive.capacity_bytes / SECTOR * SECTOR);
+    let (units, policy) = match drive.profile {
+        DriveProfile::Tlc => (256, FlashPolicy::Greedy),
+        DriveProfile::Qlc => (64, FlashPolicy::Age),
+    };
+    let block = (drive.capacity_bytes / units / SECTOR * SECTOR).max(64 * SECTOR);
+    config.block_bytes = u32::try_from(block).unwrap_or(1 << 30);
+    config.policy = policy;
+    config.cache_pages = 64;
+    config.over_provisioning = drive.over_provisioning;
+    let ssd = SimulatedSsd::in_memory(config)?;
+    ssd.trim_all()?;
+    if drive.state == DriveState::Preconditioned {
+        ssd.precondition(2.0, 1)?;
+    }
+    Ok(ssd)
+}
+
 impl Engine for IsobathEngine {
     fn version(&self) -> String {
         format!("isobath {}", env!("CARGO_PKG_VERSION"))
+    }
+
+    fn settings(&self) -> Vec<(String, String)> {
+        let (config, space) = (&self.config, &self.config.space);
+        let own = |setting: Option<String>| setting.unwrap_or_else(|| "the engine's own".into());
+        [
+            ("pool_bytes", config.pool_bytes.to_string()),
+            ("workers", self.store.workers().to_string()),
+            ("tasks_per_worker", config.tasks_per_worker.to_string()),
+            ("depth_per_worker", config.depth_per_worker.to_string()),
+            ("direct_io", "yes, where the file system allows it".into()),
+            ("cleaning_policy", own(space.policy.map(str::to_owned))),
+            ("fill_factor", own(space.fill_factor.map(|f| f.to_string()))),
+            (
+                "segment_bytes",
+                own(space.segment_bytes.map(|b| b.to_string())),
+            ),
+            ("log_bytes", own(space.log_bytes.map(|b| b.to_string()))),
+            (
+                "durability",
+                match (space.log_bytes, space.buffered_ms) {
+                    (Some(0), _) => "no log".into(),
+                    (_, None) => "synced".into(),
+                    (_, Some(u32::MAX)) => "none".into(),
+                    (_, Some(ms)) => format!("buffered {ms} ms"),
+                },
+            ),
+            ("early_visibility", space.early_visibility.to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
     }
 
     fn clients(&self) -> usize {
@@ -125,6 +186,13 @@ impl Engine for IsobathEngine {
         let stats = self.store.stats();
         Counters {
             device_reads: Some(stats.page_reads),
+            drive: self.ssd.as_ref().map(|ssd| {
+                let smart = ssd.smart();
+                DriveWrites {
+                    host_bytes: smart.host_written_bytes.into(),
+                    nand_bytes: smart.flash_written_bytes.into(),
+                }
+            }),
             space: Some(SpaceCounters {
                 page_writes: stats.page_writes,
                 relocations: stats.relocations,

@@ -5,6 +5,9 @@
 //! own, so that a plain build is small and pure Rust.
 
 mod isobath;
+mod null;
+#[cfg(feature = "redb")]
+mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
 #[cfg(feature = "rocksdb")]
@@ -17,9 +20,61 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::LabError;
+use crate::bench::{DriveWrites, Records};
 
-/// A key of the benchmarks: eight bytes that sort like the number in them.
-pub(crate) type Key = [u8; 8];
+/// Bytes that a key has at most.
+pub(crate) const KEY_BYTES_MAX: usize = 32;
+
+/// A key of the benchmarks, in place.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Key {
+    bytes: [u8; KEY_BYTES_MAX],
+    len: u8,
+}
+
+impl Key {
+    /// The first `len` of these bytes; the rest is not looked at.
+    pub(crate) fn new(mut bytes: [u8; KEY_BYTES_MAX], len: usize) -> Key {
+        let len = len.min(KEY_BYTES_MAX);
+        bytes[len..].fill(0);
+        Key {
+            bytes,
+            len: len as u8,
+        }
+    }
+}
+
+impl std::ops::Deref for Key {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&crate::hex(self))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Key) -> std::cmp::Ordering {
+        self[..].cmp(&other[..])
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Key) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 /// Records in ascending order of their keys.
 pub(crate) type Sorted<'a> = dyn Iterator<Item = (Key, &'a [u8])> + Send + 'a;
@@ -35,6 +90,43 @@ pub enum EngineKind {
     Isobath,
     /// The distribution's RocksDB.
     RocksDb,
+    /// The crate redb.
+    Redb,
+    /// No engine: what the benchmark itself costs.
+    Null,
+}
+
+/// A simulated SSD under Isobath, in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SimulatedDrive {
+    /// What kind of drive.
+    pub profile: DriveProfile,
+    /// Bytes that the engine may write to.
+    pub capacity_bytes: u64,
+    /// Share of the flash that the engine cannot write to.
+    pub over_provisioning: f64,
+    /// Its state before the load.
+    pub state: DriveState,
+}
+
+/// Kinds of simulated drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriveProfile {
+    /// Erase units of 1/256 of the drive, cleaned greedily.
+    Tlc,
+    /// Erase units of 1/64 of the drive, cleaned by age.
+    Qlc,
+}
+
+/// States of a drive before a run (paper 002, section 3.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriveState {
+    /// Everything is discarded.
+    Trimmed,
+    /// Written once in order, then twice its capacity at random.
+    Preconditioned,
 }
 
 /// Who calls Isobath.
@@ -68,6 +160,8 @@ pub struct EngineConfig {
     pub callers: Callers,
     /// How Isobath keeps room on the volume.
     pub space: SpaceConfig,
+    /// The simulated SSD under Isobath, in place of a path.
+    pub simulated: Option<SimulatedDrive>,
 }
 
 /// How Isobath keeps room on its volume.
@@ -94,6 +188,17 @@ pub struct SpaceConfig {
     pub trace: Option<PathBuf>,
 }
 
+impl SpaceConfig {
+    /// Whether a commit is acknowledged only once it is on the drive.
+    #[cfg_attr(
+        not(feature = "redb"),
+        expect(dead_code, reason = "adapters with a log use it")
+    )]
+    pub(crate) fn is_synced(&self) -> bool {
+        self.log_bytes != Some(0) && self.buffered_ms.is_none()
+    }
+}
+
 /// Counters of an engine since it was opened; differences are used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
@@ -101,6 +206,8 @@ pub(crate) struct Counters {
     pub(crate) device_reads: Option<u64>,
     /// What Isobath did to its volume.
     pub(crate) space: Option<SpaceCounters>,
+    /// What the simulated SSD under the engine was sent and programmed.
+    pub(crate) drive: Option<DriveWrites>,
 }
 
 /// Counters of Isobath's page store.
@@ -119,6 +226,12 @@ pub(crate) struct SpaceCounters {
 pub(crate) trait Engine: Send + Sync {
     /// Name and version, as rows print them.
     fn version(&self) -> String;
+
+    /// Every setting that the benchmark chose, in the engine's own words.
+    fn settings(&self) -> Vec<(String, String)>;
+
+    /// The records that it will be asked for; before the load, and again after each opening.
+    fn begin(&self, _: &Arc<Records>) {}
 
     /// Number of clients that its configuration asks for.
     fn clients(&self) -> usize;
@@ -180,7 +293,22 @@ pub(crate) fn open(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine
     match config.kind {
         EngineKind::Isobath => Ok(Box::new(isobath::IsobathEngine::open(config, create)?)),
         EngineKind::RocksDb => open_rocksdb(config, create),
+        EngineKind::Redb => open_redb(config, create),
+        EngineKind::Null => Ok(Box::new(null::NullEngine::new(config.threads))),
     }
+}
+
+#[cfg(feature = "redb")]
+fn open_redb(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, LabError> {
+    Ok(Box::new(redb::RedbEngine::open(config, create)?))
+}
+
+#[cfg(not(feature = "redb"))]
+fn open_redb(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
+    Err(LabError::NotBuilt {
+        what: "redb",
+        cure: "rebuild with `cargo build --release --features redb`",
+    })
 }
 
 #[cfg(feature = "rocksdb")]
@@ -199,7 +327,8 @@ fn open_rocksdb(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> 
 /// Removes what an engine keeps at `path`.
 pub(crate) fn remove(kind: EngineKind, path: &Path) -> Result<(), LabError> {
     let removed = match kind {
-        EngineKind::Isobath => std::fs::remove_file(path),
+        EngineKind::Isobath | EngineKind::Redb => std::fs::remove_file(path),
+        EngineKind::Null => return Ok(()),
         EngineKind::RocksDb => std::fs::remove_dir_all(path),
     };
     match removed {
@@ -246,4 +375,92 @@ pub(crate) fn run_on_threads<S: Session>(
         }
         result
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{KeyFormat, KeyOrder};
+
+    fn config(kind: EngineKind, path: Option<PathBuf>) -> EngineConfig {
+        EngineConfig {
+            kind,
+            path,
+            pool_bytes: 16 << 20,
+            workers: Some(1),
+            tasks_per_worker: 2,
+            depth_per_worker: 4,
+            threads: 2,
+            callers: Callers::Threads,
+            space: SpaceConfig::default(),
+            simulated: None,
+        }
+    }
+
+    /// What every adapter must do: load, close, open, get, get many, scan, put.
+    fn conforms(config: &EngineConfig) {
+        let format = KeyFormat::Binary { bytes: 16 };
+        let records = Arc::new(Records::new(2000, 50, format, KeyOrder::Hashed));
+        let engine = open(config, true).unwrap();
+        engine.begin(&records);
+        engine.load_sorted(&mut records.sorted()).unwrap();
+        engine.settle().unwrap();
+        let engine = match config.path {
+            None => engine,
+            Some(_) => {
+                engine.close().unwrap();
+                open(config, false).unwrap()
+            }
+        };
+        engine.begin(&records);
+        assert!(!engine.settings().is_empty() && !engine.version().is_empty());
+        let keeps = config.kind != EngineKind::Null;
+        let known = Arc::clone(&records);
+        let client = move |index: usize, session: &mut dyn Session| {
+            let mut value = Vec::new();
+            for at in (index as u64..2000).step_by(2) {
+                assert!(session.get(&known.key(at), &mut value)?);
+                assert_eq!(value, known.value(at));
+            }
+            let keys: Vec<Key> = [5, 2500, 7].map(|at| known.key(at)).into();
+            let mut seen = Vec::new();
+            session.get_many(&keys, &mut |at, value| {
+                seen.push((at, value.map(<[u8]>::len)));
+            })?;
+            seen.sort_unstable();
+            let absent = if keeps { None } else { Some(50) };
+            assert_eq!(seen, [(0, Some(50)), (1, absent), (2, Some(50))]);
+            let first = known.sorted().next().unwrap().0;
+            let mut found = Vec::new();
+            let count = session.scan(&first, 10, &mut |key, _| found.push(key.to_vec()))?;
+            assert_eq!((count, found.len()), (10, 10));
+            if keeps {
+                assert!(found.windows(2).all(|w| w[0] < w[1]) && found[0] == first[..]);
+                let new = known.key(10_000 + index as u64);
+                assert!(!session.get(&new, &mut value)?);
+                session.put(&new, b"new")?;
+                assert!(session.get(&new, &mut value)? && value == b"new");
+            }
+            Ok(())
+        };
+        engine.run(Arc::new(client)).unwrap();
+        engine.close().unwrap();
+    }
+
+    #[test]
+    fn every_adapter_that_is_built_conforms() {
+        let place = tempfile::tempdir().unwrap();
+        conforms(&config(EngineKind::Null, None));
+        conforms(&config(
+            EngineKind::Isobath,
+            Some(place.path().join("isobath")),
+        ));
+        #[cfg(feature = "redb")]
+        conforms(&config(EngineKind::Redb, Some(place.path().join("redb"))));
+        #[cfg(feature = "rocksdb")]
+        conforms(&config(
+            EngineKind::RocksDb,
+            Some(place.path().join("rocksdb")),
+        ));
+    }
 }

@@ -16,11 +16,17 @@ use crate::LabError;
 
 /// Records per write batch of the sorted load.
 const LOAD_BATCH: usize = 1000;
+const BLOCK_BYTES: usize = 4096;
+
+fn background_jobs() -> i32 {
+    std::thread::available_parallelism().map_or(2, |n| i32::try_from(n.get()).unwrap_or(2))
+}
 
 pub(super) struct RocksEngine {
     db: Db,
     path: PathBuf,
     threads: usize,
+    cache_bytes: u64,
 }
 
 /// RocksDB's own message as our error.
@@ -43,9 +49,8 @@ impl RocksEngine {
             &Config {
                 create,
                 cache_bytes: config.pool_bytes,
-                block_bytes: 4096,
-                background_jobs: std::thread::available_parallelism()
-                    .map_or(2, |n| i32::try_from(n.get()).unwrap_or(2)),
+                block_bytes: BLOCK_BYTES,
+                background_jobs: background_jobs(),
             },
         )
         .map_err(failed)?;
@@ -53,6 +58,7 @@ impl RocksEngine {
             db,
             path: path.clone(),
             threads: config.threads,
+            cache_bytes: config.pool_bytes,
         })
     }
 }
@@ -64,6 +70,21 @@ impl Engine for RocksEngine {
             .lines()
             .find_map(|line| line.split_once("librocksdb.so.").map(|(_, v)| v.to_owned()));
         format!("rocksdb {}", version.as_deref().unwrap_or("(static)"))
+    }
+
+    fn settings(&self) -> Vec<(String, String)> {
+        [
+            ("block_cache_bytes", self.cache_bytes.to_string()),
+            ("block_bytes", BLOCK_BYTES.to_string()),
+            ("compression", "none".to_owned()),
+            ("direct_reads", "yes".to_owned()),
+            ("direct_io_for_flush_and_compaction", "yes".to_owned()),
+            ("max_background_jobs", background_jobs().to_string()),
+            ("max_open_files", "-1".to_owned()),
+            ("write_ahead_log", "off".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
     }
 
     fn clients(&self) -> usize {

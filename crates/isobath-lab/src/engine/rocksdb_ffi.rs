@@ -258,7 +258,7 @@ impl Db {
     ) -> Result<(), String> {
         let count = keys.len();
         let pointers: Vec<*const c_char> = keys.iter().map(|k| k.as_ptr().cast()).collect();
-        let lengths = vec![size_of::<Key>(); count];
+        let lengths: Vec<usize> = keys.iter().map(|k| k.len()).collect();
         let mut values = vec![ptr::null_mut::<c_char>(); count];
         let mut value_bytes = vec![0usize; count];
         let mut errors = vec![ptr::null_mut::<c_char>(); count];

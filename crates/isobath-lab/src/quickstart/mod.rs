@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use isobath::{Options, Store};
 use serde::Serialize;
 
-use crate::bench::{Data, LookupPlan, LookupReport, Mix, run};
+use crate::bench::{Data, LookupPlan, LookupReport, Workload, run};
 use crate::engine::{Callers, EngineConfig, EngineKind};
 use crate::load::{Files, Loaded, find_files, load_files};
 use crate::{LabError, Monitor, Stage, Unit, free_space};
@@ -239,20 +239,22 @@ fn lookup_plan(plan: &Plan) -> LookupPlan {
             threads: 1,
             callers: Callers::Tasks,
             space: crate::SpaceConfig::default(),
+            simulated: None,
         },
         in_pool: false,
         records: plan.pool_bytes * DATA_POOLS / 128,
-        value_bytes: VALUE_BYTES,
-        mix: Mix::get(),
-        zipf: None,
-        batch: 1,
-        scan_records: 1,
+        workload: Workload {
+            value_bytes: VALUE_BYTES,
+            ..Workload::lookup()
+        },
         rate_per_s: None,
         warm_up: WARM_UP.min(plan.duration),
         duration: plan.duration,
         load_only: false,
         keep: true,
         drive_depth: Some(DEPTH_PER_WORKER * u32::try_from(workers).unwrap_or(1)),
+        sample_every: Duration::from_secs(1),
+        until_steady: false,
         drive_duration: DRIVE_TIME.min(plan.duration),
         seed: 1,
     }

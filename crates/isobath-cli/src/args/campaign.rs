@@ -1,0 +1,205 @@
+//! Verbs of the benchmark that judge what they measure.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use super::{Durable, EngineName, Size};
+
+/// Kinds of simulated drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileName {
+    /// Erase units of 1/256 of the drive, cleaned greedily
+    Tlc,
+    /// Erase units of 1/64 of the drive, cleaned by age
+    Qlc,
+}
+
+/// States of a drive before a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum InitialState {
+    /// Everything is discarded
+    Trimmed,
+    /// Written once in order, then twice its capacity at random
+    Preconditioned,
+}
+
+/// What every run of a campaign has.
+#[derive(Debug, Args)]
+pub(crate) struct CaseArgs {
+    /// Name of a workload (`isobath bench workloads` lists them), or a workload file of `isobath advise`
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "lookup")]
+    pub(crate) workload: String,
+    /// File that the engine makes and that is removed again (a directory for rocksdb) [default: by the engine's name]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) path: Option<PathBuf>,
+    /// Run Isobath on a simulated SSD of this capacity in memory, which counts flash writes
+    #[arg(long, value_name = "SIZE", conflicts_with = "path")]
+    pub(crate) simulated: Option<Size>,
+    /// State of the simulated SSD before each load
+    #[arg(long, value_enum, default_value = "preconditioned")]
+    pub(crate) state: InitialState,
+    /// Records loaded [default: as many as --bytes holds]
+    #[arg(long, value_name = "N", conflicts_with = "bytes")]
+    pub(crate) records: Option<u64>,
+    /// Data loaded, keys and values [default: 1 GiB, or half of the simulated SSD]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) bytes: Option<Size>,
+    /// Buffer pool or block cache of every engine [default: a tenth of the data]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) pool: Option<Size>,
+    /// How long a run measures, at most with --until-steady
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(crate) duration: Duration,
+    /// End a run once throughput and write amplification are steady
+    #[arg(long)]
+    pub(crate) until_steady: bool,
+    /// How long to run before measuring
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    pub(crate) warm_up: Duration,
+    /// Threads that call a rival engine
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) threads: usize,
+    /// Workers of Isobath [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<std::num::NonZeroUsize>,
+    /// Tasks per worker
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) tasks: usize,
+    /// I/Os in flight per worker
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) depth: u32,
+    /// Operations per second offered, at exponential distances, instead of as many as possible
+    #[arg(long, value_name = "PER_SECOND")]
+    pub(crate) rate: Option<f64>,
+    /// Log nothing, in every engine: a crash loses the store
+    #[arg(long)]
+    pub(crate) log_off: bool,
+    /// When commits are acknowledged, in every engine that has a choice
+    #[arg(long, value_name = "WHEN", default_value = "none")]
+    pub(crate) durability: Durable,
+    /// Do not measure the drive's own limit
+    #[arg(long)]
+    pub(crate) no_drive: bool,
+    /// Seed of keys, arrivals and the order of runs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Directory of the campaign: records, CSV, latency log; an interrupted one is gone on with
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  isobath bench run --workload ycsb-a --bytes 1GiB
+  isobath bench run --workload update --simulated 512MiB --until-steady")]
+pub(crate) struct RunArgs {
+    /// The engine
+    #[arg(long, value_enum, default_value = "isobath")]
+    pub(crate) engine: EngineName,
+    /// Share of the simulated SSD's flash that the engine cannot write to
+    #[arg(long, value_name = "SHARE", default_value_t = 0.125)]
+    pub(crate) over_provisioning: f64,
+    /// Kind of the simulated SSD
+    #[arg(long, value_enum, default_value = "tlc")]
+    pub(crate) profile: ProfileName,
+    #[command(flatten)]
+    pub(crate) case: CaseArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each round runs both engines once, in random order. `above` or `below` is said \
+only where the 95% interval of the ratio excludes 1.
+
+Examples:
+  isobath bench compare isobath redb --workload read-mostly --bytes 1GiB
+  isobath bench compare isobath isobath --workload lookup    # must include 1")]
+pub(crate) struct CompareArgs {
+    /// The first engine
+    #[arg(value_enum)]
+    pub(crate) first: EngineName,
+    /// The engine that it is compared with
+    #[arg(value_enum)]
+    pub(crate) second: EngineName,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) repeats: usize,
+    #[command(flatten)]
+    pub(crate) case: CaseArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  isobath bench sweep --workload update --simulated 512MiB --until-steady --out sweep")]
+pub(crate) struct SweepArgs {
+    /// Engines
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "isobath")]
+    pub(crate) engines: Vec<EngineName>,
+    /// Dataset sizes: shares of the simulated SSD, or of --bytes
+    #[arg(
+        long,
+        value_name = "SHARE,...",
+        value_delimiter = ',',
+        default_value = "0.2,0.35,0.5"
+    )]
+    pub(crate) sizes: Vec<f64>,
+    /// Over-provisioned shares of the simulated SSD
+    #[arg(
+        long,
+        value_name = "SHARE,...",
+        value_delimiter = ',',
+        default_value = "0.125,0.3"
+    )]
+    pub(crate) over_provisioning: Vec<f64>,
+    /// Kinds of the simulated SSD
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "tlc,qlc")]
+    pub(crate) profiles: Vec<ProfileName>,
+    #[command(flatten)]
+    pub(crate) case: CaseArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  isobath bench cost sweep --data 4TB --rate 200000")]
+pub(crate) struct CostArgs {
+    /// Directory of a campaign
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) campaign: PathBuf,
+    /// Data to be stored
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) data: Size,
+    /// Operations per second to be served
+    #[arg(long, value_name = "PER_SECOND")]
+    pub(crate) rate: f64,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  isobath bench report sweep --html report.html")]
+pub(crate) struct ReportArgs {
+    /// Directory of a campaign
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) campaign: PathBuf,
+    /// The page that is written
+    #[arg(long, value_name = "FILE", default_value = "report.html", value_hint = ValueHint::FilePath)]
+    pub(crate) html: PathBuf,
+    /// Results of `fio --output-format=json` to set beside
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) fio: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  isobath bench self-test")]
+pub(crate) struct SelfTestArgs {
+    /// How long each run of the control campaign may take to become steady
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub(crate) longest: Duration,
+}

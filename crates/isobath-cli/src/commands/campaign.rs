@@ -1,0 +1,467 @@
+//! bench run, compare, sweep, cost, report, self-test and workloads.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use isobath_lab::bench::{
+    self, Campaign, Case, LookupPlan, Outcome, Pitfall, Record, Says, Verdict, Workload,
+};
+use isobath_lab::{
+    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, LabError, Monitor, SimulatedDrive,
+    SpaceConfig,
+};
+
+use crate::args::{
+    CaseArgs, CompareArgs, CostArgs, Durable, EngineName, GlobalArgs, InitialState, ProfileName,
+    ReportArgs, RunArgs, SelfTestArgs, SweepArgs,
+};
+use crate::failure::Failure;
+use crate::output::{Output, count, size};
+use crate::progress::Progress;
+
+/// Data of a campaign on files that says nothing else.
+const DEFAULT_BYTES: u64 = 1 << 30;
+/// Bytes of a pool at least.
+const POOL_MIN: u64 = 8 << 20;
+/// Samples that a run is divided into.
+const SAMPLES: u32 = 120;
+
+pub(crate) fn kind(engine: EngineName) -> EngineKind {
+    match engine {
+        EngineName::Isobath => EngineKind::Isobath,
+        EngineName::Rocksdb => EngineKind::RocksDb,
+        EngineName::Redb => EngineKind::Redb,
+        EngineName::Null => EngineKind::Null,
+    }
+}
+
+/// The file that an engine makes where none is named.
+pub(crate) fn default_path(engine: EngineName) -> PathBuf {
+    PathBuf::from(match engine {
+        EngineName::Isobath => "isobath-bench.iso",
+        EngineName::Rocksdb => "isobath-bench.rocksdb",
+        EngineName::Redb => "isobath-bench.redb",
+        EngineName::Null => "isobath-bench.null",
+    })
+}
+
+/// The drive that one run is simulated on.
+#[derive(Clone, Copy)]
+struct Drive {
+    profile: ProfileName,
+    over_provisioning: f64,
+}
+
+fn plan(
+    engine: EngineName,
+    args: &CaseArgs,
+    bytes: Option<u64>,
+    drive: Drive,
+) -> Result<LookupPlan, Failure> {
+    let (workload, file_records) = workload(&args.workload)?;
+    let half = args.simulated.map(|capacity| capacity.0 / 2);
+    let bytes = bytes.or(args.bytes.map(|bytes| bytes.0)).or(half);
+    let records = match (args.records, bytes, file_records) {
+        (Some(records), ..) => records,
+        (None, Some(bytes), _) => bytes / workload.record_bytes(),
+        (None, None, Some(records)) => records,
+        (None, None, None) => DEFAULT_BYTES / workload.record_bytes(),
+    };
+    let data = records.saturating_mul(workload.record_bytes());
+    let kind = kind(engine);
+    if args.simulated.is_some() && kind != EngineKind::Isobath {
+        return Err(Failure::Usage(
+            "only Isobath runs on a simulated SSD in this process; leave out --simulated".into(),
+        ));
+    }
+    if args.tasks == 0 || args.threads == 0 || args.depth == 0 {
+        return Err(Failure::Usage(
+            "--tasks, --threads and --depth must be at least 1".into(),
+        ));
+    }
+    let simulated = args.simulated.map(|capacity| SimulatedDrive {
+        profile: match drive.profile {
+            ProfileName::Tlc => DriveProfile::Tlc,
+            ProfileName::Qlc => DriveProfile::Qlc,
+        },
+        capacity_bytes: capacity.0,
+        over_provisioning: drive.over_provisioning,
+        state: match args.state {
+            InitialState::Trimmed => DriveState::Trimmed,
+            InitialState::Preconditioned => DriveState::Preconditioned,
+        },
+    });
+    let has_file = simulated.is_none() && kind != EngineKind::Null;
+    let path = || args.path.clone().unwrap_or_else(|| default_path(engine));
+    Ok(LookupPlan {
+        engine: EngineConfig {
+            kind,
+            path: has_file.then(path),
+            pool_bytes: args.pool.map_or((data / 10).max(POOL_MIN), |pool| pool.0),
+            workers: args.workers.map(std::num::NonZeroUsize::get),
+            tasks_per_worker: args.tasks,
+            depth_per_worker: args.depth,
+            threads: args.threads,
+            callers: match kind {
+                EngineKind::Isobath => Callers::Tasks,
+                _ => Callers::Threads,
+            },
+            space: SpaceConfig {
+                log_bytes: args.log_off.then_some(0),
+                // Small drives need small segments.
+                segment_bytes: args
+                    .simulated
+                    .and_then(|capacity| (capacity.0 < 1 << 30).then_some(256 << 10)),
+                buffered_ms: match args.durability {
+                    Durable::Synced => None,
+                    Durable::Buffered => Some(10),
+                    Durable::None => Some(u32::MAX),
+                },
+                ..SpaceConfig::default()
+            },
+            simulated,
+        },
+        in_pool: false,
+        records,
+        workload,
+        rate_per_s: args.rate,
+        warm_up: args.warm_up,
+        duration: args.duration,
+        load_only: false,
+        keep: false,
+        drive_depth: (has_file && !args.no_drive).then_some(args.depth),
+        drive_duration: Duration::from_secs(3).min(args.duration),
+        sample_every: (args.duration / SAMPLES)
+            .clamp(Duration::from_millis(20), Duration::from_secs(1)),
+        until_steady: args.until_steady,
+        seed: args.seed,
+    })
+}
+
+/// A workload by its name or from its file, and the file's number of records.
+fn workload(name: &str) -> Result<(Workload, Option<u64>), Failure> {
+    if !name.ends_with(".toml") {
+        return Ok((Workload::named(name)?, None));
+    }
+    let path = Path::new(name);
+    let text = std::fs::read_to_string(path).map_err(LabError::io("read", path))?;
+    let (workload, records) = Workload::from_toml(name, &text)?;
+    Ok((workload, Some(records)))
+}
+
+/// Runs the cases in their order and prints a line for each.
+fn run_all(
+    cases: &[Case],
+    args: &CaseArgs,
+    global: &GlobalArgs,
+    out: &Output,
+) -> Result<Vec<Record>, Failure> {
+    let made = cases
+        .iter()
+        .filter_map(|case| case.plan.engine.path.clone());
+    let progress = Progress::start(global.quiet, made.filter(|path| !path.exists()).collect())?;
+    let mut campaign = match &args.out {
+        Some(directory) => Campaign::open(directory)?,
+        None => Campaign::in_memory(),
+    };
+    let mut records = Vec::new();
+    for (at, case) in cases.iter().enumerate() {
+        let (record, how) = match campaign.run(case, &progress)? {
+            Outcome::Ran(record) => (record, ""),
+            Outcome::Known(record) => (record, ", from the earlier session"),
+        };
+        if cases.len() > 1 && !out.json() {
+            progress.say(&format!(
+                "run {} of {}: {} {}, {} of data, {}: {} op/s{how}",
+                at + 1,
+                cases.len(),
+                record.engine,
+                record.workload,
+                size(record.data_bytes),
+                record.drive,
+                count(record.operations_per_s.round() as u64)
+            ));
+        }
+        records.push(*record);
+    }
+    progress.clear();
+    if let Some(directory) = &args.out {
+        bench::write_csv(directory, &records)?;
+    }
+    Ok(records)
+}
+
+pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
+    let drive = Drive {
+        profile: args.profile,
+        over_provisioning: args.over_provisioning,
+    };
+    let plan = plan(args.engine, &args.case, None, drive)?;
+    let case = Case {
+        plan,
+        side: 0,
+        round: 0,
+    };
+    let records = run_all(&[case], &args.case, global, out)?;
+    print(&records, out)
+}
+
+pub(crate) fn sweep(
+    args: &SweepArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let whole = match (args.case.simulated, args.case.bytes) {
+        (Some(capacity), _) => capacity.0,
+        (None, bytes) => bytes.map_or(DEFAULT_BYTES, |bytes| bytes.0),
+    };
+    if args
+        .sizes
+        .iter()
+        .any(|share| !(*share > 0.0 && *share <= 1.0))
+    {
+        return Err(Failure::Usage(
+            "--sizes are shares above 0, at most 1".into(),
+        ));
+    }
+    // Without a simulated drive there is nothing to set of it.
+    let is_simulated = args.case.simulated.is_some();
+    let mut drives = Vec::new();
+    for &profile in &args.profiles {
+        for &over_provisioning in &args.over_provisioning {
+            drives.push(Drive {
+                profile,
+                over_provisioning,
+            });
+        }
+    }
+    drives.truncate(if is_simulated { drives.len() } else { 1 });
+    let mut plans = Vec::new();
+    for &engine in &args.engines {
+        for share in &args.sizes {
+            for &drive in &drives {
+                let bytes = (whole as f64 * share) as u64;
+                plans.push(plan(engine, &args.case, Some(bytes), drive)?);
+            }
+        }
+    }
+    let order = bench::schedule(plans.len(), 1, args.case.seed);
+    let cases: Vec<Case> = order
+        .into_iter()
+        .map(|(round, side)| Case {
+            plan: plans[side].clone(),
+            side,
+            round,
+        })
+        .collect();
+    let records = run_all(&cases, &args.case, global, out)?;
+    print(&records, out)
+}
+
+pub(crate) fn compare(
+    args: &CompareArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let drive = Drive {
+        profile: ProfileName::Tlc,
+        over_provisioning: 0.125,
+    };
+    let plans = [
+        plan(args.first, &args.case, None, drive)?,
+        plan(args.second, &args.case, None, drive)?,
+    ];
+    let order = bench::schedule(2, args.repeats, args.case.seed);
+    let cases: Vec<Case> = order
+        .iter()
+        .map(|&(round, side)| Case {
+            plan: plans[side].clone(),
+            side,
+            round,
+        })
+        .collect();
+    let records = run_all(&cases, &args.case, global, out)?;
+    let rate_of = |wanted: (usize, usize)| {
+        let found = order.iter().zip(&records).find(|(at, _)| **at == wanted);
+        found.map_or(0.0, |(_, record)| record.operations_per_s)
+    };
+    let rounds = 0..args.repeats;
+    let pairs: Vec<(f64, f64)> = rounds.map(|r| (rate_of((r, 0)), rate_of((r, 1)))).collect();
+    let ratio = bench::compare(&pairs)
+        .ok_or_else(|| LabError::Verify("a run has no throughput to compare".into()))?;
+    if out.json() {
+        records.iter().try_for_each(|record| out.document(record))?;
+        return out.document(&ratio);
+    }
+    print(&records, out)?;
+    let says = match ratio.says {
+        Says::Above => "above: the interval excludes 1",
+        Says::Below => "below: the interval excludes 1",
+        Says::Undecided => "no difference can be told: the interval includes 1",
+        Says::TooFewRepeats => "nothing is said of fewer than 5 repeats",
+    };
+    out.line(&format!(
+        "{} / {}: {:.3} (95%: {:.3} to {:.3}, {} repeats); {says}",
+        records.first().map_or("", |_| engine_name(args.first)),
+        engine_name(args.second),
+        ratio.ratio,
+        ratio.low,
+        ratio.high,
+        ratio.repeats_count
+    ))
+}
+
+fn engine_name(engine: EngineName) -> &'static str {
+    match engine {
+        EngineName::Isobath => "isobath",
+        EngineName::Rocksdb => "rocksdb",
+        EngineName::Redb => "redb",
+        EngineName::Null => "null",
+    }
+}
+
+fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    if out.json() {
+        return records.iter().try_for_each(|record| out.document(record));
+    }
+    let may = |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.2}"));
+    let header = [
+        "engine",
+        "data",
+        "op/s",
+        "steady",
+        "p99 µs",
+        "CPU µs/op",
+        "WA-A",
+        "WA-D",
+        "space max",
+    ];
+    let rows: Vec<Vec<String>> = records
+        .iter()
+        .map(|r| {
+            vec![
+                r.engine.clone(),
+                size(r.data_bytes),
+                count(r.operations_per_s.round() as u64),
+                if r.steady_from.is_some() { "yes" } else { "no" }.to_owned(),
+                format!("{:.0}", r.latency_us_p99),
+                format!("{:.2}", r.cpu_us_per_operation),
+                may(r.wa_a),
+                may(r.wa_d),
+                may(r.space_amplification_max),
+            ]
+        })
+        .collect();
+    out.table(&header, &rows, true)?;
+    if let Some(record) = records.first() {
+        let settings: Vec<String> = record
+            .settings
+            .iter()
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        out.line(&format!("{}: {}", record.engine, settings.join(", ")))?;
+    }
+    print_verdicts(&bench::judge(&bench::evidence(records)), out)
+}
+
+fn print_verdicts(verdicts: &[(Pitfall, Verdict)], out: &mut Output) -> Result<(), Failure> {
+    let rows: Vec<Vec<String>> = verdicts
+        .iter()
+        .map(|(pitfall, verdict)| vec![pitfall.name().to_owned(), verdict.to_string()])
+        .collect();
+    out.table(&[], &rows, false)?;
+    if !bench::has_headline(verdicts) {
+        return out.line(
+            "no headline number: a pitfall was committed; the rows describe these runs only",
+        );
+    }
+    let has_unknown = verdicts
+        .iter()
+        .any(|(_, v)| matches!(v, Verdict::Unknown(_)));
+    match has_unknown {
+        true => out.line("quote these numbers only as ratios within this run"),
+        false => Ok(()),
+    }
+}
+
+pub(crate) fn cost(args: &CostArgs, out: &mut Output) -> Result<(), Failure> {
+    let records = Campaign::read(&args.campaign)?;
+    let mut rows = Vec::new();
+    for by_over_provisioning in [false, true] {
+        let points = bench::points(&records, by_over_provisioning);
+        let mut sides: Vec<&str> = points.iter().map(|point| point.side.as_str()).collect();
+        sides.sort_unstable();
+        sides.dedup();
+        for side in sides {
+            let drives = bench::drives(&points, side, args.data.0 as f64, args.rate);
+            let drives = drives.map_or("none is enough".to_owned(), count);
+            rows.push(vec![side.to_owned(), drives]);
+        }
+    }
+    rows.dedup();
+    out.table(&["side", "drives needed (modelled)"], &rows, true)
+}
+
+pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure> {
+    let records = Campaign::read(&args.campaign)?;
+    let mut jobs = Vec::new();
+    for path in &args.fio {
+        jobs.extend(bench::read_fio(path)?);
+    }
+    std::fs::write(&args.html, bench::html(&records, &jobs))
+        .map_err(LabError::io("write", &args.html))?;
+    bench::write_csv(&args.campaign, &records)?;
+    out.line(&format!(
+        "{} runs in {}",
+        records.len(),
+        args.html.display()
+    ))
+}
+
+/// Whether every pitfall was caught.
+pub(crate) fn self_test(
+    args: &SelfTestArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<bool, Failure> {
+    let progress = Progress::start(global.quiet, Vec::new())?;
+    let caught = bench::self_test(args.longest, &progress)?;
+    progress.clear();
+    let all = caught.iter().filter(|one| one.is_caught).count();
+    if out.json() {
+        caught.iter().try_for_each(|one| out.document(one))?;
+        return Ok(all == caught.len());
+    }
+    let rows: Vec<Vec<String>> = caught
+        .iter()
+        .map(|one| {
+            vec![
+                one.pitfall.name().to_owned(),
+                if one.is_caught { "caught" } else { "missed" }.to_owned(),
+                format!("committed: {}; avoided: {}", one.verdict, one.control),
+            ]
+        })
+        .collect();
+    out.table(&[], &rows, false)?;
+    out.line(&format!("{all} of {} pitfalls were caught", caught.len()))?;
+    Ok(all == caught.len())
+}
+
+pub(crate) fn workloads(out: &mut Output) -> Result<(), Failure> {
+    let all = Workload::all();
+    if out.json() {
+        return all.iter().try_for_each(|workload| out.document(workload));
+    }
+    let rows: Vec<Vec<String>> = all
+        .into_iter()
+        .map(|workload| {
+            let bytes = format!(
+                "{} + {} B",
+                workload.key_format.bytes(),
+                workload.value_bytes
+            );
+            vec![workload.name, bytes, workload.about]
+        })
+        .collect();
+    out.table(&[], &rows, false)
+}

@@ -1,0 +1,453 @@
+//! Many runs as one campaign: interleaved, written down one by one, and gone on with after an interruption.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
+
+use super::lookup::{LookupPlan, LookupReport, lookup};
+use super::record::Record;
+use crate::engine::EngineKind;
+use crate::{LabError, Monitor, Silent};
+
+/// One run that a campaign wants.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// What is run.
+    pub plan: LookupPlan,
+    /// Which side of a comparison, from 0; equal plans may stand on both.
+    pub side: usize,
+    /// Round of repeats, from 0.
+    pub round: usize,
+}
+
+impl Case {
+    /// Equal for equal plans and rounds; what a record of an earlier session is found by.
+    fn name(&self) -> String {
+        let text = format!("{:?}", self.plan);
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{hash:016x}-{}-{}", self.side, self.round)
+    }
+}
+
+/// One line of a campaign's file.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct Line {
+    case: String,
+    record: Record,
+}
+
+/// What became of a case.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It was run now.
+    Ran(Box<Record>),
+    /// An earlier session had run it.
+    Known(Box<Record>),
+}
+
+/// A directory with the records of a campaign, or only memory.
+#[derive(Debug, Default)]
+pub struct Campaign {
+    directory: Option<PathBuf>,
+    known: Vec<Line>,
+    ran: bool,
+}
+
+const RECORDS: &str = "records.jsonl";
+const LATENCIES: &str = "latencies.hlog";
+
+impl Campaign {
+    /// A campaign that keeps nothing.
+    #[must_use]
+    pub fn in_memory() -> Campaign {
+        Campaign::default()
+    }
+
+    /// The campaign in this directory, which is made, or gone on with.
+    ///
+    /// # Errors
+    /// I/O errors, and a file of records that is none.
+    pub fn open(directory: &Path) -> Result<Campaign, LabError> {
+        fs::create_dir_all(directory).map_err(LabError::io("make", directory))?;
+        Ok(Campaign {
+            directory: Some(directory.to_path_buf()),
+            known: read_lines(&directory.join(RECORDS))?,
+            ran: false,
+        })
+    }
+
+    /// The records of a campaign that was run.
+    ///
+    /// # Errors
+    /// As for [`Campaign::open`], and that there is none.
+    pub fn read(directory: &Path) -> Result<Vec<Record>, LabError> {
+        let lines = read_lines(&directory.join(RECORDS))?;
+        if lines.is_empty() {
+            return Err(LabError::Request(format!(
+                "{} holds no campaign; make one with `isobath bench sweep --out {}`",
+                directory.display(),
+                directory.display()
+            )));
+        }
+        Ok(lines.into_iter().map(|line| line.record).collect())
+    }
+
+    /// Runs a case, unless an earlier session has run it, and writes it down.
+    ///
+    /// Every case makes its store, and its simulated drive, anew; so a gap between two sessions changes no state that a
+    /// later case relies on. The first record after a gap is marked all the same.
+    ///
+    /// # Errors
+    /// Those of the run, and of writing the record.
+    pub fn run(&mut self, case: &Case, monitor: &dyn Monitor) -> Result<Outcome, LabError> {
+        let name = case.name();
+        if let Some(line) = self.known.iter().find(|line| line.case == name) {
+            return Ok(Outcome::Known(Box::new(line.record.clone())));
+        }
+        let report = lookup(&case.plan, monitor)?;
+        let mut record = Record::of(&case.plan, &report, case.round)
+            .ok_or_else(|| LabError::Verify("the run has no row".to_owned()))?;
+        record.harness_ns_per_operation = harness(&case.plan);
+        record.after_gap = !self.known.is_empty() && !self.ran;
+        self.ran = true;
+        if let Some(directory) = &self.directory {
+            append(directory, &name, &record)?;
+            append_latencies(directory, &name, &report)?;
+        }
+        Ok(Outcome::Ran(Box::new(record)))
+    }
+}
+
+/// How long the harness is measured.
+const HARNESS_TIME: Duration = Duration::from_millis(200);
+
+/// Nanoseconds per operation of the same workload with no engine and one client.
+fn harness(plan: &LookupPlan) -> Option<f64> {
+    if plan.engine.kind == EngineKind::Null {
+        return None;
+    }
+    let mut alone = plan.clone();
+    alone.engine.kind = EngineKind::Null;
+    (alone.engine.path, alone.engine.simulated) = (None, None);
+    alone.engine.threads = 1;
+    (alone.rate_per_s, alone.drive_depth) = (None, None);
+    (alone.in_pool, alone.until_steady, alone.keep) = (false, false, false);
+    (alone.warm_up, alone.duration) = (Duration::ZERO, HARNESS_TIME);
+    alone.sample_every = HARNESS_TIME;
+    alone.workload.fill = false;
+    let report = lookup(&alone, &Silent).ok()?;
+    let rate = report.series.rate_from(0);
+    (rate > 0.0).then(|| 1e9 / rate)
+}
+
+fn read_lines(path: &Path) -> Result<Vec<Line>, LabError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(LabError::io("open", path)(error)),
+    };
+    let mut lines = Vec::new();
+    let mut torn = None;
+    for (number, text) in BufReader::new(file).lines().enumerate() {
+        let text = text.map_err(LabError::io("read", path))?;
+        if let Some(number) = torn {
+            return Err(LabError::input(
+                path,
+                format!("line {number} is no record of a campaign"),
+            ));
+        }
+        // An interruption may tear the last line; that case is run again.
+        match serde_json::from_str(&text) {
+            Ok(line) => lines.push(line),
+            Err(_) => torn = Some(number + 1),
+        }
+    }
+    if torn.is_some() {
+        rewrite(path, &lines)?;
+    }
+    Ok(lines)
+}
+
+fn rewrite(path: &Path, lines: &[Line]) -> Result<(), LabError> {
+    let texts = lines
+        .iter()
+        .map(serde_json::to_string)
+        .collect::<Result<Vec<_>, _>>();
+    let text = texts
+        .map_err(|e| LabError::input(path, e.to_string()))?
+        .join("\n");
+    let text = if text.is_empty() { text } else { text + "\n" };
+    fs::write(path, text).map_err(LabError::io("write", path))
+}
+
+fn append(directory: &Path, case: &str, record: &Record) -> Result<(), LabError> {
+    let path = directory.join(RECORDS);
+    let line = Line {
+        case: case.to_owned(),
+        record: record.clone(),
+    };
+    let mut text =
+        serde_json::to_string(&line).map_err(|e| LabError::input(&path, e.to_string()))?;
+    text.push('\n');
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(LabError::io("write", &path))
+}
+
+/// Adds the run's latencies to an HdrHistogram log, tagged with the case.
+fn append_latencies(directory: &Path, case: &str, report: &LookupReport) -> Result<(), LabError> {
+    let Some(latencies) = &report.latency_ns else {
+        return Ok(());
+    };
+    let path = directory.join(LATENCIES);
+    let mut serializer = V2DeflateSerializer::new();
+    let mut text = Vec::new();
+    let seconds = report
+        .series
+        .samples
+        .last()
+        .map_or(0.0, |sample| sample.seconds);
+    let mut builder = IntervalLogWriterBuilder::new();
+    builder.with_max_value_divisor(1000.0);
+    builder
+        .begin_log_with(&mut text, &mut serializer)
+        .ok()
+        .and_then(|mut log| {
+            log.write_histogram(
+                latencies,
+                Duration::ZERO,
+                Duration::from_secs_f64(seconds),
+                hdrhistogram::serialization::interval_log::Tag::new(case),
+            )
+            .ok()
+        })
+        .ok_or_else(|| LabError::input(&path, "the latencies cannot be encoded"))?;
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    file.and_then(|mut file| file.write_all(&text))
+        .map_err(LabError::io("write", &path))
+}
+
+/// Writes `records.csv` (one row per run) and `series.csv` (one per sample) beside the records.
+///
+/// # Errors
+/// I/O errors.
+pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
+    let path = directory.join("records.csv");
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |error: csv::Error| LabError::input(&path, error.to_string())
+    };
+    let mut rows = csv::Writer::from_path(&path).map_err(failed(&path))?;
+    rows.write_record(COLUMNS).map_err(failed(&path))?;
+    for record in records {
+        rows.write_record(cells(record)).map_err(failed(&path))?;
+    }
+    rows.flush().map_err(LabError::io("write", &path))?;
+    let path = directory.join("series.csv");
+    let mut rows = csv::Writer::from_path(&path).map_err(failed(&path))?;
+    let header = [
+        "config_hash",
+        "round",
+        "seconds",
+        "operations",
+        "user_bytes",
+        "host_bytes",
+        "nand_bytes",
+        "space_bytes",
+        "cpu_s",
+    ];
+    rows.write_record(header).map_err(failed(&path))?;
+    for record in records {
+        for sample in &record.series.samples {
+            let nand = sample
+                .nand_bytes
+                .map_or(String::new(), |bytes| bytes.to_string());
+            let row = [
+                record.config_hash.clone(),
+                record.round.to_string(),
+                sample.seconds.to_string(),
+                sample.operations.to_string(),
+                sample.user_bytes.to_string(),
+                sample.host_bytes.to_string(),
+                nand,
+                sample.space_bytes.to_string(),
+                sample.cpu_s.to_string(),
+            ];
+            rows.write_record(row).map_err(failed(&path))?;
+        }
+    }
+    rows.flush().map_err(LabError::io("write", &path))
+}
+
+const COLUMNS: [&str; 24] = [
+    "config_hash",
+    "round",
+    "after_gap",
+    "isobath_version",
+    "engine",
+    "workload",
+    "records_count",
+    "data_bytes",
+    "capacity_bytes",
+    "over_provisioning",
+    "drive",
+    "drive_state",
+    "pool_bytes",
+    "clients_count",
+    "duration_s",
+    "steal_s",
+    "operations_per_s",
+    "steady_from",
+    "latency_us_p50",
+    "latency_us_p99",
+    "cpu_us_per_operation",
+    "wa_a",
+    "wa_d",
+    "space_amplification_max",
+];
+
+fn cells(r: &Record) -> [String; 24] {
+    fn may<T: ToString>(value: Option<T>) -> String {
+        value.map_or(String::new(), |value| value.to_string())
+    }
+    [
+        r.config_hash.clone(),
+        r.round.to_string(),
+        r.after_gap.to_string(),
+        r.isobath_version.clone(),
+        r.engine.clone(),
+        r.workload.clone(),
+        r.records_count.to_string(),
+        r.data_bytes.to_string(),
+        may(r.capacity_bytes),
+        may(r.over_provisioning),
+        r.drive.clone(),
+        may(r.drive_state.clone()),
+        r.pool_bytes.to_string(),
+        r.clients_count.to_string(),
+        r.duration_s.to_string(),
+        r.steal_s.to_string(),
+        r.operations_per_s.to_string(),
+        may(r.steady_from),
+        r.latency_us_p50.to_string(),
+        r.latency_us_p99.to_string(),
+        r.cpu_us_per_operation.to_string(),
+        may(r.wa_a),
+        may(r.wa_d),
+        may(r.space_amplification_max),
+    ]
+}
+
+/// Distinct texts of records, in the order of their first appearance.
+pub(super) fn distinct<'r>(
+    records: &'r [Record],
+    of: impl Fn(&'r Record) -> String,
+) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let texts = records.iter().map(of);
+    texts.filter(|text| seen.insert(text.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Workload;
+    use crate::engine::{Callers, EngineConfig, SpaceConfig};
+
+    fn case(side: usize, round: usize) -> Case {
+        let plan = LookupPlan {
+            engine: EngineConfig {
+                kind: EngineKind::Null,
+                path: None,
+                pool_bytes: 1 << 20,
+                workers: None,
+                tasks_per_worker: 1,
+                depth_per_worker: 1,
+                threads: 1,
+                callers: Callers::Threads,
+                space: SpaceConfig::default(),
+                simulated: None,
+            },
+            in_pool: false,
+            records: 1000,
+            workload: Workload::lookup(),
+            rate_per_s: None,
+            warm_up: Duration::ZERO,
+            duration: Duration::from_millis(40),
+            load_only: false,
+            keep: false,
+            drive_depth: None,
+            drive_duration: Duration::ZERO,
+            sample_every: Duration::from_millis(10),
+            until_steady: false,
+            seed: 1,
+        };
+        Case { plan, side, round }
+    }
+
+    #[test]
+    fn a_campaign_goes_on_after_an_interruption() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("campaign");
+        let cases = [case(0, 0), case(1, 0), case(0, 1)];
+        let mut first = Campaign::open(&directory).unwrap();
+        for case in &cases[..2] {
+            assert!(matches!(first.run(case, &Silent).unwrap(), Outcome::Ran(_)));
+        }
+        // The process is killed while it writes the second record.
+        let path = directory.join(RECORDS);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, &text[..text.len() - 30]).unwrap();
+
+        let mut second = Campaign::open(&directory).unwrap();
+        assert!(matches!(
+            second.run(&cases[0], &Silent).unwrap(),
+            Outcome::Known(_)
+        ));
+        let Outcome::Ran(torn) = second.run(&cases[1], &Silent).unwrap() else {
+            panic!("a torn record counts as none");
+        };
+        let Outcome::Ran(last) = second.run(&cases[2], &Silent).unwrap() else {
+            panic!("it was never run");
+        };
+        assert!(torn.after_gap && !last.after_gap);
+        let records = Campaign::read(&directory).unwrap();
+        assert_eq!(records.len(), 3);
+        assert!(
+            records
+                .iter()
+                .all(|r| r.operations_per_s > 0.0 && r.round < 2)
+        );
+
+        write_csv(&directory, &records).unwrap();
+        let csv = fs::read_to_string(directory.join("records.csv")).unwrap();
+        assert_eq!(csv.lines().count(), 4);
+        let series = fs::read_to_string(directory.join("series.csv")).unwrap();
+        assert!(series.lines().count() > 3, "{series}");
+        let log = fs::read_to_string(directory.join(LATENCIES)).unwrap();
+        assert!(log.contains("Tag=") && log.lines().count() >= 4, "{log}");
+        let page = super::super::report::html(&records, &[]);
+        assert!(
+            page.contains("<svg") && page.contains("no drive is involved"),
+            "{page}"
+        );
+        assert!(!page.contains("<script") && !page.contains("http"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_campaign_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join(RECORDS), "one\ntwo\n").unwrap();
+        let error = Campaign::open(place.path()).unwrap_err().to_string();
+        assert!(error.contains("line 1 is no record"), "{error}");
+        let nowhere = Campaign::read(&place.path().join("none")).unwrap_err();
+        assert!(nowhere.to_string().contains("holds no campaign"));
+    }
+}

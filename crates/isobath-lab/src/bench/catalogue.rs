@@ -1,0 +1,368 @@
+//! The named workloads: each is written once and runs on every engine.
+
+use serde::Serialize;
+
+use super::choice::{Choice, YCSB_ZIPF};
+use super::keys::{KeyFormat, KeyOrder};
+use super::workload::{Mix, Operation};
+use crate::LabError;
+
+/// How many records a scan reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScanLength {
+    /// Always so many.
+    Fixed(usize),
+    /// Uniform from one to so many.
+    UpTo(usize),
+}
+
+/// What clients do to the records of a benchmark.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Workload {
+    /// Its name.
+    pub name: String,
+    /// What it is, in a sentence.
+    pub about: String,
+    /// Keys.
+    pub key_format: KeyFormat,
+    /// Order of the keys of successive records.
+    pub key_order: KeyOrder,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Operations and their weights.
+    #[serde(serialize_with = "mix_as_text")]
+    pub mix: Mix,
+    /// The law by which records are chosen.
+    pub choice: Choice,
+    /// Keys per get-many.
+    pub batch: usize,
+    /// Records per scan.
+    pub scan: ScanLength,
+    /// Nothing is loaded before: the clients insert the records, and the run ends with the last of them.
+    pub fill: bool,
+}
+
+fn mix_as_text<S: serde::Serializer>(mix: &Mix, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(mix)
+}
+
+/// Name, sentence, key bytes (0: YCSB's), value bytes, mix.
+type Entry = (
+    &'static str,
+    &'static str,
+    usize,
+    usize,
+    &'static [(Operation, u32)],
+);
+
+use Operation::{Get, Insert, ReadModifyWrite, Scan, Update};
+
+const ENTRIES: &[Entry] = &[
+    (
+        "lookup",
+        "random lookups of small records (paper 001, section 5)",
+        8,
+        120,
+        &[(Get, 1)],
+    ),
+    (
+        "lookup-zipf",
+        "the same by a Zipf law, exponent 0.99",
+        8,
+        120,
+        &[(Get, 1)],
+    ),
+    (
+        "update",
+        "updates of 4,000-byte values, uniform (paper 002, section 3.2)",
+        16,
+        4000,
+        &[(Update, 1)],
+    ),
+    (
+        "update-small",
+        "updates of 128-byte values, uniform (paper 002, section 3.2)",
+        16,
+        128,
+        &[(Update, 1)],
+    ),
+    (
+        "update-zipf",
+        "updates of 128-byte values by a Zipf law, exponent 0.99",
+        16,
+        128,
+        &[(Update, 1)],
+    ),
+    (
+        "mixed",
+        "half reads, half updates of 4,000-byte values, uniform (paper 002)",
+        16,
+        4000,
+        &[(Get, 50), (Update, 50)],
+    ),
+    (
+        "mixed-small",
+        "half reads, half updates of 128-byte values, uniform (paper 002)",
+        16,
+        128,
+        &[(Get, 50), (Update, 50)],
+    ),
+    (
+        "read-mostly",
+        "95 reads to 5 updates of 128-byte values, uniform",
+        16,
+        128,
+        &[(Get, 95), (Update, 5)],
+    ),
+    (
+        "scan",
+        "scans of 100 small records from a random one on",
+        8,
+        120,
+        &[(Scan, 1)],
+    ),
+    (
+        "fill-unique-random",
+        "db_bench filluniquerandom: inserts of every key once, in random order (paper 000, section 5.3)",
+        16,
+        100,
+        &[(Insert, 1)],
+    ),
+    (
+        "read-random",
+        "db_bench readrandom: lookups of such keys, uniform (paper 000)",
+        16,
+        100,
+        &[(Get, 1)],
+    ),
+    (
+        "seek-random",
+        "db_bench seekrandom: seeks and the next 128 entries (paper 000)",
+        16,
+        100,
+        &[(Scan, 1)],
+    ),
+    (
+        "ycsb-a",
+        "YCSB A: 50 reads to 50 updates, scrambled Zipf",
+        0,
+        1000,
+        &[(Get, 50), (Update, 50)],
+    ),
+    (
+        "ycsb-b",
+        "YCSB B: 95 reads to 5 updates, scrambled Zipf",
+        0,
+        1000,
+        &[(Get, 95), (Update, 5)],
+    ),
+    (
+        "ycsb-c",
+        "YCSB C: reads, scrambled Zipf",
+        0,
+        1000,
+        &[(Get, 1)],
+    ),
+    (
+        "ycsb-d",
+        "YCSB D: 95 reads of the latest to 5 inserts",
+        0,
+        1000,
+        &[(Get, 95), (Insert, 5)],
+    ),
+    (
+        "ycsb-e",
+        "YCSB E: 95 scans of 1 to 100 records to 5 inserts, scrambled Zipf",
+        0,
+        1000,
+        &[(Scan, 95), (Insert, 5)],
+    ),
+    (
+        "ycsb-f",
+        "YCSB F: 50 reads to 50 read-modify-writes, scrambled Zipf",
+        0,
+        1000,
+        &[(Get, 50), (ReadModifyWrite, 50)],
+    ),
+];
+
+impl Workload {
+    /// Every named workload.
+    #[must_use]
+    pub fn all() -> Vec<Workload> {
+        ENTRIES.iter().map(Workload::of).collect()
+    }
+
+    /// The workload of this name.
+    ///
+    /// # Errors
+    /// [`LabError::Request`] that lists the names there are.
+    pub fn named(name: &str) -> Result<Workload, LabError> {
+        let found = ENTRIES.iter().find(|entry| entry.0 == name);
+        found.map(Workload::of).ok_or_else(|| {
+            let names: Vec<&str> = ENTRIES.iter().map(|entry| entry.0).collect();
+            LabError::Request(format!(
+                "`{name}` is no workload; there are {}, and workload files that end in .toml",
+                names.join(", ")
+            ))
+        })
+    }
+
+    /// Random lookups of small records.
+    #[must_use]
+    pub fn lookup() -> Workload {
+        Workload::of(&ENTRIES[0])
+    }
+
+    fn of(&(name, about, key_bytes, value_bytes, weights): &Entry) -> Workload {
+        let is_ycsb = key_bytes == 0;
+        let is_db_bench = value_bytes == 100;
+        Workload {
+            name: name.to_owned(),
+            about: about.to_owned(),
+            key_format: match is_ycsb {
+                true => KeyFormat::User,
+                false => KeyFormat::Binary { bytes: key_bytes },
+            },
+            key_order: match is_ycsb || is_db_bench {
+                true => KeyOrder::Hashed,
+                false => KeyOrder::Sequential,
+            },
+            value_bytes,
+            mix: Mix::of(weights),
+            choice: match name {
+                "ycsb-d" => Choice::Latest(YCSB_ZIPF),
+                _ if is_ycsb => Choice::ScrambledZipf(YCSB_ZIPF),
+                _ if name.ends_with("-zipf") => Choice::Zipf(YCSB_ZIPF),
+                _ => Choice::Uniform,
+            },
+            batch: 64,
+            scan: match name {
+                "ycsb-e" => ScanLength::UpTo(100),
+                "seek-random" => ScanLength::Fixed(128),
+                _ => ScanLength::Fixed(100),
+            },
+            fill: name == "fill-unique-random",
+        }
+    }
+
+    /// The workload that a file for `isobath advise` describes, and its number of records.
+    ///
+    /// # Errors
+    /// [`LabError::Request`] where the file or its key size cannot be used; the advisor's own messages name line and field.
+    pub fn from_toml(name: &str, text: &str) -> Result<(Workload, u64), LabError> {
+        let file = isobath_model::workload::Workload::from_toml(text)
+            .map_err(|error| LabError::Request(format!("{name}: {error}")))?;
+        let key_bytes = file.key_bytes.round() as usize;
+        if !(8..=crate::engine::KEY_BYTES_MAX).contains(&key_bytes) {
+            return Err(LabError::Request(format!(
+                "{name}: keys of the benchmark have 8 to {} bytes, not {key_bytes}",
+                crate::engine::KEY_BYTES_MAX
+            )));
+        }
+        let weight = |share: f64| (share * 10_000.0).round() as u32;
+        let workload = Workload {
+            name: name.to_owned(),
+            about: "a workload file".to_owned(),
+            key_format: KeyFormat::Binary { bytes: key_bytes },
+            key_order: KeyOrder::Hashed,
+            value_bytes: file.value_bytes.round() as usize,
+            mix: Mix::of(&[
+                (Get, weight(file.point_reads)),
+                (Scan, weight(file.scans)),
+                (Update, weight(file.updates)),
+                (Insert, weight(file.inserts)),
+            ]),
+            choice: match file.zipf_exponent {
+                0.0 => Choice::Uniform,
+                exponent => Choice::Zipf(exponent),
+            },
+            batch: 64,
+            scan: ScanLength::Fixed((file.scan_records.round() as usize).max(1)),
+            fill: false,
+        };
+        Ok((workload, file.record_count.round() as u64))
+    }
+
+    /// Bytes of one record.
+    #[must_use]
+    pub fn record_bytes(&self) -> u64 {
+        (self.key_format.bytes() + self.value_bytes) as u64
+    }
+
+    /// Says why the workload cannot run over so many records.
+    pub(super) fn check(&self, records: u64) -> Result<(), LabError> {
+        let request = |text: &str| Err(LabError::Request(text.to_owned()));
+        let (ScanLength::Fixed(scan) | ScanLength::UpTo(scan)) = self.scan;
+        if records == 0 || self.batch == 0 || scan == 0 {
+            return request("records, keys per batch and records per scan must be at least 1");
+        }
+        match self.choice {
+            Choice::Zipf(s) if !(0.0..=10.0).contains(&s) => {
+                request("the Zipf exponent must be between 0 and 10")
+            }
+            Choice::Zipf(_) if records > u64::from(u32::MAX) => {
+                request("a Zipf law can rank at most 4294967295 records")
+            }
+            Choice::ScrambledZipf(s) | Choice::Latest(s) if !(0.0..1.0).contains(&s) => {
+                request("the exponent of YCSB's Zipf law must be at least 0 and below 1")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_leads_to_its_workload() {
+        for workload in Workload::all() {
+            assert_eq!(Workload::named(&workload.name).unwrap(), workload);
+            workload.check(1000).unwrap();
+            assert!(workload.about.len() < 110, "{}", workload.name);
+        }
+        let error = Workload::named("fly").unwrap_err().to_string();
+        assert!(
+            error.contains("ycsb-f") && error.contains(".toml"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn standard_parameters() {
+        let d = Workload::named("ycsb-d").unwrap();
+        assert_eq!(d.choice, Choice::Latest(0.99));
+        assert_eq!(d.mix.to_string(), "get:95,insert:5");
+        assert_eq!(d.record_bytes(), 1024);
+        let e = Workload::named("ycsb-e").unwrap();
+        assert_eq!(e.scan, ScanLength::UpTo(100));
+        assert_eq!(
+            Workload::named("ycsb-f").unwrap().mix.to_string(),
+            "get:50,rmw:50"
+        );
+        let seek = Workload::named("seek-random").unwrap();
+        assert_eq!(
+            (seek.scan, seek.choice),
+            (ScanLength::Fixed(128), Choice::Uniform)
+        );
+        let update = Workload::named("update").unwrap();
+        assert_eq!((update.key_format.bytes(), update.value_bytes), (16, 4000));
+        assert!(Workload::named("fill-unique-random").unwrap().fill);
+    }
+
+    #[test]
+    fn the_advisors_files_are_workloads() {
+        let text = include_str!("../../../../docs/workloads/read-mostly.toml");
+        let (workload, records) = Workload::from_toml("read-mostly.toml", text).unwrap();
+        assert_eq!(records, 64_000_000);
+        assert_eq!(workload.mix.to_string(), "get:9400,scan:100,update:500");
+        assert_eq!(workload.choice, Choice::Zipf(0.8));
+        assert_eq!(workload.scan, ScanLength::Fixed(50));
+        let wrong = text.replace("key_bytes = 16", "key_bytes = 4");
+        let error = Workload::from_toml("w", &wrong).unwrap_err().to_string();
+        assert!(error.contains("8 to 32 bytes"), "{error}");
+    }
+}

@@ -1,0 +1,132 @@
+//! How many drives a dataset and a rate need (paper 002, Figures 7c and 9).
+//!
+//! A run is a point: on one drive, so many bytes of data are served at such a rate. A deployment splits the data evenly over
+//! n drives; with n × data ≥ dataset and n × rate ≥ target it is enough. The cheapest of an engine's points counts.
+
+use serde::Serialize;
+
+use super::record::Record;
+
+/// What one drive does.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Point {
+    /// Engine, or engine and over-provisioning.
+    pub side: String,
+    /// Bytes of data on the drive.
+    pub data_bytes: f64,
+    /// Operations per second.
+    pub operations_per_s: f64,
+}
+
+/// Drives that a side needs for a dataset and a rate; `None` where it has no point.
+#[must_use]
+pub fn drives(points: &[Point], side: &str, dataset_bytes: f64, rate_per_s: f64) -> Option<u64> {
+    let of_side = points.iter().filter(|point| point.side == side);
+    of_side
+        .filter(|point| point.data_bytes > 0.0 && point.operations_per_s > 0.0)
+        .map(|point| {
+            let for_data = (dataset_bytes / point.data_bytes).ceil();
+            let for_rate = (rate_per_s / point.operations_per_s).ceil();
+            for_data.max(for_rate).max(1.0) as u64
+        })
+        .min()
+}
+
+/// One map: which side needs fewer drives. Modelled from the points, not measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CostMap {
+    /// The two sides.
+    pub sides: [String; 2],
+    /// Bytes of data, one per column.
+    pub dataset_bytes: Vec<f64>,
+    /// Operations per second, one per row.
+    pub rate_per_s: Vec<f64>,
+    /// Drives of both sides, row by row.
+    pub drives: Vec<Vec<[Option<u64>; 2]>>,
+}
+
+/// Columns and rows of a map.
+const STEPS: u32 = 8;
+
+/// The map of two sides, up to `scale` times what the largest point of either does.
+#[must_use]
+pub fn cost_map(points: &[Point], first: &str, second: &str, scale: f64) -> CostMap {
+    let largest = |of: fn(&Point) -> f64| points.iter().map(of).fold(0.0, f64::max) * scale;
+    let axis = |end: f64| {
+        (1..=STEPS)
+            .map(|i| end * f64::from(i) / f64::from(STEPS))
+            .collect()
+    };
+    let dataset_bytes: Vec<f64> = axis(largest(|point| point.data_bytes));
+    let rate_per_s: Vec<f64> = axis(largest(|point| point.operations_per_s));
+    let cell = |data: f64, rate: f64| [first, second].map(|side| drives(points, side, data, rate));
+    let drives = rate_per_s
+        .iter()
+        .map(|rate| {
+            dataset_bytes
+                .iter()
+                .map(|data| cell(*data, *rate))
+                .collect()
+        })
+        .collect();
+    CostMap {
+        sides: [first.to_owned(), second.to_owned()],
+        dataset_bytes,
+        rate_per_s,
+        drives,
+    }
+}
+
+/// Points of a campaign: of each engine, or of each amount of over-provisioning.
+#[must_use]
+pub fn points(records: &[Record], by_over_provisioning: bool) -> Vec<Point> {
+    let side = |record: &Record| match record.over_provisioning {
+        Some(share) if by_over_provisioning => format!("{:.0}% over-provisioned", share * 100.0),
+        _ => record.engine.clone(),
+    };
+    let point = |record: &Record| Point {
+        side: side(record),
+        data_bytes: record.data_bytes as f64,
+        operations_per_s: record.operations_per_s,
+    };
+    records.iter().map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(side: &str, data_bytes: f64, operations_per_s: f64) -> Point {
+        Point {
+            side: side.to_owned(),
+            data_bytes,
+            operations_per_s,
+        }
+    }
+
+    #[test]
+    fn more_drives_for_more_data_or_a_higher_rate() {
+        // The shape of the paper's Figure 7c: one side is fast with little data, the other takes little space.
+        let points = [
+            point("lsm", 100.0, 4000.0),
+            point("lsm", 200.0, 3000.0),
+            point("btree", 100.0, 1500.0),
+            point("btree", 350.0, 1000.0),
+        ];
+        assert_eq!(drives(&points, "lsm", 1000.0, 1000.0), Some(5));
+        assert_eq!(drives(&points, "btree", 1000.0, 1000.0), Some(3));
+        assert_eq!(
+            drives(&points, "lsm", 200.0, 12_000.0),
+            Some(3),
+            "less data on each"
+        );
+        assert_eq!(drives(&points, "btree", 200.0, 12_000.0), Some(8));
+        assert_eq!(drives(&points, "none", 1.0, 1.0), None);
+        let map = cost_map(&points, "lsm", "btree", 10.0);
+        assert_eq!((map.drives.len(), map.drives[0].len()), (8, 8));
+        let [lsm, btree] = map.drives[0][7];
+        assert!(lsm > btree, "much data at a low rate: {lsm:?} {btree:?}");
+        let [lsm, btree] = map.drives[7][0];
+        assert!(lsm < btree, "little data at a high rate: {lsm:?} {btree:?}");
+    }
+}

@@ -1,0 +1,216 @@
+//! Records of a benchmark: their keys and their values.
+
+use crate::engine::{KEY_BYTES_MAX, Key};
+
+/// Values are cut from this much noise: it stays in a CPU cache, so that
+/// making and comparing values costs next to nothing beside a lookup.
+const NOISE_BYTES: usize = 256 << 10;
+
+/// How the number of a record becomes a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyFormat {
+    /// Eight bytes, most significant first, padded with `0` to this length (as `db_bench` does).
+    Binary {
+        /// Bytes of a key, 8 to 32.
+        bytes: usize,
+    },
+    /// `user` and 20 decimal digits (as YCSB does): 24 bytes.
+    User,
+}
+
+impl KeyFormat {
+    /// Bytes of a key.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            KeyFormat::Binary { bytes } => bytes,
+            KeyFormat::User => 24,
+        }
+    }
+}
+
+/// In which order the keys of successive records are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyOrder {
+    /// Ascending and without gaps.
+    Sequential,
+    /// Scattered by a bijection: unique, in random order.
+    Hashed,
+}
+
+/// Records `0..records`, and those that are inserted after them.
+pub(crate) struct Records {
+    pub(crate) records: u64,
+    pub(crate) value_bytes: usize,
+    format: KeyFormat,
+    order: KeyOrder,
+    noise: Vec<u8>,
+}
+
+impl Records {
+    pub(crate) fn new(
+        records: u64,
+        value_bytes: usize,
+        format: KeyFormat,
+        order: KeyOrder,
+    ) -> Records {
+        let mut noise = vec![0; NOISE_BYTES + value_bytes];
+        fastrand::Rng::with_seed(0x1506_a74d).fill(&mut noise);
+        Records {
+            records,
+            value_bytes,
+            format,
+            order,
+            noise,
+        }
+    }
+
+    /// The key of record `index`.
+    pub(crate) fn key(&self, index: u64) -> Key {
+        self.key_of(match self.order {
+            KeyOrder::Sequential => index,
+            KeyOrder::Hashed => mix(index),
+        })
+    }
+
+    /// The record that a key belongs to; the reverse of [`Records::key`].
+    pub(crate) fn index(&self, key: &Key) -> u64 {
+        let number = match self.format {
+            KeyFormat::Binary { .. } => key[..8]
+                .iter()
+                .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+            KeyFormat::User => key[4..].iter().fold(0u64, |number, digit| {
+                number
+                    .wrapping_mul(10)
+                    .wrapping_add(u64::from(digit - b'0'))
+            }),
+        };
+        match self.order {
+            KeyOrder::Sequential => number,
+            KeyOrder::Hashed => unmix(number),
+        }
+    }
+
+    #[expect(
+        clippy::big_endian_bytes,
+        reason = "keys compare as bytes; big-endian bytes compare like the numbers in them"
+    )]
+    fn key_of(&self, number: u64) -> Key {
+        let mut bytes = [b'0'; KEY_BYTES_MAX];
+        match self.format {
+            KeyFormat::Binary { .. } => bytes[..8].copy_from_slice(&number.to_be_bytes()),
+            KeyFormat::User => {
+                bytes[..4].copy_from_slice(b"user");
+                let mut rest = number;
+                for digit in bytes[4..24].iter_mut().rev() {
+                    *digit = b'0' + (rest % 10) as u8;
+                    rest /= 10;
+                }
+            }
+        }
+        Key::new(bytes, self.format.bytes())
+    }
+
+    /// The value that record `index` gets when it is loaded.
+    pub(crate) fn value(&self, index: u64) -> &[u8] {
+        let at = (mix(index) % NOISE_BYTES as u64) as usize;
+        &self.noise[at..at + self.value_bytes]
+    }
+
+    /// All records in ascending order of their keys. Hashed ones take eight bytes of memory each while this lives.
+    pub(crate) fn sorted(&self) -> Box<dyn Iterator<Item = (Key, &[u8])> + Send + '_> {
+        if self.order == KeyOrder::Sequential {
+            return Box::new((0..self.records).map(|index| (self.key(index), self.value(index))));
+        }
+        let mut numbers: Vec<u64> = (0..self.records).map(mix).collect();
+        numbers.sort_unstable();
+        let record = |number| (self.key_of(number), self.value(unmix(number)));
+        Box::new(numbers.into_iter().map(record))
+    }
+
+    /// Bytes of one record.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        (self.format.bytes() + self.value_bytes) as u64
+    }
+
+    /// Bytes of keys and values.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.records * self.record_bytes()
+    }
+}
+
+const MULTIPLIERS: [u64; 2] = [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
+
+/// A bijection that scatters neighbouring numbers (SplitMix64's finisher).
+pub(super) fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(MULTIPLIERS[0]);
+    z = (z ^ (z >> 27)).wrapping_mul(MULTIPLIERS[1]);
+    z ^ (z >> 31)
+}
+
+/// The reverse of [`mix`].
+fn unmix(number: u64) -> u64 {
+    let unshift = |z: u64, by: u32| z ^ (z >> by) ^ (z >> (2 * by));
+    let mut z = unshift(number, 31).wrapping_mul(inverse(MULTIPLIERS[1]));
+    z = unshift(z, 27).wrapping_mul(inverse(MULTIPLIERS[0]));
+    unshift(z, 30).wrapping_sub(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The inverse of an odd number modulo 2⁶⁴, by Newton's iteration.
+const fn inverse(odd: u64) -> u64 {
+    let mut x = odd;
+    let mut round = 0;
+    while round < 6 {
+        x = x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x)));
+        round += 1;
+    }
+    x
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_ascend_are_distinct_and_lead_back_to_their_record() {
+        let formats = [
+            KeyFormat::Binary { bytes: 8 },
+            KeyFormat::Binary { bytes: 16 },
+            KeyFormat::User,
+        ];
+        for format in formats {
+            for order in [KeyOrder::Sequential, KeyOrder::Hashed] {
+                let records = Records::new(1000, 120, format, order);
+                let all: Vec<_> = records.sorted().collect();
+                assert_eq!(all.len(), 1000);
+                assert!(all.windows(2).all(|w| w[0].0 < w[1].0));
+                assert!(all.iter().all(|(_, v)| v.len() == 120));
+                let mut seen = vec![false; 1000];
+                for (key, value) in &all {
+                    let index = records.index(key);
+                    assert_eq!(*value, records.value(index), "{format:?} {order:?}");
+                    assert_eq!(records.key(index), *key);
+                    assert_eq!(key.len(), format.bytes());
+                    seen[index as usize] = true;
+                }
+                assert!(seen.iter().all(|s| *s));
+                assert_eq!(records.bytes(), 1000 * (120 + format.bytes() as u64));
+            }
+        }
+        assert_eq!(&records_of_ycsb().key(7)[..], b"user00000000000000000007");
+    }
+
+    fn records_of_ycsb() -> Records {
+        Records::new(1, 1, KeyFormat::User, KeyOrder::Sequential)
+    }
+
+    #[test]
+    fn scattering_is_reversible() {
+        for n in [0, 1, 2, 1 << 31, 1 << 40, u64::MAX - 1, u64::MAX] {
+            assert_eq!(unmix(mix(n)), n);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! One run as a campaign keeps it: flat, with units in the names, readable again.
+
+use serde::{Deserialize, Serialize};
+
+use super::lookup::{LookupPlan, LookupReport};
+use super::series::Series;
+use super::smart;
+use super::steady::Steady;
+use super::verdict::{Evidence, Known, Length, Pitfall, StateEvidence, Verdict, judge};
+use crate::engine::DriveState;
+
+/// What was measured in one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Hash of the configuration: equal for repeats.
+    pub config_hash: String,
+    /// Round of repeats, from 0.
+    pub round: usize,
+    /// Whether the campaign was interrupted before this run; its drive was brought into its state anew.
+    pub after_gap: bool,
+    /// Version of the laboratory.
+    pub isobath_version: String,
+    /// Name and version of the engine.
+    pub engine: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// Records loaded.
+    pub records_count: u64,
+    /// Bytes of their keys and values.
+    pub data_bytes: u64,
+    /// Bytes that the engine may write to, where that is known.
+    pub capacity_bytes: Option<u64>,
+    /// Over-provisioned share of the drive, where it is known.
+    pub over_provisioning: Option<f64>,
+    /// The drive.
+    pub drive: String,
+    /// State that the drive was brought into.
+    pub drive_state: Option<String>,
+    /// Bytes of pool or block cache.
+    pub pool_bytes: u64,
+    /// Clients at the same time.
+    pub clients_count: usize,
+    /// Every setting of the engine.
+    pub settings: Vec<(String, String)>,
+    /// Seconds measured.
+    pub duration_s: f64,
+    /// CPU time that the hypervisor took meanwhile, seconds.
+    pub steal_s: f64,
+    /// Operations per second: of the steady part, where there is one.
+    pub operations_per_s: f64,
+    /// Sample from which on the run is steady.
+    pub steady_from: Option<usize>,
+    /// Median latency of calls, microseconds.
+    pub latency_us_p50: f64,
+    /// 99th percentile.
+    pub latency_us_p99: f64,
+    /// 99.9th percentile.
+    pub latency_us_p999: f64,
+    /// Longest.
+    pub latency_us_max: f64,
+    /// Points of the distribution of latencies: microseconds and share of calls at or below.
+    pub latency_cdf: Vec<(f64, f64)>,
+    /// CPU time per operation, microseconds.
+    pub cpu_us_per_operation: f64,
+    /// Time per operation of the benchmark itself with no engine, nanoseconds.
+    pub harness_ns_per_operation: Option<f64>,
+    /// WA-A at the end, cumulative.
+    pub wa_a: Option<f64>,
+    /// WA-D at the end, cumulative.
+    pub wa_d: Option<f64>,
+    /// Why WA-D is unknown.
+    pub wa_d_unknown: Option<String>,
+    /// Largest space amplification.
+    pub space_amplification_max: Option<f64>,
+    /// Host writes over the capacity.
+    pub capacities_written: Option<f64>,
+    /// The drive's own random 4 KiB reads per second before and after.
+    pub drive_reads_per_s: Option<(f64, f64)>,
+    /// Whether the clients write.
+    pub writes: bool,
+    /// Whether a drive is used at all.
+    pub uses_drive: bool,
+    /// Counters over time.
+    pub series: Series,
+}
+
+impl Record {
+    /// The record of a run.
+    pub(super) fn of(plan: &LookupPlan, report: &LookupReport, round: usize) -> Option<Record> {
+        let row = report.rows.first()?;
+        let series = report.series.clone();
+        let last = series.samples.last().copied().unwrap_or_default();
+        let writes = plan.workload.mix.writes();
+        let simulated = plan.engine.simulated;
+        let data_bytes = plan.records * plan.workload.record_bytes();
+        let capacity_bytes = simulated.map(|drive| drive.capacity_bytes);
+        let steady_from = match series.steady(writes) {
+            Steady::From(sample) => Some(sample),
+            _ => None,
+        };
+        let latencies = report.latency_ns.as_ref();
+        let at = |quantile| latencies.map_or(0.0, |l| l.value_at_quantile(quantile) as f64 / 1e3);
+        let space = series.space_bytes_max();
+        let mut record = Record {
+            config_hash: row.config_hash.clone(),
+            round,
+            after_gap: false,
+            isobath_version: row.isobath_version.to_owned(),
+            engine: row.setting.engine.clone(),
+            workload: plan.workload.name.clone(),
+            records_count: plan.records,
+            data_bytes,
+            capacity_bytes,
+            over_provisioning: simulated.map(|drive| drive.over_provisioning),
+            drive: match (&simulated, &plan.engine.path) {
+                (Some(drive), _) => format!("simulated {:?}", drive.profile).to_lowercase(),
+                (None, Some(_)) => format!("{} on {}", row.machine.file_system, row.machine.device),
+                (None, None) => "memory".to_owned(),
+            },
+            drive_state: simulated.map(|drive| match drive.state {
+                DriveState::Trimmed => "trimmed".to_owned(),
+                DriveState::Preconditioned => "preconditioned".to_owned(),
+            }),
+            pool_bytes: plan.engine.pool_bytes,
+            clients_count: row.setting.clients,
+            settings: report.settings.clone(),
+            duration_s: last.seconds,
+            steal_s: report.steal_s,
+            operations_per_s: series.rate_from(steady_from.unwrap_or(0)),
+            steady_from,
+            latency_us_p50: at(0.5),
+            latency_us_p99: at(0.99),
+            latency_us_p999: at(0.999),
+            latency_us_max: latencies.map_or(0.0, |l| l.max() as f64 / 1e3),
+            latency_cdf: latencies.map(cdf).unwrap_or_default(),
+            cpu_us_per_operation: row.cpu_us_per_operation,
+            harness_ns_per_operation: None,
+            wa_a: last.wa_a().filter(|_| writes),
+            wa_d: last.wa_d().filter(|_| writes),
+            wa_d_unknown: None,
+            space_amplification_max: (space > 0).then(|| space as f64 / data_bytes.max(1) as f64),
+            capacities_written: capacity_bytes.map(|c| last.host_bytes as f64 / c.max(1) as f64),
+            drive_reads_per_s: match (&report.drive_before, &report.drive_after) {
+                (Some(before), Some(after)) => Some((before.reads_per_s, after.reads_per_s)),
+                _ => None,
+            },
+            writes,
+            uses_drive: simulated.is_some() || plan.engine.path.is_some(),
+            series,
+        };
+        record.wa_d_unknown = match (&plan.engine.path, record.wa_d) {
+            (Some(path), None) => smart::controller_of(path)
+                .and_then(|drive| smart::read(&drive))
+                .err(),
+            _ => None,
+        };
+        Some(record)
+    }
+
+    /// The verdicts on one run by itself.
+    #[must_use]
+    pub fn verdicts(&self) -> Vec<(Pitfall, Verdict)> {
+        judge(&evidence(std::slice::from_ref(self)))
+    }
+}
+
+fn cdf(latencies: &hdrhistogram::Histogram<u64>) -> Vec<(f64, f64)> {
+    let quantiles = (0..100).map(|p| f64::from(p) / 100.0);
+    let tail = [0.99, 0.995, 0.999, 0.9995, 0.9999, 1.0];
+    quantiles
+        .chain(tail)
+        .map(|q| (latencies.value_at_quantile(q) as f64 / 1e3, q))
+        .collect()
+}
+
+/// Kinds of drives that any run of Isobath can be made on: the simulated ones.
+const SIMULATED_KINDS: usize = 2;
+
+/// What runs that stand behind one statement show together: the least favourable of each.
+#[must_use]
+pub fn evidence(records: &[Record]) -> Evidence {
+    let simulated = records.iter().all(|r| r.over_provisioning.is_some());
+    let steady = records
+        .iter()
+        .map(|r| Some((r.steady_from?, r.series.samples.len())));
+    let steady: Option<Vec<_>> = steady.collect();
+    let least = |of: fn(&Record) -> Option<f64>, why: &str| {
+        let values: Option<Vec<f64>> = records.iter().map(of).collect();
+        match values.map(|v| v.into_iter().fold(f64::INFINITY, f64::min)) {
+            Some(value) if value.is_finite() => Known::Is(value),
+            _ => Known::Unknown(why.to_owned()),
+        }
+    };
+    let wa_d_unknown = records.iter().find_map(|r| r.wa_d_unknown.clone());
+    let space = records.iter().filter_map(|r| r.space_amplification_max);
+    let states: Option<Vec<String>> = records.iter().map(|r| r.drive_state.clone()).collect();
+    Evidence {
+        drive: records.iter().any(|r| r.uses_drive),
+        writes: records.iter().any(|r| r.writes),
+        length: Length {
+            steady: steady.and_then(|all| all.into_iter().max()),
+            capacities_written: least(
+                |r| r.capacities_written,
+                "the engine may write anywhere on the file system, so its capacity is not known",
+            ),
+        },
+        wa_d: least(
+            |r| r.wa_d,
+            &wa_d_unknown.unwrap_or_else(|| "the drive does not count flash writes".to_owned()),
+        ),
+        state: match states {
+            Some(states) => StateEvidence::Set(distinct(states).join(", ")),
+            None => StateEvidence::Unknown(
+                "the file system's drive cannot be brought into a state from here".to_owned(),
+            ),
+        },
+        dataset_shares: records
+            .iter()
+            .map(|r| r.data_bytes as f64 / r.capacity_bytes.unwrap_or(r.pool_bytes).max(1) as f64)
+            .collect(),
+        space: match space.fold(0.0, f64::max) {
+            most if most > 0.0 => Known::Is(most),
+            _ => Known::Unknown("the engine has no files whose size could be read".to_owned()),
+        },
+        over_provisioning: match simulated {
+            true => Known::Is(records.iter().filter_map(|r| r.over_provisioning).collect()),
+            false => Known::Unknown(
+                "a file system places files where it likes, so no part of the drive can be kept free".to_owned(),
+            ),
+        },
+        drives: distinct(records.iter().map(|r| r.drive.clone()).collect()),
+        drives_available: if simulated { SIMULATED_KINDS } else { 1 },
+    }
+}
+
+fn distinct(mut texts: Vec<String>) -> Vec<String> {
+    texts.sort();
+    texts.dedup();
+    texts
+}

@@ -1,0 +1,272 @@
+//! Counters over the time of a run, and what follows from them: throughput, write amplification, space.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::clients::Shared;
+use super::lookup::LookupPlan;
+use super::smart::{self, DriveWrites};
+use super::steady::{Steady, SteadyParameters, steady};
+use crate::cpu_time;
+use crate::engine::Engine;
+use crate::machine::device_bytes;
+
+/// Counters since measuring began, but for the space, which is that of the moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since measuring began.
+    pub seconds: f64,
+    /// Operations.
+    pub operations: u64,
+    /// Bytes of keys and values that the clients wrote.
+    pub user_bytes: u64,
+    /// Bytes that were sent to the drive.
+    pub host_bytes: u64,
+    /// Bytes programmed into flash, where the drive tells.
+    pub nand_bytes: Option<u64>,
+    /// Bytes that the engine occupies.
+    pub space_bytes: u64,
+    /// CPU time of the process, seconds.
+    pub cpu_s: f64,
+}
+
+impl Sample {
+    /// WA-A up to here: cumulative, as paper 002, section 4.1, asks.
+    #[must_use]
+    pub fn wa_a(&self) -> Option<f64> {
+        (self.user_bytes > 0).then(|| self.host_bytes as f64 / self.user_bytes as f64)
+    }
+
+    /// WA-D up to here, cumulative.
+    #[must_use]
+    pub fn wa_d(&self) -> Option<f64> {
+        let nand = self.nand_bytes?;
+        (self.host_bytes > 0).then(|| nand as f64 / self.host_bytes as f64)
+    }
+}
+
+/// The samples of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// In the order of time.
+    pub samples: Vec<Sample>,
+}
+
+impl Series {
+    /// What happened between successive samples.
+    fn steps(&self) -> impl Iterator<Item = Sample> + '_ {
+        let before = std::iter::once(Sample::default()).chain(self.samples.iter().copied());
+        before.zip(&self.samples).map(|(before, now)| Sample {
+            seconds: now.seconds - before.seconds,
+            operations: now.operations - before.operations,
+            user_bytes: now.user_bytes - before.user_bytes,
+            host_bytes: now.host_bytes.saturating_sub(before.host_bytes),
+            nand_bytes: now
+                .nand_bytes
+                .map(|nand| nand.saturating_sub(before.nand_bytes.unwrap_or(0))),
+            space_bytes: now.space_bytes,
+            cpu_s: now.cpu_s - before.cpu_s,
+        })
+    }
+
+    /// Operations per second of each interval.
+    #[must_use]
+    pub fn throughput(&self) -> Vec<f64> {
+        let rate = |step: Sample| step.operations as f64 / step.seconds.max(1e-9);
+        self.steps().map(rate).collect()
+    }
+
+    /// The same in whole numbers.
+    pub(super) fn operations_per_s(&self) -> Vec<u64> {
+        let rates = self.throughput().into_iter();
+        rates.map(|rate| rate.round() as u64).collect()
+    }
+
+    /// Where throughput and, for a run that writes, WA-A and WA-D are steady together.
+    #[must_use]
+    pub fn steady(&self, writes: bool) -> Steady {
+        let throughput = self.throughput();
+        let mut all = vec![&throughput[..]];
+        // An interval without writes has no ratio; the cumulative one stands in for it.
+        let ratio = |step: Sample, whole: &Sample, of: fn(&Sample) -> Option<f64>| {
+            of(&step).or_else(|| of(whole)).unwrap_or(0.0)
+        };
+        let series_of = |of: fn(&Sample) -> Option<f64>| -> Vec<f64> {
+            let steps = self.steps().zip(&self.samples);
+            steps.map(|(step, whole)| ratio(step, whole, of)).collect()
+        };
+        let (wa_a, wa_d) = (series_of(Sample::wa_a), series_of(Sample::wa_d));
+        if writes {
+            all.push(&wa_a);
+            if self
+                .samples
+                .iter()
+                .all(|sample| sample.nand_bytes.is_some())
+            {
+                all.push(&wa_d);
+            }
+        }
+        steady(&all, &SteadyParameters::default())
+    }
+
+    pub(super) fn is_steady(&self, writes: bool) -> bool {
+        matches!(self.steady(writes), Steady::From(_))
+    }
+
+    /// Operations per second from this sample on.
+    #[must_use]
+    pub fn rate_from(&self, sample: usize) -> f64 {
+        let before = match sample {
+            0 => Sample::default(),
+            at => self.samples.get(at - 1).copied().unwrap_or_default(),
+        };
+        self.samples.last().map_or(0.0, |last| {
+            (last.operations - before.operations) as f64 / (last.seconds - before.seconds).max(1e-9)
+        })
+    }
+
+    /// Most bytes that the engine occupied.
+    #[must_use]
+    pub fn space_bytes_max(&self) -> u64 {
+        let space = self.samples.iter().map(|sample| sample.space_bytes);
+        space.max().unwrap_or(0)
+    }
+}
+
+/// Reads the counters while the clients run.
+pub(super) struct Sampler<'r> {
+    engine: &'r dyn Engine,
+    shared: &'r Shared,
+    files: &'r [PathBuf],
+    path: Option<&'r Path>,
+    /// A real drive that counts its flash writes.
+    controller: Option<PathBuf>,
+    began: Instant,
+    first: (u64, u64, f64, u64, Option<DriveWrites>),
+    pub(super) series: Series,
+}
+
+impl<'r> Sampler<'r> {
+    pub(super) fn start(
+        plan: &'r LookupPlan,
+        engine: &'r dyn Engine,
+        shared: &'r Shared,
+        files: &'r [PathBuf],
+    ) -> Sampler<'r> {
+        let path = plan.engine.path.as_deref();
+        let controller = path.and_then(|path| smart::controller_of(path).ok());
+        let drive = drive_writes(engine, controller.as_deref());
+        Sampler {
+            engine,
+            shared,
+            files,
+            path,
+            // A drive that does not answer now is not asked again.
+            controller: controller.filter(|_| drive.is_some()),
+            began: Instant::now(),
+            first: (
+                shared.progress(),
+                shared.records_written(),
+                cpu_time().as_secs_f64(),
+                device_bytes().1,
+                drive,
+            ),
+            series: Series::default(),
+        }
+    }
+
+    pub(super) fn sample(&mut self) {
+        let (operations, written, cpu_s, device, drive) = self.first;
+        let counters = self.engine.counters();
+        let since =
+            |now: u128, before: u128| u64::try_from(now.saturating_sub(before)).unwrap_or(0);
+        let drive_now = drive_writes(self.engine, self.controller.as_deref());
+        let (host_bytes, nand_bytes) = match (drive_now, drive) {
+            (Some(now), Some(before)) => (
+                since(now.host_bytes, before.host_bytes),
+                Some(since(now.nand_bytes, before.nand_bytes)),
+            ),
+            _ => (device_bytes().1.saturating_sub(device), None),
+        };
+        let written = self.shared.records_written() - written;
+        let in_segments = counters
+            .space
+            .map(|space| space.segments * space.segment_bytes);
+        self.series.samples.push(Sample {
+            seconds: self.began.elapsed().as_secs_f64(),
+            operations: self.shared.progress() - operations,
+            user_bytes: written * self.shared.records.record_bytes(),
+            host_bytes,
+            nand_bytes,
+            space_bytes: match self.path {
+                Some(path) => space_of(path, self.files),
+                None => in_segments.unwrap_or(0),
+            },
+            cpu_s: cpu_time().as_secs_f64() - cpu_s,
+        });
+    }
+}
+
+/// Counters of the simulated SSD, or of a real drive by SMART.
+fn drive_writes(engine: &dyn Engine, controller: Option<&Path>) -> Option<DriveWrites> {
+    let simulated = engine.counters().drive;
+    simulated.or_else(|| smart::read(controller?).ok())
+}
+
+/// Bytes that files occupy: all of a directory, for engines that add files while they run.
+fn space_of(path: &Path, files: &[PathBuf]) -> u64 {
+    let occupied = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.blocks() * 512);
+    if path.is_dir() {
+        let entries = walkdir::WalkDir::new(path).into_iter().flatten();
+        return entries
+            .filter(|entry| entry.file_type().is_file())
+            .map(|entry| occupied(entry.path()))
+            .sum();
+    }
+    files.iter().map(|path| occupied(path)).sum()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A run of `samples` seconds whose throughput and amplification come from functions of the second.
+    pub(crate) fn made(
+        samples: usize,
+        rate: impl Fn(usize) -> f64,
+        wa: impl Fn(usize) -> f64,
+    ) -> Series {
+        let mut rng = fastrand::Rng::with_seed(9);
+        let mut sum = Sample::default();
+        let samples = (0..samples).map(|at| {
+            let operations = (rate(at) * (0.97 + 0.06 * rng.f64())) as u64;
+            sum.seconds += 1.0;
+            sum.operations += operations;
+            sum.user_bytes += operations * 100;
+            sum.host_bytes += (operations as f64 * 100.0 * wa(at)) as u64;
+            sum.nand_bytes = Some(sum.host_bytes * 2);
+            sum.space_bytes = 1000 + at as u64;
+            sum
+        });
+        Series {
+            samples: samples.collect(),
+        }
+    }
+
+    #[test]
+    fn steadiness_needs_throughput_and_amplification() {
+        let flat = made(120, |_| 5000.0, |_| 3.0);
+        assert_eq!(flat.steady(true), Steady::From(0));
+        assert!((flat.rate_from(60) / 5000.0 - 1.0).abs() < 0.01);
+        assert_eq!(flat.samples[119].wa_d(), Some(2.0));
+        assert_eq!(flat.space_bytes_max(), 1119);
+        // Throughput alone is steady here; the amplification is not.
+        let hidden = made(120, |_| 5000.0, |at| 2.0 + at as f64 / 40.0);
+        assert_eq!(hidden.steady(false), Steady::From(0));
+        assert_eq!(hidden.steady(true), Steady::Drifting);
+        assert_eq!(made(10, |_| 5000.0, |_| 3.0).steady(true), Steady::TooShort);
+    }
+}

@@ -1,0 +1,271 @@
+//! Bytes that a real drive was sent and wrote to flash, from its SMART logs: WA-D where the drive tells.
+//!
+//! The host's bytes are in the standard log (NVMe base specification, log 02h, "Data Units Written": thousands of 512-byte
+//! units). The flash's bytes are in a vendor's log: the OCP data centre specification's C0h, Intel's CAh, Samsung's CAh
+//! or Micron's FBh. `nvme` (nvme-cli) fetches them; what it cannot fetch is unknown, never zero.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Serialize;
+
+/// A drive's lifetime counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct DriveWrites {
+    /// Bytes that the host wrote.
+    pub host_bytes: u128,
+    /// Bytes programmed into flash.
+    pub nand_bytes: u128,
+}
+
+impl DriveWrites {
+    /// WA-D between two readings (paper 002, section 2.2.3); `None` where the counters did not move.
+    #[must_use]
+    pub fn wa_d_since(&self, earlier: &DriveWrites) -> Option<f64> {
+        let host = self.host_bytes.checked_sub(earlier.host_bytes)?;
+        let nand = self.nand_bytes.checked_sub(earlier.nand_bytes)?;
+        (host > 0).then(|| nand as f64 / host as f64)
+    }
+}
+
+/// A vendor's log with a counter of flash writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VendorLog {
+    /// Open Compute Project, "Datacenter NVMe SSD Specification", SMART / Health Information Extended (C0h).
+    Ocp,
+    /// Intel and Solidigm, additional SMART attributes (CAh).
+    Intel,
+    /// Samsung, extended SMART of data centre drives (CAh).
+    Samsung,
+    /// Micron, vendor-specific health (FBh).
+    Micron,
+}
+
+const LOGS: [VendorLog; 4] = [
+    VendorLog::Ocp,
+    VendorLog::Micron,
+    VendorLog::Intel,
+    VendorLog::Samsung,
+];
+
+/// The identifier at the end of the OCP log: AFD514C97C6F4F9CA4F2BFEA2810AFC5h, least significant byte first.
+const OCP_GUID: [u8; 16] = [
+    0xc5, 0xaf, 0x10, 0x28, 0xea, 0xbf, 0xf2, 0xa4, 0x9c, 0x4f, 0x6f, 0x7c, 0xc9, 0x14, 0xd5, 0xaf,
+];
+/// Bytes per unit of Intel's counters.
+const INTEL_UNIT: u128 = 32 << 20;
+/// Bytes of one of Intel's attributes.
+const INTEL_ITEM: usize = 12;
+const INTEL_NAND_WRITTEN: u8 = 0xf4;
+const INTEL_HOST_WRITTEN: u8 = 0xf5;
+
+impl VendorLog {
+    fn id(self) -> u8 {
+        match self {
+            VendorLog::Ocp => 0xc0,
+            VendorLog::Intel | VendorLog::Samsung => 0xca,
+            VendorLog::Micron => 0xfb,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        512
+    }
+
+    /// The PCI vendor ids whose drives have this log; none for a log of every vendor.
+    fn vendors(self) -> &'static [u16] {
+        match self {
+            VendorLog::Ocp => &[],
+            VendorLog::Intel => &[0x8086, 0x025e],
+            VendorLog::Samsung => &[0x144d],
+            VendorLog::Micron => &[0x1344],
+        }
+    }
+
+    /// Bytes programmed into flash, from the log's bytes; `None` where this is not such a log.
+    #[must_use]
+    pub fn nand_bytes(self, log: &[u8]) -> Option<u128> {
+        let counted = match self {
+            VendorLog::Ocp => {
+                if log.get(496..512)? != OCP_GUID {
+                    return None;
+                }
+                number(log, 0, 16)?
+            }
+            VendorLog::Intel => intel(log, INTEL_NAND_WRITTEN)?,
+            VendorLog::Samsung => number(log, 280, 16)?,
+            // Multi-level cells and single-level cells are counted apart.
+            VendorLog::Micron => number(log, 0, 16)?.checked_add(number(log, 16, 16)?)?,
+        };
+        (counted > 0).then_some(counted)
+    }
+
+    /// Bytes that the host wrote, where the vendor's log counts them in units that go with its flash writes.
+    fn host_bytes(self, log: &[u8]) -> Option<u128> {
+        match self {
+            VendorLog::Intel => intel(log, INTEL_HOST_WRITTEN),
+            VendorLog::Samsung => number(log, 264, 16),
+            VendorLog::Ocp | VendorLog::Micron => None,
+        }
+    }
+}
+
+/// A number of `len` bytes, least significant first.
+fn number(log: &[u8], at: usize, len: usize) -> Option<u128> {
+    let bytes = log.get(at..at + len)?;
+    let number = bytes.iter().rev();
+    Some(number.fold(0, |number, byte| number << 8 | u128::from(*byte)))
+}
+
+/// One of Intel's attributes: key, two reserved bytes, normalised value, a reserved byte, six bytes of raw value.
+fn intel(log: &[u8], key: u8) -> Option<u128> {
+    let item = log.chunks_exact(INTEL_ITEM).find(|item| item[0] == key)?;
+    number(item, 5, 6)?.checked_mul(INTEL_UNIT)
+}
+
+/// Bytes that the host wrote, from the standard SMART log (02h).
+#[must_use]
+pub fn host_bytes(log: &[u8]) -> Option<u128> {
+    number(log, 48, 16)?.checked_mul(512_000)
+}
+
+/// The NVMe controller under the file system of `path`, or why there is none.
+pub(super) fn controller_of(path: &Path) -> Result<PathBuf, String> {
+    let machine = crate::Machine::here(path);
+    let name = machine.device.split(' ').next().unwrap_or_default();
+    let name = name.rsplit('/').next().unwrap_or_default();
+    let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).count();
+    let controller = name.strip_prefix("nvme").map(|rest| &rest[..digits(rest)]);
+    match controller {
+        Some(number) if !number.is_empty() => Ok(PathBuf::from(format!("/dev/nvme{number}"))),
+        _ => Err(format!(
+            "{} is no NVMe drive of this machine",
+            machine.device
+        )),
+    }
+}
+
+/// Reads a drive's counters.
+///
+/// # Errors
+/// Why they are unknown, in words for a verdict.
+pub(super) fn read(controller: &Path) -> Result<DriveWrites, String> {
+    let standard = fetch(controller, 0x02, 512)?;
+    let name = controller.file_name().unwrap_or_default().to_string_lossy();
+    let vendor = std::fs::read_to_string(format!("/sys/class/nvme/{name}/device/vendor"));
+    let vendor = vendor.unwrap_or_default();
+    let vendor = u16::from_str_radix(vendor.trim().trim_start_matches("0x"), 16).unwrap_or(0);
+    for log in LOGS {
+        if !log.vendors().is_empty() && !log.vendors().contains(&vendor) {
+            continue;
+        }
+        let Ok(bytes) = fetch(controller, log.id(), log.bytes()) else {
+            continue;
+        };
+        if let Some(nand_bytes) = log.nand_bytes(&bytes) {
+            let host = log.host_bytes(&bytes).or_else(|| host_bytes(&standard));
+            let host_bytes = host.ok_or("the drive's SMART log is too short")?;
+            return Ok(DriveWrites {
+                host_bytes,
+                nand_bytes,
+            });
+        }
+    }
+    Err("the drive has no log of flash writes that is known here".to_owned())
+}
+
+fn fetch(controller: &Path, id: u8, bytes: usize) -> Result<Vec<u8>, String> {
+    let answer = Command::new("nvme")
+        .arg("get-log")
+        .arg(controller)
+        .args([
+            format!("--log-id={id}"),
+            format!("--log-len={bytes}"),
+            "--raw-binary".to_owned(),
+        ])
+        .output()
+        .map_err(|error| format!("nvme-cli cannot be run ({error})"))?;
+    match answer.status.success() && answer.stdout.len() >= bytes {
+        true => Ok(answer.stdout),
+        false => Err(format!("{} refuses log {id:#04x}", controller.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(log: &mut [u8], at: usize, number: u128, len: usize) {
+        log[at..at + len].copy_from_slice(&number.to_le_bytes()[..len]);
+    }
+
+    #[test]
+    fn the_standard_log_counts_thousands_of_sectors() {
+        let mut log = [0u8; 512];
+        put(&mut log, 48, 123_456, 16);
+        assert_eq!(host_bytes(&log), Some(123_456 * 512_000));
+        assert_eq!(host_bytes(&log[..60]), None);
+    }
+
+    #[test]
+    fn the_ocp_log_is_told_by_its_identifier() {
+        let mut log = [0u8; 512];
+        put(&mut log, 0, 987_654_321_000, 16);
+        assert_eq!(VendorLog::Ocp.nand_bytes(&log), None);
+        log[496..].copy_from_slice(&OCP_GUID);
+        assert_eq!(VendorLog::Ocp.nand_bytes(&log), Some(987_654_321_000));
+        assert_eq!(VendorLog::Ocp.nand_bytes(&log[..500]), None);
+    }
+
+    #[test]
+    fn intel_items_are_found_by_their_key() {
+        let mut log = [0u8; 512];
+        for (place, (key, raw)) in [(0xab, 1), (0xad, 77), (0xf4, 5000), (0xf5, 2000)]
+            .into_iter()
+            .enumerate()
+        {
+            let at = place * INTEL_ITEM;
+            log[at] = key;
+            log[at + 3] = 100;
+            put(&mut log, at + 5, raw, 6);
+        }
+        assert_eq!(VendorLog::Intel.nand_bytes(&log), Some(5000 << 25));
+        assert_eq!(VendorLog::Intel.host_bytes(&log), Some(2000 << 25));
+        assert_eq!(VendorLog::Intel.nand_bytes(&[0; 512]), None);
+    }
+
+    #[test]
+    fn samsung_and_micron_have_fixed_places() {
+        let mut log = [0u8; 512];
+        put(&mut log, 264, 4 << 40, 16);
+        put(&mut log, 280, 6 << 40, 16);
+        assert_eq!(VendorLog::Samsung.nand_bytes(&log), Some(6 << 40));
+        assert_eq!(VendorLog::Samsung.host_bytes(&log), Some(4 << 40));
+        let mut log = [0u8; 512];
+        put(&mut log, 0, 10 << 40, 16);
+        put(&mut log, 16, 1 << 40, 16);
+        assert_eq!(VendorLog::Micron.nand_bytes(&log), Some(11 << 40));
+        assert_eq!(
+            VendorLog::Micron.nand_bytes(&[0; 512]),
+            None,
+            "absent is unknown"
+        );
+        assert_eq!(VendorLog::Micron.nand_bytes(&log[..20]), None);
+    }
+
+    #[test]
+    fn wa_d_is_a_difference_of_readings() {
+        let reading = |host_bytes, nand_bytes| DriveWrites {
+            host_bytes,
+            nand_bytes,
+        };
+        let before = reading(1000, 1500);
+        assert_eq!(reading(2000, 3500).wa_d_since(&before), Some(2.0));
+        assert_eq!(before.wa_d_since(&before), None);
+        assert_eq!(
+            reading(10, 10).wa_d_since(&before),
+            None,
+            "counters went back"
+        );
+    }
+}

@@ -1,0 +1,362 @@
+//! The seven pitfalls of paper 002 (section 4), and what a run did about each.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One of the paper's pitfalls, in its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pitfall {
+    /// 1: the run ends before throughput and write amplification have stopped changing.
+    ShortRun,
+    /// 2: the drive's own write amplification is left out.
+    DeviceWrites,
+    /// 3: the drive's state before the run is unknown or not what was said.
+    DriveState,
+    /// 4: one dataset size stands for all.
+    DatasetSize,
+    /// 5: the space that the engine takes is left out.
+    Space,
+    /// 6: one amount of over-provisioning stands for all.
+    OverProvisioning,
+    /// 7: one drive stands for all.
+    DriveType,
+}
+
+impl Pitfall {
+    /// All seven.
+    pub const ALL: [Pitfall; 7] = [
+        Pitfall::ShortRun,
+        Pitfall::DeviceWrites,
+        Pitfall::DriveState,
+        Pitfall::DatasetSize,
+        Pitfall::Space,
+        Pitfall::OverProvisioning,
+        Pitfall::DriveType,
+    ];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Pitfall::ShortRun => "short run",
+            Pitfall::DeviceWrites => "device writes",
+            Pitfall::DriveState => "drive state",
+            Pitfall::DatasetSize => "dataset size",
+            Pitfall::Space => "space",
+            Pitfall::OverProvisioning => "over-provisioning",
+            Pitfall::DriveType => "drive type",
+        }
+    }
+}
+
+/// What a run did about one pitfall.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "verdict", content = "reason")]
+pub enum Verdict {
+    /// It was avoided; how.
+    Controlled(String),
+    /// It could not be found out here; why.
+    Unknown(String),
+    /// It was committed; what to do.
+    Violated(String),
+}
+
+impl Verdict {
+    /// Whether the pitfall was committed.
+    #[must_use]
+    pub fn is_violated(&self) -> bool {
+        matches!(self, Verdict::Violated(_))
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Controlled(how) => write!(f, "controlled: {how}"),
+            Verdict::Unknown(why) => write!(f, "unknown here: {why}"),
+            Verdict::Violated(what) => write!(f, "violated: {what}"),
+        }
+    }
+}
+
+/// Something that is measured, cannot be, or was left out though it could be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Known<T> {
+    /// It was measured.
+    Is(T),
+    /// It cannot be measured here; why.
+    Unknown(String),
+    /// It could be measured and was not.
+    LeftOut,
+}
+
+/// How long a run went on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Length {
+    /// Sample from which on all metrics are steady, and how many samples there are; none if not.
+    pub steady: Option<(usize, usize)>,
+    /// Bytes that the host wrote, the load not counted, over the bytes that the engine may write to.
+    pub capacities_written: Known<f64>,
+}
+
+/// In which state the drive was.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StateEvidence {
+    /// The benchmark brought it into this state, and the drive's counters agree.
+    Set(String),
+    /// It was said to be in a state that its counters contradict, or an earlier run left it as it is.
+    Dirty(String),
+    /// It cannot be known; why.
+    Unknown(String),
+}
+
+/// What is known of a run, or of all runs of a campaign that stand behind one statement.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evidence {
+    /// Whether the runs use a drive at all.
+    pub drive: bool,
+    /// Whether anything is written.
+    pub writes: bool,
+    /// Length of the shortest run.
+    pub length: Length,
+    /// WA-D.
+    pub wa_d: Known<f64>,
+    /// State of the drive.
+    pub state: StateEvidence,
+    /// Dataset sizes that were run, over the bytes that the engine may write to.
+    pub dataset_shares: Vec<f64>,
+    /// Largest space amplification.
+    pub space: Known<f64>,
+    /// Over-provisioned shares that were run; unknown where the drive does not let them be set.
+    pub over_provisioning: Known<Vec<f64>>,
+    /// Kinds of drives that were run.
+    pub drives: Vec<String>,
+    /// Kinds of drives that there are to run on.
+    pub drives_available: usize,
+}
+
+/// Sizes that a sweep has at least, and how far apart the smallest and the largest are (paper 002 sweeps 0.25 to 0.88).
+const SIZES_MIN: usize = 3;
+const SIZES_SPREAD_MIN: f64 = 2.0;
+/// Host writes after which a drive whose flash writes are unknown counts as steady (paper 002, section 4.1).
+pub const CAPACITIES_MIN: f64 = 3.0;
+
+/// The seven verdicts, in the paper's order.
+#[must_use]
+pub fn judge(evidence: &Evidence) -> Vec<(Pitfall, Verdict)> {
+    let verdict = |pitfall| {
+        let no_drive = || Verdict::Controlled("no drive is involved".to_owned());
+        match pitfall {
+            Pitfall::ShortRun => short_run(evidence),
+            Pitfall::DatasetSize => dataset_size(evidence),
+            Pitfall::Space => space(evidence),
+            _ if !evidence.drive => no_drive(),
+            Pitfall::DeviceWrites => device_writes(evidence),
+            Pitfall::DriveState => drive_state(evidence),
+            Pitfall::OverProvisioning => over_provisioning(evidence),
+            Pitfall::DriveType => drive_type(evidence),
+        }
+    };
+    Pitfall::ALL
+        .map(|pitfall| (pitfall, verdict(pitfall)))
+        .into()
+}
+
+fn short_run(evidence: &Evidence) -> Verdict {
+    let Some((from, samples)) = evidence.length.steady else {
+        return Verdict::Violated(
+            "the run ended before its metrics were steady; run it longer".to_owned(),
+        );
+    };
+    let steady = format!("steady from sample {from} of {samples} on");
+    if !evidence.writes || !evidence.drive || matches!(evidence.wa_d, Known::Is(_)) {
+        return Verdict::Controlled(steady);
+    }
+    match &evidence.length.capacities_written {
+        Known::Is(times) if *times >= CAPACITIES_MIN => Verdict::Controlled(format!(
+            "{steady}, and {times:.1} times the capacity was written"
+        )),
+        Known::Is(times) => Verdict::Violated(format!(
+            "WA-D is not known and only {times:.1} of {CAPACITIES_MIN} capacities were written; run it longer"
+        )),
+        Known::Unknown(why) => Verdict::Unknown(why.clone()),
+        Known::LeftOut => Verdict::Violated("the bytes written were not counted".to_owned()),
+    }
+}
+
+fn device_writes(evidence: &Evidence) -> Verdict {
+    match &evidence.wa_d {
+        _ if !evidence.writes => Verdict::Controlled("nothing is written".to_owned()),
+        Known::Is(wa_d) => Verdict::Controlled(format!("WA-D {wa_d:.2}")),
+        Known::Unknown(why) => Verdict::Unknown(why.clone()),
+        Known::LeftOut => {
+            Verdict::Violated("the drive counts flash writes and they were left out".to_owned())
+        }
+    }
+}
+
+fn drive_state(evidence: &Evidence) -> Verdict {
+    match &evidence.state {
+        StateEvidence::Set(state) => Verdict::Controlled(state.clone()),
+        StateEvidence::Dirty(what) => Verdict::Violated(what.clone()),
+        StateEvidence::Unknown(why) => Verdict::Unknown(why.clone()),
+    }
+}
+
+fn dataset_size(evidence: &Evidence) -> Verdict {
+    let mut shares = evidence.dataset_shares.clone();
+    shares.sort_by(f64::total_cmp);
+    shares.dedup_by(|a, b| (*a / *b - 1.0).abs() < 0.05);
+    match (shares.first(), shares.last()) {
+        (Some(least), Some(most))
+            if shares.len() >= SIZES_MIN && most / least >= SIZES_SPREAD_MIN =>
+        {
+            Verdict::Controlled(format!(
+                "{} sizes, {least:.2} to {most:.2} of the capacity",
+                shares.len()
+            ))
+        }
+        _ => Verdict::Violated(format!(
+            "{} dataset size(s); sweep at least {SIZES_MIN}, the largest at least {SIZES_SPREAD_MIN} times the smallest",
+            shares.len()
+        )),
+    }
+}
+
+fn space(evidence: &Evidence) -> Verdict {
+    match &evidence.space {
+        Known::Is(times) => Verdict::Controlled(format!("space amplification at most {times:.2}")),
+        Known::Unknown(why) => Verdict::Unknown(why.clone()),
+        Known::LeftOut => {
+            Verdict::Violated("the space that the engine takes was left out".to_owned())
+        }
+    }
+}
+
+fn over_provisioning(evidence: &Evidence) -> Verdict {
+    match &evidence.over_provisioning {
+        Known::Is(shares) => {
+            let mut shares = shares.clone();
+            shares.sort_by(f64::total_cmp);
+            shares.dedup();
+            match shares.len() {
+                0 | 1 => Verdict::Violated(
+                    "one amount of over-provisioning, though more can be set; run another"
+                        .to_owned(),
+                ),
+                count => Verdict::Controlled(format!("{count} amounts of over-provisioning")),
+            }
+        }
+        Known::Unknown(why) => Verdict::Unknown(why.clone()),
+        Known::LeftOut => Verdict::Violated("over-provisioning was not set".to_owned()),
+    }
+}
+
+fn drive_type(evidence: &Evidence) -> Verdict {
+    let mut drives = evidence.drives.clone();
+    drives.sort();
+    drives.dedup();
+    match drives.len() {
+        2.. => Verdict::Controlled(format!("{} kinds of drives", drives.len())),
+        _ if evidence.drives_available > 1 => Verdict::Violated(format!(
+            "one kind of drive of {}; run another",
+            evidence.drives_available
+        )),
+        _ => Verdict::Unknown("there is one drive here".to_owned()),
+    }
+}
+
+/// Whether a row with these verdicts may have a headline number.
+#[must_use]
+pub fn has_headline(verdicts: &[(Pitfall, Verdict)]) -> bool {
+    !verdicts.iter().any(|(_, verdict)| verdict.is_violated())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Evidence of a campaign that avoids every pitfall.
+    pub(crate) fn controlled() -> Evidence {
+        Evidence {
+            drive: true,
+            writes: true,
+            length: Length {
+                steady: Some((40, 120)),
+                capacities_written: Known::Is(4.0),
+            },
+            wa_d: Known::Is(1.7),
+            state: StateEvidence::Set("preconditioned".to_owned()),
+            dataset_shares: vec![0.25, 0.5, 0.75],
+            space: Known::Is(1.4),
+            over_provisioning: Known::Is(vec![0.125, 0.25]),
+            drives: vec!["a".to_owned(), "b".to_owned()],
+            drives_available: 2,
+        }
+    }
+
+    fn violated(evidence: &Evidence) -> Vec<Pitfall> {
+        let violated = judge(evidence).into_iter().filter(|(_, v)| v.is_violated());
+        violated.map(|(pitfall, _)| pitfall).collect()
+    }
+
+    #[test]
+    fn each_pitfall_is_caught_alone_and_none_where_all_are_avoided() {
+        assert_eq!(violated(&controlled()), []);
+        assert!(has_headline(&judge(&controlled())));
+        type Fault = (Pitfall, fn(&mut Evidence));
+        let commit: [Fault; 7] = [
+            (Pitfall::ShortRun, |e| e.length.steady = None),
+            (Pitfall::DeviceWrites, |e| e.wa_d = Known::LeftOut),
+            (Pitfall::DriveState, |e| {
+                e.state = StateEvidence::Dirty("used".into())
+            }),
+            (Pitfall::DatasetSize, |e| e.dataset_shares.truncate(1)),
+            (Pitfall::Space, |e| e.space = Known::LeftOut),
+            (Pitfall::OverProvisioning, |e| {
+                e.over_provisioning = Known::Is(vec![0.1, 0.1])
+            }),
+            (Pitfall::DriveType, |e| e.drives.truncate(1)),
+        ];
+        for (pitfall, commit) in commit {
+            let mut evidence = controlled();
+            commit(&mut evidence);
+            assert_eq!(violated(&evidence), [pitfall]);
+            assert!(!has_headline(&judge(&evidence)));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_known_is_unknown_with_its_reason() {
+        let mut evidence = controlled();
+        evidence.wa_d = Known::Unknown("no SMART".into());
+        evidence.state = StateEvidence::Unknown("a shared drive".into());
+        evidence.over_provisioning = Known::Unknown("a file".into());
+        (evidence.drives_available, evidence.drives) = (1, vec!["a".into()]);
+        let verdicts = judge(&evidence);
+        let unknown = verdicts
+            .iter()
+            .filter(|(_, v)| matches!(v, Verdict::Unknown(_)));
+        assert_eq!(unknown.count(), 4);
+        assert!(verdicts[1].1.to_string().contains("unknown here: no SMART"));
+        // Without WA-D the rule of three capacities decides.
+        assert!(has_headline(&verdicts));
+        evidence.length.capacities_written = Known::Is(2.9);
+        assert_eq!(violated(&evidence), [Pitfall::ShortRun]);
+        evidence.length.capacities_written = Known::Unknown("no limit".into());
+        assert_eq!(violated(&evidence), []);
+    }
+
+    #[test]
+    fn without_a_drive_only_its_own_pitfalls_are_left() {
+        let mut evidence = controlled();
+        evidence.drive = false;
+        evidence.wa_d = Known::LeftOut;
+        evidence.drives.clear();
+        assert_eq!(violated(&evidence), []);
+        evidence.dataset_shares = vec![0.5, 0.51, 0.52];
+        assert_eq!(violated(&evidence), [Pitfall::DatasetSize]);
+    }
+}
