@@ -134,7 +134,7 @@ pub(crate) struct CompareArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  isobath bench sweep --workload update --simulated 512MiB --until-steady --out sweep")]
+  isobath bench sweep --workload update --simulated 512MiB --out sweep")]
 pub(crate) struct SweepArgs {
     /// Engines
     #[arg(long, value_enum, value_delimiter = ',', default_value = "isobath")]
