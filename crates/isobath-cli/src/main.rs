@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 fn report(failure: &Failure, json: bool) -> ExitCode {
     let code = failure.exit_code();
     match failure {
-        // Whoever read our output has enough: no failure.
+        // The reader of our output has enough: no failure.
         Failure::OutputClosed => return ExitCode::SUCCESS,
         Failure::Reported => {}
         other if json => {

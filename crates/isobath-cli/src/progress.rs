@@ -83,7 +83,7 @@ impl Stages<'_> {
         }
     }
 
-    /// `total` is 0 where nobody knows.
+    /// `total` is 0 where it is unknown.
     pub(crate) fn tell(
         &mut self,
         stage: &'static str,

@@ -63,7 +63,7 @@ pub enum VolumeError {
         /// The file.
         path: PathBuf,
     },
-    /// Somebody else has the volume open.
+    /// Another process has the volume open.
     #[error("{} is in use by {}: {advice}", path.display(), holder(pid, *writer))]
     Locked {
         /// The locked file.

@@ -219,7 +219,7 @@ impl Write for OutputFile {
 impl Drop for OutputFile {
     fn drop(&mut self) {
         if !self.finished && matches!(self.place, Place::Renamed { .. }) {
-            // Half a file helps nobody. The first error is the one that matters.
+            // Half a file is of no use. The first error is the one that matters.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -289,7 +289,7 @@ fn follow(path: &Path) -> io::Result<(PathBuf, bool)> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Locks a file that nobody else is writing.
+/// Locks a file that no other process is writing.
 fn lock(file: &File) -> io::Result<()> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(io::Error::new(

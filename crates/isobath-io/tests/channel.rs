@@ -161,7 +161,7 @@ fn the_depth_bounds_what_is_in_flight() {
         let io = Io::read(0, buf.as_mut_ptr(), 65536, 1);
         for _ in 0..10 {
             for want in [Ok(()), Ok(()), Ok(()), Err(QueueFull)] {
-                // SAFETY: `buf` outlives the channel's use of it, and nobody looks at the contents.
+                // SAFETY: `buf` outlives the channel's use of it, and its contents are not looked at.
                 assert_eq!(unsafe { channel.submit(io) }, want, "{name}");
             }
             let mut out = Vec::new();

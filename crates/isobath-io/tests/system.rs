@@ -290,7 +290,7 @@ fn a_failed_flush_fails_every_later_one_whoever_asks() {
             assert!(matches!(error, VolumeError::Io(_)), "{error}");
         });
         assert_eq!(volume.len(), MIB);
-        // The system has told growth, and would tell nobody else.
+        // The system has told growth, and would not tell again.
         // SAFETY: `page` outlives the calls.
         let (flush, durable) = unsafe {
             let write = Io::write(0, page.as_ptr(), 4096, 2);

@@ -24,7 +24,7 @@ pub struct Stage {
     pub unit: Unit,
 }
 
-/// Whoever watches long work; called from several threads.
+/// Watches long work; called from several threads.
 pub trait Monitor: Sync {
     /// A new stage begins; the one before it has ended.
     fn begin(&self, stage: Stage);

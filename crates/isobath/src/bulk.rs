@@ -82,7 +82,7 @@ pub(crate) fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     });
     let fed = feed(records, first);
     let loaded = block_on(task.flat());
-    // The task's own failure explains why nobody took the batches.
+    // The task's own failure explains why the batches were not taken.
     let loaded = tree.map_error(loaded)?;
     fed.map(|()| loaded)
 }

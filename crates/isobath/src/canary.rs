@@ -32,7 +32,7 @@ canaries! {
     SkipPageFlush,
     /// Segments are reused although a recovery may need what they hold.
     ReuseSegmentsAtOnce,
-    /// Commits do not look whether somebody has changed what they write.
+    /// Commits do not check whether another commit has changed what they write.
     SkipWriteValidation,
     /// Serializable commits do not look whether what they read has changed.
     SkipReadValidation,

@@ -165,7 +165,7 @@ fn change(
 fn next_id(local: &WorkerState) -> Result<TreeId, Error> {
     let mut last = 0;
     // Compare and set: the value to put must be known before the attempt.
-    // Bound: each round is another tree made by somebody else, but for the first.
+    // Bound: each round is another tree made by another task, but for the first.
     loop {
         let next = (last + 1u32).to_le_bytes();
         let mut seen = 0;
@@ -247,7 +247,7 @@ pub(crate) fn free_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error>
     forget_dropped(local, tree)
 }
 
-/// Frees all large values and all pages of a tree that nobody can reach any more,
+/// Frees all large values and all pages of a tree that no handle can reach any more,
 /// but its root. The values go first: a crash may leave a page that names values
 /// that are gone, but no value that no page names.
 fn empty(

@@ -173,7 +173,7 @@ fn check_values(
     Ok(())
 }
 
-/// What open snapshots can still read belongs to nobody else.
+/// What open snapshots can still read belongs to no tree.
 fn check_versions(local: &WorkerState, found: &mut Found, report: &mut CheckReport) {
     for descriptor in local.engine.transactions.versions.large_values() {
         let ids =

@@ -1,4 +1,4 @@
-//! What the tree asks of whoever runs it: a task on a worker, which can wait,
+//! What the tree asks of its caller: a task on a worker, which can wait,
 //! or an ordinary thread, which can only read what is in memory.
 
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};

@@ -9,7 +9,7 @@ use crate::page::PageCorruption;
 
 /// Why an operation on a store failed.
 ///
-/// Cheap to clone: a failed write is reported to everybody who comes after it.
+/// Cheap to clone: a failed write is reported to every later caller.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -337,7 +337,7 @@ pub enum Error {
         /// Its name.
         name: String,
     },
-    /// Nobody publishes the statistics of this store.
+    /// The statistics of this store are not published.
     #[error("the statistics of {} cannot be watched: {reason}", path.display())]
     NotPublished {
         /// The store's first file.
@@ -437,7 +437,7 @@ pub enum Error {
         /// The system's reason.
         source: Arc<std::io::Error>,
     },
-    /// Whoever watched the work had it stop.
+    /// The watcher of the work had it stop.
     #[error("interrupted")]
     Interrupted,
     /// The user's closure panicked in a task.

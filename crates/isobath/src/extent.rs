@@ -215,7 +215,7 @@ fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
     loop {
         let address = match engine.pool.mapping.place(id) {
             Place::Stored(address) => address,
-            // By somebody who takes the id for that of a page; it will be stored again.
+            // By a task that takes the id for that of a page; it will be stored again.
             Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
                 local.await_load(id);
                 continue;
@@ -443,7 +443,7 @@ pub(crate) fn decode(descriptor: &[u8]) -> Result<Extent, Error> {
 }
 
 /// Frees all chunks of those of `extents` that are still there: whose first chunk
-/// carries their stamp. The ids of the others may belong to somebody else by now.
+/// carries their stamp. The ids of the others may have other owners by now.
 /// A value's chunks are freed by one record, so either all of them are there or none.
 pub(crate) fn free_leftovers(local: &WorkerState, extents: &[Extent]) -> Result<(), Error> {
     let (mut tokens, mut ids): (Vec<Token>, Vec<PageId>) = (Vec::new(), Vec::new());
@@ -501,7 +501,7 @@ pub(crate) fn free_logged(local: &WorkerState, record: Lsn, ids: &[PageId]) {
     free_chunks(local, &[], Some(record), ids.iter().copied());
 }
 
-/// Frees the chunks that were written for values that nobody will finish any more, as
+/// Frees the chunks that were written for values that will not be finished any more, as
 /// the store is being closed: what is provisional then never becomes anything else.
 pub(crate) fn free_provisional(local: &WorkerState) {
     for (token, ids) in local.engine.provisional() {
@@ -536,7 +536,7 @@ impl WorkerState {
                     space.pin(address.segment());
                     return Some(address);
                 }
-                // By somebody who takes the id for that of a page; it will be stored again.
+                // By a task that takes the id for that of a page; it will be stored again.
                 Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
                     drop(space);
                     self.await_load(id);

@@ -137,7 +137,7 @@ impl Range {
         Ok(batch.records)
     }
 
-    /// As [`Range::fetch`], while commits are in flight that nobody may see yet.
+    /// As [`Range::fetch`], while commits are in flight that are not visible yet.
     fn fetch_seen(&self, direction: Direction) -> Result<VecDeque<Record>, Error> {
         let bounds = (
             self.lower.as_ref().map(Vec::as_slice),

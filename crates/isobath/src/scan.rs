@@ -1,4 +1,4 @@
-//! A scan outside transactions: the leaves as they are, as long as nobody commits.
+//! A scan outside transactions: the leaves as they are, as long as no commit is in flight.
 
 use std::ops::Bound;
 
@@ -19,7 +19,7 @@ pub(crate) struct Scan<'t> {
     last: Option<Vec<u8>>,
     /// A record of the cursor's leaf was shown.
     has_shown: bool,
-    /// The leaves tell what nobody may see yet: from behind `last` on the versions have to be asked, too.
+    /// The leaves tell what is not visible yet: from behind `last` on the versions have to be asked, too.
     pub(crate) needs_versions: bool,
     /// Large values are not read: what is shown in their place is empty.
     keys_only: bool,

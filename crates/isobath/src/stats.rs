@@ -265,7 +265,7 @@ impl Stats {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPublished`] where no such file exists, nobody has the store open for writing, or its owner does not
+    /// [`Error::NotPublished`] where no such file exists, no process has the store open for writing, or its owner does not
     /// publish statistics.
     pub fn of_store_in_use(path: &Path) -> Result<Stats, Error> {
         let missing = |reason: &'static str| Error::NotPublished {

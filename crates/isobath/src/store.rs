@@ -348,7 +348,7 @@ impl Store {
     /// # Errors
     ///
     /// The first failure to write: what was changed since the last opening is
-    /// lost then, and the store refuses to open. Whoever closes a store that is being closed, or was, is told the same. [`Error::CloseInTask`] inside
+    /// lost then, and the store refuses to open. Every close of one store returns the same. [`Error::CloseInTask`] inside
     /// a task of this store, which would wait for itself.
     pub fn close(self) -> Result<(), Error> {
         if self.0.runtime.is_in_task() {
@@ -399,7 +399,7 @@ impl Store {
     /// [`Error::TreeExists`], [`Error::BadTreeName`], and as for [`Tree::insert`].
     pub fn create_tree(&self, name: &str) -> Result<Tree, Error> {
         let mut handle = None;
-        // The state is listed before the catalog has the name: whoever finds that, for
+        // The state is listed before the catalog has the name: a task that finds that, for
         // example to drop the tree, finds this state.
         let mut list = |tree| handle = Some(self.handle(name, tree));
         let made = self
@@ -628,7 +628,7 @@ impl Store {
     }
 
     /// Reads and verifies everything: every page and chunk, every rule of
-    /// every tree, and that all room is accounted for. Nobody may change the
+    /// every tree, and that all room is accounted for. No task may change the
     /// store meanwhile. Progress is in pages and chunks.
     ///
     /// # Errors

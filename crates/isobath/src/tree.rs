@@ -142,7 +142,7 @@ impl Tree {
         self.found(self.run(|local| get_in_task(local, tree, key, value))?)
     }
 
-    /// As [`Tree::get_into`], for whoever has a snapshot, and asks the version store afterwards.
+    /// As [`Tree::get_into`], for readers that have a snapshot, and ask the version store afterwards.
     pub(crate) fn get_newest(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         let engine = &self.runtime.engine;
         let transactions = &engine.transactions;
@@ -301,7 +301,7 @@ impl Tree {
         )
     }
 
-    /// Whether leaves alone may tell what nobody may see yet. Asked after they were read.
+    /// Whether leaves alone may tell what is not visible yet. Asked after they were read.
     #[inline]
     pub(crate) fn needs_versions(&self) -> bool {
         let transactions = &self.runtime.engine.transactions;

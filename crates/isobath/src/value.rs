@@ -142,7 +142,7 @@ impl Drop for ValueWriter {
         if let Some(extent) = self.extent.take()
             && extent.length() > 0
         {
-            // Of a tree that was dropped, too. Nobody is left to tell: what cannot be
+            // Of a tree that was dropped, too. No caller is left to tell: what cannot be
             // freed any more, closing the store frees, or the next opening.
             let _ = self.tree.runtime.run(move |local| {
                 extent.abandon(local);

@@ -190,7 +190,7 @@ impl Client<'_> {
                 None => Seen::Absent,
                 Some(bytes) => match version_of(&bytes) {
                     Some(version) => Seen::Version(version),
-                    None => return Err(format!("{} bytes that nobody wrote", bytes.len())),
+                    None => return Err(format!("{} bytes that was never written", bytes.len())),
                 },
             };
             noted.reads.push(Read { key, seen });

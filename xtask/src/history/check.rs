@@ -277,7 +277,7 @@ impl Checker<'_> {
                     Ok(_) => Ok(()),
                     Err(()) if window.begin == LAST.begin => Err((
                         Anomaly::Garbage,
-                        "nothing there, though nobody ever removed it".to_owned(),
+                        "nothing there, though it was never removed".to_owned(),
                     )),
                     Err(()) => Err((
                         Anomaly::Stale,
@@ -288,7 +288,7 @@ impl Checker<'_> {
             Seen::Version(version) => version,
         };
         let Some(origin) = self.versions.origins.get(&version) else {
-            let what = format!("version {version}, which nobody wrote");
+            let what = format!("version {version}, which was never written");
             return Err((Anomaly::Garbage, what));
         };
         if origin.key != read.key {

@@ -195,7 +195,7 @@ impl History {
 /// What no correct store could have done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Anomaly {
-    /// A read found what nobody ever wrote there.
+    /// A read found what was never written there.
     Garbage,
     /// G1a: a read saw a write of a transaction that was rolled back.
     AbortedRead,
@@ -232,7 +232,7 @@ pub(crate) struct Finding {
 impl std::fmt::Display for Finding {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match self.anomaly {
-            Anomaly::Garbage => "a read found what nobody wrote",
+            Anomaly::Garbage => "a read found what was never written",
             Anomaly::AbortedRead => "aborted read (G1a)",
             Anomaly::IntermediateRead => "intermediate read (G1b)",
             Anomaly::WriteCycle => "write cycle (G0)",

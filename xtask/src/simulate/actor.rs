@@ -313,7 +313,7 @@ impl Actor {
         }
         if let Some(foreign) = found.keys().next() {
             let shown = String::from_utf8_lossy(foreign).into_owned();
-            let what = format!("a scan found the key {shown:?}, which nobody wrote");
+            let what = format!("a scan found the key {shown:?}, which was never written");
             self.recorder.violate(what);
         }
         self.recorder.scanned(begin, &reads);

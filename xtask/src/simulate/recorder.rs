@@ -291,7 +291,7 @@ impl Recorder {
         if version.is_none() {
             let record = self.universe.describe(key);
             self.violate(format!(
-                "{record} has {} bytes that nobody wrote",
+                "{record} has {} bytes that was never written",
                 bytes.len()
             ));
         }

@@ -43,7 +43,7 @@ pub(crate) fn read(store: &Store, universe: &Universe, created: &Created) -> Sta
         Ok(trees) => {
             for found in trees {
                 if !universe.trees.iter().any(|tree| tree.name == found.name) {
-                    let what = format!("there is a tree {:?} that nobody made", found.name);
+                    let what = format!("there is a tree {:?} that was never made", found.name);
                     state.problems.push(what);
                 }
             }
@@ -76,7 +76,7 @@ impl State {
                 self.records.insert(keys.existence, version);
             }
             None => {
-                let what = format!("there is a tree {:?} that nobody made yet", keys.name);
+                let what = format!("there is a tree {:?} that was never made", keys.name);
                 self.problems.push(what);
             }
         }
@@ -92,7 +92,7 @@ impl State {
             true
         });
         for key in foreign {
-            let what = format!("{} has the key {key:?}, which nobody wrote", keys.name);
+            let what = format!("{} has the key {key:?}, which was never written", keys.name);
             self.problems.push(what);
         }
         for (bytes, &key) in &keys.keys {
@@ -117,7 +117,10 @@ impl State {
                     self.records.insert(key, version);
                 }
                 Some(None) => {
-                    let what = format!("{} has bytes that nobody wrote", universe.describe(key));
+                    let what = format!(
+                        "{} has bytes that was never written",
+                        universe.describe(key)
+                    );
                     self.problems.push(what);
                 }
             }

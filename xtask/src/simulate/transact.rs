@@ -251,7 +251,7 @@ impl Actor {
             let name = &universe.trees[index].name;
             let version = version_of(&value);
             let what =
-                format!("a scan of {name} found {shown:?} ({version:?}), which nobody wrote");
+                format!("a scan of {name} found {shown:?} ({version:?}), which was never written");
             self.recorder.violate(what);
             return Err(Stop::Wrong);
         }

@@ -174,7 +174,7 @@ impl Client<'_> {
         let name = self.common.world.describe(record);
         match version {
             Some(version) => wrong(format!("{name} is {version:#x}, not {want:#x}")),
-            None => wrong(format!("{name} has bytes that nobody wrote")),
+            None => wrong(format!("{name} has bytes that was never written")),
         }
     }
 
@@ -353,7 +353,7 @@ impl Client<'_> {
     }
 
     /// Whether a scan of a part of `main` found all own records, in order, and
-    /// nothing that nobody wrote. `over` are writes that its transaction made.
+    /// nothing that was never written. `over` are writes that its transaction made.
     pub(super) fn whole(
         &self,
         window: std::ops::Range<u64>,
@@ -368,7 +368,9 @@ impl Client<'_> {
             let known = main_record(key).filter(|record| window.contains(record));
             let (Some(record), Some(version)) = (known, version_of(bytes)) else {
                 let key = String::from_utf8_lossy(key);
-                return wrong(format!("{key:?} does not belong here, or nobody wrote it"));
+                return wrong(format!(
+                    "{key:?} does not belong here, or was never written"
+                ));
             };
             versions.insert(record, version);
         }
@@ -534,7 +536,7 @@ impl Client<'_> {
                 }
                 for (record, (found, bytes)) in there.iter().zip(found.drain(..)) {
                     if found != key(*record) {
-                        return wrong(format!("{name} has a key that nobody wrote"));
+                        return wrong(format!("{name} has a key that was never written"));
                     }
                     self.same(*record, Some(&bytes))?;
                 }

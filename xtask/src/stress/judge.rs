@@ -224,7 +224,7 @@ pub(super) fn read(store: &Store, world: &World, watch: &Watch) -> Result<Vec<Ve
         !scratch && name != "main" && name != "shared"
     });
     if !names.is_empty() {
-        problems.push(format!("trees that nobody made: {names:?}"));
+        problems.push(format!("trees that was never made: {names:?}"));
     }
     let checked = store.check(&mut |_, _| watch.at(0, "check"));
     problems.extend(checked.map_err(|e| format!("check: {e}"))?.problems);
@@ -253,7 +253,7 @@ fn scan(
         let known = version_of(bytes).and_then(|version| note(key, version));
         if known.is_none() || !in_order {
             problem = Some(format!(
-                "tree {name}: key {:?} is out of order or has {} bytes that nobody wrote",
+                "tree {name}: key {:?} is out of order or has {} bytes that was never written",
                 String::from_utf8_lossy(key),
                 bytes.len()
             ));
@@ -335,7 +335,7 @@ mod tests {
         judge(Since::Kill, &state(0, 103, 1)).unwrap();
         judge(Since::Close, &state(0, 103, 1)).unwrap();
         // Not all that was answered; a lost update; a change without its elders;
-        // half a transaction; and what nobody wrote.
+        // half a transaction; and what was never written.
         judge(Since::Close, &state(101, 103, 1)).unwrap_err();
         judge(Since::Kill, &base).unwrap_err();
         judge(Since::Kill, &state(0, 102, 0)).unwrap_err();

@@ -16,7 +16,7 @@ use crate::args::{
 use crate::failure::Failure;
 use crate::output::{Output, count};
 
-/// The device where nobody names a size.
+/// The device's size unless one is given.
 const DEVICE_BYTES: u64 = 4 << 30;
 
 pub(crate) fn clean(

@@ -90,7 +90,7 @@ pub struct PageWrite {
     pub cause: Cause,
     /// From [`CleaningPolicy::updated`] or [`CleaningPolicy::survived`].
     pub history: History,
-    /// Exact update rate of the page in updates per tick, for the `-opt` policies; 0 when nobody knows it.
+    /// Exact update rate of the page in updates per tick, for the `-opt` policies; 0 when it is unknown.
     pub rate: f32,
 }
 

@@ -268,7 +268,7 @@ pub enum SimError {
         /// The policy.
         policy: &'static str,
     },
-    /// Whoever observed the run ended it.
+    /// The observer of the run ended it.
     #[error("the simulation was stopped")]
     Stopped,
     /// Unknown policy.

@@ -238,7 +238,7 @@ impl Channel for FaultChannel {
                 self.stats.wakes += u64::from(woken);
                 return Ok(0);
             }
-            // Nobody else would let the time pass that the caller is waiting for.
+            // No other thread would let the time pass that the caller is waiting for.
             state.advance_to(limit.unwrap_or(0));
         }
         let mut woken = self.wake.is_signalled();

@@ -75,7 +75,7 @@ struct Flying {
     fault: Option<Fault>,
     /// For a flush: it covers writes with a smaller index ...
     before: u64,
-    /// ... but these, whose completion nobody had seen.
+    /// ... but these, whose completion was never seen.
     except: Vec<u64>,
 }
 
@@ -209,7 +209,7 @@ impl State {
             let Some(due) = self.next_due_us() else { break };
             self.advance_to(due);
         }
-        // Nobody will ever see these completions; a later flush covers them all the same.
+        // These completions will never be seen; a later flush covers them all the same.
         while self.pop(channel).is_some() {}
         self.inboxes[channel] = None;
     }

@@ -2,7 +2,7 @@
 //!
 //! Linux reports a failed write-back once per open file description. Where several flushers share one (workers, growth,
 //! the blocking calls), the first to ask takes the error, and the others are told that all is well although their
-//! writes are lost. So every success is verified: a second description of the member, which nobody else flushes, is asked
+//! writes are lost. So every success is verified: a second description of the member, which no other code flushes, is asked
 //! whether an error has come up, and the first failure is the answer to every flush from then on.
 
 use std::fs::File;

@@ -164,7 +164,7 @@ impl Member {
         let direct_flag = if wanted { libc::O_DIRECT } else { 0 };
         open.custom_flags(flags | direct_flag);
         let mut opened = open.open(path);
-        // Whoever looks at a new device (the device manager, say) may claim it for a moment.
+        // A process that looks at a new device (the device manager, say) may claim it for a moment.
         for _ in 0..BUSY_TRIES.max(tries_in(options.lock_timeout)) {
             match &opened {
                 Err(e) if block_device && e.raw_os_error() == Some(libc::EBUSY) => {
@@ -645,7 +645,7 @@ mod tests {
         assert!(!taken_after(1, Some((here, true))));
         assert!(taken_after(5, Some((gone, true))));
         assert!(taken_after(5, None), "nobody tells who the holder is");
-        assert!(!taken_after(UNKNOWN_TRIES + 1, None), "not for ever");
+        assert!(!taken_after(UNKNOWN_TRIES + 1, None), "not without end");
         let patience = tries_in(Duration::from_millis(15));
         assert!(taken_within(patience, Some((here, true)), patience));
         assert!(!taken_within(patience + 1, Some((here, true)), patience));

@@ -148,7 +148,7 @@ impl Traffic {
             .drive_bytes
             .zip(before.drive_bytes)
             .map(|(now, then)| now.saturating_sub(then));
-        // A kernel that counts nothing for this process counts it for nobody.
+        // A kernel that counts nothing for this process counts it for none.
         let of_drive =
             drive.is_some_and(|all| own > 0 && all as f64 * (1.0 - OTHERS_BYTES) > own as f64);
         let ticks = self.all_ticks.saturating_sub(before.all_ticks) as f64;

@@ -123,7 +123,7 @@ impl SsdChannel {
                     .check(io.op, io.offset, len, aligned)
                     .and_then(|()| {
                         if io.op == Op::Read {
-                            // SAFETY: by contract the memory is valid for `len` bytes and nobody else's until the completion.
+                            // SAFETY: by contract the memory is valid for `len` bytes and no other code's until the completion.
                             let out =
                                 unsafe { std::slice::from_raw_parts_mut(io.buf, len as usize) };
                             self.ssd.read_pages(io.offset, out)
@@ -202,7 +202,7 @@ impl Channel for SsdChannel {
         let Some(first) = self.pending.peek() else {
             return Ok(0);
         };
-        // Whoever polls and finds nothing done waits until something is: in virtual time, that is now.
+        // A caller that polls and finds nothing done waits until something is: in virtual time, that is now.
         self.ssd.advance(first.done.0.0);
         let now = self.ssd.modelled_ns();
         let before = out.len();

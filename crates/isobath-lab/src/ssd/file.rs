@@ -14,7 +14,7 @@ use crate::LabError;
 
 /// Flash pages at their slot's place in a file without a name; what is erased becomes a hole again.
 ///
-/// The trait of flash contents knows no failures: the first one is kept for whoever asks.
+/// The trait of flash contents knows no failures: the first one is kept for the caller that asks.
 pub(super) struct FileData {
     file: File,
     page_bytes: u64,

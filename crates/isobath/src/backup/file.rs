@@ -435,7 +435,7 @@ pub(crate) struct Blocks<'f> {
     payload: Vec<u8>,
 }
 
-/// Reads a file from a place of its own, whoever else reads it.
+/// Reads a file from a place of its own, beside other readers.
 struct At<'f> {
     file: &'f File,
     at: u64,
@@ -567,7 +567,7 @@ impl Scratch {
             std::env::temp_dir().join(name)
         };
         let file = unfinished(&path)?;
-        // Nobody else needs its name.
+        // Its name is not needed any more.
         std::fs::remove_file(&path).map_err(failed("remove", &path))?;
         Ok(Scratch {
             file,

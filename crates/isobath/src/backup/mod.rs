@@ -31,7 +31,7 @@ use isobath_io::Volume;
 
 use crate::{Error, Options, Store};
 
-/// Watches long work: called with the name of its stage, how much of it is done, and how much it is, 0 where nobody
+/// Watches long work: called with the name of its stage, how much of it is done, and how much it is, 0 where it is not
 /// knows. The amounts are bytes of backup files while these are verified or restored, bytes of the volume while it is
 /// searched, and pages otherwise. [`ControlFlow::Break`] ends the work with [`Error::Interrupted`].
 pub type Watch<'w> = &'w mut (dyn FnMut(&'static str, u64, u64) -> ControlFlow<()> + Send);

@@ -29,7 +29,7 @@ enum Step {
 }
 
 impl Tree {
-    /// Frees about `pages` pages of a tree that nobody uses any more; returns
+    /// Frees about `pages` pages of a tree that is not used any more; returns
     /// whether nothing but an empty root is left. `on_extent` is told of every
     /// extent once, before the page that names it is freed: what it logs then is
     /// there after a crash if the page's end is.

@@ -220,7 +220,7 @@ impl Tree {
     }
 }
 
-/// Whoever meets a corrupt page by [`Tree::get`] reports it.
+/// A caller that meets a corrupt page by [`Tree::get`] reports it.
 #[cold]
 fn unfinished(fail: AttemptError) -> Lookup {
     match fail {

@@ -35,7 +35,7 @@ impl<'p> Optimistic<'p> {
         self.pool.frames.header(self.frame)
     }
 
-    /// The frame and its version, for whoever keeps a hold beyond the borrow of
+    /// The frame and its version, for callers that keep a hold beyond the borrow of
     /// the pool and makes it again with [`Optimistic::new`].
     pub(crate) fn parts(&self) -> (FrameId, Version) {
         (self.frame, self.version)
@@ -79,7 +79,7 @@ impl<'p> Optimistic<'p> {
     }
 }
 
-/// An exclusive hold: nobody else reads a state that it writes.
+/// An exclusive hold: no other task reads a state that it writes.
 pub(crate) struct Exclusive<'p> {
     pool: &'p BufferPool,
     frame: FrameId,
@@ -122,7 +122,7 @@ impl<'p> Exclusive<'p> {
         let header = self.header();
         header.lsn.store(version.0, Release);
         // Before the flag: who finds the frame dirty takes this for its oldest
-        // change. Nobody copies the page, so nobody clears the flag, meanwhile.
+        // change. No task copies the page until then, so none clears the flag.
         if header.flags.load(Acquire) & flag::DIRTY == 0 {
             header.oldest_lsn.store(record.0, Release);
         } else {
@@ -158,7 +158,7 @@ impl Drop for Exclusive<'_> {
 
 /// Free frames and unused page ids that a structure modification took
 /// beforehand, so that it cannot fail half-way. What is not used goes back
-/// when whoever made the reservation takes it apart.
+/// when the task that made the reservation takes it apart.
 pub(crate) struct Reservation {
     pages: Vec<(FrameId, PageId)>,
 }

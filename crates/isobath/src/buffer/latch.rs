@@ -81,14 +81,14 @@ impl Latch {
         debug_assert!(before & SHARED_MASK != 0, "shared latch released twice");
     }
 
-    /// Takes the latch exclusively if nobody holds it.
+    /// Takes the latch exclusively if it is free.
     #[inline]
     pub(crate) fn try_exclusive(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         word & (OPEN | SHARED_MASK) == OPEN && self.upgrade_from(word)
     }
 
-    /// Takes the latch exclusively if `version` still holds and nobody holds
+    /// Takes the latch exclusively if `version` still holds and no task holds
     /// the latch.
     #[inline]
     pub(crate) fn try_upgrade(&self, version: Version) -> bool {

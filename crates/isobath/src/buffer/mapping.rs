@@ -1,7 +1,7 @@
 //! The mapping table: one atomic word per page id, in one virtual range that
 //! never moves (vmcache's idea with indirection; see docs/decisions/0003).
 //!
-//! A word says where the page is now. Whoever relocates a page changes this
+//! A word says where the page is now. The task that relocates a page changes this
 //! one word, so no parent is ever searched.
 
 use crate::page::PageId;
@@ -93,7 +93,7 @@ impl MappingTable {
         crate::buffer::prefetch(std::ptr::from_ref(self.word(id)).cast());
     }
 
-    /// Sets where `id` is; for whoever holds its frame exclusively, or owns the id.
+    /// Sets where `id` is; for the task that holds its frame exclusively, or owns the id.
     pub(crate) fn set(&self, id: PageId, place: Place) {
         debug_assert!(id.0 != 0 && id.0 < self.capacity());
         self.word(id).store(place.to_word(), Ordering::Release);

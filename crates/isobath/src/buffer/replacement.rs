@@ -1,7 +1,7 @@
 //! Which frame to give up: S3-FIFO over the frames of one partition.
 //!
-//! A page enters a small queue of a tenth of the frames. If nobody touches it
-//! again by the time it reaches the queue's end, it goes; if somebody did, it
+//! A page enters a small queue of a tenth of the frames. If no access touches it
+//! again by the time it reaches the queue's end, it goes; if one did, it
 //! moves to the main queue, where every touch since the last round keeps it for
 //! another one. A page that was given up lately enters the main queue directly.
 //! A scan's pages pass through the small queue only, so a scan of any length
@@ -18,7 +18,7 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 /// Share of the frames in the small queue: one in this many.
 const SMALL_SHARE: usize = 10;
 /// Touches that move a page from the small queue to the main one; the first
-/// one is that of whoever had the page read.
+/// one is that of the task that had the page read.
 const PROMOTE_TOUCHES: u8 = 2;
 /// Frames looked at, per frame wanted and at least, before a call gives up.
 const SCAN_PER_FRAME: usize = 8;
@@ -126,7 +126,7 @@ impl Partition {
     }
 }
 
-/// Takes the page out of `frame` if it is clean and nobody holds it.
+/// Takes the page out of `frame` if it is clean and not latched.
 fn give_up(pool: &BufferPool, frame: FrameId) -> Verdict {
     let header = pool.frames.header(frame);
     let flags = header.flags.load(Acquire);

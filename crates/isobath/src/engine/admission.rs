@@ -24,11 +24,11 @@ impl Admission {
     /// One piece of accepted work has ended.
     pub(crate) fn leave(&self) {
         // Sequentially consistent, as in `Runtime::admit` and `refuse_and_drain`:
-        // of a last leaver and whoever waits for it, one sees the other.
+        // of a last leaver and its waiter, one sees the other.
         if self.live.fetch_sub(1, Ordering::SeqCst) == 1 && self.closing.load(Ordering::SeqCst) {
             let waiting = self.idle.lock().take();
             if let Some(tell) = waiting {
-                // Whoever waited may have seen the zero already.
+                // The waiter may have seen the zero already.
                 let _ = tell.send(());
             }
         }

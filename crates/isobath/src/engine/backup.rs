@@ -17,7 +17,7 @@ use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u6
 use crate::pagestore::{Address, Superblock};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Nobody asks for the log to be kept.
+/// No backup asks for the log to be kept.
 const NO_FLOOR: u64 = u64::MAX;
 /// Bytes of pages that one task copies at a time.
 const BATCH_BYTES: usize = 4 << 20;
@@ -243,7 +243,7 @@ impl Drop for DeadKept {
 }
 
 impl WorkerState {
-    /// Takes the right to write checkpoints, once nobody has it.
+    /// Takes the right to write checkpoints, once it is free.
     fn take_checkpoints(&self) -> Result<Box<Current>, Error> {
         loop {
             if let Some(current) = self.engine.current.lock().take() {

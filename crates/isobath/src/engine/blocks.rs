@@ -57,7 +57,7 @@ impl WorkerState {
     ///
     /// # Safety
     ///
-    /// `into` and `detours` live, and nobody uses `into`, until `wait_io` has returned.
+    /// `into` and `detours` live, and no other code uses `into`, until `wait_io` has returned.
     pub(crate) unsafe fn start_read(
         &self,
         stretch: Stretch,

@@ -26,7 +26,7 @@ impl ChangedMapPages {
     /// Page `page` of the table is to be written again.
     pub(super) fn mark_page(&self, page: u64) {
         if let Some(word) = self.0.get((page / 64) as usize) {
-            // Orders the change before whoever clears the bit.
+            // Orders the change before the task that clears the bit.
             word.fetch_or(1 << (page % 64), AcqRel);
         }
     }

@@ -201,7 +201,7 @@ impl Sink for Pages<'_> {
 }
 
 /// Writes a checkpoint; `start` is where a recovery from it reads the log.
-/// Whoever has `current` is the only one that writes checkpoints.
+/// Only the task that holds `current` writes checkpoints.
 ///
 /// # Errors
 ///

@@ -141,7 +141,7 @@ impl WorkerState {
                 );
             }
             // The victim stays as it is, and with it whatever can be saved;
-            // whoever reads one of its pages is told what is wrong with that.
+            // a reader of one of its pages is told what is wrong with that.
             Err(Failed::Read) => {
                 Counters::add(&counters.corrupt_pages, 1);
                 trace::tell!(error, "a segment cannot be read", segment = segment);
@@ -157,7 +157,7 @@ impl WorkerState {
     fn await_pending_frees(&self) {
         let engine = &self.engine;
         if engine.has_pending_frees() && engine.space.lock().spare_segments() < engine.low_water() {
-            // A failed log write has poisoned the store; whoever asks is told.
+            // A failed log write has poisoned the store; later callers are told.
             let _ = self.wait_durable(engine.newest_record());
             let _ = self.drain_pending_frees();
         }
@@ -334,7 +334,7 @@ impl WorkerState {
             let seq = self.engine.seq_of(survivor.address);
             if page::verify(image, survivor.page, seq).is_err() {
                 // The victim stays as it is, and with it whatever can be saved
-                // of the page; whoever reads the page is told.
+                // of the page; a reader of the page is told.
                 Counters::add(&self.engine.counters.corrupt_pages, 1);
                 image.fill(0);
                 placed.token = u64::MAX;

@@ -53,7 +53,7 @@ impl Engine {
             .count()
     }
 
-    /// Writing has failed: nobody waits for old pages any longer.
+    /// Writing has failed: wakes all waiters for old pages.
     pub(super) fn fail_flush_waiters(&self) {
         self.flush_waiters.wake(usize::MAX);
     }
@@ -70,7 +70,7 @@ impl Engine {
         true
     }
 
-    /// Frames have turned clean: whoever waits for old ones may look again.
+    /// Frames were written back: wakes the waiters that these may have been enough for.
     pub(super) fn flush_progress(&self) {
         // The lock orders this after the count, which a waiter reads under it.
         self.flush_waiters.wake(self.pool.dirty.written_back());
@@ -124,7 +124,7 @@ impl WorkerState {
         let engine = &self.engine;
         loop {
             engine.writable()?;
-            // Of the frames that are counted, each adds one to this by and by.
+            // Every counted frame eventually increments this.
             let cleaned = engine.pool.dirty.written_back();
             let left = engine.count_older(before);
             if left == 0 {

@@ -41,8 +41,8 @@ fn tell_slow(lsn: Lsn, took: Duration) {
     }
 }
 
-/// A worker on which nobody waits for the log.
-const NOBODY: u64 = u64::MAX;
+/// A worker on which no task waits for the log.
+const NO_WAITER: u64 = u64::MAX;
 
 /// Per worker, for the others: the smallest LSN that a task of it waits for.
 #[repr(align(128))]
@@ -50,7 +50,7 @@ pub(super) struct Awaited(AtomicU64);
 
 impl Awaited {
     pub(super) fn new() -> Awaited {
-        Awaited(AtomicU64::new(NOBODY))
+        Awaited(AtomicU64::new(NO_WAITER))
     }
 }
 
@@ -84,7 +84,7 @@ impl LogShare {
 }
 
 impl Engine {
-    /// Wakes the workers on which somebody waits for what is durable now.
+    /// Wakes the workers on which a task waits for what is durable now.
     fn wake_durable(&self, except: usize) {
         let durable = self.log.durable().0;
         for (index, awaited) in self.awaited.iter().enumerate() {
@@ -123,7 +123,7 @@ impl WorkerState {
             self.log.waiters.borrow_mut().push(waiter);
             self.publish_awaited();
             // Housekeeping compares with the durable end after this, before the
-            // worker sleeps; whoever moves that end looks at what is published.
+            // worker sleeps; the worker that moves that end looks at what is published.
             self.worker.suspend();
         }
         Ok(())
@@ -162,7 +162,7 @@ impl WorkerState {
 
     fn publish_awaited(&self) {
         let waiters = self.log.waiters.borrow();
-        let least = waiters.peek().map_or(NOBODY, |Reverse((lsn, _))| lsn.0);
+        let least = waiters.peek().map_or(NO_WAITER, |Reverse((lsn, _))| lsn.0);
         self.engine.awaited[self.worker.index]
             .0
             .store(least, Ordering::SeqCst);
@@ -251,7 +251,7 @@ impl WorkerState {
 
     // ---- writing ------------------------------------------------------------
 
-    /// A log writer's life: writes what is complete while somebody wants it durable.
+    /// A log writer's life: writes what is contiguous while a flush of it is requested.
     pub(super) fn log_writer(&self) {
         loop {
             match self.engine.log.claim(self.worker.index) {
@@ -267,7 +267,7 @@ impl WorkerState {
         }
     }
 
-    /// Whether nobody is left on this worker who could want something written.
+    /// Whether no task is left on this worker that could request a flush.
     fn log_has_ended(&self) -> bool {
         self.engine.stopping.load(Ordering::Acquire)
             && self.system_tasks.get() == 0

@@ -91,7 +91,7 @@ impl Stepped {
         panic!("stuck");
     }
 
-    /// Takes the idle checkpointer away, so that nobody makes room.
+    /// Takes the idle checkpointer away, so that no space is freed.
     fn hide_checkpointer(&mut self) -> TaskId {
         loop {
             if let Some(task) = self.locals[0].idle_checkpointer.take() {
@@ -216,7 +216,7 @@ fn runs_repeat() {
     assert_ne!(digest(1), digest(2));
 }
 
-/// A log write fails: whoever waited for it, and everybody after, is told the
+/// A log write fails: its waiters, and all later callers, are told the
 /// cause; what was acknowledged before is there.
 #[test]
 fn nobody_is_acknowledged_after_a_failed_log_write() {
@@ -293,7 +293,7 @@ fn buffered_commits_are_written_within_their_window_and_others_with_company() {
     for _ in 0..10_000 {
         run.step();
     }
-    assert!(!engine.log.is_durable(none), "nobody asked for it");
+    assert!(!engine.log.is_durable(none), "no flush was requested");
     let since = clock::now();
     let buffered = append(&mut run, Durability::Buffered { window_ms: 3 });
     assert!(!engine.log.is_durable(buffered));
@@ -335,7 +335,7 @@ fn too_large_a_transaction_is_refused() {
     run.end();
 }
 
-/// Workers with threads: every commit is answered, whoever's flush it shared.
+/// Workers with threads: every commit is answered, whichever flush it shared.
 #[test]
 fn workers_on_threads_answer_every_commit() {
     let engine = engine(Volume::in_memory(0, None), &options(2, 64), 64 << 20);

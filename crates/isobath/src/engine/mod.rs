@@ -242,7 +242,7 @@ pub(crate) struct Engine {
     volume_flush: VolumeFlush,
     /// Pages of the mapping table that the next checkpoint has to write.
     pub(crate) changes: ChangedMapPages,
-    /// The checkpoint on the volume; taken out by whoever writes the next one.
+    /// The checkpoint on the volume; taken out by the task that writes the next one.
     pub(crate) current: Mutex<Option<Box<Current>>>,
     /// Where the log ended when the last checkpoint began.
     checkpointed_at: AtomicU64,
@@ -508,8 +508,8 @@ impl Engine {
         self.fail_flush_waiters();
     }
 
-    /// A worker has panicked outside its tasks. What its tasks hold nobody ever gives back, so all workers end, and
-    /// whoever waits for a task is told.
+    /// A worker has panicked outside its tasks. What its tasks hold is never given back, so all workers end, and
+    /// tasks' waiters are told.
     pub(crate) fn die(&self, message: &str) {
         self.poison(Error::TaskPanicked {
             message: format!("a worker: {message}"),

@@ -277,7 +277,7 @@ impl WorkerState {
         false
     }
 
-    /// Waits, in a task, until nobody reads `page`, or what had its id, into a frame.
+    /// Waits, in a task, until no worker reads `page`, or what had its id, into a frame.
     pub(crate) fn await_load(&self, page: PageId) {
         if !self.waits_elsewhere(page) {
             return;

@@ -3,7 +3,7 @@
 //!
 //! An allocation ends with its page, whatever becomes of the token: the id may be
 //! another's by then, and a recovery that still took it for provisional would free a
-//! page of somebody else.
+//! page of another owner.
 
 use std::collections::BTreeMap;
 

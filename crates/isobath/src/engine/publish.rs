@@ -76,7 +76,7 @@ impl Publisher {
         won
     }
 
-    /// Replaces the file. Nobody depends on it: what fails is left undone.
+    /// Replaces the file. Nothing depends on it: what fails is left undone.
     fn publish(&self, engine: &Engine) {
         let part = self.file.with_extension("part");
         let _ = fs::remove_file(&part);

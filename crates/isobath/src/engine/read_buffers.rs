@@ -1,5 +1,5 @@
 //! What readers of large values have read ahead. All readers of a store together hold a
-//! bounded number of bytes: whoever reads next takes the buffers of those that have not
+//! bounded number of bytes: the next reader takes the buffers of those that have not
 //! read for the longest time, and these read their chunks once more when they go on.
 
 use std::collections::VecDeque;

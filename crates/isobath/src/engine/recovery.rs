@@ -98,7 +98,7 @@ pub(crate) struct Plan {
     /// Everything that the log has changed in the mapping table.
     touched: Vec<PageId>,
     /// What nothing has confirmed. Their ids are free: the log has to say so
-    /// before it says that somebody else has them.
+    /// before it says that another owner has them.
     pub(crate) orphaned: Orphaned,
     /// Who is told how it goes on.
     pub(crate) listener: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,

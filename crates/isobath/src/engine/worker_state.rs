@@ -242,7 +242,7 @@ impl WorkerState {
         ended
     }
 
-    /// What the worker is waiting for, for whoever wonders why nothing happens.
+    /// What the worker is waiting for, to explain why nothing happens.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self) -> String {
         format!(
@@ -292,8 +292,8 @@ impl WorkerState {
         }
     }
 
-    /// Brings the worker's free frames up to a batch: from those that nobody
-    /// ever used, then from its own partition, then from the others'.
+    /// Brings the worker's free frames up to a batch: from those that were
+    /// never used, then from its own partition, then from the others'.
     fn replenish(&self, least: usize) {
         let mut free = self.free.borrow_mut();
         let want = self.batch;
@@ -307,7 +307,7 @@ impl WorkerState {
         }
         let before = free.len();
         let workers = self.engine.partitions.len();
-        // A worker that holds less than its share takes from whoever holds more.
+        // A worker that holds less than its share takes from one that holds more.
         let share = self.engine.pool.frames.count() as usize / workers / 2;
         for step in 0..workers {
             if free.len() >= want || (step > 0 && free.len() >= least) {
@@ -324,7 +324,7 @@ impl WorkerState {
             partition.evict(&self.engine.pool, missing, &mut free);
         }
         if free.len() < least {
-            // Nobody else had one: the own partition after all, however small.
+            // No other worker had one: the own partition after all, however small.
             let missing = want - free.len();
             self.engine.partitions[self.worker.index].lock().evict(
                 &self.engine.pool,

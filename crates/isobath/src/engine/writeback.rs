@@ -513,7 +513,7 @@ impl WorkerState {
         self.log_copies(0, &copies)
     }
 
-    /// Wakes whoever waits for room, or has room made.
+    /// Wakes the tasks that wait for space, or starts freeing some.
     pub(crate) fn after_space_change(&self, freed_segment: bool, spare: u32) {
         let engine = &self.engine;
         if freed_segment {

@@ -17,7 +17,7 @@ const MAX_FLUSHES: usize = 4;
 /// blocks, so that padding stays the smaller part.
 const BESIDE_BYTES: u64 = 8 << 10;
 
-/// A part of the log that one flush writes: whole blocks that nobody wrote before.
+/// A part of the log that one flush writes: whole blocks that was never written before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Flush {
     pub(crate) start: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Flush {
 pub(crate) enum Claim {
     /// Nothing that the end of a flush in flight, or a new wish, does not bring up again.
     Nothing,
-    /// Somebody on another thread is still copying.
+    /// A writer on another thread is still copying.
     Later,
     /// Write this, then tell [`super::Log::flushed`].
     Flush(Flush),
@@ -110,7 +110,7 @@ impl Flushing {
 
     // Sequentially consistent where two sides each write one word and look at
     // the other's: of a wish and the end of a flush, or of the durable end and
-    // somebody who waits for it, one sees the other.
+    // a task that waits for it, one sees the other.
 
     #[inline]
     pub(super) fn durable(&self) -> u64 {
@@ -185,7 +185,7 @@ impl Flushing {
     }
 
     /// Takes the next flush. `pad` fills the log up to a whole block, and
-    /// returns the end; `complete` is up to where everybody has copied.
+    /// returns the end; `complete` is up to where every writer has copied.
     pub(super) fn claim(
         &self,
         next: u64,

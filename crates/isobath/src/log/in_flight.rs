@@ -1,4 +1,4 @@
-//! Where the log's next byte is, and up to where everybody has copied.
+//! Where the log's next byte is, and up to where every writer has copied.
 //!
 //! A writer publishes a low-water mark, takes its place with one atomic
 //! operation, copies, and clears the mark. What lies below the next byte and
@@ -39,20 +39,20 @@ impl InFlightLsns {
         self.next.0.load(Ordering::Acquire)
     }
 
-    /// Takes `bytes` that nobody will write.
+    /// Takes `bytes` that will not be written.
     #[inline]
     pub(super) fn skip(&self, bytes: u64) -> u64 {
         self.next.0.fetch_add(bytes, Ordering::Relaxed)
     }
 
-    /// Announces that `writer` is about to take a place. Nobody else uses the
+    /// Announces that `writer` is about to take a place. No other task uses the
     /// same `writer` until its [`InFlightLsns::end`].
     #[inline]
     pub(super) fn begin(&self, writer: usize) {
         let mark = &self.marks[writer].0;
         debug_assert_eq!(mark.load(Ordering::Relaxed), CLEAR, "one unit at a time");
         // At or below whatever `take` returns: this thread cannot see the
-        // counter go backwards. Release: whoever sees this mark instead of the
+        // counter go backwards. Release: a reader that sees this mark instead of the
         // end of the unit before sees that unit's bytes.
         mark.store(self.next.0.load(Ordering::Relaxed), Ordering::Release);
     }
@@ -60,7 +60,7 @@ impl InFlightLsns {
     /// Takes `bytes` after [`InFlightLsns::begin`]; their position.
     #[inline]
     pub(super) fn take(&self, bytes: u64) -> u64 {
-        // Release: whoever reads a counter beyond this place sees the mark. The
+        // Release: a reader of a counter beyond this place sees the mark. The
         // operations of others continue the release sequence.
         self.next.0.fetch_add(bytes, Ordering::AcqRel)
     }

@@ -134,7 +134,7 @@ impl Log {
     /// # Panics
     ///
     /// If the area is smaller than [`MIN_AREA_BYTES`], or a number is out of
-    /// its range: whoever opens the store has checked them.
+    /// its range: opening the store has checked them.
     pub(crate) fn on(config: LogConfig) -> Log {
         let area_bytes = config.area.bytes();
         assert!(
@@ -242,7 +242,7 @@ impl Log {
     }
 
     /// Appends one record whose body is `parts`, one after another, and calls
-    /// `stamp` with its LSN before the record counts as complete: whoever reads
+    /// `stamp` with its LSN before the record counts as complete: a task that reads
     /// the log's complete end finds every page below it stamped.
     ///
     /// `writer` is the worker; no two threads append with the same one at a
@@ -279,7 +279,7 @@ impl Log {
     }
 
     /// A position in the log without a record: above every LSN given before,
-    /// and nobody else's.
+    /// and no other's.
     pub(crate) fn stamp(&self, writer: usize) -> Lsn {
         let Some(on) = &self.on else {
             return Lsn(self.in_flight.skip(8));

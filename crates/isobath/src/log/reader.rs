@@ -68,7 +68,7 @@ pub(crate) struct Reader<'v> {
     open_epoch: u32,
     /// One lap after the start: the log cannot be longer.
     limit: u64,
-    /// Where the log is known to end; what follows may be somebody's new records.
+    /// Where the log is known to end; what follows may be a writer's new records.
     known_end: Option<Lsn>,
     buffer: AlignedBuf,
     /// LSN of the buffer's first byte; a multiple of a block.
@@ -85,7 +85,7 @@ enum Found {
 
 impl<'v> Reader<'v> {
     /// Reads from `start` on, where a record, a skip or the log's end is.
-    /// `open_epoch` is that of whoever vouches for `start`: anything older there
+    /// `open_epoch` is that of the superblock that vouches for `start`: anything older there
     /// was left behind by a crash.
     pub(crate) fn new(
         volume: &'v Volume,

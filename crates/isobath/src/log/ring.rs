@@ -12,8 +12,8 @@ pub(super) struct Ring {
     _memory: AlignedBuf,
 }
 
-// SAFETY: the memory is the ring's own. Whoever writes a range has taken it
-// alone (`InFlightLsns`), and whoever reads it has seen its mark cleared.
+// SAFETY: the memory is the ring's own. A writer of a range has taken it
+// alone (`InFlightLsns`), and a reader of it has seen its mark cleared.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -41,7 +41,7 @@ impl Ring {
 
     /// Gives the memory back; for the ring's last user.
     pub(super) fn discard(&self) {
-        // SAFETY: the memory is the ring's own, a multiple of a page long, and nobody needs its bytes. A failure leaves it
+        // SAFETY: the memory is the ring's own, a multiple of a page long, and its bytes are not needed. A failure leaves it
         // taken until the ring is dropped.
         unsafe {
             libc::madvise(self.base.cast(), self.bytes() as usize, libc::MADV_DONTNEED);
@@ -59,7 +59,7 @@ impl Ring {
         assert!(bytes.len() as u64 <= self.bytes());
         let at = (lsn & self.mask) as usize;
         let first = bytes.len().min(self.bytes() as usize - at);
-        // SAFETY: both parts lie within the memory; nobody else accesses the
+        // SAFETY: both parts lie within the memory; no other thread accesses the
         // range, by contract.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), first);

@@ -439,7 +439,7 @@ fn flipped_bits_are_never_read_as_records() {
         match history.read() {
             Ok((found, end)) => {
                 assert_eq!(found, history.below(end.lsn.0));
-                // In what nobody reads, the padding, nothing is lost.
+                // In what is never read, the padding, nothing is lost.
                 assert!(is_last || found == history.written, "lost without a word");
                 ended += 1;
             }
@@ -549,7 +549,10 @@ fn what_completes_during_a_flush_goes_into_the_next() {
     let (volume, area) = place();
     let log = Log::on(config(&area, BLOCK, BLOCK, 1));
     let first = append(&log, Kind::Commit, b"one");
-    assert!(matches!(log.claim(0), Claim::Nothing), "nobody wants it");
+    assert!(
+        matches!(log.claim(0), Claim::Nothing),
+        "no flush was requested"
+    );
     log.request_flush(Lsn(first.lsn));
     let Claim::Flush(flush) = log.claim(0) else {
         panic!("a flush");

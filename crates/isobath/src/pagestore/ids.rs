@@ -86,7 +86,7 @@ impl PageIds {
         whole: bool,
     ) -> Option<(PageId, u64)> {
         let fits = self.runs.iter().any(|run| run.1 >= count);
-        // Ids cost memory for ever, pieces only an index chunk.
+        // Ids cost memory without end, pieces only an index chunk.
         if fits || whole || count == 1 || self.free_count() < self.next / FREE_SHARE {
             return Some((self.allocate_run(mapping, count)?, count));
         }

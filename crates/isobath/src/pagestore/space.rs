@@ -158,7 +158,7 @@ pub(crate) struct Space {
     unsummarized: HashMap<u32, Vec<Entry>>,
     /// Segments that hold no pages of the store: superblocks, log, checkpoints.
     system: u32,
-    /// No segment becomes free: somebody reads what is dead already.
+    /// No segment becomes free: a reader needs obsolete pages.
     keeps_dead: bool,
     retained: Retained,
 }
@@ -203,7 +203,7 @@ impl Space {
             keeps_dead: false,
             retained: Retained::default(),
         };
-        // Open for ever, so that nothing frees them.
+        // Open without end, so that nothing frees them.
         for segment in 0..system {
             space.table.open(SegmentId(segment), StreamId(0));
         }
@@ -682,7 +682,7 @@ impl Space {
         self.free_if_empty(segment)
     }
 
-    /// What fills the volume, for whoever wonders why nothing is free.
+    /// What fills the volume, to explain why nothing is free.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self) -> String {
         let in_state = |state: SegmentState| {
@@ -722,7 +722,7 @@ impl Space {
         self.histories.wanted()
     }
 
-    /// Whoever hears of page writes from now on.
+    /// The observer of page writes from now on.
     pub(crate) fn set_trace(&mut self, trace: Option<Box<dyn PageTrace>>) {
         self.trace = trace;
     }

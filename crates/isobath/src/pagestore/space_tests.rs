@@ -61,7 +61,7 @@ fn begin(space: &mut Space) -> u32 {
     }
 }
 
-/// How many victims are cleaned at a time where nobody ends.
+/// How many victims are cleaned at a time where no task ends.
 fn victims(space: &mut Space) -> u32 {
     let next = || match space.begin_cleaning() {
         Victim::Segment(segment) => Some(segment),

@@ -1,4 +1,4 @@
-//! Whoever wants to know which pages are written.
+//! Observers of page writes.
 
 /// Hears of the page writes of a store, in the order in which the store accounts for them; see
 /// [`Store::trace_pages`](crate::Store::trace_pages).

@@ -187,7 +187,7 @@ impl<'v> Source<'v> {
                 words.push(word)
             }),
         };
-        // Of what cannot be read nothing is left out; whoever finds it is told so.
+        // Of what cannot be read nothing is left out; its reader is told so.
         read.map_or_else(|_| Vec::new(), |()| words)
     }
 

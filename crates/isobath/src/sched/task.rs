@@ -16,7 +16,7 @@ use super::worker_handle::{Work, WorkerHandle};
 pub(super) type Fiber = Coroutine<(), (), (), DefaultStack>;
 
 /// A task's slot in its worker, and which of the slot's tasks it is: a stale
-/// id resumes nobody.
+/// id resumes no task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct TaskId {
     pub(super) slot: u32,

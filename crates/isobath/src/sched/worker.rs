@@ -69,7 +69,7 @@ pub(crate) struct Worker {
     slots: Vec<Slot>,
     free_slots: RefCell<Vec<u32>>,
     free_system_slots: RefCell<Vec<u32>>,
-    /// Stacks that nobody uses. There is one for every system task and at least one for user work.
+    /// Stacks that are free. There is one for every system task and at least one for user work.
     stacks: RefCell<Vec<DefaultStack>>,
     /// There was no memory for another stack; until a task ends, none is asked for.
     starved: Cell<bool>,
@@ -246,7 +246,7 @@ impl Worker {
         self.channel.borrow().in_flight() + self.backlog.borrow().len() as u32
     }
 
-    /// Where the tasks that there are last let others run, for whoever looks
+    /// Where the tasks that there are last let others run, for a debugger that looks
     /// for what keeps them.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn tasks_suspended_at(&self) -> Vec<String> {
@@ -656,7 +656,7 @@ impl Worker {
     }
 
     /// Hands queued I/Os to the kernel and reaps; sleeps, at most as long as
-    /// `sleep` says, if it says anything and nobody called.
+    /// `sleep` says, if it says anything and no wake-up came.
     fn poll(&self, sleep: Option<Option<Duration>>) -> usize {
         let mut channel = self.channel.borrow_mut();
         let mut completions = self.completions.borrow_mut();
@@ -675,7 +675,7 @@ impl Worker {
         match outcome {
             Ok(reaped) => reaped,
             // Without its channel a worker cannot finish a single task; there is
-            // nothing to fall back to, and waiting for ever would hide it.
+            // nothing to fall back to, and waiting without end would hide it.
             Err(error) => panic!("the I/O channel of worker {} failed: {error}", self.index),
         }
     }

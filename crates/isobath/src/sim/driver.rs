@@ -25,7 +25,7 @@ const STEP_TIME: Duration = Duration::from_micros(10);
 /// Steps in a row, per operation that waits, after which a simulation
 /// counts as stuck.
 const MAX_STEPS: u64 = 3_000_000;
-/// Steps in a row that did nothing, after which whoever is held back goes on.
+/// Steps in a row that did nothing, after which the one that is held back goes on.
 const PATIENCE: u32 = 400;
 /// Bytes of address space of a worker's stack.
 const STACK_BYTES: usize = 1 << 20;
@@ -90,7 +90,7 @@ impl Drop for Seat {
             // Ends at once: its stack holds nothing of a step.
             steps.resume(false);
         } else {
-            // In the middle of a step, with tasks' stacks inside: nobody can
+            // In the middle of a step, with tasks' stacks inside: no code can
             // unwind that. Only failed simulations leave any.
             std::mem::forget(steps);
         }
@@ -295,7 +295,7 @@ impl Driver {
     }
 }
 
-/// Holds back whoever calls: a worker in its step, or a caller outside tasks.
+/// Holds back the caller: a worker in its step, or a caller outside tasks.
 fn hold(why: Hold) {
     let Some(driver) = Driver::current() else {
         return;
@@ -322,7 +322,7 @@ fn hold(why: Hold) {
     drop(seat);
     let interrupted = Interrupted::leave();
     // SAFETY: the running coroutine stored its own yielder, which lives as long
-    // as it does. A task's coroutine inside is left where it is: nobody but this
+    // as it does. A task's coroutine inside is left where it is: nothing but this
     // worker resumes it, and this worker goes on right here.
     unsafe { (*yielder).suspend(pause) };
     interrupted.go_on();

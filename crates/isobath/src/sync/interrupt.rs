@@ -1,6 +1,6 @@
 //! Where a simulation hands over: at any access to what threads share.
 //!
-//! A simulation runs everybody in one thread. Whoever passes an access, a
+//! A simulation runs everything in one thread. Code that passes an access, a
 //! *place* in the source, may be held back there while others run. Which passes
 //! those are, and for how long, is drawn from a seed ([`How`]); those that were
 //! taken are noted as [`Switch`]es, and a list of them can be followed again.
@@ -67,7 +67,7 @@ impl fmt::Display for Who {
     }
 }
 
-/// Somebody was held back before an access.
+/// A worker or caller was held back before an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
     /// In which of the thread's simulations, from 0.
@@ -100,21 +100,21 @@ pub enum How {
     EveryPlace {
         /// Expected switches at each place per factor e of its passes.
         rate: f64,
-        /// Most steps that somebody is held back for.
+        /// Most steps that a worker or caller is held back for.
         max_steps: u32,
     },
     /// Every pass with the same probability.
     EveryPass {
         /// Passes from one switch to the next, on average.
         gap: u32,
-        /// Most steps that somebody is held back for.
+        /// Most steps that a worker or caller is held back for.
         max_steps: u32,
     },
     /// Few places, drawn from the seed, and there very often.
     FewPlaces {
         /// One in so many places.
         one_in: u32,
-        /// Most steps that somebody is held back for.
+        /// Most steps that a worker or caller is held back for.
         max_steps: u32,
     },
     /// These, and no others.
@@ -172,7 +172,7 @@ impl Switches {
     }
 }
 
-/// What the simulation does when somebody is to be held back.
+/// What the simulation does when a worker or caller is to be held back.
 #[derive(Clone, Copy)]
 pub(crate) enum Hold {
     /// For so many steps of the others.
@@ -182,7 +182,7 @@ pub(crate) enum Hold {
 }
 
 thread_local! {
-    /// Whether whoever runs now may be interrupted.
+    /// Whether the code that runs now may be interrupted.
     static ARMED: Cell<bool> = const { Cell::new(false) };
     /// How the next simulations of this thread switch.
     static CHOSEN: RefCell<Option<Switches>> = const { RefCell::new(None) };
@@ -192,7 +192,7 @@ thread_local! {
     static HANDLER: Cell<Option<Handler>> = const { Cell::new(None) };
 }
 
-/// How a simulation holds back whoever calls it; returns when that one goes on.
+/// How a simulation holds back its caller; returns when that goes on.
 pub(crate) type Handler = fn(Hold);
 
 /// Begins a simulation on this thread; whether it switches at all.
@@ -214,7 +214,7 @@ pub(crate) fn end() {
     STATE.set(None);
 }
 
-/// Says whether whoever runs from now on may be interrupted; what was before.
+/// Says whether the code that runs from now on may be interrupted; what was before.
 pub(crate) fn arm(on: bool) -> bool {
     let switches = STATE.with_borrow_mut(|state| {
         if let Some(state) = state {
@@ -366,7 +366,7 @@ impl State {
         index
     }
 
-    /// For how many steps to hold back whoever passes `location`, if at all.
+    /// For how many steps to hold back code that passes `location`, if at all.
     fn decide(&mut self, location: &'static Location<'static>) -> Option<u32> {
         let index = self.index(location);
         let passed = &mut self.places[index];

@@ -164,7 +164,7 @@ pub(crate) mod atomic {
     );
 }
 
-/// As in `parking_lot`; in a simulation, whoever finds it taken lets others run
+/// As in `parking_lot`; in a simulation, a task that finds it taken lets others run
 /// until it is free.
 #[derive(Default, Debug)]
 pub(crate) struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);

@@ -35,12 +35,12 @@ use write_set::{Write, WriteSet};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Isolation {
-    /// It sees the store as it was when it began, and commits only if nobody has
+    /// It sees the store as it was when it began, and commits only if no other has
     /// changed since what it writes. Two transactions may each read what the
     /// other writes (*write skew*).
     #[default]
     Snapshot,
-    /// Moreover it commits only if nobody has changed since what it has read,
+    /// Moreover it commits only if no other has changed since what it has read,
     /// records that were not there included: the outcome is that of running the
     /// serializable transactions one after another.
     Serializable,
@@ -57,7 +57,7 @@ pub struct Savepoint {
 /// [`Store::begin`](crate::Store::begin).
 ///
 /// It reads the store as it was when the transaction began, together with its own
-/// changes; nobody else sees these before [`Transaction::commit`] returns, and
+/// changes; they are not visible to others before [`Transaction::commit`] returns, and
 /// then all at once. Nothing is locked meanwhile: of two transactions that change
 /// the same key, the first to commit wins, and the other gets
 /// [`Error::Conflict`]. Dropping a transaction rolls it back.
@@ -77,7 +77,7 @@ pub struct Savepoint {
 /// let mut transaction = store.begin()?;
 /// transaction.insert(&accounts, b"ada", b"70")?;
 /// transaction.insert(&accounts, b"grace", b"30")?;
-/// assert_eq!(accounts.get(b"grace")?, None); // nobody else sees it yet
+/// assert_eq!(accounts.get(b"grace")?, None); // not visible to others yet
 /// assert_eq!(transaction.get(&accounts, b"grace")?.as_deref(), Some(&b"30"[..]));
 /// transaction.commit()?;
 /// assert!(accounts.contains(b"grace")?);

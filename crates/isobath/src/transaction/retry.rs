@@ -130,7 +130,7 @@ fn await_winner(runtime: &Runtime) -> Result<(), Error> {
 }
 
 /// Lets the transactions go first that this one was in conflict with. Pauses
-/// differ between transactions, so that two do not meet for ever.
+/// differ between transactions, so that two do not meet without end.
 fn pause(runtime: &Runtime, attempt: u32, number: u64) {
     if attempt <= QUICK_ATTEMPTS || runtime.is_simulated() {
         // In a simulation time does not pass by itself.

@@ -243,7 +243,7 @@ impl Source<'_> {
     }
 }
 
-/// Calls `visit` with the records of a tree that everybody may see now, until it returns `false`.
+/// Calls `visit` with the records of a tree that are visible now, until it returns `false`.
 pub(crate) fn scan_seen(
     tree: &Tree,
     bounds: Bounds<'_>,

@@ -60,7 +60,7 @@ impl Locks {
         &self.shards[number as usize % SHARDS]
     }
 
-    /// Whether somebody has locked the key.
+    /// Whether the key is locked.
     pub(crate) fn is_locked(&self, number: u64) -> bool {
         self.shard(number).lock().contains_key(&number)
     }

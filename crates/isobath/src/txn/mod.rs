@@ -3,7 +3,7 @@
 //!
 //! The parts, in the order in which a commit meets them:
 //!
-//! - [`locks`]: a commit locks its keys, in one order for everybody, and keeps
+//! - [`locks`]: a commit locks its keys, in one order for all, and keeps
 //!   them until its changes are in the pages.
 //! - [`tracker`]: a commit in flight occupies a slot from before its record is
 //!   appended until it is fully applied. Below the *watermark* all commits are
@@ -15,7 +15,7 @@
 //! - [`tree_status`]: of a tree, whether commits may change it now.
 //! - [`commit`]: the protocol.
 //!
-//! - [`unseen`]: changes that are in the leaves and that nobody may see yet.
+//! - [`unseen`]: changes that are in the leaves and that are not visible yet.
 //!
 //! Where commits are seen once they are durable ([`Visibility::Durable`]), every commit
 //! adds versions, and operations outside transactions read what is below the
@@ -63,7 +63,7 @@ pub(crate) struct Transactions {
     pub(crate) snapshots: Snapshots,
     pub(crate) versions: Versions,
     pub(crate) locks: Locks,
-    /// Large values that nobody can read any more, to be freed by some task.
+    /// Large values that no reader can reach any more, to be freed by some task.
     unfreed_values: Mutex<Vec<Dead>>,
     /// Large values of which no try to free them has succeeded.
     unreadable: Mutex<Vec<Dead>>,
@@ -76,7 +76,7 @@ pub(crate) struct Transactions {
     pub(crate) counters: TransactionCounters,
 }
 
-/// What somebody who has read a key's leaf, outside transactions, is to make of it.
+/// What a reader of a key's leaf, outside transactions, is to make of it.
 pub(crate) enum Verdict {
     /// It is the answer.
     Leaf,
@@ -175,14 +175,14 @@ impl Transactions {
         self.visibility
     }
 
-    /// Whether what was just read of `key` from its leaf is what everybody sees; where not, or where this cannot tell,
+    /// Whether what was just read of `key` from its leaf is what all readers see; where not, or where this cannot tell,
     /// [`Transactions::judge`] says what to make of it.
     #[inline]
     pub(crate) fn shows_leaf(&self, tree: TreeId, key: &[u8]) -> bool {
         self.is_quiet() || self.is_unchanged(key_hash(tree, key))
     }
 
-    /// Whether what was read from any leaf before this is what everybody sees.
+    /// Whether what was read from any leaf before this is what all readers see.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         !self.unseen.is_any()
@@ -246,9 +246,9 @@ impl Transactions {
         Ok(())
     }
 
-    /// Reads `key` for an operation outside transactions: by `leaf` what its leaf has, and where nobody may see that yet,
+    /// Reads `key` for an operation outside transactions: by `leaf` what its leaf has, and where that is not visible yet,
     /// by `older` what it had. Where a commit changes the key and leaves no version, waits for that and reads
-    /// again with nobody changing it, so that whatever is read later sees the whole of that commit, too.
+    /// again while no commit changes it, so that whatever is read later sees the whole of that commit, too.
     ///
     /// # Errors
     ///
@@ -408,7 +408,7 @@ impl Transactions {
             .fetch_add(aborted, Ordering::Relaxed);
     }
 
-    /// Leaves large values that nobody reads any more to the next task.
+    /// Leaves large values that are not read any more to the next task.
     pub(crate) fn defer_free(&self, dead: impl IntoIterator<Item = Dead>) {
         let mut dead = dead.into_iter().peekable();
         if dead.peek().is_some() {

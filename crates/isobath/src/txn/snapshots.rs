@@ -115,7 +115,7 @@ impl Snapshots {
         let shard = self.shard(number);
         let mut live = shard.live.lock();
         // Until the snapshot is in the list nothing may be collected that it
-        // could need: whoever has computed a horizon before this has told the
+        // could need: a task that has computed a horizon before this has told the
         // watermark that this one starts from (`horizon`).
         shard.oldest.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -139,8 +139,8 @@ impl Tracker {
         if index >= worker.high.load(Ordering::Relaxed) {
             worker.high.store(index + 1, Ordering::Release);
         }
-        // Whoever sees the log's next position move sees the slot (`watermark`);
-        // of this and whoever opens a snapshot or drops a tree, one sees the
+        // A task that sees the log's next position move sees the slot (`watermark`);
+        // of this and a task that opens a snapshot or drops a tree, one sees the
         // other (`drain`).
         fence(Ordering::SeqCst);
         Slot { worker, index }
@@ -226,7 +226,7 @@ impl Slot<'_> {
         &self.worker.slots[self.index]
     }
 
-    /// The commit adds versions: nobody has to wait for it.
+    /// The commit adds versions: no snapshot has to wait for it.
     pub(crate) fn sets_lsn(&self) {
         let word = self.word().load(Ordering::Relaxed);
         self.word().store(word & !UNVERSIONED, Ordering::Release);
@@ -259,14 +259,14 @@ impl Slot<'_> {
         self.worker.applied[self.index].store(lsn.0, Ordering::Release);
     }
 
-    /// The commit is applied, and stays until it is durable: till then the watermark stops before it. Nobody has to wake
+    /// The commit is applied, and stays until it is durable: till then the watermark stops before it. No task has to wake
     /// for the watermark to go on then.
     pub(crate) fn lasts(&self, lsn: Lsn) {
         self.ends_at(lsn.0 + 8);
         self.worker.applied[self.index].store(lsn.0 | LASTS, Ordering::Release);
     }
 
-    /// The commit is half applied, or its author was told that it may not last: nobody may ever see it, also if it becomes
+    /// The commit is partially applied, or its caller was told that it may not last: it never becomes visible, also if it becomes
     /// durable later.
     pub(crate) fn abandon(self) {
         self.worker.applied[self.index].store(0, Ordering::SeqCst);

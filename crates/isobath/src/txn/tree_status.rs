@@ -65,7 +65,7 @@ impl TreeStatus {
     }
 
     /// Closes the tree for a load; `None` if the tree is dropped. `wait` lets
-    /// others run while somebody else has closed it, and says when to give up.
+    /// others run while another task has closed it, and says when to give up.
     pub(crate) fn close_to_load<E>(
         &self,
         wait: impl FnMut() -> Result<(), E>,

@@ -1,8 +1,8 @@
-//! Changes that are in the leaves, or about to be, and that nobody may see yet.
+//! Changes that are in the leaves, or about to be, and that are not visible yet.
 //!
 //! A commit notes its keys here before it changes a leaf, and takes the note back
 //! once the watermark has passed it. Readers read the leaf first and look here
-//! afterwards: what they find nothing noted of is for everybody to see.
+//! afterwards: what they find nothing noted of is visible.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -80,7 +80,7 @@ impl Unseen {
         }
     }
 
-    /// Whether there is any. Whoever has read a changed leaf sees the commit, or finds
+    /// Whether there is any. A reader of a changed leaf sees the commit, or finds
     /// that it may be seen.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {

@@ -283,7 +283,7 @@ impl Versions {
         CommitNumber(PENDING | self.commits.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether there is no version at all. Whoever has seen a changed leaf sees
+    /// Whether there is no version at all. A reader of a changed leaf sees
     /// the versions that were added before.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

@@ -128,7 +128,7 @@ proptest! {
             }
             model.check();
         }
-        // Nothing is left once nobody needs anything.
+        // Nothing is left once nothing is needed.
         while !model.unreleased.is_empty() {
             model.release(0);
         }

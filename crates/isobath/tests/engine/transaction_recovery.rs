@@ -101,7 +101,10 @@ fn seen(group: usize, get: impl Fn(usize, &[u8]) -> Option<Vec<u8>>) -> Option<u
         let number = (1..4000)
             .find(|&number| found.as_ref() == Some(&value(number, length)))
             .unwrap_or(0);
-        assert!(found.is_none() || number > 0, "a value that nobody wrote");
+        assert!(
+            found.is_none() || number > 0,
+            "a value that was never written"
+        );
         numbers.push(number);
     }
     numbers

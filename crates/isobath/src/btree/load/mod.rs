@@ -259,7 +259,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::LoadOrder`] where somebody has inserted keys beyond the first
+    /// [`Error::LoadOrder`] where another task has inserted keys beyond the first
     /// one loaded meanwhile. The tree is then as it would be without the load.
     pub(crate) fn link(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Error> {
         let result = self.try_link();

@@ -37,7 +37,7 @@ enum Outcome {
 }
 
 /// Merges the leaf that covers `key` with a sibling if it is underfull, then
-/// its ancestors likewise. Errors are left to whoever meets the page next: the
+/// its ancestors likewise. Errors are left to the next reader of the page: the
 /// change that called for the merge is complete.
 pub(in crate::btree) fn merge<C: WriteContext>(ctx: &C, tree: &Tree, key: &[u8]) {
     let Ok(_reservation) = ctx.reserve_for_structure() else {

@@ -169,7 +169,7 @@ fn input_out_of_order_is_refused() {
     ));
     drop(loader);
     check(&ctx, tree, &model);
-    // Somebody inserts beyond the load's first key before it ends.
+    // Another task inserts beyond the load's first key before it ends.
     let mut loader = Loader::new(&ctx, tree, 100).unwrap();
     for number in 0..500 {
         loader

@@ -39,7 +39,7 @@ pub(crate) enum Victim {
 /// How the cleaning of a segment ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CleaningEnd {
-    /// Everything that lived there is elsewhere. The segment is free once nobody needs what was there.
+    /// Everything that lived there is elsewhere. The segment is free once no reader needs what was there.
     Emptied,
     /// Something in it could not be read: it is a bad segment.
     Bad,
@@ -122,7 +122,7 @@ impl Space {
     }
 
     /// Bad segments: those that cannot be cleaned, because a page in them is corrupt. Segments that were emptied and wait
-    /// until nobody needs them are none.
+    /// until no reader needs them are none.
     pub(crate) fn bad_segments(&self) -> u32 {
         let live =
             |segment: &&u32| self.table.state(SegmentId(**segment)) == SegmentState::Cleaning;
@@ -152,7 +152,7 @@ impl Space {
 
     /// Spare segments up to which cleaning is worth while: a few more than
     /// `enough`, or most of what perfect packing would leave. Without the second
-    /// bound a full volume would be cleaned for ever, for room that is not there.
+    /// bound a full volume would be cleaned without end, for room that is not there.
     pub(crate) fn cleaning_goal(&self, enough: u32) -> u32 {
         let worst_case_bytes = self.live_bytes + chunk_waste(self.live_chunk_bytes);
         let packed = worst_case_bytes.div_ceil(page_payload(self.segment_bytes()));
