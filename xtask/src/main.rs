@@ -3,6 +3,7 @@
 mod capi;
 mod crash;
 mod data;
+mod fuzz;
 mod history;
 mod random;
 mod results;
@@ -34,6 +35,9 @@ enum Command {
     Results(results::Args),
     /// Use everything at once with real threads and files, close or kill, and compare
     Stress(stress::Args),
+    /// Feed mutated files to everything that reads files (`cargo xtask fuzz --help`)
+    #[command(disable_help_flag = true)]
+    Fuzz(fuzz::Args),
     /// Work until told to stop, or killed (what `stress` starts)
     #[command(hide = true)]
     StressWorker(stress::WorkerArgs),
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         Command::Sequences(args) => sequences::campaign(&args),
         Command::Results(args) => results::write(&args),
         Command::Stress(args) => stress::campaign(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::StressWorker(args) => stress::work(&args),
         Command::CrashWriter(args) => crash::write(&args),
     };
