@@ -228,6 +228,21 @@ fn cleaning_after_opening_is_judged_by_what_lives_there() {
     );
 }
 
+#[test]
+fn a_summary_outside_its_segment_is_none() {
+    let (mut before, seqs) = space();
+    let segment = fill(&mut before, &seqs, &mut 1)[0].segment();
+    for offset in [SEGMENT_BYTES, u32::MAX, 1] {
+        let mut words = vec![[1, 0, 0, 0]; before.segments() as usize];
+        words[segment as usize][1] = u64::from(offset);
+        let mut live = vec![(0, 0); before.segments() as usize];
+        live[segment as usize] = (PAGE_SIZE as u32, 1);
+        let (mut opened, seqs) = space();
+        opened.restore(&words, &live, 0, &seqs);
+        assert_eq!(opened.summary_offset(segment), 0, "{offset}");
+    }
+}
+
 /// Writes a chunk of `length` bytes, and the summaries of segments that became full.
 fn write_chunk(space: &mut Space, seqs: &ReservedWords, page: u64, length: u32) -> Address {
     let request = Request {

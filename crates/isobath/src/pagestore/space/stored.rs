@@ -5,6 +5,7 @@ use isobath_flash::policy::{History, SegmentId, SegmentRecord, SegmentState, Str
 use super::{CHUNK_SHARE, ReservedWords, Space};
 use crate::canary::{self, Canary};
 use crate::page::PAGE_SIZE;
+use crate::pagestore::GRANULE;
 use crate::sync::atomic::Ordering;
 
 impl Space {
@@ -52,7 +53,10 @@ impl Space {
                 self.free.push(segment);
                 continue;
             }
-            self.summaries[segment as usize] = words[1] as u32;
+            // A summary that cannot be there is none: the mapping table has what it would say.
+            let summary = words[1] as u32;
+            let is_inside = summary < self.segment_bytes() && summary.is_multiple_of(GRANULE);
+            self.summaries[segment as usize] = if is_inside { summary } else { 0 };
             let record = SegmentRecord {
                 live_bytes: bytes,
                 live_pages: pages,
