@@ -1,19 +1,44 @@
-//! One simulation from the command line, with its speed: `clean POLICY WORKLOAD SEGMENTS FILL DEVICE_WRITES`.
+//! Simulations from the command line, with their speed: `clean POLICY,.. WORKLOAD,.. SEGMENTS FILL DEVICE_WRITES`, and, to
+//! simulate what an engine does, `BATCH SORT_BUFFER absorbed|written`.
 
+use std::error::Error;
 use std::time::Instant;
 
 use isobath_flash::policy::PolicyKind;
-use isobath_flash::sim::{RunLength, SimConfig, simulate};
+use isobath_flash::sim::{Duplicates, RunLength, SimConfig, simulate};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+const USAGE: &str = "usage: clean POLICY,.. WORKLOAD,.. SEGMENTS FILL DEVICE_WRITES [BATCH SORT_BUFFER absorbed|written]";
+
+/// The paper's set-up, with what the rest of the command line changes.
+fn config(segments: u32, fill: f64, rest: &[String]) -> Result<SimConfig, Box<dyn Error>> {
+    let mut config = SimConfig::paper(segments, fill);
+    match rest {
+        [] => {}
+        [batch, sort_buffer, duplicates] => {
+            let batch = batch.parse()?;
+            config.clean_batch = Some(batch);
+            config.spare_segments = SimConfig::paper_spare(segments, config.clean_below, batch);
+            config.sort_buffer_segments = sort_buffer.parse()?;
+            config.duplicates = match duplicates.as_str() {
+                "absorbed" => Duplicates::Absorbed,
+                "written" => Duplicates::Written,
+                _ => return Err(USAGE.into()),
+            };
+        }
+        _ => return Err(USAGE.into()),
+    }
+    Ok(config)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [policies, workloads, segments, fill, writes] = args.as_slice() else {
-        return Err("usage: clean POLICY,.. WORKLOAD,.. SEGMENTS FILL DEVICE_WRITES".into());
+    let [policies, workloads, segments, fill, writes, rest @ ..] = args.as_slice() else {
+        return Err(USAGE.into());
     };
     for workload in workloads.split(',') {
         for policy in policies.split(',') {
             let policy: PolicyKind = policy.parse()?;
-            let config = SimConfig::paper(segments.parse()?, fill.parse()?);
+            let config = config(segments.parse()?, fill.parse()?, rest)?;
             let start = Instant::now();
             let report = simulate(
                 policy,

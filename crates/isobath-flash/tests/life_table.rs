@@ -1,10 +1,11 @@
 //! What the life-table policy must gain, at a size that a test can afford: 1,000 segments of 128 pages, sixteen device
-//! sizes written, seeds fixed. docs/benchmarks.md has larger sizes.
+//! sizes written, seeds fixed, so that runs repeat: each gain asserted is
+//! what was measured here, rounded down. docs/benchmarks.md has larger sizes.
 
 #![allow(clippy::unwrap_used)]
 
 use isobath_flash::policy::PolicyKind;
-use isobath_flash::sim::{RunLength, SimConfig, simulate};
+use isobath_flash::sim::{Duplicates, RunLength, SimConfig, simulate};
 
 /// The paper's set-up, its trigger, batch and sort buffer scaled to segments of a quarter of the size.
 fn config(fill: f64) -> SimConfig {
@@ -42,6 +43,30 @@ fn gains_over_mdc(workload: &str, least: f64) {
     }
 }
 
+/// As an engine uses it: no sort buffer, duplicates absorbed, victims a few at a time, the same for all policies.
+fn engine_wamp(policy: PolicyKind, workload: &str, fill: f64) -> f64 {
+    let config = SimConfig {
+        clean_batch: Some(16),
+        sort_buffer_segments: 0,
+        duplicates: Duplicates::Absorbed,
+        ..config(fill)
+    };
+    let kind = workload.parse().unwrap();
+    simulate(policy, &config, kind, RunLength::DeviceWrites(12.0))
+        .unwrap()
+        .steady
+        .wamp()
+}
+
+/// Segments in which half of the pages die one by one and half all together, when the writer comes round. Life-table took
+/// them for old and cold just before that, and cleaned them: 0.97 where MDC has 0.42.
+#[test]
+fn waits_for_pages_that_are_about_to_die_together() {
+    let mdc = engine_wamp(PolicyKind::Mdc, "sequential:0.5:0.5", 0.8);
+    let life_table = engine_wamp(PolicyKind::LifeTable, "sequential:0.5:0.5", 0.8);
+    assert!(life_table < 1.06 * mdc, "{life_table} {mdc}");
+}
+
 #[test]
 fn is_never_above_greedy_on_uniform_updates() {
     for fill in [0.7, 0.8, 0.9] {
@@ -55,19 +80,19 @@ fn is_never_above_greedy_on_uniform_updates() {
 }
 
 #[test]
-fn gains_5_percent_over_mdc_on_skew_that_stays() {
-    gains_over_mdc("hot-cold:0.8", 0.05);
-    gains_over_mdc("hot-cold:0.9", 0.05);
-    gains_over_mdc("zipf:0.99", 0.05);
+fn gains_over_mdc_on_skew_that_stays() {
+    gains_over_mdc("hot-cold:0.8", 0.11);
+    gains_over_mdc("hot-cold:0.9", 0.22);
+    gains_over_mdc("zipf:0.99", 0.09);
 }
 
 #[test]
-fn gains_10_percent_over_mdc_on_a_sliding_hot_set() {
-    gains_over_mdc("sliding:0.8:0.2:10", 0.10);
+fn gains_over_mdc_on_a_sliding_hot_set() {
+    gains_over_mdc("sliding:0.8:0.2:10", 0.14);
 }
 
-/// 41% and 29% here; more in a larger space.
+/// More in a larger space.
 #[test]
 fn gains_over_mdc_on_zipf_with_a_moving_head() {
-    gains_over_mdc("zipf-moving:0.99:10", 0.27);
+    gains_over_mdc("zipf-moving:0.99:10", 0.285);
 }

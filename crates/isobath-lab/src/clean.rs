@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use isobath_flash::analysis::{fluid_bound, groups_of, groups_of_noisy_counts};
+use isobath_flash::analysis::bound_of;
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_flash::sim::{Duplicates, PageSizes, RunLength, SimConfig};
 use isobath_flash::sim::{SimError, SimReport, simulate_workload};
@@ -146,12 +146,18 @@ pub struct CleanRow {
     pub page_writes_per_update_steady: f64,
     /// Mean emptiness of the segments cleaned in the second half.
     pub emptiness_steady_ratio: f64,
-    /// Least `Wamp` by the fluid bound, for stationary workloads.
+    /// Least `Wamp` by the fluid bound: of laws that do not change over time, and of traces, in which it knows updates that
+    /// come in order. It holds for updates that are otherwise independent of each other.
     pub wamp_bound_ratio: Option<f64>,
+    /// Share of the updates in the second half of a trace that come in the order of earlier ones, which the bound counts
+    /// as free.
+    pub in_order_updates_ratio: Option<f64>,
     /// Bytes that the policy keeps per page.
     pub history_bytes_per_page: u8,
     /// Streams in use at the end.
     pub streams_count: u32,
+    /// Why the simulation ended early: what was measured is then missing.
+    pub error: Option<String>,
     /// How long the simulation took.
     pub seconds: f64,
     /// Page writes, relocations included, per second of it: the simulator's own speed.
@@ -242,7 +248,8 @@ impl CleanSweep {
         config
     }
 
-    /// Runs every combination and returns the rows in order: by workload, policy, fill factor, sort buffer.
+    /// Runs every combination and returns the rows in order: by workload, policy, fill factor, sort buffer. One in which the
+    /// policy runs out of space has a row without measurements, which says so.
     ///
     /// # Errors
     /// The first combination that failed; [`LabError::Interrupted`].
@@ -279,8 +286,8 @@ impl CleanSweep {
         };
         let (report, bound) = match &point.workload {
             CleanWorkload::Synthetic(kind) => {
-                let bound = groups_of(*kind, config.user_pages())
-                    .map(|groups| fluid_bound(config.fill, &groups).wamp);
+                let bound = bound_of(*kind, config.user_pages(), config.fill)
+                    .map(|bound| (bound.wamp, None));
                 let workload = Synthetic::new(*kind, config.user_pages(), config.seed);
                 let run = workload.map_err(SimError::from).and_then(|workload| {
                     let length = self.length;
@@ -295,11 +302,17 @@ impl CleanSweep {
                 (run, Some(trace_bound(&config, &input.trace)))
             }
         };
-        let report = report.map_err(|error| match error {
-            SimError::Stopped => LabError::Interrupted,
-            error => request(point, &error),
-        })?;
-        let mut row = CleanRow::new(&config, &point.workload.name(), bound, &report);
+        let name = point.workload.name();
+        let report = match report {
+            Err(SimError::Stopped) => return Err(LabError::Interrupted),
+            Err(error @ SimError::OutOfSpace { .. }) => {
+                monitor.advance(PARTS - told);
+                let policy = point.policy.name();
+                return Ok(CleanRow::failed(&config, policy, &name, bound, &error));
+            }
+            other => other.map_err(|error| request(point, &error))?,
+        };
+        let mut row = CleanRow::new(&config, &name, bound, &report);
         row.seconds = began.elapsed().as_secs_f64();
         let pages = report.whole.user_pages + report.whole.relocated_pages;
         row.page_writes_per_s = (pages + u64::from(report.pages)) as f64 / row.seconds;
@@ -374,24 +387,15 @@ pub fn paper_sweeps(
     ]
 }
 
-/// The fluid bound for the second half of a trace, at the fill that its pages make of the whole space.
-fn trace_bound(config: &SimConfig, trace: &Trace) -> f64 {
+/// The least `Wamp` of the second half of a trace, at the fill that its pages make of the whole space, and the share of
+/// updates in it that come in order.
+fn trace_bound(config: &SimConfig, trace: &Trace) -> (f64, Option<f64>) {
     let half = trace.ops().len() / 2;
-    let mut live = vec![false; trace.pages() as usize];
-    let mut counts = vec![0u32; trace.pages() as usize];
-    for (i, op) in trace.ops().iter().enumerate() {
-        live[op.page() as usize] = !op.is_trim();
-        counts[op.page() as usize] += u32::from(i >= half && !op.is_trim());
-    }
-    let counts: Vec<u32> = counts
-        .into_iter()
-        .zip(live)
-        .filter(|&(count, live)| live || count > 0)
-        .map(|(count, _)| count)
-        .collect();
-    let bytes = counts.len() as f64 * config.mean_page_bytes();
+    let contents = trace.contents(half);
+    let bytes = f64::from(trace.pages_in_use(half)) * config.mean_page_bytes();
     let space = f64::from(config.segments) * f64::from(config.segment_bytes);
-    fluid_bound((bytes / space).min(0.999), &groups_of_noisy_counts(&counts)).wamp
+    let bound = contents.bound((bytes / space).min(0.999));
+    (bound.wamp, Some(contents.in_order))
 }
 
 fn request(point: &Point, error: &SimError) -> LabError {
@@ -404,10 +408,50 @@ fn request(point: &Point, error: &SimError) -> LabError {
 }
 
 impl CleanRow {
-    /// The row of a finished simulation; `bound` is the least `Wamp`, if known.
-    pub fn new(config: &SimConfig, workload: &str, bound: Option<f64>, report: &SimReport) -> Self {
+    /// The row of a finished simulation; `bound` is the least `Wamp`, if known, and of a trace the share of updates in order.
+    pub fn new(
+        config: &SimConfig,
+        workload: &str,
+        bound: Option<(f64, Option<f64>)>,
+        report: &SimReport,
+    ) -> Self {
         Self {
-            policy: report.policy.to_owned(),
+            updates_count: report.whole.updates,
+            wamp_steady_ratio: report.steady.wamp(),
+            wamp_whole_ratio: report.whole.wamp(),
+            page_writes_per_update_steady: report.steady.page_writes_per_update(),
+            emptiness_steady_ratio: report.steady.emptiness(),
+            history_bytes_per_page: report.history_bytes,
+            streams_count: report.streams_used,
+            wamp_series_ratio: report.series.iter().map(|window| window.wamp()).collect(),
+            emptiness_histogram_count: report.emptiness_histogram.clone(),
+            ..Self::unmeasured(config, report.policy, workload, bound)
+        }
+    }
+
+    /// The row of a simulation that ended with `error`.
+    fn failed(
+        config: &SimConfig,
+        policy: &str,
+        workload: &str,
+        bound: Option<(f64, Option<f64>)>,
+        error: &SimError,
+    ) -> Self {
+        Self {
+            error: Some(error.to_string()),
+            ..Self::unmeasured(config, policy, workload, bound)
+        }
+    }
+
+    /// What is known of a simulation before it ran.
+    fn unmeasured(
+        config: &SimConfig,
+        policy: &str,
+        workload: &str,
+        bound: Option<(f64, Option<f64>)>,
+    ) -> Self {
+        Self {
+            policy: policy.to_owned(),
             workload: workload.to_owned(),
             fill_ratio: config.fill,
             segments_count: config.segments,
@@ -418,18 +462,20 @@ impl CleanRow {
             sort_buffer_segments: config.sort_buffer_segments,
             duplicates_absorbed: config.duplicates == Duplicates::Absorbed,
             seed: config.seed,
-            updates_count: report.whole.updates,
-            wamp_steady_ratio: report.steady.wamp(),
-            wamp_whole_ratio: report.whole.wamp(),
-            page_writes_per_update_steady: report.steady.page_writes_per_update(),
-            emptiness_steady_ratio: report.steady.emptiness(),
-            wamp_bound_ratio: bound,
-            history_bytes_per_page: report.history_bytes,
-            streams_count: report.streams_used,
+            updates_count: 0,
+            wamp_steady_ratio: f64::NAN,
+            wamp_whole_ratio: f64::NAN,
+            page_writes_per_update_steady: f64::NAN,
+            emptiness_steady_ratio: f64::NAN,
+            wamp_bound_ratio: bound.map(|(wamp, _)| wamp),
+            in_order_updates_ratio: bound.and_then(|(_, in_order)| in_order),
+            history_bytes_per_page: 0,
+            streams_count: 0,
+            error: None,
             seconds: 0.0,
-            page_writes_per_s: 0.0,
-            wamp_series_ratio: report.series.iter().map(|window| window.wamp()).collect(),
-            emptiness_histogram_count: report.emptiness_histogram.clone(),
+            page_writes_per_s: f64::NAN,
+            wamp_series_ratio: Vec::new(),
+            emptiness_histogram_count: Vec::new(),
         }
     }
 }
@@ -536,6 +582,30 @@ mod tests {
         );
     }
 
+    /// Multi-log keeps a segment open per log, for which this space has no room; the other policies' rows are there.
+    #[test]
+    fn a_policy_that_runs_out_of_space_has_an_error_row() {
+        let mut sweep = sweep();
+        sweep.policies = vec![PolicyKind::MultiLog, PolicyKind::Greedy];
+        sweep.workloads.remove(0);
+        sweep.fills = vec![0.97];
+        sweep.base.spare_segments = 2;
+        sweep.base.clean_below = 4;
+        sweep.paper_spare = false;
+        let rows = sweep.run(&Silent).unwrap();
+        let error = rows[0].error.as_deref().unwrap();
+        assert!(error.contains("ran out of free segments"), "{error}");
+        assert!(rows[0].wamp_steady_ratio.is_nan() && rows[1].wamp_steady_ratio > 1.0);
+        assert_eq!(rows[1].error, None);
+        let mut csv = Vec::new();
+        write_csv(&rows, &mut csv).unwrap();
+        let csv = String::from_utf8(csv).unwrap();
+        assert!(
+            csv.contains("ran out of free segments") && !csv.contains("NaN"),
+            "{csv}"
+        );
+    }
+
     #[test]
     fn an_interruption_ends_the_sweep() {
         let stopped = sweep().run(&Watcher(AtomicU64::new(0), 30));
@@ -560,6 +630,19 @@ mod tests {
         let mut csv = Vec::new();
         write_csv(&rows, &mut csv).unwrap();
         assert!(String::from_utf8(csv).unwrap().contains("\"a,b.csv\""));
+    }
+
+    /// A trace that goes round its pages in order has next to nothing to clean, and the bound says so.
+    #[test]
+    fn the_bound_of_a_cyclic_trace_is_next_to_nothing() {
+        let ops = (0..200_000).map(|n| Op::write(n % 20_000)).collect();
+        let mut sweep = sweep();
+        sweep.workloads = vec![trace(ops, true)];
+        sweep.fills = vec![0.8];
+        let row = &sweep.run(&Silent).unwrap()[0];
+        assert!(row.in_order_updates_ratio.unwrap() > 0.99, "{row:?}");
+        assert!(row.wamp_bound_ratio.unwrap() < 0.01, "{row:?}");
+        assert!(row.wamp_steady_ratio < 0.05, "greedy: {row:?}");
     }
 
     #[test]

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use isobath_flash::analysis::{
-    self, FluidBound, Group, fluid_bound, groups_of, groups_of_noisy_counts,
-};
-use isobath_flash::trace::TraceFormat;
+use isobath_flash::analysis::{self, FluidBound, Group, groups_of};
+use isobath_flash::trace::{TraceContents, TraceFormat};
 use isobath_flash::workload::{Op, WorkloadKind};
 use serde::Serialize;
 
@@ -67,7 +65,9 @@ pub struct BoundRow {
     pub cost_bound_ratio: f64,
     /// `Wamp` if all pages were updated equally often: what ignoring the differences costs.
     pub wamp_uniform_ratio: f64,
-    /// Share of the updates that the busiest fifth of the pages gets.
+    /// Share of the updates of a trace that come in the order of earlier ones, and cost nothing.
+    pub in_order_updates_ratio: f64,
+    /// Share of the other updates that the busiest fifth of the pages gets.
     pub busiest_fifth_updates_ratio: f64,
 }
 
@@ -137,10 +137,15 @@ pub fn law_bounds(
             "workload {kind} changes over time; only one that does not has a bound"
         ))
     })?;
-    bounds(&kind.to_string(), fills, &groups)
+    let in_order = 0.0;
+    bounds(
+        &kind.to_string(),
+        fills,
+        &TraceContents { groups, in_order },
+    )
 }
 
-/// The bounds of a trace, from the frequencies that its counts make most likely.
+/// The bounds of a trace, from the frequencies that its counts make most likely; updates that come in order cost nothing.
 ///
 /// # Errors
 /// [`LabError::Input`] with the line, or a fill factor outside (0, 1).
@@ -151,17 +156,16 @@ pub fn trace_bounds(
     fills: &[f64],
 ) -> Result<Vec<BoundRow>, LabError> {
     let input = read_trace_file(path, format, page_bytes, None, 1)?;
-    let groups = groups_of_noisy_counts(&input.trace.write_counts());
-    bounds(&input.name, fills, &groups)
+    bounds(&input.name, fills, &input.trace.contents(0))
 }
 
-fn bounds(name: &str, fills: &[f64], groups: &[Group]) -> Result<Vec<BoundRow>, LabError> {
-    let fifth = busiest_fifth(groups);
+fn bounds(name: &str, fills: &[f64], contents: &TraceContents) -> Result<Vec<BoundRow>, LabError> {
+    let fifth = busiest_fifth(&contents.groups);
     fills
         .iter()
         .map(|&fill| {
             check_fill(fill)?;
-            let FluidBound { wamp, cost, .. } = fluid_bound(fill, groups);
+            let FluidBound { wamp, cost, .. } = contents.bound(fill);
             Ok(BoundRow {
                 table: "bound",
                 workload: name.to_owned(),
@@ -169,6 +173,7 @@ fn bounds(name: &str, fills: &[f64], groups: &[Group]) -> Result<Vec<BoundRow>, 
                 wamp_bound_ratio: wamp,
                 cost_bound_ratio: cost,
                 wamp_uniform_ratio: analysis::wamp(analysis::emptiness(fill)),
+                in_order_updates_ratio: contents.in_order,
                 busiest_fifth_updates_ratio: fifth,
             })
         })

@@ -21,10 +21,15 @@ pub fn html_report(rows: &[CleanRow]) -> String {
     html.push_str("<h1>Cleaning a log-structured store</h1>");
     table1(&mut html);
     table2(&mut html);
-    for (title, chart) in charts(rows) {
+    let measured: Vec<CleanRow> = rows
+        .iter()
+        .filter(|row| row.error.is_none())
+        .cloned()
+        .collect();
+    for (title, chart) in charts(&measured) {
         let _ = write!(html, "<h2>{}</h2>{}", escape(&title), chart.svg());
     }
-    statements_table(&mut html, rows);
+    statements_table(&mut html, &measured);
     rows_table(&mut html, rows);
     html
 }
@@ -339,10 +344,20 @@ impl Chart {
 
 fn rows_table(html: &mut String, rows: &[CleanRow]) {
     html.push_str(
-        "<h2>All runs</h2><table><tr><th>Workload<th>F<th>Policy<th>Wamp steady<th>Wamp whole<th>Bound<th>E<th>Bytes \
+        "<h2>All runs</h2><p>The bound holds for updates that are independent of each other; of traces, updates that come \
+         in order are found and count as free.<table><tr><th>Workload<th>F<th>Policy<th>Wamp steady<th>Wamp whole<th>Bound<th>E<th>Bytes \
          per page",
     );
     for row in rows {
+        if let Some(error) = &row.error {
+            let (workload, policy) = (escape(&row.workload), escape(&row.policy));
+            let (fill, error) = (row.fill_ratio, escape(error));
+            let _ = write!(
+                html,
+                "<tr><td>{workload}<td>{fill}<td>{policy}<td colspan=5>{error}"
+            );
+            continue;
+        }
         let bound = row
             .wamp_bound_ratio
             .map_or(String::new(), |bound| format!("{bound:.3}"));
@@ -383,7 +398,7 @@ mod tests {
             let kind = workload.parse().unwrap();
             let report =
                 simulate(PolicyKind::Mdc, &config, kind, RunLength::DeviceWrites(1.0)).unwrap();
-            rows.push(CleanRow::new(&config, workload, Some(0.5), &report));
+            rows.push(CleanRow::new(&config, workload, Some((0.5, None)), &report));
         }
         let html = html_report(&rows);
         assert!(html.contains("Table 1") && html.contains("0.3714") && html.contains("4.76"));

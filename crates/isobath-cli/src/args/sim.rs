@@ -78,8 +78,10 @@ impl FromStr for Fills {
 #[command(after_help = "\
 Wamp is the paper's measure: pages that the cleaner moves per page that the user \
 writes, (1-E)/E; write amplification elsewhere is 1 + Wamp. `steady` is the \
-second half of a run, `bound` what no policy can beat on average (the fluid \
-bound), E the share of a segment that is dead when it is cleaned.
+second half of a run, `bound` the fluid bound: what no policy beats on average \
+that knows how often every page is updated, as long as updates are independent of \
+each other; updates of a trace that come in order are found and count as free. E is \
+the share of a segment that is dead when it is cleaned.
 
 POLICIES: age, greedy, cost-benefit, multi-log, mdc, mdc-no-sep-user, \
 mdc-no-sep-user-gc, life-table, and with exact knowledge of a law that does not \
@@ -93,6 +95,7 @@ WORKLOADS:
   shifting:0.8:0.2:5     hot-cold; the hot set jumps every 5 x pages updates
   sliding:0.8:0.2:10     hot-cold; the hot set slides once around in 10 x pages updates
   zipf-moving:0.99:20    Zipf; a page goes from hottest to coldest in 20 x pages updates
+  sequential:0.5:0.4     half of the updates go round 40% of the pages in order, the rest is uniform
 
 TRACES (--trace, --trace-format):
   csv       `W,page[,count]` or `T,page[,count]` per line, T being a trim; # starts a comment
@@ -203,7 +206,8 @@ hot and cold data apart (Table 2), beside the paper's numbers.
 
 With workloads or traces: the fluid bound, which says how the slack is divided at \
 best between pages of different frequencies, and what cleaning then costs. The \
-frequencies behind a trace are estimated from its counts.
+frequencies behind a trace are estimated from its counts; updates that come in the \
+order of earlier ones, as sequential and cyclic ones do, cost nothing.
 
 Examples:
   isobath sim analysis

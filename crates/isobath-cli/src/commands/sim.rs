@@ -40,10 +40,16 @@ pub(crate) fn clean(
         drive_model::write_whole(path, &clean_report::html_report(&rows))?;
     }
     if out.json() {
-        return rows.iter().try_for_each(|row| out.document(row));
+        rows.iter().try_for_each(|row| out.document(row))?;
+    } else {
+        print_rows(&rows, out)?;
+        written(&[&args.csv, &args.html], out)?;
     }
-    print_rows(&rows, out)?;
-    written(&[&args.csv, &args.html], out)
+    // Rows that say why they have no numbers are an answer as long as others have some.
+    match rows.iter().all(|row| row.error.is_some()) {
+        true => Err(LabError::Request("no policy had space enough".into()).into()),
+        false => Ok(()),
+    }
 }
 
 fn sweeps(args: &SimCleanArgs) -> Result<Vec<CleanSweep>, Failure> {
@@ -205,21 +211,32 @@ fn print_rows(rows: &[CleanRow], out: &mut Output) -> Result<(), Failure> {
                 .iter()
                 .map(|&n| n as f64)
                 .collect();
+            let number = |value: f64, digits: usize| match value.is_nan() {
+                true => "-".to_owned(),
+                false => format!("{value:.digits$}"),
+            };
             cells.extend([
-                format!("{:.4}", row.wamp_steady_ratio),
-                format!("{:.4}", row.wamp_whole_ratio),
+                number(row.wamp_steady_ratio, 4),
+                number(row.wamp_whole_ratio, 4),
                 row.wamp_bound_ratio
                     .map_or_else(|| "-".to_owned(), |bound| format!("{bound:.4}")),
-                format!("{:.3}", row.emptiness_steady_ratio),
+                number(row.emptiness_steady_ratio, 3),
                 sparkline(&binned(&spread, false)),
                 sparkline(&binned(&row.wamp_series_ratio, true)),
                 row.history_bytes_per_page.to_string(),
-                format!("{:.1}", row.page_writes_per_s / 1e6),
+                number(row.page_writes_per_s / 1e6, 1),
             ]);
             cells
         })
         .collect();
-    out.table(&header, &cells, true)
+    out.table(&header, &cells, true)?;
+    for row in rows {
+        if let Some(error) = &row.error {
+            let (workload, fill) = (escape(row.workload.as_bytes()), row.fill_ratio);
+            out.line(&format!("{workload} F={fill}: {error}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Ten bins of consecutive values: their means, or their sums.
@@ -381,6 +398,7 @@ fn print_bounds(rows: &[BoundRow], out: &mut Output) -> Result<(), Failure> {
                 format!("{:.4}", row.wamp_bound_ratio),
                 format!("{:.3}", row.cost_bound_ratio),
                 format!("{:.4}", row.wamp_uniform_ratio),
+                format!("{:.0}%", 100.0 * row.in_order_updates_ratio),
                 format!(
                     "{}%",
                     count((100.0 * row.busiest_fifth_updates_ratio).round() as u64)
@@ -394,6 +412,7 @@ fn print_bounds(rows: &[BoundRow], out: &mut Output) -> Result<(), Failure> {
         "least Wamp",
         "least cost",
         "Wamp if uniform",
+        "in order",
         "updates to the busiest fifth",
     ];
     out.table(&header, &cells, true)

@@ -11,17 +11,21 @@ pub trait SegmentScore: Send {
     /// The policy's name.
     const NAME: &'static str;
 
+    /// Whether segments without any dead space are cleaned in their turn, too.
+    const CLEANS_FULL: bool = false;
+
     /// The score of a sealed segment; the smallest is cleaned first.
     fn score(table: &SegmentTable, segment: SegmentId) -> u32;
 }
 
-/// Age (section 2.2): the segment that was sealed first, as in a circular log. Equation (4) gives its emptiness under
-/// uniform updates.
+/// Age (section 2.2): always the segment that was sealed first, as in a circular log, even if all of it is live.
+/// Equation (4) gives its emptiness under uniform updates, [`crate::analysis::age_wamp`] its cost under any.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Oldest;
 
 impl SegmentScore for Oldest {
     const NAME: &'static str = "age";
+    const CLEANS_FULL: bool = true;
 
     /// Ages beyond 2³² seals compare equal; the segment number then decides.
     #[inline]
@@ -78,6 +82,10 @@ impl<S: SegmentScore> CleaningPolicy for ByScore<S> {
         true
     }
 
+    fn separates(&self) -> bool {
+        false
+    }
+
     #[inline]
     fn place(&mut self, page: &PageWrite, _now: Tick) -> StreamId {
         stream_by_cause(page.cause)
@@ -90,7 +98,10 @@ impl<S: SegmentScore> CleaningPolicy for ByScore<S> {
         n: usize,
         out: &mut Vec<SegmentId>,
     ) {
-        self.selector
-            .select(table, n, out, |segment| S::score(table, segment));
+        let score = |segment| S::score(table, segment);
+        match S::CLEANS_FULL {
+            true => self.selector.select_any(table, n, out, score),
+            false => self.selector.select(table, n, out, score),
+        }
     }
 }

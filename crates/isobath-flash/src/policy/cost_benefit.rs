@@ -9,11 +9,11 @@ use super::{
 ///
 /// Section 6.1.3 prints (1−E)·age/E, with E and 1−E exchanged; this is the original benefit-to-cost ratio: a segment
 /// costs one read and 1−E writes, and gives E free space that stays free for about its age.
+///
+/// A relocated page keeps its segment's time, which is that of its segment's youngest data, too.
 #[derive(Debug, Clone, Default)]
 pub struct CostBenefit {
     selector: Selector,
-    /// Per segment, the last update of its youngest page.
-    youngest: Vec<Tick>,
 }
 
 impl CostBenefit {
@@ -33,35 +33,27 @@ impl CleaningPolicy for CostBenefit {
     }
 
     fn history_kind(&self) -> HistoryKind {
-        HistoryKind::Segment
+        HistoryKind::SegmentNewest
     }
 
-    /// The history is the time of the last update; a relocated page keeps its segment's.
+    /// The history is the time of the last update.
     #[inline]
     fn updated(&mut self, _old: History, now: Tick) -> History {
         History(now)
     }
 
     #[inline]
-    fn place(&mut self, page: &PageWrite, _now: Tick) -> StreamId {
-        stream_by_cause(page.cause)
+    fn places_by_cause(&self) -> bool {
+        true
+    }
+
+    fn separates(&self) -> bool {
+        false
     }
 
     #[inline]
-    fn appended(&mut self, segment: SegmentId, page: &PageWrite) {
-        if self.youngest.len() <= segment.index() {
-            self.youngest.resize(segment.index() + 1, 0);
-        }
-        if page.history.is_known() {
-            let youngest = &mut self.youngest[segment.index()];
-            *youngest = page.history.0.max(*youngest);
-        }
-    }
-
-    fn freed(&mut self, segment: SegmentId) {
-        if let Some(youngest) = self.youngest.get_mut(segment.index()) {
-            *youngest = 0;
-        }
+    fn place(&mut self, page: &PageWrite, _now: Tick) -> StreamId {
+        stream_by_cause(page.cause)
     }
 
     fn select_victims(
@@ -71,12 +63,10 @@ impl CleaningPolicy for CostBenefit {
         n: usize,
         out: &mut Vec<SegmentId>,
     ) {
-        let youngest = &self.youngest;
         self.selector.select(table, n, out, |segment| {
-            // A segment restored after a restart has no appended pages: its record stands in.
-            let youngest = match youngest.get(segment.index()) {
-                Some(&tick) if tick > 0 => tick,
-                _ => table.sealed_at(segment),
+            let youngest = match table.history(segment) {
+                History::UNKNOWN => table.sealed_at(segment),
+                History(tick) => tick,
             };
             let e = table.emptiness(segment);
             let age = now.saturating_sub(youngest) as f32 + 1.0;

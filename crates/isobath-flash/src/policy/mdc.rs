@@ -77,6 +77,10 @@ impl CleaningPolicy for Mdc {
         }
     }
 
+    fn separates(&self) -> bool {
+        self.separate_relocated
+    }
+
     /// new(u_p2) = old(u_p2) + ½·(u_now − old(u_p2)) (section 5.2.2).
     #[inline]
     fn updated(&mut self, old: History, now: Tick) -> History {

@@ -62,6 +62,8 @@ pub enum HistoryKind {
     None,
     /// One mean per segment, kept by [`SegmentTable`]; nothing per page.
     Segment,
+    /// As `Segment`, but the largest history of a segment's pages instead of their mean.
+    SegmentNewest,
     /// This many low bytes of [`History`] per page (in a page's header, or beside the mapping entry).
     /// [`History::UNKNOWN`] is then represented by all ones in these bytes.
     Page {
@@ -175,6 +177,13 @@ pub trait CleaningPolicy: Send {
         false
     }
 
+    /// True if the policy keeps relocated pages of different update frequency apart: by the order in which it wants them
+    /// written, or by streams. For other policies a simulator relocates the victims of one cycle in an order drawn by
+    /// chance, since the order of their scores would keep them apart, too.
+    fn separates(&self) -> bool {
+        true
+    }
+
     /// A page was appended to open segment `segment`.
     fn appended(&mut self, segment: SegmentId, page: &PageWrite) {
         let _ = (segment, page);
@@ -196,8 +205,8 @@ pub trait CleaningPolicy: Send {
         let _ = segment;
     }
 
-    /// Appends up to `n` sealed segments to `out`, the best to clean first. Segments without any dead space are never
-    /// named; fewer than `n` answers mean that no more are worth cleaning.
+    /// Appends up to `n` sealed segments to `out`, the best to clean first. Segments without any dead space are named by
+    /// [`Age`] only, which cleans all in turn; fewer than `n` answers mean that no more are worth cleaning.
     fn select_victims(
         &mut self,
         table: &SegmentTable,
@@ -249,6 +258,9 @@ impl<P: CleaningPolicy + ?Sized> CleaningPolicy for Box<P> {
     }
     fn places_by_cause(&self) -> bool {
         (**self).places_by_cause()
+    }
+    fn separates(&self) -> bool {
+        (**self).separates()
     }
     fn appended(&mut self, segment: SegmentId, page: &PageWrite) {
         (**self).appended(segment, page);

@@ -11,8 +11,10 @@ use super::{
 /// Pages live in logs, one per factor of two in update frequency; each log is a queue of segments.
 ///
 /// When space runs low after a user's write to log L, the oldest segment of L or of its nearest hotter or colder log
-/// that has any is cleaned: the one whose space is cheapest to take, by the marginal cost U/(E/(1−E) + ln(1−E)) of a log at emptiness E in the model
-/// of equation (4).
+/// of some size is cleaned: the one whose space is cheapest to take, by the marginal cost U/(E/(1−E) + ln(1−E)) of a log
+/// at emptiness E in the model of equation (4). Logs of less than a [`THIN_SHARE`]th of the space are no neighbours:
+/// between hot and cold pages lie logs that pages only pass through, written too seldom to hand on the space that hot
+/// logs need from cold ones. Where frequencies are known there are none.
 ///
 /// The plain variant estimates a page's frequency from its previous update time, and moves a page by one log at a time,
 /// starting with all pages in one log; it keeps 4 bytes per page. The `-opt` variant is told the exact frequency.
@@ -25,9 +27,17 @@ pub struct MultiLog {
     start: u16,
     /// Per log: sealed segments, oldest first. Entries whose seal sequence changed are stale.
     logs: Vec<VecDeque<(SegmentId, u64)>>,
+    /// Sealed segments per log.
+    sizes: Vec<u32>,
+    /// Per segment the log that it counts for, while it is sealed.
+    log_of_segment: Vec<Option<u16>>,
     written: u16,
     fallback: Selector,
 }
+
+/// A log of less than this share of the segments is no neighbour. Of 1/100 to 1/25 the last gives the least
+/// `Wamp` at 90:10, by 6% to 15%, the first under Zipf 1.35.
+const THIN_SHARE: u32 = 25;
 
 const STAMP_BITS: u32 = 26;
 const STAMP_MASK: u64 = (1 << STAMP_BITS) - 1;
@@ -52,6 +62,8 @@ impl MultiLog {
             exact,
             quantum,
             start,
+            sizes: vec![0; logs.len()],
+            log_of_segment: Vec::new(),
             logs,
             written: start,
             fallback: Selector::new(),
@@ -76,6 +88,12 @@ impl MultiLog {
     /// Ticks since the page's last update; time stamps wrap.
     fn age(&self, history: History, now: Tick) -> u64 {
         ((now / self.quantum).wrapping_sub(history.0) & STAMP_MASK) * self.quantum
+    }
+
+    /// Whether `log` is large enough to be another one's neighbour.
+    fn is_neighbour(&mut self, table: &SegmentTable, log: usize) -> bool {
+        let is_large = self.exact || self.sizes[log] > table.len() / THIN_SHARE;
+        is_large && self.oldest(table, log, 0).is_some()
     }
 
     /// The oldest sealed segment of `log` beyond the first `skip` valid ones.
@@ -171,7 +189,20 @@ impl CleaningPolicy for MultiLog {
     }
 
     fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
-        self.logs[table.stream(segment).index()].push_back((segment, table.seal_seq(segment)));
+        let log = table.stream(segment);
+        self.logs[log.index()].push_back((segment, table.seal_seq(segment)));
+        self.sizes[log.index()] += 1;
+        if self.log_of_segment.len() <= segment.index() {
+            self.log_of_segment.resize(segment.index() + 1, None);
+        }
+        self.log_of_segment[segment.index()] = Some(log.0);
+    }
+
+    fn freed(&mut self, segment: SegmentId) {
+        let log = self.log_of_segment.get_mut(segment.index());
+        if let Some(log) = log.and_then(Option::take) {
+            self.sizes[usize::from(log)] -= 1;
+        }
     }
 
     fn select_victims(
@@ -182,9 +213,8 @@ impl CleaningPolicy for MultiLog {
         out: &mut Vec<SegmentId>,
     ) {
         let centre = usize::from(self.written);
-        let hotter = (0..centre).rfind(|&log| self.oldest(table, log, 0).is_some());
-        let colder =
-            (centre + 1..self.logs.len()).find(|&log| self.oldest(table, log, 0).is_some());
+        let hotter = (0..centre).rfind(|&log| self.is_neighbour(table, log));
+        let colder = (centre + 1..self.logs.len()).find(|&log| self.is_neighbour(table, log));
         let nearby = [hotter, Some(centre), colder];
         let mut taken = [0usize; 3];
         let before = out.len();

@@ -1,6 +1,6 @@
 //! What the owner of a log-structured space keeps per segment (section 5.1.1), and its bookkeeping.
 
-use super::{History, Tick};
+use super::{History, HistoryKind, Tick};
 
 /// Index of a segment in its space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,6 +98,8 @@ pub struct SegmentTable {
     means: Vec<u64>,
     rest: Vec<Rest>,
     next_seq: u64,
+    /// Whether a segment's history is the largest of its pages' instead of their mean.
+    newest: bool,
 }
 
 impl SegmentTable {
@@ -110,9 +112,17 @@ impl SegmentTable {
             means: Vec::new(),
             rest: Vec::new(),
             next_seq: 0,
+            newest: false,
         };
         table.grow(segments);
         table
+    }
+
+    /// The same table, keeping of the histories of a segment's pages what `kind` asks for.
+    #[must_use]
+    pub fn keeping(mut self, kind: HistoryKind) -> Self {
+        self.newest = kind == HistoryKind::SegmentNewest;
+        self
     }
 
     /// Adds free segments until there are `segments`; never shrinks.
@@ -186,8 +196,8 @@ impl SegmentTable {
         self.rest[segment.index()].seal_seq
     }
 
-    /// The mean history of the pages written to `segment`, which every page in it inherits (section 5.2.2).
-    /// [`History::UNKNOWN`] if none was known.
+    /// The mean history of the pages written to `segment`, which every page in it inherits (section 5.2.2), or the
+    /// largest ([`SegmentTable::keeping`]). [`History::UNKNOWN`] if none was known.
     #[inline]
     pub fn history(&self, segment: SegmentId) -> History {
         match self.means[segment.index()] {
@@ -279,6 +289,11 @@ impl SegmentTable {
             let rest = &mut self.rest[segment.index()];
             if rest.known == 0 {
                 rest.base = history.0;
+            }
+            if self.newest {
+                rest.known = 1;
+                rest.base = rest.base.max(history.0);
+                return;
             }
             rest.known += pages;
             let difference = history.0.wrapping_sub(rest.base);
@@ -397,6 +412,18 @@ mod tests {
         );
         table.seal(s, 9);
         assert_eq!(table.history(s), History(70));
+    }
+
+    #[test]
+    fn a_segment_can_have_the_history_of_its_youngest_page() {
+        let mut table = SegmentTable::new(1, 1000).keeping(HistoryKind::SegmentNewest);
+        let s = SegmentId(0);
+        table.open(s, StreamId(0));
+        for history in [History(40), History::UNKNOWN, History(100), History(7)] {
+            table.append(s, 1, history);
+        }
+        table.seal(s, 200);
+        assert_eq!(table.history(s), History(100));
     }
 
     #[test]

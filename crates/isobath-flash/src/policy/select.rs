@@ -35,15 +35,36 @@ impl Selector {
         table: &SegmentTable,
         n: usize,
         out: &mut Vec<SegmentId>,
+        score: impl FnMut(SegmentId) -> u32,
+    ) {
+        let has_dead = |segment| table.live_bytes(segment) < table.segment_bytes();
+        self.select_among(table, n, out, has_dead, score);
+    }
+
+    /// As [`Selector::select`], of all sealed segments, those without any dead space too.
+    pub fn select_any(
+        &mut self,
+        table: &SegmentTable,
+        n: usize,
+        out: &mut Vec<SegmentId>,
+        score: impl FnMut(SegmentId) -> u32,
+    ) {
+        self.select_among(table, n, out, |_| true, score);
+    }
+
+    fn select_among(
+        &mut self,
+        table: &SegmentTable,
+        n: usize,
+        out: &mut Vec<SegmentId>,
+        allowed: impl Fn(SegmentId) -> bool,
         mut score: impl FnMut(SegmentId) -> u32,
     ) {
         self.scratch.clear();
         let len = table.len() as usize;
         let mut consider = |scratch: &mut Vec<u64>, id: u32| {
             let segment = SegmentId(id);
-            if table.state(segment) == SegmentState::Sealed
-                && table.live_bytes(segment) < table.segment_bytes()
-            {
+            if table.state(segment) == SegmentState::Sealed && allowed(segment) {
                 scratch.push(u64::from(score(segment)) << 32 | u64::from(id));
             }
         };

@@ -10,6 +10,7 @@ use crate::policy::{
     Cause, CleaningPolicy, History, HistoryKind, PageWrite, PolicyKind, PolicyUser, SegmentId,
     SegmentState, SegmentTable, StreamId, Tick,
 };
+use crate::rng::Rng;
 use crate::space::{BUFFERED, NOWHERE, Space};
 use crate::workload::{Op, Synthetic, Workload, WorkloadKind};
 
@@ -126,9 +127,13 @@ pub struct Simulator<P, W> {
     victims: Vec<SegmentId>,
     moving: Vec<u32>,
     moves: Vec<PageWrite>,
+    /// Draws the order of victims for policies that do not care for it.
+    rng: Rng,
     now: Tick,
     batch: usize,
     sorts_user: bool,
+    /// Bytes of the smallest page.
+    smallest_page: u32,
     totals: Window,
     histogram: Vec<u64>,
     record_histogram: bool,
@@ -171,7 +176,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
                 segments,
                 config.segment_bytes / config.smallest_page_bytes(),
             ),
-            table: SegmentTable::new(segments, config.segment_bytes),
+            table: SegmentTable::new(segments, config.segment_bytes).keeping(history_kind),
             free: (0..segments).collect(),
             open: vec![CLOSED; usize::from(policy.streams())],
             histories,
@@ -182,11 +187,13 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             victims: Vec::new(),
             moving: Vec::new(),
             moves: Vec::new(),
+            rng: Rng::new(config.seed ^ 0x0bed),
             now: 0,
             batch: config
                 .clean_batch
                 .map_or(policy.preferred_batch(), |batch| batch as usize),
             sorts_user: policy.orders(Cause::User) && config.sort_buffer_segments > 0,
+            smallest_page: config.smallest_page_bytes(),
             totals: Window::default(),
             histogram: vec![0; 101],
             record_histogram: false,
@@ -337,7 +344,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     fn history(&self, page: u32, segment: u32) -> History {
         match self.policy.history_kind() {
             HistoryKind::None => History::UNKNOWN,
-            HistoryKind::Segment => self.table.history(SegmentId(segment)),
+            HistoryKind::Segment | HistoryKind::SegmentNewest => {
+                self.table.history(SegmentId(segment))
+            }
             HistoryKind::Page { .. } => unpack(self.histories[page as usize]),
         }
     }
@@ -465,12 +474,22 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         } else {
             self.table.note_history(segment, write.history);
         }
-        self.open[stream.index()] = OpenSegment {
-            segment: open.segment,
-            next_slot: open.next_slot + 1,
-            used_bytes: open.used_bytes + write.bytes,
-        };
+        self.open[stream.index()] = open;
+        self.advance(stream, 1, write.bytes);
         Ok(())
+    }
+
+    /// Counts `pages` pages of `bytes` bytes into the open segment of `stream`, and seals it if it takes none any more: left
+    /// open until the next page comes, it could not be cleaned, and a stream that went out of use has no next page.
+    #[inline]
+    fn advance(&mut self, stream: StreamId, pages: usize, bytes: u32) {
+        let open = &mut self.open[stream.index()];
+        open.next_slot += pages as u32;
+        open.used_bytes += pages as u32 * bytes;
+        if open.used_bytes + self.smallest_page > self.config.segment_bytes {
+            let full = std::mem::replace(open, CLOSED);
+            self.seal(full);
+        }
     }
 
     /// Seals the stream's open segment and opens a new one. User writes clean first when free segments run low, until
@@ -540,6 +559,9 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
             return Err(self.out_of_space());
         }
         self.count_victims(&victims);
+        if !self.policy.separates() {
+            self.shuffle(&mut victims);
+        }
         let mut moving = std::mem::take(&mut self.moving);
         let mut moves = std::mem::take(&mut self.moves);
         moving.clear();
@@ -553,6 +575,14 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         let result = self.relocate(&moves, &moving);
         (self.victims, self.moving, self.moves) = (victims, moving, moves);
         result
+    }
+
+    /// Puts victims in an order drawn by chance: relocated in the order of their scores, their pages would be kept apart
+    /// by how often they are updated.
+    fn shuffle(&mut self, victims: &mut [SegmentId]) {
+        for last in (1..victims.len()).rev() {
+            victims.swap(last, self.rng.below(last as u32 + 1) as usize);
+        }
     }
 
     fn count_victims(&mut self, victims: &[SegmentId]) {

@@ -57,6 +57,84 @@ fn mdc_opt_reaches_the_least_cost_of_hot_cold() {
     assert!((wamp / bound - 1.0).abs() < 0.07, "{wamp} against {bound}");
 }
 
+/// The paper's `age` cleans the oldest segment even if all of it is live; equation (4)'s renewal argument gives its cost
+/// under any independent updates ([`analysis::age_wamp`]). Skipping full segments would make it 9 instead of 17.
+#[test]
+fn age_under_skew_follows_renewal_theory() {
+    let mut config = small(0.9);
+    (config.segments, config.clean_below, config.clean_batch) = (1000, 2, Some(1));
+    // What is free between two cycles is no space for pages.
+    config.spare_segments = 3;
+    for (workload, fill) in [
+        ("zipf:1.35", 0.9),
+        ("zipf:1.35", 0.95),
+        ("hot-cold:0.9", 0.9),
+    ] {
+        config.fill = fill;
+        let groups = analysis::groups_of(kind(workload), config.user_pages()).unwrap();
+        let expected = analysis::age_wamp(fill, &groups);
+        let wamp = run(PolicyKind::Age, &config, workload, 4.0).steady.wamp();
+        assert!(
+            (wamp / expected - 1.0).abs() < 0.03,
+            "{workload} {fill}: {wamp} {expected}"
+        );
+    }
+}
+
+/// Relocated in the order of their scores, victims' pages are kept apart by frequency: `Wamp` at 90:10 was then 1.6 for
+/// greedy and 0.94 for MDC without separation, here and in an independent implementation, and 14% to 25% more without.
+#[test]
+fn policies_that_do_not_separate_get_no_separation() {
+    let wamp = |policy| run(policy, &small(0.8), "hot-cold:0.9", 12.0).steady.wamp();
+    let (greedy, no_sep) = (wamp(PolicyKind::Greedy), wamp(PolicyKind::MdcNoSepUserGc));
+    assert!((1.75..1.95).contains(&greedy), "{greedy}");
+    assert!((1.1..1.3).contains(&no_sep), "{no_sep}");
+}
+
+/// Section 6.2.2: "the cost-benefit algorithm reduces the write amplification" under Zipf, and is above greedy's under
+/// uniform updates.
+#[test]
+fn cost_benefit_is_below_greedy_under_zipf_only() {
+    let config = SimConfig {
+        clean_batch: Some(16),
+        ..SimConfig::paper(400, 0.8)
+    };
+    let wamp = |policy, workload| run(policy, &config, workload, 8.0).steady.wamp();
+    for (workload, below) in [
+        ("zipf:0.99", true),
+        ("hot-cold:0.9", true),
+        ("uniform", false),
+    ] {
+        let cost_benefit = wamp(PolicyKind::CostBenefit, workload);
+        let greedy = wamp(PolicyKind::Greedy, workload);
+        assert_eq!(
+            cost_benefit < greedy,
+            below,
+            "{workload}: {cost_benefit} {greedy}"
+        );
+    }
+}
+
+/// An independent implementation gives 0.78 at 90:10. Without neighbours of some size hot logs starved, the more the larger
+/// the device.
+#[test]
+fn multi_log_settles_at_any_size() {
+    for segments in [1000, 2560, 5120] {
+        let config = SimConfig {
+            segment_bytes: 64 * 4096,
+            clean_batch: None,
+            ..SimConfig::paper(segments, 0.8)
+        };
+        let report = run(PolicyKind::MultiLog, &config, "hot-cold:0.9", 12.0);
+        let (steady, whole) = (report.steady.wamp(), report.whole.wamp());
+        assert!((0.70..0.86).contains(&steady), "{segments}: {steady}");
+        assert!(
+            (steady / whole - 1.0).abs() < 0.1,
+            "{segments}: {steady} {whole}"
+        );
+    }
+}
+
 /// The order of the policies in Fig. 3 and 5 on skewed updates.
 #[test]
 fn policies_rank_as_in_the_paper() {

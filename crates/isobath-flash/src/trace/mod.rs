@@ -21,8 +21,10 @@
 //! | first page (4 bytes) | count (3 bytes) | 'W' or 'T' (1 byte) | ...
 //! ```
 
+mod contents;
 mod formats;
 
+pub use contents::TraceContents;
 pub use formats::{BinaryWriter, TraceFormat, read_trace, write_binary, write_csv};
 
 use std::collections::HashMap;

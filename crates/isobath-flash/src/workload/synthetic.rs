@@ -5,7 +5,7 @@ use crate::rng::Rng;
 
 /// A synthetic workload's law.
 ///
-/// No policy looks at page numbers, so which pages are hot is free: the hottest have the smallest numbers.
+/// The law speaks of ranks, the hottest first; [`Synthetic`] gives every rank a page number that says nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WorkloadKind {
     /// Every page equally likely.
@@ -48,6 +48,15 @@ pub enum WorkloadKind {
         /// Updates per turn, in multiples of the number of pages.
         period: f64,
     },
+    /// A share of the updates goes round a share of the pages in order, the rest to the other pages, which are equally
+    /// likely: a log or a queue beside random updates. Pages of the first kind die in the order in which they were
+    /// written, so that cleaning them costs nothing.
+    Sequential {
+        /// Share of the updates that go round, above 0, up to 1.
+        updates: f64,
+        /// Share of the pages that they go round, above 0, up to 1; the other updates then go to all pages.
+        pages: f64,
+    },
 }
 
 /// A workload description that makes no sense.
@@ -75,7 +84,8 @@ pub enum WorkloadError {
 impl WorkloadKind {
     /// How workloads are written.
     pub const FORMS: &'static str = "uniform, hot-cold:0.8 (updates to the hot 0.2) or hot-cold:UPDATES:PAGES, \
-        zipf:EXPONENT, shifting:UPDATES:PAGES:PERIOD, sliding:UPDATES:PAGES:PERIOD, zipf-moving:EXPONENT:PERIOD";
+        zipf:EXPONENT, shifting:UPDATES:PAGES:PERIOD, sliding:UPDATES:PAGES:PERIOD, zipf-moving:EXPONENT:PERIOD, \
+        sequential:UPDATES:PAGES (in order, the rest uniform)";
 
     fn check(&self, text: &str) -> Result<(), WorkloadError> {
         let parameter = |what, range| {
@@ -98,6 +108,11 @@ impl WorkloadKind {
             && !(0.0..=10.0).contains(&exponent)
         {
             return parameter("the exponent", "between 0 and 10");
+        }
+        if let Self::Sequential { updates, pages } = *self
+            && ![updates, pages].iter().all(|&x| x > 0.0 && x <= 1.0)
+        {
+            return parameter("a sequential share", "above 0 and at most 1");
         }
         if let Some(period) = self.period()
             && !(period.is_finite() && period > 0.0)
@@ -143,9 +158,9 @@ impl WorkloadKind {
         }
     }
 
-    /// True if the law does not change over time.
+    /// True if the law does not change over time, and updates do not depend on each other.
     pub fn is_stationary(&self) -> bool {
-        self.period().is_none()
+        self.period().is_none() && !matches!(self, Self::Sequential { .. })
     }
 }
 
@@ -175,6 +190,7 @@ impl std::fmt::Display for WorkloadKind {
             Self::ZipfMovingHead { exponent, period } => {
                 write!(f, "zipf-moving:{exponent}:{period}")
             }
+            Self::Sequential { updates, pages } => write!(f, "sequential:{updates}:{pages}"),
         }
     }
 }
@@ -214,6 +230,7 @@ impl std::str::FromStr for WorkloadKind {
                 period,
             },
             ("zipf-moving", &[exponent, period]) => Self::ZipfMovingHead { exponent, period },
+            ("sequential", &[updates, pages]) => Self::Sequential { updates, pages },
             _ => return Err(unknown()),
         };
         kind.check(text)?;
@@ -226,12 +243,15 @@ impl std::str::FromStr for WorkloadKind {
 pub struct Synthetic {
     kind: WorkloadKind,
     pages: u32,
+    /// Hot pages, or those that are written in order.
     hot_pages: u32,
     /// A 64-bit draw below this is a hot update.
     hot_threshold: u64,
     zipf: Option<Zipf>,
     rng: Rng,
-    /// Page on which the hot set or the head starts.
+    /// By rank, the page.
+    pages_of_ranks: Vec<u32>,
+    /// Rank on which the hot set or the head starts, or that is written next in order.
     offset: u32,
     /// Updates per move of the offset, and updates done since the last.
     step: f64,
@@ -239,7 +259,8 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// The workload over `pages` pages (1 to 2³¹−1).
+    /// The workload over `pages` pages (1 to 2³¹−1). Ranks are scattered over the page numbers by chance: were the hot
+    /// pages neighbours, whatever is done in the order of page numbers would keep them together.
     ///
     /// # Errors
     /// If a parameter of `kind` is out of range.
@@ -247,6 +268,14 @@ impl Synthetic {
         kind.check(&kind.to_string())?;
         let pages = pages.clamp(1, Op::MAX_PAGES - 1);
         let (updates, share) = kind.hot().unwrap_or((0.0, 0.0));
+        let pages_of_ranks = match kind {
+            WorkloadKind::Uniform => Vec::new(),
+            _ => scattered(pages, seed),
+        };
+        let share = match kind {
+            WorkloadKind::Sequential { pages, .. } => pages,
+            _ => share,
+        };
         let hot_pages = ((f64::from(pages) * share).round() as u32).clamp(1, pages.max(2) - 1);
         let step = match kind {
             WorkloadKind::ShiftingHot { period, .. } => period * f64::from(pages),
@@ -259,10 +288,52 @@ impl Synthetic {
             hot_threshold: (updates * 2f64.powi(64)) as u64,
             zipf: kind.exponent().map(|exponent| Zipf::new(pages, exponent)),
             rng: Rng::new(seed),
+            pages_of_ranks,
             offset: 0,
             step,
             since: 0.0,
         })
+    }
+
+    /// The same workload with page numbers in the order of ranks, the hottest first.
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.pages_of_ranks = Vec::new();
+        self
+    }
+
+    /// The page of `rank`.
+    #[inline]
+    fn page(&self, rank: u32) -> u32 {
+        match self.pages_of_ranks.get(rank as usize) {
+            Some(&page) => page,
+            None => rank,
+        }
+    }
+
+    /// By rank to by page.
+    fn by_page(&self, by_rank: Vec<f32>) -> Vec<f32> {
+        let mut by_page = vec![0.0; by_rank.len()];
+        for (rank, rate) in by_rank.into_iter().enumerate() {
+            by_page[self.page(rank as u32) as usize] = rate;
+        }
+        by_page
+    }
+
+    /// The next page of the law that goes round.
+    fn sequential(&mut self, updates: f64, pages: f64) -> u32 {
+        let in_order = if pages < 1.0 {
+            self.hot_pages
+        } else {
+            self.pages
+        };
+        if self.rng.unit() < updates {
+            let next = self.offset;
+            self.offset = (next + 1) % in_order;
+            return next;
+        }
+        let first = in_order % self.pages;
+        first + self.rng.below(self.pages - first)
     }
 
     #[inline]
@@ -304,28 +375,35 @@ impl Workload for Synthetic {
     }
 
     fn fill(&mut self, out: &mut [Op]) -> usize {
-        if matches!(self.kind, WorkloadKind::Uniform) {
+        if let WorkloadKind::Sequential { updates, pages } = self.kind {
+            for op in out.iter_mut() {
+                *op = Op::write(self.sequential(updates, pages));
+            }
+        } else if matches!(self.kind, WorkloadKind::Uniform) {
             for op in out.iter_mut() {
                 *op = Op::write(self.rng.below(self.pages));
             }
         } else if let Some(zipf) = self.zipf.take() {
-            if self.step.is_finite() {
-                for op in out.iter_mut() {
-                    let rank = zipf.sample(&mut self.rng);
-                    *op = Op::write(self.rotate(rank));
+            let moves = self.step.is_finite();
+            for op in out.iter_mut() {
+                let rank = zipf.sample(&mut self.rng);
+                *op = Op::write(self.rotate(rank));
+                if moves {
                     self.advance(1);
-                }
-            } else {
-                for op in out.iter_mut() {
-                    *op = Op::write(zipf.sample(&mut self.rng));
                 }
             }
             self.zipf = Some(zipf);
         } else {
             for op in out.iter_mut() {
-                let page = self.hot_cold();
-                *op = Op::write(self.rotate(page));
+                let rank = self.hot_cold();
+                *op = Op::write(self.rotate(rank));
                 self.advance(1);
+            }
+        }
+        // In a pass of its own, so that the loads overlap.
+        if !self.pages_of_ranks.is_empty() {
+            for op in out.iter_mut() {
+                *op = Op::write(self.pages_of_ranks[op.page() as usize]);
             }
         }
         out.len()
@@ -338,23 +416,27 @@ impl Workload for Synthetic {
             WorkloadKind::HotCold { hot_updates, .. } => {
                 let hot = hot_updates / f64::from(self.hot_pages);
                 let cold = (1.0 - hot_updates) / f64::from(pages - self.hot_pages);
-                Some(
-                    (0..pages)
-                        .map(|page| if page < self.hot_pages { hot } else { cold } as f32)
-                        .collect(),
-                )
+                let rate = |rank| if rank < self.hot_pages { hot } else { cold } as f32;
+                Some(self.by_page((0..pages).map(rate).collect()))
             }
             WorkloadKind::Zipf { .. } => {
                 let zipf = self.zipf.as_ref()?;
-                Some(
-                    (0..pages)
-                        .map(|rank| zipf.probability(rank) as f32)
-                        .collect(),
-                )
+                let rate = |rank| zipf.probability(rank) as f32;
+                Some(self.by_page((0..pages).map(rate).collect()))
             }
             _ => None,
         }
     }
+}
+
+/// The numbers below `pages` in an order drawn from `seed` (Fisher and Yates).
+fn scattered(pages: u32, seed: u64) -> Vec<u32> {
+    let mut rng = Rng::new(seed ^ 0x5ca7_7e4e);
+    let mut numbers: Vec<u32> = (0..pages).collect();
+    for last in (1..pages).rev() {
+        numbers.swap(last as usize, rng.below(last + 1) as usize);
+    }
+    numbers
 }
 
 #[cfg(test)]
@@ -362,7 +444,8 @@ mod tests {
     use super::*;
 
     fn draw(kind: &str, pages: u32, n: usize) -> (Synthetic, Vec<u32>) {
-        let mut workload = Synthetic::new(kind.parse().unwrap(), pages, 3).unwrap();
+        let workload = Synthetic::new(kind.parse().unwrap(), pages, 3).unwrap();
+        let mut workload = workload.in_order();
         let mut ops = vec![Op::write(0); n];
         workload.fill(&mut ops);
         (workload, ops.iter().map(|op| op.page()).collect())
@@ -376,6 +459,7 @@ mod tests {
             "hot-cold:0.8:0.2",
             "shifting:0.8:0.2:5",
             "sliding:0.9:0.1:10",
+            "sequential:0.5:0.4",
         ] {
             assert_eq!(text.parse::<WorkloadKind>().unwrap().to_string(), text);
         }
@@ -400,6 +484,37 @@ mod tests {
         let rates = workload.rates().unwrap();
         assert!((rates.iter().sum::<f32>() - 1.0).abs() < 1e-3);
         assert!((rates[0] / rates[9999] - 16.0).abs() < 0.01);
+    }
+
+    /// Hot pages have no neighbouring numbers, and their rates follow them.
+    #[test]
+    fn ranks_are_scattered_over_the_pages() {
+        let mut workload = Synthetic::new("hot-cold:0.8".parse().unwrap(), 10_000, 3).unwrap();
+        let rates = workload.rates().unwrap();
+        let hot = |page: usize| rates[page] > rates.iter().sum::<f32>() / 10_000.0;
+        assert_eq!((0..10_000).filter(|&page| hot(page)).count(), 2000);
+        let pairs = (1..10_000).filter(|&page| hot(page) && hot(page - 1));
+        let pairs = pairs.count();
+        assert!((340..460).contains(&pairs), "400 by chance: {pairs}");
+        let mut ops = vec![Op::write(0); 10_000];
+        workload.fill(&mut ops);
+        let hits = ops.iter().filter(|op| hot(op.page() as usize)).count();
+        assert!((7850..8150).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn a_share_of_the_updates_goes_round_in_order() {
+        let (_, pages) = draw("sequential:1:1", 1000, 2500);
+        assert!((0..2500).all(|at| pages[at] == at as u32 % 1000));
+        let (workload, pages) = draw("sequential:0.5:0.8", 10_000, 10_000);
+        assert!(
+            (4800..5200).contains(&workload.offset),
+            "{}",
+            workload.offset
+        );
+        let random = pages.iter().filter(|&&page| page >= 8000).count() as u32;
+        assert_eq!(random + workload.offset, 10_000, "the others elsewhere");
+        assert!(!workload.kind.is_stationary());
     }
 
     #[test]

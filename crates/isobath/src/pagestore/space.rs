@@ -175,7 +175,7 @@ impl Space {
     ) -> Space {
         let streams = usize::from(policy.streams()) * 2;
         let mut space = Space {
-            table: SegmentTable::new(system, segment_bytes),
+            table: SegmentTable::new(system, segment_bytes).keeping(policy.history_kind()),
             count: system,
             fence: None,
             histories: PageHistories::new(&*policy),

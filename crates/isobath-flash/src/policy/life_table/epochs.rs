@@ -2,12 +2,52 @@
 
 use super::tag::{CELLS, STAMP_MASK, Tag};
 
-/// Units of time in the youngest epoch.
-pub(super) const EPOCH_UNITS: u32 = 32;
+/// Units of time in an epoch, unless that is too short.
+const EPOCH_UNITS: u32 = 32;
+/// Ticks in an epoch at least. What is counted at the end of each takes some 20 µs even in a small space.
+const EPOCH_TICKS_MIN: u64 = 256;
+/// Ticks after which scores are learned anew, at least: that takes some 200 µs.
+const LEARN_TICKS_MIN: u64 = 1024;
+/// What remains of the counts after 32 units, 1/64 of the space's pages.
+const FADE: f32 = 0.98;
+/// What remains of them after an epoch, however long.
+const KEEPS_MIN: f32 = 0.5;
 /// Pages older than this many units are all alike.
 pub(super) const ANCIENT: u32 = STAMP_MASK / 2;
 /// An epoch is never longer than this share of its age.
 const LENGTH_SHARE: u64 = 8;
+
+/// How long the youngest epoch is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EpochLength {
+    /// Ticks per unit.
+    pub(super) quantum: u64,
+    /// Units, a power of two.
+    pub(super) units: u32,
+    /// What remains of the counts after an epoch.
+    pub(super) keeps: f32,
+    /// Scores are learned anew at the end of one of so many.
+    pub(super) learn_every: u64,
+}
+
+impl EpochLength {
+    /// That of a space of `pages` pages.
+    pub(super) fn new(pages: u64, quantum: u64) -> Self {
+        let enough = EPOCH_TICKS_MIN.div_ceil(quantum) as u32;
+        let units = enough.next_power_of_two().max(EPOCH_UNITS);
+        let times = units as f32 * quantum as f32 * 64.0 / pages as f32;
+        Self {
+            quantum,
+            units,
+            keeps: FADE.powf(times).clamp(KEEPS_MIN, FADE),
+            learn_every: LEARN_TICKS_MIN.div_ceil(u64::from(units) * quantum),
+        }
+    }
+
+    pub(super) fn ticks(self) -> u64 {
+        self.quantum * u64::from(self.units)
+    }
+}
 
 /// A time in which pages were written, up to the next epoch's start.
 #[derive(Debug, Clone, Copy)]
@@ -27,8 +67,10 @@ pub(super) struct Epochs {
     /// By row × cell. A page whose history was lost may make one negative.
     alive: Vec<i32>,
     free_rows: Vec<u16>,
-    /// By stamp / [`EPOCH_UNITS`], the row.
+    /// By stamp / `units`, the row.
     row_of: Vec<u16>,
+    /// Units in an epoch.
+    units: u32,
 }
 
 /// Pages of one epoch: ages in units, from and to, and how many there are of each cell.
@@ -39,19 +81,20 @@ pub(super) struct Cohort<'a> {
 }
 
 impl Epochs {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(units: u32) -> Self {
         Self {
+            units,
             list: vec![Epoch { start: 0, row: 0 }],
             alive: vec![0; CELLS],
             free_rows: Vec::new(),
-            row_of: vec![0; ((STAMP_MASK + 1) / EPOCH_UNITS) as usize],
+            row_of: vec![0; ((STAMP_MASK + 1) / units) as usize],
         }
     }
 
     /// The count that `tag` belongs to.
     #[inline]
     pub(super) fn alive(&mut self, tag: Tag) -> &mut i32 {
-        let row = self.row_of[(tag.stamp / EPOCH_UNITS) as usize];
+        let row = self.row_of[(tag.stamp / self.units) as usize];
         &mut self.alive[usize::from(row) * CELLS + tag.cell]
     }
 
@@ -74,7 +117,7 @@ impl Epochs {
         })
     }
 
-    /// Begins an epoch at unit `now`, a multiple of [`EPOCH_UNITS`].
+    /// Begins an epoch at unit `now`, a multiple of `units`.
     pub(super) fn begin(&mut self, now: u64) {
         if self.list.last().is_some_and(|epoch| epoch.start >= now) {
             return;
@@ -111,7 +154,7 @@ impl Epochs {
     }
 
     fn map_stamps(&mut self, now: u64) {
-        let unit = u64::from(EPOCH_UNITS);
+        let unit = u64::from(self.units);
         let mask = self.row_of.len() as u64 - 1;
         // Whatever is older than all other epochs, or was before stamps wrapped.
         self.row_of.fill(self.list[0].row);
@@ -134,7 +177,7 @@ mod tests {
     /// However epochs are merged, every page is counted out where it was counted in.
     #[test]
     fn pages_leave_the_count_that_they_entered() {
-        let mut epochs = Epochs::new();
+        let mut epochs = Epochs::new(EPOCH_UNITS);
         let mut rng = Rng::new(3);
         let mut tags: Vec<Option<Tag>> = vec![None; 500];
         // Until stamps have wrapped, with a third of the pages never written again.

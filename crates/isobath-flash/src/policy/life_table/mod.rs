@@ -29,8 +29,8 @@ mod segments;
 mod streams;
 mod tag;
 
-use self::epochs::{ANCIENT, EPOCH_UNITS};
-use self::pages::{PageLives, SCORES};
+use self::epochs::{ANCIENT, EpochLength};
+use self::pages::PageLives;
 use self::segments::SegmentRates;
 use self::streams::{STREAMS, Streams};
 use self::tag::{Smoother, Tag, UNKNOWN_CELL, bucket, stamp};
@@ -58,7 +58,6 @@ pub struct LifeTable {
     lives: PageLives,
     smoother: Smoother,
     rates: SegmentRates,
-    rate_of_score: Vec<f32>,
     /// Whether some pages are hotter than others.
     skewed: bool,
     streams: Streams,
@@ -67,7 +66,10 @@ pub struct LifeTable {
     sorter: BatchSorter,
     selector: Selector,
     now: Tick,
+    epoch: EpochLength,
     learn_at: Tick,
+    /// How often scores were learned.
+    learned: u32,
     census_at: Tick,
 }
 
@@ -81,13 +83,11 @@ impl LifeTable {
     pub fn new(pages: u64) -> Self {
         let pages = pages.max(1);
         let quantum = quantum(pages);
-        let lives = PageLives::new(pages, quantum);
+        let epoch = EpochLength::new(pages, quantum);
+        let lives = PageLives::new(pages, epoch);
         Self {
             quantum,
             pages: pages as f32,
-            rate_of_score: (0..SCORES)
-                .map(|score| lives.rate_of(score as u8))
-                .collect(),
             lives,
             smoother: Smoother::new(),
             rates: SegmentRates::new(1.0 / pages as f32),
@@ -97,7 +97,9 @@ impl LifeTable {
             sorter: BatchSorter::default(),
             selector: Selector::new(),
             now: 0,
-            learn_at: quantum * u64::from(EPOCH_UNITS),
+            learn_at: epoch.ticks(),
+            epoch,
+            learned: 0,
             census_at: 0,
         }
     }
@@ -118,11 +120,17 @@ impl LifeTable {
 
     #[cold]
     fn learn(&mut self, now: Tick) {
-        let epoch = self.quantum * u64::from(EPOCH_UNITS);
+        let epoch = self.epoch.ticks();
         self.learn_at = (now / epoch + 1) * epoch;
-        self.lives.begin_epoch(now / epoch * u64::from(EPOCH_UNITS));
-        self.skewed = self.lives.spread() > MIN_SPREAD;
-        self.streams.divide(self.rates.slack());
+        self.lives
+            .begin_epoch(now / epoch * u64::from(self.epoch.units));
+        self.streams.fade(self.epoch.keeps);
+        if (now / epoch).is_multiple_of(self.epoch.learn_every) {
+            self.learned += 1;
+            self.lives.learn();
+            self.skewed = self.lives.spread() > MIN_SPREAD;
+            self.streams.divide(self.rates.slack());
+        }
     }
 }
 
@@ -231,8 +239,11 @@ impl CleaningPolicy for LifeTable {
     #[inline]
     fn appended(&mut self, segment: SegmentId, page: &PageWrite) {
         let score = self.score(page.history, self.now);
-        let rate = self.rate_of_score[usize::from(score)];
-        self.rates.appended(segment, rate);
+        let rate = self.lives.rate_of(score);
+        let tag =
+            (page.history.is_known() && page.history != DEAD).then(|| Tag::unpack(page.history));
+        self.rates
+            .appended(segment, rate, tag, self.now / self.quantum);
     }
 
     fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
@@ -252,8 +263,11 @@ impl CleaningPolicy for LifeTable {
         out: &mut Vec<SegmentId>,
     ) {
         if now >= self.census_at {
-            self.census_at = now + (self.pages as u64 / 128).max(1);
-            self.rates.census(table, now);
+            // At most a quarter of a segment is looked at per update, however small segments are.
+            let segments = u64::from(table.len());
+            self.census_at = now + (self.pages as u64 / 128).max(4 * segments).max(1);
+            self.rates
+                .census(table, &self.lives, now, now / self.quantum);
         }
         if !self.skewed {
             let emptiest = |segment| table.live_bytes(segment);
@@ -365,6 +379,26 @@ mod tests {
             rate: 0.0,
         };
         assert_eq!(policy.place(&page, policy.now), StreamId(0));
+    }
+
+    /// What is learned takes some 200 µs whatever the size of the space: not more often than every thousand updates.
+    #[test]
+    fn learns_seldom_in_a_small_space() {
+        for pages in [100, 1000, 10_000] {
+            let mut policy = LifeTable::new(pages);
+            let (mut epochs, mut learned) = (0, 0);
+            for now in 1..50_000 {
+                let before = (policy.learn_at, policy.learned);
+                let _ = policy.updated(History::UNKNOWN, now);
+                epochs += u32::from(policy.learn_at != before.0);
+                learned += policy.learned - before.1;
+            }
+            assert!(epochs <= 50_000 / 256, "{pages} pages: {epochs} epochs");
+            assert!(
+                (20..=50).contains(&learned),
+                "{pages} pages: {learned} times"
+            );
+        }
     }
 
     #[test]

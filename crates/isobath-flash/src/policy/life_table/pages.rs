@@ -1,6 +1,6 @@
 //! What is known of pages: an actuary's life table for every class of them.
 
-use super::epochs::{EPOCH_UNITS, Epochs};
+use super::epochs::{EpochLength, Epochs};
 use super::tag::{BUCKETS, CELLS, LAST_AGE, TRENDS, Tag, UNKNOWN_CELL, bucket, edge};
 
 /// Number of scores.
@@ -9,12 +9,8 @@ pub(super) const SCORES: usize = 256;
 pub(super) const SCORES_PER_OCTAVE: f32 = 8.0;
 /// The score of pages that die at the mean rate.
 const MEAN_SCORE: u8 = 88;
-/// What remains of the counts after each epoch, 1/64 of the space's pages.
-const FADE: f32 = 0.98;
 /// What is assumed of a cell at an age counts like this many deaths observed there.
 const PRIOR_DEATHS: f32 = 4.0;
-/// Ages below this bucket are younger than two epochs.
-const YOUNG: usize = 18;
 
 /// Observations of one cell by age bucket.
 #[derive(Debug, Clone)]
@@ -42,26 +38,38 @@ const UNSEEN: Life = Life {
 /// A score is a death rate on a logarithmic scale, eight per factor of two: 0 for the hottest pages.
 #[derive(Debug, Clone)]
 pub(super) struct PageLives {
-    /// Ticks per unit.
-    quantum: u64,
+    epoch: EpochLength,
+    /// Ages below this bucket are younger than two epochs.
+    young: usize,
     pages: f32,
     epochs: Epochs,
     lives: Vec<Life>,
+    /// The cells in which there ever was a page.
+    used: Vec<u16>,
     /// Deaths since the last epoch began.
     deaths: u32,
     scores: Vec<[u8; BUCKETS]>,
+    /// By cell and age, the risk to die before that age: the sum of the death rates at all younger ages.
+    risks: Vec<[f32; BUCKETS]>,
+    rate_of_score: Vec<f32>,
     spread: f32,
 }
 
 impl PageLives {
-    pub(super) fn new(pages: u64, quantum: u64) -> Self {
+    pub(super) fn new(pages: u64, epoch: EpochLength) -> Self {
         Self {
-            quantum,
+            epoch,
+            young: bucket(2 * epoch.units - 1),
             pages: pages as f32,
-            epochs: Epochs::new(),
+            epochs: Epochs::new(epoch.units),
             lives: vec![UNSEEN; CELLS],
+            used: Vec::new(),
             deaths: 0,
             scores: vec![[MEAN_SCORE; BUCKETS]; CELLS],
+            risks: vec![[0.0; BUCKETS]; CELLS],
+            rate_of_score: (0..SCORES)
+                .map(|score| rate_of(score as u8, pages as f32))
+                .collect(),
             spread: 0.0,
         }
     }
@@ -106,7 +114,24 @@ impl PageLives {
 
     /// Deaths per tick of pages of `score`.
     pub(super) fn rate_of(&self, score: u8) -> f32 {
-        ((f32::from(MEAN_SCORE) - f32::from(score)) / SCORES_PER_OCTAVE).exp2() / self.pages
+        self.rate_of_score[usize::from(score)]
+    }
+
+    /// Deaths per tick of pages in `cell` that are `units` old, over the median time that they have left.
+    #[inline]
+    pub(super) fn rate(&self, cell: usize, units: u32) -> f32 {
+        self.rate_of(self.score(cell, bucket(units)))
+    }
+
+    /// The risk of pages in `cell` to die before they are `units` old; e to its negative power survive.
+    #[inline]
+    pub(super) fn risk(&self, cell: usize, units: u32) -> f32 {
+        let age = bucket(units);
+        let (from, to) = (edge(age), edge(age + 1));
+        let risks = &self.risks[cell];
+        let share = (units as f32 - from) / (to - from);
+        let next = risks[(age + 1).min(LAST_AGE)];
+        risks[age] + share * (next - risks[age])
     }
 
     /// The score of pages that die at `rate` per tick.
@@ -120,33 +145,42 @@ impl PageLives {
         self.spread
     }
 
-    /// Begins the epoch of unit `now`, a multiple of [`EPOCH_UNITS`]: counts what was lived since the last one, turns
-    /// the observations into scores, and lets them fade.
+    /// Begins the epoch of unit `now`, a multiple of its length: counts what was lived since the last one, after
+    /// what was observed before has faded.
     pub(super) fn begin_epoch(&mut self, now: u64) {
-        for life in &mut self.lives {
-            life.used |= life.born > 0.0;
-            if life.used {
-                life.born *= FADE;
-                let counts = life.died.iter_mut();
-                let counts = counts.chain(&mut life.exposure).chain(&mut life.expected);
-                counts.for_each(|count| *count *= FADE);
+        let keeps = self.epoch.keeps;
+        for (cell, life) in self.lives.iter_mut().enumerate() {
+            if !life.used && life.born > 0.0 {
+                life.used = true;
+                self.used.push(cell as u16);
             }
+        }
+        for &cell in &self.used {
+            let life = &mut self.lives[usize::from(cell)];
+            life.born *= keeps;
+            let counts = life.died.iter_mut();
+            let counts = counts.chain(&mut life.exposure).chain(&mut life.expected);
+            counts.for_each(|count| *count *= keeps);
         }
         self.count_alive(now);
         self.count_young();
+        self.epochs.begin(now);
+    }
+
+    /// Turns the observations into scores.
+    pub(super) fn learn(&mut self) {
         self.learn_scores();
         self.measure_spread();
-        self.epochs.begin(now);
     }
 
     /// Adds what the pages that are alive lived in the last epoch, beyond the young ages.
     fn count_alive(&mut self, now: u64) {
         let alive = self.epochs.total().max(1) as f32;
-        let rate = self.deaths as f32 / (alive * EPOCH_UNITS as f32);
+        let rate = self.deaths as f32 / (alive * self.epoch.units as f32);
         self.deaths = 0;
         for cohort in self.epochs.cohorts(now) {
             let (low, high) = (cohort.youngest, cohort.oldest);
-            for age in bucket(low as u32).max(YOUNG)..=LAST_AGE {
+            for age in bucket(low as u32).max(self.young)..=LAST_AGE {
                 if edge(age) >= high {
                     break;
                 }
@@ -155,9 +189,10 @@ impl PageLives {
                     _ => edge(age + 1).min(high),
                 };
                 let share = (end - edge(age).max(low)).max(0.0) / (high - low);
-                let units = EPOCH_UNITS as f32 * share;
-                let used = self.lives.iter_mut().zip(cohort.alive);
-                for (life, &alive) in used.filter(|(life, _)| life.used) {
+                let units = self.epoch.units as f32 * share;
+                for &cell in &self.used {
+                    let life = &mut self.lives[usize::from(cell)];
+                    let alive = cohort.alive[usize::from(cell)];
                     let lived = units * alive.max(0) as f32;
                     life.exposure[age] += lived;
                     life.expected[age] += lived * rate;
@@ -171,7 +206,7 @@ impl PageLives {
         let rate = self.mean_rate();
         for life in self.lives.iter_mut().filter(|life| life.used) {
             let mut alive = life.born;
-            for age in 0..YOUNG {
+            for age in 0..self.young {
                 let width = edge(age + 1) - edge(age);
                 life.exposure[age] = (alive - 0.5 * life.died[age]).max(0.0) * width;
                 life.expected[age] = life.exposure[age] * rate;
@@ -185,25 +220,37 @@ impl PageLives {
         let used = || self.lives.iter().filter(|life| life.used);
         let died: f32 = used().flat_map(|life| life.died).sum();
         let exposure: f32 = used().flat_map(|life| life.exposure).sum();
-        (died + 1.0) / (exposure + self.pages / self.quantum as f32)
+        (died + 1.0) / (exposure + self.pages / self.epoch.quantum as f32)
     }
 
     fn learn_scores(&mut self) {
         let mean = self.mean_rate();
         let edges: [f32; BUCKETS] = std::array::from_fn(edge);
+        // Most rows have never had a page: they are all alike.
+        let unused = [mean; BUCKETS];
+        let row = self.scores_of_hazard(&unused, &edges);
+        let risks = risks_of_hazard(&unused, &edges);
         for smoothed in 0..BUCKETS {
             let cells = (0..TRENDS).map(|trend| smoothed + BUCKETS * trend);
+            if !cells.clone().any(|cell| self.lives[cell].used) {
+                for cell in cells {
+                    (self.scores[cell], self.risks[cell]) = (row, risks);
+                }
+                continue;
+            }
             let together = self.hazard_together(cells.clone(), mean);
             let row = self.scores_of_hazard(&together, &edges);
+            let risks = risks_of_hazard(&together, &edges);
             for cell in cells {
                 let life = &self.lives[cell];
-                self.scores[cell] = row;
+                (self.scores[cell], self.risks[cell]) = (row, risks);
                 if life.used && smoothed != UNKNOWN_CELL {
                     let hazard = std::array::from_fn(|age| {
                         (life.died[age] + PRIOR_DEATHS)
                             / (life.exposure[age] + PRIOR_DEATHS / together[age])
                     });
                     self.scores[cell] = self.scores_of_hazard(&hazard, &edges);
+                    self.risks[cell] = risks_of_hazard(&hazard, &edges);
                 }
             }
         }
@@ -244,7 +291,7 @@ impl PageLives {
                 to += 1;
             }
             let left = time + (median - risk) / hazard[to] - passed;
-            *score = self.score_of(std::f32::consts::LN_2 / (left * self.quantum as f32));
+            *score = self.score_of(std::f32::consts::LN_2 / (left * self.epoch.quantum as f32));
             if to > from {
                 risk = (risk - hazard[from] * width(from)).max(0.0);
                 time -= width(from);
@@ -270,13 +317,30 @@ impl PageLives {
     }
 }
 
+/// Deaths per tick of pages of `score` in a space of `pages` pages.
+fn rate_of(score: u8, pages: f32) -> f32 {
+    ((f32::from(MEAN_SCORE) - f32::from(score)) / SCORES_PER_OCTAVE).exp2() / pages
+}
+
+/// By age, the sum of the death rates of all younger ages.
+fn risks_of_hazard(hazard: &[f32; BUCKETS], edges: &[f32; BUCKETS]) -> [f32; BUCKETS] {
+    let mut sum = 0.0;
+    std::array::from_fn(|age| {
+        let before = sum;
+        if age < LAST_AGE {
+            sum += hazard[age] * (edges[age + 1] - edges[age]);
+        }
+        before
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn scores_and_rates_agree() {
-        let lives = PageLives::new(1 << 20, 512);
+        let lives = PageLives::new(1 << 20, EpochLength::new(1 << 20, 512));
         assert_eq!(lives.score_of(lives.rate_of(20)), 20);
         assert_eq!(lives.score_of(1.0 / (1 << 20) as f32), MEAN_SCORE);
     }
@@ -284,7 +348,7 @@ mod tests {
     /// A constant death rate gives its own score at every age.
     #[test]
     fn without_aging_the_score_is_the_rate() {
-        let lives = PageLives::new(1 << 20, 512);
+        let lives = PageLives::new(1 << 20, EpochLength::new(1 << 20, 512));
         let edges = std::array::from_fn(edge);
         for score in [30, 60, 88, 120] {
             let rate = lives.rate_of(score) * 512.0;
@@ -299,7 +363,7 @@ mod tests {
     /// Pages that die less the older they are have more time left the older they are.
     #[test]
     fn survivors_score_as_colder() {
-        let lives = PageLives::new(1 << 20, 512);
+        let lives = PageLives::new(1 << 20, EpochLength::new(1 << 20, 512));
         let edges = std::array::from_fn(edge);
         let hazard = std::array::from_fn(|age| 0.7 / (edge(age) + 1.0));
         let scores = lives.scores_of_hazard(&hazard, &edges);

@@ -1,30 +1,71 @@
 //! What is known of segments: how fast the pages of each one die.
 
-use super::super::{SegmentId, SegmentState, SegmentTable, Tick};
+use super::super::{History, SegmentId, SegmentState, SegmentTable, Tick};
+use super::pages::PageLives;
+use super::tag::Tag;
+use crate::rng::Rng;
 
 /// What its pages were expected to do counts like this many deaths observed in a segment.
 const PRIOR_DEATHS: f32 = 16.0;
 /// What counts at most: older observations fade as newer ones come, since the pages that are left die less.
 const MAX_DEATHS: f32 = 64.0;
 
-/// What is known of one segment. While it is open, `deaths` counts its pages, and `exposure` sums the rates expected.
+/// Deaths between two censuses count up to this many times those expected, and these more.
+const BURST_SHARE: f32 = 4.0;
+const BURST_DEATHS: f32 = 4.0;
+/// Pages of a segment that are followed.
+const SAMPLE: usize = 16;
+/// Each segment's sample is looked at in one of so many censuses.
+const FORECAST_EVERY: usize = 4;
+/// What is expected of a segment's pages counts if it is this many times what was observed: they are about to die
+/// together. Otherwise what was observed is the better estimate.
+const FORECAST_FACTOR: f32 = 2.0;
+
+/// A page that was appended to a segment.
 #[derive(Debug, Clone, Copy, Default)]
-struct Evidence {
-    deaths: f32,
-    /// Page-ticks in which they occurred.
-    exposure: f32,
-    /// Live pages at the last census.
-    live: u32,
-    at: Tick,
+struct Sampled {
+    tag: LowHistory,
+    /// Age when it was appended, in units.
+    age: u32,
 }
 
-/// The death rates of segments: what was expected of their pages, corrected by what they do.
+/// The low four bytes of a page's history.
+type LowHistory = u32;
+
+/// What is known of one segment.
+#[derive(Debug, Clone, Default)]
+struct Evidence {
+    /// Pages appended, and the sum of the rates expected of them then.
+    appended: u32,
+    rates: f32,
+    /// Some of them, drawn by chance.
+    sample: Vec<Sampled>,
+    /// Deaths observed since, and the page-ticks in which they occurred.
+    deaths: f32,
+    exposure: f32,
+    /// Live pages at the last census, and when that was.
+    live: u32,
+    at: Tick,
+    /// The death rate expected of those left.
+    expected: f32,
+    /// Deaths per live page and tick, by the last census.
+    rate: Option<f32>,
+}
+
+/// The death rates of segments: what was expected of their pages when they were written, corrected by what they do.
+///
+/// Pages of one segment may be of several kinds: some die one by one, others all together when they reach an age, as
+/// those that are rewritten in order do. Then what was observed says nothing of what is about to happen, and such a segment
+/// would be cleaned just before half of it dies. So a sample of its pages is followed: if those that are probably left are
+/// expected to die much sooner, at their age, than what was observed says, that counts.
 #[derive(Debug, Clone)]
 pub(super) struct SegmentRates {
     evidence: Vec<Evidence>,
     /// Rate for segments of which nothing is known.
     mean: f32,
     slack: f32,
+    censuses: usize,
+    rng: Rng,
 }
 
 impl SegmentRates {
@@ -34,6 +75,8 @@ impl SegmentRates {
             evidence: Vec::new(),
             mean,
             slack: 0.0,
+            censuses: 0,
+            rng: Rng::new(1),
         }
     }
 
@@ -45,30 +88,40 @@ impl SegmentRates {
         &mut self.evidence[segment.index()]
     }
 
-    /// A page that is expected to die at `rate` was appended to `segment`.
+    /// A page that is expected to die at `rate` was appended to `segment` at unit `now`.
     #[inline]
-    pub(super) fn appended(&mut self, segment: SegmentId, rate: f32) {
+    pub(super) fn appended(&mut self, segment: SegmentId, rate: f32, page: Option<Tag>, now: u64) {
         let evidence = self.of(segment);
-        evidence.exposure += rate;
-        evidence.deaths += 1.0;
+        evidence.rates += rate;
+        evidence.appended += 1;
+        let Some(tag) = page else { return };
+        let seen = evidence.appended;
+        let sampled = Sampled {
+            tag: tag.pack().0 as u32,
+            age: tag.age(now),
+        };
+        if evidence.sample.len() < SAMPLE {
+            evidence.sample.push(sampled);
+            return;
+        }
+        // Each page so far is in the sample with the same probability.
+        let place = self.rng.below(seen) as usize;
+        if place < SAMPLE {
+            self.of(segment).sample[place] = sampled;
+        }
     }
 
     /// `segment` is full.
     pub(super) fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
-        let mean = self.mean;
         let evidence = self.of(segment);
-        let pages = evidence.deaths;
-        let rate = if pages > 0.0 {
-            evidence.exposure / pages
-        } else {
-            mean
-        };
-        *evidence = Evidence {
-            deaths: PRIOR_DEATHS,
-            exposure: PRIOR_DEATHS / rate,
-            live: table.live_pages(segment),
-            at: table.sealed_at(segment),
-        };
+        if evidence.appended > 0 {
+            let rate = evidence.rates / evidence.appended as f32;
+            evidence.deaths = PRIOR_DEATHS;
+            evidence.exposure = PRIOR_DEATHS / rate;
+            evidence.live = table.live_pages(segment);
+            evidence.at = table.sealed_at(segment);
+            evidence.rate = Some(rate);
+        }
     }
 
     /// `segment` is free.
@@ -77,24 +130,24 @@ impl SegmentRates {
     }
 
     /// Counts what died in every sealed segment since the last census.
-    pub(super) fn census(&mut self, table: &SegmentTable, now: Tick) {
+    pub(super) fn census(&mut self, table: &SegmentTable, lives: &PageLives, now: Tick, unit: u64) {
         self.slack = 0.0;
+        self.censuses += 1;
         for (i, evidence) in self.evidence.iter_mut().enumerate() {
             let segment = SegmentId(i as u32);
             if table.state(segment) != SegmentState::Sealed {
                 continue;
             }
             self.slack += table.emptiness(segment);
-            let live = table.live_pages(segment);
-            let passed = now.saturating_sub(evidence.at) as f32;
-            evidence.deaths += evidence.live.saturating_sub(live) as f32;
-            evidence.exposure += 0.5 * (evidence.live + live) as f32 * passed;
-            if evidence.deaths > MAX_DEATHS {
-                let keep = MAX_DEATHS / evidence.deaths;
-                evidence.deaths *= keep;
-                evidence.exposure *= keep;
+            if evidence.appended > 0 {
+                evidence.observe(table.live_pages(segment), now);
+                if (i + self.censuses).is_multiple_of(FORECAST_EVERY) {
+                    evidence.expected = evidence.forecast(lives, unit);
+                }
+                let observed = evidence.deaths / evidence.exposure;
+                let is_near = evidence.expected > FORECAST_FACTOR * observed;
+                evidence.rate = Some(if is_near { evidence.expected } else { observed });
             }
-            (evidence.live, evidence.at) = (live, now);
         }
     }
 
@@ -106,9 +159,44 @@ impl SegmentRates {
     /// Deaths per live page and tick in `segment`.
     #[inline]
     pub(super) fn rate(&self, segment: SegmentId) -> f32 {
-        match self.evidence.get(segment.index()) {
-            Some(evidence) if evidence.exposure > 0.0 => evidence.deaths / evidence.exposure,
-            _ => self.mean,
+        let evidence = self.evidence.get(segment.index());
+        evidence
+            .and_then(|evidence| evidence.rate)
+            .unwrap_or(self.mean)
+    }
+}
+
+impl Evidence {
+    /// `live` pages live at `now`: counts those that died since the last time. Deaths far beyond what is expected are
+    /// counted in part only: pages that die together say nothing of the others. Where all pages die faster than was
+    /// expected, the expectation rises from census to census.
+    fn observe(&mut self, live: u32, now: Tick) {
+        let lived = 0.5 * (self.live + live) as f32 * now.saturating_sub(self.at) as f32;
+        let died = self.live.saturating_sub(live) as f32;
+        let expected = self.deaths / self.exposure * lived;
+        self.deaths += died.min(BURST_SHARE * expected + BURST_DEATHS);
+        self.exposure += lived;
+        if self.deaths > MAX_DEATHS {
+            let keep = MAX_DEATHS / self.deaths;
+            self.deaths *= keep;
+            self.exposure *= keep;
+        }
+        (self.live, self.at) = (live, now);
+    }
+
+    /// The death rate that is expected at unit `now` of the pages that are probably left.
+    fn forecast(&self, lives: &PageLives, now: u64) -> f32 {
+        let (mut left, mut rates) = (0.0, 0.0);
+        for sampled in &self.sample {
+            let tag = Tag::unpack(History(u64::from(sampled.tag)));
+            let risk = lives.risk(tag.cell, tag.age(now)) - lives.risk(tag.cell, sampled.age);
+            let survives = (-risk.max(0.0)).exp();
+            left += survives;
+            rates += survives * lives.rate(tag.cell, tag.age(now));
+        }
+        match left > 0.0 {
+            true => rates / left,
+            false => 0.0,
         }
     }
 }
@@ -116,18 +204,20 @@ impl SegmentRates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{History, StreamId};
+    use crate::policy::StreamId;
+    use crate::policy::life_table::epochs::EpochLength;
 
     #[test]
     fn expectations_give_way_to_what_is_seen() {
         let mut table = SegmentTable::new(1, 1000);
         let mut rates = SegmentRates::new(0.5);
+        let lives = PageLives::new(1000, EpochLength::new(1000, 1));
         let segment = SegmentId(0);
         assert_eq!(rates.rate(segment), 0.5);
         table.open(segment, StreamId(0));
         for _ in 0..1000 {
             table.append(segment, 1, History::UNKNOWN);
-            rates.appended(segment, 0.01);
+            rates.appended(segment, 0.01, None, 0);
         }
         table.seal(segment, 0);
         rates.sealed(&table, segment);
@@ -137,12 +227,37 @@ mod tests {
             for _ in 0..10 {
                 table.invalidate(segment, 1);
             }
-            rates.census(&table, 10 * step);
+            rates.census(&table, &lives, 10 * step, 0);
         }
         let rate = rates.rate(segment);
         assert!((0.0009..0.0016).contains(&rate), "{rate}");
         assert!((rates.slack() - 0.2).abs() < 1e-3);
         rates.freed(segment);
         assert_eq!(rates.rate(segment), 0.5);
+    }
+
+    /// Half of the pages die together; those that are left are not taken for as short-lived.
+    #[test]
+    fn a_burst_of_deaths_says_little_of_the_survivors() {
+        let mut table = SegmentTable::new(1, 512);
+        let mut rates = SegmentRates::new(1e-5);
+        let lives = PageLives::new(100_000, EpochLength::new(100_000, 48));
+        let segment = SegmentId(0);
+        table.open(segment, StreamId(0));
+        for _ in 0..512 {
+            table.append(segment, 1, History::UNKNOWN);
+            rates.appended(segment, 1e-5, None, 0);
+        }
+        table.seal(segment, 0);
+        rates.sealed(&table, segment);
+        for census in 1..=10 {
+            if census == 8 {
+                (0..256).for_each(|_| table.kill(segment, 1));
+            }
+            (0..4).for_each(|_| table.kill(segment, 1));
+            rates.census(&table, &lives, 800 * census, 0);
+        }
+        let rate = rates.rate(segment) * 1e5;
+        assert!((0.6..2.0).contains(&rate), "{rate} times what was expected");
     }
 }

@@ -4,8 +4,6 @@ use super::pages::{SCORES, SCORES_PER_OCTAVE};
 
 /// Streams at most.
 pub(super) const STREAMS: u16 = 16;
-/// What remains of the counts of placed pages after each epoch.
-const FADE: f32 = 0.98;
 /// Pages of rates that differ cost more to clean together than apart: this share more per unit of variance of the
 /// logarithm to base 2 of their rates. Section 3 gives 0.12 to 0.2 at F = 0.8 for exact rates; scores are estimates, and
 /// pages that chance put into another range gain nothing there. Between 0.02 and 0.05 results differ by 1%.
@@ -115,7 +113,11 @@ impl Streams {
             self.stream_of[range.from..range.to].fill(stream as u16);
         }
         self.count = ranges.len() as u16;
-        self.placed.iter_mut().for_each(|placed| *placed *= FADE);
+    }
+
+    /// A share `keeps` remains of the counts of placed pages.
+    pub(super) fn fade(&mut self, keeps: f32) {
+        self.placed.iter_mut().for_each(|placed| *placed *= keeps);
     }
 
     /// The stream for a page of `score`; `apart` is false if all pages are alike.

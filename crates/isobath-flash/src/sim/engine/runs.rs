@@ -36,13 +36,6 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         Ok((stream, open, room(&open)))
     }
 
-    #[inline]
-    fn advance(&mut self, stream: StreamId, pages: usize, bytes: u32) {
-        let open = &mut self.open[stream.index()];
-        open.next_slot += pages as u32;
-        open.used_bytes += pages as u32 * bytes;
-    }
-
     /// The user's operations from the first on, up to the end of a segment or a trim; returns how many.
     #[inline]
     pub(super) fn overwrite_run(&mut self, ops: &[Op]) -> Result<usize, SimError> {
