@@ -140,8 +140,18 @@ impl Workload {
         let (d, o, m) = (&file.data, &file.operations, &file.machine);
         let workload = Self {
             record_count: check.positive("data.record_count", &d.record_count)?,
-            key_bytes: check.positive("data.key_bytes", &d.key_bytes)?,
-            value_bytes: check.at_least_zero("data.value_bytes", &d.value_bytes)?,
+            key_bytes: check.holds(
+                "data.key_bytes",
+                &d.key_bytes,
+                |v| v > 0.0 && v <= KEY_BYTES_MAX,
+                "is not within 1..=1024, the longest key of Isobath",
+            )?,
+            value_bytes: check.holds(
+                "data.value_bytes",
+                &d.value_bytes,
+                |v| (0.0..=VALUE_BYTES_MAX).contains(&v),
+                "is not within 0..=1073741824 (1 GiB), the longest value of Isobath",
+            )?,
             zipf_exponent: match &d.zipf_exponent {
                 Some(v) => check.holds(
                     "data.zipf_exponent",
@@ -215,6 +225,10 @@ impl Workload {
     }
 }
 
+/// The longest key that the engine takes, bytes.
+pub const KEY_BYTES_MAX: f64 = 1024.0;
+/// The longest value that the engine takes, bytes.
+pub const VALUE_BYTES_MAX: f64 = 1_073_741_824.0;
 const DEFAULT_SCAN_RECORDS: f64 = 100.0;
 const DEFAULT_LIFETIME_YEARS: f64 = 5.0;
 const MEMORY_BYTES_MIN: f64 = 128.0 * 1024.0 * 1024.0;
@@ -325,14 +339,6 @@ impl Check<'_> {
 
     fn positive(&self, field: &'static str, value: &Spanned<f64>) -> Result<f64, WorkloadError> {
         self.holds(field, value, |v| v > 0.0, "is not greater than 0")
-    }
-
-    fn at_least_zero(
-        &self,
-        field: &'static str,
-        value: &Spanned<f64>,
-    ) -> Result<f64, WorkloadError> {
-        self.holds(field, value, |v| v >= 0.0, "is negative")
     }
 
     fn share(

@@ -1,7 +1,7 @@
 //! A drive as the advisors see it: the best fitted model, and how far it may be asked.
 
 use crate::error::FitError;
-use crate::point::OperatingPoint;
+use crate::point::{OperatingPoint, Operation};
 use crate::profile::{DeviceProfile, HostCacheVerdict};
 use crate::select::{Comparison, Predictor};
 
@@ -51,13 +51,38 @@ impl<'a> DriveView<'a> {
         Ok(view)
     }
 
+    /// Wall time per page that no measured point of this operation was faster than, µs: whatever the model says, the drive
+    /// moves no more bytes than it was seen to move.
+    pub(crate) fn least_page_us(&self, operation: Operation) -> f64 {
+        let samples = self.profile.samples();
+        let read_share = match operation {
+            Operation::Read => 1.0,
+            Operation::Write => 0.0,
+        };
+        let pure = samples.iter().filter(|s| s.point.read_share == read_share);
+        1e6 / pure
+            .map(|s| s.throughput_pages_per_s)
+            .fold(f64::MIN_POSITIVE, f64::max)
+    }
+
+    /// Wall time of one random read of `pages` pages with `k` in flight, µs. Larger reads than were measured cost as much
+    /// per page as the largest measured.
+    pub(crate) fn random_read_us(&self, k: u32, pages: f64) -> Result<f64, AdviseError> {
+        let samples = self.profile.samples();
+        let reads = samples.iter().filter(|s| s.point.read_share >= 1.0);
+        let largest = reads.map(|s| s.point.io_pages).fold(1.0, f64::max);
+        let point = OperatingPoint::random_reads(f64::from(k), pages.clamp(1.0, largest));
+        let least = self.least_page_us(Operation::Read);
+        Ok(pages * self.page_cost_us(&point)?.max(least))
+    }
+
     pub(crate) fn page_cost_us(&self, point: &OperatingPoint) -> Result<f64, AdviseError> {
         Ok(self.predictor.model().page_cost_us(point)?)
     }
 
     /// Wall time of one random page read with `k` in flight, µs.
     pub(crate) fn page_read_us(&self, k: u32) -> Result<f64, AdviseError> {
-        self.page_cost_us(&OperatingPoint::random_reads(f64::from(k), 1.0))
+        self.random_read_us(k, 1.0)
     }
 
     /// Wall time per page of reads or writes in large sequential chunks, µs per page.
@@ -69,12 +94,24 @@ impl<'a> DriveView<'a> {
             .map(|s| s.point.io_pages)
             .fold(1.0, f64::max);
         let io_pages = CHUNK_PAGES.min(largest);
-        self.page_cost_us(&OperatingPoint {
+        let cost = self.page_cost_us(&OperatingPoint {
             concurrency: f64::from(k),
             random_share: 1.0,
             io_pages,
             read_share,
-        })
+        })?;
+        let operation = match read_share > 0.5 {
+            true => Operation::Read,
+            false => Operation::Write,
+        };
+        Ok(cost.max(self.least_page_us(operation)))
+    }
+
+    /// Wall time of one synced write of `pages` pages that nothing overlaps, µs: a group of commits.
+    pub(crate) fn flush_us(&self, pages: f64) -> Result<f64, AdviseError> {
+        let one = self.page_cost_us(&OperatingPoint::random_writes(1.0, 1.0))?;
+        let more = self.bulk_page_us(1, 0.0)?;
+        Ok(one + (pages - 1.0).max(0.0) * more)
     }
 
     /// Mean latency of a random page read with `k` in flight, µs.

@@ -1,10 +1,10 @@
 //! Settings for Isobath: a B-tree over an out-of-place page store.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cache::hit_share;
 use super::drive::DriveView;
-use super::{AdviseError, Demand, EngineAdvice, Reason, predict};
+use super::{AdviseError, Constant, Demand, EngineAdvice, Reason, group_of, predict};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
 
@@ -14,8 +14,8 @@ use crate::workload::{Durability, Workload};
 pub enum CleaningPolicy {
     /// Most free space first: as good as any where updates are uniform, and the cheapest to decide.
     Greedy,
-    /// Minimum declining cost: waits for segments that are still losing pages quickly.
-    MinimumDecliningCost,
+    /// Learned death rates: pages that die at about the same time share segments. Costs 4 bytes of memory per page.
+    LifeTable,
 }
 
 /// Settings that a store is opened with.
@@ -44,8 +44,11 @@ const PAGE: f64 = PAGE_BYTES as f64;
 const LEAF_HEADER_BYTES: f64 = 64.0;
 /// Slot and lengths per record, bytes.
 const RECORD_OVERHEAD_BYTES: f64 = 12.0;
-/// What random inserts leave B-tree leaves filled to: ln 2.
-const LEAF_FILL: f64 = std::f64::consts::LN_2;
+/// What random inserts leave B-tree leaves filled to: ln 2. Records loaded in order fill them.
+const LEAF_FILL_INSERTED: f64 = std::f64::consts::LN_2;
+const LEAF_FILL_LOADED: f64 = 1.0;
+/// Leaves that a scan reads ahead together.
+const READ_AHEAD_LEAVES: f64 = 16.0;
 /// Values above this live in extents outside of the leaf, referred to by this many bytes.
 const INLINE_BYTES_MAX: f64 = 1024.0;
 const EXTENT_REFERENCE_BYTES: f64 = 24.0;
@@ -57,12 +60,63 @@ const DIRTY_SHARE: f64 = 1.0 / 8.0;
 /// Log record header, bytes.
 const LOG_HEADER_BYTES: f64 = 40.0;
 
-/// Planning figures for CPU, µs on a 2.6 GHz core: goals of the design, not measurements.
-const CPU_US_HIT: f64 = 1.0;
-const CPU_US_MISS_ABOVE_IO: f64 = 2.0;
-const CPU_US_WRITE: f64 = 2.0;
-const CPU_US_PAGE_WRITTEN: f64 = 0.7;
-const CPU_US_SCANNED_RECORD: f64 = 0.1;
+/// What Isobath takes of the CPU, µs: as measured on the reference machine (2.6 GHz; docs/benchmarks.md) or, by
+/// `isobath advise --calibrate`, on this one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IsobathCosts {
+    /// A lookup of a record in the pool.
+    pub hit_us: f64,
+    /// What a page miss takes beside its I/O.
+    pub miss_us: f64,
+    /// An update of a record in the pool, its log record included.
+    pub write_us: f64,
+    /// A record scanned in the pool.
+    pub scanned_record_us: f64,
+    /// A page written back, its I/O excluded; not measured apart.
+    pub page_written_us: f64,
+    /// Where all but the last come from.
+    pub source: String,
+    /// Whether `write_us` was measured, too.
+    pub is_write_measured: bool,
+}
+
+impl Default for IsobathCosts {
+    fn default() -> Self {
+        Self {
+            hit_us: 1.5,
+            miss_us: 1.4,
+            write_us: 2.0,
+            scanned_record_us: 0.07,
+            page_written_us: 0.7,
+            source: "the reference machine, docs/benchmarks.md".into(),
+            is_write_measured: false,
+        }
+    }
+}
+
+impl IsobathCosts {
+    /// The costs, one by one, with where they come from.
+    pub(super) fn constants(&self) -> Vec<Constant> {
+        let goal = || "a goal of the design".to_owned();
+        let constant = |what, us, is_measured: bool| Constant {
+            engine: "Isobath",
+            what,
+            us,
+            is_measured,
+            source: match is_measured {
+                true => self.source.clone(),
+                false => goal(),
+            },
+        };
+        vec![
+            constant("lookup in the pool", self.hit_us, true),
+            constant("page miss beside its I/O", self.miss_us, true),
+            constant("update in the pool", self.write_us, self.is_write_measured),
+            constant("record scanned", self.scanned_record_us, true),
+            constant("page written beside its I/O", self.page_written_us, false),
+        ]
+    }
+}
 
 /// Fill factors outside of this make no sense: below, space is wasted without less cleaning worth having; above, cleaning
 /// explodes.
@@ -87,6 +141,10 @@ struct Shape {
 impl Shape {
     fn of(workload: &Workload) -> Self {
         let outside = workload.record_bytes() > INLINE_BYTES_MAX;
+        let fill = match workload.inserts > 0.0 {
+            true => LEAF_FILL_INSERTED,
+            false => LEAF_FILL_LOADED,
+        };
         let inline = workload.key_bytes
             + RECORD_OVERHEAD_BYTES
             + if outside {
@@ -94,7 +152,7 @@ impl Shape {
             } else {
                 workload.value_bytes
             };
-        let leaf_records = ((PAGE - LEAF_HEADER_BYTES) * LEAF_FILL / inline).max(1.0);
+        let leaf_records = ((PAGE - LEAF_HEADER_BYTES) * fill / inline).max(1.0);
         let extent_pages_per_record = if outside {
             (workload.value_bytes / PAGE).ceil()
         } else {
@@ -117,6 +175,7 @@ pub(super) fn advise(
     drive: &DriveView<'_>,
     workload: &Workload,
     depth: u32,
+    costs: &IsobathCosts,
 ) -> Result<EngineAdvice<IsobathSettings>, AdviseError> {
     let shape = Shape::of(workload);
     let mapping_bytes = MAPPING_BYTES_PER_PAGE * shape.pages();
@@ -124,11 +183,18 @@ pub(super) fn advise(
         .max(workload.memory_bytes * 0.25);
     let (fill_factor, fill_reason) = fill_factor(workload, &shape)?;
     let cleaning = if workload.zipf_exponent > 0.0 {
-        CleaningPolicy::MinimumDecliningCost
+        CleaningPolicy::LifeTable
     } else {
         CleaningPolicy::Greedy
     };
-    let demand = demand(drive, workload, &shape, pool_bytes, fill_factor, depth)?;
+    let demand = demand(
+        drive,
+        workload,
+        &shape,
+        (pool_bytes, fill_factor),
+        depth,
+        costs,
+    )?;
     let predicted = predict(drive, workload, &demand, depth)?;
     let bound_us = demand
         .drive_us
@@ -207,9 +273,9 @@ fn demand(
     drive: &DriveView<'_>,
     workload: &Workload,
     shape: &Shape,
-    pool_bytes: f64,
-    fill_factor: f64,
+    (pool_bytes, fill_factor): (f64, f64),
     depth: u32,
+    costs: &IsobathCosts,
 ) -> Result<Demand, AdviseError> {
     let pages = shape.pages();
     let hits = |bytes: f64| {
@@ -226,47 +292,73 @@ fn demand(
     } else {
         0.0
     };
-    // A record outside its leaf takes a second access; its pages come with one I/O.
-    let point_accesses = miss * (1.0 + has_extent);
-    let scan_accesses = miss
-        * ((workload.scan_records / shape.leaf_records).ceil()
-            + has_extent * workload.scan_records);
-    let page_reads = workload.point_reads * point_accesses
-        + workload.scans * scan_accesses
-        + workload.writes() * miss;
+    // A record outside its leaf takes a second access, of all its pages in one I/O.
+    let extent = shape.extent_pages_per_record;
+    let extents = |records: f64| miss * has_extent * records;
+    let scan_leaves = miss * (workload.scan_records / shape.leaf_records + 1.0);
+    let leaf_reads =
+        workload.point_reads * miss + workload.scans * scan_leaves + workload.writes() * miss;
+    let extent_reads =
+        workload.point_reads * extents(1.0) + workload.scans * extents(workload.scan_records);
     // An update of a page that is dirty already costs no further write.
     let leaf_writes = 1.0 - hits(pool_bytes * DIRTY_SHARE);
-    let tree_pages = workload.writes() * (leaf_writes + shape.extent_pages_per_record);
+    let tree_pages = workload.writes() * (leaf_writes + extent);
     let stored_pages = tree_pages * cleaning_write_amplification(fill_factor);
-    let logged = if has_extent > 0.0 {
-        workload.key_bytes
-    } else {
-        workload.record_bytes()
+    let logged = match has_extent > 0.0 {
+        true => workload.key_bytes,
+        false => workload.record_bytes(),
     };
-    let log_pages = workload.writes() * (logged + LOG_HEADER_BYTES) / PAGE;
-    let write_depth = depth.min(WRITE_DEPTH_MAX);
-    let drive_us = page_reads * drive.page_read_us(depth)?
-        + (stored_pages + log_pages) * drive.bulk_page_us(write_depth, 0.0)?
-        // Cleaning reads what it moves.
-        + (stored_pages - tree_pages) * drive.bulk_page_us(write_depth, 1.0)?;
-    let cpu_us = CPU_US_HIT
-        + page_reads * (drive.cpu_us_per_io() + CPU_US_MISS_ABOVE_IO)
-        + workload.writes() * CPU_US_WRITE
-        + stored_pages * CPU_US_PAGE_WRITTEN
-        + workload.scans * workload.scan_records * CPU_US_SCANNED_RECORD;
-    let sync_us = if workload.durability == Durability::Synced {
-        drive.bulk_page_us(1, 0.0)?
+    // All commits that wait share one flush, of whole pages where they are synced.
+    let group = group_of(workload);
+    let group_pages = group * (logged + LOG_HEADER_BYTES) / PAGE;
+    let is_synced = workload.durability == Durability::Synced;
+    let flushed_pages = if is_synced {
+        group_pages.ceil()
+    } else {
+        group_pages
+    };
+    let log_pages = workload.writes() * flushed_pages / group;
+    let flush_us = if is_synced {
+        drive.flush_us(flushed_pages)?
     } else {
         0.0
     };
+    let write_depth = depth.min(WRITE_DEPTH_MAX);
+    let drive_us = leaf_reads * drive.page_read_us(depth)?
+        + extent_reads * drive.random_read_us(depth, extent)?
+        + (stored_pages + log_pages) * drive.bulk_page_us(write_depth, 0.0)?
+        // Cleaning reads what it moves.
+        + (stored_pages - tree_pages) * drive.bulk_page_us(write_depth, 1.0)?;
+    let page_reads = leaf_reads + extent_reads * extent;
+    let ios = leaf_reads + extent_reads;
+    let cpu_us = costs.hit_us
+        + ios * (drive.cpu_us_per_io() + costs.miss_us)
+        + workload.writes() * costs.write_us
+        + stored_pages * costs.page_written_us
+        + workload.scans * workload.scan_records * costs.scanned_record_us;
+    let (leaf_us, extent_us) = (drive.read_latency_us(1)?, drive.random_read_us(1, extent)?);
+    let point_alone_us = costs.hit_us + miss * (costs.miss_us + leaf_us + has_extent * extent_us);
+    // The first leaf says which others there are; those are read together, a window at a time, and so are the values.
+    let rounds =
+        miss * (1.0 + (workload.scan_records / shape.leaf_records / READ_AHEAD_LEAVES).ceil());
+    let scan_alone_us = costs.hit_us
+        + rounds * leaf_us
+        + extents(workload.scan_records) * extent_us / READ_AHEAD_LEAVES
+        + workload.scan_records * costs.scanned_record_us;
+    let write_alone_us = costs.hit_us + costs.write_us + miss * leaf_us + flush_us;
     Ok(Demand {
         drive_us,
         cpu_us,
-        serial_us: 0.0,
-        alone_us: cpu_us + page_reads * drive.read_latency_us(1)? + workload.writes() * sync_us,
+        // Groups are flushed one after another.
+        serial_us: workload.writes() * flush_us / group,
+        serial: "log flushes",
+        alone_us: workload.point_reads * point_alone_us
+            + workload.scans * scan_alone_us
+            + workload.writes() * write_alone_us,
+        point_read_alone_us: point_alone_us,
         page_reads,
-        point_read_accesses: point_accesses,
-        point_read_cpu_us: CPU_US_HIT + point_accesses * CPU_US_MISS_ABOVE_IO,
+        point_read_accesses: miss * (1.0 + has_extent),
+        point_read_cpu_us: costs.hit_us + miss * costs.miss_us,
         written_bytes: (stored_pages + log_pages) * PAGE,
         space_amplification: pages * PAGE / fill_factor / workload.data_bytes(),
     })
@@ -326,11 +418,11 @@ fn reasons(
                 "greedy".into(),
                 "updates are uniform: no segment is about to lose pages faster than another".into(),
             ),
-            CleaningPolicy::MinimumDecliningCost => reason(
+            CleaningPolicy::LifeTable => reason(
                 "cleaning",
-                "minimum declining cost".into(),
+                "life-table".into(),
                 format!(
-                    "updates are skewed (Zipf {:.2}): hot segments empty themselves when one waits",
+                    "updates are skewed (Zipf {:.2}): simulated as an engine cleans, it moves a third to a half fewer pages than mdc",
                     workload.zipf_exponent
                 ),
             ),

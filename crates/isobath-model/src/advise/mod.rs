@@ -13,7 +13,7 @@ mod rocksdb;
 
 use serde::Serialize;
 
-pub use isobath::{CleaningPolicy, IsobathSettings};
+pub use isobath::{CleaningPolicy, IsobathCosts, IsobathSettings};
 pub use open::{OpenSettings, open_settings};
 pub use rocksdb::RocksdbSettings;
 
@@ -53,9 +53,9 @@ pub struct Predicted {
     pub operations_per_s: f64,
     /// Lower and upper end of the 90% interval of the drive's part, operations/s.
     pub operations_per_s_range: (f64, f64),
-    /// What limits the rate: `drive`, `CPU`, `clients`, `compaction`, or the engine as runs of it showed.
+    /// What limits the rate: `drive`, `CPU`, `clients`, `compaction`, `log flushes`, or the engine as runs of it showed.
     pub limited_by: &'static str,
-    /// Mean latency of a point read at that rate, µs.
+    /// Mean latency of a point read at that rate, µs: with as many operations in flight as there are clients.
     pub read_latency_us_mean: f64,
     /// Its 99th percentile, µs; `None` if the profile has no latencies.
     pub read_latency_us_p99: Option<f64>,
@@ -120,6 +120,21 @@ pub struct DriveLimits {
     pub depth: u32,
 }
 
+/// A constant behind the predictions.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Constant {
+    /// The engine.
+    pub engine: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Its value, µs of CPU.
+    pub us: f64,
+    /// Whether it was measured; a goal of the design otherwise.
+    pub is_measured: bool,
+    /// Where it comes from.
+    pub source: String,
+}
+
 /// The advisor's answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
@@ -133,6 +148,8 @@ pub struct Advice {
     pub structure: Structure,
     /// Why.
     pub structure_because: String,
+    /// The constants of the engines behind the predictions, and where each comes from.
+    pub constants: Vec<Constant>,
     /// What to know before trusting the numbers.
     pub warnings: Vec<String>,
 }
@@ -153,6 +170,7 @@ pub fn advise(profile: &DeviceProfile, workload: &Workload) -> Result<Advice, Ad
 pub struct Advisor<'a> {
     drive: DriveView<'a>,
     depth: u32,
+    isobath_costs: IsobathCosts,
     rocksdb_runs: Option<EngineModel>,
 }
 
@@ -170,6 +188,7 @@ impl<'a> Advisor<'a> {
         Ok(Self {
             drive,
             depth,
+            isobath_costs: IsobathCosts::default(),
             rocksdb_runs: None,
         })
     }
@@ -177,6 +196,13 @@ impl<'a> Advisor<'a> {
     /// Uses runs of RocksDB itself to choose its layout: a few of them know more than its structure and the drive tell.
     pub fn with_rocksdb_runs(mut self, engine: EngineModel) -> Self {
         self.rocksdb_runs = Some(engine);
+        self
+    }
+
+    /// Uses Isobath's CPU costs as they were measured on this machine.
+    #[must_use]
+    pub fn with_isobath_costs(mut self, costs: IsobathCosts) -> Self {
+        self.isobath_costs = costs;
         self
     }
 
@@ -188,7 +214,7 @@ impl<'a> Advisor<'a> {
     /// Recommends settings for one workload.
     pub fn advise(&self, workload: &Workload) -> Result<Advice, AdviseError> {
         let drive = &self.drive;
-        let isobath = isobath::advise(drive, workload, self.depth)?;
+        let isobath = isobath::advise(drive, workload, self.depth, &self.isobath_costs)?;
         let rocksdb = rocksdb::advise(drive, workload, self.rocksdb_runs.as_ref())?;
         let (structure, structure_because) =
             compare(workload, &isobath.predicted, &rocksdb.predicted);
@@ -214,6 +240,7 @@ impl<'a> Advisor<'a> {
             rocksdb,
             structure,
             structure_because,
+            constants: [self.isobath_costs.constants(), rocksdb::constants()].concat(),
             warnings,
         })
     }
@@ -314,16 +341,24 @@ struct Demand {
     drive_us: f64,
     /// CPU time per operation, µs, one core.
     cpu_us: f64,
-    /// Time per operation that nothing overlaps, µs.
+    /// Time per operation that nothing overlaps, µs, and what it is.
     serial_us: f64,
+    serial: &'static str,
     /// Latency of one operation with one client, µs.
     alone_us: f64,
+    /// Latency of one point read with one client, µs.
+    point_read_alone_us: f64,
     page_reads: f64,
     /// Device reads of one point read, one after another.
     point_read_accesses: f64,
     point_read_cpu_us: f64,
     written_bytes: f64,
     space_amplification: f64,
+}
+
+/// Commits that share a flush: all that wait for one. Half of the writers come while the last flush is under way.
+fn group_of(workload: &Workload) -> f64 {
+    (f64::from(workload.clients) * workload.writes() / 2.0).max(1.0)
 }
 
 const SECONDS_PER_YEAR: f64 = 365.25 * 86_400.0;
@@ -338,7 +373,7 @@ fn predict(
     let limits = [
         ("drive", demand.drive_us),
         ("CPU", demand.cpu_us / f64::from(workload.core_count)),
-        ("compaction", demand.serial_us),
+        (demand.serial, demand.serial_us),
         ("clients", demand.alone_us / f64::from(workload.clients)),
     ];
     let (mut limited_by, mut slowest_us) = ("CPU", 0.0);
@@ -357,12 +392,14 @@ fn predict(
         .unwrap_or(f64::INFINITY)
         .min(operations_per_s);
     let drive_writes_bytes_per_s = written_per_s * demand.written_bytes;
-    let access_us = drive.read_latency_us(read_depth)?;
-    let latency = demand.point_read_cpu_us + demand.point_read_accesses * access_us;
+    // Little's law: as many operations are in flight as there are clients, so that an operation takes clients / rate. Reads take
+    // their share of it by what they take alone.
+    let crowding = f64::from(workload.clients) / operations_per_s * 1e6 / demand.alone_us.max(1e-3);
+    let latency = demand.point_read_alone_us * crowding.max(1.0);
     // Fewer than one read in a hundred at the drive: the 99th percentile is a hit.
     let p99_us = |ratio: f64| match demand.point_read_accesses {
         misses if misses < 0.01 => demand.point_read_cpu_us,
-        misses => demand.point_read_cpu_us + misses.max(1.0) * access_us * ratio,
+        misses => latency / misses.min(1.0) * ratio,
     };
     let user_bytes = workload.writes() * workload.record_bytes();
     Ok(Predicted {

@@ -37,7 +37,7 @@ pub(super) fn render(s: &RocksdbSettings) -> String {
 
 [CFOptions \"default\"]
   write_buffer_size={write_buffer}
-  max_write_buffer_number=3
+  max_write_buffer_number={memtables}
   target_file_size_base={file_bytes}
   max_bytes_for_level_base={base_bytes}
   max_bytes_for_level_multiplier={fanout}
@@ -53,6 +53,7 @@ pub(super) fn render(s: &RocksdbSettings) -> String {
 
 [TableOptions/BlockBasedTable \"default\"]
   block_size=4096
+  block_align=true
   block_cache={{capacity={cache};num_shard_bits=6}}
   cache_index_and_filter_blocks=true
   pin_l0_filter_and_index_blocks_in_cache=true
@@ -61,6 +62,7 @@ pub(super) fn render(s: &RocksdbSettings) -> String {
         jobs = s.background_jobs,
         subcompactions = s.subcompactions,
         write_buffer = s.write_buffer_bytes,
+        memtables = super::rocksdb::MEMTABLES,
         file_bytes = s.file_bytes,
         trigger = s.l0_trigger_files,
         slowdown = s.l0_slowdown_files,

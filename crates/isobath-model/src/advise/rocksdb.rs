@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use super::cache::hit_share;
 use super::drive::DriveView;
-use super::{AdviseError, Demand, EngineAdvice, Predicted, Reason, predict};
+use super::{AdviseError, Constant, Demand, EngineAdvice, Predicted, Reason, group_of, predict};
 use crate::lsm::{EngineModel, Layout, LsmStore, Mix};
 use crate::point::PAGE_BYTES;
-use crate::workload::Workload;
+use crate::workload::{Durability, Workload};
 
 /// What is written into the OPTIONS file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -40,7 +40,10 @@ pub struct RocksdbSettings {
 
 const MIB: u64 = 1024 * 1024;
 const FILE_BYTES: u64 = 64 * MIB;
-const WRITE_BUFFER_BYTES: u64 = 64 * MIB;
+const WRITE_BUFFER_BYTES_MAX: u64 = 64 * MIB;
+/// Memtables at most, of one size each, and the share of the memory that they may take together.
+pub(super) const MEMTABLES: u64 = 3;
+const MEMTABLE_SHARE: f64 = 0.25;
 const FILTER_BITS_PER_KEY: u32 = 10;
 /// False positives of ten bits per key.
 const FILTER_FALSE_POSITIVE_SHARE: f64 = 0.01;
@@ -58,6 +61,10 @@ const CPU_US_WRITE: f64 = 1.5;
 const CPU_US_REWRITTEN_RECORD: f64 = 0.48;
 const CPU_US_REWRITTEN_BYTE: f64 = 0.000_69;
 const CPU_US_SCANNED_RECORD: f64 = 0.55;
+/// Sequence number, type and lengths of a record in a block, bytes.
+const BLOCK_BYTES_PER_RECORD: f64 = 12.0;
+/// Log record header, bytes.
+const LOG_HEADER_BYTES: f64 = 24.0;
 
 /// Fanouts that are compared; the paper's tables span 2..32.
 const FANOUTS: [u32; 7] = [2, 4, 6, 8, 10, 16, 32];
@@ -187,10 +194,10 @@ fn settings(workload: &Workload, layout: Layout) -> RocksdbSettings {
     } else {
         (L0_FILES, 20, 36)
     };
-    let metadata_bytes = METADATA_BYTES_PER_RECORD * workload.record_count;
-    let memtables = 3.0 * WRITE_BUFFER_BYTES as f64;
-    let cache =
-        (workload.memory_bytes - memtables - metadata_bytes).max(workload.memory_bytes * 0.25);
+    // Memtables and cache together take what there is, and no more; index and filter blocks live in the cache.
+    let memtable = workload.memory_bytes * MEMTABLE_SHARE / MEMTABLES as f64;
+    let write_buffer_bytes = ((memtable as u64) / MIB * MIB).clamp(MIB, WRITE_BUFFER_BYTES_MAX);
+    let cache = workload.memory_bytes - (MEMTABLES * write_buffer_bytes) as f64;
     let level_count = store(workload, point_queries).level_bytes(layout).len() as u32;
     RocksdbSettings {
         layout,
@@ -206,7 +213,7 @@ fn settings(workload: &Workload, layout: Layout) -> RocksdbSettings {
             0
         },
         block_cache_bytes: cache as u64,
-        write_buffer_bytes: WRITE_BUFFER_BYTES,
+        write_buffer_bytes,
         user_threads: workload.clients,
         level_count,
     }
@@ -228,57 +235,116 @@ fn demand(
     threads: u32,
 ) -> Result<Demand, AdviseError> {
     let page = PAGE_BYTES as f64;
+    let record_bytes = workload.record_bytes();
     let jobs = settings.background_jobs;
     let mut store = store(workload, settings.filter_bits_per_key > 0);
     store.l0_slowdown_files = settings.l0_slowdown_files;
     let work = store.steady_work(settings.layout, jobs);
     let blocks = workload.data_bytes() / page;
     let hits = hit_share(
-        settings.block_cache_bytes as f64 / page,
+        data_cache_bytes(workload, settings) / page,
         blocks,
         workload.record_count,
         workload.zipf_exponent,
     );
     let miss = 1.0 - hits;
     let query_blocks = work.query_blocks * miss;
-    let scan_bytes = workload.scan_records * workload.record_bytes();
-    // Every run costs one block to position, and the records themselves lie in the blocks that hold them.
-    let scan_blocks = miss * (work.sorted_runs + l0_runs(workload, settings) + scan_bytes / page);
-    let page_reads = workload.point_reads * query_blocks + workload.scans * scan_blocks;
-    let record_bytes = workload.record_bytes();
+    let scan_data =
+        workload.scan_records * (workload.record_bytes() + BLOCK_BYTES_PER_RECORD) / page;
+    // Every run costs one block to position, and the records themselves lie in the blocks that hold them; iterators read
+    // ahead of themselves from the third block on, once more than the scan needs.
+    let ahead = if scan_data > 2.0 { 1.0 } else { 0.0 };
+    let runs = work.sorted_runs + l0_runs(workload, settings);
+    let scan_blocks = miss * (runs + scan_data + ahead);
+    // A record that is larger than a block has a block of its own.
+    let block_pages = (record_bytes / page).ceil().max(1.0);
+    let page_reads =
+        workload.point_reads * query_blocks * block_pages + workload.scans * scan_blocks;
     let rewritten = work.write_amplification;
-    let log_bytes = record_bytes + 24.0;
+    // All writers that wait form a group with one flush, of whole pages where commits are synced.
+    let group = group_of(workload);
+    let group_pages = group * (record_bytes + LOG_HEADER_BYTES) / page;
+    let is_synced = workload.durability == Durability::Synced;
+    let flushed_pages = if is_synced {
+        group_pages.ceil()
+    } else {
+        group_pages
+    };
+    let flush_us = if is_synced {
+        drive.flush_us(flushed_pages)?
+    } else {
+        0.0
+    };
+    let log_bytes = flushed_pages * page / group;
     let written_bytes = workload.writes() * (rewritten * record_bytes + log_bytes);
     let compacted_pages = workload.writes() * (rewritten - 1.0) * record_bytes / page;
     let bulk_depth = jobs.min(16);
     let bulk_us = written_bytes / page * drive.bulk_page_us(bulk_depth, 0.0)?
         + compacted_pages * drive.bulk_page_us(bulk_depth, 1.0)?;
-    let drive_us = page_reads * drive.page_read_us(threads)? + bulk_us;
+    let query_us = drive.random_read_us(threads, block_pages)?;
+    let drive_us = workload.point_reads * query_blocks * query_us
+        + workload.scans * scan_blocks * drive.page_read_us(threads)?
+        + bulk_us;
     let rewrite_cpu_us = CPU_US_REWRITTEN_RECORD + CPU_US_REWRITTEN_BYTE * record_bytes;
     let point_cpu_us =
         CPU_US_LOOKUP + query_blocks * (CPU_US_BLOCK_ABOVE_IO + drive.cpu_us_per_io());
+    let scan_cpu_us = CPU_US_LOOKUP
+        + workload.scan_records * CPU_US_SCANNED_RECORD
+        + scan_blocks * (CPU_US_BLOCK_ABOVE_IO + drive.cpu_us_per_io());
     let cpu_us = workload.point_reads * point_cpu_us
-        + workload.scans * (CPU_US_LOOKUP + workload.scan_records * CPU_US_SCANNED_RECORD)
+        + workload.scans * scan_cpu_us
         + workload.writes() * (CPU_US_WRITE + rewritten * rewrite_cpu_us);
     // L0 → L1 and L1 → L2 exclude each other; subcompactions split each of them.
     let page_us_alone = drive.bulk_page_us(1, 0.0)? + drive.bulk_page_us(1, 1.0)?;
     let rewrite_us_alone = rewrite_cpu_us + record_bytes / page * page_us_alone;
     let serial_us = workload.writes() * work.serial_rewrites * rewrite_us_alone
         / f64::from(settings.subcompactions);
+    // Groups are flushed one after another, beside compaction.
+    let (serial, serial_us) = match workload.writes() * flush_us / group {
+        flushes if flushes > serial_us => ("log flushes", flushes),
+        _ => ("compaction", serial_us),
+    };
+    let point_alone_us = point_cpu_us + query_blocks * drive.random_read_us(1, block_pages)?;
     Ok(Demand {
         drive_us,
         cpu_us,
         serial_us,
-        alone_us: workload.point_reads
-            * (point_cpu_us + query_blocks * drive.read_latency_us(1)?)
-            + workload.scans * scan_blocks * drive.read_latency_us(1)?
-            + workload.writes() * CPU_US_WRITE,
+        serial,
+        alone_us: workload.point_reads * point_alone_us
+            // Blocks are read one after another.
+            + workload.scans * (scan_cpu_us + scan_blocks * drive.read_latency_us(1)?)
+            + workload.writes() * (CPU_US_WRITE + flush_us),
+        point_read_alone_us: point_alone_us,
         page_reads,
         point_read_accesses: query_blocks,
         point_read_cpu_us: point_cpu_us,
         written_bytes,
         space_amplification: 1.0 + SPACE_SLACK + slack_of(settings.layout),
     })
+}
+
+/// What of the block cache is left for records, once index and filter blocks are in it.
+fn data_cache_bytes(workload: &Workload, settings: &RocksdbSettings) -> f64 {
+    let metadata = METADATA_BYTES_PER_RECORD * workload.record_count;
+    (settings.block_cache_bytes as f64 - metadata).max(0.0)
+}
+
+/// The CPU costs behind the predictions.
+pub(super) fn constants() -> Vec<Constant> {
+    let constant = |what, us| Constant {
+        engine: "RocksDB",
+        what,
+        us,
+        is_measured: true,
+        source: "RocksDB 7.8 on the reference machine, docs/benchmarks.md".into(),
+    };
+    vec![
+        constant("lookup", CPU_US_LOOKUP),
+        constant("block read beside its I/O", CPU_US_BLOCK_ABOVE_IO),
+        constant("write", CPU_US_WRITE),
+        constant("record rewritten by compaction", CPU_US_REWRITTEN_RECORD),
+        constant("record scanned", CPU_US_SCANNED_RECORD),
+    ]
 }
 
 /// Files that lie in L0 on average while records are written; each is a run that scans merge.
