@@ -165,6 +165,38 @@ fn profiles_that_cannot_be_used() {
     assert!(!place.path("r.html").exists());
 }
 
+/// What Isobath takes of this machine's CPU is measured by a command, and the advice says that it uses it.
+#[test]
+fn advise_calibrates_and_uses_it() {
+    let place = place();
+    let answer = place
+        .run(&["advise", "--calibrate", "costs.json", "--records", "50000"])
+        .ok();
+    assert!(
+        answer.text().contains("written: costs.json"),
+        "{}",
+        answer.text()
+    );
+    let advise = ["advise", "p.json", "w.toml"];
+    let own = place.run(&advise).ok();
+    assert!(
+        own.text().contains("a goal of the design"),
+        "{}",
+        own.text()
+    );
+    let measured = [&advise[..], &["--calibration", "costs.json"]].concat();
+    let measured = place.run(&measured).ok();
+    assert!(
+        measured.text().contains("50000 records on this machine"),
+        "{}",
+        measured.text()
+    );
+    place.run(&["advise", "p.json"]).fails(2, "WORKLOAD");
+    place
+        .run(&["advise", "p.json", "w.toml", "--calibrate", "x"])
+        .fails(2, "--calibrate");
+}
+
 #[test]
 fn advise_answers_for_every_example_and_writes_its_files() {
     let place = place();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use isobath_io::ByteSize;
-use isobath_model::advise::{Advice, EngineAdvice, Predicted, Structure};
+use isobath_model::advise::{Advice, Constant, EngineAdvice, Predicted, Structure};
 
 use crate::model_report_svg::escape;
 
@@ -60,6 +60,19 @@ pub fn render(advice: &Advice, workload: &str) -> String {
         );
     }
     page.push_str("</table>\n");
+    page.push_str("<h2>Constants of the engines</h2><table class=\"models\"><tr><th>CPU</th><th class=\"number\">µs</th><th>from</th></tr>");
+    for row in constants(advice) {
+        put(
+            &mut page,
+            format_args!(
+                "<tr><td>{}</td><td class=\"number\">{}</td><td>{}</td></tr>",
+                escape(&row[0]),
+                row[1],
+                escape(&row[2])
+            ),
+        );
+    }
+    page.push_str("</table>\n");
     settings(&mut page, "Isobath", &advice.isobath);
     settings(&mut page, "RocksDB", &advice.rocksdb);
     put(
@@ -106,6 +119,23 @@ pub fn readable(setting: &str, value: &str) -> String {
         _ => return value.to_owned(),
     };
     format!("{value} ({size:.1} GiB)")
+}
+
+/// The constants behind the predictions: what, µs, and where each comes from.
+#[must_use]
+pub fn constants(advice: &Advice) -> Vec<[String; 3]> {
+    let row = |constant: &Constant| {
+        let from = match constant.is_measured {
+            true => format!("measured: {}", constant.source),
+            false => constant.source.clone(),
+        };
+        [
+            format!("{}: {}", constant.engine, constant.what),
+            constant.us.to_string(),
+            from,
+        ]
+    };
+    advice.constants.iter().map(row).collect()
 }
 
 /// What an engine is predicted to do, as rows of a table.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use isobath::OutputFile;
-use isobath_model::advise::{Advice, AdviseError};
+use isobath_model::advise::{Advice, AdviseError, Advisor, IsobathCosts};
 use isobath_model::profile::Levels;
 pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
 use isobath_model::report::ModelReport;
@@ -264,10 +264,19 @@ pub fn read_workload(path: &Path) -> Result<Workload, LabError> {
 /// # Errors
 /// [`LabError::Input`] names the file that is to blame: the profile if it is not enough, the workload if its data do not
 /// fit.
-pub fn advise(profile_path: &Path, workload_path: &Path) -> Result<(Workload, Advice), LabError> {
+pub fn advise(
+    profile_path: &Path,
+    workload_path: &Path,
+    costs: Option<IsobathCosts>,
+) -> Result<(Workload, Advice), LabError> {
     let profile = read_profile(profile_path)?;
     let workload = read_workload(workload_path)?;
-    let advice = isobath_model::advise::advise(&profile, &workload).map_err(|e| match e {
+    let advisor = Advisor::new(&profile).map(|advisor| match costs {
+        Some(costs) => advisor.with_isobath_costs(costs),
+        None => advisor,
+    });
+    let advice = advisor.and_then(|advisor| advisor.advise(&workload));
+    let advice = advice.map_err(|e| match e {
         AdviseError::DoesNotFit { .. } => LabError::input(workload_path, e.to_string()),
         other => LabError::input(profile_path, other.to_string()),
     })?;

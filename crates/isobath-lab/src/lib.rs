@@ -28,6 +28,7 @@ pub mod accuracy;
 pub mod advice_report;
 pub mod bench;
 mod bytes;
+pub mod calibrate;
 pub mod clean;
 pub mod clean_analysis;
 pub mod clean_report;

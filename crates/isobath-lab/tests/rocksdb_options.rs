@@ -153,7 +153,7 @@ fn docs(name: &str) -> PathBuf {
 /// The advice for one of the documented workloads.
 fn advice(workload: &str) -> Advice {
     let workload = docs(&format!("workloads/{workload}.toml"));
-    drive_model::advise(&docs("examples/profile.json"), &workload)
+    drive_model::advise(&docs("examples/profile.json"), &workload, None)
         .unwrap()
         .1
 }

@@ -48,14 +48,30 @@ field.
 
 Examples:
   isobath advise isobath-profile.json docs/workloads/read-mostly.toml
-  isobath advise isobath-profile.json my.toml --options-file OPTIONS --html advice.html")]
+  isobath advise isobath-profile.json my.toml --options-file OPTIONS --html advice.html
+  isobath advise --calibrate costs.json
+  isobath advise isobath-profile.json my.toml --calibration costs.json")]
 pub(crate) struct AdviseArgs {
     /// A profile that `isobath probe` wrote
-    #[arg(value_name = "PROFILE", value_hint = ValueHint::FilePath)]
-    pub(crate) profile: PathBuf,
+    #[arg(value_name = "PROFILE", required_unless_present = "calibrate", value_hint = ValueHint::FilePath)]
+    pub(crate) profile: Option<PathBuf>,
     /// What you run, as TOML
-    #[arg(value_name = "WORKLOAD.toml", value_hint = ValueHint::FilePath)]
-    pub(crate) workload: PathBuf,
+    #[arg(value_name = "WORKLOAD.toml", required_unless_present = "calibrate", value_hint = ValueHint::FilePath)]
+    pub(crate) workload: Option<PathBuf>,
+    /// Measure what Isobath takes of this machine's CPU, in memory, and write it to FILE
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "workload", "calibration"], value_hint = ValueHint::FilePath)]
+    pub(crate) calibrate: Option<PathBuf>,
+    /// With --calibrate: records of 128 bytes
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "calibrate",
+        default_value_t = 8_000_000
+    )]
+    pub(crate) records: u32,
+    /// What --calibrate wrote, in place of the reference machine's costs
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) calibration: Option<PathBuf>,
     /// Write RocksDB's settings as an OPTIONS file that RocksDB loads
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) options_file: Option<PathBuf>,

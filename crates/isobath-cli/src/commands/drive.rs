@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use isobath_lab::accuracy::AccuracyPlan;
+use isobath_lab::calibrate::{self, Calibration};
 use isobath_lab::drive_model::{self, Evaluation};
 use isobath_lab::{LabError, Monitor, advice_report, model_report};
 use serde_json::json;
@@ -184,13 +185,58 @@ fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Fai
     Ok(())
 }
 
-pub(crate) fn advise(args: &AdviseArgs, out: &mut Output) -> Result<(), Failure> {
-    let (workload, advice) = drive_model::advise(&args.profile, &args.workload)?;
+/// Measures Isobath's costs and writes them.
+fn calibrate(
+    path: &std::path::Path,
+    records: u32,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let calibration = Calibration {
+        records: records.max(1),
+        ..Calibration::default()
+    };
+    let progress = super::progress(global)?;
+    let costs = calibrate::calibrate(calibration, &progress)?;
+    progress.clear();
+    calibrate::write_costs(path, &costs)?;
+    if out.json() {
+        return out.document(&costs);
+    }
+    let rows = [
+        ("lookup in the pool", costs.hit_us),
+        ("page miss beside its I/O", costs.miss_us),
+        ("update in the pool", costs.write_us),
+        ("record scanned", costs.scanned_record_us),
+    ];
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|(what, us)| vec![(*what).to_owned(), format!("{us:.3}")])
+        .collect();
+    out.table(&["Isobath", "CPU µs"], &cells, true)?;
+    out.line(&format!("written: {}", path.display()))
+}
+
+pub(crate) fn advise(
+    args: &AdviseArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    if let Some(path) = &args.calibrate {
+        return calibrate(path, args.records, global, out);
+    }
+    let (Some(profile), Some(workload_path)) = (&args.profile, &args.workload) else {
+        return Err(Failure::Usage(
+            "PROFILE and WORKLOAD.toml are required".into(),
+        ));
+    };
+    let costs = args.calibration.as_deref().map(calibrate::read_costs);
+    let (workload, advice) = drive_model::advise(profile, workload_path, costs.transpose()?)?;
     if let Some(path) = &args.options_file {
         drive_model::write_whole(path, &advice.rocksdb_options_file())?;
     }
     if let Some(path) = &args.html {
-        let name = args.workload.display().to_string();
+        let name = workload_path.display().to_string();
         drive_model::write_whole(path, &advice_report::render(&advice, &name))?;
     }
     if out.json() {
@@ -229,6 +275,12 @@ pub(crate) fn advise(args: &AdviseArgs, out: &mut Output) -> Result<(), Failure>
             out.line(&format!("{}: {}", reason.setting, reason.because))?;
         }
     }
+    out.line("")?;
+    let rows: Vec<Vec<String>> = advice_report::constants(&advice)
+        .into_iter()
+        .map(Vec::from)
+        .collect();
+    out.table(&["CPU", "µs", "from"], &rows, false)?;
     for warning in &advice.warnings {
         out.line(&format!("note: {warning}"))?;
     }

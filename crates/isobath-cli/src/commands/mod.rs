@@ -65,7 +65,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
             SimVerb::Clean(args) => sim::clean(&args, global, &mut out)?,
             SimVerb::Analysis(args) => sim::analysis(&args, &mut out)?,
         },
-        Verb::Advise(args) => drive::advise(&args, &mut out)?,
+        Verb::Advise(args) => drive::advise(&args, global, &mut out)?,
         Verb::Vssd(args) => vssd::vssd(&args.verb, global, &mut out)?,
         Verb::Completions { shell } => {
             let mut script = Vec::new();

@@ -23,6 +23,14 @@ pub struct FlashConfig {
     pub clean_below: u32,
     /// Superblocks cleaned at a time.
     pub clean_batch: u32,
+    /// Static wear levelling: if a sealed superblock was erased this many times less often than the most worn one, its data
+    /// moves and it is used again, at one in 16 erases. `None`: data that never changes keeps its superblocks for good.
+    pub wear_difference_max: Option<u32>,
+    /// Bytes that a power cut writes wholly or not at all; pages are torn between such sectors. The page size: no page is
+    /// torn.
+    pub sector_bytes: u32,
+    /// Seed of what power cuts leave.
+    pub seed: u64,
     /// The timing model, if any; without it every operation takes no time.
     pub timing: Option<Timing>,
 }
@@ -40,6 +48,9 @@ impl FlashConfig {
             cache_pages: 1024,
             clean_below: 3,
             clean_batch: 1,
+            wear_difference_max: None,
+            sector_bytes: 4096,
+            seed: 1,
             timing: None,
         }
     }
@@ -74,6 +85,12 @@ impl FlashConfig {
             return Err(FlashError::SizesDoNotDivide {
                 user_bytes: self.user_bytes,
                 block_bytes: self.block_bytes,
+                page_bytes: self.page_bytes,
+            });
+        }
+        if self.sector_bytes == 0 || self.sector_bytes > self.page_bytes {
+            return Err(FlashError::Sector {
+                sector_bytes: self.sector_bytes,
                 page_bytes: self.page_bytes,
             });
         }
@@ -133,6 +150,14 @@ pub enum FlashError {
     OverProvisioning {
         /// The share.
         share: f64,
+    },
+    /// A sector that is no part of a page.
+    #[error("a sector of {sector_bytes} bytes must be 1 byte up to a page, {page_bytes} bytes")]
+    Sector {
+        /// Bytes per sector.
+        sector_bytes: u32,
+        /// Bytes per page.
+        page_bytes: u32,
     },
     /// Pages are numbered in 31 bits.
     #[error("a drive of {user_bytes} bytes has more than 2^31 page slots; use larger pages")]

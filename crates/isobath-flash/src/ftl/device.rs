@@ -10,7 +10,8 @@ use super::config::{FlashConfig, FlashError};
 use super::data::PageData;
 use super::timing::{Clock, Nanos};
 use crate::policy::{
-    Cause, CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, SegmentTable, StreamId, Tick,
+    Cause, CleaningPolicy, History, HistoryKind, PageWrite, SegmentId, SegmentState, SegmentTable,
+    StreamId, Tick,
 };
 use crate::rng::Rng;
 use crate::space::{BUFFERED, Space};
@@ -38,6 +39,10 @@ pub struct Smart {
     pub power_cuts: u64,
     /// Host writes that a power cut took out of the write cache.
     pub lost_pages: u64,
+    /// Host writes of which a power cut left parts.
+    pub torn_pages: u64,
+    /// Bytes that wear levelling moved; part of `flash_relocated_bytes`.
+    pub flash_levelled_bytes: u64,
 }
 
 impl Smart {
@@ -59,6 +64,8 @@ impl Smart {
             erases: self.erases - earlier.erases,
             power_cuts: self.power_cuts - earlier.power_cuts,
             lost_pages: self.lost_pages - earlier.lost_pages,
+            torn_pages: self.torn_pages - earlier.torn_pages,
+            flash_levelled_bytes: self.flash_levelled_bytes - earlier.flash_levelled_bytes,
         }
     }
 }
@@ -72,6 +79,9 @@ enum Cached {
     Trimmed,
 }
 
+/// Wear is levelled after one in so many erases.
+const LEVEL_EVERY: u64 = 16;
+
 #[derive(Debug, Clone, Copy)]
 struct OpenBlock {
     block: u32,
@@ -81,8 +91,8 @@ struct OpenBlock {
 /// A page-mapped SSD.
 ///
 /// Operations are on logical pages and atomic. What was written or trimmed is durable after the next
-/// [`flush`](Self::flush) (at once without a write cache); a [`power_cut`](Self::power_cut) loses what the cache still
-/// holds. Reads of pages never written, or trimmed, give zeros.
+/// [`flush`](Self::flush) (at once without a write cache); of what the cache still holds a [`power_cut`](Self::power_cut)
+/// leaves any subset, and parts of pages, if [`FlashConfig::sector_bytes`] says so. Reads of pages never written, or trimmed, give zeros.
 pub struct FlashDevice<D> {
     config: FlashConfig,
     policy: Box<dyn CleaningPolicy>,
@@ -94,6 +104,9 @@ pub struct FlashDevice<D> {
     open: Vec<Option<OpenBlock>>,
     cache: BTreeMap<u32, Cached>,
     wear: Vec<u32>,
+    rng: Rng,
+    /// Whether what is being relocated is moved for the sake of wear.
+    levelling: bool,
     clock: Option<Clock>,
     smart: Smart,
     now: Tick,
@@ -126,12 +139,14 @@ impl<D: PageData> FlashDevice<D> {
         };
         Ok(Self {
             space: Space::new(pages, blocks, pages_per_block),
-            table: SegmentTable::new(blocks, config.block_bytes),
+            table: SegmentTable::new(blocks, config.block_bytes).keeping(policy.history_kind()),
             histories: vec![u32::MAX; history_pages],
             free: (0..blocks).collect(),
             open: vec![None; usize::from(policy.streams())],
             cache: BTreeMap::new(),
             wear: vec![0; blocks as usize],
+            rng: Rng::new(config.seed),
+            levelling: false,
             clock: config.timing.map(Clock::new),
             smart: Smart::default(),
             now: 0,
@@ -260,16 +275,46 @@ impl<D: PageData> FlashDevice<D> {
         Ok(self.clock.as_ref().map_or(at, |clock| clock.idle().max(at)))
     }
 
-    /// Power fails: the write cache is lost, flash stays as it is.
-    pub fn power_cut(&mut self) {
+    /// Power fails. Each page that the write cache holds is on flash, or not, or in part, whatever the order in which they
+    /// were written; what was flushed is as it was.
+    ///
+    /// # Errors
+    /// If cleaning finds no space for what is left.
+    pub fn power_cut(&mut self) -> Result<(), FlashError> {
         self.smart.power_cuts += 1;
-        let lost = self
-            .cache
-            .values()
-            .filter(|cached| matches!(cached, Cached::Written(_)))
-            .count();
-        self.smart.lost_pages += lost as u64;
-        self.cache.clear();
+        let mut left = Vec::new();
+        for (page, cached) in std::mem::take(&mut self.cache) {
+            match (cached, self.rng.below(5)) {
+                (Cached::Trimmed, 0..=1) => {}
+                (Cached::Written(_), 0..=1) => self.smart.lost_pages += 1,
+                (Cached::Written(Some(contents)), 2) => {
+                    let torn = self.torn(page, contents);
+                    left.push((page, Cached::Written(Some(torn))));
+                }
+                (cached, _) => left.push((page, cached)),
+            }
+        }
+        self.program_batch(left, 0).map(drop)
+    }
+
+    /// `page` with some sectors of `contents` and the others as flash has them.
+    fn torn(&mut self, page: u32, mut contents: Box<[u8]>) -> Box<[u8]> {
+        let sector = self.config.sector_bytes as usize;
+        if sector >= contents.len() {
+            return contents;
+        }
+        let mut before = vec![0; contents.len()];
+        let slot = self.space.get(page);
+        if slot < BUFFERED {
+            self.data.read(slot, &mut before);
+        }
+        self.smart.torn_pages += 1;
+        for (new, old) in contents.chunks_mut(sector).zip(before.chunks(sector)) {
+            if self.rng.below(2) == 0 {
+                new.copy_from_slice(old);
+            }
+        }
+        contents
     }
 
     /// Paper 002's first state: everything trimmed, durably.
@@ -386,7 +431,7 @@ impl<D: PageData> FlashDevice<D> {
     fn history_of(&self, page: u32) -> History {
         let slot = self.space.get(page);
         match self.policy.history_kind() {
-            HistoryKind::Segment if slot < BUFFERED => {
+            HistoryKind::Segment | HistoryKind::SegmentNewest if slot < BUFFERED => {
                 self.table.history(SegmentId(self.space.segment_of(slot)))
             }
             HistoryKind::Page { .. } if self.histories[page as usize] != u32::MAX => {
@@ -465,8 +510,7 @@ impl<D: PageData> FlashDevice<D> {
             }
         }
         let block = self
-            .free
-            .pop_front()
+            .take_free()
             .ok_or(FlashError::NoSpace { free_blocks: 0 })?;
         self.table.open(SegmentId(block), wanted);
         self.open[wanted.index()] = Some(OpenBlock { block, used: 0 });
@@ -523,7 +567,50 @@ impl<D: PageData> FlashDevice<D> {
             self.relocate(victim, at)?;
             self.erase(victim, at);
         }
+        self.level_wear(at)
+    }
+
+    /// Moves the data of the least worn sealed superblock, if that was erased much less often than others: data that never
+    /// changes would keep it from wearing for good, and the others would wear out before it.
+    fn level_wear(&mut self, at: Nanos) -> Result<(), FlashError> {
+        let Some(difference_max) = self.config.wear_difference_max else {
+            return Ok(());
+        };
+        // What it holds must fit, and levelling is not to write more than cleaning does.
+        if self.free.len() < 2 || !self.smart.erases.is_multiple_of(LEVEL_EVERY) {
+            return Ok(());
+        }
+        let most = self.wear.iter().copied().max().unwrap_or(0);
+        let sealed = (0..self.table.len()).map(SegmentId);
+        let sealed = sealed.filter(|&block| self.table.state(block) == SegmentState::Sealed);
+        let Some(least) = sealed.min_by_key(|block| self.wear[block.index()]) else {
+            return Ok(());
+        };
+        if most - self.wear[least.index()] <= difference_max {
+            return Ok(());
+        }
+        self.smart.flash_levelled_bytes += u64::from(self.table.live_bytes(least));
+        self.table.begin_cleaning(least);
+        self.levelling = true;
+        let relocated = self.relocate(least, at);
+        self.levelling = false;
+        relocated?;
+        self.erase(least, at);
         Ok(())
+    }
+
+    /// A free superblock: with wear levelling the most worn one for data that does not change, else the least worn.
+    fn take_free(&mut self) -> Option<u32> {
+        if self.config.wear_difference_max.is_none() {
+            return self.free.pop_front();
+        }
+        let wear = |&at: &usize| self.wear[self.free[at] as usize];
+        let places = 0..self.free.len();
+        let place = match self.levelling {
+            true => places.max_by_key(wear),
+            false => places.min_by_key(wear),
+        };
+        self.free.remove(place?)
     }
 
     fn relocate(&mut self, victim: SegmentId, at: Nanos) -> Result<(), FlashError> {
@@ -546,7 +633,7 @@ impl<D: PageData> FlashDevice<D> {
             self.smart.flash_read_bytes += u64::from(write.bytes);
             self.smart.flash_relocated_bytes += u64::from(write.bytes);
             if let Some(clock) = &mut self.clock {
-                let read = clock.read(from, at);
+                let read = clock.read_for_cleaning(from, at);
                 clock.program(to, read);
             }
         }

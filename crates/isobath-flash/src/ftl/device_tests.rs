@@ -9,6 +9,7 @@ fn small(pages: u64, over_provisioning: f64) -> FlashConfig {
     config.block_bytes = 64 * 512;
     config.over_provisioning = over_provisioning;
     config.cache_pages = 16;
+    config.sector_bytes = 512;
     config
 }
 
@@ -55,7 +56,7 @@ fn contents_survive_cleaning_trims_flushes_and_power_cuts() {
                     }
                 }
                 _ => {
-                    drive.power_cut();
+                    drive.power_cut().unwrap();
                     for page in 0..1500u32 {
                         drive.read(page, &mut out, 0).unwrap();
                         let value = u32::from_le_bytes([out[0], out[1], out[2], out[3]]);
@@ -91,26 +92,117 @@ fn contents_survive_cleaning_trims_flushes_and_power_cuts() {
     }
 }
 
-/// Independent simulators and equation (4)'s refinements for greedy give about 4.2 at 12.5% over-provisioning.
+/// SSD-iq's simulator has a WA of 4.18 with greedy, uniform updates, superblocks of 8 MiB and a fill of 0.875.
 #[test]
-fn greedy_uniform_at_an_eighth_over_provisioning_amplifies_about_4_2() {
-    let mut config = FlashConfig::new(60_000 * 4096);
-    config.block_bytes = 128 * 4096;
-    config.over_provisioning = 0.125;
-    // Leaves the drive 12.5% beyond the few blocks that cleaning holds free, which a full-size drive does not notice.
-    config.user_bytes = 4096 * (60_000 - 3 * 112);
+fn greedy_uniform_at_an_eighth_over_provisioning_amplifies_4_18() {
+    let mut config = FlashConfig::new(4096 * 2048 * 280);
+    // 12.5% beyond the four blocks that cleaning holds free or open, which a full-size drive does not notice.
+    config.over_provisioning = 1.0 - 280.0 / 324.0;
     config.cache_pages = 0;
     let mut drive = FlashDevice::new(config, NoData).unwrap();
-    drive.precondition(4.0, 1).unwrap();
+    drive.precondition(2.0, 1).unwrap();
     let before = drive.smart();
     let mut rng = Rng::new(5);
-    for _ in 0..150_000 {
-        drive
-            .write(rng.below(drive.pages()), &[0; 4096], 0)
-            .unwrap();
+    for _ in 0..600_000 {
+        let page = rng.below(drive.pages());
+        drive.write(page, &[0; 4096], 0).unwrap();
     }
     let wa_d = drive.smart().since(&before).wa_d();
-    assert!((3.95..4.35).contains(&wa_d), "WA-D = {wa_d}");
+    assert!((wa_d / 4.18 - 1.0).abs() < 0.03, "WA-D = {wa_d}");
+}
+
+/// Writes without a flush between them may reach flash in any order: the later one without the earlier one, and either in
+/// part. A drive that always kept a prefix would never catch a barrier that is missing.
+#[test]
+fn a_power_cut_leaves_any_subset_of_what_was_not_flushed() {
+    let mut config = small(1500, 0.3);
+    config.sector_bytes = 128;
+    let mut later_alone = 0;
+    let mut torn = 0;
+    for seed in 0..200 {
+        config.seed = seed;
+        let mut drive = FlashDevice::new(config.clone(), MemoryData::new()).unwrap();
+        drive.write(3, &page_of(1), 0).unwrap();
+        drive.flush(0).unwrap();
+        for (page, value) in [(7, 2), (3, 3), (5, 4)] {
+            drive.write(page, &page_of(value), 0).unwrap();
+        }
+        drive.power_cut().unwrap();
+        let mut out = vec![0; 512];
+        let mut read = |page| {
+            drive.read(page, &mut out, 0).unwrap();
+            let sectors: Vec<u8> = out.chunks(128).map(|sector| sector[0]).collect();
+            assert!(
+                out.chunks(128).all(|s| s.chunks(4).all(|w| w == &s[..4])),
+                "sectors are whole"
+            );
+            sectors
+        };
+        let (first, flushed, last) = (read(7), read(3), read(5));
+        assert!(flushed.iter().all(|&value| value == 1 || value == 3));
+        later_alone += u32::from(last == [4; 4] && first == [0; 4]);
+        torn += u32::from(flushed.contains(&1) && flushed.contains(&3));
+    }
+    assert!(
+        (10..60).contains(&later_alone),
+        "{later_alone} of 200, 32 by chance"
+    );
+    assert!((15..60).contains(&torn), "{torn} of 200, 35 by chance");
+}
+
+/// Data that never changes keeps its superblocks from wearing; levelling evens that out, and costs writes.
+#[test]
+fn wear_levelling_evens_wear_out_and_costs_writes() {
+    let run = |wear_difference_max| {
+        let mut config = small(20_000, 0.15);
+        config.wear_difference_max = wear_difference_max;
+        let mut drive = FlashDevice::new(config, NoData).unwrap();
+        drive.precondition(0.0, 1).unwrap();
+        let mut rng = Rng::new(5);
+        for _ in 0..400_000 {
+            drive.write(rng.below(4_000), &[0; 512], 0).unwrap();
+        }
+        let most = drive.wear().iter().copied().max().unwrap();
+        let least = drive.wear().iter().copied().min().unwrap();
+        (most - least, drive.smart())
+    };
+    let ((apart, without), (near, with)) = (run(None), run(Some(16)));
+    assert!(apart > 60 && near <= 30, "{apart} {near}");
+    assert_eq!(without.flash_levelled_bytes, 0);
+    let cost = with.wa_d() / without.wa_d() - 1.0;
+    // 0.95: four fifths of this drive never change, and what is moved shares superblocks with what cleaning moves.
+    assert!((0.5..1.0).contains(&cost), "{cost}");
+    assert!(with.flash_levelled_bytes <= with.flash_relocated_bytes);
+}
+
+/// Reads suspend programs and erases, as drives do: behind a write cache that is being emptied, and cleaning, they would take
+/// tens of milliseconds.
+#[test]
+fn reads_overtake_destaging_and_cleaning() {
+    let mut config = small(20_000, 0.2);
+    (config.cache_pages, config.timing) = (1024, Some(Timing::nvme_tlc()));
+    let mut drive = FlashDevice::new(config, NoData).unwrap();
+    drive.precondition(2.0, 1).unwrap();
+    let mut rng = Rng::new(3);
+    let start = 1_000_000_000;
+    let mut queue = [start; 32];
+    let mut latencies = Vec::new();
+    for _ in 0..40_000 {
+        // The client whose last operation ended first goes on.
+        let at = queue.iter_mut().min().unwrap();
+        let page = rng.below(20_000);
+        *at = if rng.below(2) == 0 {
+            drive.write(page, &[0; 512], *at).unwrap()
+        } else {
+            let done = drive.read(page, &mut [0; 512], *at).unwrap();
+            latencies.push(done - *at);
+            done
+        };
+    }
+    latencies.sort_unstable();
+    let p99 = latencies[latencies.len() * 99 / 100];
+    // A read, a suspension, and the reads before it on its die.
+    assert!((80_000..600_000).contains(&p99), "{p99} ns");
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub struct Timing {
     pub program_ns: Nanos,
     /// Erasing a block on one die, ns.
     pub erase_ns: Nanos,
+    /// Suspending a program or an erase for a read, ns.
+    pub suspend_ns: Nanos,
     /// Moving a page over a channel, ns.
     pub transfer_ns: Nanos,
     /// Answering from or writing to the drive's memory, ns.
@@ -28,7 +30,7 @@ pub struct Timing {
 
 impl Timing {
     /// A TLC NVMe drive of 2020s make: 8 channels × 8 dies, reads 60 µs, programs 100 µs per 4 KiB (600 µs for a
-    /// multi-plane, multi-level program of 24 KiB), erases 3.5 ms, 1.2 GB/s per channel.
+    /// multi-plane, multi-level program of 24 KiB), erases 3.5 ms, 20 µs to suspend either, 1.2 GB/s per channel.
     pub fn nvme_tlc() -> Self {
         Self {
             channels: 8,
@@ -36,6 +38,7 @@ impl Timing {
             read_ns: 60_000,
             program_ns: 100_000,
             erase_ns: 3_500_000,
+            suspend_ns: 20_000,
             transfer_ns: 3_400,
             cache_ns: 8_000,
         }
@@ -57,11 +60,17 @@ impl Timing {
 }
 
 /// When each die and channel is free again.
+///
+/// The host's reads overtake what is queued for flash: a program or erase under way is suspended, and all of them end later by
+/// what the reads take.
 #[derive(Debug, Clone)]
 pub(super) struct Clock {
     timing: Timing,
     dies: Vec<Nanos>,
     channels: Vec<Nanos>,
+    /// The same for the host's reads alone.
+    reading_dies: Vec<Nanos>,
+    reading_channels: Vec<Nanos>,
     /// Completion times of programs whose page still occupies the write cache, earliest first.
     draining: BinaryHeap<std::cmp::Reverse<Nanos>>,
 }
@@ -72,6 +81,8 @@ impl Clock {
         let channels = vec![0; timing.channels as usize];
         Self {
             timing,
+            reading_dies: dies.clone(),
+            reading_channels: channels.clone(),
             dies,
             channels,
             draining: BinaryHeap::new(),
@@ -83,8 +94,26 @@ impl Clock {
         (die, die % self.channels.len())
     }
 
-    /// Completion of a page read that arrives at `at`.
+    /// Completion of the host's read of a page that arrives at `at`.
     pub(super) fn read(&mut self, slot: u32, at: Nanos) -> Nanos {
+        let (die, channel) = self.place(slot);
+        let start = at.max(self.reading_dies[die]);
+        let suspends = self.dies[die] > start;
+        let suspended = if suspends { self.timing.suspend_ns } else { 0 };
+        let sensed = start + suspended + self.timing.read_ns;
+        let done = sensed.max(self.reading_channels[channel]) + self.timing.transfer_ns;
+        (self.reading_dies[die], self.reading_channels[channel]) = (done, done);
+        // What waits on the die goes on where it was; what is sent over the channel waits for one transfer.
+        self.dies[die] = match suspends {
+            true => self.dies[die] + (done - start),
+            false => done,
+        };
+        self.channels[channel] = self.channels[channel].max(sensed) + self.timing.transfer_ns;
+        done
+    }
+
+    /// Completion of a page read for cleaning that arrives at `at`.
+    pub(super) fn read_for_cleaning(&mut self, slot: u32, at: Nanos) -> Nanos {
         let (die, channel) = self.place(slot);
         let sensed = at.max(self.dies[die]) + self.timing.read_ns;
         let done = sensed.max(self.channels[channel]) + self.timing.transfer_ns;

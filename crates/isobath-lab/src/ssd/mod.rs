@@ -188,11 +188,14 @@ impl SimulatedSsd {
             .map_err(|error| refused(&error))
     }
 
-    /// Power fails: the write cache is lost, and every I/O fails until [`power_on`](Self::power_on).
-    pub fn power_cut(&self) {
+    /// Power fails: any subset of what was not flushed is left, and every I/O fails until [`power_on`](Self::power_on).
+    ///
+    /// # Errors
+    /// [`LabError::Request`] if cleaning finds no space.
+    pub fn power_cut(&self) -> Result<(), LabError> {
         let mut drive = self.drive();
-        drive.flash.power_cut();
         drive.off = true;
+        drive.flash.power_cut().map_err(|error| refused(&error))
     }
 
     /// Power is back.

@@ -252,9 +252,9 @@ mod tests {
         rates.sealed(&table, segment);
         for census in 1..=10 {
             if census == 8 {
-                (0..256).for_each(|_| table.kill(segment, 1));
+                (0..256).for_each(|_| table.invalidate(segment, 1));
             }
-            (0..4).for_each(|_| table.kill(segment, 1));
+            (0..4).for_each(|_| table.invalidate(segment, 1));
             rates.census(&table, &lives, 800 * census, 0);
         }
         let rate = rates.rate(segment) * 1e5;

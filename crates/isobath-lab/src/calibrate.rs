@@ -1,0 +1,236 @@
+//! What Isobath takes of this machine's CPU: the constants behind the advice, measured on a memory device.
+
+use std::ops::Bound;
+use std::path::Path;
+use std::time::Duration;
+
+use isobath::{Options, Store, Tree};
+use isobath_flash::rng::Rng;
+use isobath_model::advise::IsobathCosts;
+
+use crate::{LabError, Monitor, Stage, Unit, cpu_time};
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Calibration {
+    /// Records of 8 + 120 bytes.
+    pub records: u32,
+    /// Operations per constant.
+    pub operations: u32,
+}
+
+impl Default for Calibration {
+    /// A gigabyte, which no CPU cache holds: some ten seconds.
+    fn default() -> Self {
+        Self {
+            records: 8_000_000,
+            operations: 1_000_000,
+        }
+    }
+}
+
+const VALUE_BYTES: usize = 120;
+const RECORD_BYTES: u64 = 8 + VALUE_BYTES as u64;
+const SCANNED_RECORDS: usize = 100;
+/// Of a lookup that misses, the pool of the second store holds one page in so many.
+const MISS_SHARE: u64 = 8;
+
+/// Measures lookups, updates and scans in the pool, and lookups that miss it, one at a time on one worker.
+///
+/// Costs are CPU time of the whole process, so that other processes disturb them little; this one must be idle otherwise.
+///
+/// # Errors
+/// Those of the store; [`LabError::Interrupted`].
+pub fn calibrate(
+    calibration: Calibration,
+    monitor: &dyn Monitor,
+) -> Result<IsobathCosts, LabError> {
+    monitor.begin(Stage {
+        name: "calibrating",
+        total: Some(4),
+        unit: Unit::Items,
+    });
+    let data = u64::from(calibration.records) * RECORD_BYTES;
+    let pool = Bench::open(calibration, 2 * data + (64 << 20))?;
+    let step = |bench: &Bench, operation| {
+        monitor.check()?;
+        let us = bench.cpu_us(operation)?;
+        monitor.advance(1);
+        Ok::<f64, LabError>(us)
+    };
+    let hit_us = step(&pool, Operation::Get)?;
+    let scan_us = step(&pool, Operation::Scan)?;
+    // An update looks its record up, too.
+    let write_us = step(&pool, Operation::Put)? - hit_us;
+    pool.close()?;
+    let small = Bench::open(calibration, data / MISS_SHARE + (8 << 20))?;
+    let before = small.store.stats().page_reads;
+    let missing_us = step(&small, Operation::Get)?;
+    let reads = small.store.stats().page_reads - before;
+    let misses = reads as f64 / f64::from(calibration.operations);
+    small.close()?;
+    let defaults = IsobathCosts::default();
+    Ok(IsobathCosts {
+        hit_us,
+        miss_us: ((missing_us - hit_us) / misses.max(0.01)).max(SHORTEST_US),
+        write_us: write_us.max(SHORTEST_US),
+        scanned_record_us: ((scan_us - hit_us) / SCANNED_RECORDS as f64).max(SHORTEST_US),
+        source: format!(
+            "{} records on this machine, memory device",
+            calibration.records
+        ),
+        is_write_measured: true,
+        ..defaults
+    })
+}
+
+/// No constant is below this, however the clock disturbs it, µs.
+const SHORTEST_US: f64 = 0.001;
+
+/// Writes costs as JSON.
+///
+/// # Errors
+/// Those of the file.
+pub fn write_costs(path: &Path, costs: &IsobathCosts) -> Result<(), LabError> {
+    let text = serde_json::to_string_pretty(costs).unwrap_or_default();
+    crate::drive_model::write_whole(path, &(text + "\n"))
+}
+
+/// Reads what [`write_costs`] wrote.
+///
+/// # Errors
+/// [`LabError::Input`] with the file and what is wrong in it.
+pub fn read_costs(path: &Path) -> Result<IsobathCosts, LabError> {
+    let text = std::fs::read_to_string(path).map_err(LabError::io("read", path))?;
+    let costs: IsobathCosts =
+        serde_json::from_str(&text).map_err(|error| LabError::input(path, error.to_string()))?;
+    let all = [
+        costs.hit_us,
+        costs.miss_us,
+        costs.write_us,
+        costs.scanned_record_us,
+        costs.page_written_us,
+    ];
+    match all.iter().all(|us| us.is_finite() && *us > 0.0) {
+        true => Ok(costs),
+        false => Err(LabError::input(
+            path,
+            "every cost must be a number above 0".to_owned(),
+        )),
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Get,
+    Put,
+    Scan,
+}
+
+/// A store on a memory device.
+struct Bench {
+    store: Store,
+    tree: Tree,
+    calibration: Calibration,
+}
+
+impl Bench {
+    fn open(calibration: Calibration, pool_bytes: u64) -> Result<Self, LabError> {
+        let options = Options::new().pool_bytes(pool_bytes).workers(1);
+        let store = Store::in_memory(&options)?;
+        let tree = store.create_tree("calibration")?;
+        let records = 0..u64::from(calibration.records);
+        tree.bulk_load(records.map(|n| (n.to_be_bytes(), [0; VALUE_BYTES])))?;
+        let bench = Self {
+            store,
+            tree,
+            calibration,
+        };
+        // Whatever is read for the first time is read here.
+        bench.cpu_us(Operation::Scan)?;
+        bench.cpu_us(Operation::Get)?;
+        Ok(bench)
+    }
+
+    /// CPU per operation, µs.
+    fn cpu_us(&self, operation: Operation) -> Result<f64, LabError> {
+        let Calibration {
+            records,
+            operations,
+        } = self.calibration;
+        let count = match operation {
+            Operation::Scan => (operations / SCANNED_RECORDS as u32).max(1),
+            _ => operations.max(1),
+        };
+        let tree = self.tree.clone();
+        let work = move || -> Result<Duration, isobath::Error> {
+            let mut rng = Rng::new(1);
+            let mut value = Vec::new();
+            let before = cpu_time();
+            for _ in 0..count {
+                let key = u64::from(rng.below(records)).to_be_bytes();
+                match operation {
+                    Operation::Get => {
+                        tree.get_into(&key, &mut value)?;
+                    }
+                    Operation::Put => tree.insert(key, [1; VALUE_BYTES])?,
+                    Operation::Scan => {
+                        let bounds = (Bound::Included(&key[..]), Bound::Unbounded);
+                        tree.scan_first(bounds, SCANNED_RECORDS, |_, _| {})?;
+                    }
+                }
+            }
+            Ok(cpu_time().saturating_sub(before))
+        };
+        let took = self.store.spawn(work).join()??;
+        Ok(took.as_secs_f64() * 1e6 / f64::from(count))
+    }
+
+    fn close(self) -> Result<(), LabError> {
+        drop(self.tree);
+        Ok(self.store.close()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Silent;
+
+    /// Costs depend on the machine; that each was measured and survives its file does not.
+    #[test]
+    fn costs_are_measured_and_read_back() {
+        let small = Calibration {
+            records: 50_000,
+            operations: 20_000,
+        };
+        let costs = calibrate(small, &Silent).unwrap();
+        assert!(costs.is_write_measured && costs.source.contains("50000 records"));
+        assert!(
+            costs.hit_us > 0.0 && costs.miss_us > SHORTEST_US,
+            "{costs:?}"
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("costs.json");
+        write_costs(&path, &costs).unwrap();
+        assert_eq!(read_costs(&path).unwrap(), costs);
+        std::fs::write(&path, "{\"hit_us\": 1}").unwrap();
+        assert!(
+            read_costs(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("miss_us")
+        );
+        let bad = IsobathCosts {
+            hit_us: -1.0,
+            ..costs
+        };
+        write_costs(&path, &bad).unwrap();
+        assert!(
+            read_costs(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("above 0")
+        );
+    }
+}
