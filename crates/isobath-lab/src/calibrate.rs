@@ -120,6 +120,13 @@ pub fn read_costs(path: &Path) -> Result<IsobathCosts, LabError> {
     }
 }
 
+/// Record `n`'s key: bytes that sort as the numbers do.
+fn key_of(n: u64) -> [u8; 8] {
+    let mut key = n.to_le_bytes();
+    key.reverse();
+    key
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Operation {
     Get,
@@ -140,7 +147,7 @@ impl Bench {
         let store = Store::in_memory(&options)?;
         let tree = store.create_tree("calibration")?;
         let records = 0..u64::from(calibration.records);
-        tree.bulk_load(records.map(|n| (n.to_be_bytes(), [0; VALUE_BYTES])))?;
+        tree.bulk_load(records.map(|n| (key_of(n), [0; VALUE_BYTES])))?;
         let bench = Self {
             store,
             tree,
@@ -168,7 +175,7 @@ impl Bench {
             let mut value = Vec::new();
             let before = cpu_time();
             for _ in 0..count {
-                let key = u64::from(rng.below(records)).to_be_bytes();
+                let key = key_of(u64::from(rng.below(records)));
                 match operation {
                     Operation::Get => {
                         tree.get_into(&key, &mut value)?;

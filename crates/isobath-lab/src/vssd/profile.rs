@@ -72,6 +72,7 @@ impl Profile {
                     read_ns: 7_000,
                     program_ns: 20_000,
                     erase_ns: 1,
+                    suspend_ns: 1,
                     transfer_ns: 1_700,
                     cache_ns: 7_000,
                 };
@@ -138,6 +139,8 @@ impl Profile {
             read_ns: self.read_ns,
             program_ns: self.program_ns,
             erase_ns: self.erase_ns,
+            // A fifth of a program, as on flash.
+            suspend_ns: self.program_ns / 5,
             transfer_ns: self.transfer_ns,
             cache_ns: self.cache_ns,
         }
