@@ -26,8 +26,8 @@ pub struct FlashConfig {
     /// Static wear levelling: if a sealed superblock was erased this many times less often than the most worn one, its data
     /// moves and it is used again, at one in 16 erases. `None`: data that never changes keeps its superblocks for good.
     pub wear_difference_max: Option<u32>,
-    /// Bytes that a power cut writes wholly or not at all; pages are torn between such sectors. The page size: no page is
-    /// torn.
+    /// Bytes that a power cut writes wholly or not at all; pages are torn between such sectors. From the page size on no
+    /// page is torn.
     pub sector_bytes: u32,
     /// Seed of what power cuts leave.
     pub seed: u64,
@@ -88,11 +88,8 @@ impl FlashConfig {
                 page_bytes: self.page_bytes,
             });
         }
-        if self.sector_bytes == 0 || self.sector_bytes > self.page_bytes {
-            return Err(FlashError::Sector {
-                sector_bytes: self.sector_bytes,
-                page_bytes: self.page_bytes,
-            });
+        if self.sector_bytes == 0 {
+            return Err(FlashError::Sector);
         }
         if !(self.over_provisioning > 0.0 && self.over_provisioning < 1.0) {
             return Err(FlashError::OverProvisioning {
@@ -151,14 +148,9 @@ pub enum FlashError {
         /// The share.
         share: f64,
     },
-    /// A sector that is no part of a page.
-    #[error("a sector of {sector_bytes} bytes must be 1 byte up to a page, {page_bytes} bytes")]
-    Sector {
-        /// Bytes per sector.
-        sector_bytes: u32,
-        /// Bytes per page.
-        page_bytes: u32,
-    },
+    /// Sectors of nothing.
+    #[error("a power cut must write whole sectors of at least 1 byte")]
+    Sector,
     /// Pages are numbered in 31 bits.
     #[error("a drive of {user_bytes} bytes has more than 2^31 page slots; use larger pages")]
     TooLarge {
