@@ -28,19 +28,22 @@ impl Input {
     }
 }
 
+/// Makes a target's valid inputs.
+type Inputs = fn() -> Vec<Input>;
+
 /// A reader of files.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) inputs: fn() -> Vec<Input>,
+    pub(crate) inputs: Inputs,
     pub(crate) run: fn(&[u8]),
 }
 
 /// Every target.
 pub(crate) fn all() -> Vec<Target> {
     let mut all = Vec::new();
-    let volumes: [(&str, &str, fn() -> Vec<Input>); 7] = [
+    let volumes: [(&str, &str, Inputs); 7] = [
         ("leaf", "leaves of trees in a store", || {
             volume::inputs(|seal| seal == Seal::Page(1))
         }),

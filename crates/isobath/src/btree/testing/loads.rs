@@ -131,6 +131,10 @@ fn repeated_appends_of_all_sizes() {
 }
 
 #[test]
+#[allow(
+    clippy::big_endian_bytes,
+    reason = "keys in the order of their numbers"
+)]
 fn leaves_are_as_full_as_they_should_be_on_average() {
     for length in [180, 270, 345, 420, 600, 900] {
         let ctx = TestContext::new(4096, 1 << 16);
