@@ -170,26 +170,23 @@ fn profiles_that_cannot_be_used() {
 fn advise_calibrates_and_uses_it() {
     let place = place();
     let answer = place
-        .run(&["advise", "--calibrate", "costs.json", "--records", "50000"])
+        .run(&["advise", "--calibrate", "costs.json", "--records", "100000"])
         .ok();
     assert!(
         answer.text().contains("written: costs.json"),
         "{}",
         answer.text()
     );
-    let advise = ["advise", "p.json", "w.toml"];
-    let own = place.run(&advise).ok();
+    let advise = ["advise", "p.json", "w.toml", "--json"];
+    let sources = |more: &[&str]| {
+        let json = place.run(&[&advise[..], more].concat()).ok().json();
+        json[0]["advice"]["constants"].to_string()
+    };
+    assert!(sources(&[]).contains("a goal of the design"));
+    let measured = sources(&["--calibration", "costs.json"]);
     assert!(
-        own.text().contains("a goal of the design"),
-        "{}",
-        own.text()
-    );
-    let measured = [&advise[..], &["--calibration", "costs.json"]].concat();
-    let measured = place.run(&measured).ok();
-    assert!(
-        measured.text().contains("50000 records on this machine"),
-        "{}",
-        measured.text()
+        measured.contains("100000 records on this machine"),
+        "{measured}"
     );
     place.run(&["advise", "p.json"]).fails(2, "WORKLOAD");
     place

@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::time::Duration;
 
-use isobath::{Options, Store, Tree};
+use isobath::{Durability, Options, Store, Tree};
 use isobath_flash::rng::Rng;
 use isobath_model::advise::IsobathCosts;
 
@@ -63,16 +63,22 @@ pub fn calibrate(
     // An update looks its record up, too.
     let write_us = step(&pool, Operation::Put)? - hit_us;
     pool.close()?;
-    let small = Bench::open(calibration, data / MISS_SHARE + (8 << 20))?;
+    let small = Bench::open(calibration, (data / MISS_SHARE).max(MIN_POOL_BYTES))?;
     let before = small.store.stats().page_reads;
     let missing_us = step(&small, Operation::Get)?;
     let reads = small.store.stats().page_reads - before;
     let misses = reads as f64 / f64::from(calibration.operations);
     small.close()?;
+    if misses < MIN_MISSES {
+        return Err(LabError::Request(format!(
+            "{} records fit into the smallest pool; calibrate with more",
+            calibration.records
+        )));
+    }
     let defaults = IsobathCosts::default();
     Ok(IsobathCosts {
         hit_us,
-        miss_us: ((missing_us - hit_us) / misses.max(0.01)).max(SHORTEST_US),
+        miss_us: ((missing_us - hit_us) / misses).max(SHORTEST_US),
         write_us: write_us.max(SHORTEST_US),
         scanned_record_us: ((scan_us - hit_us) / SCANNED_RECORDS as f64).max(SHORTEST_US),
         source: format!(
@@ -83,6 +89,10 @@ pub fn calibrate(
         ..defaults
     })
 }
+
+/// The smallest pool that a miss is measured with, bytes, and the least share of its lookups that miss.
+const MIN_POOL_BYTES: u64 = 2 << 20;
+const MIN_MISSES: f64 = 0.25;
 
 /// No constant is below this, however the clock disturbs it, µs.
 const SHORTEST_US: f64 = 0.001;
@@ -143,7 +153,12 @@ struct Bench {
 
 impl Bench {
     fn open(calibration: Calibration, pool_bytes: u64) -> Result<Self, LabError> {
-        let options = Options::new().pool_bytes(pool_bytes).workers(1);
+        // The advice counts flushes apart.
+        let options = Options::new()
+            .pool_bytes(pool_bytes)
+            .workers(1)
+            .tasks_per_worker(8)
+            .durability(Durability::None);
         let store = Store::in_memory(&options)?;
         let tree = store.create_tree("calibration")?;
         let records = 0..u64::from(calibration.records);
@@ -208,15 +223,27 @@ mod tests {
     #[test]
     fn costs_are_measured_and_read_back() {
         let small = Calibration {
-            records: 50_000,
+            records: 100_000,
             operations: 20_000,
         };
         let costs = calibrate(small, &Silent).unwrap();
-        assert!(costs.is_write_measured && costs.source.contains("50000 records"));
+        assert!(costs.is_write_measured && costs.source.contains("100000 records"));
+        let all = [
+            costs.hit_us,
+            costs.miss_us,
+            costs.write_us,
+            costs.scanned_record_us,
+        ];
         assert!(
-            costs.hit_us > 0.0 && costs.miss_us > SHORTEST_US,
+            all.iter().all(|us| us.is_finite() && *us > 0.0),
             "{costs:?}"
         );
+        let tiny = Calibration {
+            records: 1000,
+            operations: 1000,
+        };
+        let error = calibrate(tiny, &Silent).unwrap_err().to_string();
+        assert!(error.contains("calibrate with more"), "{error}");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("costs.json");
         write_costs(&path, &costs).unwrap();
