@@ -370,3 +370,69 @@ fn rocksdb_runs_every_operation() {
         .run(&["bench", "lookup", "--engine", "rocksdb", "--memory-device"])
         .fails(2, "no memory device");
 }
+
+const TINY: &[&str] = &[
+    "--records",
+    "3000",
+    "--pool",
+    "8MiB",
+    "--duration",
+    "200ms",
+    "--no-drive",
+];
+
+#[test]
+fn workloads_have_names_and_run_with_verdicts() {
+    let place = Place::new();
+    let names = place.run(&["bench", "workloads", "--json"]).ok().json();
+    assert!(names.len() >= 18);
+    let args = [
+        &["bench", "run", "--workload", "ycsb-f", "--json"][..],
+        TINY,
+    ]
+    .concat();
+    let record = &place.run(&args).ok().json()[0];
+    assert_eq!(record["workload"], "ycsb-f");
+    assert!(record["operations_per_s"].as_f64().unwrap() > 0.0);
+    assert!(record["harness_ns_per_operation"].as_f64().unwrap() > 0.0);
+    assert!(record["settings"].as_array().unwrap().len() > 5);
+    let args = [&["bench", "run", "--workload", "ycsb-f"][..], TINY].concat();
+    let text = place.run(&args).ok();
+    let flat = text.text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("no headline number"), "{flat}");
+    assert!(flat.contains("unknown here: "), "{flat}");
+    assert_eq!(place.names(), [""; 0]);
+    place
+        .run(&["bench", "run", "--workload", "fly"])
+        .fails(2, "is no workload");
+    place
+        .run(&["bench", "run", "--engine", "null", "--simulated", "1GiB"])
+        .fails(2, "only Isobath");
+}
+
+#[test]
+fn comparisons_interleave_and_campaigns_are_gone_on_with() {
+    let place = Place::new();
+    let args = [
+        &["bench", "compare", "null", "null", "--json", "--out", "c"][..],
+        TINY,
+    ]
+    .concat();
+    let first = place.run(&args).ok().json();
+    assert_eq!(first.len(), 11);
+    let ratio = &first[10];
+    assert_eq!(ratio["repeats_count"], 5);
+    assert!(ratio["low"].as_f64() <= ratio["ratio"].as_f64());
+    assert!(ratio["ratio"].as_f64() <= ratio["high"].as_f64());
+    // Nothing is run twice: the second session has the numbers of the first.
+    assert_eq!(place.run(&args).ok().json(), first);
+    let answer = place
+        .run(&["bench", "report", "c", "--html", "r.html"])
+        .ok();
+    assert!(answer.text().contains("10 runs"), "{}", answer.text());
+    let page = std::fs::read_to_string(place.path("r.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("violated"), "{page}");
+    place
+        .run(&["bench", "report", "nowhere"])
+        .fails(2, "holds no campaign");
+}

@@ -311,6 +311,11 @@ fn tuning_runs() {
 }
 
 #[test]
+fn the_benchmark_page_runs() {
+    run_shell("docs/bench.md");
+}
+
+#[test]
 fn migrations_run_where_their_tools_are() {
     run_shell("docs/migration.md");
 }

@@ -285,11 +285,11 @@ fn sizes_are_taken_and_told_as_people_write_them() {
         .run(&words("put -s t.iso --create --limit 1MiB k v"))
         .fails(
             2,
-            "--limit: a store with these options needs at least 6.0 MiB",
+            "--limit: a store with these options needs at least 5.5 MiB",
         );
     assert!(!small.err.contains("volume_limit_bytes"), "{small:?}");
     place
-        .run(&words("put -s t.iso --create --limit 6MiB k v"))
+        .run(&words("put -s t.iso --create --limit 5632KiB k v"))
         .ok();
     let pool = place
         .run(&words("get -s t.iso k --pool 1MiB --workers 2"))
