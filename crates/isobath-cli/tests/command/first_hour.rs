@@ -304,7 +304,7 @@ fn sizes_are_taken_and_told_as_people_write_them() {
     place.write("big", vec![7; 4 << 20]);
     let full = place.run(&words("put -s t.iso big --file big")).fails(
         3,
-        "may not grow beyond 6.0 MiB: raise --limit, or delete something",
+        "may not grow beyond 5.5 MiB: raise --limit, or delete something",
     );
     assert!(!full.err.contains(" bytes"), "{full:?}");
     place
