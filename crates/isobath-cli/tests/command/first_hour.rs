@@ -155,10 +155,14 @@ fn waiting_for_input(place: &Place, line: &str, file: &str) -> Child {
 /// Ends the command as Ctrl-C does; its exit code and what it says.
 fn interrupt(mut child: Child) -> (Option<i32>, String) {
     let stdin = child.stdin.take();
-    let killed = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(killed.unwrap().success());
+    // Again and again: a process that a shell has started in the background ignores the signal until it handles it.
+    while child.try_wait().unwrap().is_none() {
+        let killed = std::process::Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status();
+        assert!(killed.unwrap().success());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let ended = child.wait_with_output().unwrap();
     drop(stdin);
     let text = String::from_utf8_lossy(&ended.stderr).into_owned();
