@@ -155,13 +155,18 @@ fn waiting_for_input(place: &Place, line: &str, file: &str) -> Child {
 /// Ends the command as Ctrl-C does; its exit code and what it says.
 fn interrupt(mut child: Child) -> (Option<i32>, String) {
     let stdin = child.stdin.take();
-    // Again and again: a process that a shell has started in the background ignores the signal until it handles it.
-    while child.try_wait().unwrap().is_none() {
+    // Once more after a while: what a shell has started in the background ignores the signal until it handles it.
+    'ends: loop {
         let killed = std::process::Command::new("kill")
             .args(["-INT", &child.id().to_string()])
             .status();
         assert!(killed.unwrap().success());
-        std::thread::sleep(Duration::from_millis(20));
+        for _ in 0..500 {
+            std::thread::sleep(Duration::from_millis(10));
+            if child.try_wait().unwrap().is_some() {
+                break 'ends;
+            }
+        }
     }
     let ended = child.wait_with_output().unwrap();
     drop(stdin);
