@@ -12,7 +12,7 @@ use super::{
 ///
 /// When space runs low after a user's write to log L, the oldest segment of L or of its nearest hotter or colder log
 /// of some size is cleaned: the one whose space is cheapest to take, by the marginal cost U/(E/(1−E) + ln(1−E)) of a log
-/// at emptiness E in the model of equation (4). Logs of less than a [`THIN_SHARE`]th of the space are no neighbours:
+/// at emptiness E in the model of equation (4). Logs of less than a `THIN_SHARE`th of the space are no neighbours:
 /// between hot and cold pages lie logs that pages only pass through, written too seldom to hand on the space that hot
 /// logs need from cold ones. Where frequencies are known there are none.
 ///
