@@ -158,7 +158,7 @@ impl Runtime {
                     engine.die(&TaskPanic::of(&*payload).message);
                 }
                 if engine.has_died() {
-                    // Nobody resumes the tasks any more. They keep their latches, so that nobody reads what one has
+                    // No worker resumes the tasks any more. They keep their latches, so that no other task reads what one has
                     // changed in part, and the buffers of I/O in flight.
                     local.worker.give_up();
                     std::mem::forget(local);

@@ -284,7 +284,7 @@ fn load(
         engine.load_sorted(&mut sorted)?;
     }
     monitor.check()?;
-    engine.settle()?;
+    engine.finish_background_work()?;
     let version = engine.version();
     let (files, engine) = if plan.engine.path.is_some() {
         let files = engine.files()?;

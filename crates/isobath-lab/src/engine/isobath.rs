@@ -150,7 +150,7 @@ impl Engine for IsobathEngine {
         Ok(())
     }
 
-    fn settle(&self) -> Result<(), LabError> {
+    fn finish_background_work(&self) -> Result<(), LabError> {
         Ok(())
     }
 

@@ -240,7 +240,7 @@ pub(crate) trait Engine: Send + Sync {
     fn load_sorted(&self, records: &mut Sorted<'_>) -> Result<(), LabError>;
 
     /// Brings the data into the state in which it is measured.
-    fn settle(&self) -> Result<(), LabError>;
+    fn finish_background_work(&self) -> Result<(), LabError>;
 
     /// Runs as many copies of `client` at the same time as the configuration
     /// says, in the way that suits the engine; returns when all have ended.
@@ -404,7 +404,7 @@ mod tests {
         let engine = open(config, true).unwrap();
         engine.begin(&records);
         engine.load_sorted(&mut records.sorted()).unwrap();
-        engine.settle().unwrap();
+        engine.finish_background_work().unwrap();
         let engine = match config.path {
             None => engine,
             Some(_) => {

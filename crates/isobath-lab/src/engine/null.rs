@@ -44,7 +44,7 @@ impl Engine for NullEngine {
         Ok(())
     }
 
-    fn settle(&self) -> Result<(), LabError> {
+    fn finish_background_work(&self) -> Result<(), LabError> {
         Ok(())
     }
 

@@ -111,7 +111,7 @@ impl Engine for RedbEngine {
         self.write(Durability::Immediate, records)
     }
 
-    fn settle(&self) -> Result<(), LabError> {
+    fn finish_background_work(&self) -> Result<(), LabError> {
         // A fill reads nothing before it writes, but readers need the table.
         self.write(Durability::Immediate, std::iter::empty())
     }

@@ -105,7 +105,7 @@ impl Engine for RocksEngine {
         self.db.write(&mut batch).map_err(failed)
     }
 
-    fn settle(&self) -> Result<(), LabError> {
+    fn finish_background_work(&self) -> Result<(), LabError> {
         self.db.flush().map_err(failed)?;
         self.db.compact();
         Ok(())

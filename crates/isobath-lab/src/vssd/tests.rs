@@ -195,7 +195,7 @@ fn files_say_what_they_are_and_refuse_what_they_are_not() {
     assert!(csv.ends_with(b"1.000000,1.000000\n"));
     assert_eq!(files.write(Node::Stats, 0, b"x"), Err(Errno::BADF));
     assert_eq!(
-        files.write(Node::Control, 0, b"nonsense"),
+        files.write(Node::Control, 0, b"not a command"),
         Err(Errno::INVAL)
     );
     files.write(Node::Control, 0, b"mark\n").unwrap();

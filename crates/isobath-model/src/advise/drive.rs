@@ -53,7 +53,7 @@ impl<'a> DriveView<'a> {
 
     /// Wall time per page that no measured point of this operation was faster than, µs: whatever the model says, the drive
     /// moves no more bytes than it was seen to move.
-    pub(crate) fn least_page_us(&self, operation: Operation) -> f64 {
+    pub(crate) fn min_page_us(&self, operation: Operation) -> f64 {
         let samples = self.profile.samples();
         let read_share = match operation {
             Operation::Read => 1.0,
@@ -72,7 +72,7 @@ impl<'a> DriveView<'a> {
         let reads = samples.iter().filter(|s| s.point.read_share >= 1.0);
         let largest = reads.map(|s| s.point.io_pages).fold(1.0, f64::max);
         let point = OperatingPoint::random_reads(f64::from(k), pages.clamp(1.0, largest));
-        let least = self.least_page_us(Operation::Read);
+        let least = self.min_page_us(Operation::Read);
         Ok(pages * self.page_cost_us(&point)?.max(least))
     }
 
@@ -104,7 +104,7 @@ impl<'a> DriveView<'a> {
             true => Operation::Read,
             false => Operation::Write,
         };
-        Ok(cost.max(self.least_page_us(operation)))
+        Ok(cost.max(self.min_page_us(operation)))
     }
 
     /// Wall time of one synced write of `pages` pages that nothing overlaps, µs: a group of commits.

@@ -1,5 +1,5 @@
 //! Logs that are much too small for what is written: writers slow down and wait
-//! for each other's checkpoints, nobody without end, and nobody alone.
+//! for each other's checkpoints; each wait ends, and no writer waits alone.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
