@@ -195,15 +195,8 @@ pub(crate) struct LookupArgs {
     /// Records per scan
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) scan_records: usize,
-    /// Workers of Isobath [default: one per core]
-    #[arg(long, value_name = "N")]
-    pub(crate) workers: Option<std::num::NonZeroUsize>,
-    /// Tasks per worker
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) tasks: usize,
-    /// I/Os in flight per worker
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) depth: u32,
+    #[command(flatten)]
+    pub(crate) concurrency: Concurrency,
     /// Threads that call a rival engine, or Isobath with --from threads
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) threads: usize,
@@ -222,4 +215,17 @@ pub(crate) struct LookupArgs {
     /// Seed of keys and arrivals
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Concurrency {
+    /// Workers of Isobath [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<std::num::NonZeroUsize>,
+    /// Tasks per worker
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) tasks: usize,
+    /// I/Os in flight per worker
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) depth: u32,
 }

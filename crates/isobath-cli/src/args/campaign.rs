@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
 
+use super::bench::Concurrency;
 use super::{Durable, EngineName, Size};
 
 /// Kinds of simulated drives.
@@ -61,15 +62,8 @@ pub(crate) struct CaseArgs {
     /// Threads that call a rival engine
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) threads: usize,
-    /// Workers of Isobath [default: one per core]
-    #[arg(long, value_name = "N")]
-    pub(crate) workers: Option<std::num::NonZeroUsize>,
-    /// Tasks per worker
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) tasks: usize,
-    /// I/Os in flight per worker
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) depth: u32,
+    #[command(flatten)]
+    pub(crate) concurrency: Concurrency,
     /// Operations per second offered, at exponential distances, instead of as many as possible
     #[arg(long, value_name = "PER_SECOND")]
     pub(crate) rate: Option<f64>,

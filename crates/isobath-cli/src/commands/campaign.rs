@@ -74,7 +74,7 @@ fn plan(
             "only Isobath runs on a simulated SSD in this process; leave out --simulated".into(),
         ));
     }
-    if args.tasks == 0 || args.threads == 0 || args.depth == 0 {
+    if args.concurrency.tasks == 0 || args.threads == 0 || args.concurrency.depth == 0 {
         return Err(Failure::Usage(
             "--tasks, --threads and --depth must be at least 1".into(),
         ));
@@ -98,9 +98,9 @@ fn plan(
             kind,
             path: has_file.then(path),
             pool_bytes: args.pool.map_or((data / 10).max(POOL_MIN), |pool| pool.0),
-            workers: args.workers.map(std::num::NonZeroUsize::get),
-            tasks_per_worker: args.tasks,
-            depth_per_worker: args.depth,
+            workers: args.concurrency.workers.map(std::num::NonZeroUsize::get),
+            tasks_per_worker: args.concurrency.tasks,
+            depth_per_worker: args.concurrency.depth,
             threads: args.threads,
             callers: match kind {
                 EngineKind::Isobath => Callers::Tasks,
@@ -129,7 +129,7 @@ fn plan(
         duration: args.duration,
         load_only: false,
         keep: false,
-        drive_depth: (has_file && !args.no_drive).then_some(args.depth),
+        drive_depth: (has_file && !args.no_drive).then_some(args.concurrency.depth),
         drive_duration: Duration::from_secs(3).min(args.duration),
         sample_every: (args.duration / SAMPLES)
             .clamp(Duration::from_millis(20), Duration::from_secs(1)),

@@ -244,15 +244,16 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
         (EngineName::Isobath, CallFrom::Tasks) => Callers::Tasks,
         _ => Callers::Threads,
     };
-    let workers = args.workers.map(std::num::NonZeroUsize::get);
+    let workers = args.concurrency.workers.map(std::num::NonZeroUsize::get);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let depth = match callers {
         Callers::Tasks => args
+            .concurrency
             .depth
             .saturating_mul(u32::try_from(workers.unwrap_or(cores)).unwrap_or(1)),
         Callers::Threads => u32::try_from(args.threads).unwrap_or(u32::MAX),
     };
-    if args.tasks == 0 || args.threads == 0 || args.depth == 0 {
+    if args.concurrency.tasks == 0 || args.threads == 0 || args.concurrency.depth == 0 {
         return Err(Failure::Usage(
             "--tasks, --threads and --depth must be at least 1".into(),
         ));
@@ -266,8 +267,8 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
             }),
             pool_bytes,
             workers,
-            tasks_per_worker: args.tasks,
-            depth_per_worker: args.depth,
+            tasks_per_worker: args.concurrency.tasks,
+            depth_per_worker: args.concurrency.depth,
             threads: args.threads,
             callers,
             space: SpaceConfig {
