@@ -6,6 +6,7 @@ use std::time::Duration;
 use isobath_lab::bench::{
     self, Campaign, Case, LookupPlan, Outcome, Pitfall, Record, Says, Verdict, Workload,
 };
+use isobath_lab::drive_model::write_whole;
 use isobath_lab::{
     Callers, DriveProfile, DriveState, EngineConfig, EngineKind, LabError, Monitor, SimulatedDrive,
     SpaceConfig,
@@ -353,10 +354,17 @@ fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
         })
         .collect();
     out.table(&header, &rows, true)?;
-    if let Some(record) = records.first() {
-        let settings: Vec<String> = record
-            .settings
-            .iter()
+    if records.iter().any(Record::is_modelled) {
+        out.line("rates and latencies on a simulated SSD are modelled; WA-A and WA-D are counts")?;
+    }
+    let mut shown: Vec<&str> = Vec::new();
+    for record in records {
+        if shown.contains(&record.engine.as_str()) {
+            continue;
+        }
+        shown.push(&record.engine);
+        let settings = record.settings.iter();
+        let settings: Vec<String> = settings
             .map(|(name, value)| format!("{name} {value}"))
             .collect();
         out.line(&format!("{}: {}", record.engine, settings.join(", ")))?;
@@ -408,8 +416,7 @@ pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure>
     for path in &args.fio {
         jobs.extend(bench::read_fio(path)?);
     }
-    std::fs::write(&args.html, bench::html(&records, &jobs))
-        .map_err(LabError::io("write", &args.html))?;
+    write_whole(&args.html, &bench::html(&records, &jobs))?;
     bench::write_csv(&args.campaign, &records)?;
     out.line(&format!(
         "{} runs in {}",

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use isobath_lab::drive_model::write_whole;
 use isobath_lab::vssd::host::{self, MountRequest};
 use isobath_lab::vssd::{
     Counters, DriveStats, NewDrive, OpenAs, Profile, VirtualDrive, serve as serve_drive,
@@ -160,8 +161,7 @@ fn stats(args: &VssdStatsArgs, out: &mut Output) -> Result<(), Failure> {
     if path == Path::new("-") {
         return out.raw(csv.as_bytes());
     }
-    fs::write(path, csv).map_err(LabError::io("write", path))?;
-    Ok(())
+    Ok(write_whole(path, &csv)?)
 }
 
 /// WA-D for a person.

@@ -85,6 +85,29 @@ fn no_output_goes_to_a_file_of_a_store() {
 }
 
 #[test]
+fn no_report_of_a_campaign_goes_to_a_store() {
+    let place = place_with_stores();
+    let campaign = "bench run --engine null --records 1000 --duration 100ms --out campaign";
+    let words: Vec<&str> = campaign.split(' ').collect();
+    place.run(&words).ok();
+    place
+        .run(&["vssd", "create", "ssd", "--size", "64MiB"])
+        .ok();
+    let before = files(&place);
+    for file in STORE_FILES {
+        for command in [
+            &["bench", "report", "campaign", "--html", file][..],
+            &["vssd", "stats", "ssd", "--cdf", file],
+        ] {
+            place.run(command).fails(3, "is a file of a store");
+        }
+    }
+    assert!(files(&place) == before);
+    place.run(&["bench", "report", "campaign"]).ok();
+    assert!(place.path("report.html").exists());
+}
+
+#[test]
 fn a_store_named_like_an_unfinished_output_stays() {
     let place = Place::new();
     for name in ["x.partial", "x.partial.map"] {

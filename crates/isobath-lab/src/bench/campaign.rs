@@ -358,7 +358,7 @@ pub(super) fn distinct<'r>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Workload;
+    use crate::bench::{Known, Workload, evidence};
     use crate::engine::{Callers, EngineConfig, SpaceConfig};
 
     fn case(side: usize, round: usize) -> Case {
@@ -439,6 +439,22 @@ mod tests {
             "{page}"
         );
         assert!(!page.contains("<script") && !page.contains("http"));
+    }
+
+    #[test]
+    fn runs_together_show_the_worst_of_each() {
+        let mut campaign = Campaign::in_memory();
+        let Outcome::Ran(record) = campaign.run(&case(0, 0), &Silent).unwrap() else {
+            panic!("nothing was run before");
+        };
+        let with = |wa_d, capacities_written| Record {
+            wa_d: Some(wa_d),
+            capacities_written: Some(capacities_written),
+            ..(*record).clone()
+        };
+        let evidence = evidence(&[with(1.1, 5.0), with(2.5, 4.0), with(1.3, 6.0)]);
+        assert_eq!(evidence.wa_d, Known::Is(2.5));
+        assert_eq!(evidence.length.capacities_written, Known::Is(4.0));
     }
 
     #[test]

@@ -85,6 +85,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether the drive was a simulated one, so that rates and latencies are no measurements.
+    #[must_use]
+    pub fn is_modelled(&self) -> bool {
+        self.over_provisioning.is_some()
+    }
+
     /// The record of a run.
     pub(super) fn of(plan: &LookupPlan, report: &LookupReport, round: usize) -> Option<Record> {
         let row = report.rows.first()?;
@@ -179,16 +185,16 @@ const SIMULATED_KINDS: usize = 2;
 /// What runs that stand behind one statement show together: the least favourable of each.
 #[must_use]
 pub fn evidence(records: &[Record]) -> Evidence {
-    let simulated = records.iter().all(|r| r.over_provisioning.is_some());
+    let simulated = records.iter().all(Record::is_modelled);
     let steady = records
         .iter()
         .map(|r| Some((r.steady_from?, r.series.samples.len())));
     let steady: Option<Vec<_>> = steady.collect();
-    let least = |of: fn(&Record) -> Option<f64>, why: &str| {
+    let known = |of: fn(&Record) -> Option<f64>, worse: fn(f64, f64) -> f64, why: &str| {
         let values: Option<Vec<f64>> = records.iter().map(of).collect();
-        match values.map(|v| v.into_iter().fold(f64::INFINITY, f64::min)) {
-            Some(value) if value.is_finite() => Known::Is(value),
-            _ => Known::Unknown(why.to_owned()),
+        match values.and_then(|values| values.into_iter().reduce(worse)) {
+            Some(value) => Known::Is(value),
+            None => Known::Unknown(why.to_owned()),
         }
     };
     let wa_d_unknown = records.iter().find_map(|r| r.wa_d_unknown.clone());
@@ -199,13 +205,15 @@ pub fn evidence(records: &[Record]) -> Evidence {
         writes: records.iter().any(|r| r.writes),
         length: Length {
             steady: steady.and_then(|all| all.into_iter().max()),
-            capacities_written: least(
+            capacities_written: known(
                 |r| r.capacities_written,
+                f64::min,
                 "the engine may write anywhere on the file system, so its capacity is not known",
             ),
         },
-        wa_d: least(
+        wa_d: known(
             |r| r.wa_d,
+            f64::max,
             &wa_d_unknown.unwrap_or_else(|| "the drive does not count flash writes".to_owned()),
         ),
         state: match states {

@@ -13,11 +13,13 @@ use crate::model_report_svg::{escape, short};
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:1000px;margin:2rem auto;padding:0 1rem;color:#222}\
 table{border-collapse:collapse;margin:.6rem 0;font-size:13px;display:block;overflow-x:auto}\
-td,th{padding:3px 8px;border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child,td.w{text-align:left}\
+td,th{padding:3px 8px;border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child,td.w{text-align:left}td.r{min-width:17em}\
 svg{width:470px;max-width:100%;margin:4px}.t{font:600 12px sans-serif}.x{font:10px sans-serif;text-anchor:middle}\
 .y{font:10px sans-serif;text-anchor:end}.g{stroke:#e4e4e4}.l{stroke:#222;stroke-width:2;stroke-dasharray:4 3}\
 .controlled{color:#1d6b36}.unknown{color:#8a6100}.violated{color:#a3202c;font-weight:600}\
-.k{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 .8em}small{color:#555}";
+.k{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 .8em}small{color:#555}\
+@media(prefers-color-scheme:dark){body{background:#16181b;color:#ddd}td,th{border-color:#3a3d42}svg{background:#fff;border-radius:4px}\
+.controlled{color:#6cc28a}.unknown{color:#e0b84c}.violated{color:#ff7b86}small{color:#aaa}}";
 
 /// Drives' worth of the largest point up to which the cost maps go.
 const COST_SCALE: f64 = 10.0;
@@ -104,7 +106,7 @@ fn table(page: &mut String, records: &[Record]) {
         let gap = if r.after_gap { " (after a gap)" } else { "" };
         let _ = write!(
             page,
-            "<tr><td><span class=\"k\" style=\"background:{}\"></span>{} {}{gap}</td><td>{:.0}</td><td>{}</td><td>{:.0}</td><td>{:.0}</td>\
+            "<tr><td class=\"r\"><span class=\"k\" style=\"background:{}\"></span>{} {}{gap}</td><td>{:.0}</td><td>{}</td><td>{:.0}</td><td>{:.0}</td>\
              <td>{:.0}</td><td>{:.2}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.2}</td><td>{}</td></tr>",
             colour(at),
             at + 1,
@@ -126,6 +128,11 @@ fn table(page: &mut String, records: &[Record]) {
         );
     }
     page.push_str("</table>");
+    if records.iter().any(Record::is_modelled) {
+        page.push_str(
+            "<p>Rates and latencies on a simulated SSD are <b>modelled</b>; WA-A and WA-D are counts.</p>",
+        );
+    }
 }
 
 /// A chart's title and the value of a sample.

@@ -189,7 +189,7 @@ fn short_run(evidence: &Evidence) -> Verdict {
 fn device_writes(evidence: &Evidence) -> Verdict {
     match &evidence.wa_d {
         _ if !evidence.writes => Verdict::Controlled("nothing is written".to_owned()),
-        Known::Is(wa_d) => Verdict::Controlled(format!("WA-D {wa_d:.2}")),
+        Known::Is(wa_d) => Verdict::Controlled(format!("WA-D at most {wa_d:.2}")),
         Known::Unknown(why) => Verdict::Unknown(why.clone()),
         Known::LeftOut => {
             Verdict::Violated("the drive counts flash writes and they were left out".to_owned())
