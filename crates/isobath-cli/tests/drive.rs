@@ -57,6 +57,39 @@ fn model_prints_every_model_and_writes_a_page() {
     assert!(models.iter().any(|m| m["held_out"]["median"].is_f64()));
 }
 
+/// A drive that is at another level for half of the test: models are wrong there, as a user meets them, and right at the level that
+/// they were trained at.
+#[test]
+fn evaluate_judges_models_as_a_user_meets_them_too() {
+    let place = place();
+    let mut other = profile();
+    let mut level = other["regimes"][0].clone();
+    level["usable"] = false.into();
+    other["regimes"].as_array_mut().unwrap().push(level);
+    let regime = other["regimes"].as_array().unwrap().len() - 1;
+    let points = other["points"].as_array_mut().unwrap();
+    for (i, point) in points.iter_mut().enumerate() {
+        let rate = point["throughput_pages_per_s"].as_f64().unwrap();
+        point["throughput_pages_per_s"] = (rate * 1.01).into();
+        if i % 2 == 0 {
+            point["throughput_pages_per_s"] = (rate * 3.0).into();
+            point["regime"] = regime.into();
+        }
+    }
+    let count = points.len();
+    place.write("test.json", other.to_string());
+    let json = place
+        .run(&["model", "p.json", "--evaluate", "test.json", "--json"])
+        .ok()
+        .json();
+    assert_eq!(json[0]["met_points"], count);
+    assert_eq!(json[0]["test_points"], count / 2);
+    let models = json[0]["models"].as_array().unwrap();
+    let queue = models.iter().find(|m| m["kind"] == "queue").unwrap();
+    let p90 = |what: &str| queue[what]["p90"].as_f64().unwrap();
+    assert!(p90("as_met") > 0.6 && p90("unseen") < 0.4, "{queue}");
+}
+
 #[test]
 fn evaluate_judges_models_on_another_run() {
     let place = place();

@@ -1,8 +1,8 @@
 //! How well drive models predict: the whole experiment in one call.
 //!
 //! Twenty designed points train the models, a hundred seeded ones over k, r, I/O size and mix judge them. The two are measured
-//! in runs of their own, and the second is used for nothing else. MQSSD as printed is not determined by twenty points, so it
-//! gets the paper's whole grid, from a third run. All runs use one test file, written anew for each: a virtual drive's rate of
+//! in runs of their own, and the second is used for nothing else. MQSSD as printed and the smooth residual are not determined by twenty
+//! points, so they get the paper's whole grid, from a third run. All runs use one test file, written anew for each: a virtual drive's rate of
 //! writes may differ by half from place to place, and the experiment compares models, not places.
 
 use std::path::{Path, PathBuf};
@@ -142,7 +142,7 @@ impl AccuracyPlan {
         }
         let mut evaluation = drive_model::evaluate(&probes[0].output, &probes[1].output)?;
         if let Some(paper) = probes.get(2) {
-            add_printed(&mut evaluation, &paper.output, &probes[1].output)?;
+            add_models_of_the_grid(&mut evaluation, &paper.output, &probes[1].output)?;
         }
         Ok(evaluation)
     }
@@ -156,17 +156,25 @@ fn finished(plan: &ProbePlan) -> Result<bool, LabError> {
     Ok(drive_model::read_profile(&plan.output)?.complete)
 }
 
-/// Puts MQSSD as printed, fitted to the paper's grid, in the place of the one that twenty points did not determine.
-fn add_printed(evaluation: &mut Evaluation, grid: &Path, test: &Path) -> Result<(), LabError> {
-    let printed = drive_model::evaluate(grid, test)?;
-    let kind = ModelKind::MqssdPrinted;
-    let found = printed.models.into_iter().find(|m| m.kind == kind);
-    let place = evaluation.models.iter_mut().find(|m| m.kind == kind);
-    if let (Some(found), Some(place)) = (found, place) {
-        *place = drive_model::JudgedModel {
-            chosen: false,
-            ..found
-        };
+/// Puts the models that need the paper's grid in the place of those that twenty points did not determine.
+fn add_models_of_the_grid(
+    evaluation: &mut Evaluation,
+    grid: &Path,
+    test: &Path,
+) -> Result<(), LabError> {
+    let fitted = drive_model::evaluate(grid, test)?;
+    for found in fitted.models {
+        let of_a_grid = matches!(
+            found.kind,
+            ModelKind::MqssdPrinted | ModelKind::MqssdPrintedAdded | ModelKind::MqssdSmooth
+        );
+        let place = evaluation.models.iter_mut().find(|m| m.kind == found.kind);
+        if let Some(place) = place.filter(|_| of_a_grid) {
+            *place = drive_model::JudgedModel {
+                chosen: false,
+                ..found
+            };
+        }
     }
     Ok(())
 }

@@ -5,12 +5,13 @@ use std::io::Write;
 use std::path::Path;
 
 use isobath::OutputFile;
+pub use isobath_model::Beyond;
 use isobath_model::advise::{Advice, AdviseError, Advisor, IsobathCosts};
 use isobath_model::profile::Levels;
 pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
-use isobath_model::report::ModelReport;
+pub use isobath_model::report::{ModelReport, ModelRow};
 use isobath_model::workload::Workload;
-use isobath_model::{HeldOutError, ModelKind};
+use isobath_model::{HeldOutError, ModelKind, Sample};
 use serde::Serialize;
 
 use crate::LabError;
@@ -83,7 +84,9 @@ pub struct JudgedModel {
     pub trained_on: usize,
     /// Cross-validated inside the training points.
     pub held_out: Option<HeldOutError>,
-    /// On the points of the test profile.
+    /// On all points of the test profile, at whatever level the drive was: as a user meets it.
+    pub as_met: Option<HeldOutError>,
+    /// On the points of the test profile at the levels of the drive that were seen in training.
     pub unseen: Option<HeldOutError>,
     /// On its reads alone.
     pub unseen_reads: Option<HeldOutError>,
@@ -100,7 +103,9 @@ pub struct JudgedModel {
 pub struct Evaluation {
     /// Points that were fitted.
     pub train_points: usize,
-    /// Points that were predicted.
+    /// Points that were predicted, at whatever level the drive was.
+    pub met_points: usize,
+    /// Points that were predicted at the levels seen in training.
     pub test_points: usize,
     /// Coarsest model first.
     pub models: Vec<JudgedModel>,
@@ -138,6 +143,7 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
     if test_points.is_empty() {
         return Err(LabError::input(test_path, "it has no usable points"));
     }
+    let met: Vec<Sample> = test.points.iter().map(|p| p.sample()).collect();
     let report = fit(train_path, &train, Some(&test))?;
     let models = report
         .rows
@@ -156,6 +162,9 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
                 kind: row.kind,
                 trained_on: report.samples.len(),
                 held_out: row.held_out,
+                as_met: report
+                    .predictor(row.kind)
+                    .and_then(|p| HeldOutError::of(p.model(), &met).ok().flatten()),
                 unseen: row.unseen,
                 unseen_reads: on(|share| share >= 1.0),
                 unseen_writes: on(|share| share <= 0.0),
@@ -167,6 +176,7 @@ pub fn evaluate(train_path: &Path, test_path: &Path) -> Result<Evaluation, LabEr
     let ratios = sentinel_ratios(&train, &test);
     Ok(Evaluation {
         train_points: report.samples.len(),
+        met_points: met.len(),
         test_points: test_points.len(),
         models,
         repeat_noise_read: test.repeat_noise.read,

@@ -495,6 +495,8 @@ fn other_models(report: &ModelReport, chosen: Option<ModelKind>) -> String {
 fn short_name(kind: ModelKind) -> String {
     match kind {
         ModelKind::Surface => "queue form with surface".into(),
+        ModelKind::MqssdSmooth => "MQSSD with smooth residual".into(),
+        ModelKind::MqssdPrintedAdded => "MQSSD printed, costs added".into(),
         kind => kind.to_string(),
     }
 }

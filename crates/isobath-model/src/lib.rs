@@ -57,4 +57,6 @@ pub use drive::{Coefficient, DriveModel, ModelKind};
 pub use error::FitError;
 pub use linear::{LinearFit, fit_line, fit_line_relative};
 pub use point::{OperatingPoint, Operation, PAGE_BYTES, Sample};
-pub use select::{Candidate, Comparison, HeldOutError, Prediction, Predictor};
+pub use select::{
+    Beyond, Candidate, Comparison, ExtrapolationError, HeldOutError, Prediction, Predictor,
+};

@@ -1,5 +1,6 @@
-//! Linear least squares: straight lines with R², as Table 2 was derived.
+//! Linear least squares: straight lines with R², as Table 2 was derived, and ridge regression.
 
+use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
 
 /// A straight line `slope · x + intercept` with its coefficient of determination.
@@ -51,6 +52,24 @@ fn fit_line_weighted(points: &[(f64, f64)], weight: impl Fn((f64, f64)) -> f64) 
             1.0
         },
     }
+}
+
+/// Ridge regression and the sum of its leave-one-out errors in closed form: |eᵢ / (1 − hᵢᵢ)| with the hat matrix H.
+pub(crate) fn ridge_fit(
+    matrix: &DMatrix<f64>,
+    errors: &DVector<f64>,
+    ridge: f64,
+) -> Option<(DVector<f64>, f64)> {
+    let normal =
+        matrix.transpose() * matrix + DMatrix::identity(matrix.ncols(), matrix.ncols()) * ridge;
+    let inverse = normal.try_inverse()?;
+    let weights = &inverse * (matrix.transpose() * errors);
+    let hat = matrix * &inverse * matrix.transpose();
+    let fitted = matrix * &weights;
+    let held_out = (0..errors.len())
+        .map(|i| ((errors[i] - fitted[i]) / (1.0 - hat[(i, i)])).abs())
+        .sum::<f64>();
+    Some((weights, held_out))
 }
 
 #[cfg(test)]

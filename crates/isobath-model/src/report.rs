@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::drive::{Coefficient, ConcurrencyCosts, ModelKind, costs_per_concurrency, pure_samples};
 use crate::point::{Operation, Sample};
 use crate::profile::DeviceProfile;
-use crate::select::{Comparison, HeldOutError, Predictor};
+use crate::select::{Comparison, ExtrapolationError, HeldOutError, Predictor};
 
 /// One model in the comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -16,6 +16,8 @@ pub struct ModelRow {
     pub r_squared: Option<f64>,
     /// Cross-validated error.
     pub held_out: Option<HeldOutError>,
+    /// Error on the largest k and the largest I/Os when these were held out.
+    pub extrapolation: Vec<ExtrapolationError>,
     /// Error on points of another profile, if one was given.
     pub unseen: Option<HeldOutError>,
     /// Fitted numbers.
@@ -67,6 +69,7 @@ impl ModelReport {
                     kind: candidate.kind,
                     r_squared: r_squared(predictor, &samples),
                     held_out: predictor.held_out(),
+                    extrapolation: predictor.extrapolation().to_vec(),
                     unseen: unseen
                         .as_ref()
                         .and_then(|s| HeldOutError::of(predictor.model(), s).ok().flatten()),
@@ -78,6 +81,7 @@ impl ModelReport {
                     kind: candidate.kind,
                     r_squared: None,
                     held_out: None,
+                    extrapolation: Vec::new(),
                     unseen: None,
                     coefficients: Vec::new(),
                     failure: Some(error.to_string()),

@@ -1,4 +1,4 @@
-//! How good is a model on points that it has not seen? Cross-validation, prediction intervals, selection.
+//! How good is a model on points that it has not seen? Cross-validation, extrapolation, prediction intervals, selection.
 
 use serde::{Deserialize, Serialize};
 
@@ -92,6 +92,68 @@ fn held_out_costs(whole: &DriveModel, samples: &[Sample]) -> Vec<Option<f64>> {
     costs
 }
 
+/// A direction in which a drive may be operated beyond what was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Beyond {
+    /// More I/Os in flight.
+    Concurrency,
+    /// More pages per I/O.
+    IoPages,
+}
+
+impl Beyond {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Concurrency, Self::IoPages];
+
+    fn of(self, point: &OperatingPoint) -> f64 {
+        match self {
+            Self::Concurrency => point.concurrency,
+            Self::IoPages => point.io_pages,
+        }
+    }
+}
+
+/// How wrong a model is on the largest k, or the largest I/Os, when it was fitted to the points below alone.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ExtrapolationError {
+    /// What was held out.
+    pub beyond: Beyond,
+    /// Doublings between the largest value fitted to and the largest held out.
+    pub doublings: f64,
+    /// The error there; `None` if the points below do not determine the model.
+    pub error: Option<HeldOutError>,
+}
+
+/// What lies above this share of the largest value is held out: a row of a grid of doublings.
+const LARGEST_ABOVE: f64 = 0.5;
+/// A gap of more doublings is a plan's design (its corners bracket a range), not a question of extrapolation.
+const DOUBLINGS_MAX: f64 = 2.0;
+
+/// Holds out the largest values of `beyond`; `None` if the rest is none, or lies too far below.
+fn extrapolation(
+    whole: &DriveModel,
+    samples: &[Sample],
+    beyond: Beyond,
+) -> Option<ExtrapolationError> {
+    let largest = |of: &[Sample]| of.iter().map(|s| beyond.of(&s.point)).fold(0.0, f64::max);
+    let top = largest(samples);
+    let (out, rest): (Vec<Sample>, Vec<Sample>) = samples
+        .iter()
+        .partition(|s| beyond.of(&s.point) > LARGEST_ABOVE * top);
+    let doublings = (top / largest(&rest)).log2();
+    if rest.is_empty() || doublings > DOUBLINGS_MAX {
+        return None;
+    }
+    let fitted = DriveModel::fit_near(whole.kind(), &rest, None);
+    let error = fitted.and_then(|model| HeldOutError::of(&model, &out));
+    Some(ExtrapolationError {
+        beyond,
+        doublings,
+        error: error.ok().flatten(),
+    })
+}
+
 /// Predicted throughput with an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
@@ -103,16 +165,58 @@ pub struct Prediction {
     pub high_pages_per_s: f64,
     /// How far outside the measured range the point lies, in doublings of k and of the I/O size; 0 inside.
     pub extrapolated_doublings: f64,
+    /// The point.
+    pub point: OperatingPoint,
+    /// Least and greatest k of the points that were fitted.
+    pub concurrency_range: (f64, f64),
+    /// Least and greatest pages per I/O of the points that were fitted.
+    pub io_pages_range: (f64, f64),
+}
+
+impl Prediction {
+    /// Says in words which of k and the I/O size lies outside of what was measured; `None` inside.
+    pub fn caution(&self) -> Option<String> {
+        let outside = |what: &str, value: f64, (low, high): (f64, f64)| {
+            if value > high {
+                Some(format!(
+                    "{what} of {value:.0} is above the largest measured ({high:.0})"
+                ))
+            } else if value < low {
+                Some(format!(
+                    "{what} of {value:.0} is below the least measured ({low:.0})"
+                ))
+            } else {
+                None
+            }
+        };
+        let said = [
+            outside("a depth", self.point.concurrency, self.concurrency_range),
+            outside(
+                "an I/O size in pages",
+                self.point.io_pages,
+                self.io_pages_range,
+            ),
+        ];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        (!said.is_empty()).then(|| {
+            format!(
+                "{}: this is extrapolated, and its interval is wider",
+                said.join(", and ")
+            )
+        })
+    }
 }
 
 /// A fitted model that knows how wrong it has been.
 ///
 /// The interval is the 90th percentile of the cross-validated errors of ln(throughput), so it needs no assumption about
-/// their distribution; each doubling of k or I/O size beyond the measured range widens it by half.
+/// their distribution. Each doubling of k or I/O size beyond the measured range widens it by half, or by what the model missed per
+/// doubling when the largest were held out, whichever is more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Predictor {
     model: DriveModel,
     held_out: Option<HeldOutError>,
+    extrapolation: Vec<ExtrapolationError>,
     half_width_ln: f64,
     concurrency_range: (f64, f64),
     io_pages_range: (f64, f64),
@@ -156,9 +260,14 @@ impl Predictor {
                     (low.min(v), high.max(v))
                 })
         };
+        let extrapolation = Beyond::ALL
+            .iter()
+            .filter_map(|beyond| extrapolation(&model, samples, *beyond))
+            .collect();
         Ok(Self {
             model,
             held_out: HeldOutError::from_errors(&errors),
+            extrapolation,
             half_width_ln: if logs.is_empty() {
                 HALF_WIDTH_UNKNOWN
             } else {
@@ -184,6 +293,35 @@ impl Predictor {
         self.held_out
     }
 
+    /// Errors on the largest k and the largest I/Os when these were held out; those that the points allow.
+    pub fn extrapolation(&self) -> &[ExtrapolationError] {
+        &self.extrapolation
+    }
+
+    /// What selection compares: the mean of median and 90th percentile, so that neither a lucky middle nor a single outlier
+    /// decides, half of it cross-validated, half extrapolated. `None` if no point could be left out.
+    fn score(&self) -> Option<f64> {
+        let mean = |e: &HeldOutError| 0.5 * (e.median + e.p90);
+        let inside = mean(&self.held_out?);
+        if self.extrapolation.is_empty() {
+            return Some(inside);
+        }
+        // What the points below do not determine is as wrong as an interval of unknown width.
+        let unknown = HALF_WIDTH_UNKNOWN.exp() - 1.0;
+        let outside = self.extrapolation.iter();
+        let outside = outside.map(|e| e.error.as_ref().map_or(unknown, mean));
+        let outside = outside.sum::<f64>() / self.extrapolation.len() as f64;
+        Some(0.5 * (inside + outside))
+    }
+
+    /// By how much, in ln(throughput), a doubling beyond the measured range widens the interval.
+    fn widening_ln(&self, beyond: Beyond) -> f64 {
+        let least = 0.5 * self.half_width_ln;
+        let own = self.extrapolation.iter().find(|e| e.beyond == beyond);
+        let missed = own.and_then(|e| Some(e.error?.p90.ln_1p() / e.doublings));
+        missed.map_or(least, |missed| missed.max(least))
+    }
+
     /// Every training point that could be left out, with the throughput in pages/s that a fit without it predicted.
     pub fn cross_validated(&self) -> &[(Sample, f64)] {
         &self.cross_validated
@@ -194,14 +332,20 @@ impl Predictor {
         let throughput_pages_per_s = self.model.throughput_pages_per_s(point)?;
         let outside =
             |value: f64, (low, high): (f64, f64)| (value / value.clamp(low, high)).log2().abs();
-        let extrapolated_doublings = outside(point.concurrency, self.concurrency_range)
-            + outside(point.io_pages, self.io_pages_range);
-        let factor = (self.half_width_ln * (1.0 + 0.5 * extrapolated_doublings)).exp();
+        let deeper = outside(point.concurrency, self.concurrency_range);
+        let larger = outside(point.io_pages, self.io_pages_range);
+        let factor = (self.half_width_ln
+            + deeper * self.widening_ln(Beyond::Concurrency)
+            + larger * self.widening_ln(Beyond::IoPages))
+        .exp();
         Ok(Prediction {
             throughput_pages_per_s,
             low_pages_per_s: throughput_pages_per_s / factor,
             high_pages_per_s: throughput_pages_per_s * factor,
-            extrapolated_doublings,
+            extrapolated_doublings: deeper + larger,
+            point: *point,
+            concurrency_range: self.concurrency_range,
+            io_pages_range: self.io_pages_range,
         })
     }
 }
@@ -235,9 +379,9 @@ impl Comparison {
         Self { candidates }
     }
 
-    /// The model with the least cross-validated error: by the mean of median and 90th percentile, so that neither a
-    /// lucky middle nor a single outlier decides. A finer model must be better by 2% to displace a
-    /// coarser one. `None` if no model could be cross-validated.
+    /// The model with the least error on points held out: inside of the measured range by cross-validation, and beyond it by the
+    /// largest k and the largest I/Os in turn. A finer model must be better by 2% to displace a coarser one. `None` if no model
+    /// could be cross-validated.
     pub fn best(&self) -> Option<&Predictor> {
         let mut best: Option<(f64, &Predictor)> = None;
         for predictor in self
@@ -245,10 +389,9 @@ impl Comparison {
             .iter()
             .filter_map(|c| c.outcome.as_ref().ok())
         {
-            let Some(error) = predictor.held_out else {
+            let Some(score) = predictor.score() else {
                 continue;
             };
-            let score = 0.5 * (error.median + error.p90);
             if best.is_none_or(|(least, _)| score < least * (1.0 - FINER_GAIN_MIN)) {
                 best = Some((score, predictor));
             }

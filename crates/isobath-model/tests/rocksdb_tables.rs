@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step must stop the test")]
 mod common;
 
-use common::{Table2, quantile, rows};
+use common::{Noise, Table2, quantile, rows};
 use isobath_model::curve::{CostCurve, FitNorm, Saturating};
 use isobath_model::drive::TABLE_2_ACCESSES;
 use isobath_model::lsm::{AccessCosts, Cell, EngineModel, Layout, LsmStore, Mix, PrintedLsm};
@@ -85,25 +85,37 @@ fn store() -> LsmStore {
 /// (row, column) of the runs that calibrate the model.
 type Cells = [(usize, usize)];
 
-const THREE_CELLS: &Cells = &[(0, 2), (0, 5), (5, 2)];
-/// Two more layouts: the tables' F = 16 answers queries faster than F = 32, which no formula over levels explains.
-const FIVE_CELLS: &Cells = &[(0, 2), (0, 3), (0, 4), (0, 5), (5, 2)];
+/// The rule for three cells, which looks at no time: the middle fanout at the least and the greatest k, and the single level at the
+/// least k. They are the fewest that show what a level, a thread and a query cost.
+const THREE_CELLS: &Cells = &[(0, 2), (5, 2), (0, 5)];
+/// The rule for choosing among layouts: each of them at the least k, and the middle fanout at the greatest.
+const LAYOUT_CELLS: &Cells = &[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (5, 2)];
+/// The rule for inserts: the least, middle and greatest fanout and the single level, each at the least, a middle and the greatest k.
 const INSERT_CELLS: &Cells = &[
-    (0, 1),
-    (0, 4),
-    (0, 5),
+    (0, 0),
     (2, 0),
-    (2, 1),
-    (2, 4),
-    (4, 0),
     (5, 0),
-    (5, 1),
+    (0, 2),
+    (2, 2),
+    (5, 2),
+    (0, 4),
+    (2, 4),
     (5, 4),
-    (1, 5),
+    (0, 5),
+    (2, 5),
     (5, 5),
 ];
 
 fn calibrated(tables: &Tables, query_cells: &Cells) -> EngineModel {
+    calibrated_on(tables, query_cells, INSERT_CELLS).unwrap()
+}
+
+/// `None` where the cells do not determine the model.
+fn calibrated_on(
+    tables: &Tables,
+    query_cells: &Cells,
+    insert_cells: &Cells,
+) -> Option<EngineModel> {
     let cells = |table: &Table, which: &Cells| -> Vec<Cell> {
         which
             .iter()
@@ -114,9 +126,19 @@ fn calibrated(tables: &Tables, query_cells: &Cells) -> EngineModel {
         store(),
         &cells(&tables.query, query_cells),
         &cells(&tables.scan, query_cells),
-        &cells(&tables.insert, INSERT_CELLS),
+        &cells(&tables.insert, insert_cells),
     )
-    .unwrap()
+    .ok()
+}
+
+/// The measured cells of a table.
+fn measured(table: &Table) -> Vec<(usize, usize)> {
+    let rows = table.iter().enumerate();
+    rows.flat_map(|(row, values)| {
+        let own = values.iter().enumerate().filter(|v| v.1.is_some());
+        own.map(move |(column, _)| (row, column))
+    })
+    .collect()
 }
 
 /// |predicted/measured − 1| of all cells that took no part in the calibration.
@@ -148,7 +170,7 @@ fn three_cells_of_table_3_predict_the_others() {
         );
     }
     assert_eq!((query.len(), scan.len()), (39, 39));
-    assert!(quantile(&query, 0.5) <= 0.07 && quantile(&query, 1.0) <= 0.15);
+    assert!(quantile(&query, 0.5) <= 0.05 && quantile(&query, 1.0) <= 0.145);
     assert!(quantile(&scan, 0.5) <= 0.07 && quantile(&scan, 1.0) <= 0.25);
 }
 
@@ -166,8 +188,8 @@ fn twelve_cells_of_table_4_predict_the_others() {
         quantile(&all, 1.0)
     );
     assert_eq!(all.len(), 25);
-    assert!(quantile(&all, 0.5) <= 0.05 && quantile(&all, 0.9) <= 0.15);
-    assert!(quantile(&all, 1.0) <= 0.16);
+    assert!(quantile(&all, 0.5) <= 0.035 && quantile(&all, 0.9) <= 0.15);
+    assert!(quantile(&all, 1.0) <= 0.21);
     let flash = model.insert_us(layouts()[6], 4).unwrap() / tables.insert[2][6].unwrap();
     assert!(
         (flash - 1.0).abs() < 0.15,
@@ -175,12 +197,76 @@ fn twelve_cells_of_table_4_predict_the_others() {
     );
 }
 
-/// Calibrated on 22 of the tables' 121 cells. Pure workloads (queries, scans, inserts, each at six k) stay within 5% of the
-/// best layout; mixes on a grid within 7%, where layouts cross and small errors decide.
+/// The median error of one choice of cells, the median and the 90th percentile over choices.
+fn over_choices(name: &str, medians: &[f64]) -> (f64, f64) {
+    let (median, p90) = (quantile(medians, 0.5), quantile(medians, 0.9));
+    println!(
+        "{name}: median error over {} choices {median:.3}, p90 {p90:.3}",
+        medians.len()
+    );
+    (median, p90)
+}
+
+/// What three cells are worth whichever they are: the median error over all 11,480 choices. The rule above is better than that
+/// because its cells span the table, not because they were picked by what they predict.
+#[test]
+fn all_choices_of_three_cells_of_table_3() {
+    let tables = Tables::read();
+    let cells = measured(&tables.query);
+    assert_eq!(cells.len(), 42);
+    let (mut query, mut scan) = (Vec::new(), Vec::new());
+    for a in 0..cells.len() {
+        for b in a + 1..cells.len() {
+            for c in b + 1..cells.len() {
+                let own = [cells[a], cells[b], cells[c]];
+                let model = calibrated(&tables, &own);
+                let q = errors(&tables.query, &own, |l, k| model.query_us(l, k));
+                let s = errors(&tables.scan, &own, |l, k| model.scan_us(l, k));
+                query.push(quantile(&q, 0.5));
+                scan.push(quantile(&s, 0.5));
+            }
+        }
+    }
+    assert_eq!(query.len(), 11_480);
+    let (query, scan) = (over_choices("query", &query), over_choices("scan", &scan));
+    assert!(query.0 <= 0.09 && scan.0 <= 0.10, "{query:?} {scan:?}");
+    // The rules' own errors are those of a better choice than the median, and no better than the best.
+    let model = calibrated(&tables, THREE_CELLS);
+    let ruled = errors(&tables.query, THREE_CELLS, |l, k| model.query_us(l, k));
+    assert!(quantile(&ruled, 0.5) < query.0);
+}
+
+/// There are 1.9e9 choices of twelve of the 37 inserts; a thousand by chance.
+#[test]
+fn a_thousand_choices_of_twelve_inserts() {
+    let tables = Tables::read();
+    let cells = measured(&tables.insert);
+    assert_eq!(cells.len(), 37);
+    let mut random = Noise(5);
+    let mut medians = Vec::new();
+    for _ in 0..1000 {
+        let mut left = cells.clone();
+        let mut draw = || left.swap_remove((random.uniform() * left.len() as f64) as usize);
+        let own: Vec<(usize, usize)> = (0..INSERT_CELLS.len()).map(|_| draw()).collect();
+        // A choice that does not determine the model, or the single level, misses it wholly.
+        let missed = match calibrated_on(&tables, THREE_CELLS, &own) {
+            Some(model) => errors(&tables.insert, &own, |l, k| {
+                model.insert_us(l, k).unwrap_or(0.0)
+            }),
+            None => vec![1.0],
+        };
+        medians.push(quantile(&missed, 0.5));
+    }
+    let (median, _) = over_choices("insert", &medians);
+    assert!(median <= 0.06, "{median}");
+}
+
+/// Calibrated on 26 of the tables' 121 cells. Pure workloads (queries, scans, inserts, each at six k) stay within 3.5% of
+/// the best layout; mixes on a grid within 7%, where layouts cross and small errors decide.
 #[test]
 fn the_recommended_layout_costs_at_most_five_percent_more_than_the_best() {
     let tables = Tables::read();
-    let model = calibrated(&tables, FIVE_CELLS);
+    let model = calibrated(&tables, LAYOUT_CELLS);
     let candidates = &layouts()[..6];
     let shares = [0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0];
     let (mut worst, mut worst_pure, mut decisions) = (0.0f64, 0.0f64, 0);
@@ -227,7 +313,7 @@ fn the_recommended_layout_costs_at_most_five_percent_more_than_the_best() {
         }
     }
     println!("worst of {decisions}: {worst:.3}, of the pure ones {worst_pure:.3}");
-    assert!(worst_pure <= 0.05, "{worst_pure}");
+    assert!(worst_pure <= 0.035, "{worst_pure}");
     assert!(worst <= 0.07, "{worst}");
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use isobath_lab::accuracy::AccuracyPlan;
 use isobath_lab::calibrate::{self, Calibration};
-use isobath_lab::drive_model::{self, Evaluation};
+use isobath_lab::drive_model::{self, Beyond, Evaluation, ModelRow};
 use isobath_lab::{LabError, Monitor, advice_report, model_report};
 use serde_json::json;
 
@@ -85,7 +85,18 @@ fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure
             "residuals": report.residuals,
         }));
     }
-    let header = ["model", "R2", "held out, median", "held out, p90"];
+    let header = [
+        "model",
+        "R2",
+        "held out, median",
+        "held out, p90",
+        "largest k, median",
+        "largest I/Os, median",
+    ];
+    let beyond = |row: &ModelRow, beyond| {
+        let own = row.extrapolation.iter().find(|e| e.beyond == beyond);
+        percent(own.and_then(|e| Some(e.error?.median)))
+    };
     let rows: Vec<Vec<String>> = report
         .rows
         .iter()
@@ -96,6 +107,8 @@ fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure
                 row.r_squared.map_or_else(dash, |r| format!("{r:.3}")),
                 percent(row.held_out.map(|e| e.median)),
                 percent(row.held_out.map(|e| e.p90)),
+                beyond(row, Beyond::Concurrency),
+                beyond(row, Beyond::IoPages),
             ]
         })
         .collect();
@@ -139,8 +152,10 @@ fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Fai
         "model",
         "fitted to",
         "held out, median",
-        "unseen, median",
-        "unseen, p90",
+        "as met, median",
+        "as met, p90",
+        "at training's levels, median",
+        "at training's levels, p90",
         "reads, median",
         "writes, median",
     ];
@@ -153,6 +168,8 @@ fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Fai
                 starred(&m.kind.to_string(), m.chosen),
                 m.trained_on.to_string(),
                 percent(m.held_out.map(|e| e.median)),
+                percent(m.as_met.map(|e| e.median)),
+                percent(m.as_met.map(|e| e.p90)),
                 percent(m.unseen.map(|e| e.median)),
                 percent(m.unseen.map(|e| e.p90)),
                 percent(m.unseen_reads.map(|e| e.median)),
@@ -165,8 +182,10 @@ fn print_evaluation(evaluation: &Evaluation, out: &mut Output) -> Result<(), Fai
         out.line(&format!("not fitted: {failure}"))?;
     }
     out.line(&format!(
-        "trained on {} points, judged on {} of another run; repeats within it differ by {} (reads), {} (writes)",
+        "trained on {} points, judged on {} of another run as they were met, {} of them at the levels seen in training; repeats \
+         within that run differ by {} (reads), {} (writes)",
         evaluation.train_points,
+        evaluation.met_points,
         evaluation.test_points,
         percent(evaluation.repeat_noise_read),
         percent(evaluation.repeat_noise_write)

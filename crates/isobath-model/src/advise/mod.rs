@@ -71,6 +71,8 @@ pub struct Predicted {
     pub endurance_years: Option<f64>,
     /// Bytes on the drive per byte of records.
     pub space_amplification: f64,
+    /// Says which of the drive's rates behind it lie outside of what was measured; `None` inside.
+    pub extrapolated: Option<String>,
 }
 
 /// Why a setting has its value.
@@ -224,6 +226,8 @@ impl<'a> Advisor<'a> {
             ("RocksDB", &rocksdb.predicted),
         ] {
             warnings.extend(missed_targets(engine, workload, predicted));
+            let caution = predicted.extrapolated.as_ref();
+            warnings.extend(caution.map(|c| format!("{engine}'s rates: {c}.")));
         }
         let write_us =
             drive.page_cost_us(&OperatingPoint::random_writes(f64::from(self.depth), 1.0))?;
@@ -421,5 +425,6 @@ fn predict(
             .filter(|_| drive_writes_bytes_per_s > 0.0)
             .map(|bytes| bytes / drive_writes_bytes_per_s / SECONDS_PER_YEAR),
         space_amplification: demand.space_amplification,
+        extrapolated: interval.caution(),
     })
 }

@@ -7,15 +7,20 @@
 mod mqssd;
 mod queue;
 mod simple;
+mod smooth;
 mod surface;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use mqssd::{ConcurrencyCosts, Mqssd, MqssdPrinted, TABLE_2_ACCESSES, costs_per_concurrency};
+pub use mqssd::{
+    ConcurrencyCosts, Mqssd, MqssdPrinted, MqssdPrintedAdded, TABLE_2_ACCESSES,
+    costs_per_concurrency,
+};
 pub use queue::{Queue, QueueCost};
 pub use simple::{Affine, Dam, Pdam};
+pub use smooth::Smooth;
 pub use surface::Surface;
 
 use crate::error::FitError;
@@ -32,10 +37,14 @@ pub enum ModelKind {
     Pdam,
     /// Affine, equation 3 with costs added: setup plus transfer, no concurrency.
     Affine,
-    /// MQSSD as printed: per-k least squares, rational functions (5, 6), rates added (7, 8).
+    /// MQSSD as printed: per-k least squares, rational functions (5, 6), rates added (7, 8), which is a slip.
     MqssdPrinted,
+    /// MQSSD as printed, but with costs added, as equations 5 and 6 mean.
+    MqssdPrintedAdded,
     /// MQSSD as corrected: costs added, saturating s, β, t, α, relative errors.
     Mqssd,
+    /// MQSSD as corrected with a smooth residual, where a whole grid was measured.
+    MqssdSmooth,
     /// Queue form: latency divided by k against the drive's service time.
     Queue,
     /// Queue form with a low-order correction surface over the logarithms.
@@ -44,12 +53,14 @@ pub enum ModelKind {
 
 impl ModelKind {
     /// All kinds, coarsest first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Dam,
         Self::Pdam,
         Self::Affine,
         Self::MqssdPrinted,
+        Self::MqssdPrintedAdded,
         Self::Mqssd,
+        Self::MqssdSmooth,
         Self::Queue,
         Self::Surface,
     ];
@@ -62,7 +73,9 @@ impl fmt::Display for ModelKind {
             Self::Pdam => "PDAM",
             Self::Affine => "affine",
             Self::MqssdPrinted => "MQSSD as printed",
+            Self::MqssdPrintedAdded => "MQSSD as printed, costs added",
             Self::Mqssd => "MQSSD as corrected",
+            Self::MqssdSmooth => "MQSSD as corrected with smooth residual",
             Self::Queue => "queue form",
             Self::Surface => "queue form with correction surface",
         })
@@ -209,8 +222,12 @@ pub enum DriveModel {
     Affine(PerOperation<Affine>),
     /// See [`ModelKind::MqssdPrinted`].
     MqssdPrinted(PerOperation<MqssdPrinted>),
+    /// See [`ModelKind::MqssdPrintedAdded`].
+    MqssdPrintedAdded(PerOperation<MqssdPrintedAdded>),
     /// See [`ModelKind::Mqssd`].
     Mqssd(PerOperation<Mqssd>),
+    /// See [`ModelKind::MqssdSmooth`].
+    MqssdSmooth(PerOperation<Smooth>),
     /// See [`ModelKind::Queue`].
     Queue(Queue),
     /// See [`ModelKind::Surface`].
@@ -240,12 +257,22 @@ impl DriveModel {
             ModelKind::Pdam => Self::Pdam(PerOperation::fit(samples, None)?),
             ModelKind::Affine => Self::Affine(PerOperation::fit(samples, None)?),
             ModelKind::MqssdPrinted => Self::MqssdPrinted(PerOperation::fit(samples, None)?),
+            ModelKind::MqssdPrintedAdded => {
+                Self::MqssdPrintedAdded(PerOperation::fit(samples, None)?)
+            }
             ModelKind::Mqssd => {
                 let near = match near {
                     Some(Self::Mqssd(near)) => Some(near),
                     _ => None,
                 };
                 Self::Mqssd(PerOperation::fit(samples, near)?)
+            }
+            ModelKind::MqssdSmooth => {
+                let near = match near {
+                    Some(Self::MqssdSmooth(near)) => Some(near),
+                    _ => None,
+                };
+                Self::MqssdSmooth(PerOperation::fit(samples, near)?)
             }
             ModelKind::Queue => Self::Queue(Queue::fit_as(kind, samples, queue)?),
             ModelKind::Surface => Self::Surface(Surface::fit_near(samples, queue)?),
@@ -259,7 +286,9 @@ impl DriveModel {
             Self::Pdam(_) => ModelKind::Pdam,
             Self::Affine(_) => ModelKind::Affine,
             Self::MqssdPrinted(_) => ModelKind::MqssdPrinted,
+            Self::MqssdPrintedAdded(_) => ModelKind::MqssdPrintedAdded,
             Self::Mqssd(_) => ModelKind::Mqssd,
+            Self::MqssdSmooth(_) => ModelKind::MqssdSmooth,
             Self::Queue(_) => ModelKind::Queue,
             Self::Surface(_) => ModelKind::Surface,
         }
@@ -267,14 +296,17 @@ impl DriveModel {
 
     /// Wall time per page in µs, all I/Os in flight together.
     ///
-    /// Positive and finite for every model except [`ModelKind::MqssdPrinted`], whose rational functions may have poles.
+    /// Positive and finite for every model except [`ModelKind::MqssdPrinted`] and [`ModelKind::MqssdPrintedAdded`], whose rational
+    /// functions may have poles.
     pub fn page_cost_us(&self, point: &OperatingPoint) -> Result<f64, FitError> {
         match self {
             Self::Dam(m) => m.page_cost_us(point),
             Self::Pdam(m) => m.page_cost_us(point),
             Self::Affine(m) => m.page_cost_us(point),
             Self::MqssdPrinted(m) => m.page_cost_us(point),
+            Self::MqssdPrintedAdded(m) => m.page_cost_us(point),
             Self::Mqssd(m) => m.page_cost_us(point),
+            Self::MqssdSmooth(m) => m.page_cost_us(point),
             Self::Queue(m) => m.page_cost_us(point),
             Self::Surface(m) => m.page_cost_us(point),
         }
@@ -297,7 +329,9 @@ impl DriveModel {
             Self::Pdam(m) => m.coefficients(),
             Self::Affine(m) => m.coefficients(),
             Self::MqssdPrinted(m) => m.coefficients(),
+            Self::MqssdPrintedAdded(m) => m.coefficients(),
             Self::Mqssd(m) => m.coefficients(),
+            Self::MqssdSmooth(m) => m.coefficients(),
             Self::Queue(m) => m.coefficients(),
             Self::Surface(m) => m.coefficients(),
         }

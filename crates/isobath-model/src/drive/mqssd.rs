@@ -60,7 +60,8 @@ pub fn costs_per_concurrency(samples: &[Sample]) -> Vec<ConcurrencyCosts> {
 
 /// MQSSD exactly as printed: rational functions (5) and (6) through per-k lines, and rates added (7, 8).
 ///
-/// Kept as the yardstick. It may have poles, negative costs, and it diverges for r → 0.
+/// Adding rates is a slip of equations 3, 7 and 8: their text adds costs, and the sum of two rates diverges for r → 0. Kept as the
+/// yardstick; [`MqssdPrintedAdded`] is the same with costs added. Both may have poles and negative costs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MqssdPrinted {
     /// The lines that the functions were fitted to.
@@ -130,6 +131,43 @@ impl PureModel for MqssdPrinted {
     }
 }
 
+/// The rational functions of [`MqssdPrinted`] with costs added, as equations 5 and 6 mean: time = s(k)·r + β(k)·N/B.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MqssdPrintedAdded(pub MqssdPrinted);
+
+impl PureModel for MqssdPrintedAdded {
+    const KIND: ModelKind = ModelKind::MqssdPrintedAdded;
+
+    fn fit_pure(operation: Operation, samples: &[Sample]) -> Result<Self, FitError> {
+        let printed = MqssdPrinted::fit_pure(operation, samples).map_err(|e| match e {
+            FitError::TooFewPoints {
+                operation,
+                what,
+                needed,
+                found,
+                ..
+            } => FitError::TooFewPoints {
+                model: Self::KIND,
+                operation,
+                what,
+                needed,
+                found,
+            },
+            other => other,
+        })?;
+        Ok(Self(printed))
+    }
+
+    fn page_cost_us(&self, point: &OperatingPoint) -> f64 {
+        let setup_us = self.0.setup.at(point.concurrency) * point.random_accesses_per_page();
+        setup_us + self.0.transfer.at(point.concurrency)
+    }
+
+    fn coefficients(&self) -> Vec<Coefficient> {
+        self.0.coefficients()
+    }
+}
+
 /// MQSSD as corrected: cost per page = setup(k) · setups per page + transfer(k), both saturating in k, all fitted together on the
 /// logarithm of the cost.
 ///
@@ -152,6 +190,12 @@ const SHAPE_PRIOR_WEIGHT: f64 = 0.05;
 impl Mqssd {
     /// Least number of points per operation.
     pub const POINTS_MIN: usize = 6;
+
+    /// Setups that a page pays for, in those of random I/Os.
+    pub fn setups_per_page(&self, point: &OperatingPoint) -> f64 {
+        let sequential = (1.0 - point.random_share) * self.sequential_setup_share;
+        (point.random_share + sequential) / point.io_pages
+    }
 
     fn from_values(v: &[f64]) -> Self {
         let curve = |v: &[f64]| Saturating {
@@ -317,10 +361,8 @@ impl PureModel for Mqssd {
     }
 
     fn page_cost_us(&self, point: &OperatingPoint) -> f64 {
-        let setups_per_io =
-            point.random_share + (1.0 - point.random_share) * self.sequential_setup_share;
         let k = point.concurrency;
-        self.setup.at(k) * setups_per_io / point.io_pages + self.transfer.at(k)
+        self.setup.at(k) * self.setups_per_page(point) + self.transfer.at(k)
     }
 
     fn coefficients(&self) -> Vec<Coefficient> {

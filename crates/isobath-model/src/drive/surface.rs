@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::queue::Queue;
 use super::{Coefficient, ModelKind};
 use crate::error::FitError;
+use crate::linear::ridge_fit;
 use crate::point::{OperatingPoint, Sample};
 
 /// Per coordinate (log₂ k, log₂ pages, random share, read share): least and greatest measured value.
@@ -137,22 +138,4 @@ impl Surface {
         all.extend(FEATURE_NAMES.iter().zip(&self.weights).map(named));
         all
     }
-}
-
-/// Ridge regression and its leave-one-out error in closed form: eᵢ / (1 − hᵢᵢ) with the hat matrix H.
-fn ridge_fit(
-    matrix: &DMatrix<f64>,
-    errors: &DVector<f64>,
-    ridge: f64,
-) -> Option<(DVector<f64>, f64)> {
-    let normal =
-        matrix.transpose() * matrix + DMatrix::identity(matrix.ncols(), matrix.ncols()) * ridge;
-    let inverse = normal.try_inverse()?;
-    let weights = &inverse * (matrix.transpose() * errors);
-    let hat = matrix * &inverse * matrix.transpose();
-    let fitted = matrix * &weights;
-    let held_out = (0..errors.len())
-        .map(|i| ((errors[i] - fitted[i]) / (1.0 - hat[(i, i)])).abs())
-        .sum::<f64>();
-    Some((weights, held_out))
 }

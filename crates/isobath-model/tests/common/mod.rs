@@ -81,3 +81,23 @@ pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.sort_by(f64::total_cmp);
     sorted[((sorted.len() - 1) as f64 * share).round() as usize]
 }
+
+/// Seeded noise of measurements.
+pub(crate) struct Noise(pub(crate) u64);
+
+impl Noise {
+    /// A number in 0..1, by SplitMix64 (Steele, Lea, Flood 2014).
+    pub(crate) fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// exp of a sum of twelve uniform numbers: near to normal, `deviation` in ln.
+    pub(crate) fn factor(&mut self, deviation: f64) -> f64 {
+        let normal: f64 = (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0;
+        (normal * deviation).exp()
+    }
+}
