@@ -77,13 +77,14 @@ fn evaluate_judges_models_as_a_user_meets_them_too() {
         }
     }
     let count = points.len();
+    let at_level = points.iter().filter(|p| p["regime"] == 0).count();
     place.write("test.json", other.to_string());
     let json = place
         .run(&["model", "p.json", "--evaluate", "test.json", "--json"])
         .ok()
         .json();
     assert_eq!(json[0]["met_points"], count);
-    assert_eq!(json[0]["test_points"], count / 2);
+    assert!(json[0]["test_points"].as_u64().unwrap() <= at_level as u64);
     let models = json[0]["models"].as_array().unwrap();
     let queue = models.iter().find(|m| m["kind"] == "queue").unwrap();
     let p90 = |what: &str| queue[what]["p90"].as_f64().unwrap();

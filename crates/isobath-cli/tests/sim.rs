@@ -216,6 +216,43 @@ fn bad_traces_are_refused_with_the_line() {
     run(&["one.csv", "--policy", "mdc-opt"]).fails(2, "exact update frequency");
 }
 
+/// A comparison runs every policy under both terms, the engine's first, and says of each goal whether it is reached under both.
+#[test]
+fn a_comparison_has_equal_terms_and_a_verdict_per_workload() {
+    let place = Place::new();
+    let args = [
+        "sim",
+        "clean",
+        "--compare",
+        "--device",
+        "128MiB",
+        "--segment",
+        "256KiB",
+        "--reserve",
+        "8",
+        "--writes",
+        "3",
+        "--workload",
+        "uniform,sequential:0.5:0.5",
+    ];
+    let json = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+    assert_eq!(json.len(), 2 * 2 * 3 + 2);
+    for (i, row) in json[..12].iter().enumerate() {
+        assert_eq!(row["clean_batch_segments"], 16);
+        assert_eq!(row["duplicates_absorbed"], i < 6);
+        assert_eq!(row["spare_segments_count"], json[0]["spare_segments_count"]);
+    }
+    assert!(json[12]["goal_reached"].is_boolean() && json[12]["rival"] == "greedy");
+    assert!(json[13]["goal_reached"].is_null() && json[13]["rival"] == "mdc");
+    let text = place.run(&args).ok();
+    for words in ["cleans as", "an engine", "the paper", "reached"] {
+        assert!(text.text().contains(words), "{words}: {}", text.text());
+    }
+    place
+        .run(&[&args[..], &["--batch", "4"]].concat())
+        .fails(2, "--compare");
+}
+
 #[test]
 fn what_cannot_be_simulated_is_refused_with_a_reason() {
     let place = Place::new();

@@ -130,6 +130,8 @@ pub struct CleanRow {
     pub page_bytes: u32,
     /// Free segments that start cleaning.
     pub clean_below_segments: u32,
+    /// Segments cleaned at a time; `None`: as many as the policy prefers.
+    pub clean_batch_segments: Option<u32>,
     /// Sort buffer.
     pub sort_buffer_segments: u32,
     /// True if rewrites of buffered pages are absorbed.
@@ -444,7 +446,7 @@ impl CleanRow {
     }
 
     /// What is known of a simulation before it ran.
-    fn unmeasured(
+    pub(crate) fn unmeasured(
         config: &SimConfig,
         policy: &str,
         workload: &str,
@@ -459,6 +461,7 @@ impl CleanRow {
             segment_bytes: config.segment_bytes,
             page_bytes: config.page_bytes,
             clean_below_segments: config.clean_below,
+            clean_batch_segments: config.clean_batch,
             sort_buffer_segments: config.sort_buffer_segments,
             duplicates_absorbed: config.duplicates == Duplicates::Absorbed,
             seed: config.seed,

@@ -31,6 +31,7 @@ mod bytes;
 pub mod calibrate;
 pub mod clean;
 pub mod clean_analysis;
+pub mod clean_compare;
 pub mod clean_report;
 mod drive;
 pub mod drive_model;

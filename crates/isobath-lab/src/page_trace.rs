@@ -131,12 +131,12 @@ mod prediction {
     use isobath_flash::workload::Zipf;
 
     /// What the engine's cleaner moves per page written under skewed updates, and what the simulator predicts from the
-    /// engine's own page writes, where it has room for the policy's streams.
+    /// engine's own page writes.
     fn measured_and_predicted(policy: PolicyKind) -> (f64, Result<f64, SimError>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.trace");
         let options = Options::new()
-            .pool_bytes(2 << 20)
+            .pool_bytes(4 << 20)
             .workers(1)
             .tasks_per_worker(8)
             .segment_bytes(128 << 10)
@@ -144,7 +144,7 @@ mod prediction {
             .log_bytes(0);
         let store = Store::in_memory(&options).unwrap();
         let tree = store.create_tree("t").unwrap();
-        let records = 120_000u32;
+        let records = 240_000u32;
         let key = |n: u32| format!("{n:08}").into_bytes();
         tree.bulk_load((0..records).map(|n| (key(n), vec![0; 100])))
             .unwrap();
@@ -164,9 +164,9 @@ mod prediction {
             });
             updates.join().unwrap()
         };
-        let rng = update(Rng::new(1), 50_000);
+        let rng = update(Rng::new(1), 100_000);
         let before = store.stats();
-        update(rng, 50_000);
+        update(rng, 100_000);
         let after = store.stats();
         recording.finish(&store).unwrap();
         store.close().unwrap();
@@ -186,6 +186,8 @@ mod prediction {
             spare_segments: 0,
             clean_below: after.free_segments as u32,
             clean_batch: Some(1),
+            // As the engine: a 32nd of the volume's segments, and four at least.
+            open_segments_max: Some((after.segments as u32 / 32).max(4)),
             sort_buffer_segments: 0,
             ..SimConfig::paper(1, 0.5)
         };
@@ -196,18 +198,19 @@ mod prediction {
 
     #[test]
     fn the_engines_cleaner_moves_what_the_simulator_predicts() {
-        let [greedy, mdc] = [PolicyKind::Greedy, PolicyKind::Mdc].map(|policy| {
-            let (measured, predicted) = measured_and_predicted(policy);
-            let predicted = predicted.unwrap();
-            let ratio = measured / predicted;
-            assert!(
-                (0.88..1.12).contains(&ratio),
-                "{policy}: {measured} {predicted}"
-            );
-            measured
-        });
-        // The simulator's streams are not bounded, so that in so small a space it is no model of this one.
-        let (life_table, _) = measured_and_predicted(PolicyKind::LifeTable);
+        let [greedy, mdc, life_table] =
+            [PolicyKind::Greedy, PolicyKind::Mdc, PolicyKind::LifeTable].map(|policy| {
+                let (measured, predicted) = measured_and_predicted(policy);
+                let predicted = predicted.unwrap();
+                let ratio = measured / predicted;
+                // The goal of docs/benchmarks.md. Measured in five runs, which differ by how far the cleaner gets between
+                // updates: 0.968 to 0.993, 0.978 and 1.019.
+                assert!(
+                    (0.95..1.05).contains(&ratio),
+                    "{policy}: engine {measured:.3}, simulator {predicted:.3}: {ratio:.3}"
+                );
+                measured
+            });
         assert!(
             mdc < greedy && life_table < mdc,
             "{greedy} {mdc} {life_table}"

@@ -113,6 +113,7 @@ Examples:
   isobath sim clean --policy all --workload hot-cold:0.8 --csv rows.csv
   isobath sim clean --policy mdc --workload zipf:0.99 --sort-buffer 0,1,2,4,8,16,32
   isobath sim clean --trace engine.trace --trace-format binary --policy greedy,mdc,life-table
+  isobath sim clean --compare --device 1GiB --workload uniform,hot-cold:0.9,zipf:0.99
   isobath sim clean --paper --device 4GiB --writes 20 --html paper.html
   isobath sim clean --policy greedy --device 100GB --writes 100      # the paper's full size")]
 pub(crate) struct SimCleanArgs {
@@ -162,6 +163,9 @@ pub(crate) struct SimCleanArgs {
     /// Segments cleaned at a time [default: the policy's choice, mostly 64]
     #[arg(long, value_name = "SEGMENTS")]
     pub(crate) batch: Option<u32>,
+    /// Segments that may be open at a time; pages of other streams join the nearest [default: one per stream of the policy]
+    #[arg(long, value_name = "SEGMENTS")]
+    pub(crate) open_segments: Option<std::num::NonZeroU32>,
     /// Segments beside the device [default: those that give it the paper's share of reserve]
     #[arg(long, value_name = "SEGMENTS")]
     pub(crate) spare: Option<u32>,
@@ -185,6 +189,10 @@ pub(crate) struct SimCleanArgs {
     /// Run what the paper's figures 3, 4 and 5 show, instead of a sweep of your own
     #[arg(long, conflicts_with_all = ["policy", "workload", "trace", "fill", "sort_buffer", "spare"])]
     pub(crate) paper: bool,
+    /// Compare policies under equal terms: batch 16 and equal spare space for all, first as an engine cleans (no sort buffer,
+    /// duplicates absorbed), then as the paper does (sort buffer 16, duplicates written)
+    #[arg(long, conflicts_with_all = ["paper", "batch", "spare", "sort_buffer", "duplicates"])]
+    pub(crate) compare: bool,
     /// Simulations at a time [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<std::num::NonZeroUsize>,

@@ -88,10 +88,10 @@ fn fitted(args: &ModelArgs, path: &Path, out: &mut Output) -> Result<(), Failure
     let header = [
         "model",
         "R2",
-        "held out, median",
-        "held out, p90",
-        "largest k, median",
-        "largest I/Os, median",
+        "held out",
+        "p90",
+        "largest k",
+        "largest I/Os",
     ];
     let beyond = |row: &ModelRow, beyond| {
         let own = row.extrapolation.iter().find(|e| e.beyond == beyond);

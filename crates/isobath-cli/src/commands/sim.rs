@@ -7,6 +7,7 @@ use isobath_lab::clean::{
     SimConfig, TraceFormat, WorkloadKind,
 };
 use isobath_lab::clean_analysis::{self, BoundRow, EmptinessRow, SplitRow};
+use isobath_lab::clean_compare::{self, Verdict};
 use isobath_lab::{LabError, clean_report, drive_model, escape};
 use serde::Serialize;
 
@@ -39,10 +40,16 @@ pub(crate) fn clean(
     if let Some(path) = &args.html {
         drive_model::write_whole(path, &clean_report::html_report(&rows))?;
     }
+    let verdicts = match args.compare {
+        true => clean_compare::verdicts(&rows),
+        false => Vec::new(),
+    };
     if out.json() {
         rows.iter().try_for_each(|row| out.document(row))?;
+        verdicts.iter().try_for_each(|v| out.document(v))?;
     } else {
-        print_rows(&rows, out)?;
+        print_rows(&rows, args.compare, out)?;
+        print_verdicts(&verdicts, out)?;
         written(&[&args.csv, &args.html], out)?;
     }
     // Rows that say why they have no numbers are an answer as long as others have some.
@@ -66,6 +73,12 @@ fn sweeps(args: &SimCleanArgs) -> Result<Vec<CleanSweep>, Failure> {
         return Ok(clean::paper_sweeps(&base, length, threads));
     }
     let fills = flat(&args.fill);
+    if args.compare {
+        let (policies, laws) = (policies(&args.policy)?, workloads(args, &base, &fills)?);
+        return Ok(clean_compare::sweeps(
+            &base, &policies, &laws, &fills, length, threads,
+        ));
+    }
     Ok(vec![CleanSweep {
         policies: policies(&args.policy)?,
         workloads: workloads(args, &base, &fills)?,
@@ -103,6 +116,7 @@ fn space(args: &SimCleanArgs) -> Result<SimConfig, Failure> {
         page_bytes,
         clean_below: args.reserve,
         clean_batch: args.batch,
+        open_segments_max: args.open_segments.map(std::num::NonZeroU32::get),
         spare_segments: args.spare.unwrap_or(0),
         duplicates: match args.duplicates {
             DuplicatesName::Written => Duplicates::Written,
@@ -177,11 +191,54 @@ fn workloads(
     Ok(workloads)
 }
 
-fn print_rows(rows: &[CleanRow], out: &mut Output) -> Result<(), Failure> {
-    let buffers = rows
+/// What a comparison found; a goal is reached only where it is under both terms.
+fn print_verdicts(verdicts: &[Verdict], out: &mut Output) -> Result<(), Failure> {
+    if verdicts.is_empty() {
+        return Ok(());
+    }
+    let percent = |gain: Option<f64>| {
+        gain.map_or_else(|| "-".to_owned(), |gain| format!("{:.1}%", 100.0 * gain))
+    };
+    let header = [
+        "workload",
+        "F",
+        "life-table below",
+        "as an engine",
+        "as the paper",
+        "goal",
+        "reached",
+    ];
+    let rows: Vec<Vec<String>> = verdicts
         .iter()
-        .any(|row| row.sort_buffer_segments != rows[0].sort_buffer_segments);
+        .map(|v| {
+            vec![
+                escape(v.workload.as_bytes()),
+                v.fill_ratio.to_string(),
+                v.rival.clone(),
+                percent(v.gain_as_engine_ratio),
+                percent(v.gain_as_paper_ratio),
+                percent(v.goal_ratio),
+                match v.goal_reached {
+                    Some(true) => "under both".to_owned(),
+                    Some(false) => "no".to_owned(),
+                    None => "-".to_owned(),
+                },
+            ]
+        })
+        .collect();
+    out.line("")?;
+    out.table(&header, &rows, true)
+}
+
+fn print_rows(rows: &[CleanRow], compared: bool, out: &mut Output) -> Result<(), Failure> {
+    let buffers = !compared
+        && rows
+            .iter()
+            .any(|row| row.sort_buffer_segments != rows[0].sort_buffer_segments);
     let mut header = vec!["workload", "F", "policy"];
+    if compared {
+        header.insert(0, "cleans as");
+    }
     if buffers {
         header.push("sort buffer");
     }
@@ -203,6 +260,13 @@ fn print_rows(rows: &[CleanRow], out: &mut Output) -> Result<(), Failure> {
                 row.fill_ratio.to_string(),
                 row.policy.clone(),
             ];
+            if compared {
+                let terms = match row.duplicates_absorbed {
+                    true => "an engine",
+                    false => "the paper",
+                };
+                cells.insert(0, terms.to_owned());
+            }
             if buffers {
                 cells.push(row.sort_buffer_segments.to_string());
             }

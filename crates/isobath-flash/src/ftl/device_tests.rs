@@ -92,23 +92,33 @@ fn contents_survive_cleaning_trims_flushes_and_power_cuts() {
     }
 }
 
-/// SSD-iq's simulator has a WA of 4.18 with greedy, uniform updates, superblocks of 8 MiB and a fill of 0.875.
+/// SSD-iq's simulator has a WA of 4.18 with greedy, uniform updates, superblocks of 8 MiB and a fill of 0.875. Measured here, from
+/// 512 KiB to 16 MiB: 4.05, 4.13, 4.14, 4.14. Small blocks cost less: how many of their pages are dead varies more, and greedy
+/// takes the emptiest.
 #[test]
 fn greedy_uniform_at_an_eighth_over_provisioning_amplifies_4_18() {
-    let mut config = FlashConfig::new(4096 * 2048 * 280);
-    // 12.5% beyond the four blocks that cleaning holds free or open, which a full-size drive does not notice.
-    config.over_provisioning = 1.0 - 280.0 / 324.0;
-    config.cache_pages = 0;
-    let mut drive = FlashDevice::new(config, NoData).unwrap();
-    drive.precondition(2.0, 1).unwrap();
-    let before = drive.smart();
-    let mut rng = Rng::new(5);
-    for _ in 0..600_000 {
-        let page = rng.below(drive.pages());
-        drive.write(page, &[0; 4096], 0).unwrap();
+    for (block_pages, blocks, within) in [
+        (128, 2240, 0.033),
+        (512, 560, 0.015),
+        (2048, 280, 0.012),
+        (4096, 280, 0.012),
+    ] {
+        let mut config = FlashConfig::new(4096 * block_pages * blocks);
+        config.block_bytes = 4096 * block_pages as u32;
+        // 12.5% beyond the four blocks that cleaning holds free or open, which a full-size drive does not notice.
+        config.over_provisioning = 1.0 - blocks as f64 / (blocks as f64 / 0.875 + 4.0);
+        config.cache_pages = 0;
+        let mut drive = FlashDevice::new(config, NoData).unwrap();
+        drive.precondition(2.0, 1).unwrap();
+        let before = drive.smart();
+        let mut rng = Rng::new(5);
+        for _ in 0..drive.pages() {
+            let page = rng.below(drive.pages());
+            drive.write(page, &[0; 4096], 0).unwrap();
+        }
+        let wa_d = drive.smart().since(&before).wa_d();
+        assert!((wa_d / 4.18 - 1.0).abs() < within, "WA-D = {wa_d}");
     }
-    let wa_d = drive.smart().since(&before).wa_d();
-    assert!((wa_d / 4.18 - 1.0).abs() < 0.03, "WA-D = {wa_d}");
 }
 
 /// Writes without a flush between them may reach flash in any order: the later one without the earlier one, and either in

@@ -41,6 +41,9 @@ pub struct SimConfig {
     pub clean_below: u32,
     /// Segments cleaned per cycle; `None`: as the policy prefers (paper: 64, multi-log 1).
     pub clean_batch: Option<u32>,
+    /// Segments that may be open at a time; a page whose stream has none open then joins the nearest stream that has. `None`: as
+    /// many as the policy has streams.
+    pub open_segments_max: Option<u32>,
     /// Size of the buffer in which policies that want it sort user writes (paper: 16).
     pub sort_buffer_segments: u32,
     /// What happens to duplicates in that buffer.
@@ -66,6 +69,7 @@ impl SimConfig {
             spare_segments: Self::paper_spare(segments, 32, 64),
             clean_below: 32,
             clean_batch: None,
+            open_segments_max: None,
             sort_buffer_segments: 16,
             duplicates: Duplicates::Written,
             page_sizes: PageSizes::Fixed,

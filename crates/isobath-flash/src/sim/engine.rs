@@ -455,7 +455,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     /// Appends a page to the segment of its stream; `current` is false for a version that is dead on arrival.
     #[inline]
     fn append(&mut self, write: &PageWrite, page: u32, current: bool) -> Result<(), SimError> {
-        let stream = self.policy.place(write, self.now);
+        let stream = self.stream_for(write);
         let mut open = self.open[stream.index()];
         if u64::from(open.used_bytes) + u64::from(write.bytes)
             > u64::from(self.config.segment_bytes)

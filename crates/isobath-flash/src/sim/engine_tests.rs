@@ -54,7 +54,8 @@ fn mdc_opt_reaches_the_least_cost_of_hot_cold() {
     let wamp = run(PolicyKind::MdcOpt, &small(0.8), "hot-cold:0.8", 20.0)
         .steady
         .wamp();
-    assert!((wamp / bound - 1.0).abs() < 0.07, "{wamp} against {bound}");
+    // 0.94: what is free between two cycles is a little more space than the bound knows.
+    assert!((wamp / bound - 0.94).abs() < 0.01, "{wamp} against {bound}");
 }
 
 /// The paper's `age` cleans the oldest segment even if all of it is live; equation (4)'s renewal argument gives its cost
@@ -87,8 +88,9 @@ fn age_under_skew_follows_renewal_theory() {
 fn policies_that_do_not_separate_get_no_separation() {
     let wamp = |policy| run(policy, &small(0.8), "hot-cold:0.9", 12.0).steady.wamp();
     let (greedy, no_sep) = (wamp(PolicyKind::Greedy), wamp(PolicyKind::MdcNoSepUserGc));
-    assert!((1.75..1.95).contains(&greedy), "{greedy}");
-    assert!((1.1..1.3).contains(&no_sep), "{no_sep}");
+    // Measured 1.763 and 1.134.
+    assert!((1.74..1.79).contains(&greedy), "{greedy}");
+    assert!((1.11..1.16).contains(&no_sep), "{no_sep}");
 }
 
 /// Section 6.2.2: "the cost-benefit algorithm reduces the write amplification" under Zipf, and is above greedy's under
@@ -127,7 +129,8 @@ fn multi_log_settles_at_any_size() {
         };
         let report = run(PolicyKind::MultiLog, &config, "hot-cold:0.9", 12.0);
         let (steady, whole) = (report.steady.wamp(), report.whole.wamp());
-        assert!((0.70..0.86).contains(&steady), "{segments}: {steady}");
+        // Measured 0.734, 0.723, 0.752.
+        assert!((0.71..0.80).contains(&steady), "{segments}: {steady}");
         assert!(
             (steady / whole - 1.0).abs() < 0.1,
             "{segments}: {steady} {whole}"

@@ -23,10 +23,30 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         self.writes_runs() && self.policy.history_kind() == HistoryKind::None && !self.sorts_user
     }
 
+    /// The stream that takes `write`: the policy's, or the nearest open one where as many are open as may be.
+    #[inline]
+    pub(super) fn stream_for(&mut self, write: &PageWrite) -> StreamId {
+        let stream = self.policy.place(write, self.now);
+        match self.config.open_segments_max {
+            Some(most) if self.open[stream.index()].is_closed() => self.nearest_open(stream, most),
+            _ => stream,
+        }
+    }
+
+    #[cold]
+    fn nearest_open(&self, stream: StreamId, most: u32) -> StreamId {
+        let open = self.open.iter().enumerate().filter(|o| !o.1.is_closed());
+        if (open.clone().count() as u32) < most {
+            return stream;
+        }
+        let nearest = open.min_by_key(|(other, _)| other.abs_diff(stream.index()));
+        nearest.map_or(stream, |(other, _)| StreamId(other as u16))
+    }
+
     /// The open segment for `write`, and for how many more pages it has room: at least one.
     #[inline]
     fn room_for(&mut self, write: &PageWrite) -> Result<(StreamId, OpenSegment, usize), SimError> {
-        let stream = self.policy.place(write, self.now);
+        let stream = self.stream_for(write);
         let capacity = self.config.segment_bytes;
         let room = |open: &OpenSegment| ((capacity - open.used_bytes) / write.bytes) as usize;
         let mut open = self.open[stream.index()];
