@@ -38,6 +38,9 @@ pub(crate) struct CaseArgs {
     /// Run Isobath on a simulated SSD of this capacity in memory, which counts flash writes
     #[arg(long, value_name = "SIZE", conflicts_with = "path")]
     pub(crate) simulated: Option<Size>,
+    /// Static wear levelling of the simulated SSD: erases by which a superblock may lag behind the most worn one [default: none]
+    #[arg(long, value_name = "ERASES", requires = "simulated")]
+    pub(crate) wear_difference: Option<u32>,
     /// State of the simulated SSD before each load
     #[arg(long, value_enum, default_value = "preconditioned")]
     pub(crate) state: InitialState,

@@ -91,6 +91,7 @@ fn plan(
             InitialState::Trimmed => DriveState::Trimmed,
             InitialState::Preconditioned => DriveState::Preconditioned,
         },
+        wear_difference_max: args.wear_difference,
     });
     let has_file = simulated.is_none() && kind != EngineKind::Null;
     let path = || args.path.clone().unwrap_or_else(|| default_path(engine));

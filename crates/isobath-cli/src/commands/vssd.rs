@@ -55,6 +55,7 @@ fn create(args: &VssdCreateArgs, out: &mut Output) -> Result<(), Failure> {
         superblock_bytes,
         policy: args.policy,
         cache_bytes: args.cache.0,
+        wear_difference_max: args.wear_difference,
     };
     let drive = VirtualDrive::create(&args.drive, &new)?;
     print(&args.drive, &drive.stats(), out)

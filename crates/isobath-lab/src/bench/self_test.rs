@@ -76,6 +76,7 @@ fn control(longest: Duration) -> Vec<LookupPlan> {
         capacity_bytes: CAPACITY,
         over_provisioning,
         state: DriveState::Preconditioned,
+        wear_difference_max: None,
     };
     [
         (0.2, DriveProfile::Tlc, 0.2),

@@ -94,6 +94,7 @@ fn simulated(drive: SimulatedDrive) -> Result<Arc<SimulatedSsd>, LabError> {
     config.policy = policy;
     config.cache_pages = 64;
     config.over_provisioning = drive.over_provisioning;
+    config.wear_difference_max = drive.wear_difference_max;
     let ssd = SimulatedSsd::in_memory(config)?;
     ssd.trim_all()?;
     if drive.state == DriveState::Preconditioned {

@@ -107,6 +107,9 @@ pub struct SimulatedDrive {
     pub over_provisioning: f64,
     /// Its state before the load.
     pub state: DriveState,
+    /// Static wear levelling: erases by which a superblock may lag behind the most worn one; `None` levels nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wear_difference_max: Option<u32>,
 }
 
 /// Kinds of simulated drives.

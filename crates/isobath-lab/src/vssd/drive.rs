@@ -38,6 +38,8 @@ pub struct NewDrive {
     pub policy: PolicyKind,
     /// Bytes of the write cache.
     pub cache_bytes: u64,
+    /// Static wear levelling: erases by which a superblock may lag behind the most worn one; `None` levels nothing.
+    pub wear_difference_max: Option<u32>,
 }
 
 impl NewDrive {
@@ -70,6 +72,7 @@ impl NewDrive {
             cache_pages: config.cache_pages,
             clean_below: config.clean_below,
             clean_batch: config.clean_batch,
+            wear_difference_max: self.wear_difference_max,
             declared: DeclaredState::Trimmed,
             used: false,
             now: 0,

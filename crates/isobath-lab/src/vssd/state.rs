@@ -69,6 +69,9 @@ pub(super) struct Header {
     pub(super) cache_pages: u32,
     pub(super) clean_below: u32,
     pub(super) clean_batch: u32,
+    /// States without it are of drives that level nothing.
+    #[serde(default)]
+    pub(super) wear_difference_max: Option<u32>,
     pub(super) declared: DeclaredState,
     /// Mounted since it was brought into the declared state.
     pub(super) used: bool,
@@ -95,6 +98,7 @@ impl Header {
         config.cache_pages = self.cache_pages;
         config.clean_below = self.clean_below;
         config.clean_batch = self.clean_batch;
+        config.wear_difference_max = self.wear_difference_max;
         if let Some(profile) = &self.profile {
             config.timing = Some(profile.timing());
             config.cache_pages = profile.cache_pages();
@@ -334,6 +338,7 @@ mod tests {
                 cache_pages: 4,
                 clean_below: 3,
                 clean_batch: 1,
+                wear_difference_max: Some(16),
                 declared: DeclaredState::Preconditioned,
                 used: true,
                 now: 3,

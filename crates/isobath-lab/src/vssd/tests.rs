@@ -36,7 +36,38 @@ fn shape() -> NewDrive {
         superblock_bytes: None,
         policy: PolicyKind::Greedy,
         cache_bytes: 256 << 10,
+        wear_difference_max: None,
     }
+}
+
+/// Data that never changes keeps its superblocks from wearing, unless the drive levels: then also after it was saved and opened.
+#[test]
+fn wear_is_levelled_on_a_drive_that_was_made_so() {
+    let spread = |wear_difference_max| {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("drive");
+        let new = NewDrive {
+            wear_difference_max,
+            ..shape()
+        };
+        drop(VirtualDrive::create(&path, &new).unwrap());
+        let (drive, files) = in_use(&path, None);
+        (0..PAGES).for_each(|page| write(&files, page, 1, 1));
+        drive.end_use().unwrap();
+        drop((files, drive));
+        let drive = Arc::new(VirtualDrive::open(&path, OpenAs::AsIs).unwrap());
+        drive.begin_use(None).unwrap();
+        let files = Files::new(drive.clone(), None).unwrap();
+        let mut rng = Rng::new(1);
+        for _ in 0..30 * PAGES {
+            write(&files, rng.below(PAGES / 8), 1, 2);
+        }
+        files.fsync(Node::Drive).unwrap();
+        let stats = files.stats();
+        stats.wear_max - stats.wear_min
+    };
+    let (apart, near) = (spread(None), spread(Some(8)));
+    assert!(near < apart / 2, "{near} {apart}");
 }
 
 /// A drive in use, and its files.
