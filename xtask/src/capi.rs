@@ -8,8 +8,9 @@ use std::process::Command;
 use clap::{Parser, Subcommand};
 
 /// Headers that are installed.
-const HEADERS: [&str; 5] = [
+const HEADERS: [&str; 6] = [
     "isobath.h",
+    "isobath_omp.h",
     "kvs_api.h",
     "kvs_const.h",
     "kvs_result.h",
@@ -88,6 +89,7 @@ impl Install {
         let prefix = prefix.display().to_string();
         for (template, file) in [
             ("isobath.pc.in", pkgconfig.join("isobath.pc")),
+            ("isobath_omp.pc.in", pkgconfig.join("isobath_omp.pc")),
             (
                 "isobath-config.cmake.in",
                 cmake.join("isobath-config.cmake"),

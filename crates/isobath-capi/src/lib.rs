@@ -1,7 +1,8 @@
 //! The C interfaces of Isobath.
 //!
 //! [`abi`] is `isobath.h`, the engine for C and C++. [`kvs`] is `kvs_api.h`, the SNIA Key Value Storage API 1.1, over the same
-//! engine. Both issue asynchronous calls through the concurrency manager.
+//! engine. Both issue asynchronous calls through the concurrency manager. [`omp`] is `isobath_omp.h`, which chooses numbers of
+//! threads for OpenMP programs.
 //!
 //! No panic crosses the boundary: each function catches what its work panics with and answers with an error code.
 //! Messages are kept per thread (`isobath_last_error`).
@@ -13,3 +14,4 @@ pub mod abi;
 mod concurrency;
 pub mod kvs;
 mod message;
+pub mod omp;

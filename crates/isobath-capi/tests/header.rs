@@ -87,6 +87,7 @@ fn headers_declare_every_function() {
     for (sources, header, functions) in [
         ("src/abi", "include/isobath.h", 60),
         ("src/kvs", "include/kvs_api.h", 31 + 8),
+        ("src/omp", "include/isobath_omp.h", 12),
     ] {
         let text =
             std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(header)).unwrap();

@@ -84,6 +84,15 @@ pub(crate) struct Device {
 pub(crate) struct ThreadQueues {
     pub(crate) port: Arc<Port<Request>>,
     lane: OnceLock<Arc<Lane<Request>>>,
+    /// For transfers, whose thread takes its results by itself whatever the configuration says of callbacks.
+    is_transfer: bool,
+}
+
+impl ThreadQueues {
+    /// The thread has ended; another one may take them over.
+    pub(crate) fn retire(&self) {
+        self.port.is_orphan.store(true, Ordering::Release);
+    }
 }
 
 /// A thread's queues of the devices that it has used, by handle.
@@ -93,7 +102,7 @@ struct Mine(Vec<(usize, Arc<ThreadQueues>)>);
 impl Drop for Mine {
     fn drop(&mut self) {
         for (_, queues) in &self.0 {
-            queues.port.is_orphan.store(true, Ordering::Release);
+            queues.retire();
         }
     }
 }
@@ -349,26 +358,32 @@ impl Device {
             }
             // Those of closed devices are of no use any more.
             mine.0.retain(|(_, queues)| Arc::strong_count(queues) > 1);
-            let queues = self.adopt();
+            let queues = self.adopt(false);
             mine.0.push((self.handle, Arc::clone(&queues)));
             queues
         });
-        found.unwrap_or_else(|_| self.adopt())
+        found.unwrap_or_else(|_| self.adopt(false))
     }
 
     /// Queues of a thread that has ended, or new ones.
-    fn adopt(&self) -> Arc<ThreadQueues> {
+    pub(crate) fn adopt(&self, is_transfer: bool) -> Arc<ThreadQueues> {
         let mut threads = self.threads.lock();
         let free = threads.iter().find(|queues| {
-            queues.port.in_flight() == 0 && queues.port.is_orphan.swap(false, Ordering::AcqRel)
+            queues.is_transfer == is_transfer
+                && queues.port.in_flight() == 0
+                && queues.port.is_orphan.swap(false, Ordering::AcqRel)
         });
         if let Some(queues) = free {
             return Arc::clone(queues);
         }
-        let ready = self.completion.lock().as_ref().map(CompletionThread::ready);
+        let ready = match is_transfer {
+            true => None,
+            false => self.completion.lock().as_ref().map(CompletionThread::ready),
+        };
         let queues = Arc::new(ThreadQueues {
             port: Arc::new(Port::new(ready)),
             lane: OnceLock::new(),
+            is_transfer,
         });
         threads.push(Arc::clone(&queues));
         queues
@@ -476,7 +491,7 @@ impl Device {
         for queues in &threads {
             // Callbacks that run on this very thread do not wait for themselves.
             while !in_callback() && queues.port.in_flight() > 0 {
-                if !self.is_polled() {
+                if !self.is_polled() || queues.is_transfer {
                     let pause = std::time::Duration::from_millis(1);
                     queues
                         .port

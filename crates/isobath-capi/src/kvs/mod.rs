@@ -1,16 +1,16 @@
 //! The SNIA Key Value Storage API 1.1 over the engine (`kvs_api.h`).
 
-mod code;
+pub(crate) mod code;
 mod config;
-mod device;
+pub(crate) mod device;
 mod devices;
 mod extensions;
 mod filter;
 mod iterator;
 mod pairs;
-mod registry;
-mod request;
-mod space;
+pub(crate) mod registry;
+pub(crate) mod request;
+pub(crate) mod space;
 pub mod types;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ pub use extensions::*;
 pub use pairs::*;
 
 /// Runs the work of a function for C: a panic becomes an error.
-fn guard(work: impl FnOnce() -> Result<(), Code>) -> kvs_result {
+pub(crate) fn guard(work: impl FnOnce() -> Result<(), Code>) -> kvs_result {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => code::result(result),
         Err(payload) => {

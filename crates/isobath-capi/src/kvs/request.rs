@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::slice;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::code::{self, Code};
 use super::filter::Filter;
@@ -66,6 +67,11 @@ pub(crate) enum Operation {
         deletes: bool,
         out: *mut kvs_value,
     },
+    /// A whole value of any length, into memory of the library.
+    Load {
+        key: Bytes,
+        value: Vec<u8>,
+    },
     Delete {
         key: Bytes,
         is_error: bool,
@@ -112,7 +118,12 @@ pub(crate) struct Request {
     operation: Operation,
     told: Told,
     result: kvs_result,
+    /// Why a load failed: it is told on another thread than the one that found it.
+    reason: String,
     bytes: u64,
+    /// How long it was worked on: of transfers only, which tell their program.
+    is_timed: bool,
+    busy: Duration,
 }
 
 // SAFETY: the pointers are the program's, which leaves what they point to alone until the callback is called, as the
@@ -126,7 +137,37 @@ impl Request {
             operation,
             told,
             result: KVS_ERR_SYS_IO,
+            reason: String::new(),
             bytes: 0,
+            is_timed: false,
+            busy: Duration::ZERO,
+        }
+    }
+
+    /// A request whose work is timed, with a number to know it by.
+    pub(crate) fn numbered(space: Arc<Space>, operation: Operation, index: usize) -> Request {
+        let mut told = Told::nothing();
+        told.private[0] = index as *mut c_void;
+        let mut request = Request::new(space, operation, told);
+        request.is_timed = true;
+        request
+    }
+
+    /// How long it was worked on, where that was timed.
+    pub(crate) fn busy(&self) -> Duration {
+        self.busy
+    }
+
+    /// The number of a numbered request.
+    pub(crate) fn index(&self) -> usize {
+        self.told.private[0] as usize
+    }
+
+    /// The value of a load that has run, or why there is none.
+    pub(crate) fn into_loaded(self) -> Result<Vec<u8>, (Code, String)> {
+        match (self.operation, self.result) {
+            (Operation::Load { value, .. }, KVS_SUCCESS) => Ok(value),
+            (_, code) => Err((code, self.reason)),
         }
     }
 
@@ -136,7 +177,7 @@ impl Request {
 
     fn perform(&mut self) -> Result<(), Code> {
         let space = &*self.space;
-        match &self.operation {
+        match &mut self.operation {
             Operation::Store { key, value, how } => {
                 // SAFETY: the parameters were checked, and the program keeps their memory until the end.
                 let (key, value) = unsafe { (key.get(), value.get()) };
@@ -161,6 +202,21 @@ impl Request {
                 self.bytes = u64::from(found.copied);
                 if found.is_short {
                     return Err(KVS_ERR_BUFFER_SMALL);
+                }
+            }
+            Operation::Load { key, value } => {
+                // SAFETY: as said.
+                let found = space.tree.get_into(unsafe { key.get() }, value);
+                match found {
+                    Ok(true) => self.bytes = value.len() as u64,
+                    Ok(false) => {
+                        self.reason = "it does not exist".to_owned();
+                        return Err(KVS_ERR_KEY_NOT_EXIST);
+                    }
+                    Err(error) => {
+                        self.reason = error.to_string();
+                        return Err(code::of(&error));
+                    }
                 }
             }
             Operation::Delete { key, is_error } => {
@@ -232,7 +288,7 @@ impl Request {
     fn context(&self) -> kvs_context {
         match self.operation {
             Operation::Store { .. } => kvs_context::KVS_CMD_STORE,
-            Operation::Retrieve { .. } => kvs_context::KVS_CMD_RETRIEVE,
+            Operation::Retrieve { .. } | Operation::Load { .. } => kvs_context::KVS_CMD_RETRIEVE,
             Operation::Delete { .. } => kvs_context::KVS_CMD_DELETE,
             Operation::DeleteGroup { .. } => kvs_context::KVS_CMD_DELETE_GROUP,
             Operation::Exist { .. } => kvs_context::KVS_CMD_EXIST,
@@ -243,7 +299,9 @@ impl Request {
 
 impl crate::concurrency::Request for Request {
     fn run(&mut self) {
+        let begin = self.is_timed.then(Instant::now);
         self.result = code::result(self.perform());
+        self.busy = begin.map_or(Duration::ZERO, |begin| begin.elapsed());
     }
 
     fn fail(&mut self) {

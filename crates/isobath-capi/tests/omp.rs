@@ -1,0 +1,255 @@
+//! The OpenMP programs of `examples/omp` and their twins with a file per object: equal results in all modes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Why programs cannot be built here, if they cannot.
+fn lacks() -> Option<&'static str> {
+    let has_compiler = Command::new("g++").arg("--version").output().is_ok();
+    let has = |header: &str| Path::new("/usr/include").join(header).exists();
+    match () {
+        () if !has_compiler => Some("g++"),
+        () if !has("jpeglib.h") => Some("libjpeg's header (libjpeg-dev)"),
+        () if !has("png.h") => Some("libpng's header (libpng-dev)"),
+        () => None,
+    }
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+/// Builds all programs once, below the target directory; `None` where a tool is missing.
+fn programs() -> Option<&'static Path> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        if let Some(what) = lacks() {
+            eprintln!("skipped: there is no {what}");
+            return None;
+        }
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("omp");
+        // What an earlier run has left.
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        let deps = std::env::current_exe().unwrap();
+        let library = deps.parent().unwrap().join("libisobath_c.so");
+        for name in ["libisobath_c.so", "libisobath_c.so.0"] {
+            std::os::unix::fs::symlink(&library, directory.join(name)).unwrap();
+        }
+        for source in ["program", "image", "objects_kv", "objects_files"] {
+            compile(&directory, source);
+        }
+        for program in ["generate", "kmeans", "pagerank", "matmul"] {
+            compile(&directory, program);
+            for backend in ["kv", "files"] {
+                link(&directory, program, backend);
+            }
+        }
+        Some(directory)
+    });
+    built.as_deref()
+}
+
+fn compile(directory: &Path, source: &str) {
+    let mut command = Command::new("g++");
+    command
+        .args([
+            "-std=c++17",
+            "-O1",
+            "-fopenmp",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-I",
+        ])
+        .arg(root().join("crates/isobath-capi/include"))
+        .arg("-c")
+        .arg(root().join(format!("examples/omp/{source}.cpp")))
+        .arg("-o")
+        .arg(directory.join(format!("{source}.o")));
+    run(&mut command);
+}
+
+fn link(directory: &Path, program: &str, backend: &str) {
+    let objects = [program, "program", "image", &format!("objects_{backend}")]
+        .map(|object| directory.join(format!("{object}.o")));
+    let path = directory.display();
+    let mut command = Command::new("g++");
+    command
+        .args(objects)
+        .args(["-fopenmp", "-ljpeg", "-lpng", "-lisobath_c"])
+        .args([format!("-L{path}"), format!("-Wl,-rpath,{path}")])
+        .arg("-o")
+        .arg(directory.join(format!("{program}_{backend}")));
+    run(&mut command);
+}
+
+/// Where a program and its twin keep their objects.
+struct Bench {
+    programs: &'static Path,
+    directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Option<Bench> {
+        Some(Bench {
+            programs: programs()?,
+            directory: tempfile::tempdir().unwrap(),
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Runs a program on its objects; what it prints, by name.
+    fn run(&self, program: &str, backend: &str, arguments: &[&str]) -> HashMap<String, String> {
+        let objects = match backend {
+            "kv" => format!(
+                "{}?create=yes&pool=16MiB&workers=2",
+                self.path("objects.iso").display()
+            ),
+            _ => self.path("objects").display().to_string(),
+        };
+        let mut command = Command::new(self.programs.join(format!("{program}_{backend}")));
+        let printed = run(command.arg(objects).args(arguments));
+        let pair = |line: &str| {
+            let (name, value) = line.split_once(' ').unwrap();
+            (name.to_owned(), value.to_owned())
+        };
+        printed.lines().map(pair).collect()
+    }
+
+    /// Makes the same inputs for both.
+    fn generate(&self, arguments: &[&str]) {
+        let kv = self.run("generate", "kv", arguments);
+        let files = self.run("generate", "files", arguments);
+        assert_eq!(kv["hash"], files["hash"]);
+    }
+
+    /// Runs a program and its twin in all modes, with both controllers: all must have the results of the first run.
+    fn compare(&self, program: &str, arguments: &[&str]) {
+        let first = self.run(
+            program,
+            "files",
+            &[arguments, &["--isobath-omp-mode=seq"]].concat(),
+        );
+        assert_ne!(first["results"], "0");
+        let hash = first["hash"].clone();
+        for backend in ["kv", "files"] {
+            for (mode, controller) in [
+                ("seq", "kv-ins"),
+                ("pc", "kv-ins"),
+                ("pda_pc", "kv-ins"),
+                ("pda_pc", "kv-mod"),
+                ("pda_pc", "kv-mod-printed"),
+            ] {
+                let log = self.path("log.csv");
+                let mode_option = format!("--isobath-omp-mode={mode}");
+                let controller = format!("--isobath-omp-controller={controller}");
+                let log_option = format!("--isobath-omp-log={}", log.display());
+                let more = [
+                    &mode_option,
+                    &controller,
+                    &log_option,
+                    "--isobath-omp-interval-ms=2",
+                    "--isobath-omp-pc-max=3",
+                    "--expect",
+                    &hash,
+                ];
+                let told = self.run(program, backend, &[arguments, &more].concat());
+                for phase in ["create", "map", "wait", "prepare", "compute", "store"] {
+                    let seconds: f64 = told[&format!("{phase}_s")].parse().unwrap();
+                    assert!(seconds >= 0.0);
+                }
+                check_log(&log, mode);
+            }
+        }
+        let wrong = Command::new(self.programs.join(format!("{program}_files")))
+            .arg(self.path("objects"))
+            .args(arguments)
+            .args(["--expect", "0123456789abcdef"])
+            .output()
+            .unwrap();
+        assert_eq!(wrong.status.code(), Some(1));
+    }
+}
+
+/// A log has numbers of threads that its mode allows, and at least one sample.
+fn check_log(path: &Path, mode: &str) {
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let mut samples = 0;
+    for line in lines {
+        let fields: Vec<&str> = line.split(',').collect();
+        assert_eq!(fields.len(), head.len(), "{line}");
+        let field = |name: &str| fields[head.iter().position(|head| *head == name).unwrap()];
+        let number = |name: &str| -> u32 { field(name).parse().unwrap() };
+        assert_eq!(field("mode"), mode);
+        assert!((1..=3).contains(&number("pc")), "{line}");
+        if mode == "seq" {
+            assert_eq!((number("pc"), number("next_pc")), (1, 1));
+        }
+        if mode != "pda_pc" {
+            assert_eq!((number("pda"), number("next_pda")), (1, 1));
+        }
+        let cpu: f64 = field("cpu").parse().unwrap();
+        let memory: f64 = field("memory").parse().unwrap();
+        assert!((0.0..=1.0).contains(&cpu) && (0.0..=1.0).contains(&memory));
+        samples += 1;
+    }
+    assert!(samples > 0, "nothing was measured: {text}");
+}
+
+#[test]
+fn k_means_finds_the_same_clusters() {
+    let Some(bench) = Bench::new() else {
+        return;
+    };
+    let size = ["--width", "48", "--height", "32"];
+    bench.generate(&[&["images", "40"], &size[..]].concat());
+    bench.compare(
+        "kmeans",
+        &["--clusters", "4", "--batch", "16", "--chunk", "4"],
+    );
+}
+
+#[test]
+fn pagerank_finds_the_same_ranks() {
+    let Some(bench) = Bench::new() else {
+        return;
+    };
+    let graph = bench.path("graph.txt").display().to_string();
+    run(Command::new(bench.programs.join("generate_files")).args([&graph, "graph", "9"]));
+    bench.compare(
+        "pagerank",
+        &["--graph", &graph, "--parts", "12", "--chunk", "2"],
+    );
+}
+
+#[test]
+fn matrices_have_the_same_product() {
+    let Some(bench) = Bench::new() else {
+        return;
+    };
+    bench.generate(&["matrix", "3", "--tile", "24"]);
+    bench.compare("matmul", &[]);
+}
