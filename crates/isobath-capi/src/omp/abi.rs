@@ -19,9 +19,15 @@ use crate::kvs::{guard, registry};
 /// The session of this process.
 static SESSION: RwLock<Option<Arc<Session>>> = RwLock::new(None);
 
+/// The session, for calls that need none: where it is missing, the thread's message stays what it was.
+fn current() -> Option<Arc<Session>> {
+    SESSION.read().clone()
+}
+
+/// The session, for calls that need one.
 fn session() -> Result<Arc<Session>, Code> {
-    let session = SESSION.read().clone();
-    session.ok_or_else(|| code::because(KVS_ERR_PARAM_INVALID, "isobath_omp_init was not called"))
+    let reason = "isobath_omp_init was not called";
+    current().ok_or_else(|| code::because(KVS_ERR_PARAM_INVALID, reason))
 }
 
 /// What [`isobath_omp_load`] calls with each value.
@@ -145,13 +151,13 @@ pub extern "C" fn isobath_omp_region_end(items: u64) {
 /// Data accesses that a compute thread may have at once, now.
 #[unsafe(no_mangle)]
 pub extern "C" fn isobath_omp_data_accesses() -> u32 {
-    session().map_or(1, |session| session.data_accesses())
+    current().map_or(1, |session| session.data_accesses())
 }
 
 /// 1 if all threads share one data channel.
 #[unsafe(no_mangle)]
 pub extern "C" fn isobath_omp_is_serial() -> c_int {
-    session().map_or(1, |session| c_int::from(session.is_serial()))
+    current().map_or(1, |session| c_int::from(session.is_serial()))
 }
 
 /// Counts data accesses that the program made by its own means.
@@ -208,7 +214,7 @@ pub unsafe extern "C" fn isobath_omp_load(
             // SAFETY: the program gave a function of this type.
             unsafe { work(context, index, value.as_ptr().cast(), value.len()) };
         });
-        if let Ok(session) = session() {
+        if let Some(session) = current() {
             session.spend(spent);
         }
         result
@@ -249,7 +255,7 @@ pub unsafe extern "C" fn isobath_omp_store(
             pairs.push((key, Bytes::new(value.value, value.length as usize)));
         }
         let (spent, result) = transfer::store(&space, &pairs);
-        if let Ok(session) = session() {
+        if let Some(session) = current() {
             session.spend(spent);
         }
         result
