@@ -126,6 +126,8 @@ canaries! {
     LowerVersion,
     /// The first checkpoint of a recovery covers what is not applied yet.
     CoverUnapplied,
+    /// A load appears in a tree that another load or its drop has to itself.
+    LoadBesideOthers,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{LOG, Random, assert_sound, contents, parameter, tiny, value};
 use isobath::{
-    Canary, Durability, Error, Isolation, Options, Simulation, Store, TaskHandle,
+    Canary, Durability, Error, How, Isolation, Options, Simulation, Store, Switches, TaskHandle,
     TransactionOptions, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
@@ -45,6 +45,14 @@ fn the_bugs_that_these_tests_are_for_are_found() {
     assert!(finds(
         Canary::SeparateTreeStates,
         every_handle_is_told_of_a_drop
+    ));
+    assert!(finds(
+        Canary::LoadBesideOthers,
+        loads_of_one_tree_beside_each_other
+    ));
+    assert!(finds(
+        Canary::LoadBesideOthers,
+        loads_beside_the_drop_of_their_tree
     ));
     assert!(finds(
         Canary::LoadBesideCommits,
@@ -179,6 +187,12 @@ fn records(prefix: &str, count: u64, length: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
 #[test]
 fn loads_of_one_tree_beside_each_other() {
     for seed in 0..parameter("ISOBATH_SEEDS", 40) {
+        // A load appears in a few steps without a wait: others come between them only by interruption.
+        let how = How::EveryPlace {
+            rate: if seed % 4 < 2 { 0.0 } else { 0.5 },
+            max_steps: 300,
+        };
+        Switches::new(how).switch_on();
         let (device, simulation) = create(seed);
         let tree = simulation.store().create_tree("t").unwrap();
         let old = simulation.store().snapshot().unwrap();

@@ -283,4 +283,7 @@ pub(super) const ROWS: &[Row] = &[
         campaign(POWER).shape(Shape::More)),
     row(Canary::CoverUnapplied, "0014", "A checkpoint of a recovery covers what is applied.",
         campaign(POWER).shape(Shape::Restless)),
+    test(Canary::LoadBesideOthers, "0021", "Loads of one tree, and its drop, change it one after the other.",
+        ("isobath", Some("engine"), "tree_states::loads_of_one_tree_beside_each_other"),
+        "campaigns load a tree from one client"),
 ];
