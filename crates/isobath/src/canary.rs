@@ -128,6 +128,8 @@ canaries! {
     CoverUnapplied,
     /// A load appears in a tree that another load or its drop has to itself.
     LoadBesideOthers,
+    /// Workers may write a checkpoint before the superblocks say that the store is open.
+    CheckpointBeforeOpen,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -17,7 +17,6 @@ use crate::log::{Reader, ReservationClass};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::runtime::{Job, Runtime};
 use crate::sched::block_on;
-use crate::sync::atomic::Ordering;
 use crate::task::TaskHandle;
 use crate::trace;
 
@@ -122,7 +121,7 @@ fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Res
 }
 
 impl Plan {
-    /// Does what is left to do, on all workers, and writes a checkpoint.
+    /// Does what is left to do, on all workers. From then on checkpoints are written.
     /// Progress is in bytes of the log, which is read twice.
     ///
     /// # Errors
@@ -130,6 +129,12 @@ impl Plan {
     /// Any of reading the log, or of writing; the store on the volume is as
     /// recoverable as before.
     pub(crate) fn run(self, runtime: &Runtime) -> Result<(), Error> {
+        self.apply(runtime)?;
+        runtime.engine.end_opening();
+        Ok(())
+    }
+
+    fn apply(self, runtime: &Runtime) -> Result<(), Error> {
         let Some(superblock) = self.superblock.as_ref().filter(|_| !self.is_empty()) else {
             return Ok(());
         };
@@ -183,9 +188,6 @@ impl Plan {
         wait(applying)?;
         let before = engine.log.next();
         let_go(runtime, before, &mut orphans)?;
-        engine.recovering.store(false, Ordering::Release);
-        engine.log.set_recovering(false);
-        engine.release_log();
         Counters::add(&engine.counters.recovered_bytes, total / 2);
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Counters::add(&engine.counters.recovery_ns, took);

@@ -319,7 +319,11 @@ impl Recorder {
             Error::VolumeFull { .. } => ("full", self.faults.full.then_some(Meaning::Refused)),
             Error::Conflict { .. } => ("conflict", Some(Meaning::Refused)),
             Error::TreeDropped { .. } => ("dropped", self.shared_trees.then_some(Meaning::Refused)),
-            Error::LoadOrder { .. } => ("not above", self.shared_trees.then_some(Meaning::Refused)),
+            // Of what others have put, or of what was there when it could not be read, the client knows nothing.
+            Error::LoadOrder { .. } => (
+                "not above",
+                (self.shared_trees || self.faults.corruption.is_some()).then_some(Meaning::Refused),
+            ),
             Error::SnapshotTooOld => ("snapshot too old", Some(Meaning::Refused)),
             Error::Poisoned { .. } | Error::Closed => (
                 "poisoned",

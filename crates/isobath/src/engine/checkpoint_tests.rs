@@ -346,6 +346,23 @@ fn of_a_value_all_chunks_are_free_in_a_checkpoint_or_none() {
     assert_eq!(left_of_a_value_that_is_freed(), (2, 3));
 }
 
+/// Of a store that was closed nothing is recovered, and yet no checkpoint comes before its superblocks say that it is
+/// open: a task that writes one has them to itself, and opening would find them gone.
+#[test]
+fn no_checkpoint_is_due_before_the_store_is_open() {
+    let device = FaultDevice::new(0, FaultPlan::new(1));
+    let volume = Volume::from_device(Arc::clone(&device) as _);
+    let simulation = Simulation::new(volume, &options(), 1).unwrap();
+    simulation.close().unwrap();
+    let engine = opened_after_crash(&device);
+    assert!(engine.recovering.load(Ordering::Acquire));
+    engine.end_opening();
+    assert!(!engine.recovering.load(Ordering::Acquire));
+    Canary::CheckpointBeforeOpen.switch_on();
+    let engine = opened_after_crash(&device);
+    assert!(!engine.recovering.load(Ordering::Acquire));
+}
+
 #[test]
 fn no_superblock_is_written_once_a_write_has_failed() {
     let (simulation, _) = quiet();

@@ -246,7 +246,7 @@ pub(crate) struct Engine {
     pub(crate) current: Mutex<Option<Box<Current>>>,
     /// Where the log ended when the last checkpoint began.
     checkpointed_at: AtomicU64,
-    /// What the log says is not all in the pages yet: no checkpoint may shorten it.
+    /// The superblocks do not say yet that the store is open, or what the log says is not all in the pages: no checkpoint may be written.
     pub(crate) recovering: AtomicBool,
     /// Which user work is accepted.
     pub(crate) admission: Admission,

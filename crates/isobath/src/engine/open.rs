@@ -13,6 +13,7 @@ use super::recovery::{Base, Plan, Scan};
 use super::{Config, Engine, Parts, separate_log};
 use crate::Error;
 use crate::buffer::{BufferPool, Place};
+use crate::canary::{self, Canary};
 use crate::log::{
     BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
     seal_tail,
@@ -24,6 +25,7 @@ use crate::pagestore::{
     SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, worst_case_bytes,
 };
 use crate::sync::HashMap;
+use crate::sync::atomic::Ordering;
 
 /// The first position of a new log.
 const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
@@ -356,6 +358,7 @@ pub(crate) fn open(
         current.superblock.max_log_segments = current.superblock.max_log_segments.max(wanted);
     }
     let log = log_of(&config, &current.superblock, end.lsn);
+    let is_written = !config.read_only;
     let engine = Engine::new(Parts {
         config,
         pool,
@@ -367,7 +370,8 @@ pub(crate) fn open(
         allocated_bytes: mapped.bytes,
         reserved_bytes: mapped.worst_case_bytes,
         current,
-        recovering: !plan.is_empty(),
+        // Of a store that was closed as well: no superblock is written before those that say that it is open.
+        recovering: is_written && !canary::sings(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
     });
     for page in plan.touched() {
         engine.changes.mark(page);
@@ -375,6 +379,15 @@ pub(crate) fn open(
     engine.log.set_recovering(!plan.is_empty());
     engine.unflushed.add_late(&plan.late);
     Ok(Opened { engine, plan })
+}
+
+impl Engine {
+    /// The store is open, and recovered: from now on checkpoints are written.
+    pub(crate) fn end_opening(&self) {
+        self.recovering.store(false, Ordering::Release);
+        self.log.set_recovering(false);
+        self.release_log();
+    }
 }
 
 /// Notes what lives in segments that have no summary, for the cleaner.

@@ -224,6 +224,39 @@ mod tests {
     }
 
     #[test]
+    fn every_test_that_a_row_names_exists() {
+        for row in ROWS {
+            let (FoundBy::Test(test, _) | FoundBy::Implied(test, _)) = &row.found_by else {
+                continue;
+            };
+            let name = test.name.rsplit("::").next().unwrap();
+            let part = if test.file.is_some() { "tests" } else { "src" };
+            let place = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../crates")
+                .join(test.package)
+                .join(part);
+            assert!(
+                has_line(&place, &format!("fn {name}()")),
+                "{} names {}, which is not there",
+                row.canary.name(),
+                test.name
+            );
+        }
+    }
+
+    /// Whether a source file in `folder`, or below, has this in it.
+    fn has_line(folder: &std::path::Path, text: &str) -> bool {
+        let mut entries = std::fs::read_dir(folder).unwrap();
+        entries.any(|entry| {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => has_line(&path, text),
+                false => std::fs::read_to_string(&path).is_ok_and(|source| source.contains(text)),
+            }
+        })
+    }
+
+    #[test]
     fn what_is_found_soon_is_found_and_nothing_without_it() {
         let args = Args {
             seconds: 10.0,
