@@ -411,6 +411,44 @@ fn workloads_have_names_and_run_with_verdicts() {
 }
 
 #[test]
+fn transactions_run_and_keep_their_conditions() {
+    let place = Place::new();
+    let args = [
+        "bench",
+        "run",
+        "--workload",
+        "tpcc-small",
+        "--warehouses",
+        "2",
+        "--pool",
+        "16MiB",
+        "--duration",
+        "500ms",
+        "--no-drive",
+        "--trace",
+        "pages.trace",
+    ];
+    let record = &place.run(&[&args[..], &["--json"]].concat()).ok().json()[0];
+    assert_eq!(record["operations_by_type"].as_array().unwrap().len(), 5);
+    assert_eq!(record["tpcc"]["warehouses_checked"], 2);
+    assert_eq!(record["tpcc"]["violations"].as_array().unwrap().len(), 0);
+    assert!(record["wa_a"].as_f64().unwrap() >= 0.0);
+    assert!(place.path("pages.trace").exists());
+    let least = place.run(&[&args[..11], &["--isolation", "least"]].concat());
+    assert!(least.ok().text().contains("TPC-C-derived, not TPC-C"));
+    place
+        .run(&[
+            "bench",
+            "run",
+            "--engine",
+            "null",
+            "--workload",
+            "tpcc-small",
+        ])
+        .fails(2, "keeps nothing");
+}
+
+#[test]
 fn comparisons_interleave_and_campaigns_are_gone_on_with() {
     let place = Place::new();
     let args = [

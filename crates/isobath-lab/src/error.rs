@@ -78,6 +78,9 @@ pub enum LabError {
         /// Its own message.
         message: String,
     },
+    /// A transaction of a benchmark was rolled back because of another one, and may be run again.
+    #[error("the transaction conflicts with another one")]
+    Conflict,
     /// This build lacks a feature.
     #[error("this build has no {what}; {cure}")]
     NotBuilt {

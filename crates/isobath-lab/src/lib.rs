@@ -56,7 +56,8 @@ pub mod vssd;
 pub use bytes::{escape, hex, text_or_hex, unhex};
 pub use drive::DriveLimit;
 pub use engine::{
-    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, SimulatedDrive, SpaceConfig,
+    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, Schema,
+    SimulatedDrive, SpaceConfig, Tuning,
 };
 pub use error::LabError;
 pub use isobath_io::{ByteSize, VolumeError, missing_directory};

@@ -79,6 +79,10 @@ pub(crate) enum EngineName {
     Isobath,
     /// The distribution's RocksDB; needs a build with --features rocksdb
     Rocksdb,
+    /// The distribution's WiredTiger (GPL); needs a build with --features wiredtiger
+    Wiredtiger,
+    /// LMDB; needs a build with --features lmdb
+    Lmdb,
     /// The crate redb; needs a build with --features redb
     Redb,
     /// No engine: what the benchmark itself costs

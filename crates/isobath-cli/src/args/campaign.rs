@@ -26,6 +26,15 @@ pub(crate) enum InitialState {
     Preconditioned,
 }
 
+/// What transactions are protected from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IsolationName {
+    /// Snapshot isolation, or more where an engine has no less
+    Snapshot,
+    /// The least that the engine has
+    Least,
+}
+
 /// What every run of a campaign has.
 #[derive(Debug, Args)]
 pub(crate) struct CaseArgs {
@@ -44,8 +53,13 @@ pub(crate) struct CaseArgs {
     /// State of the simulated SSD before each load
     #[arg(long, value_enum, default_value = "preconditioned")]
     pub(crate) state: InitialState,
-    /// Records loaded [default: as many as --bytes holds]
-    #[arg(long, value_name = "N", conflicts_with = "bytes")]
+    /// Records loaded; warehouses of the TPC-C-derived workload [default: as many as --bytes holds]
+    #[arg(
+        long,
+        visible_alias = "warehouses",
+        value_name = "N",
+        conflicts_with = "bytes"
+    )]
     pub(crate) records: Option<u64>,
     /// Data loaded, keys and values [default: 1 GiB, or half of the simulated SSD]
     #[arg(long, value_name = "SIZE")]
@@ -76,6 +90,22 @@ pub(crate) struct CaseArgs {
     /// When commits are acknowledged, in every engine that has a choice
     #[arg(long, value_name = "WHEN", default_value = "none")]
     pub(crate) durability: Durable,
+    /// What transactions are protected from, in every engine that has a choice
+    #[arg(long, value_enum, default_value = "snapshot")]
+    pub(crate) isolation: IsolationName,
+    /// Background jobs of RocksDB, eviction threads of WiredTiger [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub(crate) background_jobs: Option<std::num::NonZeroUsize>,
+    /// Share of the cache for what is not written yet: RocksDB's memtables, WiredTiger's dirty pages [default: scaled
+    /// with the data, 0.05]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) write_share: Option<f64>,
+    /// Align RocksDB's blocks to pages of the drive
+    #[arg(long)]
+    pub(crate) block_align: bool,
+    /// Record which pages Isobath writes while the clients run: a trace for `isobath sim clean`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) trace: Option<PathBuf>,
     /// Do not measure the drive's own limit
     #[arg(long)]
     pub(crate) no_drive: bool,
@@ -91,7 +121,8 @@ pub(crate) struct CaseArgs {
 #[command(after_help = "\
 Examples:
   isobath bench run --workload ycsb-a --bytes 1GiB
-  isobath bench run --workload update --simulated 512MiB --until-steady")]
+  isobath bench run --workload update --simulated 512MiB --until-steady
+  isobath bench run --workload tpcc --warehouses 10 --durability synced")]
 pub(crate) struct RunArgs {
     /// The engine
     #[arg(long, value_enum, default_value = "isobath")]

@@ -8,16 +8,16 @@ use isobath_lab::bench::{
 };
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::{
-    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, LabError, Monitor, SimulatedDrive,
-    SpaceConfig,
+    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, LabError, Monitor,
+    Schema, SimulatedDrive, SpaceConfig, Tuning,
 };
 
 use crate::args::{
-    CaseArgs, CompareArgs, CostArgs, Durable, EngineName, GlobalArgs, InitialState, ProfileName,
-    ReportArgs, RunArgs, SelfTestArgs, SweepArgs,
+    CaseArgs, CompareArgs, CostArgs, Durable, EngineName, GlobalArgs, InitialState, IsolationName,
+    ProfileName, ReportArgs, RunArgs, SelfTestArgs, SweepArgs,
 };
 use crate::failure::Failure;
-use crate::output::{Output, count, size};
+use crate::output::{Output, count, counted, size};
 use crate::progress::Progress;
 
 /// Data of a campaign on files that says nothing else.
@@ -31,6 +31,8 @@ pub(crate) fn kind(engine: EngineName) -> EngineKind {
     match engine {
         EngineName::Isobath => EngineKind::Isobath,
         EngineName::Rocksdb => EngineKind::RocksDb,
+        EngineName::Wiredtiger => EngineKind::WiredTiger,
+        EngineName::Lmdb => EngineKind::Lmdb,
         EngineName::Redb => EngineKind::Redb,
         EngineName::Null => EngineKind::Null,
     }
@@ -41,6 +43,8 @@ pub(crate) fn default_path(engine: EngineName) -> PathBuf {
     PathBuf::from(match engine {
         EngineName::Isobath => "isobath-bench.iso",
         EngineName::Rocksdb => "isobath-bench.rocksdb",
+        EngineName::Wiredtiger => "isobath-bench.wiredtiger",
+        EngineName::Lmdb => "isobath-bench.lmdb",
         EngineName::Redb => "isobath-bench.redb",
         EngineName::Null => "isobath-bench.null",
     })
@@ -119,9 +123,12 @@ fn plan(
                     Durable::Buffered => Some(10),
                     Durable::None => Some(u32::MAX),
                 },
+                trace: args.trace.clone().filter(|_| kind == EngineKind::Isobath),
                 ..SpaceConfig::default()
             },
             simulated,
+            tuning: tuning(args)?,
+            schema: Schema::default(),
         },
         in_pool: false,
         records,
@@ -137,6 +144,26 @@ fn plan(
             .clamp(Duration::from_millis(20), Duration::from_secs(1)),
         until_steady: args.until_steady,
         seed: args.seed,
+    })
+}
+
+fn tuning(args: &CaseArgs) -> Result<Tuning, Failure> {
+    if args
+        .write_share
+        .is_some_and(|share| !(share > 0.0 && share < 1.0))
+    {
+        return Err(Failure::Usage(
+            "--write-share is a share above 0 and below 1".into(),
+        ));
+    }
+    Ok(Tuning {
+        isolation: match args.isolation {
+            IsolationName::Snapshot => IsolationLevel::Snapshot,
+            IsolationName::Least => IsolationLevel::Least,
+        },
+        background_jobs: args.background_jobs.map(std::num::NonZeroUsize::get),
+        write_share: args.write_share,
+        block_align: args.block_align,
     })
 }
 
@@ -317,6 +344,8 @@ fn engine_name(engine: EngineName) -> &'static str {
     match engine {
         EngineName::Isobath => "isobath",
         EngineName::Rocksdb => "rocksdb",
+        EngineName::Wiredtiger => "wiredtiger",
+        EngineName::Lmdb => "lmdb",
         EngineName::Redb => "redb",
         EngineName::Null => "null",
     }
@@ -355,6 +384,24 @@ fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
         })
         .collect();
     out.table(&header, &rows, true)?;
+    for record in records {
+        let Some(tpcc) = &record.tpcc else { continue };
+        let rates = record.operations_by_type.iter();
+        let rates: Vec<String> = rates
+            .map(|(name, per_s)| format!("{name} {per_s:.0}/s"))
+            .collect();
+        out.line(&format!(
+            "TPC-C-derived, not TPC-C: {}; {} conflicts, {} rollbacks; consistency conditions 1 to 4 and the indexes of {}: {}",
+            rates.join(", "),
+            count(tpcc.conflicts_count),
+            count(tpcc.rolled_back_count),
+            counted(tpcc.warehouses_checked, "warehouse"),
+            match tpcc.violations.len() {
+                0 => "kept".to_owned(),
+                violations => format!("{violations} violated under the least isolation"),
+            }
+        ))?;
+    }
     if records.iter().any(Record::is_modelled) {
         out.line("rates and latencies on a simulated SSD are modelled; WA-A and WA-D are counts")?;
     }

@@ -6,7 +6,7 @@ use isobath_lab::bench::{
     Choice, KeyOrder, LoadRow, LookupPlan, LookupReport, Row, ScanLength, Workload,
 };
 use isobath_lab::quickstart::{self, Needs, Plan, Report};
-use isobath_lab::{Callers, DriveLimit, EngineConfig, Monitor, SpaceConfig};
+use isobath_lab::{Callers, DriveLimit, EngineConfig, Monitor, Schema, SpaceConfig, Tuning};
 
 use super::campaign::{default_path, kind};
 use super::load::skipped;
@@ -290,6 +290,8 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
                 trace: args.trace.clone(),
             },
             simulated: None,
+            tuning: Tuning::default(),
+            schema: Schema::default(),
         },
         in_pool: args.in_pool,
         records,

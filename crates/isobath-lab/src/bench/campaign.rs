@@ -130,7 +130,8 @@ const HARNESS_TIME: Duration = Duration::from_millis(200);
 
 /// Nanoseconds per operation of the same workload with no engine and one client.
 fn harness(plan: &LookupPlan) -> Option<f64> {
-    if plan.engine.kind == EngineKind::Null {
+    // Transactions need an engine that keeps what it is given.
+    if plan.engine.kind == EngineKind::Null || plan.workload.tpcc.is_some() {
         return None;
     }
     let mut alone = plan.clone();
@@ -359,7 +360,7 @@ pub(super) fn distinct<'r>(
 mod tests {
     use super::*;
     use crate::bench::{Known, Workload, evidence};
-    use crate::engine::{Callers, EngineConfig, SpaceConfig};
+    use crate::engine::{Callers, EngineConfig, Schema, SpaceConfig, Tuning};
 
     fn case(side: usize, round: usize) -> Case {
         let plan = LookupPlan {
@@ -374,6 +375,8 @@ mod tests {
                 callers: Callers::Threads,
                 space: SpaceConfig::default(),
                 simulated: None,
+                tuning: Tuning::default(),
+                schema: Schema::default(),
             },
             in_pool: false,
             records: 1000,

@@ -4,8 +4,10 @@ use serde::Serialize;
 
 use super::choice::{Choice, YCSB_ZIPF};
 use super::keys::{KeyFormat, KeyOrder};
+use super::tpcc;
 use super::workload::{Mix, Operation};
 use crate::LabError;
+use crate::engine::Schema;
 
 /// How many records a scan reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -41,6 +43,9 @@ pub struct Workload {
     pub scan: ScanLength,
     /// Nothing is loaded before: the clients insert the records, and the run ends with the last of them.
     pub fill: bool,
+    /// The TPC-C-derived workload at this scale; a record is a warehouse then, with all that belongs to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpcc: Option<tpcc::Scale>,
 }
 
 fn mix_as_text<S: serde::Serializer>(mix: &Mix, to: S) -> Result<S::Ok, S::Error> {
@@ -187,11 +192,25 @@ const ENTRIES: &[Entry] = &[
     ),
 ];
 
+const TPCC: [(&str, &str, tpcc::Scale); 2] = [
+    (
+        "tpcc",
+        "TPC-C-derived, five transactions over nine tables; a record is a warehouse",
+        tpcc::Scale::FULL,
+    ),
+    (
+        "tpcc-small",
+        "the same with a hundredth of the items, customers and orders, to try it out",
+        tpcc::Scale::SMALL,
+    ),
+];
+
 impl Workload {
     /// Every named workload.
     #[must_use]
     pub fn all() -> Vec<Workload> {
-        ENTRIES.iter().map(Workload::of).collect()
+        let plain = ENTRIES.iter().map(Workload::of);
+        plain.chain(TPCC.iter().map(Workload::of_tpcc)).collect()
     }
 
     /// The workload of this name.
@@ -199,14 +218,43 @@ impl Workload {
     /// # Errors
     /// [`LabError::Request`] that lists the names there are.
     pub fn named(name: &str) -> Result<Workload, LabError> {
-        let found = ENTRIES.iter().find(|entry| entry.0 == name);
-        found.map(Workload::of).ok_or_else(|| {
-            let names: Vec<&str> = ENTRIES.iter().map(|entry| entry.0).collect();
+        let all = Workload::all();
+        let names: Vec<String> = all.iter().map(|workload| workload.name.clone()).collect();
+        let found = all.into_iter().find(|workload| workload.name == name);
+        found.ok_or_else(|| {
             LabError::Request(format!(
                 "`{name}` is no workload; there are {}, and workload files that end in .toml",
                 names.join(", ")
             ))
         })
+    }
+
+    fn of_tpcc(&(name, about, scale): &(&str, &str, tpcc::Scale)) -> Workload {
+        Workload {
+            name: name.to_owned(),
+            about: about.to_owned(),
+            // Keys and values are of many sizes; these two only add up to a warehouse.
+            key_format: KeyFormat::Binary { bytes: 8 },
+            key_order: KeyOrder::Sequential,
+            value_bytes: scale.warehouse_bytes() - 8,
+            mix: Mix::of(&tpcc::MIX),
+            choice: Choice::Uniform,
+            batch: 1,
+            scan: ScanLength::Fixed(1),
+            fill: false,
+            tpcc: Some(scale),
+        }
+    }
+
+    /// The tables that the workload needs, with so many records.
+    pub(super) fn schema(&self, records: u64) -> Schema {
+        Schema {
+            data_bytes: records.saturating_mul(self.record_bytes()),
+            tables: match self.tpcc {
+                Some(_) => &tpcc::TABLES,
+                None => Schema::default().tables,
+            },
+        }
     }
 
     /// Random lookups of small records.
@@ -244,6 +292,7 @@ impl Workload {
                 _ => ScanLength::Fixed(100),
             },
             fill: name == "fill-unique-random",
+            tpcc: None,
         }
     }
 
@@ -281,6 +330,7 @@ impl Workload {
             batch: 64,
             scan: ScanLength::Fixed((file.scan_records.round() as usize).max(1)),
             fill: false,
+            tpcc: None,
         };
         Ok((workload, file.record_count.round() as u64))
     }
@@ -299,6 +349,9 @@ impl Workload {
             return request("records, keys per batch and records per scan must be at least 1");
         }
         match self.choice {
+            _ if self.tpcc.is_some() && records > tpcc::WAREHOUSES_MAX => {
+                request("there can be at most 65535 warehouses")
+            }
             Choice::Zipf(s) if !(0.0..=10.0).contains(&s) => {
                 request("the Zipf exponent must be between 0 and 10")
             }
@@ -363,6 +416,6 @@ mod tests {
         assert_eq!(workload.scan, ScanLength::Fixed(50));
         let wrong = text.replace("key_bytes = 16", "key_bytes = 4");
         let error = Workload::from_toml("w", &wrong).unwrap_err().to_string();
-        assert!(error.contains("8 to 32 bytes"), "{error}");
+        assert!(error.contains("8 to 48 bytes"), "{error}");
     }
 }

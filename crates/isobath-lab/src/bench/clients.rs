@@ -10,7 +10,8 @@ use hdrhistogram::Histogram;
 use super::catalogue::{ScanLength, Workload};
 use super::choice::{Chooser, Inserted, Picker};
 use super::keys::Records;
-use super::workload::{OPERATIONS, Operation};
+use super::tpcc::{Terminal, Tpcc};
+use super::workload::{Mix, OPERATIONS, Operation};
 use crate::LabError;
 use crate::engine::{Key, Session};
 
@@ -18,6 +19,8 @@ const WARM_UP: u8 = 0;
 const MEASURE: u8 = 1;
 const STOP: u8 = 2;
 
+/// Shortest latency that is told apart, in nanoseconds.
+const LATENCY_NS_MIN: u64 = 64;
 /// Longest latency that is told apart, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
@@ -35,9 +38,11 @@ pub(super) struct Shared {
     /// Open loop: when operations are due.
     pub(super) arrivals: Option<Arrivals>,
     phase: AtomicU8,
-    /// Keys processed and records written so far, per client; each on its own cache line.
+    /// Keys processed and bytes of keys and values written so far, per client; each on its own cache line.
     progress: Vec<Line>,
     results: Mutex<Vec<Results>>,
+    /// What clients of the TPC-C-derived workload share.
+    pub(super) tpcc: Option<Arc<Tpcc>>,
 }
 
 #[repr(align(128))]
@@ -61,19 +66,24 @@ impl Results {
         writing.map(|o| self.operations[o as usize]).sum()
     }
 
-    pub(super) fn new() -> Results {
+    /// Histograms of operations that the mix does not have stay small.
+    pub(super) fn new(mix: &Mix) -> Results {
+        let of = |operation: Operation| match mix.has(operation) {
+            true => histogram(LATENCY_NS_MAX),
+            false => histogram(LATENCY_NS_MIN * 2),
+        };
         Results {
             operations: [0; OPERATIONS],
             calls: [0; OPERATIONS],
-            latency_ns: std::array::from_fn(|_| histogram()),
+            latency_ns: Operation::ALL.map(of),
         }
     }
 
     /// Latencies of all operations together.
     pub(super) fn all_latencies(&self) -> Histogram<u64> {
-        let mut all = histogram();
+        let mut all = histogram(LATENCY_NS_MAX);
         for one in &self.latency_ns {
-            // All have the same bounds, so this cannot fail.
+            // None has wider bounds, so this cannot fail.
             let _ = all.add(one);
         }
         all
@@ -93,8 +103,8 @@ impl Results {
     clippy::expect_used,
     reason = "the bounds are constants that the library accepts"
 )]
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(64, LATENCY_NS_MAX, 2).expect("valid bounds")
+fn histogram(longest_ns: u64) -> Histogram<u64> {
+    Histogram::new_with_bounds(LATENCY_NS_MIN, longest_ns, 2).expect("valid bounds")
 }
 
 impl Shared {
@@ -121,6 +131,7 @@ impl Shared {
             phase: AtomicU8::new(WARM_UP),
             progress: (0..clients).map(|_| Line::default()).collect(),
             results: Mutex::new(Vec::new()),
+            tpcc: None,
         }
     }
 
@@ -147,15 +158,15 @@ impl Shared {
             .sum()
     }
 
-    /// Records written by all clients so far, warm-up included.
-    pub(super) fn records_written(&self) -> u64 {
+    /// Bytes of keys and values written by all clients so far, warm-up included.
+    pub(super) fn bytes_written(&self) -> u64 {
         let written = self.progress.iter();
         written.map(|line| line.1.load(Ordering::Relaxed)).sum()
     }
 
     /// What all clients did; they have ended.
     pub(super) fn take_results(&self) -> Results {
-        let mut total = Results::new();
+        let mut total = Results::new(&self.workload.mix);
         for part in self.results().drain(..) {
             total.add(&part);
         }
@@ -176,14 +187,17 @@ impl Shared {
     }
 
     fn drive(&self, index: usize, session: &mut dyn Session) -> Result<(), LabError> {
-        let mut client = Client {
-            shared: self,
-            picker: Picker::new(self.seed, index),
-            keys: vec![Key::default(); self.workload.batch],
-            indexes: vec![0; self.workload.batch],
-            value: Vec::with_capacity(self.records.value_bytes),
+        let mut worker = match &self.tpcc {
+            Some(tpcc) => Worker::Terminal(Terminal::new(tpcc, index)),
+            None => Worker::Client(Client {
+                shared: self,
+                picker: Picker::new(self.seed, index),
+                keys: vec![Key::default(); self.workload.batch],
+                indexes: vec![0; self.workload.batch],
+                value: Vec::with_capacity(self.records.value_bytes),
+            }),
         };
-        let mut results = Results::new();
+        let mut results = Results::new(&self.workload.mix);
         let (mut done, mut written) = (0u64, 0u64);
         let mut turn = 0u32;
         loop {
@@ -204,9 +218,9 @@ impl Shared {
             let mix = &self.workload.mix;
             let operation = match mix.only() {
                 Some(operation) => operation,
-                None => mix.draw(client.picker.rng.u32(..mix.total())),
+                None => mix.draw(worker.rng().u32(..mix.total())),
             };
-            let Some(processed) = client.perform(operation, session)? else {
+            let Some((processed, bytes)) = worker.perform(operation, session)? else {
                 // Every record of a fill is inserted.
                 self.stop();
                 break;
@@ -217,18 +231,57 @@ impl Shared {
                 results.calls[at] += 1;
                 if let Some(due) = due {
                     let ns = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                    results.latency_ns[at].saturating_record(ns.clamp(64, LATENCY_NS_MAX));
+                    results.latency_ns[at]
+                        .saturating_record(ns.clamp(LATENCY_NS_MIN, LATENCY_NS_MAX));
                 }
             }
             done += processed;
             self.progress[index].0.store(done, Ordering::Relaxed);
-            if operation.writes() {
-                written += processed;
+            if bytes > 0 {
+                written += bytes;
                 self.progress[index].1.store(written, Ordering::Relaxed);
             }
         }
         self.results().push(results);
         Ok(())
+    }
+}
+
+/// One client of any workload.
+enum Worker<'s> {
+    Client(Client<'s>),
+    Terminal(Terminal),
+}
+
+impl Worker<'_> {
+    fn rng(&mut self) -> &mut Rng {
+        match self {
+            Worker::Client(client) => &mut client.picker.rng,
+            Worker::Terminal(terminal) => &mut terminal.rng,
+        }
+    }
+
+    /// Performs one call; answers how many keys or records it processed and how many bytes of them it wrote, `None` where
+    /// a fill has nothing left.
+    fn perform(
+        &mut self,
+        operation: Operation,
+        session: &mut dyn Session,
+    ) -> Result<Option<(u64, u64)>, LabError> {
+        match self {
+            Worker::Terminal(terminal) => {
+                let bytes = terminal.perform(operation, session)?;
+                Ok(Some((1, bytes)))
+            }
+            Worker::Client(client) => {
+                let processed = client.perform(operation, session)?;
+                let record = match operation.writes() {
+                    true => client.shared.records.record_bytes(),
+                    false => 0,
+                };
+                Ok(processed.map(|processed| (processed, processed * record)))
+            }
+        }
     }
 }
 
@@ -278,6 +331,15 @@ impl Client<'_> {
                 }
                 session.put(&records.key(index), records.value(index))?;
                 self.shared.inserted.stored(index);
+            }
+            Operation::NewOrder
+            | Operation::Payment
+            | Operation::OrderStatus
+            | Operation::Delivery
+            | Operation::StockLevel => {
+                return Err(LabError::Request(
+                    "transactions belong to the TPC-C-derived workload".to_owned(),
+                ));
             }
         }
         Ok(Some(1))
@@ -382,6 +444,7 @@ impl Arrivals {
 mod tests {
     use super::*;
     use crate::bench::keys::KeyOrder;
+    use crate::engine::{Access, Ended, Work};
     use std::collections::BTreeMap;
 
     /// An engine in a map, to test the clients themselves.
@@ -435,6 +498,10 @@ mod tests {
             Ok(())
         }
 
+        fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
+            unreachable!("no workload of single operations asks for it")
+        }
+
         fn wait_until(&mut self, _: Instant) {}
     }
 
@@ -457,7 +524,8 @@ mod tests {
     }
 
     fn map(records: &Records) -> BTreeMap<Key, Vec<u8>> {
-        records.sorted().map(|(k, v)| (k, v.to_vec())).collect()
+        let records = records.sorted();
+        records.map(|(k, v)| (k, v.into_owned())).collect()
     }
 
     #[test]
@@ -517,6 +585,9 @@ mod tests {
             self.note(key, value.len());
             self.0.put(key, value)
         }
+        fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
+            self.0.transact(access, work)
+        }
         fn wait_until(&mut self, _: Instant) {}
     }
 
@@ -534,12 +605,13 @@ mod tests {
 
     #[test]
     fn every_workload_runs_verified_and_repeats_by_its_seed() {
-        for workload in Workload::all() {
+        // The TPC-C-derived one has its own such test.
+        for workload in Workload::all().iter().filter(|w| w.tpcc.is_none()) {
             let name = &workload.name;
-            let first = calls(&workload, 5);
-            assert!(first == calls(&workload, 5), "{name}");
+            let first = calls(workload, 5);
+            assert!(first == calls(workload, 5), "{name}");
             // A fill inserts in one order, whatever the seed, each record once.
-            assert_eq!(first == calls(&workload, 6), workload.fill, "{name}");
+            assert_eq!(first == calls(workload, 6), workload.fill, "{name}");
             if workload.fill {
                 let keys: std::collections::BTreeSet<_> = first.iter().map(|c| c.0).collect();
                 assert_eq!((keys.len(), first.len()), (100, 100), "{name}");

@@ -1,6 +1,8 @@
 //! Records of a benchmark: their keys and their values.
 
-use crate::engine::{KEY_BYTES_MAX, Key};
+use std::borrow::Cow;
+
+use crate::engine::{KEY_BYTES_MAX, Key, Sorted};
 
 /// Values are cut from this much noise: it stays in a CPU cache, so that
 /// making and comparing values costs next to nothing beside a lookup.
@@ -12,7 +14,7 @@ const NOISE_BYTES: usize = 256 << 10;
 pub enum KeyFormat {
     /// Eight bytes, most significant first, padded with `0` to this length (as `db_bench` does).
     Binary {
-        /// Bytes of a key, 8 to 32.
+        /// Bytes of a key, 8 to 48.
         bytes: usize,
     },
     /// `user` and 20 decimal digits (as YCSB does): 24 bytes.
@@ -120,13 +122,19 @@ impl Records {
     }
 
     /// All records in ascending order of their keys. Hashed ones take eight bytes of memory each while this lives.
-    pub(crate) fn sorted(&self) -> Box<dyn Iterator<Item = (Key, &[u8])> + Send + '_> {
+    pub(crate) fn sorted(&self) -> Box<Sorted<'_>> {
         if self.order == KeyOrder::Sequential {
-            return Box::new((0..self.records).map(|index| (self.key(index), self.value(index))));
+            let record = |index| (self.key(index), Cow::Borrowed(self.value(index)));
+            return Box::new((0..self.records).map(record));
         }
         let mut numbers: Vec<u64> = (0..self.records).map(mix).collect();
         numbers.sort_unstable();
-        let record = |number| (self.key_of(number), self.value(unmix(number)));
+        let record = |number| {
+            (
+                self.key_of(number),
+                Cow::Borrowed(self.value(unmix(number))),
+            )
+        };
         Box::new(numbers.into_iter().map(record))
     }
 

@@ -1,7 +1,8 @@
 //! One run: load, warm, the drive's limit, the clients, the limit again.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -13,9 +14,10 @@ use super::clients::{Arrivals, Results, Shared};
 use super::keys::Records;
 use super::row::{Latency, LoadRow, Row, Setting, SpaceRow, steady};
 use super::series::{Sampler, Series};
+use super::tpcc::{self, Tpcc};
 use super::workload::Operation;
 use crate::drive::{self, DriveLimit};
-use crate::engine::{self, Callers, Counters, Engine, EngineConfig, EngineKind};
+use crate::engine::{self, Callers, Counters, Engine, EngineConfig, EngineKind, IsolationLevel};
 use crate::machine::{device_bytes, steal_time};
 use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
 
@@ -75,6 +77,9 @@ pub struct LookupReport {
     /// CPU time that the hypervisor took from this machine while it was measured, seconds.
     #[serde(skip)]
     pub steal_s: f64,
+    /// What the TPC-C-derived workload tells besides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpcc: Option<tpcc::Report>,
 }
 
 /// Runs the plan.
@@ -154,8 +159,15 @@ pub(crate) fn run(
     data: Data,
     monitor: &dyn Monitor,
 ) -> Result<LookupReport, LabError> {
+    let mut plan = plan.clone();
+    plan.engine.schema = plan.workload.schema(plan.records);
+    let plan = &plan;
     let workload = &plan.workload;
     let (format, order) = (workload.key_format, workload.key_order);
+    let isolation = plan.engine.tuning.isolation;
+    let tpcc = workload
+        .tpcc
+        .map(|scale| Tpcc::new(scale, plan.records, isolation, plan.seed));
     let records = Arc::new(Records::new(
         plan.records,
         workload.value_bytes,
@@ -171,11 +183,12 @@ pub(crate) fn run(
         settings: Vec::new(),
         latency_ns: None,
         steal_s: 0.0,
+        tpcc: None,
     };
     // A memory device lives as long as its engine, so that one is kept open.
     let mut open: Option<Box<dyn Engine>> = None;
     if data != Data::Present {
-        let (row, engine) = load(plan, &records, data == Data::New, monitor)?;
+        let (row, engine) = load(plan, &records, tpcc.as_deref(), data == Data::New, monitor)?;
         report.load = Some(row);
         open = engine;
     }
@@ -198,13 +211,16 @@ pub(crate) fn run(
         None => engine::open(&plan.engine, false)?,
     };
     engine.begin(&records);
-    if plan.in_pool {
+    if plan.in_pool && tpcc.is_none() {
         fill_pool(plan, &*engine, &records, monitor)?;
     }
     engine.start_recording()?;
     let stolen = steal_time();
-    let measured = measure(plan, &*engine, &records, monitor);
+    let measured = measure(plan, &*engine, &records, tpcc.as_ref(), monitor);
     report.steal_s = (steal_time() - stolen).as_secs_f64();
+    if let (Some(tpcc), true) = (&tpcc, measured.is_ok()) {
+        report.tpcc = Some(check(tpcc, &*engine, monitor)?);
+    }
     report.settings = engine.settings();
     let engine_version = engine.version();
     let clients = engine.clients();
@@ -257,31 +273,35 @@ fn total_bytes(files: &[PathBuf]) -> u64 {
 fn load(
     plan: &LookupPlan,
     records: &Arc<Records>,
+    tpcc: Option<&Tpcc>,
     create: bool,
     monitor: &dyn Monitor,
 ) -> Result<(LoadRow, Option<Box<dyn Engine>>), LabError> {
     // Sorting is no part of the load.
-    let all = records.sorted();
+    let mut all = match tpcc {
+        None => Some(records.sorted()),
+        Some(_) => None,
+    };
     let began = (Instant::now(), cpu_time(), device_bytes().1);
     let engine = engine::open(&plan.engine, create)?;
     engine.begin(records);
+    let total = match tpcc {
+        None => records.records,
+        Some(tpcc) => tpcc::Table::ALL.map(|t| tpcc::count(tpcc, t)).iter().sum(),
+    };
     monitor.begin(Stage {
         name: "loading records",
-        total: Some(records.records),
+        total: Some(total),
         unit: Unit::Items,
     });
-    let mut pending = 0u64;
-    let mut sorted = all.take_while(|_| {
-        pending += 1;
-        if pending == 4096 {
-            monitor.advance(pending);
-            pending = 0;
-            return !monitor.cancelled();
+    if let Some(all) = all.take().filter(|_| !plan.workload.fill) {
+        engine.load_sorted(0, &mut watched(all, monitor))?;
+    }
+    for table in tpcc.iter().flat_map(|_| tpcc::Table::ALL) {
+        if let Some(tpcc) = tpcc {
+            let rows = tpcc::rows(tpcc, table);
+            engine.load_sorted(table as usize, &mut watched(rows, monitor))?;
         }
-        true
-    });
-    if !plan.workload.fill {
-        engine.load_sorted(&mut sorted)?;
     }
     monitor.check()?;
     engine.finish_background_work()?;
@@ -308,6 +328,51 @@ fn load(
         space_bytes: total_bytes(&files),
     };
     Ok((row, engine))
+}
+
+/// The same records, told to the monitor; none any more once it wants to stop.
+fn watched<'v: 'r, 'r>(
+    records: Box<dyn Iterator<Item = (engine::Key, Cow<'v, [u8]>)> + Send + 'r>,
+    monitor: &'r dyn Monitor,
+) -> impl Iterator<Item = (engine::Key, Cow<'r, [u8]>)> + Send + 'r {
+    let mut pending = 0u64;
+    records.map_while(move |(key, value)| {
+        pending += 1;
+        if pending == 4096 {
+            monitor.advance(pending);
+            pending = 0;
+            if monitor.cancelled() {
+                return None;
+            }
+        }
+        Some((key, value))
+    })
+}
+
+/// Checks the consistency of all warehouses, with all clients.
+fn check(
+    tpcc: &Arc<Tpcc>,
+    engine: &dyn Engine,
+    monitor: &dyn Monitor,
+) -> Result<tpcc::Report, LabError> {
+    monitor.begin(Stage {
+        name: "checking consistency",
+        total: None,
+        unit: Unit::Items,
+    });
+    let found = Arc::new(Mutex::new(tpcc::Checked::default()));
+    let (clients, all, shared) = (engine.clients(), Arc::clone(&found), Arc::clone(tpcc));
+    engine.run(Arc::new(move |index, session| {
+        tpcc::check(&shared, index, clients, session, &all)
+    }))?;
+    let found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
+    let report = tpcc.report(found);
+    match report.violations.first() {
+        Some(first) if tpcc.isolation() == IsolationLevel::Snapshot => {
+            Err(LabError::Verify(first.clone()))
+        }
+        _ => Ok(report),
+    }
 }
 
 fn per(time: Duration, operations: u64) -> f64 {
@@ -357,6 +422,7 @@ fn measure(
     plan: &LookupPlan,
     engine: &dyn Engine,
     records: &Arc<Records>,
+    tpcc: Option<&Arc<Tpcc>>,
     monitor: &dyn Monitor,
 ) -> Result<Measured, LabError> {
     let arrivals = plan.rate_per_s.map(|rate| Arrivals::new(rate, plan.seed));
@@ -367,6 +433,7 @@ fn measure(
         arrivals,
         plan.seed,
     );
+    shared.tpcc = tpcc.map(Arc::clone);
     if plan.in_pool || plan.engine.path.is_none() {
         shared.latency_every = LATENCY_EVERY_IN_MEMORY;
     }
@@ -425,7 +492,7 @@ fn watch(
     shared.stop();
     let (read, written) = device_bytes();
     Measured {
-        results: Results::new(),
+        results: Results::new(&plan.workload.mix),
         per_second: sampler.series.operations_per_s(),
         series: sampler.series,
         seconds: began.elapsed().as_secs_f64(),
@@ -573,6 +640,7 @@ fn setting(plan: &LookupPlan, engine: &str, clients: usize) -> Setting {
         warm_up_s: plan.warm_up.as_secs_f64(),
         duration_s: plan.duration.as_secs_f64(),
         simulated: plan.engine.simulated,
+        tuning: plan.engine.tuning.clone(),
         seed: plan.seed,
     }
 }

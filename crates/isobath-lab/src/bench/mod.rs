@@ -19,6 +19,7 @@ mod self_test;
 mod series;
 mod smart;
 mod steady;
+mod tpcc;
 mod verdict;
 mod workload;
 
@@ -39,6 +40,7 @@ pub use self_test::{Caught, self_test};
 pub use series::{Sample, Series};
 pub use smart::{DriveWrites, VendorLog, host_bytes};
 pub use steady::{Steady, SteadyParameters, steady};
+pub use tpcc::{Report as TpccReport, Scale as TpccScale};
 pub use verdict::{
     CAPACITIES_MIN, Evidence, Known, Length, Pitfall, StateEvidence, Verdict, has_headline, judge,
 };

@@ -6,6 +6,7 @@ use super::lookup::{LookupPlan, LookupReport};
 use super::series::Series;
 use super::smart;
 use super::steady::Steady;
+use super::tpcc::Report as TpccReport;
 use super::verdict::{Evidence, Known, Length, Pitfall, StateEvidence, Verdict, judge};
 use crate::engine::DriveState;
 
@@ -48,6 +49,12 @@ pub struct Record {
     pub steal_s: f64,
     /// Operations per second: of the steady part, where there is one.
     pub operations_per_s: f64,
+    /// Operations per second of each kind, over the whole run.
+    #[serde(default)]
+    pub operations_by_type: Vec<(String, f64)>,
+    /// What the TPC-C-derived workload tells besides.
+    #[serde(default)]
+    pub tpcc: Option<TpccReport>,
     /// Sample from which on the run is steady.
     pub steady_from: Option<usize>,
     /// Median latency of calls, microseconds.
@@ -133,6 +140,12 @@ impl Record {
             duration_s: last.seconds,
             steal_s: report.steal_s,
             operations_per_s: series.rate_from(steady_from.unwrap_or(0)),
+            operations_by_type: {
+                let rows = report.rows.iter();
+                rows.map(|row| (row.operation.to_owned(), row.operations_per_s))
+                    .collect()
+            },
+            tpcc: report.tpcc.clone(),
             steady_from,
             latency_us_p50: at(0.5),
             latency_us_p99: at(0.99),

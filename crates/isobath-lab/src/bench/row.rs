@@ -6,7 +6,7 @@ use super::choice::Choice;
 use super::clients::Results;
 use super::workload::Operation;
 use crate::Machine;
-use crate::engine::{SimulatedDrive, SpaceConfig, SpaceCounters};
+use crate::engine::{SimulatedDrive, SpaceConfig, SpaceCounters, Tuning};
 
 /// What a row was measured with; equal settings have an equal hash.
 #[derive(Debug, Clone, Serialize)]
@@ -54,8 +54,15 @@ pub struct Setting {
     /// The simulated SSD, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated: Option<SimulatedDrive>,
+    /// What a search may choose, and what makes second rows.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tuning: Tuning,
     /// Seed of keys and arrivals.
     pub seed: u64,
+}
+
+fn is_default(tuning: &Tuning) -> bool {
+    *tuning == Tuning::default()
 }
 
 impl Setting {

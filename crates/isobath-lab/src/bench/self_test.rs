@@ -11,7 +11,8 @@ use super::lookup::LookupPlan;
 use super::record::{Record, evidence};
 use super::verdict::{Evidence, Known, Pitfall, StateEvidence, Verdict, judge};
 use crate::engine::{
-    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, SimulatedDrive, SpaceConfig,
+    Callers, DriveProfile, DriveState, EngineConfig, EngineKind, Schema, SimulatedDrive,
+    SpaceConfig, Tuning,
 };
 use crate::{LabError, Monitor};
 
@@ -54,6 +55,8 @@ fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> LookupPlan {
                 ..SpaceConfig::default()
             },
             simulated: Some(drive),
+            tuning: Tuning::default(),
+            schema: Schema::default(),
         },
         in_pool: false,
         rate_per_s: None,

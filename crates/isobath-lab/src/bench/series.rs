@@ -169,7 +169,7 @@ impl<'r> Sampler<'r> {
             began: Instant::now(),
             first: (
                 shared.progress(),
-                shared.records_written(),
+                shared.bytes_written(),
                 cpu_time().as_secs_f64(),
                 device_bytes().1,
                 drive,
@@ -191,14 +191,14 @@ impl<'r> Sampler<'r> {
             ),
             _ => (device_bytes().1.saturating_sub(device), None),
         };
-        let written = self.shared.records_written() - written;
+        let written = self.shared.bytes_written() - written;
         let in_segments = counters
             .space
             .map(|space| space.segments * space.segment_bytes);
         self.series.samples.push(Sample {
             seconds: self.began.elapsed().as_secs_f64(),
             operations: self.shared.progress() - operations,
-            user_bytes: written * self.shared.records.record_bytes(),
+            user_bytes: written,
             host_bytes,
             nand_bytes,
             space_bytes: match self.path {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 /// Number of operations.
-pub(crate) const OPERATIONS: usize = 6;
+pub(crate) const OPERATIONS: usize = 11;
 
 /// An operation of the mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -18,6 +18,12 @@ pub(crate) enum Operation {
     Insert,
     /// Reads a record and replaces it.
     ReadModifyWrite,
+    /// The five transactions of the TPC-C-derived workload.
+    NewOrder,
+    Payment,
+    OrderStatus,
+    Delivery,
+    StockLevel,
 }
 
 impl Operation {
@@ -28,7 +34,17 @@ impl Operation {
         Operation::Update,
         Operation::Insert,
         Operation::ReadModifyWrite,
+        Operation::NewOrder,
+        Operation::Payment,
+        Operation::OrderStatus,
+        Operation::Delivery,
+        Operation::StockLevel,
     ];
+
+    /// Whether it is a transaction over the tables of the TPC-C-derived workload.
+    pub(crate) fn is_transaction(self) -> bool {
+        self as usize >= Operation::NewOrder as usize
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -38,11 +54,17 @@ impl Operation {
             Operation::Update => "update",
             Operation::Insert => "insert",
             Operation::ReadModifyWrite => "rmw",
+            Operation::NewOrder => "new-order",
+            Operation::Payment => "payment",
+            Operation::OrderStatus => "order-status",
+            Operation::Delivery => "delivery",
+            Operation::StockLevel => "stock-level",
         }
     }
 
     pub(crate) fn writes(self) -> bool {
-        self.replaces() || self == Operation::Insert
+        let transactions = [Operation::NewOrder, Operation::Payment, Operation::Delivery];
+        self.replaces() || self == Operation::Insert || transactions.contains(&self)
     }
 
     /// Whether it changes a record that is there.
@@ -62,10 +84,7 @@ impl Mix {
     /// Lookups only.
     #[must_use]
     pub fn get() -> Mix {
-        Mix {
-            weights: [1, 0, 0, 0, 0, 0],
-            total: 1,
-        }
+        Mix::of(&[(Operation::Get, 1)])
     }
 
     /// Operations with these weights, at least one of them above 0.
@@ -139,7 +158,7 @@ impl FromStr for Mix {
             let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
             let operation = Operation::ALL
                 .into_iter()
-                .find(|o| o.name() == name.trim())
+                .find(|o| o.name() == name.trim() && !o.is_transaction())
                 .ok_or_else(|| {
                     format!(
                         "`{name}` is no operation; there are get, get-many, scan, update, insert, rmw"

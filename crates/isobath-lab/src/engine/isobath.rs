@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ::isobath::{Durability, Options, PolicyKind, Store, Tree, Volume};
+use ::isobath::{Durability, Options, PolicyKind, Store, TransactionOptions, Tree, Volume};
 use isobath_flash::policy::PolicyKind as FlashPolicy;
 
+use super::txn::ended;
 use super::{
-    Callers, Client, Counters, DriveProfile, DriveState, Engine, EngineConfig, Key, Session,
-    SimulatedDrive, Sorted, SpaceCounters, run_on_threads,
+    Access, Callers, Client, Counters, Decision, DriveProfile, DriveState, Ended, Engine,
+    EngineConfig, IsolationLevel, Key, Session, SimulatedDrive, Sorted, SpaceCounters, Transaction,
+    Work, run_on_threads,
 };
 use crate::LabError;
 use crate::bench::DriveWrites;
@@ -20,12 +22,9 @@ use crate::ssd::{FlashConfig, SimulatedSsd};
 /// Bytes of a page of a drive.
 const SECTOR: u64 = 4096;
 
-/// The tree that holds the benchmark's records.
-const TREE: &str = "bench";
-
 pub(super) struct IsobathEngine {
     store: Store,
-    tree: Tree,
+    trees: Arc<[Tree]>,
     config: EngineConfig,
     ssd: Option<Arc<SimulatedSsd>>,
     recording: Mutex<Option<Recording>>,
@@ -71,14 +70,27 @@ impl IsobathEngine {
             (Some(path), None) if create => Store::create(&[path], &options)?,
             (Some(path), None) => Store::open(&[path], &options)?,
         };
-        let tree = store.open_or_create_tree(TREE)?;
+        let names = config.schema.tables.iter();
+        let trees = names
+            .map(|name| store.open_or_create_tree(name))
+            .collect::<Result<_, _>>()?;
         Ok(IsobathEngine {
             store,
-            tree,
+            trees,
             config: config.clone(),
             ssd,
             recording: Mutex::new(None),
         })
+    }
+}
+
+impl IsobathEngine {
+    fn session(&self) -> TreeSession {
+        TreeSession {
+            store: self.store.clone(),
+            trees: Arc::clone(&self.trees),
+            isolation: self.config.tuning.isolation,
+        }
     }
 }
 
@@ -134,6 +146,13 @@ impl Engine for IsobathEngine {
                 },
             ),
             ("early_visibility", space.early_visibility.to_string()),
+            (
+                "isolation",
+                match config.tuning.isolation {
+                    IsolationLevel::Snapshot => "snapshot".into(),
+                    IsolationLevel::Least => "least: each operation by itself".into(),
+                },
+            ),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -146,8 +165,8 @@ impl Engine for IsobathEngine {
         }
     }
 
-    fn load_sorted(&self, records: &mut Sorted<'_>) -> Result<(), LabError> {
-        self.tree.bulk_load(records)?;
+    fn load_sorted(&self, table: usize, records: &mut Sorted<'_>) -> Result<(), LabError> {
+        self.trees[table].bulk_load(records)?;
         Ok(())
     }
 
@@ -157,18 +176,13 @@ impl Engine for IsobathEngine {
 
     fn run(&self, client: Arc<Client>) -> Result<(), LabError> {
         if self.config.callers == Callers::Threads {
-            let session = || TreeSession {
-                tree: self.tree.clone(),
-            };
-            return run_on_threads(self.config.threads, session, &*client);
+            return run_on_threads(self.config.threads, || self.session(), &*client);
         }
         let workers = self.store.workers();
         let tasks: Vec<_> = (0..self.clients())
             .map(|index| {
                 let client = Arc::clone(&client);
-                let mut session = TreeSession {
-                    tree: self.tree.clone(),
-                };
+                let mut session = self.session();
                 self.store
                     .spawn_on(index % workers, move || client(index, &mut session))
             })
@@ -225,11 +239,11 @@ impl Engine for IsobathEngine {
     fn close(self: Box<Self>) -> Result<(), LabError> {
         let Self {
             store,
-            tree,
+            trees,
             recording,
             ..
         } = *self;
-        drop(tree);
+        drop(trees);
         let recording = recording.into_inner();
         let recorded = match recording.unwrap_or_else(PoisonError::into_inner) {
             Some(recording) => recording.finish(&store),
@@ -241,12 +255,14 @@ impl Engine for IsobathEngine {
 }
 
 struct TreeSession {
-    tree: Tree,
+    store: Store,
+    trees: Arc<[Tree]>,
+    isolation: IsolationLevel,
 }
 
 impl Session for TreeSession {
     fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
-        Ok(self.tree.get_into(key, value)?)
+        Ok(self.trees[0].get_into(key, value)?)
     }
 
     fn get_many(
@@ -254,7 +270,7 @@ impl Session for TreeSession {
         keys: &[Key],
         visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
     ) -> Result<(), LabError> {
-        Ok(self.tree.get_each(keys, visit)?)
+        Ok(self.trees[0].get_each(keys, visit)?)
     }
 
     fn scan(
@@ -265,7 +281,7 @@ impl Session for TreeSession {
     ) -> Result<usize, LabError> {
         let mut seen = 0;
         let bounds = (Bound::Included(&from[..]), Bound::Unbounded);
-        self.tree.scan_first(bounds, limit, |key, value| {
+        self.trees[0].scan_first(bounds, limit, |key, value| {
             visit(key, value);
             seen += 1;
         })?;
@@ -273,10 +289,101 @@ impl Session for TreeSession {
     }
 
     fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        Ok(self.tree.insert(key, value)?)
+        Ok(self.trees[0].insert(key, value)?)
+    }
+
+    fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
+        if self.isolation == IsolationLevel::Least {
+            return ended(work(&mut Direct { trees: &self.trees }));
+        }
+        let options = TransactionOptions::new().read_only(access == Access::Read);
+        let mut open = Open {
+            transaction: self.store.begin_with(options)?,
+            trees: &self.trees,
+        };
+        let decided = work(&mut open);
+        match decided {
+            Ok(Decision::Commit) => match open.transaction.commit() {
+                Ok(()) => Ok(Ended::Committed),
+                Err(error) => ended(Err(retryable(error))),
+            },
+            other => ended(other),
+        }
     }
 
     fn wait_until(&mut self, when: Instant) {
         ::isobath::sleep_until(when);
+    }
+}
+
+/// A conflict as ours, so that the workload runs the transaction again.
+fn retryable(error: ::isobath::Error) -> LabError {
+    match error.is_retryable() {
+        true => LabError::Conflict,
+        false => error.into(),
+    }
+}
+
+/// A transaction of the store.
+struct Open<'s> {
+    transaction: ::isobath::Transaction,
+    trees: &'s [Tree],
+}
+
+impl Transaction for Open<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        let found = self.transaction.get_into(&self.trees[table], key, value);
+        found.map_err(retryable)
+    }
+
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        let put = self.transaction.insert(&self.trees[table], key, value);
+        put.map_err(retryable)
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
+        let removed = self.transaction.remove(&self.trees[table], key);
+        removed.map(drop).map_err(retryable)
+    }
+
+    fn scan(
+        &mut self,
+        table: usize,
+        from: &[u8],
+        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    ) -> Result<(), LabError> {
+        let bounds = (Bound::Included(from), Bound::Unbounded);
+        let read = self.transaction.scan(&self.trees[table], bounds, visit);
+        read.map_err(retryable)
+    }
+}
+
+/// Operations that take effect one by one.
+struct Direct<'s> {
+    trees: &'s [Tree],
+}
+
+impl Transaction for Direct<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        Ok(self.trees[table].get_into(key, value)?)
+    }
+
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        Ok(self.trees[table].insert(key, value)?)
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
+        self.trees[table].remove(key)?;
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        table: usize,
+        from: &[u8],
+        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    ) -> Result<(), LabError> {
+        let bounds = (Bound::Included(from), Bound::Unbounded);
+        Ok(self.trees[table].scan(bounds, visit)?)
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use super::{Client, Counters, Engine, Key, Session, Sorted, run_on_threads};
+use super::{Access, Client, Counters, Ended, Engine, Key, Session, Sorted, Work, run_on_threads};
 use crate::LabError;
 use crate::bench::Records;
 
@@ -39,7 +39,7 @@ impl Engine for NullEngine {
         let _ = self.records.set(Arc::clone(records));
     }
 
-    fn load_sorted(&self, records: &mut Sorted<'_>) -> Result<(), LabError> {
+    fn load_sorted(&self, _: usize, records: &mut Sorted<'_>) -> Result<(), LabError> {
         records.for_each(drop);
         Ok(())
     }
@@ -106,6 +106,12 @@ impl Session for NullSession<'_> {
     fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
         std::hint::black_box((key, value));
         Ok(())
+    }
+
+    fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
+        Err(LabError::Request(
+            "the null engine keeps nothing, so transactions cannot run on it".to_owned(),
+        ))
     }
 
     fn wait_until(&mut self, when: Instant) {

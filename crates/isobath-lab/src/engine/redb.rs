@@ -9,17 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use ::redb::{Database, Durability, ReadableDatabase, TableDefinition};
+use ::redb::{
+    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, Table,
+    TableDefinition, WriteTransaction,
+};
 
-use super::{Client, Counters, Engine, EngineConfig, Key, Session, Sorted, run_on_threads};
+use super::txn::ended;
+use super::{
+    Access, Client, Counters, Decision, Ended, Engine, EngineConfig, Key, Session, Sorted,
+    Transaction, Work, run_on_threads,
+};
 use crate::LabError;
 
-const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("bench");
+type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 /// One commit in so many is durable where durability was not asked for.
 const DURABLE_EVERY: u64 = 10_000;
 
 pub(super) struct RedbEngine {
     db: Database,
+    tables: Vec<Definition>,
     path: PathBuf,
     threads: usize,
     cache_bytes: u64,
@@ -50,6 +58,12 @@ impl RedbEngine {
         };
         Ok(RedbEngine {
             db: db.map_err(failed)?,
+            tables: config
+                .schema
+                .tables
+                .iter()
+                .map(|name| TableDefinition::new(name))
+                .collect(),
             path: path.clone(),
             threads: config.threads,
             cache_bytes: config.pool_bytes,
@@ -70,17 +84,19 @@ impl RedbEngine {
     }
 
     /// Stores records in one transaction.
-    fn write<'r>(
+    fn write<V: AsRef<[u8]>>(
         &self,
+        table: usize,
         durability: Durability,
-        records: impl Iterator<Item = (Key, &'r [u8])>,
+        records: impl Iterator<Item = (Key, V)>,
     ) -> Result<(), LabError> {
         let mut transaction = self.db.begin_write().map_err(failed)?;
         transaction.set_durability(durability).map_err(failed)?;
         {
-            let mut table = transaction.open_table(TABLE).map_err(failed)?;
+            let definition = self.tables[table];
+            let mut table = transaction.open_table(definition).map_err(failed)?;
             for (key, value) in records {
-                table.insert(&key[..], value).map_err(failed)?;
+                table.insert(&key[..], value.as_ref()).map_err(failed)?;
             }
         }
         transaction.commit().map_err(failed)
@@ -98,6 +114,7 @@ impl Engine for RedbEngine {
             ("direct_io", "no, the page cache is used".to_owned()),
             ("durability", format!("{:?}", self.durability)),
             ("durable_every", DURABLE_EVERY.to_string()),
+            ("isolation", "serializable: one writer at a time".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -107,13 +124,13 @@ impl Engine for RedbEngine {
         self.threads
     }
 
-    fn load_sorted(&self, records: &mut Sorted<'_>) -> Result<(), LabError> {
-        self.write(Durability::Immediate, records)
+    fn load_sorted(&self, table: usize, records: &mut Sorted<'_>) -> Result<(), LabError> {
+        self.write(table, Durability::Immediate, records)
     }
 
     fn finish_background_work(&self) -> Result<(), LabError> {
         // A fill reads nothing before it writes, but readers need the table.
-        self.write(Durability::Immediate, std::iter::empty())
+        self.write(0, Durability::Immediate, std::iter::empty::<(Key, &[u8])>())
     }
 
     fn run(&self, client: Arc<Client>) -> Result<(), LabError> {
@@ -129,7 +146,7 @@ impl Engine for RedbEngine {
     }
 
     fn close(self: Box<Self>) -> Result<(), LabError> {
-        self.write(Durability::Immediate, std::iter::empty())
+        self.write(0, Durability::Immediate, std::iter::empty::<(Key, &[u8])>())
     }
 }
 
@@ -154,7 +171,9 @@ impl Session for RedbSession<'_> {
         visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
     ) -> Result<(), LabError> {
         let transaction = self.engine.db.begin_read().map_err(failed)?;
-        let table = transaction.open_table(TABLE).map_err(failed)?;
+        let table = transaction
+            .open_table(self.engine.tables[0])
+            .map_err(failed)?;
         for (at, key) in keys.iter().enumerate() {
             let stored = table.get(&key[..]).map_err(failed)?;
             visit(at, stored.as_ref().map(|stored| stored.value()));
@@ -169,7 +188,9 @@ impl Session for RedbSession<'_> {
         visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
     ) -> Result<usize, LabError> {
         let transaction = self.engine.db.begin_read().map_err(failed)?;
-        let table = transaction.open_table(TABLE).map_err(failed)?;
+        let table = transaction
+            .open_table(self.engine.tables[0])
+            .map_err(failed)?;
         let mut seen = 0;
         for record in table
             .range::<&[u8]>(&from[..]..)
@@ -186,10 +207,159 @@ impl Session for RedbSession<'_> {
     fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
         let durability = self.engine.durability();
         self.engine
-            .write(durability, std::iter::once((*key, value)))
+            .write(0, durability, std::iter::once((*key, value)))
+    }
+
+    fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
+        let engine = self.engine;
+        if access == Access::Read {
+            let transaction = engine.db.begin_read().map_err(failed)?;
+            return ended(work(&mut Reading {
+                transaction: &transaction,
+                definitions: &engine.tables,
+                open: engine.tables.iter().map(|_| None).collect(),
+            }));
+        }
+        let mut transaction = engine.db.begin_write().map_err(failed)?;
+        transaction
+            .set_durability(engine.durability())
+            .map_err(failed)?;
+        let decided = work(&mut Writing {
+            transaction: &transaction,
+            definitions: &engine.tables,
+            open: engine.tables.iter().map(|_| None).collect(),
+        });
+        match decided {
+            Ok(Decision::Commit) => transaction.commit().map_err(failed)?,
+            _ => transaction.abort().map_err(failed)?,
+        }
+        ended(decided)
     }
 
     fn wait_until(&mut self, when: Instant) {
         ::isobath::sleep_until(when);
+    }
+}
+
+/// A transaction that only reads; tables are opened when they are first asked for.
+struct Reading<'t> {
+    transaction: &'t ReadTransaction,
+    definitions: &'t [Definition],
+    open: Vec<Option<ReadOnlyTable<&'static [u8], &'static [u8]>>>,
+}
+
+impl Reading<'_> {
+    fn table(
+        &mut self,
+        table: usize,
+    ) -> Result<&ReadOnlyTable<&'static [u8], &'static [u8]>, LabError> {
+        match &mut self.open[table] {
+            Some(open) => Ok(open),
+            place => {
+                let opened = self.transaction.open_table(self.definitions[table]);
+                Ok(place.insert(opened.map_err(failed)?))
+            }
+        }
+    }
+}
+
+impl Transaction for Reading<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        get(self.table(table)?, key, value)
+    }
+
+    fn put(&mut self, _: usize, _: &[u8], _: &[u8]) -> Result<(), LabError> {
+        Err(read_only())
+    }
+
+    fn delete(&mut self, _: usize, _: &[u8]) -> Result<(), LabError> {
+        Err(read_only())
+    }
+
+    fn scan(
+        &mut self,
+        table: usize,
+        from: &[u8],
+        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    ) -> Result<(), LabError> {
+        scan(self.table(table)?, from, visit)
+    }
+}
+
+fn read_only() -> LabError {
+    LabError::Request("a transaction that only reads was asked to write".to_owned())
+}
+
+fn get(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<bool, LabError> {
+    value.clear();
+    let found = table.get(key).map_err(failed)?;
+    if let Some(found) = &found {
+        value.extend_from_slice(found.value());
+    }
+    Ok(found.is_some())
+}
+
+fn scan(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    from: &[u8],
+    visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+) -> Result<(), LabError> {
+    for record in table.range::<&[u8]>(from..).map_err(failed)? {
+        let (key, value) = record.map_err(failed)?;
+        if !visit(key.value(), value.value()) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A transaction that writes; a table may be opened once at a time, so it stays open.
+struct Writing<'t> {
+    transaction: &'t WriteTransaction,
+    definitions: &'t [Definition],
+    open: Vec<Option<Table<'t, &'static [u8], &'static [u8]>>>,
+}
+
+impl<'t> Writing<'t> {
+    fn table(
+        &mut self,
+        table: usize,
+    ) -> Result<&mut Table<'t, &'static [u8], &'static [u8]>, LabError> {
+        match &mut self.open[table] {
+            Some(open) => Ok(open),
+            place => {
+                let opened = self.transaction.open_table(self.definitions[table]);
+                Ok(place.insert(opened.map_err(failed)?))
+            }
+        }
+    }
+}
+
+impl Transaction for Writing<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        get(self.table(table)?, key, value)
+    }
+
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        self.table(table)?.insert(key, value).map_err(failed)?;
+        Ok(())
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
+        self.table(table)?.remove(key).map_err(failed)?;
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        table: usize,
+        from: &[u8],
+        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    ) -> Result<(), LabError> {
+        scan(self.table(table)?, from, visit)
     }
 }

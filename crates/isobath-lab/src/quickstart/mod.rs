@@ -11,7 +11,7 @@ use isobath::{Options, Store};
 use serde::Serialize;
 
 use crate::bench::{Data, LookupPlan, LookupReport, Workload, run};
-use crate::engine::{Callers, EngineConfig, EngineKind};
+use crate::engine::{Callers, EngineConfig, EngineKind, Schema, Tuning};
 use crate::load::{Files, Loaded, find_files, load_files};
 use crate::{LabError, Monitor, Stage, Unit, free_space};
 
@@ -240,6 +240,8 @@ fn lookup_plan(plan: &Plan) -> LookupPlan {
             callers: Callers::Tasks,
             space: crate::SpaceConfig::default(),
             simulated: None,
+            tuning: Tuning::default(),
+            schema: Schema::default(),
         },
         in_pool: false,
         records: plan.pool_bytes * DATA_POOLS / 128,

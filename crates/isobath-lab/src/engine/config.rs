@@ -1,0 +1,197 @@
+//! How an engine is configured: one structure for all, so that runs compare.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// Which engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    /// This engine.
+    Isobath,
+    /// The distribution's RocksDB.
+    RocksDb,
+    /// The distribution's WiredTiger.
+    WiredTiger,
+    /// LMDB, through the crate heed.
+    Lmdb,
+    /// The crate redb.
+    Redb,
+    /// No engine: what the benchmark itself costs.
+    Null,
+}
+
+/// A simulated SSD under Isobath, in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SimulatedDrive {
+    /// What kind of drive.
+    pub profile: DriveProfile,
+    /// Bytes that the engine may write to.
+    pub capacity_bytes: u64,
+    /// Share of the flash that the engine cannot write to.
+    pub over_provisioning: f64,
+    /// Its state before the load.
+    pub state: DriveState,
+    /// Static wear levelling: erases by which a superblock may lag behind the most worn one; `None` levels nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wear_difference_max: Option<u32>,
+}
+
+/// Kinds of simulated drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriveProfile {
+    /// Erase units of 1/256 of the drive, cleaned greedily.
+    Tlc,
+    /// Erase units of 1/64 of the drive, cleaned by age.
+    Qlc,
+}
+
+/// States of a drive before a run (paper 002, section 3.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriveState {
+    /// Everything is discarded.
+    Trimmed,
+    /// Written once in order, then twice its capacity at random.
+    Preconditioned,
+}
+
+/// Who calls Isobath.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Callers {
+    /// Tasks on the store's workers.
+    Tasks,
+    /// Ordinary threads.
+    Threads,
+}
+
+/// How an engine is configured; one struct for all, so that runs compare.
+#[derive(Debug, Clone, Serialize)]
+pub struct EngineConfig {
+    /// Which engine.
+    pub kind: EngineKind,
+    /// Its file or directory; `None` is a memory device (Isobath only).
+    pub path: Option<PathBuf>,
+    /// Buffer pool or block cache, in bytes.
+    pub pool_bytes: u64,
+    /// Workers of Isobath; `None` is one per core.
+    pub workers: Option<usize>,
+    /// Tasks per worker of Isobath.
+    pub tasks_per_worker: usize,
+    /// I/Os in flight per worker of Isobath.
+    pub depth_per_worker: u32,
+    /// Threads that call a rival, or Isobath where `callers` says threads.
+    pub threads: usize,
+    /// Who calls Isobath.
+    pub callers: Callers,
+    /// How Isobath keeps room on the volume.
+    pub space: SpaceConfig,
+    /// The simulated SSD under Isobath, in place of a path.
+    pub simulated: Option<SimulatedDrive>,
+    /// What a search may choose, and what makes second rows.
+    pub tuning: Tuning,
+    /// The tables, and how much will be in them; the workload says it.
+    #[serde(skip)]
+    pub schema: Schema,
+}
+
+/// Tables of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Schema {
+    /// Their names; a table's number is its place here.
+    pub tables: &'static [&'static str],
+    /// Bytes of keys and values that will be loaded.
+    pub data_bytes: u64,
+}
+
+impl Default for Schema {
+    fn default() -> Schema {
+        Schema {
+            tables: &["bench"],
+            data_bytes: 0,
+        }
+    }
+}
+
+/// What transactions are protected from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IsolationLevel {
+    /// Snapshot isolation, or more where an engine has no less.
+    #[default]
+    Snapshot,
+    /// The least that the engine has (paper 001, section 4.1): each operation by itself, where it has that.
+    Least,
+}
+
+/// What a search may choose, and what makes second rows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Tuning {
+    /// What transactions are protected from.
+    pub isolation: IsolationLevel,
+    /// Background jobs (RocksDB), eviction threads (WiredTiger); `None` is one per core.
+    pub background_jobs: Option<usize>,
+    /// Share of the cache for what is not written yet: memtables (RocksDB), dirty pages (WiredTiger); `None` is the
+    /// adapter's choice.
+    pub write_share: Option<f64>,
+    /// Whether RocksDB's blocks never cross a page of the drive.
+    pub block_align: bool,
+}
+
+impl Tuning {
+    /// Background jobs; one per core where nothing was chosen.
+    #[cfg_attr(
+        not(any(feature = "rocksdb", feature = "wiredtiger")),
+        expect(
+            dead_code,
+            reason = "adapters of engines with background threads use it"
+        )
+    )]
+    pub(crate) fn jobs(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(2, usize::from);
+        self.background_jobs.unwrap_or_else(cores).max(1)
+    }
+}
+
+/// How Isobath keeps room on its volume.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct SpaceConfig {
+    /// Cleaning policy; `None` is the engine's own choice.
+    pub policy: Option<&'static str>,
+    /// Share of the volume that live data may fill; `None` is the engine's own choice.
+    pub fill_factor: Option<f64>,
+    /// Bytes of a segment; `None` is the engine's own choice.
+    pub segment_bytes: Option<u32>,
+    /// Bytes of the log, 0 for none; `None` is the engine's own choice.
+    pub log_bytes: Option<u64>,
+    /// File or device that holds the log; `None` is the store's own file.
+    pub log_path: Option<PathBuf>,
+    /// Milliseconds that commits may reach the drive late; `None` waits for each,
+    /// `u32::MAX` promises nothing.
+    pub buffered_ms: Option<u32>,
+    /// Synced commits are shown to others before they are durable.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub early_visibility: bool,
+    /// Where page writes are recorded, once the data is loaded.
+    #[serde(skip)]
+    pub trace: Option<PathBuf>,
+}
+
+impl SpaceConfig {
+    /// Whether a commit is acknowledged only once it is on the drive.
+    #[cfg_attr(
+        not(any(
+            feature = "redb",
+            feature = "rocksdb",
+            feature = "lmdb",
+            feature = "wiredtiger"
+        )),
+        expect(dead_code, reason = "adapters with a log use it")
+    )]
+    pub(crate) fn is_synced(&self) -> bool {
+        self.log_bytes != Some(0) && self.buffered_ms.is_none()
+    }
+}

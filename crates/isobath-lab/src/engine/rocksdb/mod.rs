@@ -1,0 +1,404 @@
+//! RocksDB under the benchmark's workloads.
+//!
+//! Configured as the comparison needs it: blocks of 4 KiB without compression, reads and background writes past the page
+//! cache, and block cache and memtables together of the pool's size. Index blocks stay in memory beside that, which
+//! favours RocksDB. Sizes of memtables, files and levels scale with the data, so that it has as many levels as a store of
+//! [`LARGE_STORE_BYTES`] with RocksDB's defaults.
+//!
+//! Transactions are optimistic ones over a snapshot: the first to commit wins, as in Isobath.
+
+mod ffi;
+mod sys;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use self::ffi::{Batch, Config, Db, Failed};
+use super::txn::ended;
+use super::{
+    Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
+    Sorted, Transaction, Work, run_on_threads,
+};
+use crate::LabError;
+
+/// Records per write batch of the sorted load.
+const LOAD_BATCH: usize = 1000;
+const BLOCK_BYTES: usize = 4096;
+/// The store that a small one is a model of (paper 001, section 4.2: 160 GB).
+const LARGE_STORE_BYTES: f64 = 160e9;
+/// RocksDB's default memtable, which is also its default file size.
+const DEFAULT_WRITE_BUFFER: f64 = 67_108_864.0;
+/// The smallest memtable that RocksDB takes.
+const WRITE_BUFFER_MIN: f64 = 65_536.0;
+/// Memtables of RocksDB by default: one that is written to, one that is written out.
+const WRITE_BUFFERS: u64 = 2;
+/// RocksDB's default first level, in memtables.
+const LEVEL_BASE_BUFFERS: u64 = 4;
+/// Levels that RocksDB has by default.
+const LEVELS: usize = 7;
+
+/// What follows from the size of the data and the cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Sizes {
+    pub(crate) block_cache_bytes: u64,
+    pub(crate) write_buffer_bytes: u64,
+    pub(crate) level_base_bytes: u64,
+}
+
+impl Sizes {
+    /// Memtables of this share of the pool, or as large beside the data as those of the large store are.
+    pub(crate) fn of(pool_bytes: u64, data_bytes: u64, write_share: Option<f64>) -> Sizes {
+        let scaled = DEFAULT_WRITE_BUFFER * (data_bytes as f64 / LARGE_STORE_BYTES).min(1.0);
+        let buffer = match write_share {
+            Some(share) => pool_bytes as f64 * share / WRITE_BUFFERS as f64,
+            None => scaled,
+        };
+        let most = (pool_bytes as f64 / 4.0).max(WRITE_BUFFER_MIN);
+        let buffer = buffer.clamp(WRITE_BUFFER_MIN, most) as u64;
+        Sizes {
+            block_cache_bytes: pool_bytes.saturating_sub(buffer * WRITE_BUFFERS),
+            write_buffer_bytes: buffer,
+            level_base_bytes: buffer * LEVEL_BASE_BUFFERS,
+        }
+    }
+}
+
+pub(super) struct RocksEngine {
+    db: Db,
+    path: PathBuf,
+    config: EngineConfig,
+    sizes: Sizes,
+}
+
+/// RocksDB's own message as our error.
+fn failed(why: Failed) -> LabError {
+    match why {
+        Failed::Conflict => LabError::Conflict,
+        Failed::Other(message) => LabError::Rival {
+            engine: "RocksDB",
+            message,
+        },
+    }
+}
+
+impl RocksEngine {
+    pub(super) fn open(config: &EngineConfig, create: bool) -> Result<RocksEngine, LabError> {
+        let Some(path) = &config.path else {
+            return Err(LabError::Request(
+                "RocksDB has no memory device; leave out --memory-device".into(),
+            ));
+        };
+        let tuning = &config.tuning;
+        let sizes = Sizes::of(
+            config.pool_bytes,
+            config.schema.data_bytes,
+            tuning.write_share,
+        );
+        let tables = config.schema.tables;
+        let db = Db::open(
+            path,
+            &Config {
+                create,
+                tables: tables.get(1..).unwrap_or_default(),
+                options: format!(
+                    "block_based_table_factory={{block_size={BLOCK_BYTES};block_cache={};block_align={}}}",
+                    sizes.block_cache_bytes, tuning.block_align
+                ),
+                background_jobs: i32::try_from(tuning.jobs()).unwrap_or(i32::MAX),
+                write_buffer_bytes: usize::try_from(sizes.write_buffer_bytes).unwrap_or(usize::MAX),
+                file_bytes: sizes.write_buffer_bytes,
+                level_base_bytes: sizes.level_base_bytes,
+                log: config.space.log_bytes != Some(0),
+                sync: config.space.is_synced(),
+                transactions: tables.len() > 1 && tuning.isolation == IsolationLevel::Snapshot,
+            },
+        )
+        .map_err(failed)?;
+        Ok(RocksEngine {
+            db,
+            path: path.clone(),
+            config: config.clone(),
+            sizes,
+        })
+    }
+
+    /// Levels that hold files, in the table that has most of them.
+    fn levels(&self) -> usize {
+        let holds = |table: usize, level: usize| {
+            let name = format!("rocksdb.num-files-at-level{level}");
+            let name = std::ffi::CString::new(name).unwrap_or_default();
+            let files = self.db.property(table, &name);
+            files.is_some_and(|files| files != "0")
+        };
+        let tables = 0..self.config.schema.tables.len();
+        let levels = tables.map(|table| (0..LEVELS).filter(|&level| holds(table, level)).count());
+        levels.max().unwrap_or(0)
+    }
+}
+
+impl Engine for RocksEngine {
+    fn version(&self) -> String {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let version = maps
+            .lines()
+            .find_map(|line| line.split_once("librocksdb.so.").map(|(_, v)| v.to_owned()));
+        format!("rocksdb {}", version.as_deref().unwrap_or("(static)"))
+    }
+
+    fn settings(&self) -> Vec<(String, String)> {
+        let (space, tuning) = (&self.config.space, &self.config.tuning);
+        [
+            ("threads", self.config.threads.to_string()),
+            (
+                "block_cache_bytes",
+                self.sizes.block_cache_bytes.to_string(),
+            ),
+            (
+                "write_buffer_bytes",
+                self.sizes.write_buffer_bytes.to_string(),
+            ),
+            (
+                "target_file_size_base",
+                self.sizes.write_buffer_bytes.to_string(),
+            ),
+            (
+                "max_bytes_for_level_base",
+                self.sizes.level_base_bytes.to_string(),
+            ),
+            ("levels_with_files", self.levels().to_string()),
+            ("block_bytes", BLOCK_BYTES.to_string()),
+            ("block_align", tuning.block_align.to_string()),
+            ("compression", "none".to_owned()),
+            ("direct_reads", "yes".to_owned()),
+            ("direct_io_for_flush_and_compaction", "yes".to_owned()),
+            (
+                "async_io",
+                "no: the library is built without io_uring".to_owned(),
+            ),
+            ("max_background_jobs", tuning.jobs().to_string()),
+            ("max_open_files", "-1".to_owned()),
+            (
+                "write_ahead_log",
+                match (space.log_bytes, space.is_synced()) {
+                    (Some(0), _) => "off",
+                    (_, true) => "synced at every commit",
+                    (_, false) => "on, not synced",
+                }
+                .to_owned(),
+            ),
+            (
+                "isolation",
+                match tuning.isolation {
+                    IsolationLevel::Snapshot => "snapshot: optimistic transactions",
+                    IsolationLevel::Least => "least: each operation by itself",
+                }
+                .to_owned(),
+            ),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+
+    fn clients(&self) -> usize {
+        self.config.threads
+    }
+
+    fn load_sorted(&self, table: usize, records: &mut Sorted<'_>) -> Result<(), LabError> {
+        let mut batch = Batch::new();
+        let mut pending = 0;
+        for (key, value) in records {
+            self.db.add(&mut batch, table, &key, &value);
+            pending += 1;
+            if pending == LOAD_BATCH {
+                self.db.write(&mut batch).map_err(failed)?;
+                pending = 0;
+            }
+        }
+        self.db.write(&mut batch).map_err(failed)
+    }
+
+    fn finish_background_work(&self) -> Result<(), LabError> {
+        self.db.flush().map_err(failed)?;
+        self.db.compact();
+        Ok(())
+    }
+
+    fn run(&self, client: Arc<Client>) -> Result<(), LabError> {
+        run_on_threads(
+            self.config.threads,
+            || RocksSession { db: &self.db },
+            &*client,
+        )
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn files(&self) -> Result<Vec<PathBuf>, LabError> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(LabError::io("list", &self.path))? {
+            let path = entry.map_err(LabError::io("list", &self.path))?.path();
+            if path.extension().is_some_and(|e| e == "sst") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    fn close(self: Box<Self>) -> Result<(), LabError> {
+        self.db.flush().map_err(failed)
+    }
+}
+
+struct RocksSession<'d> {
+    db: &'d Db,
+}
+
+impl Session for RocksSession<'_> {
+    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+        value.clear();
+        self.db
+            .get(0, key, |found| value.extend_from_slice(found))
+            .map_err(failed)
+    }
+
+    fn get_many(
+        &mut self,
+        keys: &[Key],
+        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
+    ) -> Result<(), LabError> {
+        self.db.multi_get(keys, visit).map_err(failed)
+    }
+
+    fn scan(
+        &mut self,
+        from: &Key,
+        limit: usize,
+        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
+    ) -> Result<usize, LabError> {
+        let mut seen = 0;
+        let mut limited = |key: &[u8], value: &[u8]| {
+            visit(key, value);
+            seen += 1;
+            seen < limit
+        };
+        self.db.scan(0, from, &mut limited).map_err(failed)?;
+        Ok(seen)
+    }
+
+    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
+        self.db.put(0, key, value).map_err(failed)
+    }
+
+    fn transact(&mut self, _: Access, work: &mut Work<'_>) -> Result<Ended, LabError> {
+        let Some(mut transaction) = self.db.begin() else {
+            return ended(work(&mut Direct { db: self.db }));
+        };
+        let decided = work(&mut Open {
+            transaction: &mut transaction,
+        });
+        match decided {
+            Ok(Decision::Commit) => match transaction.commit() {
+                Ok(()) => Ok(Ended::Committed),
+                Err(why) => ended(Err(failed(why))),
+            },
+            other => {
+                transaction.roll_back().map_err(failed)?;
+                ended(other)
+            }
+        }
+    }
+
+    fn wait_until(&mut self, when: Instant) {
+        ::isobath::sleep_until(when);
+    }
+}
+
+struct Open<'s, 'd> {
+    transaction: &'s mut ffi::Transaction<'d>,
+}
+
+impl Transaction for Open<'_, '_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        value.clear();
+        let get = self
+            .transaction
+            .get(table, key, |found| value.extend_from_slice(found));
+        get.map_err(failed)
+    }
+
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        self.transaction.put(table, key, value).map_err(failed)
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
+        self.transaction.delete(table, key).map_err(failed)
+    }
+
+    fn scan(
+        &mut self,
+        table: usize,
+        from: &[u8],
+        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    ) -> Result<(), LabError> {
+        self.transaction.scan(table, from, visit).map_err(failed)
+    }
+}
+
+/// Operations that take effect one by one.
+struct Direct<'d> {
+    db: &'d Db,
+}
+
+impl Transaction for Direct<'_> {
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
+        value.clear();
+        let get = self
+            .db
+            .get(table, key, |found| value.extend_from_slice(found));
+        get.map_err(failed)
+    }
+
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError> {
+        self.db.put(table, key, value).map_err(failed)
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError> {
+        self.db.delete(table, key).map_err(failed)
+    }
+
+    fn scan(
+        &mut self,
+        table: usize,
+        from: &[u8],
+        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    ) -> Result<(), LabError> {
+        self.db.scan(table, from, visit).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_scale_with_the_data_and_stay_in_the_pool() {
+        let large = Sizes::of(16 << 30, 160_000_000_000, None);
+        assert_eq!(large.write_buffer_bytes, 64 << 20);
+        assert_eq!(large.level_base_bytes, 256 << 20);
+        let small = Sizes::of(160 << 20, 1_600_000_000, None);
+        assert_eq!(large.write_buffer_bytes / small.write_buffer_bytes, 100);
+        assert_eq!(
+            small.block_cache_bytes + 2 * small.write_buffer_bytes,
+            160 << 20
+        );
+        let split = Sizes::of(160 << 20, 1_600_000_000, Some(0.25));
+        assert_eq!(split.write_buffer_bytes, 20 << 20);
+        assert_eq!(Sizes::of(1 << 20, 1, None).write_buffer_bytes, 65_536);
+        assert_eq!(Sizes::of(16 << 20, 1, Some(1.0)).block_cache_bytes, 8 << 20);
+    }
+}

@@ -1,0 +1,67 @@
+//! Transactions over the tables of an engine, as the TPC-C-derived workload uses them.
+
+use crate::LabError;
+
+/// What a transaction wants to become of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Its changes are to stay.
+    Commit,
+    /// Its changes are to go.
+    RollBack,
+}
+
+/// What became of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Its changes are visible to all.
+    Committed,
+    /// It asked for that; an engine without transactions keeps its changes all the same.
+    RolledBack,
+    /// The engine rolled it back because of another one. It may be run again from its beginning.
+    Conflict,
+}
+
+/// What a transaction may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It only reads.
+    Read,
+    /// It reads and writes.
+    Write,
+}
+
+/// What runs inside a transaction, possibly several times.
+pub(crate) type Work<'w> = dyn FnMut(&mut dyn Transaction) -> Result<Decision, LabError> + 'w;
+
+/// An open transaction. It sees its own changes. Tables are numbers: places in the schema's list.
+///
+/// Each method may fail with [`LabError::Conflict`]; the transaction must end then.
+pub(crate) trait Transaction {
+    /// Reads a record into `value`; `false` where the key is absent.
+    fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError>;
+
+    /// Inserts or replaces a record.
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError>;
+
+    /// Removes a record that is there.
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError>;
+
+    /// Reads records in ascending order from `from` on, until `visit` returns `false` or there are no more.
+    fn scan(
+        &mut self,
+        table: usize,
+        from: &[u8],
+        visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
+    ) -> Result<(), LabError>;
+}
+
+/// What became of `work` where every operation took effect by itself: a conflict cannot be undone, only told.
+pub(super) fn ended(decided: Result<Decision, LabError>) -> Result<Ended, LabError> {
+    match decided {
+        Ok(Decision::Commit) => Ok(Ended::Committed),
+        Ok(Decision::RollBack) => Ok(Ended::RolledBack),
+        Err(LabError::Conflict) => Ok(Ended::Conflict),
+        Err(error) => Err(error),
+    }
+}
