@@ -252,8 +252,8 @@ fn demand(
     let scan_data =
         workload.scan_records * (workload.record_bytes() + BLOCK_BYTES_PER_RECORD) / page;
     // Every run costs one block to position, and the records themselves lie in the blocks that hold them; iterators read
-    // ahead of themselves from the third block on, once more than the scan needs.
-    let ahead = if scan_data > 2.0 { 1.0 } else { 0.0 };
+    // ahead of themselves from the third block on that they read from the drive, once more than the scan needs.
+    let ahead = if miss * scan_data > 2.0 { 1.0 } else { 0.0 };
     let runs = work.sorted_runs + l0_runs(workload, settings);
     let scan_blocks = miss * (runs + scan_data + ahead);
     // A record that is larger than a block has a block of its own.
