@@ -223,6 +223,21 @@ fn parameters_that_are_wrong() {
     assert_eq!(kvs_close_device(opened), KVS_SUCCESS);
 }
 
+#[test]
+fn the_log_never_replaces_a_store() {
+    let _one = SESSION.lock();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("objects.iso");
+    let options = isobath::Options::new().pool_bytes(8 << 20);
+    let store = isobath::Store::create([&path], &options).unwrap();
+    store.close().unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let argument = format!("--isobath-omp-log={}", path.display());
+    let error = start(&["program", &argument]).unwrap_err();
+    assert!(error.contains("a file of a store"), "{error}");
+    assert!(std::fs::read(&path).unwrap() == before);
+}
+
 /// An object that is missing among others is named, and what follows is not disturbed by what was in flight.
 #[test]
 fn missing_objects_are_named() {

@@ -1,8 +1,9 @@
 //! The log of what was measured and decided: comma-separated values, one line per sample.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+
+use isobath::OutputFile;
 
 use super::controller::{Decision, Sample};
 
@@ -10,16 +11,17 @@ use super::controller::{Decision, Sample};
 pub(super) const HEAD: &str = "at_s,region,mode,controller,pc,pda,length_s,requests,bytes,items,requests_per_s,mib_per_s,\
      cpu,memory,next_pc,next_pda,reason";
 
-/// The log file.
+/// The log file, which gets its name when it is finished, and never replaces a file of a store.
 #[derive(Debug)]
 pub(super) struct Log {
-    file: BufWriter<File>,
+    file: BufWriter<OutputFile>,
 }
 
 impl Log {
-    pub(super) fn create(path: &Path) -> io::Result<Log> {
-        let mut file = BufWriter::new(File::create(path)?);
-        writeln!(file, "{HEAD}")?;
+    pub(super) fn create(path: &Path) -> Result<Log, String> {
+        let output = OutputFile::create(path, true).map_err(|error| error.to_string())?;
+        let mut file = BufWriter::new(output);
+        writeln!(file, "{HEAD}").map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Log { file })
     }
 
@@ -56,8 +58,10 @@ impl Log {
         )
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+    /// Writes the rest, and gives the file its name; whether all of that could be done.
+    pub(super) fn finish(self) -> bool {
+        let output = self.file.into_inner();
+        output.is_ok_and(|output| output.finish().is_ok())
     }
 }
 

@@ -84,10 +84,7 @@ impl Session {
     pub(super) fn start(settings: Settings) -> Result<Arc<Session>, String> {
         let log = match &settings.log {
             None => None,
-            Some(path) => {
-                let log = Log::create(path);
-                Some(log.map_err(|error| format!("{}: {error}", path.display()))?)
-            }
+            Some(path) => Some(Log::create(path)?),
         };
         let interval = Duration::from_millis(settings.interval_ms);
         let pda = settings.bounds.pda.unwrap_or(1);
@@ -309,8 +306,8 @@ impl Session {
         let mut state = self.state.lock();
         self.end_active(&mut state, 0);
         self.log_rest(&mut state);
-        let flushed = state.log.as_mut().is_none_or(|log| log.flush().is_ok());
-        flushed && !state.has_log_failed
+        let finished = state.log.take().is_none_or(Log::finish);
+        finished && !state.has_log_failed
     }
 }
 
