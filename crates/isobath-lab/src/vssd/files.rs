@@ -47,6 +47,7 @@ impl Node {
         }
     }
 
+    #[cfg(feature = "vssd")]
     pub(super) fn permissions(self) -> u16 {
         match self {
             Node::Root => 0o500,
