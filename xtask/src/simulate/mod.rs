@@ -16,6 +16,7 @@ pub(crate) mod state;
 mod switching;
 mod transact;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use isobath::Canary;
@@ -23,10 +24,14 @@ use plan::{FaultKind, Scenario, Shape};
 use run::{Failure, Report, run};
 use switching::Wanted;
 
+/// Most seeds that one process runs: each power cut leaves the stacks of tasks behind, which no code can unwind.
+const PART: u64 = 1000;
+
 /// Options of `cargo xtask simulate`.
 #[derive(Debug, clap::Args)]
+#[command(args_override_self = true)]
 pub(crate) struct Args {
-    /// How many seeds to run
+    /// How many seeds to run, 1,000 to a process
     #[arg(long, default_value_t = 100)]
     seeds: u64,
     /// The first seed
@@ -83,6 +88,8 @@ pub(crate) fn campaign(args: &Args) -> bool {
         exhaustive(args)
     } else if args.every_place.is_some() {
         every_place(args)
+    } else if args.seed.is_none() && args.seeds > PART {
+        in_parts(args)
     } else {
         seeds(args)
     }
@@ -136,6 +143,32 @@ fn every_place(args: &Args) -> bool {
         }
     }
     failed == 0
+}
+
+/// Runs the seeds in processes of their own, a part in each; whether every seed passed.
+fn in_parts(args: &Args) -> bool {
+    let begin = Instant::now();
+    let range = args.range();
+    let mut passed = true;
+    for first in range.clone().step_by(PART as usize) {
+        let Ok(program) = std::env::current_exe() else {
+            println!("this program's own file cannot be found");
+            return false;
+        };
+        let count = PART.min(range.end - first);
+        let mut part = Command::new(program);
+        part.args(std::env::args_os().skip(1));
+        part.args(["--from", &first.to_string(), "--seeds", &count.to_string()]);
+        if let Some(minutes) = args.minutes {
+            let left = minutes - begin.elapsed().as_secs_f64() / 60.0;
+            if left <= 0.0 {
+                break;
+            }
+            part.args(["--minutes", &left.to_string()]);
+        }
+        passed &= part.status().is_ok_and(|status| status.success());
+    }
+    passed
 }
 
 fn seeds(args: &Args) -> bool {
