@@ -398,7 +398,8 @@ fn a_log_that_fills_up_meanwhile_is_kept_in_the_end() {
                 written.store(n, Ordering::SeqCst);
             }
         });
-        // Goes on once the log would be overwritten, or the writer waits.
+        // Goes on once the log would be overwritten, or the writer waits: at first it may only wait for a processor.
+        let mut patience = Duration::from_secs(5);
         let mut watch = |stage: &str, _, _| {
             let began = written.load(Ordering::SeqCst);
             let mut last = (began, Instant::now());
@@ -407,9 +408,12 @@ fn a_log_that_fills_up_meanwhile_is_kept_in_the_end() {
                 let now = written.load(Ordering::SeqCst);
                 if now > last.0 {
                     last = (now, Instant::now());
-                } else if last.1.elapsed() > Duration::from_millis(300) {
+                } else if last.1.elapsed() > patience {
                     break;
                 }
+            }
+            if stage.starts_with("copying") {
+                patience = Duration::from_millis(300);
             }
             ControlFlow::Continue(())
         };
