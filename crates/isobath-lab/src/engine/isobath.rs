@@ -3,7 +3,6 @@
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use ::isobath::{Durability, Options, PolicyKind, Store, TransactionOptions, Tree, Volume};
 use isobath_flash::policy::PolicyKind as FlashPolicy;
@@ -309,10 +308,6 @@ impl Session for TreeSession {
             },
             other => ended(other),
         }
-    }
-
-    fn wait_until(&mut self, when: Instant) {
-        ::isobath::sleep_until(when);
     }
 }
 

@@ -6,7 +6,6 @@
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use heed::types::Bytes;
 use heed::{AnyTls, Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwTxn};
@@ -155,16 +154,6 @@ struct LmdbSession<'e> {
 }
 
 impl Session for LmdbSession<'_> {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
-        let mut found = false;
-        self.get_many(std::slice::from_ref(key), &mut |_, stored| {
-            value.clear();
-            found = stored.is_some();
-            value.extend_from_slice(stored.unwrap_or_default());
-        })?;
-        Ok(found)
-    }
-
     fn get_many(
         &mut self,
         keys: &[Key],
@@ -226,10 +215,6 @@ impl Session for LmdbSession<'_> {
             _ => writing.transaction.abort(),
         }
         ended(decided)
-    }
-
-    fn wait_until(&mut self, when: Instant) {
-        ::isobath::sleep_until(when);
     }
 }
 

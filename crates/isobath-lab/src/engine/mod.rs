@@ -104,7 +104,15 @@ pub(crate) trait Engine: Send + Sync {
 /// One client's way to the engine.
 pub(crate) trait Session {
     /// Reads a record into `value`; `false` where the key is absent.
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError>;
+    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
+        let mut found = false;
+        self.get_many(std::slice::from_ref(key), &mut |_, stored| {
+            value.clear();
+            found = stored.is_some();
+            value.extend_from_slice(stored.unwrap_or_default());
+        })?;
+        Ok(found)
+    }
 
     /// Reads many records; `visit` gets each position and value.
     fn get_many(
@@ -129,7 +137,9 @@ pub(crate) trait Session {
     fn transact(&mut self, access: Access, work: &mut Work<'_>) -> Result<Ended, LabError>;
 
     /// Waits without using a core.
-    fn wait_until(&mut self, when: Instant);
+    fn wait_until(&mut self, when: Instant) {
+        ::isobath::sleep_until(when);
+    }
 }
 
 /// Opens an engine; with `create`, makes it empty first.

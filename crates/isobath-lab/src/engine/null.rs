@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use super::{Access, Client, Counters, Ended, Engine, Key, Session, Sorted, Work, run_on_threads};
 use crate::LabError;
@@ -112,9 +111,5 @@ impl Session for NullSession<'_> {
         Err(LabError::Request(
             "the null engine keeps nothing, so transactions cannot run on it".to_owned(),
         ))
-    }
-
-    fn wait_until(&mut self, when: Instant) {
-        ::isobath::sleep_until(when);
     }
 }

@@ -7,7 +7,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use ::redb::{
     Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, Table,
@@ -155,16 +154,6 @@ struct RedbSession<'e> {
 }
 
 impl Session for RedbSession<'_> {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
-        let mut found = false;
-        self.get_many(std::slice::from_ref(key), &mut |_, stored| {
-            value.clear();
-            found = stored.is_some();
-            value.extend_from_slice(stored.unwrap_or_default());
-        })?;
-        Ok(found)
-    }
-
     fn get_many(
         &mut self,
         keys: &[Key],
@@ -234,10 +223,6 @@ impl Session for RedbSession<'_> {
             _ => transaction.abort().map_err(failed)?,
         }
         ended(decided)
-    }
-
-    fn wait_until(&mut self, when: Instant) {
-        ::isobath::sleep_until(when);
     }
 }
 

@@ -13,7 +13,6 @@ mod sys;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use self::ffi::{Batch, Config, Db, Failed};
 use super::txn::ended;
@@ -311,10 +310,6 @@ impl Session for RocksSession<'_> {
                 ended(other)
             }
         }
-    }
-
-    fn wait_until(&mut self, when: Instant) {
-        ::isobath::sleep_until(when);
     }
 }
 

@@ -7,7 +7,6 @@ mod ffi;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use self::ffi::{Connection, Failed};
 use super::txn::ended;
@@ -265,10 +264,6 @@ impl Session for WiredTigerSession<'_> {
                 ended(other)
             }
         }
-    }
-
-    fn wait_until(&mut self, when: Instant) {
-        ::isobath::sleep_until(when);
     }
 }
 
