@@ -18,8 +18,9 @@ const CRATES: &[(&str, &[&str])] = &[
         "isobath-lab",
         &["isobath", "isobath-io", "isobath-flash", "isobath-model"],
     ),
-    ("isobath-cli", &["isobath", "isobath-lab"]),
-    ("isobath-capi", &["isobath"]),
+    ("isobath-files", &["isobath"]),
+    ("isobath-cli", &["isobath", "isobath-files", "isobath-lab"]),
+    ("isobath-capi", &["isobath", "isobath-files"]),
 ];
 
 /// The engine's layers from the lowest to the highest. A module may import

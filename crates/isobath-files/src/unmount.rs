@@ -1,0 +1,107 @@
+//! Mounted trees, as the kernel lists them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::FilesError;
+
+/// What mounts of file trees are called in the kernel's list.
+pub(crate) const SUBTYPE: &str = "isobath-files";
+
+/// Whether a file tree is mounted at `path`, whether or not its process still serves it.
+#[must_use]
+pub fn is_mounted(path: &Path) -> bool {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let path = place(path);
+    text.lines().filter_map(mount_point).any(|at| at == path)
+}
+
+/// A path that leads to the mount point also where nothing below it answers any more.
+fn place(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let (Some(above), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return absolute;
+    };
+    let above = std::fs::canonicalize(above).unwrap_or_else(|_| above.to_path_buf());
+    above.join(name)
+}
+
+/// Where a line of the kernel's list has a file tree mounted.
+fn mount_point(line: &str) -> Option<PathBuf> {
+    let (left, right) = line.split_once(" - ")?;
+    let kind = right.split(' ').next()?;
+    if kind != format!("fuse.{SUBTYPE}") {
+        return None;
+    }
+    let field = left.split(' ').nth(4)?;
+    let escapes = [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ];
+    let mut point = field.to_owned();
+    for (escaped, plain) in escapes {
+        point = point.replace(escaped, plain);
+    }
+    Some(point.into())
+}
+
+/// Takes a mounted tree off its mount point; the process that serves it ends. Where that process was killed before, what is
+/// left of the mount is removed, also while programs are in it.
+///
+/// # Errors
+///
+/// [`FilesError::Refused`] where none is mounted there, or where programs use it: nothing is changed then.
+pub fn unmount(path: &Path) -> Result<(), FilesError> {
+    if !is_mounted(path) {
+        return Err(FilesError::refused(path, "no files are mounted there"));
+    }
+    let is_dead = matches!(rustix::fs::stat(path), Err(Errno::NOTCONN));
+    let at = place(path);
+    let flags = match is_dead {
+        true => UnmountFlags::DETACH,
+        false => UnmountFlags::empty(),
+    };
+    match rustix::mount::unmount(&at, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => by_helper(&at, is_dead),
+        Err(Errno::BUSY) => Err(busy(path)),
+        Err(error) => Err(FilesError::host("unmount", path)(error.into())),
+    }
+}
+
+fn busy(path: &Path) -> FilesError {
+    FilesError::refused(path, "is busy; end what uses it and try again")
+}
+
+/// Without root's rights the helper of the FUSE project unmounts what its user has mounted.
+fn by_helper(path: &Path, is_dead: bool) -> Result<(), FilesError> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(is_dead.then_some("-z")).arg(path);
+    let output = command
+        .output()
+        .map_err(FilesError::host("run fusermount3 for", path))?;
+    match output.status.success() {
+        true => Ok(()),
+        false if is_mounted(path) => Err(busy(path)),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_mounts_are_understood() {
+        let other = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw";
+        let ours = "90 21 0:50 / /mnt/a\\040b ro - fuse.isobath-files my.iso ro";
+        assert_eq!(mount_point(other), None);
+        assert_eq!(mount_point(ours).as_deref(), Some(Path::new("/mnt/a b")));
+        assert_eq!(mount_point("rubbish"), None);
+    }
+}
