@@ -340,6 +340,8 @@ impl Import<'_> {
             return self.add_inode(directory, name, inode, buffer);
         }
         rustix::fs::seek(file, SeekFrom::Start(0)).map_err(host("read", path))?;
+        // Its directory is stored before it: a name in a directory that does not exist is never found again.
+        self.store_batch()?;
         let shown = join(b"", path.as_os_str().as_bytes());
         let mut writer = FileWriter::hidden(self.files, directory, name, &shown, attributes);
         self.large(file, path, &mut writer, &mut buffer)?;
