@@ -8,11 +8,12 @@ use std::process::Command;
 use clap::{Parser, Subcommand};
 
 /// Headers that are installed.
-const HEADERS: [&str; 6] = [
+const HEADERS: [&str; 7] = [
     "isobath.h",
     "isobath_omp.h",
     "kvs_api.h",
     "kvs_const.h",
+    "kvs_files.h",
     "kvs_result.h",
     "kvs_struct.h",
 ];

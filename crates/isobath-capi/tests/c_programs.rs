@@ -129,6 +129,42 @@ fn programs_in_c_and_cpp_run() {
     }
 }
 
+/// Trees of files, in C; under valgrind where it is installed.
+#[test]
+fn a_program_keeps_its_files_in_a_device() {
+    if !has("gcc") {
+        return;
+    }
+    for valgrind in [false, true] {
+        if valgrind && !has("valgrind") {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        libraries(directory);
+        let program = example(directory, "files_tour.c");
+        let mut command = Command::new(match valgrind {
+            true => "valgrind".as_ref(),
+            false => program.as_os_str(),
+        });
+        if valgrind {
+            command
+                .args(["-q", "--error-exitcode=9", "--leak-check=full"])
+                .arg("--errors-for-leak-kinds=definite")
+                .arg(&program);
+        }
+        let output = command
+            .arg(uri(directory, "&backend=pread"))
+            .arg(directory)
+            .output();
+        assert_eq!(ok(output.unwrap(), "files_tour"), "done\n");
+        assert_eq!(
+            std::fs::read_dir(directory.join("out")).unwrap().count(),
+            21
+        );
+    }
+}
+
 /// Valgrind understands pread, and no rings.
 #[test]
 fn programs_run_under_valgrind() {

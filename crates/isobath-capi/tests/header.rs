@@ -18,12 +18,45 @@ const MODULES: [&str; 11] = [
     "admin",
 ];
 
+/// Modules of src/files, in the order of the header.
+const FILES: [&str; 4] = ["result", "open", "data", "change"];
+
+const FILES_HEADER: &str = "\
+/*
+ * Directory trees in a device of kvs_api.h or a store of isobath.h, see docs/files.md. Generated from src/files; do not edit.
+ *
+ * kvs_create makes keys and values of files outside, kvs_map finds the keys of data, kvs_store and kvs_retrieve move contents, the
+ * other functions change names. Each change is atomic and survives crashes. Paths are bytes that end with a zero; they begin at the
+ * root, with or without a slash. Functions that can fail return a result code; kvs_files_last_error() has the message of the calling
+ * thread's last failed call. Pointers must be valid or NULL, which is KVS_FILES_ERR_NULL where something belongs.
+ */";
+
 fn header() -> String {
+    generate("abi", &MODULES, |_| {})
+}
+
+fn files_header() -> String {
+    generate("files", &FILES, |config| {
+        config.header = Some(FILES_HEADER.into());
+        config.include_guard = Some("KVS_FILES_H".into());
+        config.sys_includes = Vec::new();
+        config.includes = vec!["isobath.h".into(), "kvs_api.h".into()];
+        config.export.include = Vec::new();
+        config.export.exclude = vec!["isobath_store".into()];
+    })
+}
+
+fn generate(
+    directory: &str,
+    modules: &[&str],
+    change: impl FnOnce(&mut cbindgen::Config),
+) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
+    let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
+    change(&mut config);
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for module in MODULES {
-        builder = builder.with_src(root.join(format!("src/abi/{module}.rs")));
+    for module in modules {
+        builder = builder.with_src(root.join(format!("src/{directory}/{module}.rs")));
     }
     let mut bytes = Vec::new();
     builder.generate().unwrap().write(&mut bytes);
@@ -51,14 +84,24 @@ fn header() -> String {
 /// `ISOBATH_WRITE_HEADER=1 cargo test -p isobath-capi --test header` writes it anew.
 #[test]
 fn the_header_is_up_to_date() {
-    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/isobath.h");
-    let made = header();
+    is_up_to_date("isobath.h", &header());
+}
+
+/// The same of `kvs_files.h`.
+#[test]
+fn the_header_for_files_is_up_to_date() {
+    is_up_to_date("kvs_files.h", &files_header());
+}
+
+fn is_up_to_date(name: &str, made: &str) {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let path: PathBuf = include.join(name);
     if std::env::var_os("ISOBATH_WRITE_HEADER").is_some() {
-        std::fs::write(&path, &made).unwrap();
+        std::fs::write(&path, made).unwrap();
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
     for (number, (there, made)) in there.lines().zip(made.lines()).enumerate() {
-        assert_eq!(there, made, "include/isobath.h:{}", number + 1);
+        assert_eq!(there, made, "include/{name}:{}", number + 1);
     }
     assert_eq!(there.len(), made.len());
 }
@@ -88,6 +131,7 @@ fn headers_declare_every_function() {
         ("src/abi", "include/isobath.h", 60),
         ("src/kvs", "include/kvs_api.h", 31 + 8),
         ("src/omp", "include/isobath_omp.h", 12),
+        ("src/files", "include/kvs_files.h", 25),
     ] {
         let text =
             std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(header)).unwrap();
@@ -99,11 +143,17 @@ fn headers_declare_every_function() {
     }
 }
 
-/// Each function of `isobath.h` says which threads may call it.
+/// Each function of `isobath.h` and `kvs_files.h` says which threads may call it.
 #[test]
 fn thread_safety_is_stated_for_each_function() {
-    for module in MODULES {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/abi/{module}.rs"));
+    let of = |directory: &'static str, modules: &[&'static str]| -> Vec<_> {
+        let paths = modules
+            .iter()
+            .map(|module| format!("src/{directory}/{module}.rs"));
+        paths.collect()
+    };
+    for module in [of("abi", &MODULES), of("files", &FILES)].concat() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&module);
         let text = std::fs::read_to_string(path).unwrap();
         let parts: Vec<&str> = text.split("#[unsafe(no_mangle)]").collect();
         for pair in parts.windows(2) {

@@ -22,6 +22,11 @@ use crate::message;
 const CATALOG: &str = "kvs";
 /// What the names of key spaces' trees begin with; a number follows, which no other key space of the device ever has.
 const TREE_PREFIX: &str = "kvs.";
+/// Whether a tree of this name belongs to the device itself: the catalog, or a key space.
+pub(crate) fn is_own_tree(name: &[u8]) -> bool {
+    name == CATALOG.as_bytes() || name.starts_with(TREE_PREFIX.as_bytes())
+}
+
 /// The catalog's record of the last number.
 const LAST_ID: &[u8] = b"i";
 /// What the catalog's keys of key spaces begin with; the name follows.
