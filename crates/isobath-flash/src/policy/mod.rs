@@ -107,12 +107,17 @@ pub trait CleaningPolicy: Send {
     /// Number of streams: [`place`](Self::place) returns ids below it. The owner keeps that many open segments at most.
     fn streams(&self) -> u16;
 
-    /// The space now has room for about `pages` pages; called when it grows. If the answer is `true`, histories mean
-    /// something else from now on: the owner replaces all of them by [`History::UNKNOWN`].
-    #[must_use]
-    fn resized(&mut self, pages: u64) -> bool {
+    /// True if the policy was made for a space that is too small for one of about `pages` pages. The owner then calls
+    /// [`stored_history`](Self::stored_history) of every segment in use, then [`resized`](Self::resized), which makes all
+    /// histories unknown, then [`restored`](Self::restored), as if the space were closed and opened.
+    fn is_outgrown(&self, pages: u64) -> bool {
         let _ = pages;
         false
+    }
+
+    /// The space now has room for about `pages` pages, and the policy [is outgrown](Self::is_outgrown).
+    fn resized(&mut self, pages: u64) {
+        let _ = pages;
     }
 
     /// Where the owner keeps page histories for this policy.
@@ -194,6 +199,33 @@ pub trait CleaningPolicy: Send {
         let _ = (table, segment);
     }
 
+    /// What is stored of `segment`, for when the space is opened again: the mean u_p2 of its pages (section 5.2.2), the
+    /// [`Tick`] of their last update but one, as this policy estimates it. It is in ticks whatever the policy's own
+    /// histories are, so that another policy understands it.
+    fn stored_history(&self, table: &SegmentTable, segment: SegmentId, now: Tick) -> History {
+        let _ = now;
+        match self.history_kind() {
+            HistoryKind::Page { .. } => History::UNKNOWN,
+            _ => table.history(segment),
+        }
+    }
+
+    /// `segment` has pages that were written before the space was opened; `stored` is what was stored of it. Called for every segment in use before anything else, at the `now` of closing. Returns the history that each of
+    /// its pages has until it is written again, for policies that want one per page.
+    fn restored(
+        &mut self,
+        table: &SegmentTable,
+        segment: SegmentId,
+        stored: History,
+        now: Tick,
+    ) -> History {
+        let _ = (stored, now);
+        if table.state(segment) == SegmentState::Sealed {
+            self.sealed(table, segment);
+        }
+        History::UNKNOWN
+    }
+
     /// A page in `segment` (open or sealed) was overwritten or trimmed at `now`; `rate` as in [`PageWrite::rate`].
     /// The table already counts it as dead.
     fn died(&mut self, table: &SegmentTable, segment: SegmentId, rate: f32, now: Tick) {
@@ -223,8 +255,11 @@ impl<P: CleaningPolicy + ?Sized> CleaningPolicy for Box<P> {
     fn streams(&self) -> u16 {
         (**self).streams()
     }
-    fn resized(&mut self, pages: u64) -> bool {
-        (**self).resized(pages)
+    fn is_outgrown(&self, pages: u64) -> bool {
+        (**self).is_outgrown(pages)
+    }
+    fn resized(&mut self, pages: u64) {
+        (**self).resized(pages);
     }
     fn history_kind(&self) -> HistoryKind {
         (**self).history_kind()
@@ -267,6 +302,18 @@ impl<P: CleaningPolicy + ?Sized> CleaningPolicy for Box<P> {
     }
     fn sealed(&mut self, table: &SegmentTable, segment: SegmentId) {
         (**self).sealed(table, segment);
+    }
+    fn stored_history(&self, table: &SegmentTable, segment: SegmentId, now: Tick) -> History {
+        (**self).stored_history(table, segment, now)
+    }
+    fn restored(
+        &mut self,
+        table: &SegmentTable,
+        segment: SegmentId,
+        stored: History,
+        now: Tick,
+    ) -> History {
+        (**self).restored(table, segment, stored, now)
     }
     fn died(&mut self, table: &SegmentTable, segment: SegmentId, rate: f32, now: Tick) {
         (**self).died(table, segment, rate, now);

@@ -1,5 +1,6 @@
 //! The simulator proper: user writes, the sort buffer, cleaning cycles.
 
+mod reopen;
 mod runs;
 
 use std::collections::VecDeque;
@@ -222,7 +223,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         observe: &mut dyn FnMut(f64) -> bool,
     ) -> Result<SimReport, SimError> {
         if self.workload.preload() {
-            self.preload()?;
+            self.load()?;
         }
         let updates = length.updates(&self.config, self.workload.length());
         let part = (updates / SERIES).max(1);
@@ -264,7 +265,10 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     /// Writes every page once, in an order that has nothing to do with page numbers.
-    fn preload(&mut self) -> Result<(), SimError> {
+    ///
+    /// # Errors
+    /// If the policy runs out of free segments.
+    pub fn load(&mut self) -> Result<(), SimError> {
         let pages = u64::from(self.workload.pages());
         // A step near the golden ratio that shares no factor with the number of pages visits each page once.
         let mut step = (pages as f64 * 0.618_034) as u64 | 1;

@@ -202,7 +202,7 @@ fn books_balance_under_every_policy_and_page_size() {
                     let workload =
                         Synthetic::new(kind("hot-cold:0.8"), self.0.user_pages(), 1).unwrap();
                     let mut simulator = Simulator::new(self.0, policy, workload).unwrap();
-                    simulator.preload().unwrap();
+                    simulator.load().unwrap();
                     simulator.updates(60_000).unwrap();
                     balance(&simulator, name);
                 }

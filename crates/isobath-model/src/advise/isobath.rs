@@ -55,6 +55,8 @@ const EXTENT_REFERENCE_BYTES: f64 = 24.0;
 /// Memory beside the pool: stacks, staging, cleaning, log buffers; and the mapping table's bytes per page.
 const FIXED_MEMORY_BYTES: f64 = 64.0 * 1024.0 * 1024.0;
 const MAPPING_BYTES_PER_PAGE: f64 = 8.0;
+/// And life-table's.
+const HISTORY_BYTES_PER_PAGE: f64 = 4.0;
 /// Share of the pool that may be dirty.
 const DIRTY_SHARE: f64 = 1.0 / 8.0;
 /// Log record header, bytes.
@@ -178,15 +180,19 @@ pub(super) fn advise(
     costs: &IsobathCosts,
 ) -> Result<EngineAdvice<IsobathSettings>, AdviseError> {
     let shape = Shape::of(workload);
-    let mapping_bytes = MAPPING_BYTES_PER_PAGE * shape.pages();
-    let pool_bytes = (workload.memory_bytes - FIXED_MEMORY_BYTES - mapping_bytes)
-        .max(workload.memory_bytes * 0.25);
-    let (fill_factor, fill_reason) = fill_factor(workload, &shape)?;
     let cleaning = if workload.zipf_exponent > 0.0 {
         CleaningPolicy::LifeTable
     } else {
         CleaningPolicy::Greedy
     };
+    let bytes_per_page = match cleaning {
+        CleaningPolicy::Greedy => MAPPING_BYTES_PER_PAGE,
+        CleaningPolicy::LifeTable => MAPPING_BYTES_PER_PAGE + HISTORY_BYTES_PER_PAGE,
+    };
+    let mapping_bytes = bytes_per_page * shape.pages();
+    let pool_bytes = (workload.memory_bytes - FIXED_MEMORY_BYTES - mapping_bytes)
+        .max(workload.memory_bytes * 0.25);
+    let (fill_factor, fill_reason) = fill_factor(workload, &shape)?;
     let demand = demand(
         drive,
         workload,
@@ -408,7 +414,7 @@ fn reasons(
             "pool_bytes",
             settings.pool_bytes.to_string(),
             format!(
-                "memory less 64 MiB and 8 bytes per page; an operation then reads {:.2} pages from the drive",
+                "memory less 64 MiB and the mapping table; an operation then reads {:.2} pages from the drive",
                 demand.page_reads
             ),
         ),

@@ -114,14 +114,14 @@ impl WriteContext for TaskContext<'_> {
         let frame = page.leak();
         let header = engine.pool.frames.header(frame);
         let before = header.flags.fetch_or(flag::FREED, AcqRel);
+        let address = Address::from_raw(header.address.load(Acquire));
         if before & flag::WRITING == 0 {
-            let address = Address::from_raw(header.address.load(Acquire));
             self.local.kill_after(record, address);
         }
         if before & flag::DIRTY != 0 {
             engine.frames_written_back(1);
         }
-        engine.free_id(id);
+        engine.free_id(id, address);
         if before & flag::WRITING == 0 {
             self.local.retire_unqueued(frame);
         }

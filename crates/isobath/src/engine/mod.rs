@@ -717,9 +717,9 @@ impl Engine {
             .ok_or(Error::TooManyPages)
     }
 
-    /// Frees the id of a page whose storage was given up.
-    pub(crate) fn free_id(&self, id: PageId) {
-        self.space.lock().page_freed(id);
+    /// Frees the id of a page whose storage, at `address` until now, was given up.
+    pub(crate) fn free_id(&self, id: PageId, address: Address) {
+        self.space.lock().page_freed(id, address);
         self.ids.lock().free(&self.pool.mapping, id);
         self.release_pages(1);
     }

@@ -332,13 +332,18 @@ pub(crate) fn open(
     let mapped = Mapped::of(&superblock, segments, high_water, &pool)?;
     let align = volume.logical_block();
     let mut space = Space::new(segments, segment_bytes, align, 1, policy);
-    space.restore(&table, &mapped.live, mapped.chunk_bytes, &seqs);
+    space.restore(
+        superblock.tick,
+        &table,
+        &mapped.live,
+        mapped.chunk_bytes,
+        &seqs,
+    );
     for run in superblock.log_runs() {
         if !space.adopt_run(run) {
             return Err(misplaced(0, Address::new(run.first, 0, 0)));
         }
     }
-    space.now = superblock.tick;
     // Above whatever a crash left in segments that nothing names.
     space.next_seq = superblock.next_segment_seq.max(newest_seq + 1) + u64::from(segments);
     for &segment in loaded.current.segments.keys() {

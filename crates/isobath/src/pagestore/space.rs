@@ -230,8 +230,8 @@ impl Space {
     fn resized(&mut self) {
         let segments = self.count;
         let pages = u64::from(segments) * u64::from(self.segment_bytes()) / PAGE_SIZE as u64;
-        if self.policy.resized(pages) {
-            self.histories.forget();
+        if self.policy.is_outgrown(pages) {
+            self.begin_policy_anew(pages);
         }
         self.restart_progress();
         let shares = self.shares(segments);
@@ -624,6 +624,7 @@ impl Space {
         }
         self.table.free(id);
         self.policy.freed(id);
+        self.histories.segment_freed(segment);
         self.summaries[segment as usize] = 0;
         self.unsummarized.remove(&segment);
         self.bad.remove(&segment);
@@ -708,13 +709,13 @@ impl Space {
 
     /// The history of `page`, stored at `address`: its own where the policy keeps one per page, else its segment's.
     pub(crate) fn inherited(&self, page: PageId, address: Address) -> History {
+        let segment = (!address.is_none()).then(|| address.segment());
         if self.histories.wanted() {
-            self.histories.get(page)
-        } else if address.is_none() {
-            History::UNKNOWN
-        } else {
-            self.table.history(SegmentId(address.segment()))
+            return self.histories.get(page, segment);
         }
+        segment.map_or(History::UNKNOWN, |segment| {
+            self.table.history(SegmentId(segment))
+        })
     }
 
     /// Whether pages have histories of their own, so that the one that a frame carries may be older.
@@ -740,10 +741,10 @@ impl Space {
         }
     }
 
-    /// A page exists no longer.
-    pub(crate) fn page_freed(&mut self, page: PageId) {
+    /// A page that was stored at `address` exists no longer.
+    pub(crate) fn page_freed(&mut self, page: PageId, address: Address) {
         if self.histories.wanted() {
-            self.policy.forgotten(self.histories.get(page));
+            self.policy.forgotten(self.inherited(page, address));
             self.histories.set(page, History::UNKNOWN);
         }
         if let Some(trace) = &mut self.trace {

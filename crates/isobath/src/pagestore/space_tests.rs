@@ -8,20 +8,34 @@ const SEGMENT_BYTES: u32 = 64 << 10;
 
 /// A space of 900 segments, one of them the system's.
 fn space() -> (Space, ReservedWords) {
-    let policy = PolicyKind::Greedy.build(10_000);
+    space_of(PolicyKind::Greedy)
+}
+
+fn space_of(policy: PolicyKind) -> (Space, ReservedWords) {
+    let policy = policy.build(10_000);
     let seqs = ReservedWords::reserve(1 << 20).unwrap();
     (Space::new(900, SEGMENT_BYTES, 4096, 1, policy), seqs)
 }
 
 /// Writes a page; where it is, unless there is no segment for it.
 fn write(space: &mut Space, seqs: &ReservedWords, page: u64, cause: Cause) -> Option<Address> {
+    write_with(space, seqs, page, cause, History::UNKNOWN)
+}
+
+fn write_with(
+    space: &mut Space,
+    seqs: &ReservedWords,
+    page: u64,
+    cause: Cause,
+    history: History,
+) -> Option<Address> {
     let request = Request {
         page: PageId(page),
         write: PageWrite {
             token: 0,
             bytes: PAGE_SIZE as u32,
             cause,
-            history: History::UNKNOWN,
+            history,
             rate: 0.0,
         },
     };
@@ -215,7 +229,7 @@ fn cleaning_after_opening_is_judged_by_what_lives_there() {
     });
     let live: Vec<(u32, u32)> = live.collect();
     let (mut opened, _) = space();
-    opened.restore(&words, &live, 0, &seqs);
+    opened.restore(before.now, &words, &live, 0, &seqs);
 
     let victim = begin(&mut opened);
     assert!(!opened.end_cleaning(victim, CleaningEnd::Bad));
@@ -238,7 +252,7 @@ fn a_summary_outside_its_segment_is_none() {
         let mut live = vec![(0, 0); before.segments() as usize];
         live[segment as usize] = (PAGE_SIZE as u32, 1);
         let (mut opened, seqs) = space();
-        opened.restore(&words, &live, 0, &seqs);
+        opened.restore(before.now, &words, &live, 0, &seqs);
         assert_eq!(opened.summary_offset(segment), 0, "{offset}");
     }
 }
@@ -266,7 +280,16 @@ fn write_chunk(space: &mut Space, seqs: &ReservedWords, page: u64, length: u32) 
 }
 
 /// The space after it was closed and opened again; `live` is what lives there.
-fn reopened(mut before: Space, seqs: &ReservedWords, live: &[Address]) -> Space {
+fn reopened(before: Space, seqs: &ReservedWords, live: &[Address]) -> Space {
+    reopened_with(PolicyKind::Greedy, before, seqs, live)
+}
+
+fn reopened_with(
+    policy: PolicyKind,
+    mut before: Space,
+    seqs: &ReservedWords,
+    live: &[Address],
+) -> Space {
     let mut closing = Vec::new();
     before.close_all(&mut closing);
     for closing in closing {
@@ -281,8 +304,8 @@ fn reopened(mut before: Space, seqs: &ReservedWords, live: &[Address]) -> Space 
     };
     let live_words: Vec<(u32, u32)> = segments.map(live_in).collect();
     let chunk_bytes = live.iter().map(|a| u64::from(a.length())).sum();
-    let (mut opened, _) = space();
-    opened.restore(&words, &live_words, chunk_bytes, seqs);
+    let (mut opened, _) = space_of(policy);
+    opened.restore(before.now, &words, &live_words, chunk_bytes, seqs);
     opened
 }
 
@@ -327,4 +350,62 @@ fn a_segment_that_was_emptied_but_is_needed_still_is_no_bad_one() {
     assert_eq!(space.bad_segments(), 0);
     space.release_dead();
     assert_eq!(space.table.state(SegmentId(victim)), SegmentState::Free);
+}
+
+/// Pages of a space under life-table: 1 to 200 are updated ten times each after all of them were written.
+fn with_hot_pages() -> (Space, ReservedWords, Vec<Address>) {
+    const PAGES: u64 = 2000;
+    let (mut space, seqs) = space_of(PolicyKind::LifeTable);
+    let hot = (0..2000).map(|n| n % 200);
+    let mut addresses = vec![Address::NONE; PAGES as usize];
+    for page in (0..PAGES).chain(hot) {
+        let old = addresses[page as usize];
+        let inherited = space.inherited(PageId(page + 1), old);
+        let now = space.now;
+        let history = space.policy.updated(inherited, now);
+        let new = write_with(&mut space, &seqs, page + 1, Cause::User, history).unwrap();
+        addresses[page as usize] = new;
+        if !old.is_none() {
+            space.invalidate(old);
+        }
+    }
+    (space, seqs, addresses)
+}
+
+/// Whether hot pages are told from cold ones, and all have a history.
+fn tells_hot_pages(space: &Space, addresses: &[Address]) -> bool {
+    let history = |page: usize| space.inherited(PageId(page as u64 + 1), addresses[page]);
+    let known = |page| history(page).is_known();
+    (0..addresses.len()).all(known) && history(100) != history(1500)
+}
+
+#[test]
+fn histories_of_pages_survive_closing_and_growing_as_their_segments() {
+    let (space, seqs, addresses) = with_hot_pages();
+    assert!(tells_hot_pages(&space, &addresses));
+    let mut opened = reopened_with(PolicyKind::LifeTable, space, &seqs, &addresses);
+    assert!(tells_hot_pages(&opened, &addresses));
+    // So large that time stamps get a coarser unit.
+    opened.grow(4000);
+    assert!(tells_hot_pages(&opened, &addresses));
+    // A page that is written again has a history of its own; one that is freed has none.
+    let inherited = opened.inherited(PageId(101), addresses[100]);
+    let now = opened.now + 1000;
+    let history = opened.policy.updated(inherited, now);
+    let new = write_with(&mut opened, &seqs, 101, Cause::User, history).unwrap();
+    assert_eq!(opened.inherited(PageId(101), new), history);
+    opened.page_freed(PageId(101), new);
+    assert_ne!(opened.inherited(PageId(101), new), history);
+}
+
+/// What a policy stores of a segment is in MDC's terms, so that another one understands it.
+#[test]
+fn a_space_can_be_opened_with_another_policy() {
+    let (space, seqs, addresses) = with_hot_pages();
+    let opened = reopened_with(PolicyKind::Mdc, space, &seqs, &addresses);
+    let u_p2 = |page: usize| opened.inherited(PageId(page as u64 + 1), addresses[page]);
+    assert!(u_p2(100).0 <= opened.now && u_p2(1500).0 < u_p2(100).0);
+    let now = opened.now;
+    let opened = reopened_with(PolicyKind::LifeTable, opened, &seqs, &addresses);
+    assert!(tells_hot_pages(&opened, &addresses) && opened.now == now);
 }

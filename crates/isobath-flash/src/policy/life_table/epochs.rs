@@ -6,8 +6,8 @@ use super::tag::{CELLS, STAMP_MASK, Tag};
 const EPOCH_UNITS: u32 = 32;
 /// Ticks in an epoch at least. What is counted at the end of each takes some 20 µs even in a small space.
 const EPOCH_TICKS_MIN: u64 = 256;
-/// Ticks after which scores are learned anew, at least: that takes some 200 µs.
-const LEARN_TICKS_MIN: u64 = 1024;
+/// Ticks after which scores are learned anew, at least: that takes up to three million instructions.
+const LEARN_TICKS_MIN: u64 = 8192;
 /// What remains of the counts after 32 units, 1/64 of the space's pages.
 const FADE: f32 = 0.98;
 /// What remains of them after an epoch, however long.
@@ -89,6 +89,22 @@ impl Epochs {
             free_rows: Vec::new(),
             row_of: vec![0; ((STAMP_MASK + 1) / units) as usize],
         }
+    }
+
+    /// The epochs that there are at unit `now` of a space that was in use until then, with no pages in them.
+    pub(super) fn of_the_past(units: u32, now: u64) -> Self {
+        let mut epochs = Self::new(units);
+        let unit = u64::from(units);
+        let now = now / unit * unit;
+        let mut starts = vec![now];
+        let mut age = unit;
+        while age < now.min(u64::from(ANCIENT)) {
+            starts.push(now - age);
+            age += (age / LENGTH_SHARE).next_multiple_of(unit).max(unit);
+        }
+        starts.reverse();
+        starts.into_iter().for_each(|start| epochs.begin(start));
+        epochs
     }
 
     /// The count that `tag` belongs to.

@@ -1,7 +1,9 @@
 //! What is known of pages: an actuary's life table for every class of them.
 
 use super::epochs::{EpochLength, Epochs};
-use super::tag::{BUCKETS, CELLS, LAST_AGE, TRENDS, Tag, UNKNOWN_CELL, bucket, edge};
+use super::tag::{
+    BUCKETS, CELLS, LAST_AGE, TRENDS, Tag, UNKNOWN_CELL, bucket, edge, mean_interval,
+};
 
 /// Number of scores.
 pub(super) const SCORES: usize = 256;
@@ -52,7 +54,12 @@ pub(super) struct PageLives {
     /// By cell and age, the risk to die before that age: the sum of the death rates at all younger ages.
     risks: Vec<[f32; BUCKETS]>,
     rate_of_score: Vec<f32>,
+    /// The smallest age in each bucket, in units.
+    edges: [f32; BUCKETS + 1],
     spread: f32,
+    /// Whether there were pages before anything was observed. Then it is assumed of each class that its pages die as often
+    /// as they were updated: learned from the first deaths alone, the tables would be no use for long.
+    has_past: bool,
 }
 
 impl PageLives {
@@ -70,7 +77,9 @@ impl PageLives {
             rate_of_score: (0..SCORES)
                 .map(|score| rate_of(score as u8, pages as f32))
                 .collect(),
+            edges: std::array::from_fn(edge),
             spread: 0.0,
+            has_past: false,
         }
     }
 
@@ -79,6 +88,22 @@ impl PageLives {
     pub(super) fn born(&mut self, tag: Tag) {
         self.lives[tag.cell].born += 1.0;
         *self.epochs.alive(tag) += 1;
+    }
+
+    /// The space is opened at unit `now`; there are pages from before.
+    pub(super) fn opened(&mut self, now: u64) {
+        self.has_past = true;
+        self.epochs = Epochs::of_the_past(self.epoch.units, now);
+    }
+
+    /// There are `pages` pages of `tag` from before the space was opened.
+    pub(super) fn restored(&mut self, tag: Tag, pages: u32) {
+        let life = &mut self.lives[tag.cell];
+        if !life.used {
+            life.used = true;
+            self.used.push(tag.cell as u16);
+        }
+        *self.epochs.alive(tag) += pages as i32;
     }
 
     /// A page of `tag` was overwritten at `age`.
@@ -127,7 +152,7 @@ impl PageLives {
     #[inline]
     pub(super) fn risk(&self, cell: usize, units: u32) -> f32 {
         let age = bucket(units);
-        let (from, to) = (edge(age), edge(age + 1));
+        let (from, to) = (self.edges[age], self.edges[age + 1]);
         let risks = &self.risks[cell];
         let share = (units as f32 - from) / (to - from);
         let next = risks[(age + 1).min(LAST_AGE)];
@@ -181,14 +206,14 @@ impl PageLives {
         for cohort in self.epochs.cohorts(now) {
             let (low, high) = (cohort.youngest, cohort.oldest);
             for age in bucket(low as u32).max(self.young)..=LAST_AGE {
-                if edge(age) >= high {
+                if self.edges[age] >= high {
                     break;
                 }
                 let end = match age {
                     LAST_AGE => high,
-                    _ => edge(age + 1).min(high),
+                    _ => self.edges[age + 1].min(high),
                 };
-                let share = (end - edge(age).max(low)).max(0.0) / (high - low);
+                let share = (end - self.edges[age].max(low)).max(0.0) / (high - low);
                 let units = self.epoch.units as f32 * share;
                 for &cell in &self.used {
                     let life = &mut self.lives[usize::from(cell)];
@@ -207,7 +232,7 @@ impl PageLives {
         for life in self.lives.iter_mut().filter(|life| life.used) {
             let mut alive = life.born;
             for age in 0..self.young {
-                let width = edge(age + 1) - edge(age);
+                let width = self.edges[age + 1] - self.edges[age];
                 life.exposure[age] = (alive - 0.5 * life.died[age]).max(0.0) * width;
                 life.expected[age] = life.exposure[age] * rate;
                 alive = (alive - life.died[age]).max(0.0);
@@ -225,7 +250,7 @@ impl PageLives {
 
     fn learn_scores(&mut self) {
         let mean = self.mean_rate();
-        let edges: [f32; BUCKETS] = std::array::from_fn(edge);
+        let edges = self.edges;
         // Most rows have never had a page: they are all alike.
         let unused = [mean; BUCKETS];
         let row = self.scores_of_hazard(&unused, &edges);
@@ -238,7 +263,12 @@ impl PageLives {
                 }
                 continue;
             }
-            let together = self.hazard_together(cells.clone(), mean);
+            let prior = match smoothed {
+                UNKNOWN_CELL => mean,
+                _ if self.has_past => 1.0 / mean_interval(smoothed),
+                _ => mean,
+            };
+            let together = self.hazard_together(cells.clone(), prior);
             let row = self.scores_of_hazard(&together, &edges);
             let risks = risks_of_hazard(&together, &edges);
             for cell in cells {
@@ -276,7 +306,11 @@ impl PageLives {
     }
 
     /// The score of a page by its age, from the death rate at each age: that of ln 2 / median time left to live.
-    fn scores_of_hazard(&self, hazard: &[f32; BUCKETS], edges: &[f32; BUCKETS]) -> [u8; BUCKETS] {
+    fn scores_of_hazard(
+        &self,
+        hazard: &[f32; BUCKETS],
+        edges: &[f32; BUCKETS + 1],
+    ) -> [u8; BUCKETS] {
         let width = |age: usize| edges[age + 1] - edges[age];
         let mut scores = [MEAN_SCORE; BUCKETS];
         // Risk and time from the young edge of a page's bucket to that of bucket `to`.
@@ -323,7 +357,7 @@ fn rate_of(score: u8, pages: f32) -> f32 {
 }
 
 /// By age, the sum of the death rates of all younger ages.
-fn risks_of_hazard(hazard: &[f32; BUCKETS], edges: &[f32; BUCKETS]) -> [f32; BUCKETS] {
+fn risks_of_hazard(hazard: &[f32; BUCKETS], edges: &[f32; BUCKETS + 1]) -> [f32; BUCKETS] {
     let mut sum = 0.0;
     std::array::from_fn(|age| {
         let before = sum;

@@ -2,7 +2,7 @@
 
 use super::super::{History, SegmentId, SegmentState, SegmentTable, Tick};
 use super::pages::PageLives;
-use super::tag::Tag;
+use super::tag::{BUCKETS, Tag, UNKNOWN_CELL, mean_interval};
 use crate::rng::Rng;
 
 /// What its pages were expected to do counts like this many deaths observed in a segment.
@@ -122,6 +122,49 @@ impl SegmentRates {
             evidence.at = table.sealed_at(segment);
             evidence.rate = Some(rate);
         }
+    }
+
+    /// The pages of `segment` are from before the space was opened at `now`, in unit `unit`: all are taken for pages of
+    /// `tag` that die at `rate` per tick.
+    pub(super) fn restored(
+        &mut self,
+        table: &SegmentTable,
+        segment: SegmentId,
+        (rate, tag): (f32, Tag),
+        (now, unit): (Tick, u64),
+    ) {
+        let live = table.live_pages(segment);
+        let sampled = Sampled {
+            tag: tag.pack().0 as u32,
+            age: tag.age(unit),
+        };
+        *self.of(segment) = Evidence {
+            appended: live,
+            rates: rate * live as f32,
+            deaths: PRIOR_DEATHS,
+            exposure: PRIOR_DEATHS / rate,
+            live,
+            at: now,
+            rate: Some(rate),
+            sample: vec![sampled],
+            ..Evidence::default()
+        };
+    }
+
+    /// Units, at unit `now`, since the last update but one of the pages of `segment`, on average; `None` if nothing is known
+    /// of them. Of pages that were written once it is assumed that the first half of this time has passed.
+    pub(super) fn since_last_but_one(&self, segment: SegmentId, now: u64) -> Option<f32> {
+        let sample = &self.evidence.get(segment.index())?.sample;
+        let since = |sampled: &Sampled| {
+            let tag = Tag::unpack(History(u64::from(sampled.tag)));
+            let age = tag.age(now) as f32;
+            match tag.cell % BUCKETS {
+                UNKNOWN_CELL => 2.0 * age,
+                bucket => age + mean_interval(bucket),
+            }
+        };
+        let sum: f32 = sample.iter().map(since).sum();
+        (!sample.is_empty()).then(|| sum / sample.len() as f32)
     }
 
     /// `segment` is free.

@@ -19,6 +19,11 @@ pub(super) const CELLS: usize = BUCKETS * TRENDS;
 /// The class of pages that were written once.
 pub(super) const UNKNOWN_CELL: usize = BUCKETS - 1;
 
+/// The cell of pages all of whose intervals were in `bucket`.
+fn steady(bucket: usize) -> usize {
+    bucket + BUCKETS * STEADY
+}
+
 const STAMP_BITS: u32 = 18;
 /// Time stamps wrap beyond this.
 pub(super) const STAMP_MASK: u32 = (1 << STAMP_BITS) - 1;
@@ -79,6 +84,19 @@ pub(super) fn edge(bucket: usize) -> f32 {
     log.floor().exp2() * (1.0 + log.fract()) - 1.0
 }
 
+/// The square of the mean of square roots of intervals, over their mean, if they are distributed exponentially.
+const ROOT_MEAN: f32 = std::f32::consts::FRAC_PI_4;
+
+/// The mean interval, in units, of pages whose smoothed one is in `bucket`.
+pub(super) fn mean_interval(bucket: usize) -> f32 {
+    0.5 * (edge(bucket) + edge(bucket + 1)) / ROOT_MEAN
+}
+
+/// The cell of pages whose mean interval is `units`.
+pub(super) fn cell_of_interval(units: f32) -> usize {
+    steady(bucket((ROOT_MEAN * units) as u32))
+}
+
 /// How a page's cell follows from its last one and the interval that ended.
 #[derive(Debug, Clone)]
 pub(super) struct Smoother {
@@ -105,7 +123,7 @@ impl Smoother {
     pub(super) fn next(&self, cell: usize, interval: usize, chance: f32) -> usize {
         let smoothed = cell % BUCKETS;
         if cell == UNKNOWN_CELL {
-            return interval + BUCKETS * STEADY;
+            return steady(interval);
         }
         let trend = interval + STEADY * TREND_BUCKETS + TREND_BUCKETS / 2;
         let trend = (trend.saturating_sub(smoothed) / TREND_BUCKETS).min(TRENDS - 1);

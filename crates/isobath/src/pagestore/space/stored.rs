@@ -10,7 +10,7 @@ use crate::sync::atomic::Ordering;
 
 impl Space {
     /// Four words of `segment` for the checkpoint: sequence number, summary
-    /// offset with stream, sealed-at tick, history.
+    /// offset with stream, sealed-at tick, what the policy knows of its pages.
     pub(crate) fn to_words(&self, segment: u32, seqs: &ReservedWords) -> [u64; 4] {
         let id = SegmentId(segment);
         let record = self.table.record(id);
@@ -27,20 +27,36 @@ impl Space {
                 | u64::from(record.stream.0) << 32
                 | u64::from(self.waste[segment as usize] / PAGE_SIZE as u32) << 48,
             record.sealed_at,
-            self.table.history(id).0,
+            self.policy.stored_history(&self.table, id, self.now).0,
         ]
     }
 
-    /// Installs what a checkpoint says of the segments: `words` as `to_words`
+    /// Begins with a policy for a larger volume, which learns of the segments what a checkpoint would have said.
+    pub(super) fn begin_policy_anew(&mut self, pages: u64) {
+        let in_use = (0..self.table.len()).map(SegmentId);
+        let in_use: Vec<SegmentId> = in_use.filter(|&id| self.table.live_pages(id) > 0).collect();
+        let stored = |&id: &SegmentId| self.policy.stored_history(&self.table, id, self.now);
+        let stored: Vec<History> = in_use.iter().map(stored).collect();
+        self.policy.resized(pages);
+        self.histories.forget();
+        for (&id, history) in in_use.iter().zip(stored) {
+            let history = self.policy.restored(&self.table, id, history, self.now);
+            self.histories.restore(id.0, history);
+        }
+    }
+
+    /// Installs what a checkpoint says of the segments at the tick `now`: `words` as `to_words`
     /// gave them, and the live bytes and pages that the mapping table names.
     /// Segments without live pages are free.
     pub(crate) fn restore(
         &mut self,
+        now: u64,
         words: &[[u64; 4]],
         live: &[(u32, u32)],
         chunk_bytes: u64,
         seqs: &ReservedWords,
     ) {
+        self.now = now;
         self.free.clear();
         self.live_bytes = live.iter().map(|live| u64::from(live.0)).sum();
         self.live_chunk_bytes = chunk_bytes;
@@ -74,7 +90,10 @@ impl Space {
             if waste > 0 && was_full {
                 self.set_waste(segment, waste);
             }
-            self.policy.sealed(&self.table, SegmentId(segment));
+            let history =
+                self.policy
+                    .restored(&self.table, SegmentId(segment), record.history, self.now);
+            self.histories.restore(segment, history);
         }
         self.restart_progress();
     }

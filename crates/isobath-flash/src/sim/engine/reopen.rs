@@ -1,0 +1,53 @@
+//! Closing and opening the space again, as an engine does: what a policy learned is gone, and of segments there is what a
+//! checkpoint keeps.
+
+use super::super::config::SimError;
+use super::{CLOSED, Simulator, pack};
+use crate::policy::{CleaningPolicy, SegmentId, SegmentRecord, SegmentState, SegmentTable};
+use crate::workload::Workload;
+
+impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
+    /// Closes the space and opens it with `policy`, which knows nothing yet.
+    ///
+    /// # Errors
+    /// If the policy runs out of free segments.
+    pub fn reopen(&mut self, policy: P) -> Result<(), SimError> {
+        self.flush_buffer()?;
+        for stream in 0..self.open.len() {
+            let open = std::mem::replace(&mut self.open[stream], CLOSED);
+            if !open.is_closed() {
+                self.seal(open);
+            }
+        }
+        let before = std::mem::replace(&mut self.policy, policy);
+        let mut slots = Vec::new();
+        self.open = vec![CLOSED; usize::from(self.policy.streams())];
+        self.histories = match self.keeps_page_histories() {
+            true => vec![u32::MAX; self.workload.pages() as usize],
+            false => Vec::new(),
+        };
+        let kind = self.policy.history_kind();
+        let segments = self.table.len();
+        let fresh = SegmentTable::new(segments, self.table.segment_bytes()).keeping(kind);
+        let closed = std::mem::replace(&mut self.table, fresh);
+        for segment in (0..segments).map(SegmentId) {
+            if closed.state(segment) == SegmentState::Sealed {
+                let stored = before.stored_history(&closed, segment, self.now);
+                let record = SegmentRecord {
+                    history: stored,
+                    ..closed.record(segment)
+                };
+                self.table.restore(segment, &record);
+                let history = self.policy.restored(&self.table, segment, stored, self.now);
+                let history = pack(history);
+                if self.keeps_page_histories() {
+                    self.space.valid_slots(segment.0, &mut slots);
+                    for slot in slots.drain(..) {
+                        self.histories[self.space.page_at(slot) as usize] = history;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
