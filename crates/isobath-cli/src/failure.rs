@@ -2,6 +2,7 @@
 
 use std::io;
 
+use isobath_files::FilesError;
 use isobath_lab::LabError;
 use isobath_lab::raw::RawError;
 
@@ -21,6 +22,8 @@ pub(crate) const INTERRUPTED: u8 = 130;
 pub(crate) enum Failure {
     /// The laboratory or the engine.
     Lab(LabError),
+    /// A tree of files.
+    Files(FilesError),
     /// The key that was asked for is absent.
     NotFound(String),
     /// There is no tree of that name.
@@ -48,8 +51,18 @@ impl Failure {
             Failure::NotFound(_) | Failure::Reported => FOUND,
             Failure::Usage(_) => USAGE,
             Failure::Lab(error) => exit_code(error),
+            Failure::Files(error) => of_files(error),
             Failure::NoTree { .. } | Failure::Output(_) => FAILED,
         }
+    }
+}
+
+fn of_files(error: &FilesError) -> u8 {
+    match error {
+        FilesError::NotFound { .. } => FOUND,
+        FilesError::BadName { .. } => USAGE,
+        FilesError::Interrupted => INTERRUPTED,
+        _ => FAILED,
     }
 }
 
@@ -72,6 +85,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Lab(error) => explain::lab(error, f),
+            Failure::Files(error) => write!(f, "{error}"),
             Failure::NoTree {
                 name,
                 alike,
@@ -105,6 +119,15 @@ impl From<LabError> for Failure {
 impl From<isobath::Error> for Failure {
     fn from(error: isobath::Error) -> Self {
         Failure::Lab(error.into())
+    }
+}
+
+impl From<FilesError> for Failure {
+    fn from(error: FilesError) -> Self {
+        match error {
+            FilesError::Engine(error) => error.into(),
+            error => Failure::Files(error),
+        }
     }
 }
 

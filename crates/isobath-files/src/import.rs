@@ -11,7 +11,6 @@ use rustix::io::Errno;
 
 use crate::change::{Change, symlink};
 use crate::layout::{FileKind, FileTime, Inode, Named, PIECE_BYTES, Pending, pending_key};
-use crate::path::join;
 use crate::writer::FileWriter;
 use crate::{Attributes, FileTree, FilesError, Watcher};
 
@@ -75,6 +74,7 @@ impl FileTree {
             watcher,
             batch: Batch::default(),
             links: HashMap::new(),
+            buffer: Vec::new(),
             done: Imported::default(),
         };
         let top = self.new_number()?;
@@ -162,6 +162,8 @@ struct Import<'i> {
     batch: Batch,
     /// Inodes of files outside that have several names.
     links: HashMap<(u64, u64), u64>,
+    /// For contents, a piece and a byte.
+    buffer: Vec<u8>,
     done: Imported,
 }
 
@@ -324,30 +326,37 @@ impl Import<'_> {
         name: &[u8],
         attributes: &Attributes,
     ) -> Result<u64, FilesError> {
-        let mut buffer = vec![0; PIECE_BYTES + 1];
+        // One byte more than a piece tells whether there is more than one.
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(PIECE_BYTES + 1, 0);
         let size = rustix::fs::fstat(file).map_err(host("read", path))?.st_size as u64;
         let length = match size > PIECE_BYTES as u64 {
             true => buffer.len(),
             false => read_full(file, &mut buffer).map_err(host("read", path))?,
         };
-        if length <= PIECE_BYTES {
-            buffer.truncate(length);
-            let mut inode = Inode::new(FileKind::File, attributes);
-            inode.size = length as u64;
-            inode.crc = crc32c::crc32c(&buffer);
-            self.done.bytes += inode.size;
-            self.watcher.advance(0, inode.size);
-            return self.add_inode(directory, name, inode, buffer);
-        }
-        rustix::fs::seek(file, SeekFrom::Start(0)).map_err(host("read", path))?;
-        // Its directory is stored before it: a name in a directory that does not exist is never found again.
-        self.store_batch()?;
-        let shown = join(b"", path.as_os_str().as_bytes());
-        let mut writer = FileWriter::hidden(self.files, directory, name, &shown, attributes);
-        self.large(file, path, &mut writer, &mut buffer)?;
-        let stat = writer.finish()?;
-        self.watcher.advance(1, 0);
-        Ok(stat.inode)
+        let number = match buffer.get(..length).filter(|_| length <= PIECE_BYTES) {
+            Some(contents) => {
+                let mut inode = Inode::new(FileKind::File, attributes);
+                inode.size = length as u64;
+                inode.crc = crc32c::crc32c(contents);
+                self.done.bytes += inode.size;
+                self.watcher.advance(0, inode.size);
+                self.add_inode(directory, name, inode, contents.to_vec())?
+            }
+            None => {
+                rustix::fs::seek(file, SeekFrom::Start(0)).map_err(host("read", path))?;
+                // Its directory is stored before it: a name in a directory that does not exist is never found again.
+                self.store_batch()?;
+                let shown = path.as_os_str().as_bytes();
+                let mut writer = FileWriter::hidden(self.files, directory, name, shown, attributes);
+                self.large(file, path, &mut writer, &mut buffer)?;
+                let stat = writer.finish()?;
+                self.watcher.advance(1, 0);
+                stat.inode
+            }
+        };
+        self.buffer = buffer;
+        Ok(number)
     }
 
     /// Copies contents of any length, holes as holes.

@@ -16,7 +16,7 @@ use fuser::{
 use rustix::mount::UnmountFlags;
 
 use crate::layout::{FileKind, FileTime, MAX_NAME_BYTES};
-use crate::unmount::SUBTYPE;
+use crate::unmount::SOURCE_PREFIX;
 use crate::{Entry, FileReader, FileView, FilesError, Stat};
 
 /// How long the kernel may believe what it was told: a view does not change.
@@ -35,7 +35,7 @@ const MAX_SHOWN: usize = 64;
 /// How a tree is mounted.
 #[derive(Debug, Clone, Default)]
 pub struct MountOptions {
-    /// What the kernel's list of mounts calls it: the store.
+    /// The store, for the kernel's list of mounts.
     pub source: String,
     /// Let other users in; what they may read their permissions say.
     pub allow_other: bool,
@@ -77,8 +77,8 @@ pub fn serve(
         MountOption::NoSuid,
         MountOption::NoAtime,
         MountOption::DefaultPermissions,
-        MountOption::FSName(options.source.clone()),
-        MountOption::Subtype(SUBTYPE.into()),
+        MountOption::FSName(format!("{SOURCE_PREFIX}{}", options.source)),
+        MountOption::Subtype("isobath-files".into()),
     ];
     if options.allow_other {
         config.acl = SessionACL::All;

@@ -8,8 +8,9 @@ use rustix::mount::UnmountFlags;
 
 use crate::FilesError;
 
-/// What mounts of file trees are called in the kernel's list.
-pub(crate) const SUBTYPE: &str = "isobath-files";
+/// What the sources of mounted file trees begin with in the kernel's list; the store follows. Their type is `fuse`, with or
+/// without a subtype, as they were mounted by root or by `fusermount3`.
+pub(crate) const SOURCE_PREFIX: &str = "isobath-files:";
 
 /// Whether a file tree is mounted at `path`, whether or not its process still serves it.
 #[must_use]
@@ -32,8 +33,9 @@ fn place(path: &Path) -> PathBuf {
 /// Where a line of the kernel's list has a file tree mounted.
 fn mount_point(line: &str) -> Option<PathBuf> {
     let (left, right) = line.split_once(" - ")?;
-    let kind = right.split(' ').next()?;
-    if kind != format!("fuse.{SUBTYPE}") {
+    let mut fields = right.split(' ');
+    let (kind, source) = (fields.next()?, fields.next()?);
+    if !kind.starts_with("fuse") || !source.starts_with(SOURCE_PREFIX) {
         return None;
     }
     let field = left.split(' ').nth(4)?;
@@ -99,7 +101,7 @@ mod tests {
     #[test]
     fn lists_of_mounts_are_understood() {
         let other = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw";
-        let ours = "90 21 0:50 / /mnt/a\\040b ro - fuse.isobath-files my.iso ro";
+        let ours = "90 21 0:50 / /mnt/a\\040b ro - fuse isobath-files:/my.iso ro";
         assert_eq!(mount_point(other), None);
         assert_eq!(mount_point(ours).as_deref(), Some(Path::new("/mnt/a b")));
         assert_eq!(mount_point("rubbish"), None);

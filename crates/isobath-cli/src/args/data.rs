@@ -8,7 +8,7 @@ use super::{CreateArgs, NewTreeArgs, Size, StoreArgs, TreeArgs};
 
 /// Has an option of a verb with verbs of its own stand before or behind those. The parser knows no required option of that
 /// kind; `Cli::check` asks for it.
-fn anywhere(arg: clap::Arg) -> clap::Arg {
+pub(super) fn anywhere(arg: clap::Arg) -> clap::Arg {
     arg.required(false).global(true)
 }
 

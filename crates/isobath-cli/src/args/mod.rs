@@ -5,6 +5,7 @@ mod bench;
 mod campaign;
 mod data;
 mod drive;
+mod files;
 mod raw;
 mod sim;
 mod values;
@@ -27,6 +28,7 @@ pub(crate) use data::{
     PutArgs, RecordFile, RecoverArgs, ScanArgs, StatsArgs, StatsFormat, TreesArgs, TreesVerb,
 };
 pub(crate) use drive::{AdviseArgs, ModelArgs, ProbeArgs};
+pub(crate) use files::{FilesArgs, FilesImportArgs, FilesMountArgs, FilesVerb};
 pub(crate) use raw::{BackendName, ModelName, RawArgs};
 pub(crate) use sim::{
     DuplicatesName, Fills, PageSizesName, SimAnalysisArgs, SimArgs, SimCleanArgs, SimVerb,
@@ -112,6 +114,8 @@ pub(crate) enum Verb {
     Export(ExportArgs),
     /// Read an export file into a store
     Import(ImportArgs),
+    /// Directory trees in a store: import, list, move, link, export, mount
+    Files(FilesArgs),
     /// Copy a whole store into a backup file, or what has changed since an earlier one
     Backup(BackupArgs),
     /// Make a store from backup files
@@ -199,6 +203,9 @@ impl Cli {
         let (name, store) = match &self.verb {
             Verb::Load(args) => ("load", &args.store),
             Verb::Trees(args) => ("trees", &args.store),
+            Verb::Files(args) if !matches!(args.verb, FilesVerb::Umount { .. }) => {
+                ("files", &args.store)
+            }
             _ => return Ok(self),
         };
         if !store.store.is_empty() {

@@ -6,8 +6,10 @@ mod campaign;
 mod compact;
 mod data;
 mod drive;
+mod files;
 mod load;
 mod measure;
+mod mount;
 mod probe;
 mod raw;
 mod scan;
@@ -43,6 +45,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Compact(args) => compact::compact(&args, &mut out)?,
         Verb::Export(args) => admin::export(&args, global, &mut out)?,
         Verb::Import(args) => admin::import(&args, global, &mut out)?,
+        Verb::Files(args) => is_whole = files::files(&args, global, &mut out)?,
         Verb::Backup(args) => backup::backup(&args, global, &mut out)?,
         Verb::Restore(args) => is_whole = backup::restore(&args, global, &mut out)?,
         Verb::Salvage(args) => is_whole = backup::salvage(&args, global, &mut out)?,
