@@ -118,9 +118,9 @@ fn end(mount_point: &Path) {
 /// A mount point is an empty directory where nothing is mounted. What a killed process has left there is removed.
 fn check_mount_point(path: &Path) -> Result<(), FilesError> {
     if crate::is_mounted(path) {
-        match rustix::fs::stat(path) {
-            Err(rustix::io::Errno::NOTCONN) => crate::unmount(path)?,
-            _ => return Err(FilesError::refused(path, "files are mounted there already")),
+        match crate::unmount::is_dead(path) {
+            true => crate::unmount(path)?,
+            false => return Err(FilesError::refused(path, "files are mounted there already")),
         }
     }
     let found = std::fs::metadata(path).map_err(FilesError::host("open", path))?;

@@ -62,18 +62,23 @@ pub fn unmount(path: &Path) -> Result<(), FilesError> {
     if !is_mounted(path) {
         return Err(FilesError::refused(path, "no files are mounted there"));
     }
-    let is_dead = matches!(rustix::fs::stat(path), Err(Errno::NOTCONN));
     let at = place(path);
-    let flags = match is_dead {
-        true => UnmountFlags::DETACH,
-        false => UnmountFlags::empty(),
-    };
-    match rustix::mount::unmount(&at, flags) {
+    let mut done = rustix::mount::unmount(&at, UnmountFlags::empty());
+    if done == Err(Errno::BUSY) && is_dead(path) {
+        done = rustix::mount::unmount(&at, UnmountFlags::DETACH);
+    }
+    match done {
         Ok(()) => Ok(()),
-        Err(Errno::PERM) => by_helper(&at, is_dead),
+        Err(Errno::PERM) => by_helper(&at, is_dead(path)),
         Err(Errno::BUSY) => Err(busy(path)),
         Err(error) => Err(FilesError::host("unmount", path)(error.into())),
     }
+}
+
+/// Whether the process that served a mounted tree has ended. The kernel may have attributes of the mount point in memory, but asks for those of
+/// the file system each time.
+pub(crate) fn is_dead(path: &Path) -> bool {
+    matches!(rustix::fs::statvfs(path), Err(Errno::NOTCONN))
 }
 
 fn busy(path: &Path) -> FilesError {
