@@ -1,18 +1,15 @@
 //! files mount: a tree of files as a file system, served by a process of its own.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 
 use isobath_lab::LabError;
 use serde_json::json;
 
-use super::store::{self, LARGE_POOL};
 use crate::args::{FilesArgs, FilesMountArgs, GlobalArgs};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::progress::Progress;
 
 /// Starts the process that serves, and waits until it does.
 pub(super) fn mount(
@@ -110,57 +107,8 @@ fn check_built() -> Result<(), Failure> {
     }))
 }
 
-/// Serves until it is unmounted, or a signal asks for the end.
 #[cfg(feature = "mount")]
-pub(super) fn serve(
-    args: &FilesArgs,
-    mount: &FilesMountArgs,
-    in_background: bool,
-    global: &GlobalArgs,
-) -> Result<(), Failure> {
-    use isobath_lab::Monitor;
-
-    let store = store::read(&args.store, LARGE_POOL)?;
-    let view = super::files::open(&store, &args.tree)?.view()?;
-    let lengths = store.paths().iter().map(std::fs::metadata);
-    let options = isobath_files::MountOptions {
-        source: args
-            .store
-            .store
-            .first()
-            .map_or_else(String::new, |path| path.display().to_string()),
-        allow_other: mount.allow_other,
-        bytes: lengths.flatten().map(|found| found.len()).sum(),
-    };
-    let log = open_log(mount.log.as_deref())?;
-    if in_background {
-        // The terminal's Ctrl-C, and its end, are not for the file system.
-        let _ = rustix::process::setsid();
-    }
-    let progress = Progress::start(global.quiet, Vec::new())?;
-    let tell = move |line: &str| {
-        // Where the log is gone, there is no one to tell.
-        if let Ok(mut log) = log.lock() {
-            let _ = writeln!(log, "isobath: {}", isobath_lab::escape(line.as_bytes()));
-        }
-    };
-    let point = &mount.mount_point;
-    let served = isobath_files::serve(
-        view,
-        point,
-        &options,
-        tell,
-        || progress.cancelled(),
-        || {
-            // It is served also where the parent has stopped waiting.
-            let mut out = std::io::stdout();
-            let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
-        },
-    );
-    let closed = store.close();
-    served?;
-    Ok(closed?)
-}
+pub(super) use serving::serve;
 
 #[cfg(not(feature = "mount"))]
 pub(super) fn serve(
@@ -172,15 +120,79 @@ pub(super) fn serve(
     check_built()
 }
 
-/// Where failed reads are told.
+/// What the process that serves does.
 #[cfg(feature = "mount")]
-fn open_log(path: Option<&Path>) -> Result<Mutex<Box<dyn Write + Send>>, Failure> {
-    let Some(path) = path else {
-        return Ok(Mutex::new(Box::new(std::io::stderr())));
-    };
-    let mut options = std::fs::OpenOptions::new();
-    let file = options.append(true).create(true).open(path);
-    Ok(Mutex::new(Box::new(
-        file.map_err(LabError::io("open", path))?,
-    )))
+mod serving {
+    use std::io::Write;
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use isobath_lab::{LabError, Monitor};
+
+    use crate::args::{FilesArgs, FilesMountArgs, GlobalArgs};
+    use crate::commands::files;
+    use crate::commands::store::{self, LARGE_POOL};
+    use crate::failure::Failure;
+    use crate::progress::Progress;
+
+    /// Serves until it is unmounted, or a signal asks for the end.
+    pub(in crate::commands) fn serve(
+        args: &FilesArgs,
+        mount: &FilesMountArgs,
+        in_background: bool,
+        global: &GlobalArgs,
+    ) -> Result<(), Failure> {
+        let store = store::read(&args.store, LARGE_POOL)?;
+        let view = files::open(&store, &args.tree)?.view()?;
+        let lengths = store.paths().iter().map(std::fs::metadata);
+        let options = isobath_files::MountOptions {
+            source: args
+                .store
+                .store
+                .first()
+                .map_or_else(String::new, |path| path.display().to_string()),
+            allow_other: mount.allow_other,
+            bytes: lengths.flatten().map(|found| found.len()).sum(),
+        };
+        let log = open_log(mount.log.as_deref())?;
+        if in_background {
+            // The terminal's Ctrl-C, and its end, are not for the file system.
+            let _ = rustix::process::setsid();
+        }
+        let progress = Progress::start(global.quiet, Vec::new())?;
+        let tell = move |line: &str| {
+            // Where the log is gone, there is no one to tell.
+            if let Ok(mut log) = log.lock() {
+                let _ = writeln!(log, "isobath: {}", isobath_lab::escape(line.as_bytes()));
+            }
+        };
+        let point = &mount.mount_point;
+        let served = isobath_files::serve(
+            view,
+            point,
+            &options,
+            tell,
+            || progress.cancelled(),
+            || {
+                // It is served also where the parent has stopped waiting.
+                let mut out = std::io::stdout();
+                let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
+            },
+        );
+        let closed = store.close();
+        served?;
+        Ok(closed?)
+    }
+
+    /// Where failed reads are told.
+    fn open_log(path: Option<&Path>) -> Result<Mutex<Box<dyn Write + Send>>, Failure> {
+        let Some(path) = path else {
+            return Ok(Mutex::new(Box::new(std::io::stderr())));
+        };
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.append(true).create(true).open(path);
+        Ok(Mutex::new(Box::new(
+            file.map_err(LabError::io("open", path))?,
+        )))
+    }
 }

@@ -301,6 +301,11 @@ fn the_tutorial_runs() {
 }
 
 #[test]
+fn the_page_on_files_runs() {
+    run_shell("docs/files.md");
+}
+
+#[test]
 fn operations_run() {
     run_shell("docs/operations.md");
 }
