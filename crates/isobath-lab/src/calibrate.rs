@@ -1,4 +1,4 @@
-//! What Isobath takes of this machine's CPU: the constants behind the advice, measured on a memory device.
+//! What engines take of this machine's CPU: the constants behind the advice, of Isobath measured on a memory device.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use isobath::{Durability, Options, Store, Tree};
 use isobath_flash::rng::Rng;
-use isobath_model::advise::IsobathCosts;
+use isobath_model::advise::{IsobathCosts, RocksdbCosts};
+use serde::{Deserialize, Serialize};
 
 use crate::{LabError, Monitor, Stage, Unit, cpu_time};
 
@@ -29,9 +30,10 @@ impl Default for Calibration {
     }
 }
 
-const VALUE_BYTES: usize = 120;
-const RECORD_BYTES: u64 = 8 + VALUE_BYTES as u64;
-const SCANNED_RECORDS: usize = 100;
+pub(crate) const KEY_BYTES: usize = 8;
+pub(crate) const VALUE_BYTES: usize = 120;
+const RECORD_BYTES: u64 = (KEY_BYTES + VALUE_BYTES) as u64;
+pub(crate) const SCANNED_RECORDS: usize = 100;
 /// Of a lookup that misses, the pool of the second store holds one page in so many.
 const MISS_SHARE: u64 = 8;
 
@@ -92,16 +94,58 @@ pub fn calibrate(
 
 /// The smallest pool that a miss is measured with, bytes, and the least share of its lookups that miss.
 const MIN_POOL_BYTES: u64 = 2 << 20;
-const MIN_MISSES: f64 = 0.25;
+pub(crate) const MIN_MISSES: f64 = 0.25;
 
 /// No constant is below this, however the clock disturbs it, µs.
-const SHORTEST_US: f64 = 0.001;
+pub(crate) const SHORTEST_US: f64 = 0.001;
+
+/// The costs of every engine that the advice knows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// Isobath's.
+    pub isobath: IsobathCosts,
+    /// RocksDB's; `None` if it was not measured.
+    pub rocksdb: Option<RocksdbCosts>,
+}
+
+/// Measures Isobath on a memory device and, where it is built in, RocksDB with files in a new directory below `directory`,
+/// which is removed.
+///
+/// # Errors
+/// Those of the engines and the files; [`LabError::Interrupted`].
+pub fn calibrate_all(
+    calibration: Calibration,
+    directory: &Path,
+    monitor: &dyn Monitor,
+) -> Result<Costs, LabError> {
+    let isobath = calibrate(calibration, monitor)?;
+    let rocksdb = calibrate_rocksdb(calibration, directory, monitor)?;
+    Ok(Costs { isobath, rocksdb })
+}
+
+#[cfg(feature = "rocksdb")]
+fn calibrate_rocksdb(
+    calibration: Calibration,
+    directory: &Path,
+    monitor: &dyn Monitor,
+) -> Result<Option<RocksdbCosts>, LabError> {
+    crate::engine::rocksdb::calibrate(calibration, directory, monitor).map(Some)
+}
+
+#[cfg(not(feature = "rocksdb"))]
+fn calibrate_rocksdb(
+    _: Calibration,
+    _: &Path,
+    _: &dyn Monitor,
+) -> Result<Option<RocksdbCosts>, LabError> {
+    Ok(None)
+}
 
 /// Writes costs as JSON.
 ///
 /// # Errors
 /// Those of the file.
-pub fn write_costs(path: &Path, costs: &IsobathCosts) -> Result<(), LabError> {
+pub fn write_costs(path: &Path, costs: &Costs) -> Result<(), LabError> {
     let text = serde_json::to_string_pretty(costs).unwrap_or_default();
     crate::drive_model::write_whole(path, &(text + "\n"))
 }
@@ -110,17 +154,28 @@ pub fn write_costs(path: &Path, costs: &IsobathCosts) -> Result<(), LabError> {
 ///
 /// # Errors
 /// [`LabError::Input`] with the file and what is wrong in it.
-pub fn read_costs(path: &Path) -> Result<IsobathCosts, LabError> {
+pub fn read_costs(path: &Path) -> Result<Costs, LabError> {
     let text = std::fs::read_to_string(path).map_err(LabError::io("read", path))?;
-    let costs: IsobathCosts =
+    let costs: Costs =
         serde_json::from_str(&text).map_err(|error| LabError::input(path, error.to_string()))?;
-    let all = [
-        costs.hit_us,
-        costs.miss_us,
-        costs.write_us,
-        costs.scanned_record_us,
-        costs.page_written_us,
+    let own = &costs.isobath;
+    let mut all = vec![
+        own.hit_us,
+        own.miss_us,
+        own.write_us,
+        own.scanned_record_us,
+        own.page_written_us,
     ];
+    all.extend(costs.rocksdb.iter().flat_map(|rocksdb| {
+        [
+            rocksdb.lookup_us,
+            rocksdb.block_above_io_us,
+            rocksdb.write_us,
+            rocksdb.rewritten_record_us,
+            rocksdb.rewritten_byte_us,
+            rocksdb.scanned_record_us,
+        ]
+    }));
     match all.iter().all(|us| us.is_finite() && *us > 0.0) {
         true => Ok(costs),
         false => Err(LabError::input(
@@ -131,7 +186,7 @@ pub fn read_costs(path: &Path) -> Result<IsobathCosts, LabError> {
 }
 
 /// Record `n`'s key: bytes that sort as the numbers do.
-fn key_of(n: u64) -> [u8; 8] {
+pub(crate) fn key_of(n: u64) -> [u8; KEY_BYTES] {
     let mut key = n.to_le_bytes();
     key.reverse();
     key
@@ -246,19 +301,21 @@ mod tests {
         assert!(error.contains("calibrate with more"), "{error}");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("costs.json");
-        write_costs(&path, &costs).unwrap();
-        assert_eq!(read_costs(&path).unwrap(), costs);
-        std::fs::write(&path, "{\"hit_us\": 1}").unwrap();
+        let all = Costs {
+            isobath: costs,
+            rocksdb: Some(RocksdbCosts::default()),
+        };
+        write_costs(&path, &all).unwrap();
+        assert_eq!(read_costs(&path).unwrap(), all);
+        std::fs::write(&path, "{\"isobath\": {\"hit_us\": 1}}").unwrap();
         assert!(
             read_costs(&path)
                 .unwrap_err()
                 .to_string()
                 .contains("miss_us")
         );
-        let bad = IsobathCosts {
-            hit_us: -1.0,
-            ..costs
-        };
+        let mut bad = all.clone();
+        bad.isobath.hit_us = -1.0;
         write_costs(&path, &bad).unwrap();
         assert!(
             read_costs(&path)

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use isobath::OutputFile;
 pub use isobath_model::Beyond;
-use isobath_model::advise::{Advice, AdviseError, Advisor, IsobathCosts};
+use isobath_model::advise::{Advice, AdviseError, Advisor};
 use isobath_model::profile::Levels;
 pub use isobath_model::profile::{DeviceProfile, HostCacheVerdict};
 pub use isobath_model::report::{ModelReport, ModelRow};
@@ -15,6 +15,7 @@ use isobath_model::{HeldOutError, ModelKind, Sample};
 use serde::Serialize;
 
 use crate::LabError;
+use crate::calibrate::Costs;
 
 /// Reads a profile that a probe wrote.
 ///
@@ -269,6 +270,15 @@ pub fn read_workload(path: &Path) -> Result<Workload, LabError> {
     Workload::from_toml(&text).map_err(|e| LabError::input(path, e.to_string()))
 }
 
+/// The advisor with costs that were measured.
+pub(crate) fn with_costs(advisor: Advisor<'_>, costs: Costs) -> Advisor<'_> {
+    let advisor = advisor.with_isobath_costs(costs.isobath);
+    match costs.rocksdb {
+        Some(rocksdb) => advisor.with_rocksdb_costs(rocksdb),
+        None => advisor,
+    }
+}
+
 /// Advice for a workload on a profiled drive.
 ///
 /// # Errors
@@ -277,12 +287,12 @@ pub fn read_workload(path: &Path) -> Result<Workload, LabError> {
 pub fn advise(
     profile_path: &Path,
     workload_path: &Path,
-    costs: Option<IsobathCosts>,
+    costs: Option<Costs>,
 ) -> Result<(Workload, Advice), LabError> {
     let profile = read_profile(profile_path)?;
     let workload = read_workload(workload_path)?;
     let advisor = Advisor::new(&profile).map(|advisor| match costs {
-        Some(costs) => advisor.with_isobath_costs(costs),
+        Some(costs) => with_costs(advisor, costs),
         None => advisor,
     });
     let advice = advisor.and_then(|advisor| advisor.advise(&workload));

@@ -50,6 +50,8 @@ pub mod probe;
 pub mod quickstart;
 pub mod raw;
 mod raw_sweep;
+#[cfg(feature = "rocksdb")]
+pub mod rocksdb_rates;
 pub mod ssd;
 pub mod vssd;
 

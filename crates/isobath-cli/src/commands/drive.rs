@@ -216,24 +216,138 @@ fn calibrate(
         ..Calibration::default()
     };
     let progress = super::progress(global)?;
-    let costs = calibrate::calibrate(calibration, &progress)?;
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(std::path::Path::new("."));
+    let costs = calibrate::calibrate_all(calibration, directory, &progress)?;
     progress.clear();
     calibrate::write_costs(path, &costs)?;
     if out.json() {
         return out.document(&costs);
     }
-    let rows = [
-        ("lookup in the pool", costs.hit_us),
-        ("page miss beside its I/O", costs.miss_us),
-        ("update in the pool", costs.write_us),
-        ("record scanned", costs.scanned_record_us),
+    let own = &costs.isobath;
+    let mut rows = vec![
+        ("Isobath: lookup in the pool", own.hit_us),
+        ("Isobath: page miss beside its I/O", own.miss_us),
+        ("Isobath: update in the pool", own.write_us),
+        ("Isobath: record scanned", own.scanned_record_us),
     ];
+    if let Some(rocksdb) = &costs.rocksdb {
+        rows.extend([
+            ("RocksDB: lookup", rocksdb.lookup_us),
+            (
+                "RocksDB: block read beside its I/O",
+                rocksdb.block_above_io_us,
+            ),
+            ("RocksDB: write", rocksdb.write_us),
+            ("RocksDB: record rewritten", rocksdb.rewritten_record_us),
+            ("RocksDB: byte rewritten", rocksdb.rewritten_byte_us),
+            ("RocksDB: record scanned", rocksdb.scanned_record_us),
+        ]);
+    }
     let cells: Vec<Vec<String>> = rows
         .iter()
-        .map(|(what, us)| vec![(*what).to_owned(), format!("{us:.3}")])
+        .map(|(what, us)| vec![(*what).to_owned(), format!("{us:.5}")])
         .collect();
-    out.table(&["Isobath", "CPU µs"], &cells, true)?;
+    out.table(&["measured", "CPU µs"], &cells, true)?;
+    if costs.rocksdb.is_none() {
+        out.line("RocksDB is not built in and was not measured: its constants stay those of the reference machine; rebuild with `--features rocksdb`")?;
+    }
     out.line(&format!("written: {}", path.display()))
+}
+
+/// Predicted rates of RocksDB beside measured ones.
+#[cfg(feature = "rocksdb")]
+fn rates(
+    args: &AdviseArgs,
+    profile: &std::path::Path,
+    path: &std::path::Path,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    use isobath_lab::rocksdb_rates::{RatesPlan, WORKLOADS, rates};
+    let duration = std::time::Duration::from_secs(u64::from(args.seconds));
+    let plan = RatesPlan {
+        path: path.to_owned(),
+        workloads: match args.only.as_slice() {
+            [] => WORKLOADS.map(str::to_owned).to_vec(),
+            some => some.to_vec(),
+        },
+        data_bytes: args.bytes.0,
+        memory_bytes: args.memory.0,
+        clients: args.threads,
+        warm_up: duration / 2,
+        duration,
+    };
+    let profile = drive_model::read_profile(profile)?;
+    let costs = args.calibration.as_deref().map(calibrate::read_costs);
+    let costs = costs.transpose()?;
+    let source = costs.as_ref().and_then(|costs| costs.rocksdb.as_ref());
+    let source = source
+        .map_or("the reference machine", |rocksdb| &rocksdb.source)
+        .to_owned();
+    let progress = super::progress(global)?;
+    let rows = rates(&plan, &profile, costs, &progress)?;
+    progress.clear();
+    if out.json() {
+        return out.document(&rows);
+    }
+    let pair = |predicted: f64, measured: f64, digits: usize| {
+        format!("{predicted:.digits$} / {measured:.digits$}")
+    };
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            vec![
+                row.workload.clone(),
+                format!("{:.0}", row.predicted_per_s),
+                format!("{:.0}", row.measured_per_s),
+                format!("{:+.0}%", 100.0 * row.error_ratio),
+                row.limited_by.to_owned(),
+                pair(
+                    row.predicted_reads_per_operation,
+                    row.measured_reads_per_operation,
+                    2,
+                ),
+                pair(row.predicted_cpu_us, row.measured_cpu_us, 1),
+                pair(row.predicted_written_bytes, row.measured_written_bytes, 0),
+                row.drive_reads_per_s
+                    .map_or_else(|| "-".to_owned(), |(before, after)| pair(before, after, 0)),
+                format!("{:.0}", row.profile_reads_per_s),
+            ]
+        })
+        .collect();
+    let columns = [
+        "RocksDB",
+        "predicted/s",
+        "measured/s",
+        "error",
+        "limit",
+        "reads/op",
+        "CPU µs/op",
+        "bytes/op",
+        "drive's reads/s",
+        "profile's",
+    ];
+    out.table(&columns, &cells, true)?;
+    out.line("pairs are predicted / measured; the drive's reads are random ones of 4 KiB before / after each run, and what the profile says")?;
+    out.line(&format!("CPU constants of RocksDB: measured, {source}"))
+}
+
+#[cfg(not(feature = "rocksdb"))]
+fn rates(
+    _: &AdviseArgs,
+    _: &std::path::Path,
+    _: &std::path::Path,
+    _: &GlobalArgs,
+    _: &mut Output,
+) -> Result<(), Failure> {
+    Err(isobath_lab::LabError::NotBuilt {
+        what: "RocksDB",
+        cure: "install librocksdb-dev and rebuild with `cargo build --release --features rocksdb`",
+    }
+    .into())
 }
 
 pub(crate) fn advise(
@@ -243,6 +357,9 @@ pub(crate) fn advise(
 ) -> Result<(), Failure> {
     if let Some(path) = &args.calibrate {
         return calibrate(path, args.records, global, out);
+    }
+    if let (Some(profile), Some(path)) = (&args.profile, &args.rates) {
+        return rates(args, profile, path, global, out);
     }
     let (Some(profile), Some(workload_path)) = (&args.profile, &args.workload) else {
         return Err(Failure::Usage(

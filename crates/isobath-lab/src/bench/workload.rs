@@ -133,6 +133,14 @@ impl Mix {
         self.has(Operation::Insert)
     }
 
+    /// Share of operations that are the one of this name.
+    #[cfg(feature = "rocksdb")]
+    pub(crate) fn share(&self, name: &str) -> f64 {
+        let of = Operation::ALL.into_iter().zip(self.weights);
+        let weight: u32 = of.filter(|(o, _)| o.name() == name).map(|(_, w)| w).sum();
+        f64::from(weight) / f64::from(self.total)
+    }
+
     pub(crate) fn has(&self, operation: Operation) -> bool {
         self.weights[operation as usize] > 0
     }

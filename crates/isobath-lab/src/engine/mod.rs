@@ -13,7 +13,7 @@ mod null;
 #[cfg(feature = "redb")]
 mod redb;
 #[cfg(feature = "rocksdb")]
-mod rocksdb;
+pub(crate) mod rocksdb;
 mod txn;
 #[cfg(feature = "wiredtiger")]
 mod wiredtiger;

@@ -25,6 +25,35 @@ pub(crate) fn hit_share(cached_pages: f64, pages: f64, records: f64, zipf_expone
     (hot + (1.0 - hot) * even).min(1.0)
 }
 
+/// Shares of accesses that miss, of sets of blocks that share a cache of `cached_pages`, each given as its blocks and the
+/// accesses that go to it, evenly, per operation. Those of the hot sets are found by the characteristic time T after which a
+/// block that was not used leaves an LRU cache (Che, Tung and Wang, 2002): a block that is accessed at rate λ is there with
+/// probability 1 − e^(−λT), and T is such that all blocks that are there fill the cache.
+pub(crate) fn miss_shares(cached_pages: f64, sets: &[(f64, f64)]) -> Vec<f64> {
+    let miss = |time: f64, &(pages, accesses): &(f64, f64)| match pages > 0.0 {
+        true => (-accesses / pages * time).exp(),
+        false => 0.0,
+    };
+    let all: f64 = sets.iter().map(|(pages, _)| pages).sum();
+    if cached_pages >= all {
+        return vec![0.0; sets.len()];
+    }
+    let held = |time: f64| -> f64 {
+        let held = sets.iter().map(|set| set.0 * (1.0 - miss(time, set)));
+        held.sum()
+    };
+    // In operations. Bound: 200 halvings of the exponent's range.
+    let (mut low, mut high) = (0.0f64, 1e15);
+    for _ in 0..200 {
+        let middle = 0.5 * (low + high);
+        match held(middle) < cached_pages {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    sets.iter().map(|set| miss(low, set)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +96,46 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Two sets of blocks, one small and hot, in an LRU cache that is replayed.
+    #[test]
+    fn small_sets_stay_in_the_cache() {
+        use crate::rng::SplitMix64;
+        use std::collections::{BTreeMap, HashMap};
+        let (small, large, cached) = (50u64, 5000u64, 600usize);
+        let mut random = SplitMix64::new(7);
+        let (mut used, mut order) = (HashMap::new(), BTreeMap::new());
+        let mut misses = [0.0; 2];
+        let (operations, warm) = (40_000u64, 10_000u64);
+        for now in 0..2 * operations {
+            let set = (now % 2) as usize;
+            let block = match set {
+                0 => random.next_u64() % small,
+                _ => small + random.next_u64() % large,
+            };
+            match used.insert(block, now) {
+                Some(before) => {
+                    order.remove(&before);
+                }
+                None if now >= 2 * warm => misses[set] += 1.0,
+                None => {}
+            }
+            order.insert(now, block);
+            if order.len() > cached
+                && let Some((_, oldest)) = order.pop_first()
+            {
+                used.remove(&oldest);
+            }
+        }
+        let sets = [(small as f64, 1.0), (large as f64, 1.0)];
+        let formula = miss_shares(cached as f64, &sets);
+        for (set, formula) in formula.iter().enumerate() {
+            let seen = misses[set] / (operations - warm) as f64;
+            assert!((formula - seen).abs() < 0.02, "{set}: {formula} {seen}");
+        }
+        assert!(formula[0] < 0.01 && formula[1] > 0.85, "{formula:?}");
+        assert_eq!(miss_shares(6000.0, &sets), [0.0, 0.0]);
     }
 
     #[test]

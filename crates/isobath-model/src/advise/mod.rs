@@ -15,7 +15,7 @@ use serde::Serialize;
 
 pub use isobath::{CleaningPolicy, IsobathCosts, IsobathSettings};
 pub use open::{OpenSettings, open_settings};
-pub use rocksdb::RocksdbSettings;
+pub use rocksdb::{RocksdbCosts, RocksdbSettings};
 
 use crate::error::FitError;
 use crate::lsm::EngineModel;
@@ -173,6 +173,7 @@ pub struct Advisor<'a> {
     drive: DriveView<'a>,
     depth: u32,
     isobath_costs: IsobathCosts,
+    rocksdb_costs: RocksdbCosts,
     rocksdb_runs: Option<EngineModel>,
 }
 
@@ -191,6 +192,7 @@ impl<'a> Advisor<'a> {
             drive,
             depth,
             isobath_costs: IsobathCosts::default(),
+            rocksdb_costs: RocksdbCosts::default(),
             rocksdb_runs: None,
         })
     }
@@ -208,6 +210,25 @@ impl<'a> Advisor<'a> {
         self
     }
 
+    /// Uses RocksDB's CPU costs as they were measured on this machine.
+    #[must_use]
+    pub fn with_rocksdb_costs(mut self, costs: RocksdbCosts) -> Self {
+        self.rocksdb_costs = costs;
+        self
+    }
+
+    /// What RocksDB does with settings of the caller's.
+    ///
+    /// # Errors
+    /// If the profile does not determine the drive's rates.
+    pub fn predict_rocksdb(
+        &self,
+        workload: &Workload,
+        settings: &RocksdbSettings,
+    ) -> Result<Predicted, AdviseError> {
+        rocksdb::predict_with(&self.drive, workload, settings, &self.rocksdb_costs)
+    }
+
     /// The model behind the advice.
     pub fn predictor(&self) -> &Predictor {
         &self.drive.predictor
@@ -217,7 +238,12 @@ impl<'a> Advisor<'a> {
     pub fn advise(&self, workload: &Workload) -> Result<Advice, AdviseError> {
         let drive = &self.drive;
         let isobath = isobath::advise(drive, workload, self.depth, &self.isobath_costs)?;
-        let rocksdb = rocksdb::advise(drive, workload, self.rocksdb_runs.as_ref())?;
+        let rocksdb = rocksdb::advise(
+            drive,
+            workload,
+            self.rocksdb_runs.as_ref(),
+            &self.rocksdb_costs,
+        )?;
         let (structure, structure_because) =
             compare(workload, &isobath.predicted, &rocksdb.predicted);
         let mut warnings = drive.warnings();
@@ -244,7 +270,11 @@ impl<'a> Advisor<'a> {
             rocksdb,
             structure,
             structure_because,
-            constants: [self.isobath_costs.constants(), rocksdb::constants()].concat(),
+            constants: [
+                self.isobath_costs.constants(),
+                self.rocksdb_costs.constants(),
+            ]
+            .concat(),
             warnings,
         })
     }

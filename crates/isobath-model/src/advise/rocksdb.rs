@@ -1,8 +1,8 @@
 //! Settings for RocksDB: fanout, file size, L0 triggers, background jobs, subcompactions, single level or not.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::cache::hit_share;
+use super::cache::{hit_share, miss_shares};
 use super::drive::DriveView;
 use super::{AdviseError, Constant, Demand, EngineAdvice, Predicted, Reason, group_of, predict};
 use crate::lsm::{EngineModel, Layout, LsmStore, Mix};
@@ -53,14 +53,61 @@ const METADATA_BYTES_PER_RECORD: f64 = 2.0;
 /// level; a single level holds none.
 const SPACE_SLACK: f64 = 0.05;
 
-/// CPU of RocksDB 7.8 on a 2.6 GHz core, µs, from the reference measurements in the benchmark documentation: a
-/// lookup at one miss, a write into the memtable and log, a record and a byte rewritten by compaction, a record scanned.
-const CPU_US_LOOKUP: f64 = 8.5;
-const CPU_US_BLOCK_ABOVE_IO: f64 = 1.5;
-const CPU_US_WRITE: f64 = 1.5;
-const CPU_US_REWRITTEN_RECORD: f64 = 0.48;
-const CPU_US_REWRITTEN_BYTE: f64 = 0.000_69;
-const CPU_US_SCANNED_RECORD: f64 = 0.55;
+/// What RocksDB takes of the CPU, µs: as measured on the reference machine (7.8, 2.6 GHz; docs/benchmarks.md) or, by
+/// `isobath advise --calibrate`, on this one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RocksdbCosts {
+    /// A lookup of a record that is in the block cache.
+    pub lookup_us: f64,
+    /// A block that is read, beside its I/O.
+    pub block_above_io_us: f64,
+    /// A write into memtable and log.
+    pub write_us: f64,
+    /// A record that a flush or a compaction writes.
+    pub rewritten_record_us: f64,
+    /// A byte of it.
+    pub rewritten_byte_us: f64,
+    /// A record scanned.
+    pub scanned_record_us: f64,
+    /// Where they come from.
+    pub source: String,
+}
+
+impl Default for RocksdbCosts {
+    fn default() -> Self {
+        Self {
+            lookup_us: 8.5,
+            block_above_io_us: 1.5,
+            write_us: 1.5,
+            rewritten_record_us: 0.48,
+            rewritten_byte_us: 0.000_69,
+            scanned_record_us: 0.55,
+            source: "RocksDB 7.8 on the reference machine, docs/benchmarks.md".into(),
+        }
+    }
+}
+
+impl RocksdbCosts {
+    /// The costs, one by one, with where they come from.
+    pub(super) fn constants(&self) -> Vec<Constant> {
+        let constant = |what, us| Constant {
+            engine: "RocksDB",
+            what,
+            us,
+            is_measured: true,
+            source: self.source.clone(),
+        };
+        vec![
+            constant("lookup", self.lookup_us),
+            constant("block read beside its I/O", self.block_above_io_us),
+            constant("write", self.write_us),
+            constant("record rewritten by compaction", self.rewritten_record_us),
+            constant("byte rewritten by compaction", self.rewritten_byte_us),
+            constant("record scanned", self.scanned_record_us),
+        ]
+    }
+}
+
 /// Sequence number, type and lengths of a record in a block, bytes.
 const BLOCK_BYTES_PER_RECORD: f64 = 12.0;
 /// Log record header, bytes.
@@ -75,6 +122,7 @@ pub(super) fn advise(
     drive: &DriveView<'_>,
     workload: &Workload,
     engine: Option<&EngineModel>,
+    costs: &RocksdbCosts,
 ) -> Result<EngineAdvice<RocksdbSettings>, AdviseError> {
     let mut candidates = Vec::new();
     let leveled = FANOUTS.iter().map(|&fanout| Layout::Leveled {
@@ -83,9 +131,7 @@ pub(super) fn advise(
     });
     for layout in leveled.chain([Layout::SingleLevel]) {
         let settings = settings(workload, layout);
-        let threads = settings.user_threads.min(drive.concurrency_max);
-        let demand = demand(drive, workload, &settings, threads)?;
-        let mut predicted = predict(drive, workload, &demand, threads)?;
+        let mut predicted = predict_with(drive, workload, &settings, costs)?;
         if let Some(engine) = engine {
             measured_rate(engine, workload, &settings, &mut predicted);
         }
@@ -140,6 +186,18 @@ pub(super) fn advise(
         predicted,
         reasons,
     })
+}
+
+/// What RocksDB is predicted to do with these settings.
+pub(super) fn predict_with(
+    drive: &DriveView<'_>,
+    workload: &Workload,
+    settings: &RocksdbSettings,
+    costs: &RocksdbCosts,
+) -> Result<Predicted, AdviseError> {
+    let threads = settings.user_threads.min(drive.concurrency_max);
+    let demand = demand(drive, workload, settings, costs, threads)?;
+    predict(drive, workload, &demand, threads)
 }
 
 /// Puts the rate that runs of the engine itself predict in place of the structural one. The interval becomes the runs' own.
@@ -232,6 +290,7 @@ fn demand(
     drive: &DriveView<'_>,
     workload: &Workload,
     settings: &RocksdbSettings,
+    costs: &RocksdbCosts,
     threads: u32,
 ) -> Result<Demand, AdviseError> {
     let page = PAGE_BYTES as f64;
@@ -239,6 +298,7 @@ fn demand(
     let jobs = settings.background_jobs;
     let mut store = store(workload, settings.filter_bits_per_key > 0);
     store.l0_slowdown_files = settings.l0_slowdown_files;
+    store.file_bytes = settings.file_bytes as f64;
     let work = store.steady_work(settings.layout, jobs);
     let blocks = workload.data_bytes() / page;
     let hits = hit_share(
@@ -247,15 +307,17 @@ fn demand(
         workload.record_count,
         workload.zipf_exponent,
     );
-    let miss = 1.0 - hits;
-    let query_blocks = work.query_blocks * miss;
     let scan_data =
         workload.scan_records * (workload.record_bytes() + BLOCK_BYTES_PER_RECORD) / page;
-    // Every run costs one block to position, and the records themselves lie in the blocks that hold them; iterators read
-    // ahead of themselves from the third block on that they read from the drive, once more than the scan needs.
-    let ahead = if miss * scan_data > 2.0 { 1.0 } else { 0.0 };
-    let runs = work.sorted_runs + l0_runs(workload, settings);
-    let scan_blocks = miss * (runs + scan_data + ahead);
+    let reads = level_reads(workload, settings, &store, scan_data, hits);
+    let query_blocks = reads.per_query;
+    // Iterators read ahead of themselves from the third block on that they read from the drive, once more than the scan needs.
+    let ahead = if (1.0 - hits) * scan_data > 2.0 {
+        1.0 - hits
+    } else {
+        0.0
+    };
+    let scan_blocks = reads.per_scan + ahead;
     // A record that is larger than a block has a block of its own.
     let block_pages = (record_bytes / page).ceil().max(1.0);
     let page_reads =
@@ -285,15 +347,15 @@ fn demand(
     let drive_us = workload.point_reads * query_blocks * query_us
         + workload.scans * scan_blocks * drive.page_read_us(threads)?
         + bulk_us;
-    let rewrite_cpu_us = CPU_US_REWRITTEN_RECORD + CPU_US_REWRITTEN_BYTE * record_bytes;
+    let rewrite_cpu_us = costs.rewritten_record_us + costs.rewritten_byte_us * record_bytes;
     let point_cpu_us =
-        CPU_US_LOOKUP + query_blocks * (CPU_US_BLOCK_ABOVE_IO + drive.cpu_us_per_io());
-    let scan_cpu_us = CPU_US_LOOKUP
-        + workload.scan_records * CPU_US_SCANNED_RECORD
-        + scan_blocks * (CPU_US_BLOCK_ABOVE_IO + drive.cpu_us_per_io());
+        costs.lookup_us + query_blocks * (costs.block_above_io_us + drive.cpu_us_per_io());
+    let scan_cpu_us = costs.lookup_us
+        + workload.scan_records * costs.scanned_record_us
+        + scan_blocks * (costs.block_above_io_us + drive.cpu_us_per_io());
     let cpu_us = workload.point_reads * point_cpu_us
         + workload.scans * scan_cpu_us
-        + workload.writes() * (CPU_US_WRITE + rewritten * rewrite_cpu_us);
+        + workload.writes() * (costs.write_us + rewritten * rewrite_cpu_us);
     // L0 → L1 and L1 → L2 exclude each other; subcompactions split each of them.
     let page_us_alone = drive.bulk_page_us(1, 0.0)? + drive.bulk_page_us(1, 1.0)?;
     let rewrite_us_alone = rewrite_cpu_us + record_bytes / page * page_us_alone;
@@ -313,7 +375,7 @@ fn demand(
         alone_us: workload.point_reads * point_alone_us
             // Blocks are read one after another.
             + workload.scans * (scan_cpu_us + scan_blocks * drive.read_latency_us(1)?)
-            + workload.writes() * (CPU_US_WRITE + flush_us),
+            + workload.writes() * (costs.write_us + flush_us),
         point_read_alone_us: point_alone_us,
         page_reads,
         point_read_accesses: query_blocks,
@@ -323,28 +385,63 @@ fn demand(
     })
 }
 
+/// Blocks that are read from the drive.
+struct LevelReads {
+    per_query: f64,
+    per_scan: f64,
+}
+
+/// Blocks read from the drive per query and per scan. Every run costs a block to position, without filters a query, too, and
+/// the records themselves lie in the blocks that hold them. Upper levels are small, and as much goes to each of them
+/// as to the last, so that the cache holds them. `hits` is the share of accesses that find their block among the hottest.
+fn level_reads(
+    workload: &Workload,
+    settings: &RocksdbSettings,
+    store: &LsmStore,
+    scan_data: f64,
+    hits: f64,
+) -> LevelReads {
+    let page = PAGE_BYTES as f64;
+    let wasted = store.filter_false_positive_share.unwrap_or(1.0);
+    // Runs and bytes of each level, L0 first.
+    let l0 = l0_runs(workload, settings);
+    let mut levels = vec![(l0, l0 * store.file_bytes)];
+    levels.extend(
+        store
+            .level_bytes(settings.layout)
+            .iter()
+            .map(|&bytes| (1.0, bytes)),
+    );
+    let all: f64 = levels.iter().map(|level| level.1).sum();
+    // Blocks that one query and one scan use of each level.
+    let query = |level: usize| {
+        let below: f64 = levels[level + 1..].iter().map(|level| level.1).sum();
+        (wasted * levels[level].0 * below + levels[level].1) / all
+    };
+    let scan = |level: usize| levels[level].0 + levels[level].1 / all * scan_data;
+    let set = |level: usize| {
+        let accesses = workload.point_reads * query(level) + workload.scans * scan(level);
+        (levels[level].1 / page, accesses)
+    };
+    let sets: Vec<(f64, f64)> = (0..levels.len()).map(set).collect();
+    let misses = miss_shares(data_cache_bytes(workload, settings) / page, &sets);
+    // Where records follow a law, the hottest of them stay, too.
+    let reads = |of: &dyn Fn(usize) -> f64| {
+        let missing = misses.iter().enumerate();
+        missing
+            .map(|(level, miss)| of(level) * miss.min(1.0 - hits))
+            .sum()
+    };
+    LevelReads {
+        per_query: reads(&query),
+        per_scan: reads(&scan),
+    }
+}
+
 /// What of the block cache is left for records, once index and filter blocks are in it.
 fn data_cache_bytes(workload: &Workload, settings: &RocksdbSettings) -> f64 {
     let metadata = METADATA_BYTES_PER_RECORD * workload.record_count;
     (settings.block_cache_bytes as f64 - metadata).max(0.0)
-}
-
-/// The CPU costs behind the predictions.
-pub(super) fn constants() -> Vec<Constant> {
-    let constant = |what, us| Constant {
-        engine: "RocksDB",
-        what,
-        us,
-        is_measured: true,
-        source: "RocksDB 7.8 on the reference machine, docs/benchmarks.md".into(),
-    };
-    vec![
-        constant("lookup", CPU_US_LOOKUP),
-        constant("block read beside its I/O", CPU_US_BLOCK_ABOVE_IO),
-        constant("write", CPU_US_WRITE),
-        constant("record rewritten by compaction", CPU_US_REWRITTEN_RECORD),
-        constant("record scanned", CPU_US_SCANNED_RECORD),
-    ]
 }
 
 /// Files that lie in L0 on average while records are written; each is a run that scans merge.

@@ -442,7 +442,10 @@ mod tests {
                 learned += policy.learned - before.1;
             }
             assert!(epochs <= 50_000 / 256, "{pages} pages: {epochs} epochs");
-            assert!((12..=16).contains(&learned), "{pages} pages: {learned} times");
+            assert!(
+                (12..=16).contains(&learned),
+                "{pages} pages: {learned} times"
+            );
         }
     }
 

@@ -7,6 +7,7 @@
 //!
 //! Transactions are optimistic ones over a snapshot: the first to commit wins, as in Isobath.
 
+mod calibrate;
 mod ffi;
 mod sys;
 
@@ -14,6 +15,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub(crate) use self::calibrate::calibrate;
 use self::ffi::{Batch, Config, Db, Failed};
 use super::txn::ended;
 use super::{
@@ -34,7 +36,7 @@ const WRITE_BUFFER_MIN: f64 = 65_536.0;
 /// Memtables of RocksDB by default: one that is written to, one that is written out.
 const WRITE_BUFFERS: u64 = 2;
 /// RocksDB's default first level, in memtables.
-const LEVEL_BASE_BUFFERS: u64 = 4;
+pub(crate) const LEVEL_BASE_BUFFERS: u64 = 4;
 /// Levels that RocksDB has by default.
 const LEVELS: usize = 7;
 

@@ -1,0 +1,344 @@
+//! What RocksDB takes of this machine's CPU, measured in a directory.
+//!
+//! Costs of the caller are CPU time of its thread, so that flushes and compactions in the background do not count; what these
+//! take, RocksDB says itself.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use isobath_flash::rng::Rng;
+use isobath_io::AlignedBuf;
+use isobath_model::advise::RocksdbCosts;
+
+use super::ffi::{Batch, Config, Db};
+use super::{BLOCK_BYTES, LOAD_BATCH, failed};
+use crate::calibrate::{
+    Calibration, KEY_BYTES, MIN_MISSES, SCANNED_RECORDS, SHORTEST_US, VALUE_BYTES, key_of,
+};
+use crate::{LabError, Monitor, Stage, Unit};
+
+/// Bytes of the larger values: compaction's cost per byte follows from two sizes.
+const LARGE_VALUE_BYTES: usize = 4000;
+/// Of the records, so many have large values.
+const LARGE_SHARE: u32 = 32;
+const MEMTABLE_BYTES: usize = 16 << 20;
+/// Of lookups that read the drive, one in so many of the others.
+const MISSING_SHARE: u32 = 20;
+/// Of the data, the cache of such lookups holds one part in so many.
+const CACHE_SHARE: u64 = 8;
+
+/// Measures every cost of [`RocksdbCosts`] with a database in a new directory below `directory`, which is removed.
+///
+/// # Errors
+/// RocksDB's own, those of files, and [`LabError::Interrupted`].
+pub(crate) fn calibrate(
+    calibration: Calibration,
+    directory: &Path,
+    monitor: &dyn Monitor,
+) -> Result<RocksdbCosts, LabError> {
+    let place = directory.join(format!("isobath-calibration-{}", std::process::id()));
+    std::fs::create_dir(&place).map_err(LabError::io("create", &place))?;
+    let costs = measure(calibration, &place, monitor);
+    std::fs::remove_dir_all(&place).map_err(LabError::io("remove", &place))?;
+    costs
+}
+
+fn measure(
+    calibration: Calibration,
+    place: &Path,
+    monitor: &dyn Monitor,
+) -> Result<RocksdbCosts, LabError> {
+    monitor.begin(Stage {
+        name: "calibrating RocksDB",
+        total: Some(4),
+        unit: Unit::Items,
+    });
+    let step = || {
+        monitor.advance(1);
+        monitor.check()
+    };
+    let Calibration {
+        records,
+        operations,
+    } = calibration;
+    let data = u64::from(records) * (KEY_BYTES + VALUE_BYTES) as u64;
+    let path = place.join("small");
+    let bench = Bench::load(&path, 2 * data + (64 << 20), records, VALUE_BYTES)?;
+    step()?;
+    let lookup_us = bench.lookup_us(operations)?;
+    let scan_us = bench.scan_us((operations / SCANNED_RECORDS as u32).max(1))?;
+    let write_us = bench.put_us(operations)?;
+    let small_us = bench.rewritten_us()?;
+    drop(bench);
+    step()?;
+    let large = records.div_ceil(LARGE_SHARE);
+    let large_us = Bench::load(&place.join("large"), 64 << 20, large, LARGE_VALUE_BYTES)?;
+    large_us.put_us(large)?;
+    let large_us = large_us.rewritten_us()?;
+    step()?;
+    let cache = data / CACHE_SHARE;
+    let bench = Bench::open(&path, cache, records, VALUE_BYTES, false)?;
+    let files = bench.file_bytes()?;
+    let misses = 1.0 - cache as f64 / files as f64;
+    if misses < MIN_MISSES {
+        return Err(LabError::Request(format!(
+            "{records} records fit into the smallest cache; calibrate with more"
+        )));
+    }
+    let count = (operations / MISSING_SHARE).max(1);
+    bench.lookup_us(count)?;
+    let missing_us = bench.lookup_us(count)?;
+    let io_us = bench.io_us(count)?;
+    step()?;
+    let byte_us = (large_us - small_us).max(0.0) / (LARGE_VALUE_BYTES - VALUE_BYTES) as f64;
+    let small_bytes = (KEY_BYTES + VALUE_BYTES) as f64;
+    Ok(RocksdbCosts {
+        lookup_us,
+        block_above_io_us: ((missing_us - lookup_us) / misses - io_us).max(SHORTEST_US),
+        write_us,
+        rewritten_record_us: (small_us - small_bytes * byte_us).max(SHORTEST_US),
+        rewritten_byte_us: byte_us.max(SHORTEST_US * 1e-3),
+        scanned_record_us: ((scan_us - lookup_us) / SCANNED_RECORDS as f64).max(SHORTEST_US),
+        source: format!("{records} records on this machine"),
+    })
+}
+
+/// CPU time of the calling thread.
+fn thread_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap_or(0),
+        u32::try_from(now.tv_nsec).unwrap_or(0),
+    )
+}
+
+struct Bench {
+    db: Db,
+    path: PathBuf,
+    records: u32,
+    value: Vec<u8>,
+}
+
+impl Bench {
+    fn open(
+        path: &Path,
+        cache_bytes: u64,
+        records: u32,
+        value_bytes: usize,
+        create: bool,
+    ) -> Result<Bench, LabError> {
+        let options = format!(
+            "block_based_table_factory={{block_size={BLOCK_BYTES};block_cache={cache_bytes};block_align=true}}"
+        );
+        let config = Config {
+            create,
+            tables: &[],
+            options,
+            background_jobs: 2,
+            write_buffer_bytes: MEMTABLE_BYTES,
+            file_bytes: MEMTABLE_BYTES as u64,
+            level_base_bytes: 4 * MEMTABLE_BYTES as u64,
+            log: true,
+            sync: false,
+            transactions: false,
+        };
+        Ok(Bench {
+            db: Db::open(path, &config).map_err(failed)?,
+            path: path.to_owned(),
+            records,
+            value: vec![1; value_bytes],
+        })
+    }
+
+    /// A new database with all records in the cache, as far as they fit.
+    fn load(
+        path: &Path,
+        cache_bytes: u64,
+        records: u32,
+        value_bytes: usize,
+    ) -> Result<Bench, LabError> {
+        let bench = Bench::open(path, cache_bytes, records, value_bytes, true)?;
+        let mut batch = Batch::new();
+        for n in 0..records {
+            bench
+                .db
+                .add(&mut batch, 0, &key_of(u64::from(n)), &bench.value);
+            if (n as usize + 1).is_multiple_of(LOAD_BATCH) {
+                bench.db.write(&mut batch).map_err(failed)?;
+            }
+        }
+        bench.db.write(&mut batch).map_err(failed)?;
+        bench.db.flush().map_err(failed)?;
+        bench.db.compact();
+        bench
+            .db
+            .scan(0, &key_of(0), &mut |_, _| true)
+            .map_err(failed)?;
+        Ok(bench)
+    }
+
+    /// CPU of the caller per call, µs.
+    fn us(
+        &self,
+        count: u32,
+        mut call: impl FnMut(&[u8]) -> Result<(), LabError>,
+    ) -> Result<f64, LabError> {
+        let mut rng = Rng::new(1);
+        let before = thread_time();
+        for _ in 0..count {
+            call(&key_of(u64::from(rng.below(self.records))))?;
+        }
+        let took = thread_time().saturating_sub(before);
+        Ok(took.as_secs_f64() * 1e6 / f64::from(count.max(1)))
+    }
+
+    fn lookup_us(&self, count: u32) -> Result<f64, LabError> {
+        self.us(count, |key| {
+            let found = self.db.get(0, key, |_| {}).map_err(failed)?;
+            match found {
+                true => Ok(()),
+                false => Err(LabError::Rival {
+                    engine: "RocksDB",
+                    message: "a record that was loaded is not there".to_owned(),
+                }),
+            }
+        })
+    }
+
+    fn scan_us(&self, count: u32) -> Result<f64, LabError> {
+        self.us(count, |key| {
+            let mut left = SCANNED_RECORDS;
+            let mut visit = |_: &[u8], _: &[u8]| {
+                left -= 1;
+                left > 0
+            };
+            self.db.scan(0, key, &mut visit).map_err(failed)
+        })
+    }
+
+    fn put_us(&self, count: u32) -> Result<f64, LabError> {
+        self.us(count, |key| {
+            self.db.put(0, key, &self.value).map_err(failed)
+        })
+    }
+
+    /// CPU per record that compactions read, µs, by RocksDB's own account.
+    fn rewritten_us(&self) -> Result<f64, LabError> {
+        self.db.flush().map_err(failed)?;
+        self.db.compact();
+        let stats = self.db.property(0, STATS).unwrap_or_default();
+        compaction_us(&stats).ok_or_else(|| LabError::Rival {
+            engine: "RocksDB",
+            message: format!("its statistics say nothing of compactions:\n{stats}"),
+        })
+    }
+
+    fn sst_files(&self) -> Result<Vec<PathBuf>, LabError> {
+        let entries = std::fs::read_dir(&self.path).map_err(LabError::io("list", &self.path))?;
+        let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+        Ok(paths
+            .filter(|path| path.extension().is_some_and(|e| e == "sst"))
+            .collect())
+    }
+
+    fn file_bytes(&self) -> Result<u64, LabError> {
+        let files = self.sst_files()?;
+        let bytes = |path: &PathBuf| path.metadata().map(|meta| meta.len()).unwrap_or(0);
+        Ok(files.iter().map(bytes).sum())
+    }
+
+    /// CPU per plain read of a block from one of the files, past the page cache, µs.
+    fn io_us(&self, count: u32) -> Result<f64, LabError> {
+        let files = self.sst_files()?;
+        let largest = files
+            .iter()
+            .max_by_key(|path| path.metadata().map(|meta| meta.len()).unwrap_or(0));
+        let path = largest.unwrap_or(&self.path);
+        let file = File::options()
+            .read(true)
+            .custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed())
+            .open(path)
+            .map_err(LabError::io("open", path))?;
+        let blocks = file.metadata().map_err(LabError::io("read", path))?.len() / 4096;
+        let mut buffer = AlignedBuf::new(BLOCK_BYTES);
+        let mut rng = Rng::new(2);
+        self.us(count, |_| {
+            let block = u64::from(rng.below(blocks.max(1) as u32));
+            file.read_at(buffer.as_mut_slice(), block * 4096)
+                .map(|_| ())
+                .map_err(LabError::io("read", path))
+        })
+    }
+}
+
+const STATS: &CStr = c"rocksdb.cfstats-no-file-histogram";
+
+/// CPU per record that compactions read, µs, from the table of RocksDB's statistics: what it says of all levels less what it
+/// says of L0, which flushes write.
+fn compaction_us(stats: &str) -> Option<f64> {
+    let header: Vec<&str> = stats
+        .lines()
+        .find(|line| line.starts_with("Level"))?
+        .split_whitespace()
+        .collect();
+    let column = |row: &str, name: &str| -> Option<f64> {
+        let line = stats
+            .lines()
+            .find(|line| line.split_whitespace().next() == Some(row))?;
+        // A size takes two words.
+        let at = header.iter().position(|column| *column == name)? + 1;
+        let word = line.split_whitespace().nth(at)?;
+        let (number, unit) = match word.chars().last()? {
+            'K' => (&word[..word.len() - 1], 1e3),
+            'M' => (&word[..word.len() - 1], 1e6),
+            'G' => (&word[..word.len() - 1], 1e9),
+            _ => (word, 1.0),
+        };
+        number.parse::<f64>().ok().map(|number| number * unit)
+    };
+    let below_l0 = |name| Some(column("Sum", name)? - column("L0", name).unwrap_or(0.0));
+    let (cpu_s, keys) = (below_l0("CompMergeCPU(sec)")?, below_l0("KeyIn")?);
+    (keys > 0.0).then(|| (cpu_s * 1e6 / keys).max(SHORTEST_US))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Silent;
+
+    #[test]
+    fn statistics_are_read() {
+        let stats = "\n** Compaction Stats [default] **\n\
+            Level    Files   Size     Score Read(GB) CompMergeCPU(sec) Comp(cnt) KeyIn KeyDrop\n\
+            --------\n\
+            \u{20} L0      2/0    4.50 KB   0.5      0.0   0.25         2    0       0\n\
+            \u{20} L1      2/0    4.50 MB   0.5      0.0   1.00         2    2000K   5\n\
+            \u{20}Sum      4/0    4.50 MB   0.0      0.0   1.25         4    2000K   5\n";
+        assert_eq!(compaction_us(stats), Some(0.5));
+        assert_eq!(compaction_us("nothing"), None);
+    }
+
+    #[test]
+    fn every_cost_is_measured() {
+        let directory = tempfile::TempDir::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let small = Calibration {
+            records: 200_000,
+            operations: 20_000,
+        };
+        let costs = calibrate(small, directory.path(), &Silent).unwrap();
+        let all = [
+            costs.lookup_us,
+            costs.write_us,
+            costs.rewritten_record_us,
+            costs.scanned_record_us,
+        ];
+        // None is a value that stands in for one that could not be measured.
+        assert!(all.iter().all(|us| *us > SHORTEST_US), "{costs:?}");
+        assert!(costs.block_above_io_us > 0.0 && costs.rewritten_byte_us > 0.0);
+        let left = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 0, "the database is removed");
+    }
+}
