@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 use crate::engine::{Engine, WorkerState};
-use crate::sched::{Work, block_on, overflow};
+use crate::sched::{Urgency, Work, block_on, overflow};
 use crate::small;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -212,9 +212,20 @@ impl Runtime {
         });
         match (here, work) {
             (Some(result), _) => result,
-            (None, Some(work)) => self.hand_over(work),
+            (None, Some(work)) => self.hand_over(work, Urgency::Ordinary),
             (None, None) => Err(Error::Closed),
         }
+    }
+
+    /// As [`Runtime::run`], although every task that there may be waits for what this does.
+    pub(crate) fn run_urgently<T: Send>(
+        &self,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        if self.is_in_task() {
+            return self.run(work);
+        }
+        self.hand_over(work, Urgency::Urgent)
     }
 
     /// Runs `work` as a task although the store is closing; for closing itself.
@@ -223,15 +234,16 @@ impl Runtime {
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         let admitted = self.admit(true)?;
-        self.dispatch(self.pick(), admitted, work)
+        self.dispatch(Urgency::Ordinary, admitted, work)
     }
 
     fn hand_over<T: Send>(
         &self,
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
+        urgency: Urgency,
     ) -> Result<T, Error> {
         let admitted = self.admit(false)?;
-        self.dispatch(self.pick(), admitted, work)
+        self.dispatch(urgency, admitted, work)
     }
 
     /// Runs each of `jobs` as a task of a worker of its own, as far as there are
@@ -251,7 +263,7 @@ impl Runtime {
             // SAFETY: what the jobs borrow outlives this function, which returns
             // only after every job has ended: each is awaited below, and between
             // here and there nothing returns or panics.
-            waiting.push(unsafe { self.send(self.pick(), admitted, job) });
+            waiting.push(unsafe { self.send(Urgency::Ordinary, admitted, job) });
         }
         let mut first = Ok(());
         for done in waiting {
@@ -310,20 +322,20 @@ impl Runtime {
 
     fn dispatch<T: Send>(
         &self,
-        worker: usize,
+        urgency: Urgency,
         admitted: Admitted,
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> Result<T, Error> {
         let lent = self.lend();
         // SAFETY: what `work` borrows outlives this function, which returns only
         // after the task has ended.
-        let done = unsafe { self.send(worker, admitted, work) };
+        let done = unsafe { self.send(urgency, admitted, work) };
         let result = block_on(done).unwrap_or(Err(Error::Closed));
         lent.end();
         result
     }
 
-    /// Sends `work` to a worker, as a task. The receiver gets its result, or
+    /// Sends `work` to the next worker in turn, as a task. The receiver gets its result, or
     /// learns that the task was dropped before it ran.
     ///
     /// # Safety
@@ -331,7 +343,7 @@ impl Runtime {
     /// What `work` borrows must stay valid until the receiver has answered.
     unsafe fn send<T: Send>(
         &self,
-        worker: usize,
+        urgency: Urgency,
         admitted: Admitted,
         work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
     ) -> oneshot::AsyncReceiver<Result<T, Error>> {
@@ -350,7 +362,7 @@ impl Runtime {
         // then the work is gone: it has run, or was given up, or stands in a task that nobody ever resumes.
         let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
         let may_block = !self.simulated && !self.is_in_task();
-        self.engine.worker_handles[worker].run(task, may_block);
+        self.engine.worker_handles[self.pick()].run(task, urgency, may_block);
         done
     }
 
@@ -361,23 +373,26 @@ impl Runtime {
         worker: Option<usize>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
-        let (done, work) = self.start_task(worker, work);
+        let (done, work) = self.start_task(worker, Urgency::Ordinary, work);
         let engine = Arc::downgrade(&self.engine);
         TaskHandle::new(done, work.map(|work| (engine, work)))
     }
 
-    /// As [`Self::spawn`], on that worker whoever waits for it.
+    /// As [`Self::spawn`], on that worker whichever task waits for it, and although every task that there may be waits for
+    /// what this does.
     pub(crate) fn spawn_there<T: Send + 'static>(
         &self,
         worker: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
-        TaskHandle::new(self.start_task(Some(worker), work).0, None)
+        let (done, _) = self.start_task(Some(worker), Urgency::Urgent, work);
+        TaskHandle::new(done, None)
     }
 
     fn start_task<T: Send + 'static>(
         &self,
         worker: Option<usize>,
+        urgency: Urgency,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> (Receiver<T>, Option<Arc<dyn Work>>) {
         let (tell, done) = oneshot::async_channel();
@@ -393,7 +408,7 @@ impl Runtime {
         let task: Arc<dyn Work> = Arc::new(Piece::new(work, tell, admitted));
         let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.config.workers;
         let may_block = !in_task && !self.simulated;
-        self.engine.worker_handles[worker].run(Arc::clone(&task), may_block);
+        self.engine.worker_handles[worker].run(Arc::clone(&task), urgency, may_block);
         (done, Some(task))
     }
 

@@ -112,7 +112,7 @@ fn make(
     base: Option<&BackupFile>,
     watch: Watch<'_>,
 ) -> Result<BackupReport, Error> {
-    let mut pass = runtime.run(|local| local.begin_pass())?;
+    let mut pass = runtime.run_urgently(|local| local.begin_pass())?;
     let header = header(&runtime.engine, &pass, base)?;
     let mut taking = Taking {
         runtime,
@@ -137,7 +137,7 @@ fn make(
             break map;
         }
         known = Known::Round(map);
-        pass = runtime.run(|local| local.begin_pass())?;
+        pass = runtime.run_urgently(|local| local.begin_pass())?;
         report.rounds += 1;
     };
     report.store_pages = taking.write_map(&map)?;
@@ -248,7 +248,7 @@ impl Taking<'_, '_> {
                 let batch = &mut self.batch;
                 let rest = &window[at..];
                 self.runtime
-                    .run(|local| local.copy_some(first + at as u64, rest, batch))?;
+                    .run_urgently(|local| local.copy_some(first + at as u64, rest, batch))?;
                 at += self.batch.entries.len();
                 map.append(&self.batch.entries)?;
                 self.write_images()?;
@@ -308,7 +308,7 @@ impl Taking<'_, '_> {
             return Ok(Some(0));
         }
         self.wait_for_records()?;
-        let kept = self.runtime.run(|local| local.end_passes())?;
+        let kept = self.runtime.run_urgently(|local| local.end_passes())?;
         // Not before: should the log move to another area from here on, then behind what is copied.
         let area = engine.log.area().ok_or(Error::Closed)?;
         let volume = engine.volume()?;
@@ -338,7 +338,7 @@ impl Taking<'_, '_> {
             let passed = self.runtime.spawn_there(worker, || ());
             passed.join().map_err(|_| Error::Closed)?;
         }
-        self.runtime.run(|local| {
+        self.runtime.run_urgently(|local| {
             local.wait_for_frees()?;
             local.wait_for_batches()
         })
@@ -361,7 +361,8 @@ impl Taking<'_, '_> {
                 return Ok(false);
             }
             let (batch, rest) = (&mut self.batch, &missing[done..]);
-            self.runtime.run(|local| local.copy_at(rest, batch))?;
+            self.runtime
+                .run_urgently(|local| local.copy_at(rest, batch))?;
             for ((page, _), entry) in rest.iter().zip(&self.batch.entries) {
                 map.set(page.0, *entry)?;
             }

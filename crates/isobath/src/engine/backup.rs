@@ -76,14 +76,16 @@ impl Engine {
         !self.backup.running.swap(true, Ordering::SeqCst)
     }
 
-    /// Keeps the log from `floor` on: a recovery has not applied what is there.
+    /// Keeps the log from `floor` on: a backup needs it, or a recovery has not applied what is there.
     pub(crate) fn hold_log(&self, floor: Lsn) {
         self.backup.floor.store(floor.0, Ordering::SeqCst);
+        self.log.set_held(true);
     }
 
     /// Lets go of the log.
     pub(crate) fn release_log(&self) {
         if self.backup.floor.swap(NO_FLOOR, Ordering::SeqCst) != NO_FLOOR {
+            self.log.set_held(false);
             self.checkpoint_again();
         }
     }
@@ -275,7 +277,7 @@ impl WorkerState {
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
         let start = engine.recovery_start();
-        engine.backup.floor.store(start.0, Ordering::SeqCst);
+        engine.hold_log(start);
         let superblock = current.superblock.clone();
         *engine.current.lock() = Some(current);
         Ok(self.pass_start(start, &superblock, engine.provisional()))

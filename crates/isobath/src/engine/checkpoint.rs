@@ -52,6 +52,24 @@ impl Current {
     }
 }
 
+/// What became of a checkpoint that was to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// It needs nothing of the log before the place that was given, but for what a backup holds.
+    Written,
+    /// It needs less of the log than the one before; the log had no space for the records of all pages.
+    WrittenInPart,
+    /// Another task has the right to write one, or it would have freed nothing of a log that is full.
+    NotWritten,
+}
+
+impl Outcome {
+    /// Whether it needs nothing of the log before the place that was given.
+    pub(crate) fn is_whole(self) -> bool {
+        self == Outcome::Written
+    }
+}
+
 /// How a checkpoint reaches the volume: as a task, which lets others run
 /// meanwhile, or blocking, once the workers have ended.
 pub(crate) enum Via<'a> {
@@ -496,12 +514,12 @@ impl WorkerState {
                 false => Lsn(start.0 + (next.0 - start.0) / 2),
             };
             match self.checkpoint(before) {
-                Ok(true) => {
+                Ok(Outcome::Written | Outcome::WrittenInPart) => {
                     engine.checkpointed_at.store(next.0, Ordering::Relaxed);
                     engine.request_larger_log();
                 }
-                // A backup has the right to write checkpoints, for a moment.
-                Ok(false) => self.worker.sleep_until(clock::now() + RETRY),
+                // A backup has the right to write checkpoints, for a moment, or the log is full and held.
+                Ok(Outcome::NotWritten) => self.worker.sleep_until(clock::now() + RETRY),
                 // The store is poisoned.
                 Err(_) => {}
             }
@@ -509,27 +527,39 @@ impl WorkerState {
     }
 
     /// Writes a checkpoint that needs none of the log before `before`, waiting
-    /// until no dirty page needs it. One at a time: `false`, at once, where another
-    /// task has the right to write one.
+    /// until no dirty page needs it, or until the log is full. One at a time.
     ///
     /// # Errors
     ///
     /// Any of the volume's; the store is poisoned then.
-    pub(crate) fn checkpoint(&self, before: Lsn) -> Result<bool, Error> {
+    pub(crate) fn checkpoint(&self, before: Lsn) -> Result<Outcome, Error> {
         let engine = &self.engine;
-        let Some(mut current) = engine.current.lock().take() else {
-            return Ok(false);
-        };
+        if engine.current.lock().is_none() {
+            return Ok(Outcome::NotWritten);
+        }
         let _span = trace::span!("checkpoint");
-        engine.backup.checkpoint_begins();
-        let flushed = if canary::sings(Canary::CutLogEarly) {
-            Ok(())
+        // Without the right to write it: a backup must not wait for pages that wait until it lets go of the log.
+        let is_flushed = if canary::sings(Canary::CutLogEarly) {
+            Ok(true)
         } else {
-            self.flush_older_than(before)
+            self.flush_older_for_checkpoint(before)
         };
-        let result = flushed.and_then(|()| {
-            let start = engine.recovery_start();
-            write(engine, &mut current, &Via::Task(self), start, false)?;
+        let is_flushed = is_flushed.inspect_err(|error| engine.poison(error.clone()))?;
+        let Some(mut current) = engine.current.lock().take() else {
+            return Ok(Outcome::NotWritten);
+        };
+        engine.backup.checkpoint_begins();
+        let start = engine.recovery_start();
+        let outcome = match is_flushed {
+            true => Outcome::Written,
+            false if start > engine.log.start() => Outcome::WrittenInPart,
+            false => Outcome::NotWritten,
+        };
+        let written = match outcome {
+            Outcome::NotWritten => Ok(()),
+            _ => write(engine, &mut current, &Via::Task(self), start, false),
+        };
+        if outcome != Outcome::NotWritten && written.is_ok() {
             engine.log.set_start(start);
             let number = current.superblock.checkpoint;
             trace::tell!(
@@ -538,12 +568,9 @@ impl WorkerState {
                 number = number,
                 log_start = start.0
             );
-            Ok(true)
-        });
-        *engine.current.lock() = Some(current);
-        if let Err(error) = &result {
-            engine.poison(error.clone());
         }
-        result
+        *engine.current.lock() = Some(current);
+        written.inspect_err(|error| engine.poison(error.clone()))?;
+        Ok(outcome)
     }
 }

@@ -182,7 +182,12 @@ fn lost_beside_a_checkpoint() -> usize {
         tree.insert(b"key", &[1; 5_000]).unwrap();
         changes.is_marked(10 * IDLE_IDS / 504)
     });
-    let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
+    let now = |local: &WorkerState| {
+        local
+            .checkpoint(local.engine.log.next())
+            .unwrap()
+            .is_whole()
+    };
     assert!(in_task(&simulation, 0, now).join().unwrap());
     assert!(inserted.join().unwrap(), "the last page came too early");
     assert!(in_task(&simulation, 0, now).join().unwrap());
@@ -200,7 +205,12 @@ fn a_page_that_is_written_beside_a_checkpoint_is_stored() {
 fn lost_between_record_and_mark() -> usize {
     let (simulation, device) = quiet();
     let tree = simulation.store().create_tree("late").unwrap();
-    let first = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
+    let first = |local: &WorkerState| {
+        local
+            .checkpoint(local.engine.log.next())
+            .unwrap()
+            .is_whole()
+    };
     assert!(in_task(&simulation, 0, first).join().unwrap());
     let inserted = in_task(&simulation, 1, move |_| tree.insert(b"key", &[1; 5_000]));
     let second = |local: &WorkerState| {
@@ -209,7 +219,7 @@ fn lost_between_record_and_mark() -> usize {
         }
         local.checkpoint(local.engine.log.next()).unwrap()
     };
-    assert!(in_task(&simulation, 0, second).join().unwrap());
+    assert!(in_task(&simulation, 0, second).join().unwrap().is_whole());
     inserted.join().unwrap().unwrap();
     misplaced(&simulation, &device).len()
 }
@@ -230,7 +240,7 @@ fn risen_from_between_two_records() -> usize {
     let store = simulation.store().clone();
     let copied = in_task(&simulation, 0, move |local| {
         let engine = &local.engine;
-        assert!(local.checkpoint(engine.log.next()).unwrap());
+        assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
         let ids = PageId::FIRST_FREE.0..engine.ids.lock().high_water();
         let places = ids.map(|id| (PageId(id), engine.pool.mapping.place(PageId(id))));
         let mut chunks = places.filter_map(|(id, place)| match place {
@@ -262,7 +272,7 @@ fn risen_from_between_two_records() -> usize {
         drop(slot);
         other.join().unwrap().unwrap();
         assert!(engine.oldest_end() > end);
-        assert!(local.checkpoint(end).unwrap());
+        assert!(local.checkpoint(end).unwrap().is_whole());
         let start = engine.log.start();
         assert!(
             end < start && start < copied,
@@ -310,7 +320,7 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
         let value = writer.finish(local).unwrap();
         assert!(value.first().1);
         let _ = local.log_free(&[value.token()], &[]);
-        assert!(local.checkpoint(engine.log.next()).unwrap());
+        assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
         let ids = extent::chunk_ids(local, value).unwrap();
         let pages = ids[1].0 / PER_PAGE..=ids[0].0 / PER_PAGE;
         pages.for_each(|page| engine.changes.mark_page(page));
@@ -328,7 +338,12 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
         extent::free_descriptor(local, &value.encode()).unwrap();
     });
     let changes = in_task(&simulation, 0, move |local| {
-        assert!(local.checkpoint(local.engine.log.next()).unwrap());
+        assert!(
+            local
+                .checkpoint(local.engine.log.next())
+                .unwrap()
+                .is_whole()
+        );
         local.engine.changes.is_marked(early)
     });
     assert!(changes.join().unwrap(), "the value was freed too early");

@@ -3,6 +3,7 @@
 use super::{Engine, WorkerState};
 use crate::Error;
 use crate::buffer::flag;
+use crate::canary::{self, Canary};
 use crate::page::Lsn;
 use crate::sched::TaskRef;
 use crate::sync::Mutex;
@@ -39,6 +40,26 @@ impl FlushWaiters {
     }
 }
 
+/// How long a task waits for old changes to be written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Until they are.
+    Written,
+    /// Until then, or until the log has no space for the records of pages that are written: a checkpoint that waited on
+    /// would wait for itself.
+    LogIsShort,
+}
+
+impl Until {
+    /// Whether there is nothing to wait for although old changes are not written.
+    fn is_over(self, engine: &Engine) -> bool {
+        self == Until::LogIsShort
+            && engine.log.area_is_short_for_system()
+            && !engine.recovering.load(Acquire)
+            && !canary::sings(Canary::CheckpointWaitsForItself)
+    }
+}
+
 impl Engine {
     /// Dirty frames with a change older than `before`.
     fn count_older(&self, before: Lsn) -> usize {
@@ -53,16 +74,17 @@ impl Engine {
             .count()
     }
 
-    /// Writing has failed: wakes all waiters for old pages.
-    pub(super) fn fail_flush_waiters(&self) {
+    /// Writing has failed, or waits for space in the log: wakes all waiters for old pages.
+    pub(super) fn wake_flush_waiters(&self) {
         self.flush_waiters.wake(usize::MAX);
     }
 
     /// Lists `task` among those to wake when as many frames as `target` have turned
-    /// clean; `false` if they have, or none will.
-    fn wait_for_written_back(&self, target: usize, task: TaskRef) -> bool {
+    /// clean; `false` if they have, or none will, or `until` says that this has waited for enough.
+    fn wait_for_written_back(&self, target: usize, task: TaskRef, until: Until) -> bool {
         let mut waiters = self.flush_waiters.tasks.lock();
-        if self.pool.dirty.written_back() >= target || self.poison.get().is_some() {
+        let written = self.pool.dirty.written_back() >= target;
+        if written || self.poison.get().is_some() || until.is_over(self) {
             return false;
         }
         waiters.push((target, task));
@@ -102,15 +124,31 @@ impl WorkerState {
     ///
     /// [`Error::Poisoned`].
     pub(crate) fn flush_older_than(&self, before: Lsn) -> Result<(), Error> {
+        self.flush_older_until(before, Until::Written).map(drop)
+    }
+
+    /// The same, as long as the log has space for the records of the pages to write; `false` where it has none: then only
+    /// a checkpoint, of what is written by now, makes some.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(super) fn flush_older_for_checkpoint(&self, before: Lsn) -> Result<bool, Error> {
+        self.flush_older_until(before, Until::LogIsShort)
+    }
+
+    fn flush_older_until(&self, before: Lsn, until: Until) -> Result<bool, Error> {
         let engine = &self.engine;
         loop {
-            self.flush_older(before)?;
+            if !self.flush_older(before, until)? {
+                return Ok(false);
+            }
             // Copies may still be in flight, or their records.
             while engine.count_older(before) == 0 {
                 engine.writable()?;
                 let complete = engine.log.contiguous_lsn();
                 if engine.oldest_unflushed(complete) >= before.min(complete) {
-                    return Ok(());
+                    return Ok(true);
                 }
                 self.wait_durable(engine.newest_record())?;
                 self.worker.yield_now();
@@ -119,8 +157,8 @@ impl WorkerState {
         }
     }
 
-    /// Waits until no dirty page has a change older than `before`.
-    fn flush_older(&self, before: Lsn) -> Result<(), Error> {
+    /// Waits until no dirty page has a change older than `before`; `false` if that was over before.
+    fn flush_older(&self, before: Lsn, until: Until) -> Result<bool, Error> {
         let engine = &self.engine;
         loop {
             engine.writable()?;
@@ -128,12 +166,15 @@ impl WorkerState {
             let cleaned = engine.pool.dirty.written_back();
             let left = engine.count_older(before);
             if left == 0 {
-                return Ok(());
+                return Ok(true);
+            }
+            if until.is_over(engine) {
+                return Ok(false);
             }
             let Some(task) = self.worker.current_task() else {
                 return Err(Error::Closed);
             };
-            if !engine.wait_for_written_back(cleaned + left, task) {
+            if !engine.wait_for_written_back(cleaned + left, task, until) {
                 continue;
             }
             for handle in &engine.worker_handles {

@@ -229,6 +229,10 @@ impl WorkerState {
         engine.stall.watch();
         // After the waiter is listed: the log does not become smaller while a task waits.
         engine.request_log_growth(&request);
+        if engine.log.area_is_short_for_system() {
+            // After the waiter is listed: a checkpoint that waits for pages to be written sees it, or is woken.
+            engine.wake_flush_waiters();
+        }
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.
             engine

@@ -19,6 +19,8 @@ mod growth;
 mod log_growth;
 #[cfg(test)]
 mod log_growth_tests;
+#[cfg(test)]
+mod log_space_tests;
 mod logging;
 #[cfg(test)]
 mod logging_tests;
@@ -505,7 +507,7 @@ impl Engine {
         for waiters in [&self.segment_waiters, &self.dirty_waiters] {
             self.wake_all(waiters);
         }
-        self.fail_flush_waiters();
+        self.wake_flush_waiters();
     }
 
     /// A worker has panicked outside its tasks. What its tasks hold is never given back, so all workers end, and

@@ -164,8 +164,8 @@ impl WorkerState {
             return Err(Error::NeedsLog { what: "checkpoint" });
         }
         let before = engine.log.next();
-        // Bound: each other checkpoint ends.
-        while !self.checkpoint(before)? {
+        // Bound: each other checkpoint ends, and each that is written in part makes space for the rest.
+        while !self.checkpoint(before)?.is_whole() {
             self.worker.sleep_until(clock::now() + POLL);
             engine.writable()?;
         }

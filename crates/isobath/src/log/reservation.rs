@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::Log;
 use super::MAX_RING_BYTES;
 use super::layout::HEADER_BYTES;
+use crate::canary::{self, Canary};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -67,6 +68,9 @@ impl ReservationClass {
     }
 }
 
+/// Percent of the area that any class may fill while no checkpoint can free it. The rest is for the mapping records of
+/// the pages that the first checkpoint after that waits for.
+const MAX_HELD: u64 = 85;
 /// Percent of the area that a recovery may fill: it needs space beside a log that is full.
 const MAX_RECOVERY: u64 = 98;
 /// Percent of the area from which on a recovery frees space before it goes on.
@@ -150,6 +154,8 @@ pub(super) struct Reservations {
     start: AtomicU64,
     /// A recovery is under way.
     recovering: AtomicBool,
+    /// No checkpoint frees space now.
+    held: AtomicBool,
     waiting: AtomicUsize,
     /// By [`CLASSES`].
     queues: Mutex<[VecDeque<Arc<ReservationWaiter>>; 3]>,
@@ -162,6 +168,7 @@ impl Reservations {
             area_held: AtomicU64::new(0),
             start: AtomicU64::new(start),
             recovering: AtomicBool::new(false),
+            held: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             queues: Mutex::default(),
         }
@@ -174,9 +181,11 @@ impl Reservations {
     /// Bytes of an area of `bytes` up to which `class` may fill it now.
     pub(super) fn max_share_of_area(&self, bytes: u64, class: ReservationClass) -> u64 {
         let recovers = class == ReservationClass::System && self.recovering.load(Ordering::Relaxed);
-        let percent = match recovers {
-            true => MAX_RECOVERY,
-            false => class.area_percent(),
+        let is_held = self.held.load(Ordering::SeqCst) && !canary::sings(Canary::FillHeldLog);
+        let percent = match (recovers, is_held) {
+            (true, _) => MAX_RECOVERY,
+            (false, true) => class.area_percent().min(MAX_HELD),
+            (false, false) => class.area_percent(),
         };
         bytes / 100 * percent
     }
@@ -403,6 +412,14 @@ impl Log {
         }
     }
 
+    /// Says whether the log is held: no checkpoint frees space in the area until it is not.
+    pub(crate) fn set_held(&self, held: bool) {
+        if let Some(on) = &self.on {
+            on.reservations.held.store(held, Ordering::SeqCst);
+            self.grant_reservations();
+        }
+    }
+
     /// Whether a recovery should free space before it goes on, by a checkpoint of what it has applied.
     pub(crate) fn recovery_is_short(&self) -> bool {
         self.area_use() > RECOVERY_SHORT * 100
@@ -452,6 +469,15 @@ impl Log {
 
     /// Whether a task waits for space in the area, which only a checkpoint frees.
     pub(crate) fn area_is_short(&self) -> bool {
+        self.area_is_short_for(&CLASSES)
+    }
+
+    /// Whether a task waits for space in the area without which no page is written, nor any segment cleaned.
+    pub(crate) fn area_is_short_for_system(&self) -> bool {
+        self.area_is_short_for(&[ReservationClass::System])
+    }
+
+    fn area_is_short_for(&self, classes: &[ReservationClass]) -> bool {
         self.on.as_ref().is_some_and(|on| {
             let taken = self
                 .in_flight
@@ -459,7 +485,8 @@ impl Log {
                 .saturating_sub(on.reservations.start())
                 + on.reservations.area_held.load(Ordering::SeqCst);
             let lacks = |waiter: &Arc<ReservationWaiter>| {
-                taken + waiter.request.area > on.max_share_of_area(waiter.request.class)
+                classes.contains(&waiter.request.class)
+                    && taken + waiter.request.area > on.max_share_of_area(waiter.request.class)
             };
             let waiting = on.reservations.has_waiters();
             waiting

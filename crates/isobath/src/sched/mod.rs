@@ -17,4 +17,4 @@ pub(crate) use worker::NO_STACKS;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use worker::Stepped;
 pub(crate) use worker::{BackgroundHandler, Limits, Worker};
-pub(crate) use worker_handle::{Work, WorkerHandle};
+pub(crate) use worker_handle::{Urgency, Work, WorkerHandle};

@@ -16,7 +16,7 @@ use isobath_io::{Channel, Completion, Io, IoError};
 use super::clock;
 use super::overflow;
 use super::task::{Fiber, Slot, TaskId, TaskRef};
-use super::worker_handle::{Message, Work, WorkerHandle};
+use super::worker_handle::{Message, Urgency, Work, WorkerHandle};
 
 /// Set in an I/O's user data where its completion belongs to the worker's
 /// background handler and not to a task.
@@ -36,6 +36,48 @@ pub(crate) struct Limits {
     pub(crate) system_tasks: usize,
     /// Bytes of address space of a task's stack; memory is used as it is touched.
     pub(crate) stack_bytes: usize,
+}
+
+/// Slots of each worker that are kept for urgent work. A store has one backup at a time, which does one thing at a time.
+const URGENT_TASKS: usize = 1;
+
+impl Limits {
+    /// Slots for user work, urgent or not.
+    fn user_slots(&self) -> usize {
+        self.tasks + URGENT_TASKS
+    }
+
+    fn slots(&self) -> usize {
+        self.user_slots() + self.system_tasks
+    }
+}
+
+/// User work that has not begun.
+#[derive(Default)]
+struct WaitingWork {
+    ordinary: VecDeque<Arc<dyn Work>>,
+    urgent: VecDeque<Arc<dyn Work>>,
+}
+
+impl WaitingWork {
+    fn is_empty(&self) -> bool {
+        self.ordinary.is_empty() && self.urgent.is_empty()
+    }
+
+    fn push(&mut self, work: Arc<dyn Work>, urgency: Urgency) {
+        match urgency {
+            Urgency::Ordinary => self.ordinary.push_back(work),
+            Urgency::Urgent => self.urgent.push_back(work),
+        }
+    }
+
+    /// The work that begins next where `free` user slots are free; stays where it is.
+    fn next(&mut self, free: usize) -> Option<&mut VecDeque<Arc<dyn Work>>> {
+        if !self.urgent.is_empty() {
+            return (free > 0).then_some(&mut self.urgent);
+        }
+        (!self.ordinary.is_empty() && free > URGENT_TASKS).then_some(&mut self.ordinary)
+    }
 }
 
 /// A worker's work between tasks and I/O. Nothing here may yield.
@@ -74,7 +116,7 @@ pub(crate) struct Worker {
     /// There was no memory for another stack; until a task ends, none is asked for.
     starved: Cell<bool>,
     ready: RefCell<VecDeque<TaskId>>,
-    waiting_work: RefCell<VecDeque<Arc<dyn Work>>>,
+    waiting_work: RefCell<WaitingWork>,
     backlog: RefCell<VecDeque<Io>>,
     inbox: RefCell<VecDeque<Message>>,
     completions: RefCell<Vec<Completion>>,
@@ -147,19 +189,19 @@ impl Worker {
         let stacks = (0..=limits.system_tasks).map(|_| new_stack(limits.stack_bytes));
         let stacks = stacks.collect::<std::io::Result<Vec<_>>>()?;
         handle.set_waker(channel.waker());
-        let all = limits.tasks + limits.system_tasks;
+        let (user, all) = (limits.user_slots(), limits.slots());
         Ok(Worker {
             index,
             limits,
             handle,
             channel: RefCell::new(channel),
             slots: (0..all).map(|_| Slot::new()).collect(),
-            free_slots: RefCell::new((0..limits.tasks as u32).rev().collect()),
-            free_system_slots: RefCell::new((limits.tasks as u32..all as u32).rev().collect()),
+            free_slots: RefCell::new((0..user as u32).rev().collect()),
+            free_system_slots: RefCell::new((user as u32..all as u32).rev().collect()),
             stacks: RefCell::new(stacks),
             starved: Cell::new(false),
             ready: RefCell::new(VecDeque::with_capacity(all)),
-            waiting_work: RefCell::new(VecDeque::new()),
+            waiting_work: RefCell::default(),
             backlog: RefCell::new(VecDeque::new()),
             inbox: RefCell::new(VecDeque::new()),
             completions: RefCell::new(Vec::new()),
@@ -470,7 +512,7 @@ impl Worker {
         let cell = &self.slots[slot as usize];
         cell.fiber.set(Some(fiber));
         self.counters.tasks.set(self.counters.tasks.get() + 1);
-        if (slot as usize) < self.limits.tasks {
+        if (slot as usize) < self.limits.user_slots() {
             self.live_user_tasks.set(self.live_user_tasks.get() + 1);
         }
         self.ready.borrow_mut().push_back(TaskId {
@@ -502,9 +544,12 @@ impl Worker {
         progress |= handler.poll_background(self);
         self.push_backlog();
         // Tasks that ended in this very step have made room for work that waits.
-        let can_start = !self.waiting_work.borrow().is_empty()
-            && !self.free_slots.borrow().is_empty()
-            && !self.starved.get();
+        let can_start = !self.starved.get()
+            && self
+                .waiting_work
+                .borrow_mut()
+                .next(self.free_slots.borrow().len())
+                .is_some();
         let sleep = block && self.ready.borrow().is_empty() && !can_start;
         let reaped = self.poll(sleep.then(|| handler.max_wait()));
         progress |= reaped > 0;
@@ -519,7 +564,7 @@ impl Worker {
         }
         for message in messages.drain(..) {
             match message {
-                Message::Run(work) => self.waiting_work.borrow_mut().push_back(work),
+                Message::Run(work, urgency) => self.waiting_work.borrow_mut().push(work, urgency),
                 Message::Unpark(task) => self.unpark(task),
             }
         }
@@ -540,17 +585,22 @@ impl Worker {
 
     fn start_waiting_work(&self) {
         loop {
-            if self.starved.get() || self.free_slots.borrow().is_empty() {
+            if self.starved.get() {
                 return;
             }
-            let Some(work) = self.waiting_work.borrow_mut().pop_front() else {
+            let mut waiting = self.waiting_work.borrow_mut();
+            let Some(queue) = waiting.next(self.free_slots.borrow().len()) else {
+                return;
+            };
+            let Some(work) = queue.pop_front() else {
                 return;
             };
             let Some(stack) = self.user_stack() else {
                 // Some task runs user work: while none did, there was its stack. It goes on when that ends.
-                self.waiting_work.borrow_mut().push_front(work);
+                queue.push_front(work);
                 return;
             };
+            drop(waiting);
             let slot = self.free_slots.borrow_mut().pop();
             if let Some(slot) = slot {
                 self.slots[slot as usize].work.set(Some(Arc::clone(&work)));
@@ -563,9 +613,9 @@ impl Worker {
     /// be dropped: its tasks stay where they are, with all that they hold.
     pub(crate) fn give_up(&self) {
         self.handle.close();
-        let waiting = self.waiting_work.take();
+        let WaitingWork { ordinary, urgent } = self.waiting_work.take();
         let running = self.slots.iter().filter_map(|slot| slot.work.take());
-        for work in waiting.into_iter().chain(running) {
+        for work in ordinary.into_iter().chain(urgent).chain(running) {
             work.give_up();
         }
     }
@@ -635,7 +685,7 @@ impl Worker {
         slot.work.set(None);
         self.starved.set(false);
         self.stacks.borrow_mut().push(fiber.into_stack());
-        if (task.slot as usize) < self.limits.tasks {
+        if (task.slot as usize) < self.limits.user_slots() {
             self.free_slots.borrow_mut().push(task.slot);
             self.live_user_tasks.set(self.live_user_tasks.get() - 1);
         } else {

@@ -17,13 +17,22 @@ pub(crate) trait Work: Send + Sync {
     fn give_up(&self);
 }
 
+/// Which tasks work may take the place of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Urgency {
+    /// It waits until one of the tasks that there may be has ended.
+    Ordinary,
+    /// All tasks that there may be could wait for what this does: each worker has a slot that is kept for such work.
+    Urgent,
+}
+
 /// Work that may wait in an inbox before senders are made to wait.
 const INBOX_LIMIT: usize = 1 << 16;
 
 /// A message to a worker.
 pub(crate) enum Message {
     /// Run this as a task.
-    Run(Arc<dyn Work>),
+    Run(Arc<dyn Work>, Urgency),
     /// Resume this parked task.
     Unpark(TaskId),
 }
@@ -67,7 +76,7 @@ impl WorkerHandle {
 
     /// Has the worker run `work` as a task; waits while its inbox is full,
     /// unless the caller must not block. Work for a worker that has ended is given up.
-    pub(crate) fn run(&self, work: Arc<dyn Work>, may_block: bool) {
+    pub(crate) fn run(&self, work: Arc<dyn Work>, urgency: Urgency, may_block: bool) {
         let mut inbox = self.inbox.lock();
         while may_block && !inbox.closed && inbox.messages.len() >= INBOX_LIMIT {
             self.drained.wait(&mut inbox);
@@ -78,7 +87,7 @@ impl WorkerHandle {
             work.give_up();
             return;
         }
-        inbox.messages.push_back(Message::Run(work));
+        inbox.messages.push_back(Message::Run(work, urgency));
         drop(inbox);
         self.notify();
     }
@@ -91,7 +100,7 @@ impl WorkerHandle {
         drop(inbox);
         self.drained.notify_all();
         for message in left {
-            if let Message::Run(work) = message {
+            if let Message::Run(work, _) = message {
                 work.give_up();
             }
         }
