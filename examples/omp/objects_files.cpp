@@ -1,5 +1,10 @@
-// One file per object: `where` is a directory. As durable as the device: each file is synced before it gets its name, and its directory
-// before store() returns. Modes and numbers of threads mean the same as for the device.
+// One file per object: `where` is a directory, or "DIRECTORY?io=HOW":
+//
+// - synced (the default): as durable as the device. Each file is synced before it gets its name, and its directory before store() returns;
+// - direct: the same, past the page cache (O_DIRECT);
+// - buffered: nothing is synced, so that a power cut may lose what was stored.
+//
+// Modes and numbers of threads mean the same as for the device.
 #include <dirent.h>
 #include <fcntl.h>
 #include <isobath_omp.h>
@@ -10,6 +15,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -37,6 +43,29 @@ void sync_directory(const std::string &path) {
   ::close(directory);
 }
 
+enum class Io { kSynced, kDirect, kBuffered };
+
+// What O_DIRECT wants of buffers, places and lengths.
+constexpr size_t kBlock = 4096;
+
+// Memory in whole blocks.
+class Blocks {
+ public:
+  explicit Blocks(size_t bytes) : bytes_((bytes + kBlock - 1) / kBlock * kBlock) {
+    void *memory = nullptr;
+    if (bytes_ > 0 && posix_memalign(&memory, kBlock, bytes_) != 0) fail("no memory");
+    memory_ = static_cast<uint8_t *>(memory);
+  }
+  ~Blocks() { std::free(memory_); }
+  Blocks(const Blocks &) = delete;
+  uint8_t *data() { return memory_; }
+  size_t size() const { return bytes_; }
+
+ private:
+  size_t bytes_;
+  uint8_t *memory_ = nullptr;
+};
+
 // The results of accesses that data threads made for one compute thread.
 struct Completions {
   std::mutex mutex;
@@ -52,7 +81,15 @@ struct Completions {
 
 class FileObjects : public Objects {
  public:
-  explicit FileObjects(std::string where) : root_(std::move(where)) {
+  explicit FileObjects(std::string where) : root_(where.substr(0, where.find('?'))) {
+    std::string how = where.substr(root_.size());
+    if (how == "?io=direct") {
+      io_ = Io::kDirect;
+    } else if (how == "?io=buffered") {
+      io_ = Io::kBuffered;
+    } else if (!how.empty() && how != "?io=synced") {
+      fail(how + ": ?io=synced, ?io=direct or ?io=buffered");
+    }
     std::filesystem::create_directories(root_);
     known_.insert(root_);
   }
@@ -124,7 +161,8 @@ class FileObjects : public Objects {
       std::unique_lock<std::mutex> guard(completions.mutex);
       completions.changed.wait(guard, [&] { return completions.values.size() == objects.size(); });
     }
-    for (const std::string &directory : directories) sync_directory(directory);
+    for (const std::string &directory : directories)
+      if (io_ != Io::kBuffered) sync_directory(directory);
   }
 
   double access_seconds() const override { return static_cast<double>(access_ns_) / 1e9; }
@@ -151,15 +189,19 @@ class FileObjects : public Objects {
   Bytes read(const std::string &name) {
     Clock::time_point begin = Clock::now();
     std::string path = path_of(name);
-    int file = open(path.c_str(), O_RDONLY);
+    int file = open(path.c_str(), io_ == Io::kDirect ? O_RDONLY | O_DIRECT : O_RDONLY);
     struct stat status;
     check(file >= 0 && fstat(file, &status) == 0, path);
     Bytes value(static_cast<size_t>(status.st_size));
+    Blocks blocks(io_ == Io::kDirect ? value.size() : 0);
+    uint8_t *into = io_ == Io::kDirect ? blocks.data() : value.data();
+    size_t length = io_ == Io::kDirect ? blocks.size() : value.size();
     for (size_t at = 0; at < value.size();) {
-      ssize_t count = ::read(file, value.data() + at, value.size() - at);
+      ssize_t count = ::read(file, into + at, length - at);
       check(count > 0, path);
       at += static_cast<size_t>(count);
     }
+    if (io_ == Io::kDirect) std::copy_n(into, value.size(), value.data());
     ::close(file);
     count(begin, value.size());
     return value;
@@ -169,14 +211,21 @@ class FileObjects : public Objects {
     Clock::time_point begin = Clock::now();
     std::string path = path_of(object.name);
     std::string unnamed = path + ".new";
-    int file = open(unnamed.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    int file = open(unnamed.c_str(), O_WRONLY | O_CREAT | O_TRUNC | (io_ == Io::kDirect ? O_DIRECT : 0), 0666);
     check(file >= 0, unnamed);
-    for (size_t at = 0; at < object.value.size();) {
-      ssize_t count = ::write(file, object.value.data() + at, object.value.size() - at);
+    Blocks blocks(io_ == Io::kDirect ? object.value.size() : 0);
+    if (io_ == Io::kDirect) std::copy(object.value.begin(), object.value.end(), blocks.data());
+    const uint8_t *from = io_ == Io::kDirect ? blocks.data() : object.value.data();
+    size_t length = io_ == Io::kDirect ? blocks.size() : object.value.size();
+    for (size_t at = 0; at < length;) {
+      ssize_t count = ::write(file, from + at, length - at);
       check(count > 0, unnamed);
       at += static_cast<size_t>(count);
     }
-    check(fsync(file) == 0 && ::close(file) == 0, unnamed);
+    // The last block is whole.
+    if (length > object.value.size()) check(ftruncate(file, static_cast<off_t>(object.value.size())) == 0, unnamed);
+    if (io_ != Io::kBuffered) check(fsync(file) == 0, unnamed);
+    check(::close(file) == 0, unnamed);
     check(rename(unnamed.c_str(), path.c_str()) == 0, path);
     count(begin, object.value.size());
   }
@@ -187,6 +236,7 @@ class FileObjects : public Objects {
   }
 
   std::string root_;
+  Io io_ = Io::kSynced;
   std::mutex serial_;
   std::mutex known_mutex_;
   std::set<std::string> known_;

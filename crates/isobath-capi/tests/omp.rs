@@ -56,7 +56,7 @@ fn programs() -> Option<&'static Path> {
         for source in ["program", "image", "objects_kv", "objects_files"] {
             compile(&directory, source);
         }
-        for program in ["generate", "kmeans", "pagerank", "matmul"] {
+        for program in ["generate", "kmeans", "pagerank", "matmul", "access"] {
             compile(&directory, program);
             for backend in ["kv", "files"] {
                 link(&directory, program, backend);
@@ -243,6 +243,50 @@ fn pagerank_finds_the_same_ranks() {
         "pagerank",
         &["--graph", &graph, "--parts", "12", "--chunk", "2"],
     );
+}
+
+/// What `access` stores it finds again, whichever way the files are written and read.
+#[test]
+fn objects_of_one_size_are_stored_and_loaded() {
+    let Some(bench) = Bench::new() else {
+        return;
+    };
+    let files = bench.path("access").display().to_string();
+    let place = |how: &str| format!("{files}?io={how}");
+    let threads = ["--isobath-omp-pc=3", "--isobath-omp-pc-max=3"];
+    let sizes = ["--count", "30", "--size", "4100", "--part", "2"];
+    for how in ["synced", "direct", "buffered"] {
+        for operation in ["store", "load"] {
+            let mut command = Command::new(bench.programs.join("access_files"));
+            run(command
+                .args([&place(how), "--operation", operation])
+                .args(sizes)
+                .args(threads));
+        }
+    }
+    let stored = [&["--operation", "store"], &sizes[..], &threads[..]].concat();
+    let loaded = [
+        &["--operation", "load", "--passes", "2"],
+        &sizes[..],
+        &threads[..],
+    ]
+    .concat();
+    bench.run("access", "kv", &stored);
+    let printed = bench.run("access", "kv", &loaded);
+    let number = |name: &str| printed[name].parse::<f64>().unwrap();
+    assert!(number("objects_per_s") > 0.0 && number("p50_us") <= number("p99_us"));
+    // Other bytes than those of that size's objects are noticed.
+    let mut command = Command::new(bench.programs.join("access_files"));
+    command.args([
+        &place("synced"),
+        "--operation",
+        "load",
+        "--count",
+        "30",
+        "--size",
+        "4000",
+    ]);
+    assert!(!command.output().unwrap().status.success());
 }
 
 #[test]

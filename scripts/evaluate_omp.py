@@ -1,0 +1,429 @@
+#!/usr/bin/env python3
+"""Compares programs over objects in a key-value device with twins that keep one file per object (paper 004, section 4).
+
+    cargo xtask capi install --prefix PREFIX
+    cmake -S examples/omp -B BUILD -DCMAKE_PREFIX_PATH=PREFIX && cmake --build BUILD
+    LD_LIBRARY_PATH=PREFIX/lib scripts/evaluate_omp.py --build BUILD --isobath target/release/isobath \\
+        --directory DIRECTORY --out OUT
+
+DIRECTORY is on the drive to measure. OUT gets report.md, results.csv, the latencies of each row and, where a section records them,
+CPU and memory over time. Cold loads drop the page cache first, which takes root; the host's caches stay as they are."""
+
+import argparse
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+SIZES = (28_000, 225_000)
+MODES = ("seq", "pc", "pda_pc")
+LOCK_WORDS = ("lock", "mutex", "futex", "rwsem", "rcu_sync", "down_", "up_read", "up_write")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", required=True, help="where cmake built examples/omp")
+    parser.add_argument("--isobath", default="isobath", help="the command, for the drive's own limit")
+    parser.add_argument("--directory", required=True, help="an empty or new directory on the drive to measure")
+    parser.add_argument("--out", required=True, help="a directory for the report")
+    parser.add_argument("--only", default="objects,programs,locks,memory,sensitivity", help="sections, with commas")
+    parser.add_argument("--full", action="store_true", help="all numbers of threads, five times the objects")
+    return parser.parse_args()
+
+
+class Evaluation:
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.directory = os.path.abspath(arguments.directory)
+        self.out = os.path.abspath(arguments.out)
+        self.scale = 5 if arguments.full else 1
+        self.rows = []
+        self.numbered = 0
+        self.lines = ["# Objects in a key-value device and in files", ""]
+        os.makedirs(self.directory, exist_ok=True)
+        os.makedirs(self.out, exist_ok=True)
+
+    # ---- running ------------------------------------------------------------
+
+    def program(self, name, backend):
+        return os.path.join(self.arguments.build, f"{name}_{backend}")
+
+    def where(self, name, backend, options=""):
+        """A store, or a directory, of that name."""
+        if backend == "kv":
+            return f"{os.path.join(self.directory, name)}.iso?create=yes{options}"
+        return os.path.join(self.directory, name) + options
+
+    def run(self, command, group=None, sample=None):
+        """Runs a program; its numbers, with processor seconds and the most memory that it had."""
+        begin = time.monotonic()
+
+        def enter():
+            if group:
+                with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as procs:
+                    procs.write(str(os.getpid()))
+
+        child = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=enter,
+        )
+        sampler = Sampler(child.pid, sample) if sample else None
+        output, errors = [], []
+        readers = [threading.Thread(target=lambda: output.append(child.stdout.read()))]
+        readers.append(threading.Thread(target=lambda: errors.append(child.stderr.read())))
+        for reader in readers:
+            reader.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        for reader in readers:
+            reader.join()
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if sampler:
+            sampler.end()
+        if child.returncode != 0:
+            raise SystemExit(f"error: {' '.join(command)}: {''.join(errors)}{child.returncode}")
+        found = {}
+        for line in "".join(output).splitlines():
+            name, _, value = line.partition(" ")
+            try:
+                found[name] = float(value)
+            except ValueError:
+                found[name] = value
+        found["run_s"] = time.monotonic() - begin
+        found["cpu_s"] = usage.ru_utime + usage.ru_stime
+        found["max_rss_mib"] = usage.ru_maxrss / 1024
+        return found
+
+    def drive_limit(self, size, reads=True):
+        """MiB/s that the drive gives for I/Os of so many bytes, now; None if it could not be measured."""
+        command = [self.arguments.isobath, "raw", "--json", "-q", "--duration", "2s", "--bytes", "256MiB"]
+        command += ["--scratch", os.path.join(self.directory, "limit.scratch")]
+        command += ["--page", str((size + 4095) // 4096 * 4096), "--depth", "64", "--read", "100" if reads else "0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(f"note: the drive's limit was not measured: {done.stderr.strip()}", file=sys.stderr)
+            return None
+        return rate_of(done.stdout)
+
+    def make_cold(self):
+        os.sync()
+        try:
+            with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+                file.write("3")
+            return "guest-cold"
+        except OSError:
+            return "cache not dropped"
+
+    # ---- reporting ----------------------------------------------------------
+
+    def table(self, title, rows, columns):
+        self.lines += [f"## {title}", "", "| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+        for row in rows:
+            self.lines.append("| " + " | ".join(show(row.get(column, "")) for column in columns) + " |")
+        self.lines.append("")
+        self.rows += [{"section": title, **row} for row in rows]
+        self.write()
+        print("\n".join(self.lines[-len(rows) - 4 :]), flush=True)
+
+    def remark(self, text):
+        self.lines += [text, ""]
+        self.write()
+        print(text, flush=True)
+
+    def write(self):
+        with open(os.path.join(self.out, "report.md"), "w", encoding="utf-8") as file:
+            file.write("\n".join(self.lines))
+        names = []
+        for row in self.rows:
+            names += [name for name in row if name not in names]
+        with open(os.path.join(self.out, "results.csv"), "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+    # ---- sections -----------------------------------------------------------
+
+    def access(self, backend, operation, size, count, threads, accesses, options="", passes=1):
+        command = [self.program("access", backend), self.where(f"objects{size}", backend, options)]
+        command += ["--operation", operation, "--size", str(size), "--count", str(count), "--passes", str(passes)]
+        self.numbered += 1
+        command += ["--latencies", os.path.join(self.out, f"{self.numbered:03}.us")]
+        command += ["--part", str(1 if accesses == 1 else 4 * accesses)]
+        command += [f"--isobath-omp-pc={threads}", f"--isobath-omp-pc-max={threads}"]
+        command += [f"--isobath-omp-pda={accesses}", f"--isobath-omp-pda-max={accesses}"]
+        return {"latencies": f"{self.numbered:03}.us", **self.run(command)}
+
+    def remove(self, name):
+        for path in (os.path.join(self.directory, name), os.path.join(self.directory, f"{name}.iso")):
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.exists(path):
+                os.remove(path)
+
+    def objects(self):
+        counts = (1, 2, 4, 8, 16, 32) if self.arguments.full else (1, 4, 32)
+        for size in SIZES:
+            count = (1200 if size < 100_000 else 240) * self.scale
+            columns = ["objects", "threads", "PDA", "objects_per_s", "mib_per_s", "p50_us", "p90_us", "p99_us", "cpu_s"]
+            rows = []
+            for threads in counts:
+                for label, backend, options in STORES:
+                    self.remove(f"objects{size}")
+                    found = self.access(backend, "store", size, count, threads, 1, options)
+                    rows.append({**found, "objects": label, "threads": threads, "PDA": 1})
+            self.table(f"Stores of {size} bytes", rows, columns)
+            self.note_limit(size, reads=False)
+            for _, backend, options in (STORES[0], STORES[1]):
+                self.remove(f"objects{size}")
+                self.access(backend, "store", size, count, 8, 1, options)
+            for state in ("guest-cold", "warm"):
+                rows = []
+                for threads in counts:
+                    for label, backend, options, accesses in LOADS[state]:
+                        state_now = self.make_cold() if state == "guest-cold" else state
+                        passes = 1 if state == "guest-cold" else 3
+                        found = self.access(backend, "load", size, count, threads, accesses, options, passes)
+                        rows.append({**found, "objects": label, "threads": threads, "PDA": accesses, "state": state_now})
+                self.table(f"Loads of {size} bytes, {state}", rows, columns)
+            self.note_limit(size)
+            self.remove(f"objects{size}")
+
+    def note_limit(self, size, reads=True):
+        limit = self.drive_limit(size, reads)
+        if limit:
+            what = "reads" if reads else "writes without flushes"
+            self.remark(f"The drive's own limit in that minute, random {what} of {size} bytes, 64 at a time: {limit:.0f} MiB/s.")
+
+    def make_inputs(self, backend):
+        """The programs' inputs; for each program its arguments."""
+        graph = os.path.join(self.directory, "graph.txt")
+        images = self.where("images", backend)
+        self.remove("images")
+        self.remove("graph")
+        self.remove("matrix")
+        self.run([self.program("generate", backend), images, "images", str(400 * self.scale)])
+        if not os.path.exists(graph):
+            self.run([self.program("generate", backend), graph, "graph", "14"])
+        matrix = self.where("matrix", backend)
+        self.run([self.program("generate", backend), matrix, "matrix", str(8 * self.scale), "--tile", "96"])
+        return {
+            "kmeans": [images, "--iterations", "4"],
+            "pagerank": [self.where("graph", backend), "--graph", graph],
+            "matmul": [matrix],
+        }
+
+    def programs(self):
+        rows, hashes = [], {}
+        columns = ["program", "objects", "mode", "elapsed_s", "cpu_s", "wait_s", "compute_s", "store_s", "max_rss_mib"]
+        for backend in ("kv", "files"):
+            inputs = self.make_inputs(backend)
+            for name, arguments in inputs.items():
+                for mode in MODES:
+                    self.make_cold()
+                    command = [self.program(name, backend), *arguments, f"--isobath-omp-mode={mode}"]
+                    found = self.run(command)
+                    expected = hashes.setdefault(name, found["hash"])
+                    if found["hash"] != expected:
+                        raise SystemExit(f"error: {name} {mode} {backend}: other results than before")
+                    rows.append({**found, "program": name, "mode": mode})
+        self.table("Programs by mode, guest-cold (Table 1, Fig. 8)", rows, columns)
+
+    def locks(self):
+        if shutil.which("perf") is None:
+            self.remark("Time in locks: not measured, there is no perf here.")
+            return
+        rows = []
+        size, count = SIZES[0], 1000 * self.scale
+        for label, backend, options in (STORES[0], STORES[1]):
+            for operation in ("store", "load"):
+                if operation == "store":
+                    self.remove(f"objects{size}")
+                data = os.path.join(self.out, "perf.data")
+                command = ["perf", "record", "-q", "-e", "cpu-clock", "-o", data, "--", self.program("access", backend)]
+                command += [self.where(f"objects{size}", backend, options), "--operation", operation]
+                command += ["--size", str(size), "--count", str(count), "--passes", "1" if operation == "store" else "5"]
+                command += ["--isobath-omp-pc=32", "--isobath-omp-pc-max=32", "--isobath-omp-pda=1", "--isobath-omp-pda-max=1"]
+                self.run(command)
+                report = ["perf", "report", "-i", data, "--stdio", "-q", "-F", "overhead,symbol", "--percent-limit", "0"]
+                text = subprocess.run(report, capture_output=True, text=True, check=False).stdout
+                in_locks = 0.0
+                for line in text.splitlines():
+                    share, _, symbol = line.strip().partition("%")
+                    if any(word in symbol.lower() for word in LOCK_WORDS):
+                        in_locks += float(share)
+                rows.append({"objects": label, "operation": operation, "threads": 32, "in_locks_percent": in_locks})
+                os.remove(data)
+            self.remove(f"objects{size}")
+        self.table("Processor time in locks (Fig. 7)", rows, ["objects", "operation", "threads", "in_locks_percent"])
+
+    def memory(self):
+        size, count = SIZES[1], 3200 * self.scale
+        limit = size * count // 4
+        group = control_group(limit)
+        if group is None:
+            self.remark("Under a memory limit: not measured, no control group could be made here.")
+            return
+        rows = []
+        try:
+            for label, backend, options in (("device", "kv", "&pool=16MiB"), ("files, synced", "files", "")):
+                self.remove(f"objects{size}")
+                self.access(backend, "store", size, count, 8, 1, options)
+                for limited in (False, True):
+                    self.make_cold()
+                    command = [self.program("access", backend), self.where(f"objects{size}", backend, options)]
+                    command += ["--operation", "load", "--size", str(size), "--count", str(count), "--passes", "3"]
+                    command += ["--part", "32", "--isobath-omp-pc=4", "--isobath-omp-pc-max=4"]
+                    sample = os.path.join(self.out, f"memory-{backend}-{'limited' if limited else 'free'}.csv")
+                    found = self.run(command, group=group if limited else None, sample=sample)
+                    rows.append({**found, "objects": label, "limit_mib": limit / 1048576 if limited else ""})
+                self.remove(f"objects{size}")
+        finally:
+            os.rmdir(group)
+        title = f"Loads of {size * count / 1048576:.0f} MiB under a memory limit"
+        self.table(title, rows, ["objects", "limit_mib", "objects_per_s", "mib_per_s", "cpu_s", "max_rss_mib"])
+
+    def sensitivity(self):
+        size, count = SIZES[0], 2000 * self.scale
+        self.remove(f"objects{size}")
+        self.access("kv", "store", size, count, 8, 1)
+        rows = []
+        for depth in (1, 2, 8, 64):
+            self.make_cold()
+            found = self.access("kv", "load", size, count, 2, 32, f"&pool=16MiB&queue_depth={depth}")
+            rows.append({**found, "queue_depth": depth})
+        self.table("Sensitivity to the queue depth, guest-cold", rows, ["queue_depth", "objects_per_s", "mib_per_s"])
+        self.remove(f"objects{size}")
+        inputs = self.make_inputs("kv")
+        fixed = [(pc, pda) for pc in (1, 2, 4) for pda in (1, 2, 4, 8, 16, 32)]
+        for name, arguments in inputs.items():
+            rows = []
+            for pc, pda in fixed:
+                self.make_cold()
+                options = [f"--isobath-omp-pc={pc}", f"--isobath-omp-pc-max={pc}", f"--isobath-omp-pda={pda}"]
+                found = self.run([self.program(name, "kv"), *arguments, *options])
+                rows.append({**found, "choice": f"PC {pc}, PDA {pda}"})
+            best = min(row["elapsed_s"] for row in rows)
+            for controller in ("kv-ins", "kv-mod"):
+                self.make_cold()
+                log = os.path.join(self.out, f"{name}-{controller}.csv")
+                options = [f"--isobath-omp-controller={controller}", f"--isobath-omp-log={log}"]
+                if os.path.exists(log):
+                    os.remove(log)
+                found = self.run([self.program(name, "kv"), *arguments, *options])
+                rows.append({**found, "choice": controller})
+            for row in rows:
+                row["to_best_fixed"] = row["elapsed_s"] / best
+            self.table(f"{name}: fixed choices and controllers, guest-cold", rows, ["choice", "elapsed_s", "cpu_s", "to_best_fixed"])
+
+
+# Label, backend, options of the place.
+STORES = [
+    ("device", "kv", ""),
+    ("files, synced", "files", ""),
+    ("files, O_DIRECT and synced", "files", "?io=direct"),
+    ("files, not durable", "files", "?io=buffered"),
+]
+# The same with PDA.
+LOADS = {
+    "guest-cold": [
+        ("device", "kv", "&pool=16MiB", 1),
+        ("files", "files", "", 1),
+        ("files, O_DIRECT", "files", "?io=direct", 1),
+        ("device", "kv", "&pool=16MiB", 16),
+        ("files", "files", "", 16),
+    ],
+    "warm": [("device", "kv", "&pool=1GiB", 1), ("files", "files", "", 1)],
+}
+
+
+class Sampler:
+    """Writes a process's processor seconds and memory over time."""
+
+    def __init__(self, pid, path):
+        self.ends = threading.Event()
+        self.thread = threading.Thread(target=self.sample, args=(pid, path))
+        self.thread.start()
+
+    def sample(self, pid, path):
+        begin, ticks = time.monotonic(), os.sysconf("SC_CLK_TCK")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("at_s,cpu_s,rss_mib,major_faults\n")
+            while not self.ends.wait(0.1):
+                try:
+                    with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+                        fields = stat.read().rpartition(")")[2].split()
+                except OSError:
+                    return
+                cpu = (int(fields[11]) + int(fields[12])) / ticks
+                memory = int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1048576
+                file.write(f"{time.monotonic() - begin:.2f},{cpu:.2f},{memory:.1f},{fields[9]}\n")
+
+    def end(self):
+        self.ends.set()
+        self.thread.join()
+
+
+def control_group(limit):
+    """A new control group of at most so many bytes; None where none can be made."""
+    places = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+    for root, knob in places:
+        group = os.path.join(root, f"evaluate-omp-{os.getpid()}")
+        try:
+            os.mkdir(group)
+        except OSError:
+            continue
+        try:
+            with open(os.path.join(group, knob), "w", encoding="ascii") as file:
+                file.write(str(limit))
+            return group
+        except OSError:
+            os.rmdir(group)
+    return None
+
+
+def rate_of(text):
+    """MiB/s of the last measurement in `isobath raw --json`."""
+    rate = None
+    for line in text.splitlines():
+        for name, value in flat(json.loads(line)):
+            if name == "mb_per_s":
+                rate = value * 1e6 / 1048576
+    return rate
+
+
+def flat(value, name=""):
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from flat(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from flat(inner, name)
+    elif isinstance(value, (int, float)):
+        yield name, value
+
+
+def show(value):
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2f}"
+    return str(value)
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    arguments = parse_arguments()
+    evaluation = Evaluation(arguments)
+    for section in arguments.only.split(","):
+        if section not in ("objects", "programs", "locks", "memory", "sensitivity"):
+            sys.exit(f"error: --only: {section} is no section")
+        getattr(evaluation, section)()
+
+
+if __name__ == "__main__":
+    main()
