@@ -51,8 +51,8 @@ impl Output {
         Ok(())
     }
 
-    /// A heading that may take several lines.
-    pub(crate) fn heading(&mut self, text: &str) -> Result<(), Failure> {
+    /// A text for a person, on as many lines as the terminal takes for it.
+    pub(crate) fn paragraph(&mut self, text: &str) -> Result<(), Failure> {
         self.line(&table::wrapped(text, self.width))
     }
 

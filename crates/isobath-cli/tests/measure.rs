@@ -435,7 +435,12 @@ fn transactions_run_and_keep_their_conditions() {
     assert!(record["wa_a"].as_f64().unwrap() >= 0.0);
     assert!(place.path("pages.trace").exists());
     let least = place.run(&[&args[..11], &["--isolation", "least"]].concat());
-    assert!(least.ok().text().contains("TPC-C-derived, not TPC-C"));
+    let least = least.ok().text().to_owned();
+    assert!(least.contains("TPC-C-derived, not TPC-C"));
+    assert!(
+        least.lines().all(|line| line.chars().count() <= 80),
+        "{least}"
+    );
     place
         .run(&[
             "bench",
@@ -473,4 +478,43 @@ fn comparisons_interleave_and_campaigns_are_gone_on_with() {
     place
         .run(&["bench", "report", "nowhere"])
         .fails(2, "holds no campaign");
+}
+
+/// Every run has the same blocks and a new file system in them, and leaves nothing mounted.
+#[test]
+fn runs_in_one_region() {
+    let place = Place::new();
+    let words = |region: &'static str| {
+        let rest = "--workload update --records 2000 --duration 300ms --no-drive --repeats 1";
+        let mut args = vec!["bench", "compare", "isobath", "isobath"];
+        args.extend(rest.split(' '));
+        args.extend(["--region", region, "--region-bytes", "384MiB"]);
+        args
+    };
+    std::fs::write(place.path("data"), vec![7; 100 << 20]).unwrap();
+    let refused = place.run(&words("data"));
+    if !refused.err.contains("no region") {
+        // Not root, or no loop devices.
+        refused.fails(2, "a region needs");
+        return;
+    }
+    assert!(std::fs::read(place.path("data")).unwrap() == vec![7; 100 << 20]);
+    let records = place
+        .run(&[&words("region")[..], &["--json"]].concat())
+        .ok()
+        .json();
+    assert_eq!(records.len(), 3);
+    for record in &records[..2] {
+        assert_eq!(record["capacity_bytes"], 384 << 20);
+        assert!(
+            record["drive"]
+                .as_str()
+                .unwrap()
+                .starts_with("one region; ")
+        );
+        assert!(record["capacities_written"].as_f64().unwrap() > 0.0);
+    }
+    assert!(!place.path("region.mounted").exists());
+    // It is used again as it is, with what the last run has left in it.
+    place.run(&words("region")).ok();
 }

@@ -53,6 +53,7 @@ mod raw_sweep;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb_rates;
 pub mod ssd;
+mod system;
 pub mod vssd;
 
 pub use bytes::{escape, hex, text_or_hex, unhex};

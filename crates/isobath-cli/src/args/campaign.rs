@@ -44,6 +44,13 @@ pub(crate) struct CaseArgs {
     /// File that the engine makes and that is removed again (a directory for rocksdb) [default: by the engine's name]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) path: Option<PathBuf>,
+    /// Give every run the same blocks of the drive: a file that is written in full first, with a loop device over it and a new
+    /// file system for each run (takes root)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "simulated"], value_hint = ValueHint::FilePath)]
+    pub(crate) region: Option<PathBuf>,
+    /// Bytes of that file where it is made [default: three times the data]
+    #[arg(long, value_name = "SIZE", requires = "region")]
+    pub(crate) region_bytes: Option<Size>,
     /// Run Isobath on a simulated SSD of this capacity in memory, which counts flash writes
     #[arg(long, value_name = "SIZE", conflicts_with = "path")]
     pub(crate) simulated: Option<Size>,

@@ -24,6 +24,9 @@ use crate::progress::Progress;
 const DEFAULT_BYTES: u64 = 1 << 30;
 /// Bytes of a pool at least.
 const POOL_MIN: u64 = 8 << 20;
+/// Bytes of a region that is made: so many times the data, and so many at least.
+const REGION_SHARE: u64 = 3;
+const REGION_MIN: u64 = 512 << 20;
 /// Samples that a run is divided into.
 const SAMPLES: u32 = 120;
 
@@ -193,6 +196,15 @@ fn run_all(
         Some(directory) => Campaign::open(directory)?,
         None => Campaign::in_memory(),
     };
+    if let Some(region) = &args.region {
+        let data = cases.iter().map(|case| {
+            let plan = &case.plan;
+            plan.records.saturating_mul(plan.workload.record_bytes())
+        });
+        let most = data.max().unwrap_or(0).saturating_mul(REGION_SHARE);
+        let bytes = args.region_bytes.map_or(most.max(REGION_MIN), |b| b.0);
+        bench::make_region(region, bytes, &progress)?;
+    }
     let mut records = Vec::new();
     for (at, case) in cases.iter().enumerate() {
         let (record, how) = match campaign.run(case, &progress)? {
@@ -230,6 +242,7 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         plan,
         side: 0,
         round: 0,
+        region: args.case.region.clone(),
     };
     let records = run_all(&[case], &args.case, global, out)?;
     print(&records, out)
@@ -281,6 +294,7 @@ pub(crate) fn sweep(
             plan: plans[side].clone(),
             side,
             round,
+            region: args.case.region.clone(),
         })
         .collect();
     let records = run_all(&cases, &args.case, global, out)?;
@@ -307,6 +321,7 @@ pub(crate) fn compare(
             plan: plans[side].clone(),
             side,
             round,
+            region: args.case.region.clone(),
         })
         .collect();
     let records = run_all(&cases, &args.case, global, out)?;
@@ -329,7 +344,7 @@ pub(crate) fn compare(
         Says::Undecided => "no difference can be told: the interval includes 1",
         Says::TooFewRepeats => "nothing is said of fewer than 5 repeats",
     };
-    out.line(&format!(
+    out.paragraph(&format!(
         "{} / {}: {:.3} (95%: {:.3} to {:.3}, {} repeats); {says}",
         records.first().map_or("", |_| engine_name(args.first)),
         engine_name(args.second),
@@ -390,7 +405,7 @@ fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
         let rates: Vec<String> = rates
             .map(|(name, per_s)| format!("{name} {per_s:.0}/s"))
             .collect();
-        out.line(&format!(
+        out.paragraph(&format!(
             "TPC-C-derived, not TPC-C: {}; {} conflicts, {} rollbacks; consistency conditions 1 to 4 and the indexes of {}: {}",
             rates.join(", "),
             count(tpcc.conflicts_count),
@@ -403,7 +418,9 @@ fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
         ))?;
     }
     if records.iter().any(Record::is_modelled) {
-        out.line("rates and latencies on a simulated SSD are modelled; WA-A and WA-D are counts")?;
+        out.paragraph(
+            "rates and latencies on a simulated SSD are modelled; WA-A and WA-D are counts",
+        )?;
     }
     let mut shown: Vec<&str> = Vec::new();
     for record in records {
@@ -415,7 +432,7 @@ fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
         let settings: Vec<String> = settings
             .map(|(name, value)| format!("{name} {value}"))
             .collect();
-        out.line(&format!("{}: {}", record.engine, settings.join(", ")))?;
+        out.paragraph(&format!("{}: {}", record.engine, settings.join(", ")))?;
     }
     print_verdicts(&bench::judge(&bench::evidence(records)), out)
 }
@@ -427,7 +444,7 @@ fn print_verdicts(verdicts: &[(Pitfall, Verdict)], out: &mut Output) -> Result<(
         .collect();
     out.table(&[], &rows, false)?;
     if !bench::has_headline(verdicts) {
-        return out.line(
+        return out.paragraph(
             "no headline number: a pitfall was committed; the rows describe these runs only",
         );
     }

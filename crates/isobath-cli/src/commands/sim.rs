@@ -406,7 +406,7 @@ fn print_emptiness(rows: &[EmptinessRow], out: &mut Output) -> Result<(), Failur
             ]
         })
         .collect();
-    out.heading("Table 1: emptiness E of segments when they are cleaned, uniform updates")?;
+    out.paragraph("Table 1: emptiness E of segments when they are cleaned, uniform updates")?;
     let header = [
         "F",
         "E",
@@ -438,7 +438,7 @@ fn print_splits(rows: &[SplitRow], out: &mut Output) -> Result<(), Failure> {
             ]
         })
         .collect();
-    out.heading("Table 2: least cost at F = 0.8 with hot and cold data apart (the paper's 4.80 and 5.46 are slips)")?;
+    out.paragraph("Table 2: least cost at F = 0.8 with hot and cold data apart (the paper's 4.80 and 5.46 are slips)")?;
     let header = [
         "updates:pages",
         "least",

@@ -11,6 +11,7 @@ use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 
 use super::lookup::{LookupPlan, LookupReport, lookup};
 use super::record::Record;
+use super::region::Region;
 use crate::engine::EngineKind;
 use crate::{LabError, Monitor, Silent};
 
@@ -23,12 +24,17 @@ pub struct Case {
     pub side: usize,
     /// Round of repeats, from 0.
     pub round: usize,
+    /// The file in which the engine's file system is made, for this run alone; see [`super::make_region`].
+    pub region: Option<PathBuf>,
 }
 
 impl Case {
     /// Equal for equal plans and rounds; what a record of an earlier session is found by.
     fn name(&self) -> String {
-        let text = format!("{:?}", self.plan);
+        let mut text = format!("{:?}", self.plan);
+        if let Some(region) = &self.region {
+            text += &region.to_string_lossy();
+        }
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -111,9 +117,20 @@ impl Campaign {
         if let Some(line) = self.known.iter().find(|line| line.case == name) {
             return Ok(Outcome::Known(Box::new(line.record.clone())));
         }
-        let report = lookup(&case.plan, monitor)?;
-        let mut record = Record::of(&case.plan, &report, case.round)
+        let region = case.region.as_deref().map(Region::mount).transpose()?;
+        let mut plan = case.plan.clone();
+        if let (Some(region), Some(path)) = (&region, &mut plan.engine.path) {
+            *path = region
+                .directory()
+                .join(path.file_name().unwrap_or("engine".as_ref()));
+        }
+        let report = lookup(&plan, monitor)?;
+        let mut record = Record::of(&plan, &report, case.round)
             .ok_or_else(|| LabError::Verify("the run has no row".to_owned()))?;
+        if let Some(region) = region {
+            record.set_region(region.bytes());
+            region.unmount()?;
+        }
         record.harness_ns_per_operation = harness(&case.plan);
         record.after_gap = !self.known.is_empty() && !self.ran;
         self.ran = true;
@@ -392,7 +409,12 @@ mod tests {
             until_steady: false,
             seed: 1,
         };
-        Case { plan, side, round }
+        Case {
+            plan,
+            side,
+            round,
+            region: None,
+        }
     }
 
     #[test]

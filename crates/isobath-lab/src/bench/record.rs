@@ -176,6 +176,14 @@ impl Record {
         Some(record)
     }
 
+    /// The engine had a file system in one region of the drive, of so many bytes, and could write nowhere else.
+    pub(super) fn set_region(&mut self, bytes: u64) {
+        let written = self.series.samples.last().map_or(0, |s| s.host_bytes);
+        self.capacity_bytes = Some(bytes);
+        self.capacities_written = Some(written as f64 / bytes.max(1) as f64);
+        self.drive = format!("one region; {}", self.drive);
+    }
+
     /// The verdicts on one run by itself.
     #[must_use]
     pub fn verdicts(&self) -> Vec<(Pitfall, Verdict)> {

@@ -102,6 +102,7 @@ pub fn self_test(longest: Duration, monitor: &dyn Monitor) -> Result<Vec<Caught>
                 plan,
                 side: 0,
                 round: 0,
+                region: None,
             },
             monitor,
         )? {

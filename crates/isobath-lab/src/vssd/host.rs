@@ -15,6 +15,7 @@ use super::{
     DeclaredState, DriveStats, OpenAs, VirtualDrive, check_built, fuse_directory, fuse_file,
 };
 use crate::LabError;
+use crate::system::{lacks_for_loop_devices, run};
 
 /// How long a step may take that waits for the kernel or for the serving process.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -60,21 +61,9 @@ pub struct MountedDrive {
 /// [`LabError::CannotMount`] names what is missing; [`LabError::NotBuilt`].
 pub fn check_machine(formats: bool) -> Result<(), LabError> {
     check_built()?;
-    let mut needs = Vec::new();
-    if !rustix::process::geteuid().is_root() {
-        needs.push("root's rights");
-    }
+    let mut needs = lacks_for_loop_devices(formats);
     if !Path::new("/dev/fuse").exists() {
         needs.push("the device /dev/fuse (kernel module fuse)");
-    }
-    if !Path::new("/dev/loop-control").exists() {
-        needs.push("loop devices (/dev/loop-control, kernel module loop)");
-    }
-    if tool("losetup").is_none() {
-        needs.push("the program losetup (Debian: util-linux)");
-    }
-    if formats && tool("mkfs.ext4").is_none() {
-        needs.push("the program mkfs.ext4 (Debian: e2fsprogs)");
     }
     match needs.is_empty() {
         true => Ok(()),
@@ -82,30 +71,6 @@ pub fn check_machine(formats: bool) -> Result<(), LabError> {
             needs: needs.join(", and "),
         }),
     }
-}
-
-/// A system program, also where the user's PATH leaves it out.
-fn tool(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = std::env::split_paths(&path).collect::<Vec<_>>();
-    let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    let mut candidates = directories.iter().chain(&system).map(|d| d.join(name));
-    candidates.find(|candidate| candidate.is_file())
-}
-
-/// Runs a system program; what it printed.
-fn run(name: &str, args: &[&str], file: &Path) -> Result<String, LabError> {
-    let program = tool(name).unwrap_or_else(|| name.into());
-    let output = Command::new(&program).args(args).arg(file).output();
-    let output = output.map_err(LabError::io("run", &program))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(LabError::input(
-        file,
-        format!("{name} failed: {}", said.trim().replace('\n', "; ")),
-    ))
 }
 
 /// Mounts a drive: starts the process that serves it, puts a loop device over its file, and a file system on that.
