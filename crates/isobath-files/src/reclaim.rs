@@ -32,8 +32,7 @@ impl FileTree {
 
     /// Frees some of what belongs to an unfinished thing; whether there is more.
     fn free_part(&self, number: u64, pending: &mut Vec<u64>) -> Result<bool, FilesError> {
-        let options = isobath::TransactionOptions::new();
-        let done = self.store.transact(options, |transaction| {
+        let done = self.run(|transaction| {
             let record = transaction.get(&self.tree, pending_key(number))?;
             let Some(record) = record else {
                 return Ok((false, Vec::new()));

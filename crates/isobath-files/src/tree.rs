@@ -5,7 +5,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use isobath::{Error, Isolation, Store, Transaction, TransactionOptions, Tree};
+use isobath::{Durability, Error, Isolation, Store, Transaction, TransactionOptions, Tree};
 
 use crate::change::Change;
 use crate::layout::{ABOVE_ROOT, FileKind, HEADER_KEY, Header, Inode, Named, inode_key, name_key};
@@ -117,21 +117,22 @@ impl FileTree {
     }
 
     fn format(&self) -> Result<(), FilesError> {
-        self.run(|transaction| {
-            if transaction.contains(&self.tree, HEADER_KEY)? {
-                return Ok(());
-            }
-            let next = FIRST_ROOT + 1;
-            transaction.insert(&self.tree, HEADER_KEY, Header { next }.encode())?;
-            let root = Inode::new(FileKind::Directory, &Attributes::directory());
-            transaction.insert(&self.tree, inode_key(FIRST_ROOT), root.encode())?;
-            let named = Named {
-                inode: FIRST_ROOT,
-                kind: FileKind::Directory,
-            };
-            transaction.insert(&self.tree, name_key(ABOVE_ROOT, b""), named.encode())?;
-            Ok(())
-        })
+        self.store
+            .transact(TransactionOptions::new(), |transaction| {
+                if transaction.contains(&self.tree, HEADER_KEY)? {
+                    return Ok(());
+                }
+                let next = FIRST_ROOT + 1;
+                transaction.insert(&self.tree, HEADER_KEY, Header { next }.encode())?;
+                let root = Inode::new(FileKind::Directory, &Attributes::directory());
+                transaction.insert(&self.tree, inode_key(FIRST_ROOT), root.encode())?;
+                let named = Named {
+                    inode: FIRST_ROOT,
+                    kind: FileKind::Directory,
+                };
+                transaction.insert(&self.tree, name_key(ABOVE_ROOT, b""), named.encode())?;
+                Ok(())
+            })
     }
 
     /// Removes what sessions that have ended were making, and what was being freed.
@@ -190,12 +191,14 @@ impl FileTree {
         number.ok_or_else(|| FilesError::corrupt(b"", "all numbers of inodes are used"))
     }
 
-    /// Runs a transaction that concerns no names.
+    /// Runs a transaction that concerns nothing that has a name. It is not waited for: a crash loses commits from the newest on,
+    /// so it is there where the change is that gives what it made a name.
     pub(crate) fn run<T>(
         &self,
         work: impl FnMut(&mut Transaction) -> Result<T, FilesError>,
     ) -> Result<T, FilesError> {
-        self.store.transact(TransactionOptions::new(), work)
+        let options = TransactionOptions::new().durability(Durability::None);
+        self.store.transact(options, work)
     }
 
     /// Runs a transaction over names and inodes, then frees what has lost its last name.
@@ -204,9 +207,25 @@ impl FileTree {
     /// when it commits.
     pub(crate) fn change<T>(
         &self,
+        work: impl FnMut(&mut Change<'_>) -> Result<T, FilesError>,
+    ) -> Result<T, FilesError> {
+        self.change_with(TransactionOptions::new(), work)
+    }
+
+    /// The same below a directory that has no name; not waited for, as [`FileTree::run`].
+    pub(crate) fn change_unnamed<T>(
+        &self,
+        work: impl FnMut(&mut Change<'_>) -> Result<T, FilesError>,
+    ) -> Result<T, FilesError> {
+        self.change_with(TransactionOptions::new().durability(Durability::None), work)
+    }
+
+    fn change_with<T>(
+        &self,
+        options: TransactionOptions,
         mut work: impl FnMut(&mut Change<'_>) -> Result<T, FilesError>,
     ) -> Result<T, FilesError> {
-        let options = TransactionOptions::new().isolation(Isolation::Serializable);
+        let options = options.isolation(Isolation::Serializable);
         let done = self.store.transact(options, |transaction| {
             let mut change = Change::new(&self.tree, transaction);
             let value = work(&mut change)?;

@@ -248,7 +248,7 @@ impl FileWriter {
         (inode.size, inode.crc) = (self.len(), crc);
         (inode.content, inode.is_mapped) = (content, is_mapped);
         let writer = &self;
-        let stat = writer.files.change(|change| {
+        let work = |change: &mut Change<'_>| {
             if writer.content.is_some() {
                 change.remove(pending_key(content))?;
             }
@@ -258,7 +258,11 @@ impl FileWriter {
                 false => {}
             }
             writer.put_file(change, number, inode.clone())
-        })?;
+        };
+        let stat = match self.target {
+            Target::Path(_) => self.files.change(work),
+            Target::Hidden { .. } => self.files.change_unnamed(work),
+        }?;
         // The contents are the file's now.
         self.content = None;
         Ok(stat)
