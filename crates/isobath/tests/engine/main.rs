@@ -9,6 +9,7 @@ mod common;
 mod api;
 mod async_runtimes;
 mod backup;
+mod backup_beside_waiting;
 mod compact;
 mod corruption;
 mod drops;
