@@ -45,9 +45,11 @@ impl Space {
         // A checkpoint needs a word per page and a few per segment, beside the
         // one that it replaces.
         let checkpoint = small::checkpoint_segments(segments, segments / 300 + 2);
+        // What the log has is no room for pages.
+        let room = segments.saturating_sub(self.system);
         Shares {
             checkpoint,
-            open: (self.open.len() as u32).min((segments / 32).max(MIN_OPEN)),
+            open: (self.open.len() as u32).min((room / 32).max(MIN_OPEN)),
             reserve: MIN_OPEN.min(segments / 4) + checkpoint,
         }
     }
