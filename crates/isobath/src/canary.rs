@@ -130,10 +130,10 @@ canaries! {
     LoadBesideOthers,
     /// Workers may write a checkpoint before the superblocks say that the store is open.
     CheckpointBeforeOpen,
-    /// Mapping records fill the log although a backup holds it, with nothing left for the pages of the next checkpoint.
-    FillHeldLog,
     /// A checkpoint goes on waiting for pages whose records find no space in the log.
     CheckpointWaitsForItself,
+    /// The last space in the log is kept from the pages that a checkpoint waits for.
+    KeepLastSpace,
 }
 
 #[cfg(any(test, feature = "simulation"))]

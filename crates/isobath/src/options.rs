@@ -133,7 +133,7 @@ impl Options {
             backend: Backend::Auto,
             direct: DirectMode::Auto,
             stripe_unit: VolumeOptions::DEFAULT_STRIPE_UNIT,
-            policy: PolicyKind::LifeTable,
+            policy: PolicyKind::Mdc,
             version_store_bytes: None,
             durability: Durability::Synced,
             early_visibility: false,
@@ -146,8 +146,8 @@ impl Options {
 
     /// Memory for the buffer pool, in bytes: frames of 4 KiB with 64 bytes of
     /// header each, and the version store. It is a limit: memory is taken as pages
-    /// come in, and given back when the store is closed. Beside it a store takes 12
-    /// bytes per page of data, 8 with cleaning policies that keep no history per page, and at most 64 MiB.
+    /// come in, and given back when the store is closed. Beside it a store takes 8
+    /// bytes per page of data, 12 with cleaning policies that keep a history per page, and at most 64 MiB.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: u64) -> Options {
         self.pool_bytes = bytes;
@@ -349,7 +349,7 @@ impl Options {
         self
     }
 
-    /// How segments to clean are chosen; by default [`PolicyKind::LifeTable`]. It is no property of the store, which may be
+    /// How segments to clean are chosen; by default [`PolicyKind::Mdc`]. It is no property of the store, which may be
     /// opened with another one each time.
     #[must_use]
     pub fn cleaning_policy(mut self, policy: PolicyKind) -> Options {

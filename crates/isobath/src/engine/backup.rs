@@ -79,13 +79,11 @@ impl Engine {
     /// Keeps the log from `floor` on: a backup needs it, or a recovery has not applied what is there.
     pub(crate) fn hold_log(&self, floor: Lsn) {
         self.backup.floor.store(floor.0, Ordering::SeqCst);
-        self.log.set_held(true);
     }
 
     /// Lets go of the log.
     pub(crate) fn release_log(&self) {
         if self.backup.floor.swap(NO_FLOOR, Ordering::SeqCst) != NO_FLOOR {
-            self.log.set_held(false);
             self.checkpoint_again();
         }
     }

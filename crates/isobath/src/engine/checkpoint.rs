@@ -559,7 +559,12 @@ impl WorkerState {
             Outcome::NotWritten => Ok(()),
             _ => write(engine, &mut current, &Via::Task(self), start, false),
         };
-        if outcome != Outcome::NotWritten && written.is_ok() {
+        if outcome == Outcome::NotWritten {
+            // While the log is held, what is left would be used up before it can be freed.
+            if !engine.backup.holds_log() {
+                engine.log.give_last_space();
+            }
+        } else if written.is_ok() {
             engine.log.set_start(start);
             let number = current.superblock.checkpoint;
             trace::tell!(

@@ -112,11 +112,32 @@ fn filled_without_checkpoints() -> Result<u64, Stuck> {
     simulation.run_until(|| ended.load(Ordering::SeqCst) == FILLERS, STEPS)
 }
 
+/// A log that was filled while no checkpoint could be written, with the oldest changes at its very start.
+fn filled_behind_dirty_pages() -> Result<u64, Stuck> {
+    let mut simulation = simulation();
+    let engine = Arc::clone(simulation.engine());
+    let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
+    in_task(&engine, &simulation, now).join().unwrap();
+    let current = engine.current.lock().take();
+    change_some_pages(&simulation);
+    let ended = start_filling(&engine, &simulation);
+    simulation.run_until(|| engine.log.has_reservation_waiters(), STEPS)?;
+    *engine.current.lock() = current;
+    simulation.run_until(|| ended.load(Ordering::SeqCst) == FILLERS, STEPS)
+}
+
+#[test]
+fn pages_that_a_checkpoint_waits_for_get_the_last_space() {
+    filled_behind_dirty_pages().unwrap();
+    Canary::KeepLastSpace.switch_on();
+    filled_behind_dirty_pages().expect_err("the pages got no space");
+}
+
 #[test]
 fn a_log_that_was_filled_while_it_was_held_is_freed() {
     filled_while_held().unwrap();
-    Canary::FillHeldLog.switch_on();
-    filled_while_held().expect_err("nothing was left for the pages");
+    Canary::KeepLastSpace.switch_on();
+    filled_while_held().expect_err("the pages got no space");
 }
 
 #[test]

@@ -68,11 +68,9 @@ impl ReservationClass {
     }
 }
 
-/// Percent of the area that any class may fill while no checkpoint can free it. The rest is for the mapping records of
-/// the pages that the first checkpoint after that waits for.
-const MAX_HELD: u64 = 85;
-/// Percent of the area that a recovery may fill: it needs space beside a log that is full.
-const MAX_RECOVERY: u64 = 98;
+/// Percent of the area that a recovery may fill: it needs space beside a log that is full. So does the page write-back that the one
+/// checkpoint waits for that can free a full log.
+const MAX_LAST: u64 = 98;
 /// Percent of the area from which on a recovery frees space before it goes on.
 const RECOVERY_SHORT: u64 = 85;
 /// Share of the space left for what a recovery logs that the next stretch of the log may be long.
@@ -154,8 +152,8 @@ pub(super) struct Reservations {
     start: AtomicU64,
     /// A recovery is under way.
     recovering: AtomicBool,
-    /// No checkpoint frees space now.
-    held: AtomicBool,
+    /// A checkpoint would free nothing before pages are written for whose records there is no space.
+    is_stuck: AtomicBool,
     waiting: AtomicUsize,
     /// By [`CLASSES`].
     queues: Mutex<[VecDeque<Arc<ReservationWaiter>>; 3]>,
@@ -168,7 +166,7 @@ impl Reservations {
             area_held: AtomicU64::new(0),
             start: AtomicU64::new(start),
             recovering: AtomicBool::new(false),
-            held: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             queues: Mutex::default(),
         }
@@ -180,12 +178,11 @@ impl Reservations {
 
     /// Bytes of an area of `bytes` up to which `class` may fill it now.
     pub(super) fn max_share_of_area(&self, bytes: u64, class: ReservationClass) -> u64 {
-        let recovers = class == ReservationClass::System && self.recovering.load(Ordering::Relaxed);
-        let is_held = self.held.load(Ordering::SeqCst) && !canary::sings(Canary::FillHeldLog);
-        let percent = match (recovers, is_held) {
-            (true, _) => MAX_RECOVERY,
-            (false, true) => class.area_percent().min(MAX_HELD),
-            (false, false) => class.area_percent(),
+        let gets_last = class == ReservationClass::System
+            && (self.recovering.load(Ordering::Relaxed) || self.is_stuck.load(Ordering::SeqCst));
+        let percent = match gets_last {
+            true => MAX_LAST,
+            false => class.area_percent(),
         };
         bytes / 100 * percent
     }
@@ -398,7 +395,9 @@ impl Log {
     /// Recovery would start at `start` from now on: the checkpoint that says so is durable.
     pub(crate) fn set_start(&self, start: crate::page::Lsn) {
         if let Some(on) = &self.on {
-            on.reservations.start.fetch_max(start.0, Ordering::SeqCst);
+            if on.reservations.start.fetch_max(start.0, Ordering::SeqCst) < start.0 {
+                on.reservations.is_stuck.store(false, Ordering::SeqCst);
+            }
             self.grant_reservations();
         }
     }
@@ -412,10 +411,13 @@ impl Log {
         }
     }
 
-    /// Says whether the log is held: no checkpoint frees space in the area until it is not.
-    pub(crate) fn set_held(&self, held: bool) {
-        if let Some(on) = &self.on {
-            on.reservations.held.store(held, Ordering::SeqCst);
+    /// A checkpoint would free nothing before pages are written for whose records the area has no space: they get the last of it,
+    /// until a checkpoint frees some.
+    pub(crate) fn give_last_space(&self) {
+        if let Some(on) = &self.on
+            && !canary::sings(Canary::KeepLastSpace)
+        {
+            on.reservations.is_stuck.store(true, Ordering::SeqCst);
             self.grant_reservations();
         }
     }
@@ -432,7 +434,7 @@ impl Log {
                 .in_flight
                 .next()
                 .saturating_sub(on.reservations.start());
-            let most = on.area_bytes() / 100 * MAX_RECOVERY;
+            let most = on.area_bytes() / 100 * MAX_LAST;
             (most.saturating_sub(used) / STRETCH_SHARE).max(MIN_STRETCH)
         })
     }

@@ -289,10 +289,10 @@ pub(super) const ROWS: &[Row] = &[
     test(Canary::CheckpointBeforeOpen, "0014", "No checkpoint is written before the superblocks say that the store is open.",
         ("isobath", None, "engine::checkpoint_tests::no_checkpoint_is_due_before_the_store_is_open"),
         "it takes a checkpoint that is due in a log from which nothing is recovered; one seed in some thousands has it"),
-    test(Canary::FillHeldLog, "0014", "While no checkpoint can free the log, space is left for the pages of the next one.",
-        ("isobath", None, "engine::log_space_tests::a_log_that_was_filled_while_it_was_held_is_freed"),
-        "a backup has to hold the log until mapping records alone have filled a fifth of it"),
     test(Canary::CheckpointWaitsForItself, "0014", "A checkpoint does not wait for pages whose records find no space in the log.",
         ("isobath", None, "engine::log_space_tests::a_checkpoint_frees_a_full_log_without_the_pages_that_wait_for_it"),
         "the log has to be full of mapping records before the checkpoint that frees it has the pages written"),
+    test(Canary::KeepLastSpace, "0014", "Pages that the only checkpoint waits for that can free the log get the last space in it.",
+        ("isobath", None, "engine::log_space_tests::pages_that_a_checkpoint_waits_for_get_the_last_space"),
+        "the log has to be full of mapping records while pages with changes at its start are dirty"),
 ];
