@@ -206,8 +206,7 @@ impl CleaningPolicy for LifeTable {
         if !old.is_known() || tag.age(unit) <= ANCIENT {
             return old;
         }
-        let stamp = stamp(unit - u64::from(ANCIENT));
-        let restamped = Tag { stamp, ..tag };
+        let restamped = tag.at_most(ANCIENT, unit);
         self.lives.restamp(tag, restamped);
         restamped.pack()
     }

@@ -63,6 +63,19 @@ impl Tag {
     pub(super) fn age(self, now: u64) -> u32 {
         (now as u32).wrapping_sub(self.stamp) & STAMP_MASK
     }
+
+    /// The same, but at most `age` units old. Of a page that was written before the clock began, as after opening, the stamp lies
+    /// before zero, which wraps.
+    #[inline]
+    pub(super) fn at_most(self, age: u32, now: u64) -> Tag {
+        match self.age(now) > age {
+            true => Tag {
+                stamp: stamp(now.wrapping_sub(u64::from(age))),
+                ..self
+            },
+            false => self,
+        }
+    }
 }
 
 /// A time stamp of unit `now`.
@@ -161,6 +174,19 @@ mod tests {
         assert!(tag.pack().0 < u64::from(u32::MAX));
         assert_eq!(Tag::unpack(tag.pack()), tag);
         assert_eq!(tag.age(5), 6, "stamps wrap");
+    }
+
+    #[test]
+    fn what_is_too_old_becomes_younger_also_where_the_clock_has_just_begun() {
+        let oldest = STAMP_MASK / 2;
+        for now in [0, 5, u64::from(oldest), u64::from(STAMP_MASK) + 7] {
+            let of_age = |age: u32| Tag {
+                stamp: stamp(now.wrapping_sub(u64::from(age))),
+                cell: 3,
+            };
+            assert_eq!(of_age(oldest).at_most(oldest, now), of_age(oldest));
+            assert_eq!(of_age(oldest + 9).at_most(oldest, now), of_age(oldest));
+        }
     }
 
     #[test]
