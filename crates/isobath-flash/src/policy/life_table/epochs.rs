@@ -7,7 +7,7 @@ const EPOCH_UNITS: u32 = 32;
 /// Ticks in an epoch at least. What is counted at the end of each takes some 20 µs even in a small space.
 const EPOCH_TICKS_MIN: u64 = 256;
 /// Ticks after which scores are learned anew, at least: that takes up to three million instructions.
-const LEARN_TICKS_MIN: u64 = 8192;
+const LEARN_TICKS_MIN: u64 = 1024;
 /// What remains of the counts after 32 units, 1/64 of the space's pages.
 const FADE: f32 = 0.98;
 /// What remains of them after an epoch, however long.
