@@ -378,6 +378,10 @@ fn corrupt_contents_are_an_input_error() {
     place.run(&["check", "-s", "s.iso"]).ok();
     files(place, &["check"]).fails(1, "");
     files(place, &["cat", "dir/large"]).fails(3, "dir/large: the contents");
+    // The log goes to no file of a store.
+    let before = fs::read(place.path("s.iso")).unwrap();
+    files(place, &["mount", "mnt", "--log", "s.iso"]).fails(2, "is a file of a store");
+    assert!(fs::read(place.path("s.iso")).unwrap() == before);
     let process = mounted.mount(&["--log", "mount.log"]);
     let mut bytes = Vec::new();
     let mut file = fs::File::open(place.path("mnt/dir/large")).unwrap();

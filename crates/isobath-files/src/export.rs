@@ -12,25 +12,10 @@ use rustix::fs::{AtFlags, Mode, OFlags, RawMode, RenameFlags, Timespec, Timestam
 use crate::import::{c_string, host};
 use crate::layout::FileKind;
 use crate::view::Stat;
-use crate::{Attributes, FileView, FilesError, Span, Watcher};
+use crate::{Attributes, Copied, FileView, FilesError, Span, Watcher};
 
 /// Longer paths are followed part by part: the system takes none of 4096 bytes.
 const MAX_HOST_PATH: usize = 4000;
-
-/// What was exported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Exported {
-    /// Directories.
-    pub directories: u64,
-    /// Regular files, further names of the same file not counted.
-    pub files: u64,
-    /// Symbolic links.
-    pub symlinks: u64,
-    /// Further names (hard links).
-    pub hard_links: u64,
-    /// Bytes of contents, holes included.
-    pub bytes: u64,
-}
 
 impl FileView {
     /// Copies what is at `path`, and all below it, to `to` in the file system outside, which must not exist: contents, holes,
@@ -45,7 +30,7 @@ impl FileView {
         path: impl AsRef<[u8]>,
         to: &Path,
         watcher: &dyn Watcher,
-    ) -> Result<Exported, FilesError> {
+    ) -> Result<Copied, FilesError> {
         let path = path.as_ref();
         self.stat(path)?;
         let exists = || FilesError::refused(to, "exists already; choose another name");
@@ -68,7 +53,7 @@ impl FileView {
             to: &partial,
             is_root: rustix::process::geteuid().is_root(),
             links: HashMap::new(),
-            done: Exported::default(),
+            done: Copied::default(),
         };
         let temporary = c_string(Path::new(&temporary))?;
         let result = export.run(path, &into, &temporary).and_then(|()| {
@@ -101,7 +86,7 @@ struct Export<'e> {
     is_root: bool,
     /// Where an inode with several names was made: its path from the exported directory on.
     links: HashMap<u64, Vec<u8>>,
-    done: Exported,
+    done: Copied,
 }
 
 /// A path from the exported one on, without a slash at its beginning.

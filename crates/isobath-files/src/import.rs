@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::change::{Change, symlink};
 use crate::layout::{FileKind, FileTime, Inode, Named, PIECE_BYTES, Pending, pending_key};
 use crate::writer::FileWriter;
-use crate::{Attributes, FileTree, FilesError, Watcher};
+use crate::{Attributes, Copied, FileTree, FilesError, Watcher};
 
 /// Bytes of contents that are collected before a transaction stores them.
 const BATCH_BYTES: usize = 4 << 20;
@@ -32,23 +32,6 @@ pub struct ImportOptions {
     pub skip_special: bool,
 }
 
-/// What was imported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Imported {
-    /// Directories.
-    pub directories: u64,
-    /// Regular files, further names of the same file not counted.
-    pub files: u64,
-    /// Symbolic links.
-    pub symlinks: u64,
-    /// Further names (hard links).
-    pub hard_links: u64,
-    /// Bytes of contents, holes included.
-    pub bytes: u64,
-    /// Sockets, pipes and devices that were left out.
-    pub skipped: u64,
-}
-
 impl FileTree {
     /// Copies a directory and all below it, or a single file or symbolic link, from the file system outside to `path`. Links are not
     /// followed. It appears in one step, with everything; a crash, an error or a cancellation leaves nothing of it.
@@ -65,7 +48,7 @@ impl FileTree {
         path: impl AsRef<[u8]>,
         options: ImportOptions,
         watcher: &dyn Watcher,
-    ) -> Result<Imported, FilesError> {
+    ) -> Result<Copied, FilesError> {
         let path = path.as_ref();
         self.check_free(path, options.replace)?;
         let mut import = Import {
@@ -75,7 +58,7 @@ impl FileTree {
             batch: Batch::default(),
             links: HashMap::new(),
             buffer: Vec::new(),
-            done: Imported::default(),
+            done: Copied::default(),
         };
         let top = self.new_number()?;
         let hidden = Inode::new(FileKind::Directory, &Attributes::with_mode(0o700));
@@ -164,7 +147,7 @@ struct Import<'i> {
     links: HashMap<(u64, u64), u64>,
     /// For contents, a piece and a byte.
     buffer: Vec<u8>,
-    done: Imported,
+    done: Copied,
 }
 
 impl Import<'_> {

@@ -57,8 +57,7 @@ mod writer;
 pub use change::RenameMode;
 pub use check::{FilesReport, MAX_PROBLEMS};
 pub use error::FilesError;
-pub use export::Exported;
-pub use import::{ImportOptions, Imported};
+pub use import::ImportOptions;
 pub use layout::{
     FileKind, FileTime, MAX_FILE_BYTES, MAX_NAME_BYTES, MAX_TARGET_BYTES, PIECE_BYTES,
 };
@@ -69,6 +68,23 @@ pub use tree::FileTree;
 pub use unmount::{is_mounted, unmount};
 pub use view::{Attributes, Entry, FileView, Stat, Walk};
 pub use writer::FileWriter;
+
+/// What was copied into a tree, or out of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Copied {
+    /// Directories.
+    pub directories: u64,
+    /// Regular files, further names of the same file not counted.
+    pub files: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Further names (hard links).
+    pub hard_links: u64,
+    /// Bytes of contents, holes included.
+    pub bytes: u64,
+    /// Sockets, pipes and devices that an import has left out.
+    pub skipped: u64,
+}
 
 /// What long work tells, and asks whether it is to go on.
 pub trait Watcher {

@@ -10,7 +10,7 @@ use crate::{FileView, FilesError};
 /// The contents of a file as a view has them, from [`FileView::open`].
 ///
 /// Each piece is read as a whole and verified against its CRC-32C, whatever part of it is asked for; the last one is kept in
-/// memory. Whoever reads a file from its beginning to its end also verifies the checksum of the whole.
+/// memory. A reader that goes from the beginning to the end also verifies the checksum of the whole.
 pub struct FileReader {
     view: FileView,
     path: Vec<u8>,

@@ -128,6 +128,18 @@ impl OutputFile {
         })
     }
 
+    /// Opens the file `path` to append to it, as to a log; makes it where it is not there.
+    ///
+    /// # Errors
+    /// Any [`OutputError`] but [`OutputError::Exists`]; nothing is opened that is `protected`.
+    pub fn append(path: &Path, protected: Protected<'_>) -> Result<File, OutputError> {
+        let (target, is_descriptor) = follow(path).map_err(failed("open", path))?;
+        protected.admit(&target, is_descriptor, true)?;
+        let mut open = OpenOptions::new();
+        let file = open.append(true).create(true).open(&target);
+        file.map_err(failed("open", path))
+    }
+
     /// Makes the file `path`, for what is not finished; it is locked while it is open. What a process that died left
     /// there is removed; what another one writes there now, or is `protected`, is not.
     ///

@@ -40,6 +40,16 @@ impl OutputFile {
         Ok(OutputFile(output?))
     }
 
+    /// Opens the file `path` to append to it, as to a log; makes it where it is not there. What is appended is there at
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutputIsStore`], [`Error::File`].
+    pub fn append(path: &Path) -> Result<File, Error> {
+        Ok(isobath_io::OutputFile::append(path, protected(None))?)
+    }
+
     /// The file that the bytes are written to.
     #[must_use]
     pub fn file(&self) -> &File {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use isobath_io::Volume;
 
+use crate::buffer::FrameId;
 use crate::sched::{NO_STACKS, TaskId};
 use crate::{Error, Options, Simulation, Store, Tree};
 
@@ -135,6 +136,18 @@ fn who_waits_for_a_worker_that_panics_is_told() {
     assert!(waiting.join().unwrap().is_err());
     assert!(tree.insert(b"k", b"v").is_err());
     assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
+}
+
+/// A writer that is given a frame that there is none of.
+#[test]
+fn a_task_of_the_engines_own_that_panics_closes_the_store() {
+    let store = Store::in_memory(&options().log_bytes(4 << 20)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    tree.insert(b"k", b"v").unwrap();
+    store.runtime().engine.pool.dirty.push(FrameId::MAX);
+    let closed = store.close();
+    assert!(matches!(closed, Err(Error::Poisoned { .. })), "{closed:?}");
+    assert!(tree.get(b"k").is_err());
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use isobath::{Error, Store};
 use isobath_files::{
-    Attributes, FileKind, FileTree, FileView, FilesError, ImportOptions, RenameMode, Span, Stat,
-    Watcher,
+    Attributes, Copied, FileKind, FileTree, FileView, FilesError, ImportOptions, RenameMode, Span,
+    Stat, Watcher,
 };
 use isobath_lab::{LabError, Monitor, Stage, Unit, escape};
 use serde_json::{Map, Value, json};
@@ -205,32 +205,7 @@ fn import_tree(
         }
         Ok(done)
     })?;
-    let seconds = began.elapsed().as_secs_f64();
-    if out.json() {
-        return out.document(&json!({
-            "directories": done.directories,
-            "files": done.files,
-            "symlinks": done.symlinks,
-            "hard_links": done.hard_links,
-            "bytes": done.bytes,
-            "skipped": done.skipped,
-            "seconds": seconds,
-        }));
-    }
-    out.line(&format!(
-        "imported {}, {}, {}, {} in {seconds:.1} s",
-        counted(done.directories, "directory"),
-        counted(done.files, "file"),
-        counted(done.symlinks + done.hard_links, "link"),
-        size(done.bytes),
-    ))?;
-    match done.skipped {
-        0 => Ok(()),
-        skipped => out.line(&format!(
-            "left out {}: sockets, pipes, devices",
-            counted(skipped, "entry")
-        )),
-    }
+    tell_copied("imported", &done, began, out)
 }
 
 fn export(
@@ -248,6 +223,11 @@ fn export(
         progress.clear();
         Ok(done?)
     })?;
+    tell_copied("exported", &done, began, out)
+}
+
+/// What was copied since `began`.
+fn tell_copied(verb: &str, done: &Copied, began: Instant, out: &mut Output) -> Result<(), Failure> {
     let seconds = began.elapsed().as_secs_f64();
     if out.json() {
         return out.document(&json!({
@@ -256,16 +236,24 @@ fn export(
             "symlinks": done.symlinks,
             "hard_links": done.hard_links,
             "bytes": done.bytes,
+            "skipped": done.skipped,
             "seconds": seconds,
         }));
     }
     out.line(&format!(
-        "exported {}, {}, {}, {} in {seconds:.1} s",
+        "{verb} {}, {}, {}, {} in {seconds:.1} s",
         counted(done.directories, "directory"),
         counted(done.files, "file"),
         counted(done.symlinks + done.hard_links, "link"),
         size(done.bytes),
-    ))
+    ))?;
+    match done.skipped {
+        0 => Ok(()),
+        skipped => out.line(&format!(
+            "left out {}: sockets, pipes, devices",
+            counted(skipped, "entry")
+        )),
+    }
 }
 
 fn list(

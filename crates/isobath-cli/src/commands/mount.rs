@@ -127,7 +127,7 @@ mod serving {
     use std::path::Path;
     use std::sync::Mutex;
 
-    use isobath_lab::{LabError, Monitor};
+    use isobath_lab::Monitor;
 
     use crate::args::{FilesArgs, FilesMountArgs, GlobalArgs};
     use crate::commands::files;
@@ -189,10 +189,6 @@ mod serving {
         let Some(path) = path else {
             return Ok(Mutex::new(Box::new(std::io::stderr())));
         };
-        let mut options = std::fs::OpenOptions::new();
-        let file = options.append(true).create(true).open(path);
-        Ok(Mutex::new(Box::new(
-            file.map_err(LabError::io("open", path))?,
-        )))
+        Ok(Mutex::new(Box::new(isobath::OutputFile::append(path)?)))
     }
 }

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::Error;
 use crate::buffer::FrameId;
 use crate::sched::{BackgroundHandler, Limits, TaskId, Worker};
 use crate::sync::atomic::Ordering;
+use crate::task::TaskPanic;
 
 /// Tasks that write dirty pages back, per worker.
 pub(super) const WRITERS: usize = 3;
@@ -183,7 +185,8 @@ impl WorkerState {
         self.spawn_counted(|local| &local.system_tasks, work);
     }
 
-    /// Runs a system task that `counter` counts while it lives.
+    /// Runs a system task that `counter` counts while it lives. Where one has panicked, pages are written or segments freed no
+    /// longer: the store closes, as where a worker has.
     fn spawn_counted(
         self: &Rc<Self>,
         counter: fn(&WorkerState) -> &Cell<usize>,
@@ -192,8 +195,11 @@ impl WorkerState {
         let local = Rc::downgrade(self);
         counter(self).set(counter(self).get() + 1);
         let started = self.worker.spawn_system(Box::new(move || {
-            work();
+            let ended = catch_unwind(AssertUnwindSafe(work));
             if let Some(local) = local.upgrade() {
+                if let Err(payload) = ended {
+                    local.engine.die(&TaskPanic::of(&*payload).message);
+                }
                 counter(&local).set(counter(&local).get() - 1);
             }
         }));
