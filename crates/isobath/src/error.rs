@@ -440,7 +440,7 @@ pub enum Error {
     /// The watcher of the work had it stop.
     #[error("interrupted")]
     Interrupted,
-    /// The user's closure panicked in a task.
+    /// The user's closure panicked in a task; or, where the store is poisoned by this, a worker or a task of the engine's own.
     #[error("a task panicked: {message}")]
     TaskPanicked {
         /// The panic's message.

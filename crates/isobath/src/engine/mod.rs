@@ -510,7 +510,7 @@ impl Engine {
         self.wake_flush_waiters();
     }
 
-    /// A worker has panicked outside its tasks. What its tasks hold is never given back, so all workers end, and
+    /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its tasks hold is never given back, so all workers end, and
     /// tasks' waiters are told.
     pub(crate) fn die(&self, message: &str) {
         self.poison(Error::TaskPanicked {
