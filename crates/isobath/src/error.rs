@@ -1,5 +1,6 @@
 //! Errors of the engine.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -494,6 +495,15 @@ pub enum BackupFileError {
     /// What is sound in itself is not what belongs there.
     #[error("{0}: the file is corrupt; use another backup")]
     Malformed(&'static str),
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+    payload
+        .downcast_ref::<&str>()
+        .map(|message| (*message).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 /// A key for a message: as text where it is some, shortened.

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 use crate::engine::{Engine, WorkerState};
+use crate::error::panic_message;
 use crate::sched::{Urgency, Work, block_on, overflow};
 use crate::small;
 use crate::sync::Mutex;
@@ -155,7 +156,7 @@ impl Runtime {
                 let _watch = overflow::Watch::this_thread();
                 let ran = catch_unwind(AssertUnwindSafe(|| local.run()));
                 if let Err(payload) = ran {
-                    engine.die(&TaskPanic::of(&*payload).message);
+                    engine.die(&*payload);
                 }
                 if engine.has_died() {
                     // No worker resumes the tasks any more. They keep their latches, so that no other task reads what one has
@@ -353,7 +354,7 @@ impl Runtime {
             let result = catch_unwind(AssertUnwindSafe(|| with_local(&engine, work)));
             result.unwrap_or_else(|payload| {
                 Err(Error::TaskPanicked {
-                    message: TaskPanic::of(&*payload).message,
+                    message: panic_message(&*payload),
                 })
             })
         };

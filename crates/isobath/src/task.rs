@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use crate::engine::{Engine, WorkerState};
+use crate::error::panic_message;
 use crate::sched::{Work, Worker, block_on};
 
 /// The task panicked; the store goes on.
@@ -21,12 +22,9 @@ pub struct TaskPanic {
 
 impl TaskPanic {
     pub(crate) fn of(payload: &(dyn Any + Send)) -> TaskPanic {
-        let message = payload
-            .downcast_ref::<&str>()
-            .map(|message| (*message).to_owned())
-            .or_else(|| payload.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "a panic without a message".to_owned());
-        TaskPanic { message }
+        TaskPanic {
+            message: panic_message(payload),
+        }
     }
 
     fn closed() -> TaskPanic {

@@ -63,6 +63,7 @@ pub(crate) use worker_state::Interrupted;
 pub(crate) use worker_state::WorkerState;
 pub(crate) use writeback::flush;
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,6 +81,7 @@ use volume_flush::VolumeFlush;
 
 use crate::Error;
 use crate::buffer::{BufferPool, FrameId, FreeFrames, Partition, Place};
+use crate::error::panic_message;
 use crate::log::record::MAPPED_BYTES;
 use crate::log::{Durability, Log};
 use crate::page::{PAGE_SIZE, PageId};
@@ -512,9 +514,9 @@ impl Engine {
 
     /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its tasks hold is never given back, so all workers end, and
     /// tasks' waiters are told.
-    pub(crate) fn die(&self, message: &str) {
+    pub(crate) fn die(&self, payload: &(dyn Any + Send)) {
         self.poison(Error::TaskPanicked {
-            message: format!("a worker: {message}"),
+            message: format!("a worker: {}", panic_message(payload)),
         });
         self.died.store(true, Ordering::SeqCst);
         for handle in &self.worker_handles {

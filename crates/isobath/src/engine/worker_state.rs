@@ -20,7 +20,6 @@ use crate::Error;
 use crate::buffer::FrameId;
 use crate::sched::{BackgroundHandler, Limits, TaskId, Worker};
 use crate::sync::atomic::Ordering;
-use crate::task::TaskPanic;
 
 /// Tasks that write dirty pages back, per worker.
 pub(super) const WRITERS: usize = 3;
@@ -198,7 +197,7 @@ impl WorkerState {
             let ended = catch_unwind(AssertUnwindSafe(work));
             if let Some(local) = local.upgrade() {
                 if let Err(payload) = ended {
-                    local.engine.die(&TaskPanic::of(&*payload).message);
+                    local.engine.die(&*payload);
                 }
                 counter(&local).set(counter(&local).get() - 1);
             }
