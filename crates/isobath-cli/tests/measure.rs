@@ -480,6 +480,178 @@ fn comparisons_interleave_and_campaigns_are_gone_on_with() {
         .fails(2, "holds no campaign");
 }
 
+/// Both engines have the same number of trials, and those of an earlier session are not run again.
+#[test]
+fn settings_are_searched_with_equal_effort() {
+    let place = Place::new();
+    let words = "bench compare isobath null --search 3 --search-time 40ms --records 2000 --duration 60ms --no-drive \
+        --repeats 1 --out c";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let all = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+    for record in &all[..2] {
+        let search = &record["search"];
+        let trials = search["trials"].as_array().unwrap();
+        assert_eq!(trials.len(), 3);
+        assert_eq!(trials[0]["settings"].as_array().unwrap().len(), 0);
+        let best = usize::try_from(search["best"].as_u64().unwrap()).unwrap();
+        let rate = |trial: &serde_json::Value| trial["operations_per_s"].as_f64().unwrap();
+        assert!(
+            trials
+                .iter()
+                .all(|trial| rate(trial) <= rate(&trials[best]))
+        );
+        // What won is what was measured.
+        let settings = trials[best]["settings"].as_array().unwrap();
+        for setting in settings
+            .iter()
+            .filter(|setting| setting[0] == "tasks_per_worker")
+        {
+            let is_set = |s: &&serde_json::Value| s[0] == "tasks_per_worker";
+            let measured = record["settings"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(is_set)
+                .unwrap();
+            let measured: f64 = measured[1].as_str().unwrap().parse().unwrap();
+            assert_eq!(Some(measured), setting[1].as_f64());
+        }
+    }
+    let trials = std::fs::read_to_string(place.path("c/trials.jsonl")).unwrap();
+    assert_eq!(trials.lines().count(), 6);
+    let text = place.run(&args).ok();
+    assert!(text.text().contains("as asked") && text.text().contains("fastest"));
+    assert_eq!(
+        std::fs::read_to_string(place.path("c/trials.jsonl")).unwrap(),
+        trials
+    );
+    place
+        .run(&[
+            "bench",
+            "run",
+            "--search",
+            "2",
+            "--rate",
+            "100",
+            "--no-drive",
+        ])
+        .fails(2, "no fixed rate");
+}
+
+/// Transactions have a second pair of rows, with the least isolation; single operations of these engines are the same with both.
+#[test]
+fn a_comparison_has_second_rows_with_the_least_isolation() {
+    let place = Place::new();
+    let words = "bench compare isobath isobath --workload tpcc-small --warehouses 1 --pool 16MiB --duration 150ms --no-drive \
+        --repeats 1";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let all = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+    let mut isolations: Vec<_> = all[..4]
+        .iter()
+        .map(|record| record["isolation"].as_str().unwrap())
+        .collect();
+    isolations.sort_unstable();
+    assert_eq!(isolations, ["least", "least", "snapshot", "snapshot"]);
+    let pairs: Vec<_> = all[4..].iter().map(|pair| &pair["isolation"]).collect();
+    assert_eq!(pairs, ["snapshot", "least"]);
+    // Equal engines on both sides: each ratio is that of the two rows with its isolation, one way round or the other.
+    for pair in &all[4..] {
+        let of = all[..4]
+            .iter()
+            .filter(|r| r["isolation"] == pair["isolation"]);
+        let rates: Vec<f64> = of
+            .map(|r| r["operations_per_s"].as_f64().unwrap())
+            .collect();
+        let ratio = pair["ratio"].as_f64().unwrap();
+        let is = |wanted: f64| (ratio / wanted - 1.0).abs() < 1e-6;
+        assert!(
+            is(rates[0] / rates[1]) || is(rates[1] / rates[0]),
+            "{ratio} {rates:?}"
+        );
+    }
+    let text = place.run(&args).ok();
+    let flat = text.text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("isobath / isobath, each with its least isolation: "),
+        "{flat}"
+    );
+    assert!(flat.contains("least isolation: pool_bytes"), "{flat}");
+    let without = [&args[..], &["--json", "--no-least"]].concat();
+    assert_eq!(place.run(&without).ok().json().len(), 3);
+    let single = words.replace("tpcc-small --warehouses 1", "update --records 500");
+    let single: Vec<&str> = single.split_whitespace().chain(["--json"]).collect();
+    assert_eq!(place.run(&single).ok().json().len(), 3);
+}
+
+#[test]
+fn a_campaign_of_named_rows_writes_a_report_and_goes_on() {
+    let place = Place::new();
+    let listed = place.run(&["bench", "campaign", "--list"]).ok();
+    assert!(listed.text().contains("ycsb-f-out"), "{}", listed.text());
+    let words = "bench campaign --out c --engines null,isobath --rows lookup,update-128-ssd-trimmed --bytes 24MiB \
+        --duration 100ms --warm-up 0s --no-drive";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let rows = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+    let names: Vec<_> = rows
+        .iter()
+        .map(|row| row["row"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "lookup-in",
+            "lookup-out",
+            "lookup-zipf-out",
+            "update-128-ssd-trimmed"
+        ]
+    );
+    for row in &rows[..3] {
+        let engines = row["engines"].as_array().unwrap();
+        assert!(
+            engines[0]["engine"]
+                .as_str()
+                .unwrap()
+                .starts_with("isobath ")
+        );
+        assert_eq!(engines[1]["engine"], "null");
+        let rate = |at: usize| engines[at]["operations_per_s"].as_f64().unwrap();
+        let ratio = engines[1]["first_over_this"]["ratio"].as_f64().unwrap();
+        assert!((ratio - rate(0) / rate(1)).abs() < 1e-6 * ratio);
+    }
+    assert_eq!(rows[3]["engines"].as_array().unwrap().len(), 1);
+    assert!(rows[3]["engines"][0]["wa_d"].as_f64().unwrap() >= 1.0);
+    let records = std::fs::read_to_string(place.path("c/records.jsonl")).unwrap();
+    assert_eq!(records.lines().count(), 7);
+    let csv = std::fs::read_to_string(place.path("c/records.csv")).unwrap();
+    assert!(
+        csv.starts_with("row,") && csv.contains("\nlookup-in,"),
+        "{csv}"
+    );
+    let page = std::fs::read_to_string(place.path("c/report.html")).unwrap();
+    assert!(page.contains("<h2>Rows</h2>") && page.contains("<h2>lookup-zipf-out</h2>"));
+    // The last run was lost: the second session runs that one alone.
+    let kept: String = records
+        .lines()
+        .take(6)
+        .map(|line| line.to_owned() + "\n")
+        .collect();
+    std::fs::write(place.path("c/records.jsonl"), &kept).unwrap();
+    let text = place.run(&args).ok();
+    let again = std::fs::read_to_string(place.path("c/records.jsonl")).unwrap();
+    assert!(again.starts_with(&kept) && again.lines().count() == 7);
+    assert!(
+        text.text().contains("fewer than 5 repeats"),
+        "{}",
+        text.text()
+    );
+    assert!(!place.path("c/isobath-bench.iso").exists());
+    if !cfg!(feature = "wiredtiger") {
+        place
+            .run(&["bench", "campaign", "--out", "d", "--engines", "wiredtiger"])
+            .fails(2, "this build has no WiredTiger");
+    }
+}
+
 /// Every run has the same blocks and a new file system in them, and leaves nothing mounted.
 #[test]
 fn runs_in_one_region() {

@@ -8,7 +8,9 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use isobath_lab::bench::Mix;
 
 use super::Size;
-use super::campaign::{CompareArgs, CostArgs, ReportArgs, RunArgs, SelfTestArgs, SweepArgs};
+use super::campaign::{
+    CampaignArgs, CompareArgs, CostArgs, ReportArgs, RunArgs, SelfTestArgs, SweepArgs,
+};
 
 /// When a commit is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -62,6 +64,8 @@ pub(crate) enum BenchVerb {
     Compare(CompareArgs),
     /// Dataset sizes, over-provisioning and kinds of drives
     Sweep(SweepArgs),
+    /// The named rows of a campaign, each on every engine, with a report
+    Campaign(CampaignArgs),
     /// Drives that a dataset and a rate need, from a campaign
     Cost(CostArgs),
     /// A campaign as one HTML page and CSV files

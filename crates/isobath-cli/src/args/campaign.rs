@@ -35,6 +35,18 @@ pub(crate) enum IsolationName {
     Least,
 }
 
+/// How settings are searched for before anything is measured.
+#[derive(Debug, Args)]
+pub(crate) struct SearchArgs {
+    /// Search the settings of every engine by N short trials each: threads or tasks, background jobs, cache split; the fastest is
+    /// measured
+    #[arg(long, value_name = "N")]
+    pub(crate) search: Option<std::num::NonZeroUsize>,
+    /// How long a trial measures
+    #[arg(long, value_name = "TIME", default_value = "2s", requires = "search", value_parser = humantime::parse_duration)]
+    pub(crate) search_time: Duration,
+}
+
 /// What every run of a campaign has.
 #[derive(Debug, Args)]
 pub(crate) struct CaseArgs {
@@ -48,7 +60,7 @@ pub(crate) struct CaseArgs {
     /// file system for each run (takes root)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "simulated"], value_hint = ValueHint::FilePath)]
     pub(crate) region: Option<PathBuf>,
-    /// Bytes of that file where it is made [default: three times the data]
+    /// Bytes of that file where it is made [default: three times the data, and 512 MiB]
     #[arg(long, value_name = "SIZE", requires = "region")]
     pub(crate) region_bytes: Option<Size>,
     /// Run Isobath on a simulated SSD of this capacity in memory, which counts flash writes
@@ -107,6 +119,8 @@ pub(crate) struct CaseArgs {
     /// with the data, 0.05]
     #[arg(long, value_name = "SHARE")]
     pub(crate) write_share: Option<f64>,
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
     /// Align RocksDB's blocks to pages of the drive
     #[arg(long)]
     pub(crate) block_align: bool,
@@ -146,12 +160,14 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each round runs both engines once, in random order. `above` or `below` is said \
-only where the 95% interval of the ratio excludes 1.
+Each round runs both engines once, in random order, and a second time with the \
+least isolation where an engine has less. `above` or `below` is said only where \
+the 95% interval of the ratio excludes 1.
 
 Examples:
   isobath bench compare isobath redb --workload read-mostly --bytes 1GiB
-  isobath bench compare isobath isobath --workload lookup    # must include 1")]
+  isobath bench compare isobath isobath --workload lookup    # must include 1
+  isobath bench compare isobath redb --workload ycsb-a --search 8")]
 pub(crate) struct CompareArgs {
     /// The first engine
     #[arg(value_enum)]
@@ -162,6 +178,9 @@ pub(crate) struct CompareArgs {
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) repeats: usize,
+    /// Leave out the second rows: engines that have less isolation with the least that they have
+    #[arg(long)]
+    pub(crate) no_least: bool,
     #[command(flatten)]
     pub(crate) case: CaseArgs,
 }
@@ -195,6 +214,68 @@ pub(crate) struct SweepArgs {
     pub(crate) profiles: Vec<ProfileName>,
     #[command(flatten)]
     pub(crate) case: CaseArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each row runs every engine in turn with the same data, cache, durability and \
+clients. DIR gets records.jsonl, records.csv, series.csv, latencies.hlog, \
+summary.json and report.html. An interrupted campaign goes on where it stopped.
+
+Examples:
+  isobath bench campaign --list
+  isobath bench campaign --out first --region region
+  isobath bench campaign --out long --full --repeats 5
+  isobath bench campaign --out try --engines isobath --rows lookup,ycsb-a")]
+pub(crate) struct CampaignArgs {
+    /// The campaign that comes with this program, or a file like it
+    #[arg(value_name = "first|FILE.toml", default_value = "first", value_hint = ValueHint::FilePath)]
+    pub(crate) campaign: String,
+    /// List its rows, and run none
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Directory of what is measured, and of the engines' files while they run
+    #[arg(long, value_name = "DIR", required_unless_present = "list", value_hint = ValueHint::DirPath)]
+    pub(crate) out: Option<PathBuf>,
+    /// Long runs: up to four minutes a row
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Engines, in place of the campaign's
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) engines: Vec<EngineName>,
+    /// Rows whose names are or begin with one of these [default: all]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) rows: Vec<String>,
+    /// How often each engine runs each row; a ratio is judged from 5 on
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) repeats: std::num::NonZeroUsize,
+    /// How long a run measures [default: what the campaign says]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) duration: Option<Duration>,
+    /// How long a run goes on before measuring [default: what the campaign says]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) warm_up: Option<Duration>,
+    /// Data of every row, keys and values [default: what the campaign says]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) bytes: Option<Size>,
+    /// Directory in which engines make their files [default: the one of --out]
+    #[arg(long, value_name = "DIR", conflicts_with = "region", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: Option<PathBuf>,
+    /// Give every run the same blocks of the drive: a file that is written in full first, with a loop device over it and a new
+    /// file system for each run (takes root)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) region: Option<PathBuf>,
+    /// Bytes of that file where it is made [default: three times the data, and 512 MiB]
+    #[arg(long, value_name = "SIZE", requires = "region")]
+    pub(crate) region_bytes: Option<Size>,
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
+    /// Do not measure the drive's own limit
+    #[arg(long)]
+    pub(crate) no_drive: bool,
+    /// Seed of keys and of the order of runs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
 }
 
 #[derive(Debug, Args)]

@@ -20,8 +20,8 @@ pub(crate) use bench::{
     BenchArgs, BenchVerb, CallFrom, Durable, EngineName, LookupArgs, QuickstartArgs,
 };
 pub(crate) use campaign::{
-    CaseArgs, CompareArgs, CostArgs, InitialState, IsolationName, ProfileName, ReportArgs, RunArgs,
-    SelfTestArgs, SweepArgs,
+    CampaignArgs, CaseArgs, CompareArgs, CostArgs, InitialState, IsolationName, ProfileName,
+    ReportArgs, RunArgs, SearchArgs, SelfTestArgs, SweepArgs,
 };
 pub(crate) use data::{
     CheckArgs, CompactArgs, DeleteArgs, ExportArgs, GetArgs, ImportArgs, LoadArgs, LoadFrom,

@@ -1,10 +1,11 @@
-//! bench run, compare, sweep, cost, report, self-test and workloads.
+//! bench run, sweep, cost, report, self-test and workloads.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isobath_lab::bench::{
-    self, Campaign, Case, LookupPlan, Outcome, Pitfall, Record, Says, Verdict, Workload,
+    self, Campaign, Case, LookupPlan, Outcome, Pitfall, Record, Search, SearchPlan, Verdict,
+    Workload,
 };
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::{
@@ -13,8 +14,8 @@ use isobath_lab::{
 };
 
 use crate::args::{
-    CaseArgs, CompareArgs, CostArgs, Durable, EngineName, GlobalArgs, InitialState, IsolationName,
-    ProfileName, ReportArgs, RunArgs, SelfTestArgs, SweepArgs,
+    CaseArgs, CostArgs, Durable, EngineName, GlobalArgs, InitialState, IsolationName, ProfileName,
+    ReportArgs, RunArgs, SearchArgs, SelfTestArgs, SweepArgs,
 };
 use crate::failure::Failure;
 use crate::output::{Output, count, counted, size};
@@ -24,9 +25,9 @@ use crate::progress::Progress;
 const DEFAULT_BYTES: u64 = 1 << 30;
 /// Bytes of a pool at least.
 const POOL_MIN: u64 = 8 << 20;
-/// Bytes of a region that is made: so many times the data, and so many at least.
+/// Bytes of a region that is made: so many times the data, and so many beside, for the file system and an engine's log.
 const REGION_SHARE: u64 = 3;
-const REGION_MIN: u64 = 512 << 20;
+const REGION_SPARE: u64 = 512 << 20;
 /// Samples that a run is divided into.
 const SAMPLES: u32 = 120;
 
@@ -43,24 +44,17 @@ pub(crate) fn kind(engine: EngineName) -> EngineKind {
 
 /// The file that an engine makes where none is named.
 pub(crate) fn default_path(engine: EngineName) -> PathBuf {
-    PathBuf::from(match engine {
-        EngineName::Isobath => "isobath-bench.iso",
-        EngineName::Rocksdb => "isobath-bench.rocksdb",
-        EngineName::Wiredtiger => "isobath-bench.wiredtiger",
-        EngineName::Lmdb => "isobath-bench.lmdb",
-        EngineName::Redb => "isobath-bench.redb",
-        EngineName::Null => "isobath-bench.null",
-    })
+    kind(engine).file_name().into()
 }
 
 /// The drive that one run is simulated on.
 #[derive(Clone, Copy)]
-struct Drive {
-    profile: ProfileName,
-    over_provisioning: f64,
+pub(super) struct Drive {
+    pub(super) profile: ProfileName,
+    pub(super) over_provisioning: f64,
 }
 
-fn plan(
+pub(super) fn plan(
     engine: EngineName,
     args: &CaseArgs,
     bytes: Option<u64>,
@@ -181,8 +175,62 @@ fn workload(name: &str) -> Result<(Workload, Option<u64>), Failure> {
     Ok((workload, Some(records)))
 }
 
+/// Makes the region of the cases, if they have one: of so many bytes, or as large as the largest data ask for.
+pub(super) fn make_region(
+    region: Option<&Path>,
+    bytes: Option<u64>,
+    cases: &[Case],
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let Some(region) = region else {
+        return Ok(());
+    };
+    let in_region = cases.iter().filter(|case| case.region.is_some());
+    let data = in_region.map(|case| {
+        let plan = &case.plan;
+        plan.records.saturating_mul(plan.workload.record_bytes())
+    });
+    let most = data.max().unwrap_or(0).saturating_mul(REGION_SHARE);
+    bench::make_region(
+        region,
+        bytes.unwrap_or(most.saturating_add(REGION_SPARE)),
+        progress,
+    )?;
+    Ok(())
+}
+
+/// Searches the settings of all cases, where that is asked for; equal cases share their trials.
+pub(super) fn tune_all(
+    campaign: &mut Campaign,
+    cases: &mut [Case],
+    args: &SearchArgs,
+    seed: u64,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let Some(trials) = args.search else {
+        return Ok(());
+    };
+    let wanted = SearchPlan {
+        trials: trials.get(),
+        duration: args.search_time,
+        seed,
+    };
+    let all = cases.len();
+    for (at, case) in cases.iter_mut().enumerate() {
+        campaign.tune(case, &wanted, progress)?;
+        let best = case.search.as_ref().and_then(|s| s.trials.get(s.best));
+        progress.say(&format!(
+            "settings of run {} of {all}, {}: {}",
+            at + 1,
+            case.plan.engine.kind.name(),
+            best.map_or_else(String::new, bench::Trial::text)
+        ));
+    }
+    Ok(())
+}
+
 /// Runs the cases in their order and prints a line for each.
-fn run_all(
+pub(super) fn run_all(
     cases: &[Case],
     args: &CaseArgs,
     global: &GlobalArgs,
@@ -196,15 +244,16 @@ fn run_all(
         Some(directory) => Campaign::open(directory)?,
         None => Campaign::in_memory(),
     };
-    if let Some(region) = &args.region {
-        let data = cases.iter().map(|case| {
-            let plan = &case.plan;
-            plan.records.saturating_mul(plan.workload.record_bytes())
-        });
-        let most = data.max().unwrap_or(0).saturating_mul(REGION_SHARE);
-        let bytes = args.region_bytes.map_or(most.max(REGION_MIN), |b| b.0);
-        bench::make_region(region, bytes, &progress)?;
-    }
+    let region_bytes = args.region_bytes.map(|bytes| bytes.0);
+    make_region(args.region.as_deref(), region_bytes, cases, &progress)?;
+    let mut cases = cases.to_vec();
+    tune_all(
+        &mut campaign,
+        &mut cases,
+        &args.search,
+        args.seed,
+        &progress,
+    )?;
     let mut records = Vec::new();
     for (at, case) in cases.iter().enumerate() {
         let (record, how) = match campaign.run(case, &progress)? {
@@ -216,7 +265,7 @@ fn run_all(
                 "run {} of {}: {} {}, {} of data, {}: {} op/s{how}",
                 at + 1,
                 cases.len(),
-                record.engine,
+                record.side(),
                 record.workload,
                 size(record.data_bytes),
                 record.drive,
@@ -243,6 +292,8 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         side: 0,
         round: 0,
         region: args.case.region.clone(),
+        row: None,
+        search: None,
     };
     let records = run_all(&[case], &args.case, global, out)?;
     print(&records, out)
@@ -295,78 +346,15 @@ pub(crate) fn sweep(
             side,
             round,
             region: args.case.region.clone(),
+            row: None,
+            search: None,
         })
         .collect();
     let records = run_all(&cases, &args.case, global, out)?;
     print(&records, out)
 }
 
-pub(crate) fn compare(
-    args: &CompareArgs,
-    global: &GlobalArgs,
-    out: &mut Output,
-) -> Result<(), Failure> {
-    let drive = Drive {
-        profile: ProfileName::Tlc,
-        over_provisioning: 0.125,
-    };
-    let plans = [
-        plan(args.first, &args.case, None, drive)?,
-        plan(args.second, &args.case, None, drive)?,
-    ];
-    let order = bench::schedule(2, args.repeats, args.case.seed);
-    let cases: Vec<Case> = order
-        .iter()
-        .map(|&(round, side)| Case {
-            plan: plans[side].clone(),
-            side,
-            round,
-            region: args.case.region.clone(),
-        })
-        .collect();
-    let records = run_all(&cases, &args.case, global, out)?;
-    let rate_of = |wanted: (usize, usize)| {
-        let found = order.iter().zip(&records).find(|(at, _)| **at == wanted);
-        found.map_or(0.0, |(_, record)| record.operations_per_s)
-    };
-    let rounds = 0..args.repeats;
-    let pairs: Vec<(f64, f64)> = rounds.map(|r| (rate_of((r, 0)), rate_of((r, 1)))).collect();
-    let ratio = bench::compare(&pairs)
-        .ok_or_else(|| LabError::Verify("a run has no throughput to compare".into()))?;
-    if out.json() {
-        records.iter().try_for_each(|record| out.document(record))?;
-        return out.document(&ratio);
-    }
-    print(&records, out)?;
-    let says = match ratio.says {
-        Says::Above => "above: the interval excludes 1",
-        Says::Below => "below: the interval excludes 1",
-        Says::Undecided => "no difference can be told: the interval includes 1",
-        Says::TooFewRepeats => "nothing is said of fewer than 5 repeats",
-    };
-    out.paragraph(&format!(
-        "{} / {}: {:.3} (95%: {:.3} to {:.3}, {} repeats); {says}",
-        records.first().map_or("", |_| engine_name(args.first)),
-        engine_name(args.second),
-        ratio.ratio,
-        ratio.low,
-        ratio.high,
-        ratio.repeats_count
-    ))
-}
-
-fn engine_name(engine: EngineName) -> &'static str {
-    match engine {
-        EngineName::Isobath => "isobath",
-        EngineName::Rocksdb => "rocksdb",
-        EngineName::Wiredtiger => "wiredtiger",
-        EngineName::Lmdb => "lmdb",
-        EngineName::Redb => "redb",
-        EngineName::Null => "null",
-    }
-}
-
-fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
     if out.json() {
         return records.iter().try_for_each(|record| out.document(record));
     }
@@ -386,7 +374,7 @@ fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
         .iter()
         .map(|r| {
             vec![
-                r.engine.clone(),
+                r.side(),
                 size(r.data_bytes),
                 count(r.operations_per_s.round() as u64),
                 if r.steady_from.is_some() { "yes" } else { "no" }.to_owned(),
@@ -422,19 +410,43 @@ fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
             "rates and latencies on a simulated SSD are modelled; WA-A and WA-D are counts",
         )?;
     }
-    let mut shown: Vec<&str> = Vec::new();
+    let mut shown: Vec<String> = Vec::new();
     for record in records {
-        if shown.contains(&record.engine.as_str()) {
+        let side = record.side();
+        if shown.contains(&side) {
             continue;
         }
-        shown.push(&record.engine);
         let settings = record.settings.iter();
         let settings: Vec<String> = settings
             .map(|(name, value)| format!("{name} {value}"))
             .collect();
-        out.paragraph(&format!("{}: {}", record.engine, settings.join(", ")))?;
+        out.paragraph(&format!("{side}: {}", settings.join(", ")))?;
+        if let Some(search) = &record.search {
+            print_search(&side, search, out)?;
+        }
+        shown.push(side);
     }
     print_verdicts(&bench::judge(&bench::evidence(records)), out)
+}
+
+fn print_search(side: &str, search: &Search, out: &mut Output) -> Result<(), Failure> {
+    out.paragraph(&format!(
+        "{side}: {} of {} s each, drawn with seed {}; the fastest was measured",
+        counted(search.trials.len() as u64, "trial"),
+        search.trial_s,
+        search.seed
+    ))?;
+    let trials = search.trials.iter().enumerate();
+    let rows: Vec<Vec<String>> = trials
+        .map(|(at, trial)| {
+            vec![
+                trial.text(),
+                count(trial.operations_per_s.round() as u64),
+                if at == search.best { "fastest" } else { "" }.to_owned(),
+            ]
+        })
+        .collect();
+    out.table(&["settings", "op/s", ""], &rows, true)
 }
 
 fn print_verdicts(verdicts: &[(Pitfall, Verdict)], out: &mut Output) -> Result<(), Failure> {
@@ -483,6 +495,7 @@ pub(crate) fn report(args: &ReportArgs, out: &mut Output) -> Result<(), Failure>
     }
     write_whole(&args.html, &bench::html(&records, &jobs))?;
     bench::write_csv(&args.campaign, &records)?;
+    bench::write_summary(&args.campaign, &records)?;
     out.line(&format!(
         "{} runs in {}",
         records.len(),

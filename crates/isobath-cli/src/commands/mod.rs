@@ -4,6 +4,7 @@ mod admin;
 mod backup;
 mod campaign;
 mod compact;
+mod compare;
 mod data;
 mod drive;
 mod files;
@@ -16,6 +17,7 @@ mod scan;
 mod sim;
 mod stats;
 mod store;
+mod suite;
 mod vssd;
 mod watch;
 
@@ -53,8 +55,9 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Verb::Bench(args) => match args.verb {
             BenchVerb::Lookup(args) => measure::lookup(&args, global, &mut out)?,
             BenchVerb::Run(args) => campaign::run(&args, global, &mut out)?,
-            BenchVerb::Compare(args) => campaign::compare(&args, global, &mut out)?,
+            BenchVerb::Compare(args) => compare::compare(&args, global, &mut out)?,
             BenchVerb::Sweep(args) => campaign::sweep(&args, global, &mut out)?,
+            BenchVerb::Campaign(args) => is_whole = suite::campaign(&args, global, &mut out)?,
             BenchVerb::Cost(args) => campaign::cost(&args, &mut out)?,
             BenchVerb::Report(args) => campaign::report(&args, &mut out)?,
             BenchVerb::SelfTest(args) => {

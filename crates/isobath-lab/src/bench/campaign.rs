@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::lookup::{LookupPlan, LookupReport, lookup};
 use super::record::Record;
 use super::region::Region;
+use super::search::{Search, SearchPlan, search};
 use crate::engine::EngineKind;
 use crate::{LabError, Monitor, Silent};
 
@@ -26,19 +29,30 @@ pub struct Case {
     pub round: usize,
     /// The file in which the engine's file system is made, for this run alone; see [`super::make_region`].
     pub region: Option<PathBuf>,
+    /// The row of the campaign that it belongs to, where the campaign has named rows.
+    pub row: Option<String>,
+    /// What was searched before, where the plan's settings were; see [`Campaign::tune`].
+    pub search: Option<Search>,
 }
 
 impl Case {
     /// Equal for equal plans and rounds; what a record of an earlier session is found by.
     fn name(&self) -> String {
-        let mut text = format!("{:?}", self.plan);
+        let place = self.place_of(&self.plan);
+        format!("{place}-{}-{}", self.side, self.round)
+    }
+
+    /// Equal for equal plans in the same row and region.
+    fn place_of(&self, plan: &LookupPlan) -> String {
+        let mut text = format!("{plan:?}");
         if let Some(region) = &self.region {
             text += &region.to_string_lossy();
         }
+        text += self.row.as_deref().unwrap_or_default();
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        format!("{hash:016x}-{}-{}", self.side, self.round)
+        format!("{hash:016x}")
     }
 }
 
@@ -47,6 +61,13 @@ impl Case {
 struct Line {
     case: String,
     record: Record,
+}
+
+/// One line of the file of a campaign's trials.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct TrialLine {
+    trial: String,
+    operations_per_s: f64,
 }
 
 /// What became of a case.
@@ -63,10 +84,12 @@ pub enum Outcome {
 pub struct Campaign {
     directory: Option<PathBuf>,
     known: Vec<Line>,
+    trials: Vec<TrialLine>,
     ran: bool,
 }
 
 const RECORDS: &str = "records.jsonl";
+const TRIALS: &str = "trials.jsonl";
 const LATENCIES: &str = "latencies.hlog";
 
 impl Campaign {
@@ -85,6 +108,7 @@ impl Campaign {
         Ok(Campaign {
             directory: Some(directory.to_path_buf()),
             known: read_lines(&directory.join(RECORDS))?,
+            trials: read_lines(&directory.join(TRIALS))?,
             ran: false,
         })
     }
@@ -94,10 +118,10 @@ impl Campaign {
     /// # Errors
     /// As for [`Campaign::open`], and that there is none.
     pub fn read(directory: &Path) -> Result<Vec<Record>, LabError> {
-        let lines = read_lines(&directory.join(RECORDS))?;
+        let lines: Vec<Line> = read_lines(&directory.join(RECORDS))?;
         if lines.is_empty() {
             return Err(LabError::Request(format!(
-                "{} holds no campaign; make one with `isobath bench sweep --out {}`",
+                "{} holds no campaign; make one with `isobath bench campaign --out {}`",
                 directory.display(),
                 directory.display()
             )));
@@ -117,29 +141,84 @@ impl Campaign {
         if let Some(line) = self.known.iter().find(|line| line.case == name) {
             return Ok(Outcome::Known(Box::new(line.record.clone())));
         }
-        let region = case.region.as_deref().map(Region::mount).transpose()?;
-        let mut plan = case.plan.clone();
-        if let (Some(region), Some(path)) = (&region, &mut plan.engine.path) {
-            *path = region
-                .directory()
-                .join(path.file_name().unwrap_or("engine".as_ref()));
-        }
-        let report = lookup(&plan, monitor)?;
-        let mut record = Record::of(&plan, &report, case.round)
+        let (report, region_bytes) = run_case(case, &case.plan, monitor)?;
+        let mut record = Record::of(&case.plan, &report, case.round)
             .ok_or_else(|| LabError::Verify("the run has no row".to_owned()))?;
-        if let Some(region) = region {
-            record.set_region(region.bytes());
-            region.unmount()?;
+        if let Some(bytes) = region_bytes {
+            record.set_region(bytes);
         }
+        record.search.clone_from(&case.search);
+        record.row.clone_from(&case.row);
         record.harness_ns_per_operation = harness(&case.plan);
         record.after_gap = !self.known.is_empty() && !self.ran;
         self.ran = true;
         if let Some(directory) = &self.directory {
-            append(directory, &name, &record)?;
+            let line = Line {
+                case: name.clone(),
+                record: record.clone(),
+            };
+            append(&directory.join(RECORDS), &line)?;
             append_latencies(directory, &name, &report)?;
         }
         Ok(Outcome::Ran(Box::new(record)))
     }
+
+    /// Searches settings for a case's engine and gives them to its plan. Trials that an earlier session ran are not run again.
+    ///
+    /// # Errors
+    /// Those of [`search()`], of the trials, and of writing them down.
+    pub fn tune(
+        &mut self,
+        case: &mut Case,
+        wanted: &SearchPlan,
+        monitor: &dyn Monitor,
+    ) -> Result<(), LabError> {
+        let asked = case.clone();
+        let mut number = 0;
+        let found = search(&asked.plan, wanted, &mut |plan| {
+            number += 1;
+            let trial = format!("{}-{}-{number}", asked.place_of(plan), wanted.seed);
+            if let Some(known) = self.trials.iter().find(|known| known.trial == trial) {
+                return Ok(known.operations_per_s);
+            }
+            let (report, _) = run_case(&asked, plan, monitor)?;
+            let line = TrialLine {
+                trial,
+                operations_per_s: report.series.rate_from(0),
+            };
+            if let Some(directory) = &self.directory {
+                append(&directory.join(TRIALS), &line)?;
+            }
+            let rate = line.operations_per_s;
+            self.trials.push(line);
+            Ok(rate)
+        })?;
+        found.tune(&mut case.plan);
+        case.search = Some(found);
+        Ok(())
+    }
+}
+
+/// Runs a plan where the case says; the report, and the bytes of the region.
+fn run_case(
+    case: &Case,
+    plan: &LookupPlan,
+    monitor: &dyn Monitor,
+) -> Result<(LookupReport, Option<u64>), LabError> {
+    let Some(region) = case.region.as_deref() else {
+        return Ok((lookup(plan, monitor)?, None));
+    };
+    let region = Region::mount(region)?;
+    let mut plan = plan.clone();
+    if let Some(path) = &mut plan.engine.path {
+        *path = region
+            .directory()
+            .join(path.file_name().unwrap_or("engine".as_ref()));
+    }
+    let report = lookup(&plan, monitor)?;
+    let bytes = region.bytes();
+    region.unmount()?;
+    Ok((report, Some(bytes)))
 }
 
 /// How long the harness is measured.
@@ -165,7 +244,7 @@ fn harness(plan: &LookupPlan) -> Option<f64> {
     (rate > 0.0).then(|| 1e9 / rate)
 }
 
-fn read_lines(path: &Path) -> Result<Vec<Line>, LabError> {
+fn read_lines<L: Serialize + DeserializeOwned>(path: &Path) -> Result<Vec<L>, LabError> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -193,7 +272,7 @@ fn read_lines(path: &Path) -> Result<Vec<Line>, LabError> {
     Ok(lines)
 }
 
-fn rewrite(path: &Path, lines: &[Line]) -> Result<(), LabError> {
+fn rewrite<L: Serialize>(path: &Path, lines: &[L]) -> Result<(), LabError> {
     let texts = lines
         .iter()
         .map(serde_json::to_string)
@@ -205,18 +284,12 @@ fn rewrite(path: &Path, lines: &[Line]) -> Result<(), LabError> {
     fs::write(path, text).map_err(LabError::io("write", path))
 }
 
-fn append(directory: &Path, case: &str, record: &Record) -> Result<(), LabError> {
-    let path = directory.join(RECORDS);
-    let line = Line {
-        case: case.to_owned(),
-        record: record.clone(),
-    };
-    let mut text =
-        serde_json::to_string(&line).map_err(|e| LabError::input(&path, e.to_string()))?;
+fn append(path: &Path, line: &impl Serialize) -> Result<(), LabError> {
+    let mut text = serde_json::to_string(line).map_err(|e| LabError::input(path, e.to_string()))?;
     text.push('\n');
-    let file = OpenOptions::new().create(true).append(true).open(&path);
+    let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(LabError::io("write", &path))
+        .map_err(LabError::io("write", path))
 }
 
 /// Adds the run's latencies to an HdrHistogram log, tagged with the case.
@@ -304,12 +377,14 @@ pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
     rows.flush().map_err(LabError::io("write", &path))
 }
 
-const COLUMNS: [&str; 24] = [
+const COLUMNS: [&str; 26] = [
+    "row",
     "config_hash",
     "round",
     "after_gap",
     "isobath_version",
     "engine",
+    "isolation",
     "workload",
     "records_count",
     "data_bytes",
@@ -331,16 +406,18 @@ const COLUMNS: [&str; 24] = [
     "space_amplification_max",
 ];
 
-fn cells(r: &Record) -> [String; 24] {
+fn cells(r: &Record) -> [String; 26] {
     fn may<T: ToString>(value: Option<T>) -> String {
         value.map_or(String::new(), |value| value.to_string())
     }
     [
+        may(r.row.clone()),
         r.config_hash.clone(),
         r.round.to_string(),
         r.after_gap.to_string(),
         r.isobath_version.clone(),
         r.engine.clone(),
+        r.isolation.name().to_owned(),
         r.workload.clone(),
         r.records_count.to_string(),
         r.data_bytes.to_string(),
@@ -414,6 +491,8 @@ mod tests {
             side,
             round,
             region: None,
+            row: None,
+            search: None,
         }
     }
 

@@ -100,6 +100,13 @@ const ENTRIES: &[Entry] = &[
         &[(Update, 1)],
     ),
     (
+        "update-large-zipf",
+        "updates of 4,000-byte values by a Zipf law, exponent 0.99",
+        16,
+        4000,
+        &[(Update, 1)],
+    ),
+    (
         "mixed",
         "half reads, half updates of 4,000-byte values, uniform (paper 002)",
         16,

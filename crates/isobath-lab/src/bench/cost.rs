@@ -82,7 +82,7 @@ pub fn cost_map(points: &[Point], first: &str, second: &str, scale: f64) -> Cost
 pub fn points(records: &[Record], by_over_provisioning: bool) -> Vec<Point> {
     let side = |record: &Record| match record.over_provisioning {
         Some(share) if by_over_provisioning => format!("{:.0}% over-provisioned", share * 100.0),
-        _ => record.engine.clone(),
+        _ => record.side(),
     };
     let point = |record: &Record| Point {
         side: side(record),

@@ -251,7 +251,8 @@ fn limit(
     monitor: &dyn Monitor,
 ) -> Result<Option<DriveLimit>, LabError> {
     match plan.drive_depth {
-        Some(depth) if !files.is_empty() => {
+        // Of files smaller than a stripe the runner can read nothing, and the host of a few small ones may hold all.
+        Some(depth) if longest(files) >= DRIVE_FILE_MIN => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             let threads = plan.engine.workers.unwrap_or(cores);
             let threads = u32::try_from(threads).unwrap_or(1).clamp(1, depth);
@@ -259,6 +260,14 @@ fn limit(
         }
         _ => Ok(None),
     }
+}
+
+/// Bytes of the longest file at least where the drive's own limit is measured: files of half of it are read, in stripes of 2 MiB.
+const DRIVE_FILE_MIN: u64 = 4 << 20;
+
+fn longest(files: &[PathBuf]) -> u64 {
+    let lengths = files.iter().filter_map(|p| std::fs::metadata(p).ok());
+    lengths.map(|m| m.len()).max().unwrap_or(0)
 }
 
 fn total_bytes(files: &[PathBuf]) -> u64 {

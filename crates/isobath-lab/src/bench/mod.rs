@@ -16,10 +16,13 @@ mod record;
 mod region;
 mod report;
 mod row;
+mod search;
 mod self_test;
 mod series;
 mod smart;
 mod steady;
+mod suite;
+mod summary;
 mod tpcc;
 mod verdict;
 mod workload;
@@ -38,10 +41,13 @@ pub use record::{Record, evidence};
 pub use region::make_region;
 pub use report::html;
 pub use row::{LoadRow, Row, Setting};
+pub use search::{Search, SearchPlan, Trial, search};
 pub use self_test::{Caught, self_test};
 pub use series::{Sample, Series};
 pub use smart::{DriveWrites, VendorLog, host_bytes};
 pub use steady::{Steady, SteadyParameters, steady};
+pub use suite::{SUITE_ROWS_MAX, Suite, SuiteChoice, SuiteData, SuiteLog, SuiteRow, SuiteSizes};
+pub use summary::{EngineSummary, RowSummary, summarize, write_summary};
 pub use tpcc::{Report as TpccReport, Scale as TpccScale};
 pub use verdict::{
     CAPACITIES_MIN, Evidence, Known, Length, Pitfall, StateEvidence, Verdict, has_headline, judge,

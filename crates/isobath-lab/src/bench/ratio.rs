@@ -20,6 +20,19 @@ pub enum Says {
     TooFewRepeats,
 }
 
+impl Says {
+    /// What is said, for a person.
+    #[must_use]
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Says::Above => "above: the interval excludes 1",
+            Says::Below => "below: the interval excludes 1",
+            Says::Undecided => "no difference can be told: the interval includes 1",
+            Says::TooFewRepeats => "nothing is said of fewer than 5 repeats",
+        }
+    }
+}
+
 /// The ratio of two sides over paired repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ratio {

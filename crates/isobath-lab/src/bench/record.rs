@@ -3,16 +3,20 @@
 use serde::{Deserialize, Serialize};
 
 use super::lookup::{LookupPlan, LookupReport};
+use super::search::Search;
 use super::series::Series;
 use super::smart;
 use super::steady::Steady;
 use super::tpcc::Report as TpccReport;
 use super::verdict::{Evidence, Known, Length, Pitfall, StateEvidence, Verdict, judge};
-use crate::engine::DriveState;
+use crate::engine::{DriveState, IsolationLevel};
 
 /// What was measured in one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
+    /// Row of the campaign that it belongs to, where the campaign has named rows.
+    #[serde(default)]
+    pub row: Option<String>,
     /// Hash of the configuration: equal for repeats.
     pub config_hash: String,
     /// Round of repeats, from 0.
@@ -23,6 +27,9 @@ pub struct Record {
     pub isobath_version: String,
     /// Name and version of the engine.
     pub engine: String,
+    /// What transactions were protected from.
+    #[serde(default)]
+    pub isolation: IsolationLevel,
     /// Name of the workload.
     pub workload: String,
     /// Records loaded.
@@ -43,6 +50,9 @@ pub struct Record {
     pub clients_count: usize,
     /// Every setting of the engine.
     pub settings: Vec<(String, String)>,
+    /// What was searched before, where the settings were.
+    #[serde(default)]
+    pub search: Option<Search>,
     /// Seconds measured.
     pub duration_s: f64,
     /// CPU time that the hypervisor took meanwhile, seconds.
@@ -98,6 +108,21 @@ impl Record {
         self.over_provisioning.is_some()
     }
 
+    /// What it is called beside others: its engine, and the isolation where that is the least.
+    #[must_use]
+    pub fn side(&self) -> String {
+        match self.isolation {
+            IsolationLevel::Snapshot => self.engine.clone(),
+            IsolationLevel::Least => format!("{}, least isolation", self.engine),
+        }
+    }
+
+    /// What it stands under in a report: its row, or its workload.
+    #[must_use]
+    pub fn heading(&self) -> &str {
+        self.row.as_deref().unwrap_or(&self.workload)
+    }
+
     /// The record of a run.
     pub(super) fn of(plan: &LookupPlan, report: &LookupReport, round: usize) -> Option<Record> {
         let row = report.rows.first()?;
@@ -115,11 +140,13 @@ impl Record {
         let at = |quantile| latencies.map_or(0.0, |l| l.value_at_quantile(quantile) as f64 / 1e3);
         let space = series.space_bytes_max();
         let mut record = Record {
+            row: None,
             config_hash: row.config_hash.clone(),
             round,
             after_gap: false,
             isobath_version: row.isobath_version.to_owned(),
             engine: row.setting.engine.clone(),
+            isolation: plan.engine.tuning.isolation,
             workload: plan.workload.name.clone(),
             records_count: plan.records,
             data_bytes,
@@ -137,6 +164,7 @@ impl Record {
             pool_bytes: plan.engine.pool_bytes,
             clients_count: row.setting.clients,
             settings: report.settings.clone(),
+            search: None,
             duration_s: last.seconds,
             steal_s: report.steal_s,
             operations_per_s: series.rate_from(steady_from.unwrap_or(0)),

@@ -8,6 +8,7 @@ use super::cost::{CostMap, cost_map, points};
 use super::fio::FioJob;
 use super::record::{Record, evidence};
 use super::series::Sample;
+use super::summary::summarize;
 use super::verdict::{Verdict, has_headline, judge};
 use crate::model_report_svg::{escape, short};
 
@@ -31,21 +32,67 @@ pub fn html(records: &[Record], fio: &[FioJob]) -> String {
         "<!DOCTYPE html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
          <title>Isobath benchmark</title><style>{STYLE}</style><h1>Benchmark campaign</h1>"
     );
-    for workload in distinct(records, |r| r.workload.clone()) {
+    overview(&mut page, records);
+    for heading in distinct(records, |r| r.heading().to_owned()) {
         let of: Vec<Record> = records
             .iter()
-            .filter(|r| r.workload == workload)
+            .filter(|r| r.heading() == heading)
             .cloned()
             .collect();
-        section(&mut page, &workload, &of);
+        section(&mut page, &heading, &of);
     }
     limits(&mut page, fio);
     settings(&mut page, records);
     page + "</html>\n"
 }
 
-fn section(page: &mut String, workload: &str, records: &[Record]) {
-    let _ = write!(page, "<h2>{}</h2>", escape(workload));
+/// All named rows in one table, where the campaign has any.
+fn overview(page: &mut String, records: &[Record]) {
+    if records.iter().all(|r| r.row.is_none()) {
+        return;
+    }
+    page.push_str(
+        "<h2>Rows</h2><table><tr><th>row</th><th class=\"w\">engine</th><th>op/s</th><th>p99 µs</th><th>CPU µs/op</th>\
+         <th>WA-A</th><th>WA-D</th><th>first engine ÷ this</th><th class=\"w\">said</th></tr>",
+    );
+    let may = |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.2}"));
+    for row in summarize(records) {
+        for (at, engine) in row.engines.iter().enumerate() {
+            let name = if at == 0 {
+                escape(&row.row)
+            } else {
+                String::new()
+            };
+            let (ratio, said) = match &engine.first_over_this {
+                None => (String::new(), ""),
+                Some(r) if r.low.is_finite() && r.low > 0.0 => {
+                    let ratio = format!("{:.2} ({:.2} to {:.2})", r.ratio, r.low, r.high);
+                    (ratio, r.says.sentence())
+                }
+                Some(r) => (format!("{:.2}", r.ratio), r.says.sentence()),
+            };
+            let _ = write!(
+                page,
+                "<tr><td>{name}</td><td class=\"w\">{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.2}</td><td>{}</td><td>{}</td>\
+                 <td>{ratio}</td><td class=\"w\">{said}</td></tr>",
+                escape(&engine.engine),
+                engine.operations_per_s,
+                engine.latency_us_p99,
+                engine.cpu_us_per_operation,
+                may(engine.wa_a),
+                may(engine.wa_d),
+            );
+        }
+    }
+    page.push_str("</table>");
+}
+
+fn section(page: &mut String, heading: &str, records: &[Record]) {
+    let first = records.first();
+    let _ = write!(page, "<h2>{}</h2>", escape(heading));
+    if let Some(first) = first.filter(|r| r.workload != heading) {
+        let _ = write!(page, "<p>Workload {}.</p>", escape(&first.workload));
+    }
     let verdicts = judge(&evidence(records));
     page.push_str("<h3>The seven pitfalls, all runs together</h3><table>");
     for (pitfall, verdict) in &verdicts {
@@ -84,7 +131,9 @@ fn label(record: &Record) -> String {
         .map_or(String::new(), |s| format!(", {:.0}% spare", s * 100.0));
     format!(
         "{} {size}B, {}{spare}, round {}",
-        record.engine, record.drive, record.round
+        record.side(),
+        record.drive,
+        record.round
     )
 }
 
@@ -218,7 +267,7 @@ fn sweep(page: &mut String, records: &[Record]) {
         let spare = r
             .over_provisioning
             .map_or(String::new(), |s| format!(" {:.0}% spare", s * 100.0));
-        format!("{} {}{spare}", r.engine, r.drive)
+        format!("{} {}{spare}", r.side(), r.drive)
     };
     let curve = |name: &String| {
         let of = records.iter().filter(|r| side(r) == *name);
@@ -309,10 +358,10 @@ fn limits(page: &mut String, fio: &[FioJob]) {
 
 fn settings(page: &mut String, records: &[Record]) {
     page.push_str("<h2>Settings of the engines</h2>");
-    for engine in distinct(records, |r| format!("{} ({})", r.engine, r.config_hash)) {
+    for engine in distinct(records, |r| format!("{} ({})", r.side(), r.config_hash)) {
         let Some(record) = records
             .iter()
-            .find(|r| format!("{} ({})", r.engine, r.config_hash) == engine)
+            .find(|r| format!("{} ({})", r.side(), r.config_hash) == engine)
         else {
             continue;
         };
@@ -327,6 +376,16 @@ fn settings(page: &mut String, records: &[Record]) {
                 "<tr><td>{}</td><td class=\"w\">{}</td></tr>",
                 escape(name),
                 escape(value)
+            );
+        }
+        let search = record.search.iter();
+        for (at, trial) in search.flat_map(|search| search.trials.iter().enumerate()) {
+            let _ = write!(
+                page,
+                "<tr><td>trial {}</td><td class=\"w\">{}: {:.0} op/s</td></tr>",
+                at + 1,
+                escape(&trial.text()),
+                trial.operations_per_s
             );
         }
         page.push_str("</table></details>");

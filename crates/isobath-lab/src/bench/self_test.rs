@@ -103,6 +103,8 @@ pub fn self_test(longest: Duration, monitor: &dyn Monitor) -> Result<Vec<Caught>
                 side: 0,
                 round: 0,
                 region: None,
+                row: None,
+                search: None,
             },
             monitor,
         )? {

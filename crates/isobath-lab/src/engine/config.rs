@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::LabError;
 
 /// Which engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
     /// This engine.
@@ -20,6 +22,85 @@ pub enum EngineKind {
     Redb,
     /// No engine: what the benchmark itself costs.
     Null,
+}
+
+impl EngineKind {
+    /// Its name on the command line and in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineKind::Isobath => "isobath",
+            EngineKind::RocksDb => "rocksdb",
+            EngineKind::WiredTiger => "wiredtiger",
+            EngineKind::Lmdb => "lmdb",
+            EngineKind::Redb => "redb",
+            EngineKind::Null => "null",
+        }
+    }
+
+    /// Name of the file or directory that it makes where none is named.
+    #[must_use]
+    pub fn file_name(self) -> String {
+        match self {
+            EngineKind::Isobath => "isobath-bench.iso".to_owned(),
+            other => format!("isobath-bench.{}", other.name()),
+        }
+    }
+
+    /// Whether this build has it.
+    #[must_use]
+    pub fn is_built(self) -> bool {
+        match self {
+            EngineKind::Isobath | EngineKind::Null => true,
+            EngineKind::RocksDb => cfg!(feature = "rocksdb"),
+            EngineKind::WiredTiger => cfg!(feature = "wiredtiger"),
+            EngineKind::Lmdb => cfg!(feature = "lmdb"),
+            EngineKind::Redb => cfg!(feature = "redb"),
+        }
+    }
+
+    /// Whether [`IsolationLevel::Least`] differs from [`IsolationLevel::Snapshot`] in what the engine does: with transactions where
+    /// it can run their operations one by one, without them where single operations follow the level, too.
+    #[must_use]
+    pub fn has_less_isolation(self, transactions: bool) -> bool {
+        match self {
+            EngineKind::Isobath | EngineKind::RocksDb => transactions,
+            EngineKind::WiredTiger => true,
+            EngineKind::Lmdb | EngineKind::Redb | EngineKind::Null => false,
+        }
+    }
+
+    /// [`LabError::NotBuilt`] where this build lacks it.
+    pub(crate) fn check_built(self) -> Result<(), LabError> {
+        match self.is_built() {
+            true => Ok(()),
+            false => Err(self.not_built()),
+        }
+    }
+
+    /// What a build that lacks it says.
+    pub(super) fn not_built(self) -> LabError {
+        let (what, cure) = match self {
+            EngineKind::RocksDb => (
+                "RocksDB",
+                "install librocksdb-dev and rebuild with `cargo build --release --features rocksdb`",
+            ),
+            EngineKind::WiredTiger => (
+                "WiredTiger",
+                "install libwiredtiger-dev and rebuild with `cargo build --release --features wiredtiger`; the program is under the GPL then",
+            ),
+            EngineKind::Lmdb => (
+                "LMDB",
+                "rebuild with `cargo build --release --features lmdb`; it compiles C",
+            ),
+            EngineKind::Redb => (
+                "redb",
+                "rebuild with `cargo build --release --features redb`",
+            ),
+            EngineKind::Isobath | EngineKind::Null => (self.name(), "every build has it"),
+        };
+        LabError::NotBuilt { what, cure }
+    }
 }
 
 /// A simulated SSD under Isobath, in this process.
@@ -117,7 +198,7 @@ impl Default for Schema {
 }
 
 /// What transactions are protected from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IsolationLevel {
     /// Snapshot isolation, or more where an engine has no less.
@@ -125,6 +206,17 @@ pub enum IsolationLevel {
     Snapshot,
     /// The least that the engine has (paper 001, section 4.1): each operation by itself, where it has that.
     Least,
+}
+
+impl IsolationLevel {
+    /// Its name on the command line and in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            IsolationLevel::Snapshot => "snapshot",
+            IsolationLevel::Least => "least",
+        }
+    }
 }
 
 /// What a search may choose, and what makes second rows.

@@ -161,10 +161,7 @@ fn open_redb(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, Lab
 
 #[cfg(not(feature = "redb"))]
 fn open_redb(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
-    Err(LabError::NotBuilt {
-        what: "redb",
-        cure: "rebuild with `cargo build --release --features redb`",
-    })
+    Err(EngineKind::Redb.not_built())
 }
 
 #[cfg(feature = "lmdb")]
@@ -174,10 +171,7 @@ fn open_lmdb(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, Lab
 
 #[cfg(not(feature = "lmdb"))]
 fn open_lmdb(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
-    Err(LabError::NotBuilt {
-        what: "LMDB",
-        cure: "rebuild with `cargo build --release --features lmdb`; it compiles C",
-    })
+    Err(EngineKind::Lmdb.not_built())
 }
 
 #[cfg(feature = "wiredtiger")]
@@ -189,10 +183,7 @@ fn open_wiredtiger(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine
 
 #[cfg(not(feature = "wiredtiger"))]
 fn open_wiredtiger(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
-    Err(LabError::NotBuilt {
-        what: "WiredTiger",
-        cure: "install libwiredtiger-dev and rebuild with `cargo build --release --features wiredtiger`; the program is under the GPL then",
-    })
+    Err(EngineKind::WiredTiger.not_built())
 }
 
 #[cfg(feature = "rocksdb")]
@@ -202,10 +193,7 @@ fn open_rocksdb(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, 
 
 #[cfg(not(feature = "rocksdb"))]
 fn open_rocksdb(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
-    Err(LabError::NotBuilt {
-        what: "RocksDB",
-        cure: "install librocksdb-dev and rebuild with `cargo build --release --features rocksdb`",
-    })
+    Err(EngineKind::RocksDb.not_built())
 }
 
 /// Removes what an engine keeps at `path`.

@@ -76,15 +76,15 @@ fn conforms(config: &EngineConfig) {
 /// The engines that this build has, with a place for each.
 fn built(place: &Path) -> Vec<EngineConfig> {
     let kinds = [
-        (EngineKind::Isobath, true),
-        (EngineKind::RocksDb, cfg!(feature = "rocksdb")),
-        (EngineKind::WiredTiger, cfg!(feature = "wiredtiger")),
-        (EngineKind::Lmdb, cfg!(feature = "lmdb")),
-        (EngineKind::Redb, cfg!(feature = "redb")),
+        EngineKind::Isobath,
+        EngineKind::RocksDb,
+        EngineKind::WiredTiger,
+        EngineKind::Lmdb,
+        EngineKind::Redb,
     ];
-    let built = kinds.into_iter().filter(|(_, is_built)| *is_built);
+    let built = kinds.into_iter().filter(|kind| kind.is_built());
     built
-        .map(|(kind, _)| config(kind, Some(place.join(format!("{kind:?}")))))
+        .map(|kind| config(kind, Some(place.join(format!("{kind:?}")))))
         .collect()
 }
 

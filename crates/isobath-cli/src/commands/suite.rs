@@ -1,0 +1,230 @@
+//! bench campaign: the named rows of a campaign.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use isobath_lab::bench::{
+    self, Campaign, Case, Outcome, Record, RowSummary, Suite, SuiteChoice, Workload,
+};
+use isobath_lab::drive_model::write_whole;
+use isobath_lab::{EngineKind, LabError, Monitor};
+
+use super::campaign::{kind, make_region, tune_all};
+use crate::args::{CampaignArgs, GlobalArgs};
+use crate::failure::Failure;
+use crate::output::{Output, count, counted};
+use crate::progress::Progress;
+
+const REPORT: &str = "report.html";
+
+/// Runs the rows; whether every run ended well.
+pub(crate) fn campaign(
+    args: &CampaignArgs,
+    global: &GlobalArgs,
+    out: &mut Output,
+) -> Result<bool, Failure> {
+    let suite = suite(&args.campaign)?;
+    let Some(directory) = args.out.as_deref().filter(|_| !args.list) else {
+        return list(&suite, args, out).map(|()| true);
+    };
+    let choice = choice(args, directory);
+    let mut cases = suite.cases(&choice)?;
+    let mut campaign = Campaign::open(directory)?;
+    if let Some(place) = &args.directory {
+        std::fs::create_dir_all(place).map_err(LabError::io("make", place))?;
+    }
+    let progress = Progress::start(global.quiet, Vec::new())?;
+    let region_bytes = args.region_bytes.map(|bytes| bytes.0);
+    make_region(args.region.as_deref(), region_bytes, &cases, &progress)?;
+    tune_all(
+        &mut campaign,
+        &mut cases,
+        &args.search,
+        args.seed,
+        &progress,
+    )?;
+    let (records, failed) = run_all(&mut campaign, &cases, &progress)?;
+    progress.clear();
+    bench::write_csv(directory, &records)?;
+    bench::write_summary(directory, &records)?;
+    write_whole(&directory.join(REPORT), &bench::html(&records, &[]))?;
+    let summaries = bench::summarize(&records);
+    if out.json() {
+        summaries.iter().try_for_each(|row| out.document(row))?;
+    } else {
+        print(&summaries, out)?;
+        let report = directory.join(REPORT);
+        out.paragraph(&format!(
+            "{} in {}; the report is {}",
+            counted(records.len() as u64, "run"),
+            directory.display(),
+            report.display()
+        ))?;
+    }
+    for (case, error) in &failed {
+        let error = error.to_string();
+        eprintln!(
+            "isobath: {}: {}",
+            told(case),
+            isobath_lab::escape(error.as_bytes())
+        );
+    }
+    Ok(failed.is_empty())
+}
+
+/// The campaign of this name, or in this file.
+fn suite(name: &str) -> Result<Suite, Failure> {
+    if name == "first" {
+        return Ok(Suite::first()?);
+    }
+    if !name.ends_with(".toml") {
+        return Err(Failure::Usage(format!(
+            "`{name}` is no campaign; there is `first`, and files that end in .toml"
+        )));
+    }
+    let path = Path::new(name);
+    let text = std::fs::read_to_string(path).map_err(LabError::io("read", path))?;
+    Ok(Suite::from_toml(name, &text)?)
+}
+
+fn choice(args: &CampaignArgs, directory: &Path) -> SuiteChoice {
+    let engines: Vec<EngineKind> = args.engines.iter().map(|engine| kind(*engine)).collect();
+    SuiteChoice {
+        full: args.full,
+        engines: (!engines.is_empty()).then_some(engines),
+        rows: args.rows.clone(),
+        duration: args.duration,
+        warm_up: args.warm_up,
+        data_bytes: args.bytes.map(|bytes| bytes.0),
+        repeats: args.repeats.get(),
+        directory: args.directory.as_deref().unwrap_or(directory).to_owned(),
+        region: args.region.clone(),
+        measures_drive: !args.no_drive,
+        seed: args.seed,
+    }
+}
+
+fn list(suite: &Suite, args: &CampaignArgs, out: &mut Output) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for row in suite.chosen(&args.rows)? {
+        rows.push(vec![
+            row.name.clone(),
+            row.data.name().to_owned(),
+            row.log.name().to_owned(),
+            Workload::named(&row.workload)?.about,
+        ]);
+    }
+    out.table(&["row", "data", "log", "workload"], &rows, false)
+}
+
+/// The run in messages: its row and engine.
+fn told(case: &Case) -> String {
+    let row = case.row.as_deref().unwrap_or_default();
+    format!("{row}, {}", case.plan.engine.kind.name())
+}
+
+/// What the runs left, and those that failed. One that fails ends no campaign: the same command tries it again later.
+type Ran<'c> = (Vec<Record>, Vec<(&'c Case, LabError)>);
+
+fn run_all<'c>(
+    campaign: &mut Campaign,
+    cases: &'c [Case],
+    progress: &Progress,
+) -> Result<Ran<'c>, Failure> {
+    let (mut records, mut failed) = (Vec::new(), Vec::new());
+    let (mut spent, mut ran) = (Duration::ZERO, 0);
+    for (at, case) in cases.iter().enumerate() {
+        let began = Instant::now();
+        let (record, how) = match campaign.run(case, progress) {
+            Ok(Outcome::Ran(record)) => {
+                spent += began.elapsed();
+                ran += 1;
+                let mean = spent / ran;
+                (record, left(mean * (cases.len() - at - 1) as u32))
+            }
+            Ok(Outcome::Known(record)) => (record, "from the earlier session".to_owned()),
+            Err(error) if ends_all(&error) => return Err(error.into()),
+            Err(error) => {
+                progress.say(&format!("run {}: {}: {error}", at + 1, told(case)));
+                failed.push((case, error));
+                continue;
+            }
+        };
+        progress.say(&format!(
+            "run {} of {}: {}: {} op/s, p99 {} µs; {how}",
+            at + 1,
+            cases.len(),
+            told(case),
+            count(record.operations_per_s.round() as u64),
+            count(record.latency_us_p99.round() as u64)
+        ));
+        records.push(*record);
+    }
+    Ok((records, failed))
+}
+
+/// Whether an error would meet the other runs, too.
+fn ends_all(error: &LabError) -> bool {
+    matches!(
+        error,
+        LabError::Interrupted
+            | LabError::Engine(isobath::Error::Interrupted)
+            | LabError::NoSpace { .. }
+            | LabError::NotBuilt { .. }
+    )
+}
+
+fn left(time: Duration) -> String {
+    match time.as_secs().div_ceil(60) {
+        0 => "the last run".to_owned(),
+        1 => "about a minute left".to_owned(),
+        minutes => format!("about {minutes} minutes left"),
+    }
+}
+
+/// One line per row: each engine's throughput, and the first engine's over it.
+fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
+    let mut engines: Vec<&str> = Vec::new();
+    for engine in summaries.iter().flat_map(|row| &row.engines) {
+        if !engines.contains(&engine.engine.as_str()) {
+            engines.push(&engine.engine);
+        }
+    }
+    let mut header = vec!["row".to_owned()];
+    for (at, engine) in engines.iter().enumerate() {
+        header.push(format!("{engine} op/s"));
+        if at > 0 {
+            header.push("first ÷ it".to_owned());
+        }
+    }
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let line = |row: &RowSummary| {
+        let mut cells = vec![row.row.clone()];
+        for (at, name) in engines.iter().enumerate() {
+            let engine = row.engines.iter().find(|engine| engine.engine == *name);
+            cells.push(engine.map_or("–".to_owned(), |engine| {
+                count(engine.operations_per_s.round() as u64)
+            }));
+            if at > 0 {
+                let ratio = engine.and_then(|engine| engine.first_over_this);
+                cells.push(ratio.map_or("–".to_owned(), |ratio| format!("{:.2}", ratio.ratio)));
+            }
+        }
+        cells
+    };
+    out.table(
+        &header,
+        &summaries.iter().map(line).collect::<Vec<_>>(),
+        true,
+    )?;
+    let is_judged = |row: &RowSummary| {
+        let repeats = row.engines.iter().map(|engine| engine.repeats_count);
+        repeats.min().unwrap_or(0) >= bench::REPEATS_MIN
+    };
+    match summaries.iter().all(is_judged) {
+        true => Ok(()),
+        false => out.paragraph(
+            "with fewer than 5 repeats nothing is said of a ratio; the verdicts on each row stand in the report",
+        ),
+    }
+}

@@ -1,0 +1,120 @@
+//! What the rows of a campaign say: each engine's throughput, and its ratio to the first engine's.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::campaign::distinct;
+use super::ratio::{Ratio, compare};
+use super::record::Record;
+use crate::LabError;
+
+/// The file of summaries in a campaign's directory.
+const SUMMARY: &str = "summary.json";
+/// The engine that others are compared with, where it was run.
+const COMPARED: &str = "isobath ";
+
+/// One row of a campaign.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RowSummary {
+    /// Its name.
+    pub row: String,
+    /// Its workload.
+    pub workload: String,
+    /// Its engines; the one that the others are compared with comes first.
+    pub engines: Vec<EngineSummary>,
+}
+
+/// One engine in a row. Means over repeats are geometric.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EngineSummary {
+    /// Name and version, and the isolation where that is the least.
+    pub engine: String,
+    /// Repeats.
+    pub repeats_count: usize,
+    /// Operations per second.
+    pub operations_per_s: f64,
+    /// 99th percentile of the latency of calls, microseconds; the largest of the repeats.
+    pub latency_us_p99: f64,
+    /// CPU time per operation, microseconds.
+    pub cpu_us_per_operation: f64,
+    /// WA-A, the largest of the repeats.
+    pub wa_a: Option<f64>,
+    /// WA-D, the largest of the repeats.
+    pub wa_d: Option<f64>,
+    /// The first engine's throughput over this one's, repeats in pairs.
+    pub first_over_this: Option<Ratio>,
+}
+
+/// One summary per heading, in the order of the records.
+#[must_use]
+pub fn summarize(records: &[Record]) -> Vec<RowSummary> {
+    let headings = distinct(records, |r| r.heading().to_owned());
+    headings.into_iter().map(|row| of(records, row)).collect()
+}
+
+fn of(records: &[Record], row: String) -> RowSummary {
+    let records: Vec<&Record> = records.iter().filter(|r| r.heading() == row).collect();
+    let mut engines: Vec<String> = Vec::new();
+    for record in &records {
+        if !engines.contains(&record.side()) {
+            engines.push(record.side());
+        }
+    }
+    engines.sort_by_key(|engine| (!engine.starts_with(COMPARED), engine.clone()));
+    let runs = |engine: &str| -> Vec<&Record> {
+        let of = records.iter().filter(|r| r.side() == engine);
+        of.copied().collect()
+    };
+    let first = engines.first().map_or_else(Vec::new, |first| runs(first));
+    RowSummary {
+        workload: records
+            .first()
+            .map_or_else(String::new, |r| r.workload.clone()),
+        engines: engines
+            .iter()
+            .enumerate()
+            .map(|(at, engine)| of_engine(engine, &runs(engine), (at > 0).then_some(&first[..])))
+            .collect(),
+        row,
+    }
+}
+
+fn of_engine(engine: &str, runs: &[&Record], first: Option<&[&Record]>) -> EngineSummary {
+    let largest =
+        |of: fn(&Record) -> Option<f64>| runs.iter().filter_map(|r| of(r)).reduce(f64::max);
+    let pairs = first.into_iter().flatten().filter_map(|first| {
+        let same = runs.iter().find(|run| run.round == first.round)?;
+        Some((first.operations_per_s, same.operations_per_s))
+    });
+    EngineSummary {
+        engine: engine.to_owned(),
+        repeats_count: runs.len(),
+        operations_per_s: mean(runs, |r| r.operations_per_s),
+        latency_us_p99: largest(|r| Some(r.latency_us_p99)).unwrap_or(0.0),
+        cpu_us_per_operation: mean(runs, |r| r.cpu_us_per_operation),
+        wa_a: largest(|r| r.wa_a),
+        wa_d: largest(|r| r.wa_d),
+        first_over_this: compare(&pairs.collect::<Vec<_>>()),
+    }
+}
+
+fn mean(runs: &[&Record], of: impl Fn(&Record) -> f64) -> f64 {
+    let logs: f64 = runs
+        .iter()
+        .map(|run| of(run).max(f64::MIN_POSITIVE).ln())
+        .sum();
+    (logs / runs.len().max(1) as f64).exp()
+}
+
+/// Writes `summary.json` beside the records.
+///
+/// # Errors
+/// I/O errors.
+pub fn write_summary(directory: &Path, records: &[Record]) -> Result<(), LabError> {
+    let path = directory.join(SUMMARY);
+    let text = serde_json::to_string_pretty(&summarize(records))
+        .map_err(|error| LabError::input(&path, error.to_string()))?;
+    fs::write(&path, text + "\n").map_err(LabError::io("write", &path))
+}
