@@ -32,7 +32,7 @@ def parse_arguments():
     parser.add_argument("--directory", required=True, help="an empty or new directory on the drive to measure")
     parser.add_argument("--out", required=True, help="a directory for the report")
     parser.add_argument("--only", default="objects,programs,locks,memory,sensitivity", help="sections, with commas")
-    parser.add_argument("--full", action="store_true", help="all numbers of threads, five times the objects")
+    parser.add_argument("--full", action="store_true", help="all numbers of threads, five times the objects, twice the matrix")
     return parser.parse_args()
 
 
@@ -180,8 +180,8 @@ class Evaluation:
                     rows.append({**found, "objects": label, "threads": threads, "PDA": 1})
             self.table(f"Stores of {size} bytes", rows, columns)
             self.note_limit(size, reads=False)
+            self.remove(f"objects{size}")
             for _, backend, options in (STORES[0], STORES[1]):
-                self.remove(f"objects{size}")
                 self.access(backend, "store", size, count, 8, 1, options)
             for state in ("guest-cold", "warm"):
                 rows = []
@@ -202,20 +202,20 @@ class Evaluation:
             self.remark(f"The drive's own limit in that minute, random {what} of {size} bytes, 64 at a time: {limit:.0f} MiB/s.")
 
     def make_inputs(self, backend):
-        """The programs' inputs; for each program its arguments."""
+        """The programs' inputs; for each program its arguments. A run takes seconds: controllers measure every 50 ms."""
         graph = os.path.join(self.directory, "graph.txt")
         images = self.where("images", backend)
         self.remove("images")
         self.remove("graph")
         self.remove("matrix")
-        self.run([self.program("generate", backend), images, "images", str(400 * self.scale)])
+        self.run([self.program("generate", backend), images, "images", str(2000 * self.scale)])
         if not os.path.exists(graph):
-            self.run([self.program("generate", backend), graph, "graph", "14"])
+            self.run([self.program("generate", backend), graph, "graph", "18"])
         matrix = self.where("matrix", backend)
-        self.run([self.program("generate", backend), matrix, "matrix", str(8 * self.scale), "--tile", "96"])
+        self.run([self.program("generate", backend), matrix, "matrix", str(20 * (2 if self.arguments.full else 1)), "--tile", "96"])
         return {
             "kmeans": [images, "--iterations", "4"],
-            "pagerank": [self.where("graph", backend), "--graph", graph],
+            "pagerank": [self.where("graph", backend), "--graph", graph, "--parts", "512"],
             "matmul": [matrix],
         }
 
@@ -314,6 +314,7 @@ class Evaluation:
                 self.make_cold()
                 log = os.path.join(self.out, f"{name}-{controller}.csv")
                 options = [f"--isobath-omp-controller={controller}", f"--isobath-omp-log={log}"]
+                options.append(f"--isobath-omp-pc-max={max(pc for pc, _ in fixed)}")
                 if os.path.exists(log):
                     os.remove(log)
                 found = self.run([self.program(name, "kv"), *arguments, *options])

@@ -361,6 +361,39 @@ fn of_a_value_all_chunks_are_free_in_a_checkpoint_or_none() {
     assert_eq!(left_of_a_value_that_is_freed(), (2, 3));
 }
 
+/// A value that is freed while its token is open, and another one in its pages that is confirmed: how many pages a crash
+/// behind a checkpoint misplaces.
+fn lost_in_pages_of_an_open_token() -> usize {
+    let (simulation, device) = quiet();
+    let write = |local: &WorkerState| {
+        let mut writer = ExtentWriter::new();
+        let payload = vec![1; 2 * extent::payload_bytes(&local.engine.config)];
+        writer.write(local, &payload).unwrap();
+        writer.finish(local).unwrap()
+    };
+    let built = in_task(&simulation, 1, move |local| {
+        let engine = &local.engine;
+        let first = write(local);
+        // As by one who knows nothing of the token.
+        extent::free_with_token(local, first, first.token() + 1).unwrap();
+        let freed = local.log_free(&[], &[]);
+        local.wait_durable(freed).unwrap();
+        let second = write(local);
+        assert_eq!(first.first().0, second.first().0, "the same pages");
+        let _ = local.log_free(&[second.token()], &[]);
+        assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
+    });
+    built.join().unwrap();
+    misplaced(&simulation, &device).len()
+}
+
+#[test]
+fn a_provisional_allocation_ends_with_its_page() {
+    assert_eq!(lost_in_pages_of_an_open_token(), 0);
+    Canary::KeepProvisionalOfFreedPages.switch_on();
+    assert_ne!(lost_in_pages_of_an_open_token(), 0);
+}
+
 /// Of a store that was closed nothing is recovered, and yet no checkpoint comes before its superblocks say that it is
 /// open: a task that writes one has them to itself, and opening would find them gone.
 #[test]
