@@ -185,6 +185,12 @@ pub trait Device: Send + Sync {
     /// `new_len` is not a multiple of 4096, or a failure of the system.
     fn grow(&self, new_len: u64) -> Result<(), VolumeError>;
 
+    /// Whether the first write to space that [`grow`](Self::grow) has allocated costs more than later ones: file systems
+    /// note which blocks have been written, and a flush waits until that note is in their journal.
+    fn first_writes_cost_more(&self) -> bool {
+        false
+    }
+
     /// Whether [`shrink`](Self::shrink) gives space back.
     fn can_shrink(&self) -> bool {
         false

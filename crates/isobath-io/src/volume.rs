@@ -106,6 +106,12 @@ impl Volume {
         self.0.grow(new_len)
     }
 
+    /// Whether the first write to space that [`grow`](Self::grow) has allocated costs more than later ones: in files, whose
+    /// file system notes in its journal which blocks have been written.
+    pub fn first_writes_cost_more(&self) -> bool {
+        self.0.first_writes_cost_more()
+    }
+
     /// Whether [`shrink`](Self::shrink) gives space back: not on block devices.
     pub fn can_shrink(&self) -> bool {
         self.0.can_shrink()

@@ -96,6 +96,8 @@ stats! {
     cleaning_bytes_written: Counter,
     /// Of `bytes_written`, those of checkpoints.
     checkpoint_bytes_written: Counter,
+    /// Of `bytes_written`, zeros in space that the volume has grown by.
+    growth_bytes_written: Counter,
     /// Checkpoints written.
     checkpoints: Counter,
     /// Bytes of log that opening had to apply; 0 after a clean close.
@@ -193,6 +195,7 @@ impl Stats {
             version_bytes_limit: transactions.versions.limit(),
             snapshots_aborted: read(&transactions.counters.snapshots_aborted),
             checkpoint_bytes_written: read(&counters.checkpoint_bytes),
+            growth_bytes_written: read(&counters.growth_bytes),
             checkpoints: read(&counters.checkpoints),
             recovered_log_bytes: read(&counters.recovered_bytes),
             recovery_ns: read(&counters.recovery_ns),

@@ -99,7 +99,7 @@ struct Change {
 }
 
 /// Bytes written by cause.
-pub(super) struct Causes(pub(super) [(&'static str, u64); 6]);
+pub(super) struct Causes(pub(super) [(&'static str, u64); 7]);
 
 impl Causes {
     /// Since the store was opened.
@@ -111,6 +111,7 @@ impl Causes {
             ("cleaning", stats.cleaning_bytes_written),
             ("checkpoint", stats.checkpoint_bytes_written),
             ("summaries", stats.summary_bytes_written),
+            ("growth", stats.growth_bytes_written),
             ("log", stats.log_bytes_written),
         ])
     }

@@ -438,6 +438,10 @@ impl Device for FileDevice {
         self.grow_locked(labels, new_len)
     }
 
+    fn first_writes_cost_more(&self) -> bool {
+        self.members.iter().any(|member| !member.block_device)
+    }
+
     fn can_shrink(&self) -> bool {
         self.members.iter().all(|member| !member.block_device)
     }

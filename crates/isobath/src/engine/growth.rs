@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use isobath_io::VolumeError;
+use isobath_io::{AlignedBuf, VolumeError};
 
-use super::{Engine, FULL_PERCENT, MAX_GROW, MIN_GROW};
+use super::{Counters, Engine, FULL_PERCENT, MAX_GROW, MIN_GROW};
 use crate::Error;
 use crate::pagestore::{MAX_SEGMENTS, Run};
 use crate::sync::Mutex;
@@ -14,6 +14,14 @@ use crate::trace;
 /// Segments cleaned after which a volume that had no room is asked again: the file system may
 /// have some by then, and cleaning a volume that is too full costs much more than asking.
 const ASK_AGAIN: u64 = 64;
+/// Flushes of the log per MiB of growth from which on grown space is initialized. The first write to a block that the file system
+/// has allocated changes the file's metadata, and the next flush waits for the file system's journal: about as long as
+/// writing a quarter of a MiB takes.
+const FLUSHES_PER_MIB: u64 = 4;
+/// Bytes that are initialized at once, at most: writers wait for them.
+const MAX_INITIALIZED: u64 = 8 << 20;
+/// Bytes of zeros that one write has.
+const ZEROS: usize = 1 << 20;
 /// The volume has not been refused room.
 const NEVER: u64 = u64::MAX;
 
@@ -33,6 +41,8 @@ pub(super) struct Growth {
     refused_at: AtomicU64,
     /// Segments that the volume may have.
     most: u32,
+    /// Flushes of the log when it grew last, and the bytes that it grew by then.
+    last: Mutex<(u64, u64)>,
 }
 
 impl Growth {
@@ -45,6 +55,7 @@ impl Growth {
                 0 => MAX_SEGMENTS,
                 limit => limit.min(MAX_SEGMENTS),
             },
+            last: Mutex::new((0, 0)),
         }
     }
 
@@ -111,6 +122,10 @@ impl Engine {
         let before = self.space.lock().segments();
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
         let mut step = (before / 16).clamp(MIN_GROW, MAX_GROW).max(needed);
+        let is_flushed_often = self.growth_is_flushed_often();
+        if is_flushed_often {
+            step = needed.max(step.min((MAX_INITIALIZED / segment_bytes) as u32));
+        }
         loop {
             match self.extend_to(before.saturating_add(step)) {
                 Ok(()) => break,
@@ -125,6 +140,10 @@ impl Engine {
                 Err(failed) => return Err(failed),
             }
         }
+        if is_flushed_often {
+            self.initialize(before, step)?;
+        }
+        *self.growth.last.lock() = (self.log.counters().flushes, u64::from(step) * segment_bytes);
         self.growth.refused_at.store(NEVER, Ordering::Relaxed);
         trace::tell!(
             info,
@@ -137,6 +156,41 @@ impl Engine {
         self.update_capacity(&space);
         drop(space);
         self.wake_all(&self.segment_waiters);
+        Ok(())
+    }
+
+    /// Whether the log was flushed so often since the volume grew last that it is worth the bytes to write what it grows by
+    /// before it is used.
+    fn growth_is_flushed_often(&self) -> bool {
+        let (flushes, grown) = *self.growth.last.lock();
+        let since = self.log.counters().flushes.saturating_sub(flushes);
+        let costs_more = self
+            .volume()
+            .is_ok_and(|volume| volume.first_writes_cost_more());
+        costs_more && grown > 0 && since << 20 >= FLUSHES_PER_MIB * grown
+    }
+
+    /// Writes zeros to `count` segments from `first` on, which nothing uses yet.
+    fn initialize(&self, first: u32, count: u32) -> Result<(), NotGrown> {
+        let segment_bytes = u64::from(self.config.segment_bytes);
+        let volume = self.volume().map_err(NotGrown::Failed)?;
+        let zeros = AlignedBuf::new(ZEROS);
+        let mut at = u64::from(first) * segment_bytes;
+        let end = at + u64::from(count) * segment_bytes;
+        while at < end {
+            let bytes = (end - at).min(ZEROS as u64);
+            volume
+                .write_at(at, &zeros.as_slice()[..bytes as usize])
+                .map_err(|error| {
+                    let error = Error::Io(error);
+                    self.poison(error.clone());
+                    NotGrown::Failed(error)
+                })?;
+            at += bytes;
+        }
+        let written = u64::from(count) * segment_bytes;
+        Counters::add(&self.counters.bytes_written, written);
+        Counters::add(&self.counters.growth_bytes, written);
         Ok(())
     }
 

@@ -164,6 +164,7 @@ pub(crate) struct Counters {
     pub(crate) unreadable_summaries: AtomicU64,
     pub(crate) summary_bytes: AtomicU64,
     pub(crate) checkpoint_bytes: AtomicU64,
+    pub(crate) growth_bytes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) recovered_bytes: AtomicU64,
     pub(crate) recovery_ns: AtomicU64,

@@ -57,6 +57,10 @@ impl Device for Memory {
         self.inner.logical_block()
     }
 
+    fn first_writes_cost_more(&self) -> bool {
+        true
+    }
+
     fn grow(&self, new_len: u64) -> Result<(), VolumeError> {
         if self.broken.load(Ordering::SeqCst) {
             return Err(IoError::new(IoErrorKind::Media, Op::Flush, 0, 0).into());
@@ -213,6 +217,41 @@ fn a_volume_that_had_no_space_grows_when_there_is_some() {
     device.room.store(u64::MAX, Ordering::SeqCst);
     overwrite_until(&|| device.len() > length);
     store.close().unwrap();
+}
+
+/// What a store writes of zeros, and how much it grows, while values are inserted one by one.
+fn initialized(durability: Durability) -> (u64, u64) {
+    let device = Memory::new();
+    let options = Options::new()
+        .pool_bytes(32 << 20)
+        .segment_bytes(256 << 10)
+        .log_bytes(16 << 20)
+        .durability(durability);
+    let store = Store::create_on_volume(device.volume(), &options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let length = device.len();
+    for n in 0..1500 {
+        tree.insert(&key(n), &value(n, 10_000)).unwrap();
+    }
+    let stats = store.stats();
+    assert!(stats.growth_bytes_written <= stats.bytes_written);
+    let grown = device.len() - length;
+    store.close().unwrap();
+    let store = Store::open_on_volume(device.volume(), &options).unwrap();
+    let tree = store.tree("t").unwrap();
+    for n in 0..1500 {
+        assert_eq!(tree.get(&key(n)).unwrap(), Some(value(n, 10_000)), "{n}");
+    }
+    store.close().unwrap();
+    (stats.growth_bytes_written, grown)
+}
+
+#[test]
+fn what_commits_wait_for_is_written_before_it_is_used() {
+    let (zeros, grown) = initialized(Durability::Synced);
+    // All but what it grew by before anything was known.
+    assert!(zeros > grown / 2, "{zeros} of {grown} bytes");
+    assert_eq!(initialized(Durability::None).0, 0);
 }
 
 #[test]
