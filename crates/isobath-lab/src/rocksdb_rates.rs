@@ -101,6 +101,9 @@ pub fn rates(
         Some(costs) => with_costs(advisor, costs),
         None => advisor,
     };
+    for warning in advisor.warnings() {
+        monitor.say(&warning);
+    }
     let row = |name: &String| compare(plan, &advisor, name, monitor);
     plan.workloads.iter().map(row).collect()
 }

@@ -82,8 +82,8 @@ fn sleep(time: Duration, progress: &Progress) -> bool {
 }
 
 /// Columns of a line with the amplification by cause.
-const WIDE: usize = 127;
-const WIDE_HEADER: &str = "    user/s   reads/s  writes/s    WA-A = pages + values + cleaning + checkpoint + summaries +   log   \
+const WIDE: usize = 136;
+const WIDE_HEADER: &str = "    user/s   reads/s  writes/s    WA-A = pages + values + cleaning + checkpoint + summaries + growth +   log   \
      fill  free stalls longest";
 const NARROW_HEADER: &str =
     "    user/s   reads/s  writes/s   WA-A most by          fill  free stalls longest";
@@ -129,7 +129,7 @@ impl Causes {
     }
 
     /// WA-A: bytes written per byte of the user's, in all and by cause; none where the user wrote nothing.
-    pub(super) fn amplification(&self, user_bytes: u64) -> Option<(f64, [f64; 6])> {
+    pub(super) fn amplification(&self, user_bytes: u64) -> Option<(f64, [f64; 7])> {
         let per_byte = |bytes: u64| bytes as f64 / user_bytes as f64;
         (user_bytes > 0).then(|| {
             (
@@ -160,9 +160,9 @@ impl Change {
     fn to_line(&self, now: &Stats, is_wide: bool) -> String {
         let amplification = match self.causes.amplification(self.user_bytes) {
             Some((total, parts)) if is_wide => {
-                let [pages, values, cleaning, checkpoint, summaries, log] = parts;
+                let [pages, values, cleaning, checkpoint, summaries, growth, log] = parts;
                 format!(
-                    "{total:>7.2} = {pages:>5.2} + {values:>6.2} + {cleaning:>8.2} + {checkpoint:>10.2} + {summaries:>9.2} + {log:>5.2}  "
+                    "{total:>7.2} = {pages:>5.2} + {values:>6.2} + {cleaning:>8.2} + {checkpoint:>10.2} + {summaries:>9.2} + {growth:>6.2} + {log:>5.2}  "
                 )
             }
             Some((total, parts)) => {
@@ -172,7 +172,7 @@ impl Change {
                 });
                 format!("{total:>6.2} {most:16}")
             }
-            None if is_wide => format!("{:>7}{:61}  ", "-", ""),
+            None if is_wide => format!("{:>7}{:70}  ", "-", ""),
             None => format!("{:>6} {:16}", "-", ""),
         };
         format!(
@@ -224,7 +224,7 @@ mod tests {
             page_reads: 9_999_999,
             page_writes: 9_999_999,
             stalls: 99_999,
-            causes: Causes([("checkpoint", 1 << 36); 6]),
+            causes: Causes([("checkpoint", 1 << 36); 7]),
         };
         for user_bytes in [0, change.user_bytes] {
             change.user_bytes = user_bytes;
@@ -244,6 +244,7 @@ mod tests {
             ("cleaning", 50),
             ("checkpoint", 10),
             ("summaries", 0),
+            ("growth", 0),
             ("log", 40),
         ]);
         let (total, parts) = causes.amplification(20).expect("the user wrote");

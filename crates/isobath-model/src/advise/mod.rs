@@ -197,6 +197,11 @@ impl<'a> Advisor<'a> {
         })
     }
 
+    /// What to know of the measurements behind any prediction.
+    pub fn warnings(&self) -> Vec<String> {
+        self.drive.warnings()
+    }
+
     /// Uses runs of RocksDB itself to choose its layout: a few of them know more than its structure and the drive tell.
     pub fn with_rocksdb_runs(mut self, engine: EngineModel) -> Self {
         self.rocksdb_runs = Some(engine);
