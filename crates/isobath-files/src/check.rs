@@ -1,11 +1,14 @@
 //! Verifies a whole tree: names against inodes, inodes against contents, contents against checksums.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::{Bound, Range};
+
+use isobath::KeyRange;
 
 use crate::content::{joined, of_zeros};
 use crate::layout::{
-    ABOVE_ROOT, FileKind, Inode, Named, PENDING_PREFIX, ParsedKey, Pending, Stretch, inode_key,
-    map_key, map_prefix, names_prefix, piece_key,
+    ABOVE_ROOT, CONTENT, FileKind, HEADER, Header, INODE, Inode, MAP, NAME, Named, PENDING,
+    ParsedKey, Pending, Stretch, TAGS, map_prefix,
 };
 use crate::{FileView, FilesError, Watcher};
 
@@ -31,6 +34,11 @@ pub struct FilesReport {
     pub problems: Vec<String>,
     /// Problems that are not listed.
     pub more_problems: u64,
+}
+
+/// All keys that begin with a byte.
+fn keys_of(tag: u8) -> Range<Vec<u8>> {
+    vec![tag]..vec![tag + 1]
 }
 
 /// What an inode is to the check.
@@ -72,8 +80,10 @@ impl FileView {
             owners: BTreeMap::new(),
             below: HashMap::new(),
         };
+        check.read_strangers()?;
         check.read_pending()?;
         check.read_inodes()?;
+        check.read_header()?;
         check.read_names()?;
         check.judge_links();
         check.judge_directories();
@@ -94,13 +104,12 @@ impl Check<'_> {
     /// Calls `visit` with the records of a range of keys.
     fn each(
         &mut self,
-        first: Vec<u8>,
-        end: Vec<u8>,
+        keys: impl KeyRange,
         mut visit: impl FnMut(&mut Self, &[u8], &[u8]) -> Result<(), FilesError>,
     ) -> Result<(), FilesError> {
         let view = self.view.clone();
         let records = view.records();
-        for record in records.transaction.range(records.tree, first..end)? {
+        for record in records.transaction.range(records.tree, keys)? {
             if self.watcher.cancelled() {
                 return Err(FilesError::Interrupted);
             }
@@ -110,9 +119,62 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// Nothing but records of files is in the tree.
+    fn read_strangers(&mut self) -> Result<(), FilesError> {
+        let mut lower = Bound::Unbounded;
+        for tag in TAGS {
+            self.strangers(lower, Bound::Excluded(vec![tag]))?;
+            lower = Bound::Included(vec![tag + 1]);
+        }
+        self.strangers(lower, Bound::Unbounded)
+    }
+
+    fn strangers(
+        &mut self,
+        lower: Bound<Vec<u8>>,
+        upper: Bound<Vec<u8>>,
+    ) -> Result<(), FilesError> {
+        self.each((lower, upper), |check, key, _| {
+            let shown = String::from_utf8_lossy(key).into_owned();
+            check.problem(format!("the key {shown:?} is none of files"));
+            Ok(())
+        })
+    }
+
+    /// The header is there, and no number is in use that would be given out again.
+    fn read_header(&mut self) -> Result<(), FilesError> {
+        let mut next = None;
+        self.each(keys_of(HEADER), |check, key, value| {
+            match (ParsedKey::of(key), Header::decode(value)) {
+                (Some(ParsedKey::Header), Some(Ok(header))) => next = Some(header.next),
+                _ => check.problem("the header is malformed".into()),
+            }
+            Ok(())
+        })?;
+        let Some(next) = next else {
+            self.problem("the header is missing".into());
+            return Ok(());
+        };
+        let last = [
+            self.nodes.last_key_value().map(|(number, _)| *number),
+            self.owners.last_key_value().map(|(number, _)| *number),
+            self.pending.last_key_value().map(|(number, _)| *number),
+        ];
+        if let Some(last) = last
+            .into_iter()
+            .flatten()
+            .max()
+            .filter(|last| *last >= next)
+        {
+            self.problem(format!(
+                "number {last} is in use, and the header says that {next} is the next one"
+            ));
+        }
+        Ok(())
+    }
+
     fn read_pending(&mut self) -> Result<(), FilesError> {
-        let end = vec![PENDING_PREFIX[0] + 1];
-        self.each(PENDING_PREFIX.to_vec(), end, |check, key, value| {
+        self.each(keys_of(PENDING), |check, key, value| {
             match (ParsedKey::of(key), Pending::decode(value)) {
                 (Some(ParsedKey::Pending(number)), Some(pending)) => {
                     check.pending.insert(number, pending);
@@ -126,7 +188,7 @@ impl Check<'_> {
     }
 
     fn read_inodes(&mut self) -> Result<(), FilesError> {
-        self.each(inode_key(0), inode_key(u64::MAX), |check, key, value| {
+        self.each(keys_of(INODE), |check, key, value| {
             let (Some(ParsedKey::Inode(number)), Some(inode)) =
                 (ParsedKey::of(key), Inode::decode(value))
             else {
@@ -156,21 +218,17 @@ impl Check<'_> {
     }
 
     fn read_names(&mut self) -> Result<(), FilesError> {
-        self.each(
-            names_prefix(0),
-            names_prefix(u64::MAX),
-            |check, key, value| {
-                let (Some(ParsedKey::Name { directory, name }), Some(named)) =
-                    (ParsedKey::of(key), Named::decode(value))
-                else {
-                    check.problem("a name is malformed".into());
-                    return Ok(());
-                };
-                check.report.names += 1;
-                check.name(directory, name, named);
-                Ok(())
-            },
-        )
+        self.each(keys_of(NAME), |check, key, value| {
+            let (Some(ParsedKey::Name { directory, name }), Some(named)) =
+                (ParsedKey::of(key), Named::decode(value))
+            else {
+                check.problem("a name is malformed".into());
+                return Ok(());
+            };
+            check.report.names += 1;
+            check.name(directory, name, named);
+            Ok(())
+        })
     }
 
     fn name(&mut self, directory: u64, name: &[u8], named: Named) {
@@ -293,7 +351,7 @@ impl Check<'_> {
     /// Maps belong to contents that have one.
     fn read_maps(&mut self) -> Result<(), FilesError> {
         let mut seen = 0;
-        self.each(map_key(0, 0), map_key(u64::MAX, 0), |check, key, _| {
+        self.each(keys_of(MAP), |check, key, _| {
             let Some(ParsedKey::Map { content, .. }) = ParsedKey::of(key) else {
                 check.problem("a key of a map is malformed".into());
                 return Ok(());
@@ -337,37 +395,33 @@ impl Check<'_> {
                 .map(|(at, length, crc)| (at, (length, crc)))
                 .collect()
         };
-        self.each(
-            piece_key(0, 0),
-            piece_key(u64::MAX, 0),
-            |check, key, bytes| {
-                let Some(ParsedKey::Piece { content, offset }) = ParsedKey::of(key) else {
-                    check.problem("a key of contents is malformed".into());
-                    return Ok(());
-                };
-                if current != content {
-                    check.missing(current, expected.take());
-                    current = content;
-                    seen.insert(content);
-                    expected = check.expected(content)?.map(by_offset);
-                    if expected.is_none() && !check.pending.contains_key(&content) {
-                        check.problem(format!("contents {content} belong to no file"));
-                    }
+        self.each(keys_of(CONTENT), |check, key, bytes| {
+            let Some(ParsedKey::Piece { content, offset }) = ParsedKey::of(key) else {
+                check.problem("a key of contents is malformed".into());
+                return Ok(());
+            };
+            if current != content {
+                check.missing(current, expected.take());
+                current = content;
+                seen.insert(content);
+                expected = check.expected(content)?.map(by_offset);
+                if expected.is_none() && !check.pending.contains_key(&content) {
+                    check.problem(format!("contents {content} belong to no file"));
                 }
-                let Some(pieces) = &mut expected else {
-                    return Ok(());
-                };
-                let there = (bytes.len() as u64, crc32c::crc32c(bytes));
-                if pieces.remove(&offset) != Some(there) {
-                    check.problem(format!(
-                        "the piece of contents {content} at {offset} is not the one that was stored"
-                    ));
-                }
-                check.report.bytes_verified += there.0;
-                check.watcher.advance(0, there.0);
-                Ok(())
-            },
-        )?;
+            }
+            let Some(pieces) = &mut expected else {
+                return Ok(());
+            };
+            let there = (bytes.len() as u64, crc32c::crc32c(bytes));
+            if pieces.remove(&offset) != Some(there) {
+                check.problem(format!(
+                    "the piece of contents {content} at {offset} is not the one that was stored"
+                ));
+            }
+            check.report.bytes_verified += there.0;
+            check.watcher.advance(0, there.0);
+            Ok(())
+        })?;
         self.missing(current, expected);
         let unseen: Vec<u64> = self.owners.keys().copied().collect();
         for content in unseen.into_iter().filter(|c| !seen.contains(c)) {

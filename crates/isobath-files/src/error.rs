@@ -76,6 +76,17 @@ pub enum FilesError {
         /// Most bytes of a file.
         limit: u64,
     },
+    /// A file's contents do not fit into memory as a whole.
+    #[error(
+        "{}: memory has no room for its {bytes} bytes; read it in parts",
+        shown(path)
+    )]
+    OutOfMemory {
+        /// The path.
+        path: Vec<u8>,
+        /// The file's bytes.
+        bytes: u64,
+    },
     /// A file has as many names as can be counted.
     #[error("{}: a file has at most {} names", shown(path), u32::MAX)]
     TooManyLinks {

@@ -1,7 +1,9 @@
 //! Directory trees to the file system outside.
 
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
 use std::ffi::CString;
+use std::hash::{BuildHasher, Hasher};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -20,7 +22,8 @@ const MAX_HOST_PATH: usize = 4000;
 impl FileView {
     /// Copies what is at `path`, and all below it, to `to` in the file system outside, which must not exist: contents, holes,
     /// symbolic and hard links, permissions, times, and where the process is root owners. It is made under another name beside
-    /// `to` and renamed once it is complete and on the drive; where that fails, it is removed.
+    /// `to` and renamed once it is complete and on the drive; where that fails, it is removed. A process that is killed meanwhile leaves
+    /// what it has made, under a name that begins with `.isobath-export-`.
     ///
     /// # Errors
     ///
@@ -44,9 +47,10 @@ impl FileView {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let into = rustix::fs::open(&above, flags, Mode::empty()).map_err(host("open", &above))?;
         let name = to.file_name().ok_or_else(exists)?;
-        let temporary = format!(".isobath-export-{}", std::process::id());
+        // One that nothing else has: other exports, of this process or another one, may go to the same directory.
+        let unique = RandomState::new().build_hasher().finish();
+        let temporary = format!(".isobath-export-{unique:016x}");
         let partial = above.join(&temporary);
-        let _ = remove(&partial);
         let mut export = Export {
             view: self,
             watcher,
@@ -61,7 +65,8 @@ impl FileView {
             let name = c_string(Path::new(name))?;
             let renamed =
                 rustix::fs::renameat_with(&into, &temporary, &into, &name, RenameFlags::NOREPLACE);
-            renamed.map_err(host("make", to))
+            renamed.map_err(host("make", to))?;
+            rustix::fs::fsync(&into).map_err(host("write", to))
         });
         if result.is_err() {
             let _ = remove(&partial);

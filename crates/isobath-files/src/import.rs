@@ -255,16 +255,21 @@ impl Import<'_> {
             true => (AtFlags::empty(), OFlags::empty()),
             false => (AtFlags::SYMLINK_NOFOLLOW, OFlags::NOFOLLOW),
         };
-        let stat = rustix::fs::statat(at, name, nofollow.0).map_err(host("read", path))?;
+        let mut stat = rustix::fs::statat(at, name, nofollow.0).map_err(host("read", path))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
+        let mut file = None;
+        if kind == FileType::RegularFile {
+            let (opened, found) = open_regular(at, name, path, nofollow.1)?;
+            (file, stat) = (Some(opened), found);
+        }
         let identity = (stat.st_dev, stat.st_ino);
         if let Some(number) = self.links.get(&identity).copied() {
             self.done.hard_links += 1;
             self.push(directory, stored_name, New::Link { number }, 0, 0)?;
             return Ok(Some(number));
         }
-        let number = match kind {
-            FileType::Symlink => {
+        let number = match (file, kind) {
+            (None, FileType::Symlink) => {
                 let target = rustix::fs::readlinkat(at, name, Vec::new());
                 let target = target.map_err(host("read", path))?;
                 let target = target.to_bytes();
@@ -273,10 +278,7 @@ impl Import<'_> {
                 let inode = symlink(target, &attributes(&stat));
                 self.add_inode(directory, stored_name, inode, Vec::new())?
             }
-            FileType::RegularFile => {
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | nofollow.1;
-                let file = rustix::fs::openat(at, name, flags, Mode::empty());
-                let file = std::fs::File::from(file.map_err(host("open", path))?);
+            (Some(file), _) => {
                 let found = file.metadata().map_err(FilesError::host("read", path))?;
                 if self.files.store.holds(&found) {
                     let reason = "is the store that it would be imported into";
@@ -476,6 +478,26 @@ impl NewEntry {
     }
 }
 
+/// Opens a regular file. Its name may have something else by now than when it was looked at: what is open counts.
+fn open_regular(
+    at: BorrowedFd<'_>,
+    name: &CString,
+    path: &Path,
+    nofollow: OFlags,
+) -> Result<(std::fs::File, HostStat), FilesError> {
+    // A pipe would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | nofollow;
+    let file = rustix::fs::openat(at, name, flags, Mode::empty()).map_err(host("open", path))?;
+    let stat = rustix::fs::fstat(&file).map_err(host("read", path))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok((file.into(), stat)),
+        _ => {
+            let reason = "was replaced while it was read; import again";
+            Err(FilesError::refused(path, reason))
+        }
+    }
+}
+
 /// The directory above one that was read to its end; that it is still the one that it was is verified.
 fn back_to(at: &OwnedFd, above: &Level) -> Result<OwnedFd, FilesError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -528,4 +550,33 @@ pub(crate) fn c_string(path: &Path) -> Result<CString, FilesError> {
 pub(crate) fn host(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> FilesError {
     let of = FilesError::host(action, path);
     move |error| of(error.into())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_read_as_such() {
+        let place = tempfile::tempdir().unwrap();
+        let at = rustix::fs::CWD;
+        let open = |name: &str| {
+            let path = place.path().join(name);
+            open_regular(at, &c_string(&path).unwrap(), &path, OFlags::NOFOLLOW)
+        };
+        std::fs::write(place.path().join("file"), "contents").unwrap();
+        assert_eq!(open("file").unwrap().1.st_size, 8);
+        let pipe = place.path().join("pipe");
+        rustix::fs::mknodat(at, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        std::fs::create_dir(place.path().join("directory")).unwrap();
+        for name in ["pipe", "directory"] {
+            assert!(
+                matches!(open(name), Err(FilesError::Refused { .. })),
+                "{name}"
+            );
+        }
+        std::os::unix::fs::symlink("file", place.path().join("link")).unwrap();
+        assert!(matches!(open("link"), Err(FilesError::Host { .. })));
+    }
 }

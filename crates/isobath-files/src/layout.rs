@@ -18,12 +18,15 @@ pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 const VERSION: u8 = 1;
 const MAGIC: [u8; 8] = *b"ISOFILES";
 
-pub(crate) const HEADER_KEY: &[u8] = b"H";
-const CONTENT: u8 = b'c';
-const INODE: u8 = b'i';
-const MAP: u8 = b'm';
-const NAME: u8 = b'n';
-const PENDING: u8 = b'p';
+pub(crate) const HEADER_KEY: &[u8] = &[HEADER];
+pub(crate) const HEADER: u8 = b'H';
+pub(crate) const CONTENT: u8 = b'c';
+pub(crate) const INODE: u8 = b'i';
+pub(crate) const MAP: u8 = b'm';
+pub(crate) const NAME: u8 = b'n';
+pub(crate) const PENDING: u8 = b'p';
+/// What keys begin with, ascending.
+pub(crate) const TAGS: [u8; 6] = [HEADER, CONTENT, INODE, MAP, NAME, PENDING];
 
 /// The directory that has one entry, with an empty name: the root.
 pub(crate) const ABOVE_ROOT: u64 = 0;

@@ -200,11 +200,20 @@ impl FileReader {
     ///
     /// # Errors
     ///
-    /// As for [`FileReader::read_at`].
+    /// As for [`FileReader::read_at`]; [`FilesError::OutOfMemory`].
     pub fn read_all(&mut self) -> Result<Vec<u8>, FilesError> {
         self.position = 0;
-        let mut all = Vec::new();
+        let mut all: Vec<u8> = Vec::new();
+        let (path, bytes) = (self.path.clone(), self.inode.size);
         while let Some(span) = self.next_span()? {
+            let length = match span {
+                Span::Bytes(bytes) => bytes.len() as u64,
+                Span::Hole(length) => length,
+            };
+            let reserved = usize::try_from(length).map(|length| all.try_reserve(length));
+            if !matches!(reserved, Ok(Ok(()))) {
+                return Err(FilesError::OutOfMemory { path, bytes });
+            }
             match span {
                 Span::Bytes(bytes) => all.extend_from_slice(bytes),
                 Span::Hole(length) => all.resize(all.len() + length as usize, 0),

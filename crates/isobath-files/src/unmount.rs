@@ -22,6 +22,10 @@ pub fn is_mounted(path: &Path) -> bool {
 
 /// A path that leads to the mount point also where nothing below it answers any more.
 fn place(path: &Path) -> PathBuf {
+    // The kernel follows symbolic links to the mount point without asking what is mounted there.
+    if let Ok(real) = std::fs::canonicalize(path) {
+        return real;
+    }
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let (Some(above), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return absolute;
@@ -100,6 +104,7 @@ fn by_helper(path: &Path, is_dead: bool) -> Result<(), FilesError> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -110,5 +115,17 @@ mod tests {
         assert_eq!(mount_point(other), None);
         assert_eq!(mount_point(ours).as_deref(), Some(Path::new("/mnt/a b")));
         assert_eq!(mount_point("rubbish"), None);
+    }
+
+    #[test]
+    fn links_lead_to_the_mount_point() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(directory.path()).unwrap();
+        std::fs::create_dir_all(root.join("mnt/photos")).unwrap();
+        std::os::unix::fs::symlink("mnt/photos", root.join("link")).unwrap();
+        for path in ["mnt/photos", "mnt/photos/", "link", "mnt/../mnt/photos/."] {
+            assert_eq!(place(&root.join(path)), root.join("mnt/photos"), "{path}");
+        }
+        assert_eq!(place(&root.join("link/none")), root.join("mnt/photos/none"));
     }
 }

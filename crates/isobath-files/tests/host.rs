@@ -287,3 +287,62 @@ fn what_is_stopped_or_refused_leaves_nothing() {
     let refused = own_files.import(&root, "x", skips, &()).unwrap_err();
     assert!(refused.to_string().contains("store.iso"), "{refused}");
 }
+
+/// Exports another tree in the middle of an export.
+struct Beside<'b> {
+    entries: Cell<u64>,
+    export: &'b dyn Fn(),
+}
+
+impl Watcher for Beside<'_> {
+    fn advance(&self, entries: u64, _: u64) {
+        self.entries.set(self.entries.get() + entries);
+        if self.entries.get() == 5 && entries > 0 {
+            (self.export)();
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn exports_to_the_same_directory_keep_apart() {
+    let place = tempfile::tempdir().unwrap();
+    let store = store();
+    let files = FileTree::open_or_create(&store, "files").unwrap();
+    for directory in ["one", "two"] {
+        let attributes = common::attributes(0o755);
+        files.create_directory(directory, &attributes).unwrap();
+        for n in 0..10 {
+            let path = format!("{directory}/{n}");
+            files
+                .write(path, directory.as_bytes(), &attributes)
+                .unwrap();
+        }
+    }
+    let view = files.view().unwrap();
+    let two = || {
+        view.export("two", &place.path().join("two"), &()).unwrap();
+    };
+    let watcher = Beside {
+        entries: Cell::new(0),
+        export: &two,
+    };
+    let copied = view.export("one", &place.path().join("one"), &watcher);
+    assert_eq!(copied.unwrap().files, 10);
+    for directory in ["one", "two"] {
+        let found: Vec<_> = fs::read_dir(place.path().join(directory))
+            .unwrap()
+            .collect();
+        assert_eq!(found.len(), 10, "{directory}");
+        for entry in found {
+            assert_eq!(
+                fs::read_to_string(entry.unwrap().path()).unwrap(),
+                directory
+            );
+        }
+    }
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
+}

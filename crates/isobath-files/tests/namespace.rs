@@ -131,6 +131,14 @@ fn contents_of_any_length_are_read_at_any_offset() {
 #[test]
 fn holes_take_no_space() {
     let (store, files) = tree();
+    let mut writer = files.writer("endless", &Attributes::file()).unwrap();
+    writer.append_hole(MAX_FILE_BYTES).unwrap();
+    writer.finish().unwrap();
+    fails!(
+        files.view().unwrap().read("endless"),
+        FilesError::OutOfMemory { .. }
+    );
+    files.remove("endless").unwrap();
     let mut writer = files.writer("sparse", &Attributes::file()).unwrap();
     writer.append_hole(1 << 40).unwrap();
     writer.append(b"island").unwrap();
@@ -417,6 +425,56 @@ fn trees_that_hold_something_else_are_refused() {
     newer.insert("H", header).unwrap();
     let refused = FileTree::open_or_create(&store, "newer");
     fails!(refused, FilesError::NewerFormat { found: 2, .. });
+}
+
+#[test]
+fn records_that_are_none_are_found() {
+    let (store, files) = tree();
+    put(&files, "file", b"file");
+    sound(&files);
+    let tree = store.tree("files").unwrap();
+    for key in [
+        &b"A"[..],
+        b"Hx",
+        b"b",
+        b"c",
+        b"ishort",
+        b"kk",
+        b"nnn",
+        b"o",
+        b"pp",
+        b"zebra",
+    ] {
+        tree.insert(key, "value").unwrap();
+        let report = files.view().unwrap().check(&()).unwrap();
+        assert_eq!(report.problems.len(), 1, "{key:?}: {:?}", report.problems);
+        tree.remove(key).unwrap();
+    }
+    // Numbers that would be given out once more.
+    let header = tree.get("H").unwrap().unwrap();
+    let mut early = header.clone();
+    early[16..].copy_from_slice(&2u64.to_le_bytes());
+    tree.insert("H", early).unwrap();
+    let report = files.view().unwrap().check(&()).unwrap();
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+    tree.remove("H").unwrap();
+    let report = files.view().unwrap().check(&()).unwrap();
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+    tree.insert("H", header).unwrap();
+    sound(&files);
+    // A name that leads somewhere else where it is taken for a path.
+    let (root, entry) = tree.prefix(b"n").nth(1).unwrap().unwrap();
+    let name = [&root[..9], b"../elsewhere"].concat();
+    tree.insert(name, entry).unwrap();
+    let view = files.view().unwrap();
+    assert!(!view.check(&()).unwrap().problems.is_empty());
+    let walked: Result<Vec<_>, _> = view.walk("/").unwrap().collect();
+    fails!(walked, FilesError::Corrupt { .. });
+    let to = tempfile::tempdir().unwrap();
+    fails!(
+        view.export("/", &to.path().join("to"), &()),
+        FilesError::Corrupt { .. }
+    );
 }
 
 /// Threads that make, move and remove in the same directories leave a tree that is whole.

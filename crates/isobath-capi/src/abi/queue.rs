@@ -171,6 +171,10 @@ impl concurrency::Request for Request {
         self.status = ISOBATH_PANIC;
     }
 
+    fn refuse(&mut self) {
+        self.status = ISOBATH_CLOSED;
+    }
+
     fn bytes(&self) -> u64 {
         self.bytes
     }

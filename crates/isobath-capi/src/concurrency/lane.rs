@@ -28,6 +28,25 @@ pub(crate) struct Lane<R> {
     running: AtomicU32,
 }
 
+/// A data task of a lane. The store drops it without running it once it is closed.
+struct DataTask<R: Request>(Option<Arc<Lane<R>>>);
+
+impl<R: Request> DataTask<R> {
+    fn run(mut self) {
+        if let Some(lane) = self.0.take() {
+            lane.serve();
+        }
+    }
+}
+
+impl<R: Request> Drop for DataTask<R> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.0.take() {
+            lane.refuse();
+        }
+    }
+}
+
 impl<R: Request> Lane<R> {
     pub(crate) fn new(store: Store, limits: Arc<Limits>) -> Lane<R> {
         Lane {
@@ -98,8 +117,19 @@ impl<R: Request> Lane<R> {
         // Pairs with the fence of `serve`: either this sees that a task has ended, or that one sees what was appended.
         fence(Ordering::SeqCst);
         if self.enter() {
-            let lane = Arc::clone(self);
-            drop(self.store.spawn(move || lane.serve()));
+            let task = DataTask(Some(Arc::clone(self)));
+            drop(self.store.spawn(move || task.run()));
+        }
+    }
+
+    /// A data task that was counted does not run, because the store takes no tasks any more: nothing else would complete what is
+    /// queued.
+    fn refuse(&self) {
+        self.running.fetch_sub(1, Ordering::AcqRel);
+        // As in `serve`: either this sees what was appended, or who has appended it starts a task of its own.
+        fence(Ordering::SeqCst);
+        while let Some((port, slot)) = self.queue.pop() {
+            port.refuse(slot);
         }
     }
 

@@ -30,6 +30,9 @@ pub(crate) trait Request: Send + 'static {
     /// `run` has panicked: keeps an error as its result.
     fn fail(&mut self);
 
+    /// The store is closed, and `run` is never called: keeps that as its result.
+    fn refuse(&mut self);
+
     /// Bytes of the value that was moved, once it has run.
     fn bytes(&self) -> u64;
 

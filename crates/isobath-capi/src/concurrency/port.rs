@@ -156,13 +156,24 @@ impl<R: Request> Port<R> {
 
     /// Runs the request in a slot; called by a data task, which leaves the slot to the completion queue.
     pub(super) fn execute(self: &Arc<Self>, index: u32) {
+        self.finish(index, |request| {
+            if catch_unwind(AssertUnwindSafe(|| request.run())).is_err() {
+                request.fail();
+            }
+        });
+    }
+
+    /// Completes the request in a slot without running it: the store is closed.
+    pub(super) fn refuse(self: &Arc<Self>, index: u32) {
+        self.finish(index, Request::refuse);
+    }
+
+    fn finish(self: &Arc<Self>, index: u32, work: impl FnOnce(&mut R)) {
         let table = self.table();
         let slot = &table.slots[index as usize];
         let taken = slot.request.lock().take();
         let Some(mut request) = taken else { return };
-        if catch_unwind(AssertUnwindSafe(|| request.run())).is_err() {
-            request.fail();
-        }
+        work(&mut request);
         *slot.request.lock() = Some(request);
         if slot.is_awaited.load(Ordering::Relaxed) {
             slot.has_run.store(true, Ordering::Release);

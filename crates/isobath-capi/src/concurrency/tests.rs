@@ -51,6 +51,10 @@ impl Request for Add {
         self.has_failed = true;
     }
 
+    fn refuse(&mut self) {
+        self.has_failed = true;
+    }
+
     fn bytes(&self) -> u64 {
         8
     }
@@ -235,4 +239,26 @@ fn the_completion_thread_hands_over_what_all_ports_complete() {
     assert!(!in_callback());
     assert_eq!(seen.load(Ordering::SeqCst), 3 * (400 + 399 * 200));
     store.close().unwrap();
+}
+
+#[test]
+fn what_is_submitted_to_a_closed_store_completes() {
+    let (store, shared) = (store(), Arc::new(Shared::default()));
+    let lane = Arc::new(Lane::new(store.clone(), Arc::new(Limits::new(4, 1))));
+    let port = Arc::new(Port::new(None));
+    submit(&lane, &port, Add::new(&shared, 1));
+    assert_eq!(poll_all(&port, 1), [1]);
+    store.close().unwrap();
+    // Each: a task that was refused is not counted as one that runs.
+    for number in 2..5 {
+        submit(&lane, &port, Add::new(&shared, number));
+        let done = port.wait_until(Some(Duration::from_secs(60)), || port.has_completions());
+        assert!(done, "nothing completes request {number}");
+        assert!(port.poll().is_some_and(|request| request.has_failed));
+    }
+    assert_eq!(port.in_flight(), 0);
+    // A call that waits for its result.
+    let called = lane.call(&port, Add::new(&shared, 5), open);
+    assert!(matches!(called, Ok(Some(request)) if request.has_failed));
+    assert_eq!(shared.sum.load(Ordering::SeqCst), 1);
 }

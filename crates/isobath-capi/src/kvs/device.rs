@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use isobath::{Error, Store, Tree};
 use parking_lot::Mutex;
@@ -22,6 +22,9 @@ use crate::message;
 const CATALOG: &str = "kvs";
 /// What the names of key spaces' trees begin with; a number follows, which no other key space of the device ever has.
 const TREE_PREFIX: &str = "kvs.";
+/// Bytes of a frame of the pool.
+const FRAME_BYTES: u64 = 4096;
+
 /// Whether a tree of this name belongs to the device itself: the catalog, or a key space.
 pub(crate) fn is_own_tree(name: &[u8]) -> bool {
     name == CATALOG.as_bytes() || name.starts_with(TREE_PREFIX.as_bytes())
@@ -100,13 +103,13 @@ impl ThreadQueues {
     }
 }
 
-/// A thread's queues of the devices that it has used, by handle.
+/// A thread's queues of the devices that it has used, by handle. The devices own them: those of a closed one are gone.
 #[derive(Default)]
-struct Mine(Vec<(usize, Arc<ThreadQueues>)>);
+struct Mine(Vec<(usize, Weak<ThreadQueues>)>);
 
 impl Drop for Mine {
     fn drop(&mut self) {
-        for (_, queues) in &self.0 {
+        for queues in self.0.iter().filter_map(|(_, queues)| queues.upgrade()) {
             queues.retire();
         }
     }
@@ -338,6 +341,11 @@ impl Device {
         }
     }
 
+    /// Bytes of the pool that no page has yet.
+    pub(crate) fn unused_pool_bytes(&self) -> u64 {
+        self.store.stats().pool_free_frames * FRAME_BYTES
+    }
+
     /// Bytes that pages and values take.
     pub(crate) fn used(&self) -> u64 {
         self.store.stats().allocated_bytes
@@ -358,13 +366,12 @@ impl Device {
         let found = MINE.try_with(|mine| {
             let mut mine = mine.borrow_mut();
             let found = mine.0.iter().find(|(handle, _)| *handle == self.handle);
-            if let Some((_, queues)) = found {
-                return Arc::clone(queues);
+            if let Some(queues) = found.and_then(|(_, queues)| queues.upgrade()) {
+                return queues;
             }
-            // Those of closed devices are of no use any more.
-            mine.0.retain(|(_, queues)| Arc::strong_count(queues) > 1);
+            mine.0.retain(|(_, queues)| queues.strong_count() > 0);
             let queues = self.adopt(false);
-            mine.0.push((self.handle, Arc::clone(&queues)));
+            mine.0.push((self.handle, Arc::downgrade(&queues)));
             queues
         });
         found.unwrap_or_else(|_| self.adopt(false))

@@ -34,6 +34,8 @@ struct Open {
 #[derive(Default)]
 pub(crate) struct Iterators {
     slots: [Mutex<Option<Open>>; MAX_ITERATE_HANDLE],
+    /// Held while one is opened: of two with the same filter one comes first.
+    opening: Mutex<()>,
     opened: AtomicU64,
 }
 
@@ -48,6 +50,7 @@ pub(crate) struct Found {
 impl Iterators {
     /// Opens an iterator; its handle.
     pub(crate) fn open(&self, space: &Space, filter: Filter, has_values: bool) -> Result<u8, Code> {
+        let _opening = self.opening.lock();
         let mut free = None;
         for (at, slot) in self.slots.iter().enumerate() {
             match &*slot.lock() {
@@ -58,25 +61,25 @@ impl Iterators {
                 Some(_) => {}
             }
         }
-        // Another thread may take the same slot meanwhile.
-        for at in free.ok_or(KVS_ERR_ITERATOR_MAX)?..MAX_ITERATE_HANDLE {
-            let mut slot = self.slots[at].lock();
-            if slot.is_none() {
-                *slot = Some(Open {
-                    space: space.handle,
-                    filter,
-                    number: self.opened.fetch_add(1, Ordering::Relaxed),
-                    state: Some(Iterator {
-                        filter,
-                        has_values,
-                        last: None,
-                        has_ended: false,
-                    }),
-                });
-                return Ok(at as u8 + 1);
-            }
+        // Only an opening takes a slot.
+        let at = free.ok_or(KVS_ERR_ITERATOR_MAX)?;
+        *self.slots[at].lock() = Some(Open {
+            space: space.handle,
+            filter,
+            number: self.opened.fetch_add(1, Ordering::Relaxed),
+            state: Some(Iterator {
+                filter,
+                has_values,
+                last: None,
+                has_ended: false,
+            }),
+        });
+        // A key space that is closed meanwhile either finds the iterator and closes it, or is seen here as closed.
+        if let Err(code) = space.check_open() {
+            self.close_of(space.handle);
+            return Err(code);
         }
-        Err(KVS_ERR_ITERATOR_MAX)
+        Ok(at as u8 + 1)
     }
 
     fn slot(&self, handle: u8) -> Result<&Mutex<Option<Open>>, Code> {

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::RwLock;
 
@@ -25,7 +25,8 @@ struct Registry {
 static REGISTRY: LazyLock<RwLock<Registry>> = LazyLock::new(RwLock::default);
 
 thread_local! {
-    static USED: RefCell<Vec<Arc<Space>>> = const { RefCell::new(Vec::new()) };
+    /// By handle. They keep nothing alive: a device that was closed gives its memory back whatever threads remember.
+    static USED: RefCell<Vec<(usize, Weak<Space>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Lists an open device.
@@ -65,7 +66,8 @@ pub(crate) fn space(handle: *mut c_void) -> Result<Arc<Space>, Code> {
     let handle = handle as usize;
     let remembered = USED.try_with(|used| {
         let used = used.borrow();
-        used.iter().find(|space| space.handle == handle).cloned()
+        let found = used.iter().find(|(known, _)| *known == handle);
+        found.and_then(|(_, space)| space.upgrade())
     });
     if let Ok(Some(space)) = remembered {
         space.check_open()?;
@@ -87,9 +89,87 @@ fn look_up(handle: usize) -> Result<Arc<Space>, Code> {
     space.check_open()?;
     let _ = USED.try_with(|used| {
         let mut used = used.borrow_mut();
-        used.retain(|space| space.check_open().is_ok());
+        used.retain(|(_, space)| space.strong_count() > 0);
         used.truncate(REMEMBERED - 1);
-        used.insert(0, Arc::clone(&space));
+        used.insert(0, (handle, Arc::downgrade(&space)));
     });
     Ok(space)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::kvs::config::Config;
+    use crate::kvs::filter::Filter;
+    use crate::kvs::kvs_close_device;
+    use crate::kvs::request::{Bytes, Operation, Request, Told};
+    use crate::kvs::space::Store;
+
+    #[test]
+    fn a_closed_device_gives_its_memory_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dev.iso");
+        let uri = format!("{}?create=yes&pool=8MiB&workers=1", path.display());
+        let opened = Device::open(Config::of_uri(&uri).unwrap(), device::new_device_handle());
+        let opened = opened.ok().unwrap();
+        opened.create_space(b"space", 0, 0).ok().unwrap();
+        let space_handle = device::new_space_handle();
+        add_space(opened.open_space(b"space", space_handle).ok().unwrap());
+        let (handle, weak) = (opened.handle, Arc::downgrade(&opened));
+        add_device(opened);
+        let request = || {
+            let (key, value) = (b"key!", b"value");
+            let operation = Operation::Store {
+                key: Bytes::new(key.as_ptr().cast_mut().cast(), key.len()),
+                value: Bytes::new(value.as_ptr().cast_mut().cast(), value.len()),
+                how: Store::Post,
+            };
+            let space = super::space(space_handle as *mut c_void).ok().unwrap();
+            (
+                Arc::clone(&space.device),
+                Request::new(space, operation, Told::nothing()),
+            )
+        };
+        for _ in 0..2 {
+            let (device, request) = request();
+            device.call(request).ok().unwrap();
+        }
+        let (device, submitted) = request();
+        device.submit(submitted).ok().unwrap();
+        drop(device);
+        assert_eq!(kvs_close_device(handle as *mut c_void), KVS_SUCCESS);
+        // This thread remembers all that it has used.
+        assert_eq!(weak.strong_count(), 0);
+    }
+
+    #[test]
+    fn a_closed_key_space_gets_no_iterator() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dev.iso");
+        let uri = format!("{}?create=yes&pool=8MiB&workers=1", path.display());
+        let opened = Device::open(Config::of_uri(&uri).unwrap(), device::new_device_handle());
+        let opened = opened.ok().unwrap();
+        opened.create_space(b"space", 0, 0).ok().unwrap();
+        let open = || opened.open_space(b"space", device::new_space_handle()).ok();
+        let everything = crate::kvs::types::kvs_key_group_filter {
+            bitmask: [0; 4],
+            bit_pattern: [0; 4],
+        };
+        let everything = Filter::new(&everything).unwrap();
+        // As where a thread has found the key space, and another one closes it before the iterator is there.
+        for _ in 0..20 {
+            let space = open().unwrap();
+            opened.close_space(&space);
+            let refused = opened.iterators.open(&space, everything, false);
+            assert_eq!(refused, Err(KVS_ERR_KS_NOT_OPEN));
+        }
+        assert!(
+            opened
+                .iterators
+                .open(&open().unwrap(), everything, false)
+                .is_ok()
+        );
+        assert!(opened.close().is_ok());
+    }
 }

@@ -30,6 +30,10 @@ impl Bytes {
         }
     }
 
+    pub(crate) fn length(self) -> usize {
+        self.length
+    }
+
     /// # Safety
     ///
     /// The program keeps the memory, and changes nothing of it, while the result lives.
@@ -306,6 +310,11 @@ impl crate::concurrency::Request for Request {
 
     fn fail(&mut self) {
         self.result = KVS_ERR_SYS_IO;
+    }
+
+    fn refuse(&mut self) {
+        self.result = KVS_ERR_DEV_NOT_OPENED;
+        self.reason = "the device is closed".to_owned();
     }
 
     fn bytes(&self) -> u64 {

@@ -283,6 +283,8 @@ impl Space {
         let mut found = Err(KVS_ERR_KEY_NOT_EXIST);
         let mut freed = 0;
         let deleted = self.tree.update(key, |old| {
+            // Called again where another thread was first: what was found then counts.
+            found = Err(KVS_ERR_KEY_NOT_EXIST);
             let old = old?;
             found = copy(old, offset, into);
             freed = (key.len() + old.len()) as i64;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use super::room::Room;
 use super::session::Session;
 use super::settings::{HELP, Settings};
 use super::transfer;
@@ -210,11 +211,14 @@ pub unsafe extern "C" fn isobath_omp_load(
         // SAFETY: the caller's promise.
         let keys = unsafe { keys_of(keys, count)? };
         let work = work.ok_or(KVS_ERR_PARAM_INVALID)?;
-        let (spent, result) = transfer::load(&space, &keys, in_order != 0, |index, value| {
+        let session = current();
+        let endless = Room::new();
+        let room = session.as_ref().map_or(&endless, |session| session.room());
+        let (spent, result) = transfer::load(&space, &keys, in_order != 0, room, |index, value| {
             // SAFETY: the program gave a function of this type.
             unsafe { work(context, index, value.as_ptr().cast(), value.len()) };
         });
-        if let Some(session) = current() {
+        if let Some(session) = session {
             session.spend(spent);
         }
         result
@@ -254,8 +258,11 @@ pub unsafe extern "C" fn isobath_omp_store(
             }
             pairs.push((key, Bytes::new(value.value, value.length as usize)));
         }
-        let (spent, result) = transfer::store(&space, &pairs);
-        if let Some(session) = current() {
+        let session = current();
+        let endless = Room::new();
+        let room = session.as_ref().map_or(&endless, |session| session.room());
+        let (spent, result) = transfer::store(&space, &pairs, room);
+        if let Some(session) = session {
             session.spend(spent);
         }
         result

@@ -1,7 +1,7 @@
 //! How busy the machine is, and how full its memory: what the paper takes from mpstat and memstat, read from `/proc`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Processor time since the machine began, in ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,56 +51,148 @@ pub(super) fn process_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// Where the used share of the memory is read: the machine's, and the control group's where that has a limit.
+/// A control group that has a limit.
+#[derive(Debug, PartialEq, Eq)]
+struct Group {
+    limit: u64,
+    /// What it uses, page cache included.
+    usage: PathBuf,
+    stat: PathBuf,
+    /// The field of `stat` that says what of the page cache can be given back.
+    cache: &'static str,
+}
+
+impl Group {
+    /// Bytes that are used.
+    fn used(&self) -> Option<u64> {
+        let usage: u64 = fs::read_to_string(&self.usage).ok()?.trim().parse().ok()?;
+        let stat = fs::read_to_string(&self.stat).unwrap_or_default();
+        let cache = stat
+            .lines()
+            .find_map(|line| line.strip_prefix(self.cache)?.trim().parse().ok());
+        Some(usage.saturating_sub(cache.unwrap_or(0)))
+    }
+}
+
+/// Where used memory is read: the machine's, and that of each control group of this process that has a limit, those above its
+/// own among them.
 #[derive(Debug)]
 pub(super) struct Memory {
-    group: Option<(PathBuf, u64)>,
+    root: PathBuf,
+    groups: Vec<Group>,
 }
 
 impl Memory {
     pub(super) fn new() -> Memory {
-        let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let path = group.lines().find_map(|line| line.strip_prefix("0::/"));
-        let group = path.and_then(|path| {
-            let directory = PathBuf::from("/sys/fs/cgroup").join(path);
-            let limit = fs::read_to_string(directory.join("memory.max")).ok()?;
-            Some((directory, limit.trim().parse().ok()?))
-        });
-        Memory { group }
+        Memory::below(Path::new("/"))
     }
 
-    /// The larger of the two shares, 0 to 1. What the page cache can give back does not count as used.
+    /// The same by the files below `root`.
+    fn below(root: &Path) -> Memory {
+        let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let mut groups = Vec::new();
+        for line in text.lines() {
+            // Number, controllers and group: `0::/a/b`, or `4:memory:/a/b` in version 1.
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
+                continue;
+            };
+            let (mounts, names): (&[&str], _) = match controllers {
+                "" => (&["sys/fs/cgroup", "sys/fs/cgroup/unified"], VERSION_2),
+                list if list.split(',').any(|name| name == "memory") => {
+                    (&["sys/fs/cgroup/memory"], VERSION_1)
+                }
+                _ => continue,
+            };
+            // In a container only the uppermost one may be there.
+            for group in Path::new(group.trim_start_matches('/')).ancestors() {
+                let places = mounts.iter().map(|mount| root.join(mount).join(group));
+                groups.extend(places.filter_map(|place| limited(&place, names)));
+            }
+        }
+        let root = root.to_path_buf();
+        let machine = Machine::read(&root).map_or(u64::MAX, |machine| machine.bytes);
+        groups.retain(|group| group.limit < machine);
+        Memory { root, groups }
+    }
+
+    /// Bytes that there are and that are used, of the machine and of each group.
+    fn all(&self) -> impl Iterator<Item = (u64, u64)> {
+        let machine = Machine::read(&self.root).map(|machine| (machine.bytes, machine.used));
+        let groups = self.groups.iter();
+        let groups = groups.filter_map(|group| Some((group.limit, group.used()?)));
+        machine.into_iter().chain(groups)
+    }
+
+    /// The largest used share, 0 to 1. What the page cache can give back does not count as used.
     pub(super) fn used(&self) -> f64 {
-        let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        machine_share(&machine).max(self.group_share().unwrap_or(0.0))
+        let shares = self
+            .all()
+            .map(|(bytes, used)| used as f64 / bytes.max(1) as f64);
+        shares.fold(0.0, f64::max)
     }
 
-    fn group_share(&self) -> Option<f64> {
-        let (directory, limit) = self.group.as_ref()?;
-        let current = fs::read_to_string(directory.join("memory.current")).ok()?;
-        let current: u64 = current.trim().parse().ok()?;
-        let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
-        let cache = stat
-            .lines()
-            .find_map(|line| line.strip_prefix("inactive_file "))
-            .and_then(|bytes| bytes.parse().ok())
-            .unwrap_or(0);
-        Some(current.saturating_sub(cache) as f64 / (*limit).max(1) as f64)
+    /// Bytes that can still be used until the used share is `limit`.
+    pub(super) fn room(&self, limit: f64) -> u64 {
+        let rooms = self.all().map(|(bytes, used)| {
+            let most = (bytes as f64 * limit) as u64;
+            most.saturating_sub(used)
+        });
+        rooms.min().unwrap_or(u64::MAX)
     }
 }
 
-fn machine_share(text: &str) -> f64 {
-    let field = |name: &str| -> Option<f64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse().ok()
-    };
-    match (field("MemTotal:"), field("MemAvailable:")) {
-        (Some(total), Some(available)) if total > 0.0 => 1.0 - available / total,
-        _ => 0.0,
+/// Files of a control group: limit, usage, statistics; and the field of the last.
+type Names = [&'static str; 4];
+const VERSION_1: Names = [
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "memory.stat",
+    "total_inactive_file ",
+];
+const VERSION_2: Names = [
+    "memory.max",
+    "memory.current",
+    "memory.stat",
+    "inactive_file ",
+];
+
+/// The group in a directory, if it has a limit; "max" is none.
+fn limited(directory: &Path, [limit, usage, stat, cache]: Names) -> Option<Group> {
+    let text = fs::read_to_string(directory.join(limit)).ok()?;
+    Some(Group {
+        limit: text.trim().parse().ok()?,
+        usage: directory.join(usage),
+        stat: directory.join(stat),
+        cache,
+    })
+}
+
+/// The machine's memory.
+struct Machine {
+    bytes: u64,
+    used: u64,
+}
+
+impl Machine {
+    fn read(root: &Path) -> Option<Machine> {
+        Machine::parse(&fs::read_to_string(root.join("proc/meminfo")).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Machine> {
+        let field = |name: &str| -> Option<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+            Some(kib * 1024)
+        };
+        let bytes = field("MemTotal:").filter(|bytes| *bytes > 0)?;
+        let used = bytes.saturating_sub(field("MemAvailable:")?);
+        Some(Machine { bytes, used })
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -111,8 +203,66 @@ mod tests {
         assert_eq!(later.since(earlier), (80, 100));
         assert_eq!(later.since(later), (0, 0));
         assert_eq!(Ticks::parse("intr 5"), None);
-        let memory = "MemTotal:  1000 kB\nMemFree: 10 kB\nMemAvailable:  250 kB\n";
-        assert_eq!(machine_share(memory), 0.75);
-        assert_eq!(machine_share(""), 0.0);
+    }
+
+    /// A machine of 1 GiB, 256 MiB of which are used, with more files.
+    fn memory(more: &[(&str, &str)]) -> Memory {
+        let root = tempfile::tempdir().unwrap();
+        let machine = "MemTotal: 1048576 kB\nMemFree: 10 kB\nMemAvailable: 786432 kB\n";
+        for (path, text) in [("proc/meminfo", machine)].iter().chain(more) {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Memory::below(&root.keep())
+    }
+
+    #[test]
+    fn memory_is_the_machines_or_that_of_any_group_above() {
+        const MIB: u64 = 1 << 20;
+        let check = |more: &[(&str, &str)], used: f64, room: u64| {
+            let memory = memory(more);
+            assert_eq!(memory.used(), used, "{more:?}");
+            assert_eq!(memory.room(0.875), room, "{more:?}");
+            fs::remove_dir_all(&memory.root).unwrap();
+        };
+        check(&[], 0.25, 640 * MIB);
+        let group = ("proc/self/cgroup", "0::/a/b\n");
+        check(
+            &[group, ("sys/fs/cgroup/a/b/memory.max", "max\n")],
+            0.25,
+            640 * MIB,
+        );
+        // Half of the group above is used, of which a quarter is cache.
+        let above = [
+            group,
+            ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("sys/fs/cgroup/a/memory.max", "67108864\n"),
+            ("sys/fs/cgroup/a/memory.current", "67108864\n"),
+            (
+                "sys/fs/cgroup/a/memory.stat",
+                "anon 1\ninactive_file 33554432\n",
+            ),
+        ];
+        check(&above, 0.5, 24 * MIB);
+        // Version 1, in a container that shows its own group at the top; a limit beyond the machine's memory is none.
+        let first = [
+            (
+                "proc/self/cgroup",
+                "5:cpu:/x\n4:hugetlb,memory:/docker/x\n0::/\n",
+            ),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "67108864\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "50331648\n"),
+            (
+                "sys/fs/cgroup/memory/memory.stat",
+                "inactive_file 5\ntotal_inactive_file 0\n",
+            ),
+        ];
+        check(&first, 0.75, 8 * MIB);
+        let mut endless = first;
+        endless[1].1 = "9223372036854771712\n";
+        check(&endless, 0.25, 640 * MIB);
+        let nothing = Memory::below(Path::new("/nowhere"));
+        assert_eq!((nothing.used(), nothing.room(0.5)), (0.0, u64::MAX));
     }
 }

@@ -9,6 +9,7 @@ mod controller;
 mod log;
 mod machine;
 mod queueing;
+mod room;
 mod search;
 mod session;
 mod settings;

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::controller::{Controller, Decision, Sample};
 use super::log::Log;
 use super::machine::{Memory, Ticks, process_seconds};
+use super::room::Room;
 use super::settings::{Mode, Settings};
 use super::transfer::Spent;
 use crate::kvs::registry;
@@ -68,6 +69,7 @@ pub(super) struct Session {
     settings: Settings,
     started: Instant,
     memory: Memory,
+    room: Room,
     state: Mutex<State>,
     /// Data accesses per thread, as they are now.
     pda: AtomicU32,
@@ -92,6 +94,7 @@ impl Session {
             settings,
             started: Instant::now(),
             memory: Memory::new(),
+            room: Room::new(),
             state: Mutex::new(State {
                 regions: HashMap::new(),
                 active: None,
@@ -132,6 +135,17 @@ impl Session {
             active.marks = marks;
         }
         self.apply(&state.devices);
+        // What the limit leaves once all pools are full.
+        let devices = state.devices.iter();
+        let devices = devices.filter_map(|device| registry::device(*device as *mut _).ok());
+        let pools: u64 = devices.map(|device| device.unused_pool_bytes()).sum();
+        let room = self.memory.room(self.settings.bounds.memory_limit);
+        self.room.set(room.saturating_sub(pools));
+    }
+
+    /// Memory for values that are being loaded.
+    pub(super) fn room(&self) -> &Room {
+        &self.room
     }
 
     pub(super) fn is_serial(&self) -> bool {

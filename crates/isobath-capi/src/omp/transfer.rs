@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::room::{Room, Share};
 use crate::concurrency::{MAX_IN_FLIGHT, Refused};
 use crate::kvs::code::{self, Code};
 use crate::kvs::device::{Device, ThreadQueues};
@@ -23,11 +24,11 @@ thread_local! {
 }
 
 #[derive(Default)]
-struct Idle(Vec<(usize, Arc<ThreadQueues>)>);
+struct Idle(Vec<(usize, Weak<ThreadQueues>)>);
 
 impl Drop for Idle {
     fn drop(&mut self) {
-        for (_, queues) in &self.0 {
+        for queues in self.0.iter().filter_map(|(_, queues)| queues.upgrade()) {
             queues.retire();
         }
     }
@@ -60,7 +61,7 @@ impl<'s> Transfer<'s> {
         let idle = IDLE.try_with(|idle| {
             let mut idle = idle.borrow_mut();
             let at = idle.0.iter().position(|(device, _)| *device == handle);
-            at.map(|at| idle.0.swap_remove(at).1)
+            at.and_then(|at| idle.0.swap_remove(at).1.upgrade())
         });
         let queues = idle.ok().flatten();
         Transfer {
@@ -101,6 +102,21 @@ impl<'s> Transfer<'s> {
         }
     }
 
+    /// Submits the load of the next key where the limits, of which `done` is not part any more, and memory allow it; whether they do.
+    fn submit_load(&mut self, keys: &[Bytes], done: usize, buffers: &mut Buffers<'_>) -> bool {
+        let next = self.submitted;
+        // Values that wait for an earlier one count: memory is bounded by the window.
+        if next >= keys.len() || next - done >= self.window() {
+            return false;
+        }
+        let Some(value) = buffers.next() else {
+            return false;
+        };
+        let key = keys[next];
+        self.submit(Operation::Load { key, value });
+        true
+    }
+
     /// Waits for the next completion; `None` if the limits are to be looked at again.
     fn complete(&mut self) -> Option<(usize, Request)> {
         let port = &self.queues.port;
@@ -122,17 +138,31 @@ impl<'s> Transfer<'s> {
     }
 }
 
+/// Memory for the values of a load.
+struct Buffers<'r> {
+    share: Share<'r>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Buffers<'_> {
+    /// Memory for one more value.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let spare = self.spare.pop();
+        spare.or_else(|| self.share.grow().then(Vec::new))
+    }
+}
+
 impl Drop for Transfer<'_> {
     fn drop(&mut self) {
         // What is in flight uses the program's memory. Bound: each round something completes, or is about to.
         while self.in_flight > 0 {
             self.complete();
         }
-        let entry = (self.space.device.handle, Arc::clone(&self.queues));
+        let entry = (self.space.device.handle, Arc::downgrade(&self.queues));
         let kept = IDLE.try_with(|idle| {
             let mut idle = idle.borrow_mut();
-            // Those of devices that were closed are of no use any more.
-            idle.0.retain(|(_, queues)| Arc::strong_count(queues) > 1);
+            // Those of devices that were closed are gone.
+            idle.0.retain(|(_, queues)| queues.strong_count() > 0);
             idle.0.push(entry);
         });
         if kept.is_err() {
@@ -142,25 +172,26 @@ impl Drop for Transfer<'_> {
 }
 
 /// Loads objects, and calls `work` with the index and the value of each on the calling thread, in the order of the keys or as
-/// they come. The first error ends it.
+/// they come. The first error ends it. Values take memory of `room`.
 pub(super) fn load(
     space: &Arc<Space>,
     keys: &[Bytes],
     in_order: bool,
+    room: &Room,
     mut work: impl FnMut(usize, &[u8]),
 ) -> (Spent, Result<(), Code>) {
+    let mut buffers = Buffers {
+        share: Share::new(room),
+        spare: Vec::new(),
+    };
+    // Dropped before the buffers' share of the room is given back.
     let mut transfer = Transfer::new(space);
-    let mut spare: Vec<Vec<u8>> = Vec::new();
     let mut waiting: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
     let mut done = 0;
-    // Bound: each round hands over a value, or waits for one that is in flight.
+    // Bound: each round hands over a value, or waits for one that is in flight: without a buffer all that there are are in flight, or
+    // wait for one that is.
     while done < keys.len() && transfer.failed.is_none() {
-        let next = transfer.submitted;
-        // Values that wait for an earlier one count: memory is bounded by the window.
-        if next < keys.len() && next - done < transfer.window() {
-            let value = spare.pop().unwrap_or_default();
-            let key = keys[next];
-            transfer.submit(Operation::Load { key, value });
+        if transfer.submit_load(keys, done, &mut buffers) {
             continue;
         }
         let Some((index, request)) = transfer.complete() else {
@@ -168,6 +199,7 @@ pub(super) fn load(
         };
         match request.into_loaded() {
             Ok(value) => {
+                room.saw(value.len());
                 waiting.insert(index, value);
             }
             Err((code, reason)) => {
@@ -177,18 +209,15 @@ pub(super) fn load(
             }
         }
         // Refill before working: data tasks go on during the work.
-        let next = transfer.submitted;
-        if transfer.failed.is_none() && next < keys.len() && next - done < transfer.window() {
-            let value = spare.pop().unwrap_or_default();
-            let key = keys[next];
-            transfer.submit(Operation::Load { key, value });
+        if transfer.failed.is_none() {
+            transfer.submit_load(keys, done, &mut buffers);
         }
         while let Some(entry) = waiting.first_entry()
             && (!in_order || *entry.key() == done)
         {
             let (index, value) = entry.remove_entry();
             work(index, &value);
-            spare.push(value);
+            buffers.spare.push(value);
             done += 1;
         }
     }
@@ -197,14 +226,25 @@ pub(super) fn load(
     (finish(transfer), result)
 }
 
-/// Stores objects; all are acknowledged when it returns. The first error ends it: objects before and behind it may be stored.
-pub(super) fn store(space: &Arc<Space>, pairs: &[(Bytes, Bytes)]) -> (Spent, Result<(), Code>) {
+/// Stores objects; all are acknowledged when it returns. The first error ends it: objects before and behind it may be stored. What
+/// is being written takes memory of `room`.
+pub(super) fn store(
+    space: &Arc<Space>,
+    pairs: &[(Bytes, Bytes)],
+    room: &Room,
+) -> (Spent, Result<(), Code>) {
+    let mut share = Share::new(room);
+    for (_, value) in pairs {
+        room.saw(value.length());
+    }
     let mut transfer = Transfer::new(space);
     let mut done = 0;
     // Bound: as for `load`.
     while done < pairs.len() && transfer.failed.is_none() {
         let next = transfer.submitted;
-        if next < pairs.len() && transfer.in_flight < transfer.window() {
+        let in_flight = transfer.in_flight;
+        let may_submit = next < pairs.len() && in_flight < transfer.window();
+        if may_submit && (in_flight < share.values() || share.grow()) {
             let (key, value) = pairs[next];
             let how = Store::Post;
             transfer.submit(Operation::Store { key, value, how });

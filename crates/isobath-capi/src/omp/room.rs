@@ -1,0 +1,120 @@
+//! Memory for values that are being loaded or stored: what the memory limit leaves, shared by all compute threads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that are taken for each byte of a value: the value, and what it is read into or written from.
+const COPIES: u64 = 2;
+
+/// What loads and stores may take together. Without a limit they take what they want.
+#[derive(Debug)]
+pub(super) struct Room {
+    most: AtomicU64,
+    taken: AtomicU64,
+    /// Bytes of the largest value so far: what the next one may have.
+    largest: AtomicU64,
+}
+
+impl Room {
+    pub(super) const fn new() -> Room {
+        Room {
+            most: AtomicU64::new(u64::MAX),
+            taken: AtomicU64::new(0),
+            largest: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets what there is, in bytes.
+    pub(super) fn set(&self, bytes: u64) {
+        self.most.store(bytes, Ordering::Relaxed);
+    }
+
+    fn cost(&self) -> u64 {
+        self.largest.load(Ordering::Relaxed).saturating_mul(COPIES)
+    }
+
+    /// There is a value of so many bytes.
+    pub(super) fn saw(&self, bytes: usize) {
+        if bytes as u64 > self.largest.load(Ordering::Relaxed) {
+            self.largest.fetch_max(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let most = self.most.load(Ordering::Relaxed);
+        let more = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= most);
+        let taken = self
+            .taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok()
+    }
+}
+
+/// The part of one load or store.
+#[derive(Debug)]
+pub(super) struct Share<'r> {
+    room: &'r Room,
+    values: usize,
+    taken: u64,
+}
+
+impl<'r> Share<'r> {
+    pub(super) fn new(room: &'r Room) -> Share<'r> {
+        Share {
+            room,
+            values: 0,
+            taken: 0,
+        }
+    }
+
+    /// How many values there is memory for.
+    pub(super) fn values(&self) -> usize {
+        self.values
+    }
+
+    /// Whether there may be memory for one more value. Each may have it for one, whatever the others take; how large values are
+    /// has to be known before it has more.
+    pub(super) fn grow(&mut self) -> bool {
+        let cost = self.room.cost();
+        let is_limited = self.room.most.load(Ordering::Relaxed) < u64::MAX;
+        if is_limited && self.values > 0 {
+            if cost == 0 || !self.room.take(cost) {
+                return false;
+            }
+            self.taken += cost;
+        }
+        self.values += 1;
+        true
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.room.taken.fetch_sub(self.taken, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grown(share: &mut Share<'_>) -> usize {
+        (0..100).take_while(|_| share.grow()).count()
+    }
+
+    #[test]
+    fn loads_share_what_there_is() {
+        let room = Room::new();
+        assert_eq!(grown(&mut Share::new(&room)), 100);
+        room.set(1000);
+        assert_eq!(grown(&mut Share::new(&room)), 1);
+        room.saw(100);
+        room.saw(50);
+        let (mut one, mut two) = (Share::new(&room), Share::new(&room));
+        assert_eq!(grown(&mut one), 1 + 5);
+        assert_eq!(grown(&mut two), 1);
+        drop(one);
+        assert_eq!(grown(&mut two), 5);
+        drop(two);
+        assert_eq!(room.taken.into_inner(), 0);
+    }
+}
