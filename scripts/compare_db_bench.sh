@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Compares the adapter of RocksDB with RocksDB's own tool, db_bench, in pairs and with the same options: those that the adapter prints.
+#
+#   scripts/compare_db_bench.sh ISOBATH DIR OUT [PAIRS]      ISOBATH: a binary built with --features rocksdb; DIR: on the drive;
+#                                                            PAIRS: 5 unless told
+#   RECORDS=4000000 THREADS=64 DURATION=10 scripts/compare_db_bench.sh ...
+#
+# Prints per row both medians (operations per second, the whole run) and the median of the pairs' ratios, adapter divided by db_bench;
+# 0.95 is the goal. OUT/ROW.adapter has the adapter's JSON, OUT/ROW.db_bench the tool's words, one run after the other.
+# Needs db_bench (Debian: rocksdb-tools), of the same version as the library. Keep other load off the machine.
+set -euo pipefail
+isobath=$1 dir=$2 out=$3 pairs=${4:-5}
+records=${RECORDS:-4000000} threads=${THREADS:-64} duration=${DURATION:-10}
+key=16 value=100
+pool=$((records * (key + value) / 10))
+mkdir -p "$dir" "$out"
+adapter="$dir/adapter.rocksdb" tool="$dir/db_bench.rocksdb"
+trap 'rm -rf "$adapter" "$tool"' EXIT
+
+# Prints a setting that the adapter printed in its last run of a row.
+setting() {
+    tail -1 "$out/$1.adapter" | grep -oP "\"$2\",\"\K[0-9]+"
+}
+
+# ROW WORKLOAD THREADS: one run of the adapter, which loads for itself.
+run_adapter() {
+    "$isobath" bench run --engine rocksdb --workload "$2" --records "$records" --pool "$pool" --threads "$3" --duration "$duration"s \
+        --warm-up "${4}s" --no-drive --path "$adapter" --json --quiet | tail -1 >>"$out/$1.adapter"
+}
+
+# ROW THREADS ARGUMENTS...: db_bench with the adapter's settings.
+run_tool() {
+    local row=$1 threads=$2
+    shift 2
+    db_bench --db="$tool" --num="$records" --key_size=$key --value_size=$value --threads="$threads" \
+        --compression_type=none --block_size="$(setting "$row" block_bytes)" \
+        --cache_size="$(setting "$row" block_cache_bytes)" --cache_numshardbits=-1 \
+        --write_buffer_size="$(setting "$row" write_buffer_bytes)" \
+        --target_file_size_base="$(setting "$row" target_file_size_base)" \
+        --max_bytes_for_level_base="$(setting "$row" max_bytes_for_level_base)" \
+        --max_background_jobs="$(setting "$row" max_background_jobs)" --open_files=-1 \
+        --use_direct_reads=true --use_direct_io_for_flush_and_compaction=true --disable_wal=false --sync=false "$@" 2>/dev/null
+}
+
+median() {
+    sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+}
+
+# Operations per second of the adapter's runs of a row: all operations over all the time measured.
+adapter_rates() {
+    local line
+    while read -r line; do
+        local operations seconds
+        operations=$(grep -oP '"operations":\K[0-9]+' <<<"$line" | tail -1)
+        seconds=$(grep -oP '"duration_s":\K[-0-9.e]+' <<<"$line" | head -1)
+        awk -v o="$operations" -v s="$seconds" 'BEGIN { print o / s }'
+    done <"$out/$1.adapter"
+}
+
+# Operations per second of the tool's runs; where a run has a warm-up, the later line of the two counts.
+tool_rates() {
+    grep -oP "^$2\s*:.*?\K[0-9]+(?= ops/sec)" "$out/$1.db_bench" | awk -v every="$3" 'NR % every == 0'
+}
+
+report() {
+    printf '%-20s adapter %10.0f /s   db_bench %10.0f /s   adapter / db_bench %.3f\n' "$1" \
+        "$(adapter_rates "$1" | median)" "$(tool_rates "$1" "$2" "$3" | median)" \
+        "$(paste <(adapter_rates "$1") <(tool_rates "$1" "$2" "$3") | awk '{ print $1 / $2 }' | median)"
+}
+
+# Uniform lookups of keys that are there, after a sorted load and a compaction; the first half warms the cache.
+read_random() {
+    if [[ $1 == adapter ]]; then
+        run_adapter read-random read-random "$threads" "$duration"
+    else
+        run_tool read-random 1 --benchmarks=fillseq,compact >/dev/null
+        cat "$tool"/*.sst >/dev/null
+        run_tool read-random "$threads" --use_existing_db=true --duration="$duration" --benchmarks=readrandom,readrandom \
+            >>"$out/read-random.db_bench"
+        rm -rf "$tool"
+    fi
+}
+
+# Every key once, in random order, by one thread: db_bench has no more for unique keys.
+fill_unique_random() {
+    if [[ $1 == adapter ]]; then
+        run_adapter fill-unique-random fill-unique-random 1 0
+    else
+        run_tool fill-unique-random 1 --benchmarks=filluniquerandom >>"$out/fill-unique-random.db_bench"
+        rm -rf "$tool"
+    fi
+}
+
+rm -f "$out"/{read-random,fill-unique-random}.{adapter,db_bench}
+for run in $(seq "$pairs"); do
+    # The first pair begins with the adapter, which says the settings; then the side that goes first alternates.
+    order=(adapter tool)
+    ((run % 2)) || order=(tool adapter)
+    for side in "${order[@]}"; do read_random "$side"; done
+    for side in "${order[@]}"; do duration=600 fill_unique_random "$side"; done
+done
+report read-random readrandom 2
+report fill-unique-random filluniquerandom 1
