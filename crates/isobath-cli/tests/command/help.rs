@@ -83,6 +83,7 @@ fn every_verb_has_help_with_an_example() {
         &["bench", "run"],
         &["bench", "compare"],
         &["bench", "sweep"],
+        &["bench", "campaign"],
         &["bench", "cost"],
         &["bench", "report"],
         &["bench", "self-test"],
