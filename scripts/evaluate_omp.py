@@ -170,7 +170,7 @@ class Evaluation:
     def objects(self):
         counts = (1, 2, 4, 8, 16, 32) if self.arguments.full else (1, 4, 32)
         for size in SIZES:
-            count = (1200 if size < 100_000 else 240) * self.scale
+            count = (4000 if size < 100_000 else 600) * self.scale
             columns = ["objects", "threads", "PDA", "objects_per_s", "mib_per_s", "p50_us", "p90_us", "p99_us", "cpu_s"]
             rows = []
             for threads in counts:
