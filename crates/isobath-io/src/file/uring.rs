@@ -55,7 +55,8 @@ impl Region {
     fn piece(&self, start: usize, end: usize) -> Option<u16> {
         let first = (start - self.start) / self.unit;
         let last = (end.max(start + 1) - 1 - self.start) / self.unit;
-        (end <= self.end && first == last).then_some(self.index + first as u16)
+        // Memory far behind the region would have an index beyond all numbers.
+        (end <= self.end && first == last).then(|| self.index + first as u16)
     }
 
     /// The index of a piece that would follow.
@@ -509,6 +510,19 @@ mod tests {
     use super::*;
     use crate::waker::Wake;
     use std::time::Instant;
+
+    #[test]
+    fn memory_far_from_a_region_is_in_none_of_its_pieces() {
+        let region = Region {
+            start: 1 << 20,
+            end: 2 << 20,
+            unit: 1 << 16,
+            index: 7,
+        };
+        assert_eq!(region.piece((1 << 20) + 4096, (1 << 20) + 8192), Some(7));
+        let far = (1 << 20) + (usize::from(u16::MAX) << 16);
+        assert_eq!(region.piece(far, far + 4096), None);
+    }
 
     #[test]
     fn a_wake_ends_a_wait_for_many_completions() {
