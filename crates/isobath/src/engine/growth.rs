@@ -14,10 +14,10 @@ use crate::trace;
 /// Segments cleaned after which a volume that had no room is asked again: the file system may
 /// have some by then, and cleaning a volume that is too full costs much more than asking.
 const ASK_AGAIN: u64 = 64;
-/// Flushes of the log per MiB of growth from which on grown space is initialized. The first write to a block that the file system
-/// has allocated changes the file's metadata, and the next flush waits for the file system's journal: about as long as
-/// writing a quarter of a MiB takes.
-const FLUSHES_PER_MIB: u64 = 4;
+/// Where the volume grew by no more than this between two flushes of the log, on average, grown space is initialized. The first
+/// write to a block that the file system has allocated changes the file's metadata, and the next flush waits for the file
+/// system's journal, a few milliseconds under load: as long as writing some MiB takes.
+const BYTES_PER_FLUSH: u64 = 2 << 20;
 /// Bytes that are initialized at once, at most: writers wait for them.
 const MAX_INITIALIZED: u64 = 8 << 20;
 /// Bytes of zeros that one write has.
@@ -167,7 +167,7 @@ impl Engine {
         let costs_more = self
             .volume()
             .is_ok_and(|volume| volume.first_writes_cost_more());
-        costs_more && grown > 0 && since << 20 >= FLUSHES_PER_MIB * grown
+        costs_more && grown > 0 && since.saturating_mul(BYTES_PER_FLUSH) >= grown
     }
 
     /// Writes zeros to `count` segments from `first` on, which nothing uses yet.
