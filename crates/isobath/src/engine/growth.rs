@@ -6,6 +6,7 @@ use isobath_io::{AlignedBuf, VolumeError};
 
 use super::{Counters, Engine, FULL_PERCENT, MAX_GROW, MIN_GROW};
 use crate::Error;
+use crate::log::Durability;
 use crate::pagestore::{MAX_SEGMENTS, Run};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -164,10 +165,12 @@ impl Engine {
     fn growth_is_flushed_often(&self) -> bool {
         let (flushes, grown) = *self.growth.last.lock();
         let since = self.log.counters().flushes.saturating_sub(flushes);
+        // Where nothing waits for flushes, the bytes that they save are not worth those that are written.
+        let is_awaited = matches!(self.config.durability, Durability::Synced);
         let costs_more = self
             .volume()
             .is_ok_and(|volume| volume.first_writes_cost_more());
-        costs_more && grown > 0 && since.saturating_mul(BYTES_PER_FLUSH) >= grown
+        costs_more && is_awaited && grown > 0 && since.saturating_mul(BYTES_PER_FLUSH) >= grown
     }
 
     /// Writes zeros to `count` segments from `first` on, which nothing uses yet.
