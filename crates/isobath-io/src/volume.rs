@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::aligned::AlignedBuf;
 use crate::device::{Channel, ChannelOptions, Device, Layout};
 use crate::error::{IoError, VolumeError};
 use crate::file::FileDevice;
@@ -213,6 +214,22 @@ impl Volume {
     /// As a completion would give.
     pub fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
         self.0.write_at(offset, buf)
+    }
+
+    /// Writes `bytes` zeros from `offset` on, both multiples of [`logical_block`](Self::logical_block). Blocks.
+    ///
+    /// # Errors
+    /// The first write that failed; zeros may lie before it.
+    pub fn write_zeros(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
+        const AT_ONCE: u64 = 1 << 20;
+        let zeros = AlignedBuf::new(AT_ONCE.min(bytes.max(1)) as usize);
+        let mut done = 0;
+        while done < bytes {
+            let count = (bytes - done).min(AT_ONCE);
+            self.write_at(offset + done, &zeros[..count as usize])?;
+            done += count;
+        }
+        Ok(())
     }
 
     /// Makes every completed write durable, those to the log device included, blocking.

@@ -106,14 +106,19 @@ mod tests {
     use crate::kvs::request::{Bytes, Operation, Request, Told};
     use crate::kvs::space::Store;
 
-    #[test]
-    fn a_closed_device_gives_its_memory_back() {
+    fn device_with_a_space() -> (tempfile::TempDir, Arc<Device>) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("dev.iso");
         let uri = format!("{}?create=yes&pool=8MiB&workers=1", path.display());
         let opened = Device::open(Config::of_uri(&uri).unwrap(), device::new_device_handle());
         let opened = opened.ok().unwrap();
         opened.create_space(b"space", 0, 0).ok().unwrap();
+        (directory, opened)
+    }
+
+    #[test]
+    fn a_closed_device_gives_its_memory_back() {
+        let (_directory, opened) = device_with_a_space();
         let space_handle = device::new_space_handle();
         add_space(opened.open_space(b"space", space_handle).ok().unwrap());
         let (handle, weak) = (opened.handle, Arc::downgrade(&opened));
@@ -145,12 +150,7 @@ mod tests {
 
     #[test]
     fn a_closed_key_space_gets_no_iterator() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("dev.iso");
-        let uri = format!("{}?create=yes&pool=8MiB&workers=1", path.display());
-        let opened = Device::open(Config::of_uri(&uri).unwrap(), device::new_device_handle());
-        let opened = opened.ok().unwrap();
-        opened.create_space(b"space", 0, 0).ok().unwrap();
+        let (_directory, opened) = device_with_a_space();
         let open = || opened.open_space(b"space", device::new_space_handle()).ok();
         let everything = crate::kvs::types::kvs_key_group_filter {
             bitmask: [0; 4],

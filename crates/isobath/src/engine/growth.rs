@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use isobath_io::{AlignedBuf, VolumeError};
+use isobath_io::VolumeError;
 
 use super::{Counters, Engine, FULL_PERCENT, MAX_GROW, MIN_GROW};
 use crate::Error;
@@ -21,8 +21,6 @@ const ASK_AGAIN: u64 = 64;
 const BYTES_PER_FLUSH: u64 = 2 << 20;
 /// Bytes that are initialized at once, at most: writers wait for them.
 const MAX_INITIALIZED: u64 = 8 << 20;
-/// Bytes of zeros that one write has.
-const ZEROS: usize = 1 << 20;
 /// The volume has not been refused room.
 const NEVER: u64 = u64::MAX;
 
@@ -177,21 +175,13 @@ impl Engine {
     fn initialize(&self, first: u32, count: u32) -> Result<(), NotGrown> {
         let segment_bytes = u64::from(self.config.segment_bytes);
         let volume = self.volume().map_err(NotGrown::Failed)?;
-        let zeros = AlignedBuf::new(ZEROS);
-        let mut at = u64::from(first) * segment_bytes;
-        let end = at + u64::from(count) * segment_bytes;
-        while at < end {
-            let bytes = (end - at).min(ZEROS as u64);
-            volume
-                .write_at(at, &zeros.as_slice()[..bytes as usize])
-                .map_err(|error| {
-                    let error = Error::Io(error);
-                    self.poison(error.clone());
-                    NotGrown::Failed(error)
-                })?;
-            at += bytes;
-        }
         let written = u64::from(count) * segment_bytes;
+        let zeroed = volume.write_zeros(u64::from(first) * segment_bytes, written);
+        zeroed.map_err(|error| {
+            let error = Error::Io(error);
+            self.poison(error.clone());
+            NotGrown::Failed(error)
+        })?;
         Counters::add(&self.counters.bytes_written, written);
         Counters::add(&self.counters.growth_bytes, written);
         Ok(())

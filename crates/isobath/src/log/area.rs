@@ -4,9 +4,6 @@ use isobath_io::{IoError, Volume};
 
 use super::layout::BLOCK;
 
-/// Bytes written at a time where the area is filled with zeros.
-const FILL_BYTES: usize = 1 << 20;
-
 /// The log's place: pieces of a volume that hold the log one after another, and
 /// then from the beginning again. An LSN modulo the area's size is a position in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,14 +98,8 @@ impl LogArea {
     ///
     /// Any of the volume's.
     pub(crate) fn fill_with_zeros(&self, volume: &Volume) -> Result<(), IoError> {
-        let zeros = isobath_io::AlignedBuf::new(FILL_BYTES);
         for &(offset, length) in &self.extents {
-            let mut done = 0;
-            while done < length {
-                let count = (length - done).min(FILL_BYTES as u64);
-                volume.write_at(offset + done, &zeros[..count as usize])?;
-                done += count;
-            }
+            volume.write_zeros(offset, length)?;
         }
         volume.sync()
     }
