@@ -34,15 +34,34 @@ pub(crate) use parking_lot::Condvar;
 #[allow(unused_imports, reason = "offered to all, whoever uses it now")]
 pub(crate) use parking_lot::MutexGuard;
 
-/// Atomics of code that is model-checked: under `--cfg loom` they come from
+/// Atomics and locks of code that is model-checked: under `--cfg loom` they come from
 /// `loom`, which explores every interleaving that the memory model allows.
 #[cfg(loom)]
 pub(crate) mod modelled {
-    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+
+    /// With the interface of `parking_lot`.
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Mutex<T> {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+            self.0
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+    }
 }
 
+/// As they are elsewhere.
 #[cfg(not(loom))]
-pub(crate) use atomic as modelled;
+pub(crate) mod modelled {
+    pub(crate) use super::Mutex;
+    pub(crate) use super::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+}
 
 /// The atomics of bytes that are read optimistically: a page has 512 of them,
 /// and the reader asks afterwards whether they held. Code that copies them says

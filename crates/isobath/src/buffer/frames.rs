@@ -8,55 +8,11 @@
 
 use isobath_io::HUGE_PAGE;
 
-use super::latch::Latch;
+use super::frame_state::FrameHeader;
 use super::mapping::FrameId;
 use super::words::Words;
 use crate::page::PAGE_SIZE;
-use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-
-/// What the pool knows of one frame; a cache line of its own.
-#[repr(C, align(64))]
-pub(crate) struct FrameHeader {
-    pub(crate) latch: Latch,
-    /// The page in the frame; meaningful while the latch's version holds.
-    pub(crate) page_id: AtomicU64,
-    /// Raw [`crate::pagestore::Address`] of the newest complete copy on the
-    /// volume; 0 if the page was never written.
-    pub(crate) address: AtomicU64,
-    /// LSN of the newest change; what `is_durable` is asked about.
-    pub(crate) lsn: AtomicU64,
-    /// LSN of the oldest change that no complete copy on the volume contains.
-    pub(crate) oldest_lsn: AtomicU64,
-    /// Workers, one bit each, with tasks that wait for this frame's load.
-    pub(crate) waiters: AtomicU64,
-    /// The page's write history in the cleaning policy's encoding, for MDC its
-    /// u_p2 (paper 003, section 5.2.2).
-    pub(crate) history: AtomicU64,
-    /// Accesses seen since the replacement strategy last looked, saturating.
-    pub(crate) touched: AtomicU8,
-    /// Bits of [`flag`].
-    pub(crate) flags: AtomicU8,
-}
-
-#[cfg(not(loom))] // loom's atomics are larger
-const _: () = assert!(std::mem::size_of::<FrameHeader>() == 64);
-
-/// Bits of [`FrameHeader::flags`]; changed under the latch or by the one task
-/// that owns the transition.
-pub(crate) mod flag {
-    /// The frame holds changes that no write has copied yet.
-    pub(crate) const DIRTY: u8 = 1;
-    /// A write of an earlier copy is in flight.
-    pub(crate) const WRITING: u8 = 2;
-    /// The frame is in the queue of frames to write, for this page or for one
-    /// that it held before.
-    pub(crate) const QUEUED: u8 = 4;
-    /// The page was freed while a write was in flight.
-    pub(crate) const FREED: u8 = 8;
-    /// The frame of a new page, which no replacement queue holds before its
-    /// first write.
-    pub(crate) const NOT_QUEUED: u8 = 16;
-}
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of memory that one frame costs: the page and its header.
 pub(crate) const FRAME_COST: usize = PAGE_SIZE + std::mem::size_of::<FrameHeader>();

@@ -62,14 +62,14 @@ mod tests {
     fn a_discarded_frame_is_latched() {
         let frames = Frames::map(4).unwrap();
         let header = frames.header(2);
-        assert!(header.latch.optimistic().is_none() && !header.latch.try_exclusive());
-        header.latch.unlock_exclusive();
-        let seen = header.latch.optimistic().unwrap();
-        assert!(header.latch.validate(seen));
+        assert!(header.latch().optimistic().is_none() && !header.latch().try_exclusive());
+        header.latch().unlock_exclusive();
+        let seen = header.latch().optimistic().unwrap();
+        assert!(header.latch().validate(seen));
         frames.words(2).put_u16(8, 7);
         frames.discard();
         assert_eq!(frames.words(2).u64_at(8), 0);
-        assert!(!header.latch.validate(seen) && header.latch.optimistic().is_none());
-        assert!(!header.latch.try_shared() && !header.latch.try_upgrade(seen));
+        assert!(!header.latch().validate(seen) && header.latch().optimistic().is_none());
+        assert!(!header.latch().try_shared() && !header.latch().try_upgrade(seen));
     }
 }

@@ -7,9 +7,8 @@
 use super::latch::Version;
 use super::mapping::{FrameId, Place};
 use super::words::Words;
-use super::{BufferPool, FrameHeader, Restart, flag};
+use super::{BufferPool, FrameHeader, Restart};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
-use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// A hold that takes no latch: what is read through it counts only after
 /// [`Optimistic::validate`].
@@ -50,7 +49,7 @@ impl<'p> Optimistic<'p> {
     /// Whether all that was read so far was one state of the page.
     #[inline(always)]
     pub(crate) fn validate(&self) -> Result<(), Restart> {
-        if self.header().latch.validate(self.version) {
+        if self.header().latch().validate(self.version) {
             Ok(())
         } else {
             Err(Restart::Changed)
@@ -59,7 +58,7 @@ impl<'p> Optimistic<'p> {
 
     /// Turns into an exclusive hold on the same state of the page.
     pub(crate) fn exclusive(self) -> Result<Exclusive<'p>, Restart> {
-        if self.header().latch.try_upgrade(self.version) {
+        if self.header().latch().try_upgrade(self.version) {
             Ok(Exclusive {
                 pool: self.pool,
                 frame: self.frame,
@@ -71,7 +70,7 @@ impl<'p> Optimistic<'p> {
     }
 
     fn refused(&self) -> Restart {
-        if self.header().latch.validate(self.version) {
+        if self.header().latch().validate(self.version) {
             Restart::Latched
         } else {
             Restart::Changed
@@ -93,7 +92,7 @@ impl<'p> Exclusive<'p> {
 
     /// The page held.
     pub(crate) fn id(&self) -> PageId {
-        PageId(self.header().page_id.load(Relaxed))
+        self.header().page()
     }
 
     /// The page's bytes, for changing. A change that is not followed by
@@ -112,27 +111,18 @@ impl<'p> Exclusive<'p> {
 
     /// The page's version: the LSN of its newest change, or a stamp above it.
     pub(crate) fn version(&self) -> Lsn {
-        Lsn(self.header().lsn.load(Acquire))
+        self.header().version()
     }
 
     /// Notes that the page was changed by the log record `record`, which makes
     /// `version` its version, and queues it for writing if it was clean before.
     pub(crate) fn changed(&mut self, record: Lsn, version: Lsn) {
         self.changed = true;
-        let header = self.header();
-        header.lsn.store(version.0, Release);
-        // Before the flag: who finds the frame dirty takes this for its oldest
-        // change. No task copies the page until then, so none clears the flag.
-        if header.flags.load(Acquire) & flag::DIRTY == 0 {
-            header.oldest_lsn.store(record.0, Release);
-        } else {
-            header.oldest_lsn.fetch_min(record.0, AcqRel);
-        }
-        let before = header.flags.fetch_or(flag::DIRTY | flag::QUEUED, AcqRel);
-        if before & flag::DIRTY == 0 {
+        let change = self.header().changed(record, version);
+        if change.turned_dirty {
             self.pool.dirty.turned_dirty();
         }
-        if before & flag::QUEUED == 0 {
+        if change.to_queue {
             self.pool.dirty.push(self.frame);
         }
     }
@@ -147,7 +137,7 @@ impl<'p> Exclusive<'p> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        let latch = &self.header().latch;
+        let latch = self.header().latch();
         if self.changed {
             latch.unlock_exclusive();
         } else {
@@ -193,14 +183,7 @@ impl Reservation {
             .pages
             .pop()
             .expect("a structure modification reserves its pages");
-        let header = pool.frames.header(frame);
-        header.page_id.store(id.0, Relaxed);
-        header.address.store(0, Relaxed);
-        header.touched.store(0, Relaxed);
-        // The frame may still be in the queue from an earlier page: its flag says so.
-        header.flags.fetch_and(flag::QUEUED, AcqRel);
-        header.flags.fetch_or(flag::NOT_QUEUED, AcqRel);
-        header.history.store(u64::MAX, Relaxed);
+        pool.frames.header(frame).start_new(id);
         pool.mapping.set(id, Place::Resident(frame));
         Exclusive {
             pool,

@@ -7,6 +7,9 @@
 //! starts over. So no task ever yields with a latch in hand.
 
 mod dirty;
+mod frame_state;
+#[cfg(all(test, loom))]
+mod frame_state_loom;
 mod frames;
 mod free;
 mod guards;
@@ -18,7 +21,8 @@ mod replacement;
 mod words;
 
 pub(crate) use dirty::DirtyQueue;
-pub(crate) use frames::{FRAME_COST, FrameHeader, Frames, flag};
+pub(crate) use frame_state::{FrameHeader, NotStarted};
+pub(crate) use frames::{FRAME_COST, Frames};
 pub(crate) use free::FreeFrames;
 pub(crate) use guards::{Exclusive, Optimistic, Reservation};
 pub(crate) use latch::Version;
@@ -27,7 +31,6 @@ pub(crate) use replacement::Partition;
 pub(crate) use words::Words;
 
 use crate::page::PageId;
-use crate::sync::atomic::Ordering::Relaxed;
 
 /// Why an attempt on pages has to start over, holding nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,10 +58,6 @@ pub(crate) fn prefetch(address: *const u8) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
-
-/// An access count at which `touched` stops growing, so that hot pages'
-/// headers are read and not written.
-pub(crate) const TOUCH_MAX: u8 = 3;
 
 /// Frames and mapping table: all that a read needs.
 pub(crate) struct BufferPool {
@@ -93,11 +92,7 @@ impl BufferPool {
     #[inline(always)]
     pub(crate) fn read(&self, id: PageId) -> Result<Optimistic<'_>, Restart> {
         let hold = self.read_untouched(id)?;
-        let touched = &self.frames.header(hold.parts().0).touched;
-        let count = touched.load(Relaxed);
-        if count < TOUCH_MAX {
-            touched.store(count + 1, Relaxed);
-        }
+        self.frames.header(hold.parts().0).touch();
         Ok(hold)
     }
 
@@ -108,9 +103,9 @@ impl BufferPool {
         match self.mapping.place(id) {
             Place::Resident(frame) => {
                 let header = self.frames.header(frame);
-                let version = header.latch.optimistic().ok_or(Restart::Latched)?;
+                let version = header.latch().optimistic().ok_or(Restart::Latched)?;
                 // The frame may have been given to another page since the word was read.
-                if header.page_id.load(Relaxed) != id.0 {
+                if header.page() != id {
                     return Err(Restart::Changed);
                 }
                 Ok(Optimistic::new(self, frame, version))
@@ -118,6 +113,13 @@ impl BufferPool {
             Place::Stored(_) | Place::Loading(_) => Err(Restart::NotResident(id)),
             // Only a stale pointer leads to a free id: its page was freed since.
             Place::Free => Err(Restart::Changed),
+        }
+    }
+
+    /// Queues `frame`, which is dirty, to be written, unless it is queued.
+    pub(crate) fn queue(&self, frame: FrameId) {
+        if self.frames.header(frame).enter_queue() {
+            self.dirty.push(frame);
         }
     }
 

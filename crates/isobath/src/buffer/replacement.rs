@@ -10,10 +10,8 @@
 
 use std::collections::VecDeque;
 
-use super::{BufferPool, FrameId, Place, flag};
+use super::{BufferPool, FrameId, Place};
 use crate::page::PageId;
-use crate::pagestore::Address;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Share of the frames in the small queue: one in this many.
 const SMALL_SHARE: usize = 10;
@@ -30,12 +28,6 @@ pub(crate) struct Partition {
     main: VecDeque<FrameId>,
     /// Pages given up lately: a direct-mapped table of their ids' low bits.
     ghosts: Vec<u32>,
-}
-
-/// What became of a frame that was looked at.
-enum Verdict {
-    Free,
-    Keep,
 }
 
 impl Partition {
@@ -94,69 +86,38 @@ impl Partition {
 
     fn leave_small(&mut self, pool: &BufferPool, frame: FrameId, freed: &mut Vec<FrameId>) {
         let header = pool.frames.header(frame);
-        if header.touched.load(Relaxed) >= PROMOTE_TOUCHES
-            && header.flags.load(Relaxed) & flag::FREED == 0
-        {
-            header.touched.store(0, Relaxed);
+        if header.touches() >= PROMOTE_TOUCHES && !header.is_freed() {
+            header.set_touches(0);
             self.main.push_back(frame);
             return;
         }
-        let id = PageId(header.page_id.load(Relaxed));
-        match give_up(pool, frame) {
-            Verdict::Free => {
-                *self.ghost(id) = id.0 as u32;
-                freed.push(frame);
-            }
-            Verdict::Keep => self.main.push_back(frame),
+        let id = header.page();
+        if give_up(pool, frame) {
+            *self.ghost(id) = id.0 as u32;
+            freed.push(frame);
+        } else {
+            self.main.push_back(frame);
         }
     }
 
     fn leave_main(&mut self, pool: &BufferPool, frame: FrameId, freed: &mut Vec<FrameId>) {
         let header = pool.frames.header(frame);
-        let touched = header.touched.load(Relaxed);
-        if touched > 0 && header.flags.load(Relaxed) & flag::FREED == 0 {
-            header.touched.store(touched - 1, Relaxed);
+        let touches = header.touches();
+        if touches > 0 && !header.is_freed() {
+            header.set_touches(touches - 1);
             self.main.push_back(frame);
-            return;
-        }
-        match give_up(pool, frame) {
-            Verdict::Free => freed.push(frame),
-            Verdict::Keep => self.main.push_back(frame),
+        } else if give_up(pool, frame) {
+            freed.push(frame);
+        } else {
+            self.main.push_back(frame);
         }
     }
 }
 
-/// Takes the page out of `frame` if it is clean and not latched.
-fn give_up(pool: &BufferPool, frame: FrameId) -> Verdict {
-    let header = pool.frames.header(frame);
-    let flags = header.flags.load(Acquire);
-    if flags & flag::FREED != 0 {
-        // Its latch is held since the page was freed.
-        return if flags & flag::WRITING == 0 {
-            Verdict::Free
-        } else {
-            Verdict::Keep
-        };
-    }
-    if flags & (flag::DIRTY | flag::WRITING) != 0 || !header.latch.try_exclusive() {
-        return Verdict::Keep;
-    }
-    let flags = header.flags.load(Acquire);
-    if flags & flag::FREED != 0 {
-        // Freed between the two looks; cannot be, as its latch was free.
-        header.latch.unlock_unchanged();
-        return Verdict::Keep;
-    }
-    let id = PageId(header.page_id.load(Relaxed));
-    let address = Address::from_raw(header.address.load(Acquire));
-    if flags & (flag::DIRTY | flag::WRITING) != 0
-        || address.is_none()
-        || !pool
-            .mapping
-            .replace(id, Place::Resident(frame), Place::Stored(address))
-    {
-        header.latch.unlock_unchanged();
-        return Verdict::Keep;
-    }
-    Verdict::Free
+/// Takes the page out of `frame` if it is clean and not latched; whether the frame is free now.
+fn give_up(pool: &BufferPool, frame: FrameId) -> bool {
+    pool.frames.header(frame).give_up(|page, address| {
+        pool.mapping
+            .replace(page, Place::Resident(frame), Place::Stored(address))
+    })
 }

@@ -218,7 +218,7 @@ impl DeadKept {
         space.release_dead();
         drop(space);
         self.pinned = Some(segments);
-        self.engine.wake_all(&self.engine.segment_waiters);
+        self.engine.segment_waiters.wake_all();
     }
 }
 
@@ -238,7 +238,7 @@ impl Drop for DeadKept {
             *self.engine.current.lock() = Some(current);
         }
         self.engine.checkpoint_again();
-        self.engine.wake_all(&self.engine.segment_waiters);
+        self.engine.segment_waiters.wake_all();
     }
 }
 

@@ -376,7 +376,7 @@ pub(super) fn stored_word(engine: &Engine, id: PageId) -> u64 {
         };
         // The frame may pass to another page, and back, between two looks; its
         // latch's word would not stay the same.
-        let latch = &engine.pool.frames.header(frame).latch;
+        let latch = engine.pool.frames.header(frame).latch();
         let before = latch.word();
         let address = engine.stored_address(frame);
         if engine.pool.mapping.place(id) == place && latch.word() == before {
@@ -407,7 +407,7 @@ fn release(engine: &Engine, current: &mut Current, dead: impl Iterator<Item = Ad
         keep
     });
     drop(space);
-    engine.wake_all(&engine.segment_waiters);
+    engine.segment_waiters.wake_all();
 }
 
 /// Has the pages of sparse segments written again by the next checkpoint,

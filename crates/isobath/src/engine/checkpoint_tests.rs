@@ -9,7 +9,7 @@ use isobath_io::{
 
 use super::checkpoint::stored_word;
 use super::{Engine, WorkerState, open, read_superblock};
-use crate::buffer::{Place, flag};
+use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::extent::{self, ExtentWriter};
 use crate::log::record::{Copied, Mapped};
@@ -459,13 +459,8 @@ fn the_changes_of_a_batch_that_failed_hold_the_log() {
         simulation.spawn(0, rest).join().unwrap();
         let engine = simulation.engine();
         let frames = &engine.pool.frames;
-        let oldest = (0..frames.count()).map(|frame| frames.header(frame));
-        let held = oldest.filter(|header| {
-            let flags = header.flags.load(Ordering::Acquire);
-            flags & (flag::DIRTY | flag::FREED) == flag::DIRTY
-        });
-        let held = held.map(|header| header.oldest_lsn.load(Ordering::Acquire));
-        assert!(engine.recovery_start().0 <= held.min().unwrap_or(u64::MAX));
+        let held = (0..frames.count()).filter_map(|frame| frames.header(frame).oldest_change());
+        assert!(engine.recovery_start().0 <= held.min().map_or(u64::MAX, |lsn| lsn.0));
         // A change beside the failed write may have made a frame's oldest change a newer one.
         batches += u32::from(engine.unflushed.is_held());
     }

@@ -10,12 +10,12 @@ use super::blocks::{Detours, Stretch};
 use super::writeback::{BATCH, Batch, SPARE_ENOUGH};
 use super::{Counters, WorkerState};
 use crate::Error;
-use crate::buffer::{FrameId, Place, flag};
+use crate::buffer::{FrameId, Place};
 use crate::canary::{self, Canary};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, CleaningEnd, Content, Entry, Request, Victim, summaries};
-use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::trace;
 
 /// Reads of one victim that are in flight together.
@@ -209,12 +209,10 @@ impl WorkerState {
             }
             Place::Resident(frame) | Place::Loading(frame) => {
                 let header = self.engine.pool.frames.header(frame);
-                if header.page_id.load(Relaxed) != page.0
-                    || header.address.load(Acquire) != address.to_raw()
-                {
+                if !header.is_stored_at(page, address) {
                     return;
                 }
-                if header.flags.load(Acquire) & (flag::DIRTY | flag::WRITING) == 0 {
+                if header.is_clean() {
                     survivors.push(Survivor { page, address });
                 } else {
                     dirty.push(frame);
@@ -369,7 +367,7 @@ impl WorkerState {
         // What is moved may end before the record says where to: a recovery that reads the one has to read the other,
         // or it would find what has ended.
         let since = engine.oldest_end();
-        engine.unflushed.hold(batch.slot, since.0);
+        engine.unflushed.hold(batch.slot, since);
         let sealed = batch.versions.iter().zip(&batch.copies);
         for ((survivor, placed), (&version, &what)) in group.iter().zip(&batch.placed).zip(sealed) {
             bytes += u64::from(placed.address.length());
@@ -421,9 +419,7 @@ impl WorkerState {
             Place::Stored(stored) => stored == address,
             Place::Resident(frame) => {
                 let header = pool.frames.header(frame);
-                header.page_id.load(Relaxed) == page.0
-                    && header.address.load(Acquire) == address.to_raw()
-                    && header.flags.load(Acquire) & flag::FREED == 0
+                header.is_stored_at(page, address) && !header.is_freed()
             }
             _ => false,
         }
@@ -445,23 +441,8 @@ impl WorkerState {
                 }
                 Place::Resident(frame) => {
                     let header = pool.frames.header(frame);
-                    // The shared latch keeps eviction from using the old address.
-                    if header.latch.try_shared() {
-                        let same = header.page_id.load(Relaxed) == survivor.page.0;
-                        let moved = same
-                            && header
-                                .address
-                                .compare_exchange(
-                                    survivor.address.to_raw(),
-                                    to.to_raw(),
-                                    AcqRel,
-                                    Acquire,
-                                )
-                                .is_ok();
-                        header.latch.unlock_shared();
-                        if same {
-                            return moved;
-                        }
+                    if let Some(moved) = header.copy_moved(survivor.page, survivor.address, to) {
+                        return moved;
                     }
                     self.worker.yield_now();
                 }

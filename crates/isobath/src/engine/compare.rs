@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::checkpoint::stored_word;
-use crate::buffer::{Place, flag};
+use crate::buffer::Place;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{Address, summaries};
 use crate::sync::HashSet;
@@ -38,8 +38,7 @@ impl Layout {
             .flat_map(|(_, pages)| pages);
         // What has ended while it is being written dies when that write ends.
         let frames = &engine.pool.frames;
-        let mut flags = (0..frames.count()).map(|frame| frames.header(frame).flags.load(Acquire));
-        let writes = flags.any(|flags| flags & flag::WRITING != 0);
+        let writes = (0..frames.count()).any(|frame| frames.header(frame).is_written());
         let space = engine.space.lock();
         let live = |segment| {
             let counts = !writes && space.is_at_rest(segment);

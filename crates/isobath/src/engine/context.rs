@@ -5,14 +5,13 @@ use std::time::Instant;
 
 use super::{Engine, WorkerState};
 use crate::Error;
-use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart, flag};
+use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart};
 use crate::canary::{self, Canary};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
-use crate::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
 /// memory: going round fewer of them takes longer than a miss.
@@ -73,15 +72,13 @@ impl WriteContext for TaskContext<'_> {
     fn admit(&self) -> Result<(), Error> {
         let engine = &self.local.engine;
         engine.writable()?;
-        while engine.pool.dirty.unwritten() > engine.dirty_limit() {
-            let Some(task) = self.local.worker.current_task() else {
-                break;
-            };
-            engine.dirty_waiters.lock().push(task);
+        let is_full = || engine.pool.dirty.unwritten() > engine.dirty_limit();
+        while is_full() && self.local.worker.in_task() {
             let since = Instant::now();
-            // Writes may have ended before the task was listed.
-            if engine.pool.dirty.unwritten() > engine.dirty_limit() {
-                self.local.worker.park();
+            let waited = engine.dirty_waiters.wait(&self.local.worker, 0, || {
+                !is_full() || engine.poison.get().is_some()
+            });
+            if waited {
                 engine.counters.stalled(since.elapsed());
             }
             engine.writable()?;
@@ -112,18 +109,16 @@ impl WriteContext for TaskContext<'_> {
         let id = page.id();
         // The latch is never released: the frame leaves as a free frame does.
         let frame = page.leak();
-        let header = engine.pool.frames.header(frame);
-        let before = header.flags.fetch_or(flag::FREED, AcqRel);
-        let address = Address::from_raw(header.address.load(Acquire));
-        if before & flag::WRITING == 0 {
-            self.local.kill_after(record, address);
+        let freed = engine.pool.frames.header(frame).free_page();
+        if !freed.is_written {
+            self.local.kill_after(record, freed.address);
         }
-        if before & flag::DIRTY != 0 {
+        if freed.was_dirty {
             engine.frames_written_back(1);
         }
-        engine.free_id(id, address);
-        if before & flag::WRITING == 0 {
-            self.local.retire_unqueued(frame);
+        engine.free_id(id, freed.address);
+        if !freed.is_written {
+            self.local.retire_unlisted(frame);
         }
     }
 
@@ -263,17 +258,9 @@ impl WorkerState {
     }
 
     /// Takes back the frame of a freed page that no replacement queue holds,
-    /// because the page was freed before its first write had ended. Whoever
-    /// ends the frame's last use calls this: freeing itself, or the end of the
-    /// write. The frame may still be in the dirty queue, and be used again so.
-    pub(super) fn retire_unqueued(&self, frame: crate::buffer::FrameId) {
-        let header = self.engine.pool.frames.header(frame);
-        let retired = header.flags.fetch_update(AcqRel, Acquire, |flags| {
-            let mine = flags & (flag::NOT_QUEUED | flag::WRITING | flag::FREED)
-                == flag::NOT_QUEUED | flag::FREED;
-            mine.then_some(flags & !flag::NOT_QUEUED)
-        });
-        if retired.is_ok() {
+    /// because the page was freed before its first write had ended.
+    pub(super) fn retire_unlisted(&self, frame: crate::buffer::FrameId) {
+        if self.engine.pool.frames.header(frame).take_unlisted() {
             self.release_frame(frame);
         }
     }

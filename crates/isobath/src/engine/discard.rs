@@ -35,7 +35,7 @@ impl WorkerState {
             cursor += batch.len();
             bytes += batch.len() as u64 * u64::from(segment_bytes);
             engine.space.lock().give_spare(cursor, batch);
-            engine.wake_all(&engine.segment_waiters);
+            engine.segment_waiters.wake_all();
             result?;
         }
     }

@@ -2,43 +2,9 @@
 
 use super::{Engine, WorkerState};
 use crate::Error;
-use crate::buffer::flag;
 use crate::canary::{self, Canary};
 use crate::page::Lsn;
-use crate::sched::TaskRef;
-use crate::sync::Mutex;
-use crate::sync::atomic::AtomicUsize;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed};
-
-/// Tasks that wait for old changes to be written.
-#[derive(Default)]
-pub(crate) struct FlushWaiters {
-    /// Each with how many frames must have been written back, since the store was
-    /// opened, before it looks again.
-    tasks: Mutex<Vec<(usize, TaskRef)>>,
-    /// How many wait, for reading without the lock.
-    count: AtomicUsize,
-}
-
-impl FlushWaiters {
-    /// Whether writers are to write however few pages are dirty.
-    pub(super) fn is_any(&self) -> bool {
-        self.count.load(Relaxed) > 0
-    }
-
-    /// Wakes those who wait for no more than `cleaned` frames.
-    fn wake(&self, cleaned: usize) {
-        let mut waiters = self.tasks.lock();
-        waiters.retain(|(target, task)| {
-            let waits = *target > cleaned;
-            if !waits {
-                task.unpark();
-            }
-            waits
-        });
-        self.count.store(waiters.len(), Relaxed);
-    }
-}
+use crate::sync::atomic::Ordering::Acquire;
 
 /// How long a task waits for old changes to be written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,38 +30,9 @@ impl Engine {
     /// Dirty frames with a change older than `before`.
     fn count_older(&self, before: Lsn) -> usize {
         (0..self.pool.frames.used())
-            .filter(|&frame| {
-                let header = self.pool.frames.header(frame);
-                let flags = header.flags.load(Acquire);
-                flags & flag::DIRTY != 0
-                    && flags & flag::FREED == 0
-                    && header.oldest_lsn.load(Acquire) < before.0
-            })
+            .filter_map(|frame| self.pool.frames.header(frame).oldest_change())
+            .filter(|&change| change < before)
             .count()
-    }
-
-    /// Writing has failed, or waits for space in the log: wakes all waiters for old pages.
-    pub(super) fn wake_flush_waiters(&self) {
-        self.flush_waiters.wake(usize::MAX);
-    }
-
-    /// Lists `task` among those to wake when as many frames as `target` have turned
-    /// clean; `false` if they have, or none will, or `until` says that this has waited for enough.
-    fn wait_for_written_back(&self, target: usize, task: TaskRef, until: Until) -> bool {
-        let mut waiters = self.flush_waiters.tasks.lock();
-        let written = self.pool.dirty.written_back() >= target;
-        if written || self.poison.get().is_some() || until.is_over(self) {
-            return false;
-        }
-        waiters.push((target, task));
-        self.flush_waiters.count.store(waiters.len(), Relaxed);
-        true
-    }
-
-    /// Frames were written back: wakes the waiters that these may have been enough for.
-    pub(super) fn flush_progress(&self) {
-        // The lock orders this after the count, which a waiter reads under it.
-        self.flush_waiters.wake(self.pool.dirty.written_back());
     }
 }
 
@@ -108,8 +45,10 @@ impl WorkerState {
     /// [`Error::Poisoned`].
     pub(crate) fn wait_for_ended_pages(&self) -> Result<(), Error> {
         let frames = &self.engine.pool.frames;
-        let both = flag::FREED | flag::WRITING;
-        let is_written = |frame| frames.header(frame).flags.load(Acquire) & both == both;
+        let is_written = |frame| {
+            let header = frames.header(frame);
+            header.is_freed() && header.is_written()
+        };
         while (0..frames.used()).any(is_written) {
             self.engine.writable()?;
             self.worker.yield_now();
@@ -160,6 +99,7 @@ impl WorkerState {
     /// Waits until no dirty page has a change older than `before`; `false` if that was over before.
     fn flush_older(&self, before: Lsn, until: Until) -> Result<bool, Error> {
         let engine = &self.engine;
+        debug_assert!(self.worker.in_task(), "only tasks wait");
         loop {
             engine.writable()?;
             // Every counted frame eventually increments this.
@@ -171,16 +111,16 @@ impl WorkerState {
             if until.is_over(engine) {
                 return Ok(false);
             }
-            let Some(task) = self.worker.current_task() else {
-                return Err(Error::Closed);
-            };
-            if !engine.wait_for_written_back(cleaned + left, task, until) {
-                continue;
-            }
-            for handle in &engine.worker_handles {
-                handle.notify();
-            }
-            self.worker.park();
+            // Writers write however few pages are dirty while a task waits here.
+            let target = cleaned + left;
+            engine.flush_waiters.wait(&self.worker, target as u64, || {
+                for handle in &engine.worker_handles {
+                    handle.notify();
+                }
+                engine.pool.dirty.written_back() >= target
+                    || engine.poison.get().is_some()
+                    || until.is_over(engine)
+            });
         }
     }
 }

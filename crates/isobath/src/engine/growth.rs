@@ -114,7 +114,7 @@ impl Engine {
         self.writable().map_err(NotGrown::Failed)?;
         if self.space.lock().unfence() {
             // What was to be given back is needed.
-            self.wake_all(&self.segment_waiters);
+            self.segment_waiters.wake_all();
             return Ok(());
         }
         let segment_bytes = u64::from(self.config.segment_bytes);
@@ -154,7 +154,7 @@ impl Engine {
         space.grow(before + step);
         self.update_capacity(&space);
         drop(space);
-        self.wake_all(&self.segment_waiters);
+        self.segment_waiters.wake_all();
         Ok(())
     }
 

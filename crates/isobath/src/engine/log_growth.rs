@@ -138,7 +138,7 @@ impl Engine {
         space.release_run(run);
         self.update_capacity(&space);
         drop(space);
-        self.wake_all(&self.segment_waiters);
+        self.segment_waiters.wake_all();
     }
 
     /// Segments for a larger area, at the volume's end; `None` where there is no room.

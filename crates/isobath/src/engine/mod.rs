@@ -72,7 +72,6 @@ use isobath_io::Volume;
 use changes::ChangedMapPages;
 use checkpoint::Current;
 use chunk_frees::ChunkFrees;
-use flush_older::FlushWaiters;
 use growth::NotGrown;
 use pending_frees::PendingFrees;
 use provisional::Provisional;
@@ -88,7 +87,7 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{
     Address, PageIds, PageTrace, ReservedWords, Space, page_payload, worst_case_bytes,
 };
-use crate::sched::{TaskRef, WorkerHandle};
+use crate::sched::{WaitQueue, WorkerHandle};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::trace;
@@ -230,9 +229,9 @@ pub(crate) struct Engine {
     pub(crate) stopping: AtomicBool,
     /// A worker has ended by a panic; the others end, too.
     died: AtomicBool,
-    pub(crate) segment_waiters: Mutex<Vec<TaskRef>>,
+    pub(crate) segment_waiters: WaitQueue,
     pub(crate) stall: stall::Stall,
-    pub(crate) dirty_waiters: Mutex<Vec<TaskRef>>,
+    pub(crate) dirty_waiters: WaitQueue,
     /// The first failed write; no more writes are accepted after it.
     pub(crate) poison: OnceLock<Error>,
     /// Per worker: what its tasks wait for in the log.
@@ -243,7 +242,7 @@ pub(crate) struct Engine {
     /// What belongs to something that is not committed yet.
     provisional: Provisional,
     chunk_frees: Mutex<ChunkFrees>,
-    flush_waiters: FlushWaiters,
+    flush_waiters: WaitQueue,
     volume_flush: VolumeFlush,
     /// Pages of the mapping table that the next checkpoint has to write.
     pub(crate) changes: ChangedMapPages,
@@ -333,9 +332,9 @@ impl Engine {
             flush_all: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             died: AtomicBool::new(false),
-            segment_waiters: Mutex::new(Vec::new()),
+            segment_waiters: WaitQueue::new(),
             stall: stall::Stall::default(),
-            dirty_waiters: Mutex::new(Vec::new()),
+            dirty_waiters: WaitQueue::new(),
             poison: OnceLock::new(),
             awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),
             counters: Counters::default(),
@@ -343,8 +342,8 @@ impl Engine {
             unflushed: UnflushedBatches::new(workers * worker_state::WRITING_TASKS),
             provisional: Provisional::default(),
             chunk_frees: Mutex::default(),
-            flush_waiters: FlushWaiters::default(),
-            volume_flush: VolumeFlush::default(),
+            flush_waiters: WaitQueue::new(),
+            volume_flush: VolumeFlush::new(),
             changes,
             current: Mutex::new(Some(Box::new(parts.current))),
             checkpointed_at: AtomicU64::new(0),
@@ -413,13 +412,7 @@ impl Engine {
 
     /// Where the page in `frame` is stored; nowhere before its first write.
     pub(crate) fn stored_address(&self, frame: FrameId) -> Address {
-        Address::from_raw(
-            self.pool
-                .frames
-                .header(frame)
-                .address
-                .load(Ordering::Acquire),
-        )
+        self.pool.frames.header(frame).address()
     }
 
     /// The present sequence number of the segment at `address`.
@@ -507,10 +500,13 @@ impl Engine {
             );
         }
         self.stop_log();
-        for waiters in [&self.segment_waiters, &self.dirty_waiters] {
-            self.wake_all(waiters);
+        for waiters in [
+            &self.segment_waiters,
+            &self.dirty_waiters,
+            &self.flush_waiters,
+        ] {
+            waiters.wake_all();
         }
-        self.wake_flush_waiters();
     }
 
     /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its tasks hold is never given back, so all workers end, and
@@ -535,19 +531,11 @@ impl Engine {
     /// for fewer dirty pages may go on.
     pub(crate) fn frames_written_back(&self, count: usize) {
         self.pool.dirty.written(count);
-        // Locking the list orders this after the decrement, and `admit` looks
-        // again after listing itself: of the two, one sees the other.
         if self.pool.dirty.unwritten() <= self.dirty_limit() {
-            self.wake_all(&self.dirty_waiters);
+            self.dirty_waiters.wake_all();
         }
-        self.flush_progress();
-    }
-
-    pub(crate) fn wake_all(&self, waiters: &Mutex<Vec<TaskRef>>) {
-        let woken = std::mem::take(&mut *waiters.lock());
-        for task in woken {
-            task.unpark();
-        }
+        self.flush_waiters
+            .wake(self.pool.dirty.written_back() as u64);
     }
 
     // ---- reservations --------------------------------------------------------

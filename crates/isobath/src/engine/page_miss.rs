@@ -16,9 +16,9 @@ use isobath_io::{Io, IoError};
 
 use super::{Counters, WorkerState};
 use crate::Error;
-use crate::buffer::{FrameId, Place, flag};
+use crate::buffer::{FrameId, Place};
 use crate::canary::{self, Canary};
-use crate::page::{self, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
+use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Address;
 use crate::sched::TaskId;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -154,11 +154,7 @@ impl WorkerState {
         let Some(frame) = self.acquire_frame() else {
             return LoadStart::NoFrame;
         };
-        let header = pool.frames.header(frame);
-        header.page_id.store(id.0, Relaxed);
-        header.address.store(address.to_raw(), Relaxed);
-        // The waiters' bits stay: one that was set too late for the frame's last
-        // load costs a look, one cleared too early would lose a task.
+        pool.frames.header(frame).start_load(id, address);
         if !pool
             .mapping
             .replace(id, Place::Stored(address), Place::Loading(frame))
@@ -263,10 +259,7 @@ impl WorkerState {
         let mut place = pool.mapping.place(page);
         // Bound: each round is another load of the page.
         while let Place::Loading(frame) = place {
-            let header = pool.frames.header(frame);
-            header
-                .waiters
-                .fetch_or(1 << (self.worker.index % 64), AcqRel);
+            pool.frames.header(frame).add_waiter(self.worker.index);
             // The load may have ended before the bit was set.
             let now = pool.mapping.place(page);
             if now == place {
@@ -383,11 +376,8 @@ impl WorkerState {
                 offset: self.engine.offset_of(address),
                 corruption,
             })?;
-        let header = pool.frames.header(frame);
-        header.lsn.store(get_u64(bytes, offset::LSN), Relaxed);
-        header.history.store(u64::MAX, Relaxed);
-        header.touched.store(0, Relaxed);
-        header.flags.fetch_and(flag::QUEUED, AcqRel);
+        let version = Lsn(get_u64(bytes, offset::LSN));
+        pool.frames.header(frame).loaded(version);
         Ok(())
     }
 
@@ -399,7 +389,7 @@ impl WorkerState {
             .mapping
             .replace(page, Place::Loading(frame), Place::Resident(frame));
         debug_assert!(came, "only the loader ends a load");
-        engine.pool.frames.header(frame).latch.unlock_exclusive();
+        engine.pool.frames.header(frame).latch().unlock_exclusive();
         engine.partitions[self.worker.index]
             .lock()
             .admit(frame, page);
@@ -409,8 +399,7 @@ impl WorkerState {
 
     /// Tells the workers whose tasks wait for the load of `frame` that it ended.
     fn tell_others(&self, frame: FrameId) {
-        let header = self.engine.pool.frames.header(frame);
-        let mut waiting = header.waiters.swap(0, AcqRel);
+        let mut waiting = self.engine.pool.frames.header(frame).take_waiters();
         while waiting != 0 {
             let bit = waiting.trailing_zeros() as usize;
             waiting &= waiting - 1;

@@ -203,7 +203,7 @@ impl Engine {
         }
         let freed = self.space.lock().overrun_readers();
         if freed {
-            self.wake_all(&self.segment_waiters);
+            self.segment_waiters.wake_all();
         }
         freed
     }

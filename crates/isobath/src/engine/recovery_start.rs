@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use super::{Engine, WorkerState};
 use crate::Error;
-use crate::buffer::flag;
 use crate::canary::{self, Canary};
 use crate::log::record::{Kind, Mapped, Token, mapping_body};
 use crate::page::Lsn;
@@ -38,8 +37,8 @@ impl UnflushedBatches {
 
     /// A change as old as `oldest` is in the batch of the writing task `slot`.
     /// Called before the frame says that it is clean.
-    pub(super) fn hold(&self, slot: usize, oldest: u64) {
-        self.floors[slot].fetch_min(oldest, AcqRel);
+    pub(super) fn hold(&self, slot: usize, oldest: Lsn) {
+        self.floors[slot].fetch_min(oldest.0, AcqRel);
     }
 
     /// The batch of `slot` was written; `record` says where to. Some page in it has
@@ -124,10 +123,8 @@ impl Engine {
         }
         let mut oldest = complete.0;
         for frame in 0..self.pool.frames.used() {
-            let header = self.pool.frames.header(frame);
-            let flags = header.flags.load(Acquire);
-            if flags & flag::DIRTY != 0 && flags & flag::FREED == 0 {
-                oldest = oldest.min(header.oldest_lsn.load(Acquire));
+            if let Some(change) = self.pool.frames.header(frame).oldest_change() {
+                oldest = oldest.min(change.0);
             }
         }
         for floor in &self.unflushed.floors {

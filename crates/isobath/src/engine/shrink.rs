@@ -64,7 +64,7 @@ impl Drop for Running<'_> {
         let engine = self.0;
         engine.shrinking.give_up_goal();
         engine.space.lock().unfence();
-        engine.wake_all(&engine.segment_waiters);
+        engine.segment_waiters.wake_all();
         engine.shrinking.is_running.store(false, Ordering::SeqCst);
     }
 }

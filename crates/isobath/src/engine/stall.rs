@@ -119,7 +119,7 @@ impl WorkerState {
 impl Engine {
     /// Whether a task waits for a segment, for room in the log, or for the end of a cleaning.
     fn waits_for_room(&self) -> bool {
-        !self.segment_waiters.lock().is_empty()
+        self.segment_waiters.has_waiters()
             || self.log.has_reservation_waiters()
             || self.space.lock().cleaning() > 0
     }
@@ -144,7 +144,7 @@ impl Engine {
 
     /// Why no cleaning will give the tasks that wait a segment; `None` if it may.
     fn why_no_room(&self) -> Option<String> {
-        if self.segment_waiters.lock().is_empty() {
+        if !self.segment_waiters.has_waiters() {
             return None;
         }
         let space = self.space.lock();

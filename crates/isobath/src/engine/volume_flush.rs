@@ -6,21 +6,31 @@ use isobath_io::Io;
 
 use super::WorkerState;
 use crate::Error;
-use crate::sched::TaskRef;
+use crate::sched::WaitQueue;
 use crate::sync::Mutex;
 
 /// Flushes of the volume that many writers share: a writer that finds none under way
 /// starts one, which covers every write that ended before it began.
-#[derive(Default)]
-pub(crate) struct VolumeFlush(Mutex<FlushState>);
+pub(crate) struct VolumeFlush {
+    state: Mutex<FlushState>,
+    /// Tasks that wait for the end of a flush.
+    waiters: WaitQueue,
+}
+
+impl VolumeFlush {
+    pub(super) fn new() -> VolumeFlush {
+        VolumeFlush {
+            state: Mutex::default(),
+            waiters: WaitQueue::new(),
+        }
+    }
+}
 
 #[derive(Default)]
 struct FlushState {
     is_running: bool,
     started: u64,
     finished: u64,
-    /// Tasks that wait for a flush.
-    waiters: Vec<TaskRef>,
 }
 
 impl WorkerState {
@@ -31,10 +41,11 @@ impl WorkerState {
     /// A failed flush, which poisons the store; [`Error::Poisoned`] where it
     /// was another task's.
     pub(crate) fn flush_volume(&self) -> Result<(), Error> {
-        let flush = &self.engine.volume_flush.0;
-        let needed = flush.lock().started + 1;
+        debug_assert!(self.worker.in_task(), "only tasks wait");
+        let flush = &self.engine.volume_flush;
+        let needed = flush.state.lock().started + 1;
         loop {
-            let mut state = flush.lock();
+            let mut state = flush.state.lock();
             if state.finished >= needed {
                 return Ok(());
             }
@@ -44,12 +55,11 @@ impl WorkerState {
                 drop(state);
                 return self.run_flush();
             }
-            let Some(task) = self.worker.current_task() else {
-                return Err(Error::Closed);
-            };
-            state.waiters.push(task);
             drop(state);
-            self.worker.park();
+            flush.waiters.wait(&self.worker, 0, || {
+                let state = flush.state.lock();
+                state.finished >= needed || !state.is_running
+            });
             self.engine.writable()?;
         }
     }
@@ -62,16 +72,13 @@ impl WorkerState {
         if let Err(error) = &result {
             engine.poison(error.clone());
         }
-        let mut state = engine.volume_flush.0.lock();
+        let mut state = engine.volume_flush.state.lock();
         state.is_running = false;
         if result.is_ok() {
             state.finished = state.started;
         }
-        let waiters = std::mem::take(&mut state.waiters);
         drop(state);
-        for task in waiters {
-            task.unpark();
-        }
+        engine.volume_flush.waiters.wake_all();
         result
     }
 }

@@ -5,18 +5,18 @@
 
 use std::time::Instant;
 
-use isobath_flash::policy::{Cause, History, PageWrite};
+use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::{AlignedBuf, Io};
 
 use super::{Counters, Engine, WorkerState};
 use crate::Error;
-use crate::buffer::{FrameId, flag};
+use crate::buffer::{FrameId, NotStarted};
 use crate::canary::{self, Canary};
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogReservation, ReservationClass};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{Address, Closing, Content, NoSegment, Placed, Request, summaries};
-use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Pages that a writer takes at a time.
 pub(super) const BATCH: usize = super::worker_state::STAGING_BYTES / PAGE_SIZE;
@@ -55,7 +55,7 @@ impl Engine {
         self.pool.dirty.queued() > 0
             && (unwritten > self.dirty_target()
                 || self.flush_all.load(Relaxed)
-                || self.flush_waiters.is_any())
+                || self.flush_waiters.has_waiters())
             && self.poison.get().is_none()
     }
 }
@@ -151,22 +151,16 @@ impl WorkerState {
         batch.clear();
         for &frame in frames {
             let header = self.engine.pool.frames.header(frame);
-            let before = header.flags.fetch_and(!flag::QUEUED, AcqRel);
-            if before & flag::FREED != 0 || before & flag::DIRTY == 0 {
-                continue;
-            }
-            if before & flag::WRITING != 0 {
-                // An older copy is still in flight; two at a time could land in
-                // either order. Who ends that write queues the frame again.
+            if !header.leave_queue() {
                 continue;
             }
             batch.requests.push(Request {
-                page: PageId(header.page_id.load(Relaxed)),
+                page: header.page(),
                 write: PageWrite {
                     token: u64::from(frame),
                     bytes: PAGE_SIZE as u32,
                     cause,
-                    history: History(header.history.load(Relaxed)),
+                    history: header.history(),
                     rate: 0.0,
                 },
             });
@@ -209,13 +203,6 @@ impl WorkerState {
         self.reserve_log(bytes as u64, ReservationClass::System)
     }
 
-    fn requeue(&self, frame: FrameId) {
-        let header = self.engine.pool.frames.header(frame);
-        if header.flags.fetch_or(flag::QUEUED, AcqRel) & flag::QUEUED == 0 {
-            self.engine.pool.dirty.push(frame);
-        }
-    }
-
     /// Has the policy order the requests by expected lifetime.
     fn order(&self, batch: &mut Batch) {
         let frames = &self.engine.pool.frames;
@@ -225,8 +212,7 @@ impl WorkerState {
         for request in &batch.requests {
             let mut write = request.write;
             if !write.history.is_known() || space.keeps_page_histories() {
-                let header = frames.header(write.token as FrameId);
-                let old = Address::from_raw(header.address.load(Relaxed));
+                let old = frames.header(write.token as FrameId).address();
                 write.history = space.inherited(request.page, old);
             }
             write.history = space.policy.updated(write.history, now);
@@ -234,9 +220,8 @@ impl WorkerState {
         }
         space.policy.order(&mut batch.writes, now);
         for (request, &write) in batch.requests.iter_mut().zip(&batch.writes) {
-            let id = frames.header(write.token as FrameId).page_id.load(Relaxed);
             *request = Request {
-                page: PageId(id),
+                page: frames.header(write.token as FrameId).page(),
                 write,
             };
         }
@@ -277,39 +262,25 @@ impl WorkerState {
     fn copy_for_write(&self, placed: &Placed, slot: usize, image: &mut [u8]) -> Option<Lsn> {
         let pool = &self.engine.pool;
         let frame = placed.token as FrameId;
-        let header = pool.frames.header(frame);
-        if !header.latch.try_shared() {
-            // A frame that was freed stays latched; others are to be tried again.
-            if header.flags.load(Acquire) & flag::FREED == 0 {
-                self.requeue(frame);
-            }
-            return None;
-        }
-        let same = header.page_id.load(Relaxed) == placed.page.0;
-        if same {
-            // Before the frame says that it is clean; too much held back is no harm.
-            let oldest = header.oldest_lsn.load(Acquire);
-            self.engine.unflushed.hold(slot, oldest);
-        }
-        // Two writers may hold the frame shared: one of them wins the right to write.
-        let claimed = header.flags.fetch_update(AcqRel, Acquire, |flags| {
-            let unclaimed = flags & (flag::DIRTY | flag::WRITING | flag::FREED) == flag::DIRTY;
-            (same && unclaimed).then_some(flags ^ (flag::DIRTY | flag::WRITING))
-        });
-        let lsn = Lsn(header.lsn.load(Acquire));
-        if claimed.is_ok() {
+        // Too much held back is no harm.
+        let hold = |oldest: Lsn| self.engine.unflushed.hold(slot, oldest);
+        let copy = || {
             if let Ok(whole) = <&mut [u8; PAGE_SIZE]>::try_from(&mut *image) {
                 pool.frames.words(frame).load_all(whole);
             }
-            header.history.store(placed.history.0, Relaxed);
-        }
-        header.latch.unlock_shared();
-        if let Err(flags) = claimed {
-            if same && flags & flag::DIRTY != 0 {
-                self.requeue(frame);
+        };
+        let started =
+            pool.frames
+                .header(frame)
+                .start_write(placed.page, placed.history, hold, copy);
+        let lsn = match started {
+            Ok(lsn) => lsn,
+            Err(NotStarted::Later) => {
+                pool.queue(frame);
+                return None;
             }
-            return None;
-        }
+            Err(NotStarted::Never) => return None,
+        };
         page::seal(image, placed.page, lsn, self.engine.seq_of(placed.address));
         Some(lsn)
     }
@@ -413,32 +384,31 @@ impl WorkerState {
             let header = engine.pool.frames.header(frame);
             if !written {
                 dead.push(placed.address);
-                let before = header.flags.fetch_and(!flag::WRITING, AcqRel);
-                if before & flag::FREED != 0 {
-                    old.push(Address::from_raw(header.address.load(Acquire)));
-                    self.retire_unqueued(frame);
-                } else {
-                    if header.flags.fetch_or(flag::DIRTY, AcqRel) & flag::DIRTY == 0 {
-                        engine.pool.dirty.turned_dirty();
+                match header.write_failed() {
+                    Err(address) => {
+                        old.push(address);
+                        self.retire_unlisted(frame);
                     }
-                    self.requeue(frame);
+                    Ok(turned_dirty) => {
+                        if turned_dirty {
+                            engine.pool.dirty.turned_dirty();
+                        }
+                        engine.pool.queue(frame);
+                    }
                 }
                 continue;
             }
-            let before = header
-                .flags
-                .fetch_and(!(flag::WRITING | flag::NOT_QUEUED), AcqRel);
-            let freed = before & flag::FREED != 0;
-            if before & (flag::DIRTY | flag::QUEUED | flag::FREED) == flag::DIRTY {
-                self.requeue(frame);
+            let end = header.write_ended();
+            if end.changed {
+                engine.pool.queue(frame);
             }
-            if freed {
+            if end.freed {
                 // The page's end is newer than what the record says, and may be before it.
                 old.push(placed.address);
                 is_late = true;
             }
-            if before & flag::NOT_QUEUED != 0 {
-                listed.push((frame, placed.page, freed));
+            if end.unlisted {
+                listed.push((frame, placed.page, end.freed));
             }
         }
         engine.defer_free(engine.newest_record(), old.into_iter());
@@ -483,7 +453,7 @@ impl WorkerState {
         }
         for placed in batch.placed.iter().filter(|p| p.token != u64::MAX) {
             let header = self.engine.pool.frames.header(placed.token as FrameId);
-            if header.flags.load(Acquire) & flag::FREED == 0 {
+            if !header.is_freed() {
                 space.trace_written(placed.page);
             }
         }
@@ -500,8 +470,7 @@ impl WorkerState {
                 continue;
             }
             let header = engine.pool.frames.header(placed.token as FrameId);
-            let before = header.address.swap(placed.address.to_raw(), AcqRel);
-            old.push(Address::from_raw(before));
+            old.push(header.set_address(placed.address));
             copies.push(Mapped {
                 what: Copied::Page,
                 page: placed.page,
@@ -517,7 +486,7 @@ impl WorkerState {
     pub(crate) fn after_space_change(&self, freed_segment: bool, spare: u32) {
         let engine = &self.engine;
         if freed_segment {
-            engine.wake_all(&engine.segment_waiters);
+            engine.segment_waiters.wake_all();
         }
         if spare < engine.low_water() {
             engine.request_cleaning();
@@ -547,15 +516,15 @@ impl WorkerState {
                 return engine.writable();
             }
         }
-        let Some(task) = self.worker.current_task() else {
-            return Ok(());
-        };
-        engine.segment_waiters.lock().push(task);
         let since = Instant::now();
-        // A segment may have become free before the task was listed.
-        if engine.space.lock().spare_segments() == 0 && engine.poison.get().is_none() {
-            engine.stall.watch();
-            self.worker.park();
+        let waited = engine.segment_waiters.wait(&self.worker, 0, || {
+            let is_over = engine.space.lock().spare_segments() > 0 || engine.poison.get().is_some();
+            if !is_over {
+                engine.stall.watch();
+            }
+            is_over
+        });
+        if waited {
             engine.counters.stalled(since.elapsed());
         }
         engine.writable()

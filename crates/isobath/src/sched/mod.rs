@@ -8,10 +8,14 @@
 pub(crate) mod clock;
 pub(crate) mod overflow;
 mod task;
+mod wait_queue;
+#[cfg(all(test, loom))]
+mod wait_queue_loom;
 mod worker;
 mod worker_handle;
 
 pub(crate) use task::{TaskId, TaskRef, block_on};
+pub(crate) use wait_queue::WaitQueue;
 #[cfg(test)]
 pub(crate) use worker::NO_STACKS;
 #[cfg(any(test, feature = "simulation"))]

@@ -7,7 +7,6 @@ use isobath_flash::rng::Rng;
 use isobath_io::Volume;
 
 use super::driver::Driver;
-use crate::buffer::flag;
 use crate::engine::compare::Layout;
 use crate::engine::{self, Engine, Opened, WorkerState};
 use crate::runtime::Runtime;
@@ -202,10 +201,7 @@ impl Simulation {
         let frames = &self.engine.pool.frames;
         let global = self.engine.free_frames.lock().len(frames);
         let new = (0..frames.used())
-            .filter(|&frame| {
-                let flags = frames.header(frame).flags.load(Ordering::Acquire);
-                flags & (flag::NOT_QUEUED | flag::FREED) == flag::NOT_QUEUED
-            })
+            .filter(|&frame| frames.header(frame).is_unlisted())
             .count();
         global + queued + local + new
     }

@@ -103,8 +103,8 @@ impl TestContext {
         for _ in 0..1000 {
             let frame = (self.random() % u64::from(self.pool.frames.count())) as FrameId;
             let header = self.pool.frames.header(frame);
-            if header.latch.try_exclusive() {
-                let id = PageId(header.page_id.load(Relaxed));
+            if header.latch().try_exclusive() {
+                let id = header.page();
                 free.stored
                     .insert(id, Image::copy_of(self.pool.frames.words(frame)));
                 self.pool
@@ -132,9 +132,9 @@ impl TestContext {
         let image = free.stored.remove(&id).unwrap();
         self.pool.frames.words(frame).store_all(&image.0);
         let header = self.pool.frames.header(frame);
-        header.page_id.store(id.0, Relaxed);
+        header.start_load(id, Address::new(1, 0, 4096));
         self.pool.mapping.set(id, Place::Resident(frame));
-        header.latch.unlock_exclusive();
+        header.latch().unlock_exclusive();
     }
 
     /// Changes bytes of a page behind the tree's back.
@@ -145,7 +145,7 @@ impl TestContext {
         change(&mut image);
         page.words().store_all(&image.0);
         let frame = page.leak();
-        self.pool.frames.header(frame).latch.unlock_exclusive();
+        self.pool.frames.header(frame).latch().unlock_exclusive();
     }
 }
 
