@@ -9,11 +9,14 @@ use crate::btree::{Cursor, Direction, ValueKind};
 use crate::engine::{InlineContext, TaskContext};
 use crate::runtime::Runtime;
 use crate::transaction::scan_seen;
-use crate::tree::{Tree, read_entry};
+use crate::tree::{Tree, Wanted, read_entry};
 use crate::{Error, Record};
 
-/// Records that are fetched at a time, and bytes after which a batch ends.
-const BATCH_RECORDS: usize = 256;
+/// Records of the first batch; each is twice as long as the one before, up to the longest, so that a range that is left
+/// early has read no more than it gave.
+const FIRST_BATCH: usize = 16;
+const LARGEST_BATCH: usize = 256;
+/// Bytes after which a batch ends.
 const BATCH_BYTES: usize = 256 << 10;
 
 /// Records in key order, from [`Tree::range`] or [`Tree::prefix`].
@@ -28,6 +31,8 @@ pub struct Range {
     back: Option<Cursor>,
     front_batch: VecDeque<Record>,
     back_batch: VecDeque<Record>,
+    /// Records of the next batch.
+    batch: usize,
     ended: bool,
 }
 
@@ -51,6 +56,7 @@ impl Range {
             back: None,
             front_batch: VecDeque::new(),
             back_batch: VecDeque::new(),
+            batch: FIRST_BATCH,
             ended: false,
         }
     }
@@ -68,15 +74,17 @@ impl Range {
     /// The next records from one end, as many as make a batch.
     fn fetch(&mut self, direction: Direction) -> Result<VecDeque<Record>, Error> {
         self.tree.alive()?;
+        let most = self.batch;
+        self.batch = (2 * most).min(LARGEST_BATCH);
         let kept = match direction {
             Direction::Forward => self.front.take(),
             Direction::Reverse => self.back.take(),
         };
         if self.tree.needs_versions() {
-            return self.fetch_seen(direction);
+            return self.fetch_seen(direction, most);
         }
         let mut cursor = kept.unwrap_or_else(|| self.cursor(direction));
-        let mut batch = Batch::default();
+        let mut batch = Batch::new(most);
         let inline = InlineContext::new(&self.tree.runtime.engine);
         let mut needs_task = false;
         while !batch.is_full() {
@@ -127,7 +135,7 @@ impl Range {
             })?;
         }
         if self.tree.needs_versions() {
-            return self.fetch_seen(direction);
+            return self.fetch_seen(direction, most);
         }
         match direction {
             Direction::Forward => self.front = Some(cursor),
@@ -138,13 +146,17 @@ impl Range {
     }
 
     /// As [`Range::fetch`], while commits are in flight that are not visible yet.
-    fn fetch_seen(&self, direction: Direction) -> Result<VecDeque<Record>, Error> {
+    fn fetch_seen(&self, direction: Direction, most: usize) -> Result<VecDeque<Record>, Error> {
         let bounds = (
             self.lower.as_ref().map(Vec::as_slice),
             self.upper.as_ref().map(Vec::as_slice),
         );
-        let mut batch = Batch::default();
-        scan_seen(&self.tree, bounds, direction, false, |key, value| {
+        let mut batch = Batch::new(most);
+        let wanted = Wanted {
+            limit: Some(most),
+            keys_only: false,
+        };
+        scan_seen(&self.tree, bounds, direction, wanted, |key, value| {
             batch.push(key.to_vec(), value.to_vec());
             !batch.is_full()
         })?;
@@ -207,15 +219,24 @@ impl Range {
     }
 }
 
-#[derive(Default)]
 struct Batch {
     records: VecDeque<Record>,
     bytes: usize,
+    /// Records that fill it.
+    most: usize,
 }
 
 impl Batch {
+    fn new(most: usize) -> Batch {
+        Batch {
+            records: VecDeque::new(),
+            bytes: 0,
+            most,
+        }
+    }
+
     fn is_full(&self) -> bool {
-        self.records.len() >= BATCH_RECORDS || self.bytes >= BATCH_BYTES
+        self.records.len() >= self.most || self.bytes >= BATCH_BYTES
     }
 
     fn push(&mut self, key: Vec<u8>, value: Vec<u8>) {

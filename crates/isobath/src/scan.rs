@@ -17,6 +17,7 @@ pub(crate) struct Scan<'t> {
     tree: &'t Tree,
     cursor: Cursor,
     last: Option<Vec<u8>>,
+    shown: usize,
     /// A record of the cursor's leaf was shown.
     has_shown: bool,
     /// The leaves tell what is not visible yet: from behind `last` on the versions have to be asked, too.
@@ -44,6 +45,7 @@ impl<'t> Scan<'t> {
             tree,
             cursor,
             last: None,
+            shown: 0,
             has_shown: false,
             needs_versions: false,
             keys_only,
@@ -53,6 +55,11 @@ impl<'t> Scan<'t> {
     /// The last key of the last leaf that was shown.
     pub(crate) fn last(&self) -> Option<&[u8]> {
         self.last.as_deref()
+    }
+
+    /// Records shown.
+    pub(crate) fn shown(&self) -> usize {
+        self.shown
     }
 
     /// Shows record after record to `visit`, until that says that it is enough, the range ends, or versions are
@@ -120,6 +127,7 @@ impl<'t> Scan<'t> {
                         return false;
                     }
                 }
+                self.shown += 1;
                 if entry.value.kind == ValueKind::Inline {
                     return visit(entry.key, entry.value.bytes);
                 }

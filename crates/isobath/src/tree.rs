@@ -395,7 +395,11 @@ impl Tree {
         scan.leaves(&mut visit)?;
         if scan.needs_versions {
             let bounds = behind(bounds, direction, scan.last());
-            transaction::scan_seen(self, bounds, direction, wanted.keys_only, visit)?;
+            let wanted = Wanted {
+                limit: wanted.limit.map(|limit| limit.saturating_sub(scan.shown())),
+                ..wanted
+            };
+            transaction::scan_seen(self, bounds, direction, wanted, visit)?;
         }
         self.await_rest()
     }
@@ -535,11 +539,11 @@ impl Tree {
 
 /// What a scan is to show.
 #[derive(Clone, Copy, Default)]
-struct Wanted {
+pub(crate) struct Wanted {
     /// The first records only.
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// Large values are not read.
-    keys_only: bool,
+    pub(crate) keys_only: bool,
 }
 
 pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {

@@ -21,7 +21,7 @@ use crate::engine::Counters;
 use crate::runtime::Runtime;
 use crate::sync::Mutex;
 use crate::task::OperationFuture;
-use crate::tree::{Tree, check_key, check_value};
+use crate::tree::{Tree, Wanted, check_key, check_value};
 use crate::txn::Dead;
 use crate::txn::commit::{self, CommitContext};
 use crate::txn::serializable::ReadSet;
@@ -240,7 +240,7 @@ impl Transaction {
     ) -> Result<(), Error> {
         let bounds = bounds.key_bounds();
         self.source(tree)?
-            .scan(bounds, Direction::Forward, false, visit)
+            .scan(bounds, Direction::Forward, Wanted::default(), visit)
     }
 
     /// As [`Transaction::scan`], by descending keys.
@@ -256,7 +256,7 @@ impl Transaction {
     ) -> Result<(), Error> {
         let bounds = bounds.key_bounds();
         self.source(tree)?
-            .scan(bounds, Direction::Reverse, false, visit)
+            .scan(bounds, Direction::Reverse, Wanted::default(), visit)
     }
 
     /// Reads the value of `key` as a stream; `None` if it has none. Reading fails

@@ -12,13 +12,13 @@ use crate::context::ReadContext;
 use crate::engine::{InlineContext, TaskContext, WorkerState};
 use crate::extent::{self, Extent};
 use crate::sync::Mutex;
-use crate::tree::Tree;
+use crate::tree::{Tree, Wanted};
 use crate::txn::serializable::{ReadSet, TreeRead};
 use crate::txn::versions::{Bounds, OldValue, Versions};
 use crate::value::ValueReader;
 
-/// Records of a scan's first batch, and of those that follow; each is four
-/// times as long as the one before.
+/// Records of the first batch of a scan that does not say how many it wants, and of its longest; each is twice as long as
+/// the one before, so that a scan that ends early has read no more than it showed.
 const FIRST_BATCH: usize = 16;
 const LARGEST_BATCH: usize = 256;
 /// Bytes after which a batch ends.
@@ -188,7 +188,7 @@ impl Source<'_> {
             Some(Write::Extent(extent)) => Some(Found::Large(*extent)),
             None => {
                 let bounds = (Bound::Included(key), Bound::Included(key));
-                let mut cursor = MergeCursor::new(*self, bounds, Direction::Forward);
+                let mut cursor = MergeCursor::new(*self, bounds, Direction::Forward, Some(1));
                 cursor.next(self)?.map(|(_, found)| found)
             }
         };
@@ -204,15 +204,15 @@ impl Source<'_> {
         &self,
         bounds: Bounds<'_>,
         direction: Direction,
-        keys_only: bool,
+        wanted: Wanted,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Error> {
-        let mut cursor = MergeCursor::new(*self, bounds, direction);
+        let mut cursor = MergeCursor::new(*self, bounds, direction, wanted.limit);
         let mut large = Vec::new();
         while let Some((key, found)) = cursor.next(self)? {
             let value = match &found {
                 Found::Bytes(bytes) => bytes,
-                Found::Large(_) if keys_only => &large,
+                Found::Large(_) if wanted.keys_only => &large,
                 Found::Large(extent) => {
                     if !self.read_large_of(&key, *extent, &mut large)? {
                         continue;
@@ -248,7 +248,7 @@ pub(crate) fn scan_seen(
     tree: &Tree,
     bounds: Bounds<'_>,
     direction: Direction,
-    keys_only: bool,
+    wanted: Wanted,
     visit: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), Error> {
     let source = Source {
@@ -257,7 +257,7 @@ pub(crate) fn scan_seen(
         writes: None,
         reads: None,
     };
-    source.scan(bounds, direction, keys_only, visit)
+    source.scan(bounds, direction, wanted, visit)
 }
 
 /// The records of a range, one direction, a batch at a time.
@@ -269,7 +269,10 @@ struct MergeCursor {
     upper: Bound<Vec<u8>>,
     ended: bool,
     batch: VecDeque<(Vec<u8>, Found)>,
+    /// Records of the next batch, unless it is known how many are wanted.
     size: usize,
+    /// How many are still wanted, where that is known.
+    left: Option<usize>,
 }
 
 /// Records of leaves, in the cursor's order.
@@ -303,7 +306,12 @@ impl Records {
 }
 
 impl MergeCursor {
-    fn new(source: Source<'_>, bounds: Bounds<'_>, direction: Direction) -> MergeCursor {
+    fn new(
+        source: Source<'_>,
+        bounds: Bounds<'_>,
+        direction: Direction,
+        limit: Option<usize>,
+    ) -> MergeCursor {
         MergeCursor {
             direction,
             leaves: Cursor::new(source.tree.state.tree, bounds.0, bounds.1, direction),
@@ -312,6 +320,7 @@ impl MergeCursor {
             ended: false,
             batch: VecDeque::new(),
             size: FIRST_BATCH,
+            left: limit,
         }
     }
 
@@ -328,7 +337,6 @@ impl MergeCursor {
         let mut records = Records::default();
         let more = self.read_leaves(source, &mut records)?;
         let mut records = records.records;
-        self.size = (self.size * 4).min(LARGEST_BATCH);
         // The part of the range that was read, and what is left of it.
         let last = records.last().map(|(key, _)| key.clone());
         let (lower, upper) = match (last.filter(|_| more), self.direction) {
@@ -374,6 +382,10 @@ impl MergeCursor {
             Direction::Forward => visible.collect(),
             Direction::Reverse => visible.rev().collect(),
         };
+        // Where more is wanted than was asked for, the scan goes on as one that did not say.
+        self.left = self
+            .left
+            .and_then(|left| left.checked_sub(self.batch.len()));
         if let Some(reads) = source.reads {
             reads.lock().add_range(source.names(), lower, upper);
         }
@@ -382,7 +394,18 @@ impl MergeCursor {
 
     /// Reads the next leaves, here as far as they are in memory.
     fn read_leaves(&mut self, source: &Source<'_>, records: &mut Records) -> Result<bool, Error> {
-        let (leaves, size) = (&mut self.leaves, self.size);
+        let size = match self.left {
+            Some(left) => {
+                self.leaves.limit(left);
+                left.clamp(1, LARGEST_BATCH)
+            }
+            None => {
+                let size = self.size;
+                self.size = (2 * size).min(LARGEST_BATCH);
+                size
+            }
+        };
+        let leaves = &mut self.leaves;
         let engine = &source.tree.runtime.engine;
         if !WorkerState::with_current(engine, |local| local.is_some()) {
             let inline = InlineContext::new(engine);
@@ -468,8 +491,8 @@ impl<'t> TransactionRange<'t> {
             upper.as_ref().map(Vec::as_slice),
         );
         TransactionRange {
-            front: MergeCursor::new(source, bounds, Direction::Forward),
-            back: MergeCursor::new(source, bounds, Direction::Reverse),
+            front: MergeCursor::new(source, bounds, Direction::Forward, None),
+            back: MergeCursor::new(source, bounds, Direction::Reverse, None),
             source,
             passed: (None, None),
             ended: false,

@@ -4,8 +4,11 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use isobath::{Error, Options, Store, Volume};
+use isobath::{Error, Options, Store, Tree, Volume};
+use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, Op, Trigger};
 
 fn small() -> Options {
     Options::new()
@@ -263,38 +266,74 @@ fn more_short_tasks_than_slots_all_run() {
     store.close().unwrap();
 }
 
+/// Scans of `limit` records each, from 40 places; how many pages they read, and how many they needed.
+fn read_by_short_scans(store: &Store, tree: &Tree, limits: &[u64]) -> (u64, u64) {
+    let before = store.stats().page_reads;
+    for &limit in limits {
+        for from in (0..40u64).map(|n| n * 9_973) {
+            let mut seen = Vec::new();
+            let first = from.to_be_bytes();
+            tree.scan_first(&first[..].., limit as usize, |key, _| {
+                seen.push(key.to_vec());
+            })
+            .unwrap();
+            let all = from..400_000;
+            let expected: Vec<_> = all.take(limit as usize).map(u64::to_be_bytes).collect();
+            assert_eq!(seen, expected);
+        }
+    }
+    // A page holds about 29 records; the pool holds few of the pages.
+    let needed = limits.iter().map(|limit| 40 * (limit / 29 + 2)).sum();
+    (store.stats().page_reads - before, needed)
+}
+
 #[test]
 fn short_scans_read_what_they_need_and_hardly_more() {
     let store = Store::create_on_volume(Volume::in_memory(0, None), &small()).unwrap();
     let tree = store.create_tree("t").unwrap();
     let records = (0..400_000u64).map(|n| (n.to_be_bytes(), value(n, 120)));
     tree.bulk_load(records).unwrap();
-    let before = store.stats().page_reads;
-    let mut scans = 0;
-    for limit in [1usize, 2, 29, 30, 100, 1000] {
-        for from in (0..40u64).map(|n| n * 9_973) {
-            let mut seen = Vec::new();
-            let first = from.to_be_bytes();
-            tree.scan_first(&first[..].., limit, |key, _| seen.push(key.to_vec()))
-                .unwrap();
-            let expected: Vec<_> = (from..400_000)
-                .take(limit)
-                .map(|n| n.to_be_bytes())
-                .collect();
-            assert_eq!(seen, expected);
-            scans += 1;
-        }
-    }
-    // A page holds about 29 records; the pool holds few of the pages.
-    let needed: u64 = [1u64, 2, 29, 30, 100, 1000]
-        .iter()
-        .map(|limit| 40 * (limit / 29 + 2))
-        .sum();
-    let read = store.stats().page_reads - before;
+    let limits = [1, 2, 29, 30, 100, 1000];
+    let (read, needed) = read_by_short_scans(&store, &tree, &limits);
+    let scans = 40 * limits.len() as u64;
     assert!(
         read < needed + scans * 2,
         "{read} pages read, {needed} needed"
     );
+    store.close().unwrap();
+}
+
+/// Beside commits that are not durable yet, scans ask the versions, too.
+#[test]
+fn short_scans_beside_commits_read_hardly_more() {
+    let device = FaultDevice::new(0, FaultPlan::new(1).sleeps(true));
+    let store = Store::create_on_volume(Volume::from_device(device.clone()), &small()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let records = (0..400_000u64).map(|n| (n.to_be_bytes(), value(n, 120)));
+    tree.bulk_load(records).unwrap();
+    let slow = Fault::Delay(Duration::from_millis(3));
+    device.add_rule(FaultRule::new(slow, Trigger::From(0)).ops(&[Op::Flush]));
+    let ended = AtomicBool::new(false);
+    let other = store.create_tree("other").unwrap();
+    std::thread::scope(|scope| {
+        let (other, ended) = (&other, &ended);
+        for thread in 0..2u64 {
+            scope.spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    other.insert(thread.to_be_bytes(), [7; 20]).unwrap();
+                }
+            });
+        }
+        let limits = [20, 100, 100, 100, 1000];
+        let (read, needed) = read_by_short_scans(&store, &tree, &limits);
+        ended.store(true, Ordering::Relaxed);
+        // A batch that asked the versions begins in a leaf that was read before.
+        let scans = 40 * limits.len() as u64;
+        assert!(
+            read < needed + scans * 3,
+            "{read} pages read, {needed} needed"
+        );
+    });
     store.close().unwrap();
 }
 
