@@ -31,6 +31,9 @@ const BLOCK_BYTES: usize = 4096;
 const LARGE_STORE_BYTES: f64 = 160e9;
 /// RocksDB's default memtable, which is also its default file size.
 const DEFAULT_WRITE_BUFFER: f64 = 67_108_864.0;
+/// The smallest memtable that the scale gives. With less, what a flush and a compaction cost per file, however small, would be
+/// most of their cost, which is nothing like a large store's; with more, a small store would have fewer levels.
+const SCALED_MIN: f64 = 2_097_152.0;
 /// The smallest memtable that RocksDB takes.
 const WRITE_BUFFER_MIN: f64 = 65_536.0;
 /// Memtables of RocksDB by default: one that is written to, one that is written out.
@@ -54,7 +57,7 @@ impl Sizes {
         let scaled = DEFAULT_WRITE_BUFFER * (data_bytes as f64 / LARGE_STORE_BYTES).min(1.0);
         let buffer = match write_share {
             Some(share) => pool_bytes as f64 * share / WRITE_BUFFERS as f64,
-            None => scaled,
+            None => scaled.max(SCALED_MIN),
         };
         let most = (pool_bytes as f64 / 4.0).max(WRITE_BUFFER_MIN);
         let buffer = buffer.clamp(WRITE_BUFFER_MIN, most) as u64;
@@ -387,15 +390,17 @@ mod tests {
         let large = Sizes::of(16 << 30, 160_000_000_000, None);
         assert_eq!(large.write_buffer_bytes, 64 << 20);
         assert_eq!(large.level_base_bytes, 256 << 20);
-        let small = Sizes::of(160 << 20, 1_600_000_000, None);
-        assert_eq!(large.write_buffer_bytes / small.write_buffer_bytes, 100);
+        let small = Sizes::of(160 << 20, 16_000_000_000, None);
+        assert_eq!(large.write_buffer_bytes / small.write_buffer_bytes, 10);
         assert_eq!(
             small.block_cache_bytes + 2 * small.write_buffer_bytes,
             160 << 20
         );
+        let smallest = Sizes::of(160 << 20, 256_000_000, None);
+        assert_eq!(smallest.write_buffer_bytes, 2 << 20);
         let split = Sizes::of(160 << 20, 1_600_000_000, Some(0.25));
         assert_eq!(split.write_buffer_bytes, 20 << 20);
-        assert_eq!(Sizes::of(1 << 20, 1, None).write_buffer_bytes, 65_536);
+        assert_eq!(Sizes::of(1 << 20, 1, None).write_buffer_bytes, 1 << 18);
         assert_eq!(Sizes::of(16 << 20, 1, Some(1.0)).block_cache_bytes, 8 << 20);
     }
 }

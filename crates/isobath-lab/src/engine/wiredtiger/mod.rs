@@ -7,6 +7,7 @@ mod ffi;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use self::ffi::{Connection, Failed};
 use super::txn::ended;
@@ -180,18 +181,29 @@ impl<'e> WiredTigerSession<'e> {
     }
 }
 
-/// Attempts at one operation outside transactions.
-const ATTEMPTS_MAX: usize = 1_000_000;
+/// How long an operation outside transactions waits before it is tried again, at first and at most. A key that a commit is
+/// flushing stays in conflict until the flush has ended; threads that tried again at once would keep the cores from those
+/// that flush.
+const BACK_OFF: Duration = Duration::from_micros(50);
+const MAX_BACK_OFF: Duration = Duration::from_millis(2);
+/// How long one operation is tried.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tries an operation outside transactions again that another one was in the way of.
 fn alone<T>(mut operation: impl FnMut() -> Result<T, Failed>) -> Result<T, LabError> {
-    for _ in 1..ATTEMPTS_MAX {
+    let mut since = None;
+    let mut pause = BACK_OFF;
+    loop {
         match operation() {
-            Err(Failed::Conflict) => std::thread::yield_now(),
+            Err(Failed::Conflict)
+                if since.get_or_insert_with(Instant::now).elapsed() < PATIENCE =>
+            {
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(MAX_BACK_OFF);
+            }
             other => return other.map_err(failed),
         }
     }
-    operation().map_err(failed)
 }
 
 impl Session for WiredTigerSession<'_> {
