@@ -231,6 +231,71 @@ fn a_record_that_is_complete_has_marked_its_words() {
     assert_ne!(lost_between_record_and_mark(), 0);
 }
 
+/// A value that is freed, and a checkpoint that begins when the record of that is complete.
+fn risen_between_record_and_mark() -> usize {
+    let (simulation, device) = quiet();
+    let built = in_task(&simulation, 1, |local| {
+        let mut writer = ExtentWriter::new();
+        writer.write(local, &[1; 5_000]).unwrap();
+        let value = writer.finish(local).unwrap();
+        let _ = local.log_free(&[value.token()], &[]);
+        let whole = local.checkpoint(local.engine.log.next()).unwrap();
+        assert!(whole.is_whole());
+        value
+    });
+    let value = built.join().unwrap();
+    let before = simulation.engine().log.next();
+    let freed = in_task(&simulation, 1, move |local| {
+        extent::free_descriptor(local, &value.encode()).unwrap();
+    });
+    let second = move |local: &WorkerState| {
+        let engine = &local.engine;
+        let place = || engine.pool.mapping.place(value.first().0);
+        while place() != Place::Free || engine.log.next() == before {
+            local.worker.yield_now();
+        }
+        local.checkpoint(engine.log.next()).unwrap().is_whole()
+    };
+    assert!(in_task(&simulation, 0, second).join().unwrap());
+    freed.join().unwrap();
+    misplaced(&simulation, &device).len()
+}
+
+#[test]
+fn a_free_that_is_complete_has_marked_its_words() {
+    assert_eq!(risen_between_record_and_mark(), 0);
+    Canary::MarkLate.switch_on();
+    assert_ne!(risen_between_record_and_mark(), 0);
+}
+
+/// A mapping record that no log may begin behind without the frees before it, and a backup that holds the log between the two.
+#[test]
+fn what_holds_the_log_cuts_no_late_record_off() {
+    let (simulation, _) = quiet();
+    let tree = simulation.store().tree("t").unwrap();
+    let work = in_task(&simulation, 0, move |local| {
+        let engine = &local.engine;
+        let since = engine.log.next();
+        tree.insert(b"a", &[1; 100]).unwrap();
+        let floor = engine.log.next();
+        tree.insert(b"b", &[1; 100]).unwrap();
+        let record = engine.newest_record();
+        tree.insert(b"c", &[1; 100]).unwrap();
+        // Until nothing else holds the log.
+        while engine.recovery_start() <= record {
+            local.flush_older_than(engine.log.contiguous_lsn()).unwrap();
+            local.wait_durable(engine.newest_record()).unwrap();
+            local.worker.yield_now();
+        }
+        engine.unflushed.add_late(&[(since, record)]);
+        assert!(engine.recovery_start() > record);
+        engine.hold_log(floor);
+        assert_eq!(engine.recovery_start(), since);
+        engine.release_log();
+    });
+    work.join().unwrap();
+}
+
 /// A chunk that is copied between the record of its end and the end itself, and a
 /// checkpoint whose log begins between the two records.
 fn risen_from_between_two_records() -> usize {
