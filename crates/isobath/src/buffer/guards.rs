@@ -8,6 +8,7 @@ use super::latch::Version;
 use super::mapping::{FrameId, Place};
 use super::words::Words;
 use super::{BufferPool, FrameHeader, Restart, flag};
+use crate::canary::{self, Canary};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -121,14 +122,16 @@ impl<'p> Exclusive<'p> {
         self.changed = true;
         let header = self.header();
         header.lsn.store(version.0, Release);
+        let mark = || header.flags.fetch_or(flag::DIRTY | flag::QUEUED, AcqRel);
+        let early = canary::sings(Canary::DirtyTooEarly).then(mark);
         // Before the flag: who finds the frame dirty takes this for its oldest
         // change. No task copies the page until then, so none clears the flag.
-        if header.flags.load(Acquire) & flag::DIRTY == 0 {
+        if early.unwrap_or_else(|| header.flags.load(Acquire)) & flag::DIRTY == 0 {
             header.oldest_lsn.store(record.0, Release);
         } else {
             header.oldest_lsn.fetch_min(record.0, AcqRel);
         }
-        let before = header.flags.fetch_or(flag::DIRTY | flag::QUEUED, AcqRel);
+        let before = early.unwrap_or_else(mark);
         if before & flag::DIRTY == 0 {
             self.pool.dirty.turned_dirty();
         }

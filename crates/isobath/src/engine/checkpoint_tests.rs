@@ -15,8 +15,8 @@ use crate::extent::{self, ExtentWriter};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
-use crate::sync::atomic::Ordering;
-use crate::{Durability, Error, Options, Simulation, Store};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::{Durability, Error, How, Options, Simulation, Store, Switches};
 
 /// Ids that no page has, so that the mapping table takes some writes.
 const IDLE_IDS: u64 = 504 * 40;
@@ -500,6 +500,46 @@ fn no_superblock_is_written_once_a_write_has_failed() {
         outcome.is_err() && current.superblock.sequence == before
     });
     assert!(refused.join().unwrap());
+}
+
+/// Makes pages; how often another worker, which is interrupted everywhere as the first one is, sees a frame that is dirty and
+/// has no oldest change.
+fn dirty_without_a_change() -> usize {
+    let (rate, max_steps) = (0.3, 100);
+    Switches::new(How::EveryPlace { rate, max_steps }).switch_on();
+    let device = FaultDevice::new(0, FaultPlan::new(1));
+    let simulation = Simulation::new(Volume::from_device(device), &options(), 1).unwrap();
+    let tree = simulation.store().create_tree("t").unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&done);
+    let watch = in_task(&simulation, 1, move |local| {
+        let frames = &local.engine.pool.frames;
+        let mut found = 0;
+        while !ended.load(Ordering::Relaxed) {
+            for frame in 0..frames.used() {
+                let header = frames.header(frame);
+                let is_dirty = header.flags.load(Ordering::Acquire) & flag::DIRTY != 0;
+                found += usize::from(is_dirty && header.oldest_lsn.load(Ordering::Acquire) == 0);
+            }
+            local.worker.yield_now();
+        }
+        found
+    });
+    let make = move |_: &WorkerState| {
+        (0..300).for_each(|n| tree.insert(&key(n), &[1; 900]).unwrap());
+    };
+    in_task(&simulation, 0, make).join().unwrap();
+    done.store(true, Ordering::Relaxed);
+    let found = watch.join().unwrap();
+    simulation.close().unwrap();
+    found
+}
+
+#[test]
+fn a_frame_is_dirty_once_its_oldest_change_is_set() {
+    assert_eq!(dirty_without_a_change(), 0);
+    Canary::DirtyTooEarly.switch_on();
+    assert_ne!(dirty_without_a_change(), 0);
 }
 
 /// A batch that could not be written holds the log where its changes are.
