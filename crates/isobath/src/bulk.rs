@@ -198,7 +198,8 @@ fn appear(
     };
     let transactions = &engine.transactions;
     // Before the first record can be read: nobody is told of one that a power cut may take back.
-    let hides = transactions.visibility() != Visibility::Applied && !canary::sings(Canary::ShowEarly);
+    let hides =
+        transactions.visibility() != Visibility::Applied && !canary::sings(Canary::ShowEarly);
     let hidden = hides.then(|| transactions.unseen.begin_load(tree.tree.id));
     let before = closed.begin_loading();
     let loaded = loader.link(note).inspect_err(|_| {

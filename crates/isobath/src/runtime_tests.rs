@@ -128,12 +128,15 @@ fn who_waits_for_io_is_not_woken_by_anything_else() {
     let (reads, read) = (Arc::clone(&waiting), Arc::new(Mutex::new(None)));
     let into = Arc::clone(&read);
     let reader = in_task(Box::new(move |local| {
-        let mut buffer = AlignedBuf::new(PAGE_SIZE);
+        // A new store has one of its superblocks.
+        let mut buffer = AlignedBuf::new(2 * PAGE_SIZE);
         *reads.lock() = Some(local.worker.task_id());
-        let at = SUPERBLOCK_OFFSETS[0];
-        let io = Io::read(at, buffer.as_mut_slice().as_mut_ptr(), PAGE_SIZE as u32, 0);
-        // SAFETY: the buffer is used again once `wait_io` returned.
-        unsafe { local.worker.start_io(io) };
+        let halves = buffer.as_mut_slice().chunks_mut(PAGE_SIZE);
+        for (at, half) in SUPERBLOCK_OFFSETS.into_iter().zip(halves) {
+            let io = Io::read(at, half.as_mut_ptr(), PAGE_SIZE as u32, 0);
+            // SAFETY: the buffer is used again once `wait_io` returned.
+            unsafe { local.worker.start_io(io) };
+        }
         local.worker.wait_io().unwrap();
         *into.lock() = Some(buffer);
     }));

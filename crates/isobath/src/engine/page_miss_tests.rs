@@ -110,7 +110,7 @@ fn trusting_ids_is_found() {
     assert!(run.join().is_err());
 }
 
-/// Reads a tree from the volume; how often another worker, which is interrupted everywhere as the first one is, sees a page
+/// Reads a tree from the volume; how often another worker, which is interrupted as the first one is, sees a page
 /// being read, and how often unlatched.
 fn seen_while_read() -> (usize, usize) {
     let device = FaultDevice::new(0, FaultPlan::new(1).latency_us(0..=40));
@@ -126,8 +126,8 @@ fn seen_while_read() -> (usize, usize) {
     keys().for_each(|key| tree.insert(&key, &[1; 900]).unwrap());
     drop(tree);
     simulation.close().unwrap();
-    let (rate, max_steps) = (0.3, 100);
-    Switches::new(How::EveryPlace { rate, max_steps }).switch_on();
+    let (gap, max_steps) = (10, 60);
+    Switches::new(How::EveryPass { gap, max_steps }).switch_on();
     let simulation = Simulation::open(volume(), &options, 2).unwrap();
     let tree = simulation.store().tree("t").unwrap();
     let done = Arc::new(AtomicBool::new(false));
