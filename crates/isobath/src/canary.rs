@@ -47,6 +47,10 @@ canaries! {
     ClearInboxFlagLate,
     /// A page id that was noted earlier is taken for that of a page, whatever is there.
     TrustPageIds,
+    /// A frame is dirty before its oldest change is set.
+    DirtyTooEarly,
+    /// A page that was read is unlatched before the mapping table says that it is there.
+    UnlatchEarly,
     /// Each look for a tree makes a state of its own, so that not all handles are told of a drop.
     SeparateTreeStates,
     /// Bulk loads appear while commits change the tree.

@@ -7,13 +7,18 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use isobath_io::Volume;
+use isobath_io::{AlignedBuf, FaultDevice, FaultPlan, Io, Volume};
 
 use crate::buffer::FrameId;
+use crate::engine::WorkerState;
+use crate::page::PAGE_SIZE;
+use crate::pagestore::SUPERBLOCK_OFFSETS;
 use crate::sched::{NO_STACKS, TaskId};
+use crate::sync::Mutex;
 use crate::{Error, Options, Simulation, Store, Tree};
 
 fn options() -> Options {
@@ -108,6 +113,48 @@ fn without_memory_for_stacks_work_waits_for_other_work() {
     simulation.close().unwrap();
 }
 
+/// A task that is made ready again and again while its read is under way goes on when that has ended.
+#[test]
+fn who_waits_for_io_is_not_woken_by_anything_else() {
+    let device = FaultDevice::new(0, FaultPlan::new(1).latency_us(500..=500));
+    let simulation = Simulation::new(Volume::from_device(device), &options(), 9).unwrap();
+    let waiting = Arc::new(Mutex::new(None));
+    let in_task = |work: Box<dyn FnOnce(&WorkerState) + Send>| {
+        let engine = Arc::clone(simulation.engine());
+        simulation.spawn(0, move || {
+            WorkerState::with_current(&engine, |local| work(local.expect("in a task")));
+        })
+    };
+    let (reads, read) = (Arc::clone(&waiting), Arc::new(Mutex::new(None)));
+    let into = Arc::clone(&read);
+    let reader = in_task(Box::new(move |local| {
+        // A new store has one of its superblocks.
+        let mut buffer = AlignedBuf::new(2 * PAGE_SIZE);
+        *reads.lock() = Some(local.worker.task_id());
+        let halves = buffer.as_mut_slice().chunks_mut(PAGE_SIZE);
+        for (at, half) in SUPERBLOCK_OFFSETS.into_iter().zip(halves) {
+            let io = Io::read(at, half.as_mut_ptr(), PAGE_SIZE as u32, 0);
+            // SAFETY: the buffer is used again once `wait_io` returned.
+            unsafe { local.worker.start_io(io) };
+        }
+        local.worker.wait_io().unwrap();
+        *into.lock() = Some(buffer);
+    }));
+    let other = in_task(Box::new(move |local| {
+        for _ in 0..50 {
+            if let Some(task) = *waiting.lock() {
+                local.worker.make_ready(task);
+            }
+            local.worker.yield_now();
+        }
+    }));
+    reader.join().unwrap();
+    other.join().unwrap();
+    let read = read.lock().take().expect("the task has ended");
+    assert!(read.as_slice().iter().any(|byte| *byte != 0));
+    simulation.close().unwrap();
+}
+
 #[test]
 fn who_waits_for_a_worker_that_panics_is_told() {
     let store = Store::in_memory(&options().workers(2).tasks_per_worker(4)).unwrap();
@@ -121,7 +168,7 @@ fn who_waits_for_a_worker_that_panics_is_told() {
         })
         .collect();
     let waiting = std::thread::spawn({
-        let runtime = std::sync::Arc::clone(store.runtime());
+        let runtime = Arc::clone(store.runtime());
         move || {
             runtime.run(|local| {
                 local.worker.park();
@@ -157,7 +204,7 @@ fn whoever_closes_second_waits_for_the_first() {
         let tree = store.create_tree("t").unwrap();
         (0..200_u32).for_each(|n| tree.insert(&n.to_be_bytes(), &[1; 500]).unwrap());
         let other = store.clone();
-        let engine = std::sync::Arc::clone(&store.runtime().engine);
+        let engine = Arc::clone(&store.runtime().engine);
         let ended = move |closed: Result<(), Error>| {
             closed.unwrap();
             assert!(

@@ -313,10 +313,11 @@ impl Tree {
     pub(crate) fn await_rest(&self) -> Result<(), Error> {
         self.found(())?;
         let transactions = &self.runtime.engine.transactions;
-        if !transactions.has_rest() {
+        let tree = self.state.tree.id;
+        if !transactions.has_rest(tree) {
             return Ok(());
         }
-        self.run(|local| transactions.await_rest(local))
+        self.run(|local| transactions.await_rest(local, tree))
     }
 
     /// As [`Tree::scan`], by descending keys.

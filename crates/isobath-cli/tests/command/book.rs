@@ -1,4 +1,4 @@
-//! The book keeps what it provisional: links lead somewhere, shell blocks do what they say, quoted programs and messages are
+//! The book is right: links lead somewhere, shell blocks do what they say, quoted programs and messages are
 //! those of the code. Its Rust blocks are tests of `examples/book`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -436,6 +436,64 @@ fn every_error_and_its_message_has_an_entry() {
         "docs/errors.md needs, with what to do:\n{}",
         missing.concat()
     );
+}
+
+/// The paths below the root of all sources in Rust, and all of these in one.
+fn sources() -> (Vec<PathBuf>, String) {
+    let (mut paths, mut all) = (Vec::new(), String::new());
+    let mut directories = ["crates", "examples", "fuzz", "spec", "xtask"]
+        .map(PathBuf::from)
+        .to_vec();
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(root().join(&directory)).unwrap() {
+            let path = directory.join(entry.unwrap().file_name());
+            if root().join(&path).is_dir() {
+                if !path.ends_with("target") {
+                    directories.push(path);
+                }
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                all += &read(&path);
+                paths.push(path);
+            }
+        }
+    }
+    (paths, all)
+}
+
+#[test]
+fn tests_that_the_page_on_reliability_names_are_there() {
+    let page = read("docs/reliability.md");
+    let (paths, sources) = sources();
+    let canaries = read("crates/isobath/src/canary.rs");
+    let (mut tests, mut missing) = (0, Vec::new());
+    let (_, seen_to_fail) = page.split_once("## Tests that were seen to fail").unwrap();
+    for row in page.lines().filter(|line| line.starts_with('|')) {
+        let last = row.trim_end_matches('|').rsplit('|').next().unwrap();
+        let names_canaries = seen_to_fail.contains(row);
+        for word in row.split('`').skip(1).step_by(2) {
+            let is_there = if word.ends_with(".rs") {
+                paths.iter().any(|path| path.ends_with(word))
+            } else if word.split('_').count() > 2
+                && word.bytes().all(|b| b == b'_' || b.is_ascii_alphanumeric())
+                && word.starts_with(|c: char| c.is_ascii_lowercase())
+            {
+                tests += 1;
+                sources.contains(&format!("fn {word}("))
+            } else if names_canaries
+                && word.starts_with(|c: char| c.is_ascii_uppercase())
+                && last.contains(&format!("`{word}`"))
+            {
+                canaries.contains(&format!("    {word},\n"))
+            } else {
+                true
+            };
+            if !is_there {
+                missing.push(word);
+            }
+        }
+    }
+    assert!(tests > 100, "{tests}");
+    assert!(missing.is_empty(), "docs/reliability.md: {missing:?}");
 }
 
 #[test]

@@ -37,6 +37,7 @@
 use isobath_flash::policy::History;
 
 use super::latch::Latch;
+use crate::canary::{self, Canary};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
 use crate::sync::modelled::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -256,14 +257,16 @@ impl FrameHeader {
     /// Clean → dirty: the log record `record` has changed the page, whose version is `version` now.
     pub(super) fn changed(&self, record: Lsn, version: Lsn) -> Changed {
         self.lsn.store(version.0, Release);
+        let mark = || self.flags.fetch_or(DIRTY | QUEUED, AcqRel);
+        let early = canary::sings(Canary::DirtyTooEarly).then(mark);
         // Before the flag: who finds the frame dirty takes this for its oldest
         // change. No task copies the page until then, so none clears the flag.
-        if self.flags.load(Acquire) & DIRTY == 0 {
+        if early.unwrap_or_else(|| self.flags.load(Acquire)) & DIRTY == 0 {
             self.oldest_lsn.store(record.0, Release);
         } else {
             self.oldest_lsn.fetch_min(record.0, AcqRel);
         }
-        let before = self.flags.fetch_or(DIRTY | QUEUED, AcqRel);
+        let before = early.unwrap_or_else(mark);
         Changed {
             turned_dirty: before & DIRTY == 0,
             to_queue: before & QUEUED == 0,

@@ -15,8 +15,8 @@ use crate::extent::{self, ExtentWriter};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
-use crate::sync::atomic::Ordering;
-use crate::{Durability, Error, Options, Simulation, Store};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::{Durability, Error, How, Options, Simulation, Store, Switches};
 
 /// Ids that no page has, so that the mapping table takes some writes.
 const IDLE_IDS: u64 = 504 * 40;
@@ -231,6 +231,71 @@ fn a_record_that_is_complete_has_marked_its_words() {
     assert_ne!(lost_between_record_and_mark(), 0);
 }
 
+/// A value that is freed, and a checkpoint that begins when the record of that is complete.
+fn risen_between_record_and_mark() -> usize {
+    let (simulation, device) = quiet();
+    let built = in_task(&simulation, 1, |local| {
+        let mut writer = ExtentWriter::new();
+        writer.write(local, &[1; 5_000]).unwrap();
+        let value = writer.finish(local).unwrap();
+        let _ = local.log_free(&[value.token()], &[]);
+        let whole = local.checkpoint(local.engine.log.next()).unwrap();
+        assert!(whole.is_whole());
+        value
+    });
+    let value = built.join().unwrap();
+    let before = simulation.engine().log.next();
+    let freed = in_task(&simulation, 1, move |local| {
+        extent::free_descriptor(local, &value.encode()).unwrap();
+    });
+    let second = move |local: &WorkerState| {
+        let engine = &local.engine;
+        let place = || engine.pool.mapping.place(value.first().0);
+        while place() != Place::Free || engine.log.next() == before {
+            local.worker.yield_now();
+        }
+        local.checkpoint(engine.log.next()).unwrap().is_whole()
+    };
+    assert!(in_task(&simulation, 0, second).join().unwrap());
+    freed.join().unwrap();
+    misplaced(&simulation, &device).len()
+}
+
+#[test]
+fn a_free_that_is_complete_has_marked_its_words() {
+    assert_eq!(risen_between_record_and_mark(), 0);
+    Canary::MarkLate.switch_on();
+    assert_ne!(risen_between_record_and_mark(), 0);
+}
+
+/// A mapping record that no log may begin behind without the frees before it, and a backup that holds the log between the two.
+#[test]
+fn what_holds_the_log_cuts_no_late_record_off() {
+    let (simulation, _) = quiet();
+    let tree = simulation.store().tree("t").unwrap();
+    let work = in_task(&simulation, 0, move |local| {
+        let engine = &local.engine;
+        let since = engine.log.next();
+        tree.insert(b"a", &[1; 100]).unwrap();
+        let floor = engine.log.next();
+        tree.insert(b"b", &[1; 100]).unwrap();
+        let record = engine.newest_record();
+        tree.insert(b"c", &[1; 100]).unwrap();
+        // Until nothing else holds the log.
+        while engine.recovery_start() <= record {
+            local.flush_older_than(engine.log.contiguous_lsn()).unwrap();
+            local.wait_durable(engine.newest_record()).unwrap();
+            local.worker.yield_now();
+        }
+        engine.unflushed.add_late(&[(since, record)]);
+        assert!(engine.recovery_start() > record);
+        engine.hold_log(floor);
+        assert_eq!(engine.recovery_start(), since);
+        engine.release_log();
+    });
+    work.join().unwrap();
+}
+
 /// A chunk that is copied between the record of its end and the end itself, and a
 /// checkpoint whose log begins between the two records.
 fn risen_from_between_two_records() -> usize {
@@ -435,6 +500,45 @@ fn no_superblock_is_written_once_a_write_has_failed() {
         outcome.is_err() && current.superblock.sequence == before
     });
     assert!(refused.join().unwrap());
+}
+
+/// Makes pages; how often another worker, which is interrupted everywhere as the first one is, sees a frame that is dirty and
+/// has no oldest change.
+fn dirty_without_a_change() -> usize {
+    let (rate, max_steps) = (0.3, 100);
+    Switches::new(How::EveryPlace { rate, max_steps }).switch_on();
+    let device = FaultDevice::new(0, FaultPlan::new(1));
+    let simulation = Simulation::new(Volume::from_device(device), &options(), 1).unwrap();
+    let tree = simulation.store().create_tree("t").unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&done);
+    let watch = in_task(&simulation, 1, move |local| {
+        let frames = &local.engine.pool.frames;
+        let mut found = 0;
+        while !ended.load(Ordering::Relaxed) {
+            for frame in 0..frames.used() {
+                let header = frames.header(frame);
+                found += usize::from(header.oldest_change() == Some(Lsn(0)));
+            }
+            local.worker.yield_now();
+        }
+        found
+    });
+    let make = move |_: &WorkerState| {
+        (0..300).for_each(|n| tree.insert(&key(n), &[1; 900]).unwrap());
+    };
+    in_task(&simulation, 0, make).join().unwrap();
+    done.store(true, Ordering::Relaxed);
+    let found = watch.join().unwrap();
+    simulation.close().unwrap();
+    found
+}
+
+#[test]
+fn a_frame_is_dirty_once_its_oldest_change_is_set() {
+    assert_eq!(dirty_without_a_change(), 0);
+    Canary::DirtyTooEarly.switch_on();
+    assert_ne!(dirty_without_a_change(), 0);
 }
 
 /// A batch that could not be written holds the log where its changes are.

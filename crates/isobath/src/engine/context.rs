@@ -107,6 +107,11 @@ impl WriteContext for TaskContext<'_> {
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
         let engine = &self.local.engine;
         let id = page.id();
+        // No changed page holds the log where the record is: a checkpoint that starts behind it has to find this.
+        assert!(
+            engine.pool.mapping.place(id) == Place::Free,
+            "a page ends with its record"
+        );
         // The latch is never released: the frame leaves as a free frame does.
         let frame = page.leak();
         let freed = engine.pool.frames.header(frame).free_page();

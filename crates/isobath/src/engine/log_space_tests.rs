@@ -146,3 +146,27 @@ fn a_checkpoint_frees_a_full_log_without_the_pages_that_wait_for_it() {
     Canary::CheckpointWaitsForItself.switch_on();
     filled_without_checkpoints().expect_err("the checkpoint waited for itself");
 }
+
+/// A recovery that frees nothing of a log that is full: what waits for space there is told, in place of waiting without end.
+#[test]
+fn a_recovery_that_stands_still_says_so() {
+    let mut simulation = simulation();
+    let engine = Arc::clone(simulation.engine());
+    engine.recovering.store(true, Ordering::SeqCst);
+    engine.hold_log(engine.log.start());
+    let filler = in_task(&engine, &simulation, |local| {
+        loop {
+            let space = local.mapping_reservation(1);
+            if space.is_err() {
+                return space.err();
+            }
+            let _ = local.log_copies(0, &[]);
+        }
+    });
+    let is_told = || engine.poison.get().is_some();
+    simulation.run_until(is_told, STEPS).unwrap();
+    let told = format!("{:?}", filler.join().unwrap());
+    assert!(told.contains("nothing moves any more"), "{told}");
+    assert!(used(&engine) > LOG_BYTES / 2);
+    assert!(simulation.close().is_err());
+}

@@ -383,13 +383,20 @@ impl WorkerState {
 
     fn publish(&self, page: PageId, frame: FrameId) {
         let engine = &self.engine;
+        let latch = &engine.pool.frames.header(frame).latch();
+        let early = canary::sings(Canary::UnlatchEarly);
+        if early {
+            latch.unlock_exclusive();
+        }
         // The word first: once unlatched the frame may be taken for another page.
         let came = engine
             .pool
             .mapping
             .replace(page, Place::Loading(frame), Place::Resident(frame));
         debug_assert!(came, "only the loader ends a load");
-        engine.pool.frames.header(frame).latch().unlock_exclusive();
+        if !early {
+            latch.unlock_exclusive();
+        }
         engine.partitions[self.worker.index]
             .lock()
             .admit(frame, page);

@@ -1,14 +1,18 @@
 //! Page ids that are out of date: what is read by them, and who is told of it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use isobath_io::{FaultDevice, FaultPlan, Volume};
 
 use super::WorkerState;
 use crate::btree::ValueKind;
+use crate::buffer::Place;
 use crate::canary::Canary;
 use crate::engine::TaskContext;
 use crate::extent::{self, Extent};
 use crate::page::PageId;
-use crate::{Error, Options, Simulation, Tree};
+use crate::{Error, How, Options, Simulation, Switches, Tree};
 
 fn simulation(seed: u64) -> Simulation {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=40));
@@ -104,6 +108,68 @@ fn trusting_ids_is_found() {
         a_chunk_is_read_and_removed_beside_reads_by_stale_ids();
     });
     assert!(run.join().is_err());
+}
+
+/// Reads a tree from the volume; how often another worker, which is interrupted as the first one is, sees a page
+/// being read, and how often unlatched.
+fn seen_while_read() -> (usize, usize) {
+    let device = FaultDevice::new(0, FaultPlan::new(1).latency_us(0..=40));
+    let volume = || Volume::from_device(Arc::clone(&device) as _);
+    let options = Options::new()
+        .pool_bytes(4 << 20)
+        .segment_bytes(64 << 10)
+        .workers(2)
+        .tasks_per_worker(16);
+    let simulation = Simulation::new(volume(), &options, 1).unwrap();
+    let tree = simulation.store().create_tree("t").unwrap();
+    let keys = || (0..400_u32).map(u32::to_le_bytes);
+    keys().for_each(|key| tree.insert(&key, &[1; 900]).unwrap());
+    drop(tree);
+    simulation.close().unwrap();
+    let (gap, max_steps) = (10, 60);
+    Switches::new(How::EveryPass { gap, max_steps }).switch_on();
+    let simulation = Simulation::open(volume(), &options, 2).unwrap();
+    let tree = simulation.store().tree("t").unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&done);
+    let engine = Arc::clone(simulation.engine());
+    let watch = simulation.spawn(1, move || {
+        let (mut reads, mut unlatched) = (0, 0);
+        while !ended.load(Ordering::Relaxed) {
+            let ids = PageId::FIRST_FREE.0..engine.ids.lock().high_water();
+            for id in ids.map(PageId) {
+                let Place::Loading(frame) = engine.pool.mapping.place(id) else {
+                    continue;
+                };
+                reads += 1;
+                let latch = &engine.pool.frames.header(frame).latch;
+                let open = latch.optimistic();
+                let is_loading = engine.pool.mapping.place(id) == Place::Loading(frame);
+                // In one state of the latch, so the frame has held one page.
+                let open = open.is_some_and(|version| latch.validate(version));
+                unlatched += usize::from(open && is_loading);
+            }
+            crate::yield_now();
+        }
+        (reads, unlatched)
+    });
+    let read = simulation.spawn(0, move || {
+        keys().for_each(|key| assert!(tree.get(&key).unwrap().is_some()));
+    });
+    read.join().unwrap();
+    done.store(true, Ordering::Relaxed);
+    let seen = watch.join().unwrap();
+    simulation.close().unwrap();
+    seen
+}
+
+#[test]
+fn a_page_is_latched_until_its_word_says_that_it_is_there() {
+    let (reads, unlatched) = seen_while_read();
+    assert!(reads > 0);
+    assert_eq!(unlatched, 0);
+    Canary::UnlatchEarly.switch_on();
+    assert_ne!(seen_while_read().1, 0);
 }
 
 /// Only who meets the same copy again, having looked for what names it, is told.

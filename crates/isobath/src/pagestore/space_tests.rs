@@ -352,6 +352,42 @@ fn a_segment_that_was_emptied_but_is_needed_still_is_no_bad_one() {
     assert_eq!(space.table.state(SegmentId(victim)), SegmentState::Free);
 }
 
+/// Where a checkpoint says that the summary of a full segment is before that was written, and afterwards; where it is.
+fn named_summary() -> (u32, u32, u32) {
+    let (mut space, seqs) = space();
+    let (mut placed, mut closing) = (Vec::new(), Vec::new());
+    for page in 1..=SEGMENT_BYTES / PAGE_SIZE as u32 {
+        let request = Request {
+            page: PageId(u64::from(page)),
+            write: PageWrite {
+                token: 0,
+                bytes: PAGE_SIZE as u32,
+                cause: Cause::User,
+                history: History::UNKNOWN,
+                rate: 0.0,
+            },
+        };
+        let outcome = space.place(Content::Pages, &[request], &seqs, &mut placed, &mut closing);
+        outcome.unwrap();
+        space.written(placed[placed.len() - 1].address.segment());
+    }
+    let [full] = &closing[..] else {
+        panic!("{closing:?}");
+    };
+    let named = |space: &Space| space.to_words(full.segment, &seqs)[1] as u32;
+    let before = named(&space);
+    space.written(full.segment);
+    (before, named(&space), full.offset)
+}
+
+#[test]
+fn a_checkpoint_names_a_summary_once_it_is_written() {
+    let (before, after, at) = named_summary();
+    assert_eq!((before, after), (0, at));
+    Canary::SummaryTooEarly.switch_on();
+    assert_eq!(named_summary().0, at);
+}
+
 /// Pages of a space under life-table: 1 to 200 are updated ten times each after all of them were written.
 fn with_hot_pages() -> (Space, ReservedWords, Vec<Address>) {
     const PAGES: u64 = 2000;

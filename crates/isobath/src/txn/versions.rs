@@ -365,7 +365,7 @@ impl Versions {
         if let Some([before @ .., version]) = chain.map(Vec::as_mut_slice)
             && version.stamp == by.0
         {
-            debug_assert!(
+            assert!(
                 before.last().is_none_or(|before| before.stamp < lsn),
                 "two commits to a key at a time"
             );

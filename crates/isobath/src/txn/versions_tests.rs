@@ -180,3 +180,23 @@ fn a_large_value_dies_with_its_version() {
     versions.gc(17, 10, &mut dead);
     assert_eq!(dead, [(descriptor, 9)]);
 }
+
+/// Readers rely on chains that ascend: a commit that would break that is a commit without its lock.
+#[test]
+#[should_panic(expected = "two commits to a key at a time")]
+fn a_chain_takes_no_commit_that_is_older_than_its_last() {
+    let versions = Versions::new(1 << 20);
+    let of = KeyRef::new(TREE, b"k");
+    let add = || {
+        let by = versions.commit_number();
+        versions.add(of, (OldValue::Absent, 0), by);
+        by
+    };
+    versions.stamp_commit_lsn(of, add(), 16);
+    versions.release(of, 16, 0);
+    // The next version finds no place among the recent ones.
+    (0..RECENT_MAX).for_each(|_| {
+        let _ = add();
+    });
+    versions.stamp_commit_lsn(of, add(), 8);
+}

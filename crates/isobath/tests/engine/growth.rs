@@ -25,6 +25,9 @@ struct Memory {
     broken: AtomicBool,
     /// Lengths of the regions that channels were asked to register, and how many may be.
     registered: Mutex<Vec<usize>>,
+    /// Channels that are open, and how many were at the first registration.
+    channels: AtomicU64,
+    channels_then: AtomicU64,
     refuses: AtomicBool,
 }
 
@@ -35,6 +38,8 @@ impl Memory {
             room: AtomicU64::new(u64::MAX),
             broken: AtomicBool::new(false),
             registered: Mutex::default(),
+            channels: AtomicU64::new(0),
+            channels_then: AtomicU64::new(u64::MAX),
             refuses: AtomicBool::new(false),
         })
     }
@@ -76,6 +81,7 @@ impl Device for Memory {
 
     fn channel(self: Arc<Self>, options: &ChannelOptions) -> Result<Box<dyn Channel>, VolumeError> {
         let inner = Arc::clone(&self.inner).channel(options)?;
+        self.channels.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(Noted {
             inner,
             accepts: !self.refuses.load(Ordering::SeqCst),
@@ -130,6 +136,10 @@ impl Channel for Noted {
     }
 
     unsafe fn register_more(&mut self, region: (*mut u8, usize)) -> bool {
+        let channels = self.device.channels.load(Ordering::SeqCst);
+        self.device
+            .channels_then
+            .fetch_min(channels, Ordering::SeqCst);
         self.device.registered.lock().unwrap().push(region.1);
         self.accepts
     }
@@ -290,6 +300,26 @@ fn memory_is_registered_as_it_comes_into_use() {
             }
         }
         store.close().unwrap();
+    }
+}
+
+/// What is registered counts towards the limit of locked memory, from which rings take theirs first.
+#[test]
+fn memory_is_registered_when_all_channels_are_open() {
+    let device = Memory::new();
+    let options = tiny(3, 10).pool_bytes(10 << 20).log_bytes(4 << 20);
+    let create = || Store::create_on_volume(device.volume(), &options).unwrap();
+    let open = || Store::open_on_volume(device.volume(), &options).unwrap();
+    for round in 0..2 {
+        device.channels.store(0, Ordering::SeqCst);
+        let store = if round == 0 { create() } else { open() };
+        let tree = store.open_or_create_tree("t").unwrap();
+        for n in 0..20_000 {
+            tree.insert(&key(n), &value(n, 900)).unwrap();
+        }
+        store.close().unwrap();
+        let channels = device.channels_then.swap(u64::MAX, Ordering::SeqCst);
+        assert_eq!(channels, 3, "round {round}");
     }
 }
 

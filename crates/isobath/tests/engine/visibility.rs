@@ -321,3 +321,91 @@ fn this_would_find_commits_that_are_shown_early() {
     });
     assert!(found.join().is_err());
 }
+
+/// Looks until something is seen, and what a power loss then would leave.
+type Look = Box<dyn Fn(&Store, &Tree) -> bool + Send>;
+
+/// Ways to see that a tree was loaded, then those to see that one was made.
+fn looks() -> (Vec<Look>, Vec<Look>) {
+    let made = |store: &Store| store.trees().unwrap().iter().any(|t| t.name == "made");
+    let loaded: Vec<Look> = vec![
+        Box::new(|_, tree| tree.get(b"l03").unwrap().is_some()),
+        Box::new(|_, tree| tree.get(b"l17").unwrap().is_some()),
+        Box::new(|_, tree| tree.contains(b"l05").unwrap()),
+        Box::new(|_, tree| tree.get_many(&[b"l01", b"l02"]).unwrap()[0].is_some()),
+        Box::new(|_, tree| tree.range(..).next().is_some()),
+        Box::new(|_, tree| tree.reader(b"l17").unwrap().is_some()),
+        Box::new(|_, tree| {
+            let mut count = 0;
+            let counted = tree.scan(.., |_, _| {
+                count += 1;
+                true
+            });
+            counted.unwrap();
+            count > 0
+        }),
+    ];
+    let named: Vec<Look> = vec![
+        Box::new(|store, _| store.tree("made").is_ok()),
+        Box::new(move |store, _| made(store)),
+    ];
+    (loaded, named)
+}
+
+fn load_and_make(seed: u64, options: &Options) {
+    let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=200));
+    let simulation = Simulation::new(Volume::from_device(device.clone()), options, seed).unwrap();
+    let store = simulation.store().clone();
+    let tree = store.create_tree("t").unwrap();
+    let (loaded, named) = looks();
+    let first_named = loaded.len();
+    let looks = loaded.into_iter().chain(named).enumerate();
+    let watchers: Vec<_> = looks
+        .map(|(at, look)| {
+            let (store, tree, device) = (store.clone(), tree.clone(), device.clone());
+            simulation.spawn(at, move || {
+                while !look(&store, &tree) {
+                    isobath::yield_now();
+                }
+                device.crash_image(Survivors::None, at as u64)
+            })
+        })
+        .collect();
+    let changes = {
+        let (store, tree) = (store.clone(), tree.clone());
+        simulation.spawn(0, move || {
+            let length = |n: u64| if n == 17 { 9_000 } else { 100 };
+            let records = (0..40).map(|n| (format!("l{n:02}"), value(n, length(n))));
+            assert_eq!(tree.bulk_load(records).unwrap(), 40);
+            store.create_tree("made").unwrap();
+        })
+    };
+    changes.join().unwrap();
+    let images: Vec<_> = watchers.into_iter().map(|w| w.join().unwrap()).collect();
+    drop((store, tree));
+    simulation.close().unwrap();
+    for (at, image) in images.into_iter().enumerate() {
+        let simulation = Simulation::open(Volume::from_device(image), options, seed).unwrap();
+        let store = simulation.store();
+        if at < first_named {
+            let left = store.tree("t").unwrap().range(..).count();
+            assert_eq!(left, 40, "seed {seed}, look {at}");
+        } else {
+            assert!(store.tree("made").is_ok(), "seed {seed}, look {at}");
+        }
+        simulation.close().unwrap();
+    }
+}
+
+#[test]
+fn loads_and_new_trees_are_told_of_once_they_are_durable() {
+    for seed in seeds() {
+        load_and_make(seed, &options());
+        load_and_make(seed, &options().early_visibility(true));
+    }
+    let found = std::thread::spawn(|| {
+        Canary::ShowEarly.switch_on();
+        seeds().for_each(|seed| load_and_make(seed, &options()));
+    });
+    assert!(found.join().is_err());
+}
