@@ -142,7 +142,7 @@ fn seen_while_read() -> (usize, usize) {
                     continue;
                 };
                 reads += 1;
-                let latch = &engine.pool.frames.header(frame).latch;
+                let latch = engine.pool.frames.header(frame).latch();
                 let open = latch.optimistic();
                 let is_loading = engine.pool.mapping.place(id) == Place::Loading(frame);
                 // In one state of the latch, so the frame has held one page.
