@@ -9,11 +9,9 @@ use oneshot::{AsyncReceiver, Sender};
 use crate::btree::{self, Descriptor, Loader, ValueRef};
 use crate::canary::{self, Canary};
 use crate::engine::{Counters, TaskContext, WorkerState};
-use crate::page::Lsn;
 use crate::sched::block_on;
 use crate::tree::{Tree, TreeState, check_key, check_value};
 use crate::txn::tree_status::Closed;
-use crate::txn::unseen::Visibility;
 use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
@@ -196,11 +194,6 @@ fn appear(
             return Err(error);
         }
     };
-    let transactions = &engine.transactions;
-    // Before the first record can be read: nobody is told of one that a power cut may take back.
-    let hides =
-        transactions.visibility() != Visibility::Applied && !canary::sings(Canary::ShowEarly);
-    let hidden = hides.then(|| transactions.unseen.begin_load(tree.tree.id));
     let before = closed.begin_loading();
     let loaded = loader.link(note).inspect_err(|_| {
         closed.set_loaded(before);
@@ -208,23 +201,12 @@ fn appear(
     // Who begins after this returns may read.
     let next = engine.log.next();
     closed.set_loaded(next.0);
-    let lasts = await_load(local, next);
-    if lasts.is_err() {
-        // It may never be durable, so it stays hidden.
-        std::mem::forget(hidden);
-    }
-    lasts.map(|()| loaded)
-}
-
-/// Waits until a load that has appeared is as durable as the store's commits, and seen by who begins before `next`.
-fn await_load(local: &WorkerState, next: Lsn) -> Result<(), Error> {
-    let engine = &local.engine;
     local.make_durable(engine.newest_record(), engine.config.durability)?;
     while engine.transactions.watermark(&engine.log) < next {
         engine.writable()?;
         local.worker.yield_now();
     }
-    Ok(())
+    Ok(loaded)
 }
 
 /// Closes the tree's status, and waits for the commits that have not seen that.

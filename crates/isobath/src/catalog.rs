@@ -97,14 +97,6 @@ pub(crate) fn find(local: &WorkerState, name: &str) -> Result<Option<Tree>, Erro
     }
 }
 
-/// As [`find`], for an answer: what it tells is durable where others see nothing else.
-pub(crate) fn find_shown(local: &WorkerState, name: &str) -> Result<Option<Tree>, Error> {
-    let found = find(local, name)?;
-    let transactions = &local.engine.transactions;
-    transactions.await_shown(local, CATALOG.id, &name_key(name)?)?;
-    Ok(found)
-}
-
 /// Makes a tree; of several callers with the same name, one succeeds. `made` is told of
 /// it before the catalog names it, and of one that gets no name as well.
 pub(crate) fn add(
@@ -113,7 +105,7 @@ pub(crate) fn add(
     made: &mut dyn FnMut(Tree),
 ) -> Result<(), Error> {
     let key = name_key(name)?;
-    if find_shown(local, name)?.is_some() {
+    if find(local, name)?.is_some() {
         return Err(Error::TreeExists {
             name: name.to_owned(),
         });
@@ -308,13 +300,6 @@ pub(crate) fn resume_drops(local: &WorkerState) -> Result<(), Error> {
 pub(crate) fn list_dropped(local: &WorkerState) -> Result<Vec<Tree>, Error> {
     let mut trees = Vec::new();
     visit(local, DROPPING, |_, tree| trees.push(tree))?;
-    Ok(trees)
-}
-
-/// As [`list`], for an answer: what it tells is durable where others see nothing else.
-pub(crate) fn list_shown(local: &WorkerState) -> Result<Vec<(String, Tree)>, Error> {
-    let trees = list(local)?;
-    local.engine.transactions.await_all_shown(local)?;
     Ok(trees)
 }
 

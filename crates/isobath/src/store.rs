@@ -440,7 +440,7 @@ impl Store {
     }
 
     fn find(&self, name: &str) -> Result<Option<crate::btree::Tree>, Error> {
-        self.0.runtime.run(|local| catalog::find_shown(local, name))
+        self.0.runtime.run(|local| catalog::find(local, name))
     }
 
     /// Takes the state of a tree that the catalog does not name out of the list.
@@ -506,7 +506,7 @@ impl Store {
     ///
     /// A failed read.
     pub fn trees(&self) -> Result<Vec<TreeInfo>, Error> {
-        let trees = self.0.runtime.run(catalog::list_shown)?;
+        let trees = self.0.runtime.run(catalog::list)?;
         Ok(trees
             .into_iter()
             .map(|(name, tree)| TreeInfo {

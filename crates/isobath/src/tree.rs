@@ -313,11 +313,10 @@ impl Tree {
     pub(crate) fn await_rest(&self) -> Result<(), Error> {
         self.found(())?;
         let transactions = &self.runtime.engine.transactions;
-        let tree = self.state.tree.id;
-        if !transactions.has_rest(tree) {
+        if !transactions.has_rest() {
             return Ok(());
         }
-        self.run(|local| transactions.await_rest(local, tree))
+        self.run(|local| transactions.await_rest(local))
     }
 
     /// As [`Tree::scan`], by descending keys.

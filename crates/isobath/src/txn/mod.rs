@@ -37,7 +37,6 @@ pub(crate) mod unseen;
 pub(crate) mod versions;
 
 use crate::btree::{Descriptor, TreeId};
-use crate::canary::{self, Canary};
 use crate::engine::{Config, Engine, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::Token;
@@ -191,7 +190,7 @@ impl Transactions {
 
     /// Whether no commit that readers have to beware of may change a key of this number.
     fn is_unchanged(&self, number: u64) -> bool {
-        !self.unseen.has(number) && !self.unseen.is_in_parts() && !self.unseen.has_loads()
+        !self.unseen.has(number) && !self.unseen.is_in_parts()
     }
 
     /// What to make of what was just read of `key` from its leaf.
@@ -209,9 +208,6 @@ impl Transactions {
             if let Some(old) = self.versions.find_of(of, self.tracker.reported()) {
                 return Verdict::Older(old);
             }
-        }
-        if self.unseen.is_loading(tree) {
-            return Verdict::NotDurable;
         }
         if self.unseen.is_in_parts()
             && (self.locks.is_locked(number) || self.is_partially_applied(number))
@@ -303,42 +299,16 @@ impl Transactions {
         Ok(())
     }
 
-    /// For an operation that has read what `key` has now: waits until that is durable, where others see nothing else.
-    pub(crate) fn await_shown(
-        &self,
-        local: &WorkerState,
-        tree: TreeId,
-        key: &[u8],
-    ) -> Result<(), crate::Error> {
-        match self.is_quiet() || self.is_unchanged(key_hash(tree, key)) {
-            true => Ok(()),
-            false => self.await_all_shown(local),
-        }
-    }
-
-    /// The same for an operation that has read many keys.
-    pub(crate) fn await_all_shown(&self, local: &WorkerState) -> Result<(), crate::Error> {
-        let shows = self.visibility == Visibility::Applied || canary::sings(Canary::ShowEarly);
-        match shows || self.is_quiet() {
-            true => Ok(()),
-            false => self.await_durable(local),
-        }
-    }
-
-    /// Whether who has read many keys of `tree` may have seen a part of a commit, or what it must not tell of yet.
+    /// Whether who has read many keys may have seen a part of a commit, or what it must not tell of yet.
     #[inline]
-    pub(crate) fn has_rest(&self, tree: TreeId) -> bool {
-        self.unseen.is_any()
-            && (self.visibility == Visibility::Early
-                || self.unseen.is_in_parts()
-                || self.unseen.is_loading(tree))
+    pub(crate) fn has_rest(&self) -> bool {
+        self.unseen.is_any() && (self.visibility == Visibility::Early || self.unseen.is_in_parts())
     }
 
-    /// For an operation outside transactions that has read many keys of `tree`: waits for
-    /// the rest of the commits whose changes it may have seen, and for a load that it may have seen.
-    pub(crate) fn await_rest(&self, local: &WorkerState, tree: TreeId) -> Result<(), crate::Error> {
-        let is_early = self.visibility == Visibility::Early && self.unseen.is_any();
-        if is_early || self.unseen.is_loading(tree) {
+    /// For an operation outside transactions that has read many keys: waits for
+    /// the rest of the commits whose changes it may have seen.
+    pub(crate) fn await_rest(&self, local: &WorkerState) -> Result<(), crate::Error> {
+        if self.visibility == Visibility::Early && self.unseen.is_any() {
             return self.await_durable(local);
         }
         if self.unseen.is_in_parts() {

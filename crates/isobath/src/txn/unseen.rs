@@ -4,9 +4,7 @@
 //! once the watermark has passed it. Readers read the leaf first and look here
 //! afterwards: what they find nothing noted of is visible.
 
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::types::TreeId;
 
 /// Counters of keys; keys that share one cost a look into the version store.
 const COUNTERS: usize = 4096;
@@ -22,7 +20,7 @@ pub(crate) enum Visibility {
     Early,
 }
 
-/// The commits and loads that single reads have to beware of.
+/// The commits that single reads have to beware of.
 #[repr(align(128))]
 pub(crate) struct Unseen {
     /// How many there are of any kind.
@@ -30,9 +28,6 @@ pub(crate) struct Unseen {
     /// Of these, those that leave no versions while their changes are applied one by
     /// one: their keys stay locked meanwhile.
     parts: AtomicU64,
-    /// Bulk loads that appear and are not durable yet, and their trees.
-    loads: AtomicU64,
-    loading: Mutex<Vec<TreeId>>,
     /// For key numbers: how many commits that are not to be seen, or answered for, change such a key.
     keys: Box<[AtomicU32]>,
 }
@@ -44,24 +39,6 @@ impl Drop for InParts<'_> {
     fn drop(&mut self) {
         self.0.parts.fetch_sub(1, Ordering::SeqCst);
         self.0.any.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// A bulk load that appears, until this is dropped.
-pub(crate) struct Loading<'u> {
-    unseen: &'u Unseen,
-    tree: TreeId,
-}
-
-impl Drop for Loading<'_> {
-    fn drop(&mut self) {
-        let mut loading = self.unseen.loading.lock();
-        if let Some(at) = loading.iter().position(|tree| *tree == self.tree) {
-            loading.swap_remove(at);
-        }
-        drop(loading);
-        self.unseen.loads.fetch_sub(1, Ordering::SeqCst);
-        self.unseen.any.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -99,8 +76,6 @@ impl Unseen {
         Unseen {
             any: AtomicU64::new(0),
             parts: AtomicU64::new(0),
-            loads: AtomicU64::new(0),
-            loading: Mutex::default(),
             keys: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -116,17 +91,6 @@ impl Unseen {
     #[inline]
     pub(crate) fn is_in_parts(&self) -> bool {
         self.parts.load(Ordering::SeqCst) > 0
-    }
-
-    /// Whether a bulk load of any tree appears.
-    #[inline]
-    pub(crate) fn has_loads(&self) -> bool {
-        self.loads.load(Ordering::SeqCst) > 0
-    }
-
-    /// Whether a bulk load of `tree` appears.
-    pub(crate) fn is_loading(&self, tree: TreeId) -> bool {
-        self.has_loads() && self.loading.lock().contains(&tree)
     }
 
     /// Whether some commit changes a key of this number.
@@ -145,14 +109,6 @@ impl Unseen {
         self.any.fetch_add(1, Ordering::SeqCst);
         self.parts.fetch_add(1, Ordering::SeqCst);
         InParts(self)
-    }
-
-    /// A bulk load of `tree` is about to appear.
-    pub(crate) fn begin_load(&self, tree: TreeId) -> Loading<'_> {
-        self.loading.lock().push(tree);
-        self.any.fetch_add(1, Ordering::SeqCst);
-        self.loads.fetch_add(1, Ordering::SeqCst);
-        Loading { unseen: self, tree }
     }
 
     /// Notes the keys of a commit that is about to be applied.
@@ -196,9 +152,5 @@ mod tests {
         assert!(unseen.is_any() && unseen.is_in_parts() && !unseen.has(7));
         drop(parts);
         assert!(!unseen.is_any() && !unseen.is_in_parts());
-        let load = unseen.begin_load(TreeId(5));
-        assert!(unseen.is_any() && unseen.is_loading(TreeId(5)) && !unseen.is_loading(TreeId(6)));
-        drop(load);
-        assert!(!unseen.is_any() && !unseen.is_loading(TreeId(5)));
     }
 }
