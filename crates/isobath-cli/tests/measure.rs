@@ -542,7 +542,7 @@ fn settings_are_searched_with_equal_effort() {
 #[test]
 fn a_comparison_has_second_rows_with_the_least_isolation() {
     let place = Place::new();
-    let words = "bench compare isobath isobath --workload tpcc-small --warehouses 1 --pool 16MiB --duration 150ms --no-drive \
+    let words = "bench compare isobath isobath --workload tpcc-small --warehouses 1 --pool 16MiB --duration 400ms --no-drive \
         --repeats 1";
     let args: Vec<&str> = words.split_whitespace().collect();
     let all = place.run(&[&args[..], &["--json"]].concat()).ok().json();
