@@ -542,7 +542,7 @@ fn settings_are_searched_with_equal_effort() {
 #[test]
 fn a_comparison_has_second_rows_with_the_least_isolation() {
     let place = Place::new();
-    let words = "bench compare isobath isobath --workload tpcc-small --warehouses 1 --pool 16MiB --duration 150ms --no-drive \
+    let words = "bench compare isobath isobath --workload tpcc-small --warehouses 1 --pool 16MiB --duration 400ms --no-drive \
         --repeats 1";
     let args: Vec<&str> = words.split_whitespace().collect();
     let all = place.run(&[&args[..], &["--json"]].concat()).ok().json();
@@ -651,6 +651,108 @@ fn a_campaign_of_named_rows_writes_a_report_and_goes_on() {
             .run(&["bench", "campaign", "--out", "d", "--engines", "wiredtiger"])
             .fails(2, "this build has no WiredTiger");
     }
+}
+
+#[test]
+fn rows_that_write_stand_beside_the_drives_limit_of_writes() {
+    let place = Place::new();
+    let run = |workload: &str, more: &[&str]| {
+        let words = format!(
+            "bench run --workload {workload} --records 3000 --pool 8MiB --duration 200ms --depth 8"
+        );
+        let args: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
+        place.run(&args).ok()
+    };
+    let record = &run("update", &["--json", "--out", "c"]).json()[0];
+    for at in 0..2 {
+        let limit = &record["drive_writes"][at];
+        for name in [
+            "random_writes_per_s",
+            "random_flushed_writes_per_s",
+            "sequential_mb_per_s",
+            "sequential_flushed_mb_per_s",
+        ] {
+            assert!(limit[name].as_f64().unwrap() > 0.0, "{name} in {limit}");
+        }
+    }
+    let csv = std::fs::read_to_string(place.path("c/records.csv")).unwrap();
+    assert!(csv.contains(",drive_random_writes_per_s_before,"), "{csv}");
+    assert_eq!(csv.lines().next().unwrap().split(',').count(), 39);
+    place
+        .run(&["bench", "report", "c", "--html", "r.html"])
+        .ok();
+    let page = std::fs::read_to_string(place.path("r.html")).unwrap();
+    assert!(page.contains("The drive's own limit"), "{page}");
+    let reads = &run("lookup", &["--json"]).json()[0];
+    assert!(reads["drive_writes"].is_null());
+    let text = run("update", &[]);
+    let flat = text.text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("the drive's own limit, before / after"),
+        "{flat}"
+    );
+    assert_eq!(place.names(), ["c", "r.html"]);
+}
+
+#[test]
+fn rows_have_several_sizes_and_one_rate_for_all_engines() {
+    let place = Place::new();
+    let words = "bench campaign --out c --engines null,isobath --rows lookup-in --bytes 4MiB --duration 100ms --warm-up 0s \
+        --no-drive --sizes 0.25,0.5,1 --half-rate";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let rows = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(
+        (&rows[0]["row"], &rows[1]["row"]),
+        (&"lookup-in".into(), &"lookup-in, half rate".into())
+    );
+    assert_eq!(
+        (&rows[0]["sizes_count"], &rows[1]["sizes_count"]),
+        (&3.into(), &1.into())
+    );
+    let violated = |row: &serde_json::Value| row["violated"].to_string();
+    assert!(!violated(&rows[0]).contains("dataset-size"), "{}", rows[0]);
+    assert!(violated(&rows[1]).contains("dataset-size"), "{}", rows[1]);
+    assert!(rows[0]["rate_per_s"].is_null() && rows[1]["rate_per_s"].as_f64() > Some(0.0));
+    for engine in rows[1]["engines"].as_array().unwrap() {
+        let us = |name: &str| engine[name].as_f64().unwrap();
+        assert!(us("latency_us_p99") <= us("latency_us_p999"));
+        assert!(us("latency_us_p999") <= us("latency_us_max"));
+    }
+    // The same command again finds the same rates, so nothing is run again.
+    let records = std::fs::read_to_string(place.path("c/records.jsonl")).unwrap();
+    assert_eq!(records.lines().count(), 8);
+    let text = place.run(&args).ok();
+    let flat = text.text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("p99.9") && flat.contains("half of the slowest"),
+        "{flat}"
+    );
+    let again = std::fs::read_to_string(place.path("c/records.jsonl")).unwrap();
+    assert_eq!(again, records);
+    let wrong = words.replace("0.25,0.5,1", "2");
+    let wrong: Vec<&str> = wrong.split_whitespace().collect();
+    place.run(&wrong).fails(2, "at most 1");
+
+    let args = [
+        &[
+            "bench",
+            "compare",
+            "null",
+            "isobath",
+            "--json",
+            "--half-rate",
+        ][..],
+        &["--repeats", "1", "--workload", "lookup"],
+        TINY,
+    ]
+    .concat();
+    let all = place.run(&args).ok().json();
+    assert_eq!(all.len(), 5);
+    let rates = |at: usize| &all[at]["rate_per_s"];
+    assert!(rates(0).is_null() && rates(1).is_null());
+    assert!(rates(2).as_f64() > Some(0.0));
+    assert_eq!(rates(2), rates(3));
 }
 
 /// Every run has the same blocks and a new file system in them, and leaves nothing mounted.

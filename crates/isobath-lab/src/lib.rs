@@ -55,6 +55,7 @@ pub mod rocksdb_rates;
 pub mod ssd;
 mod system;
 pub mod vssd;
+mod write_limit;
 
 pub use bytes::{escape, hex, text_or_hex, unhex};
 pub use drive::DriveLimit;
@@ -67,3 +68,4 @@ pub use isobath_io::{ByteSize, VolumeError, missing_directory};
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub use monitor::{Monitor, Silent, Stage, Unit};
 pub use raw_sweep::sweep;
+pub use write_limit::WriteLimit;

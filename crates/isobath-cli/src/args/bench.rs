@@ -89,6 +89,8 @@ pub(crate) enum EngineName {
     Lmdb,
     /// The crate redb; needs a build with --features redb
     Redb,
+    /// The crate fjall; needs a build with --features fjall
+    Fjall,
     /// No engine: what the benchmark itself costs
     Null,
 }

@@ -112,10 +112,10 @@ pub(crate) struct CaseArgs {
     /// What transactions are protected from, in every engine that has a choice
     #[arg(long, value_enum, default_value = "snapshot")]
     pub(crate) isolation: IsolationName,
-    /// Background jobs of RocksDB, eviction threads of WiredTiger [default: one per core]
+    /// Background jobs of RocksDB and fjall, eviction threads of WiredTiger [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) background_jobs: Option<std::num::NonZeroUsize>,
-    /// Share of the cache for what is not written yet: RocksDB's memtables, WiredTiger's dirty pages [default: scaled
+    /// Share of the cache for what is not written yet: memtables of RocksDB and fjall, WiredTiger's dirty pages [default: scaled
     /// with the data, 0.05]
     #[arg(long, value_name = "SHARE")]
     pub(crate) write_share: Option<f64>,
@@ -167,7 +167,8 @@ the 95% interval of the ratio excludes 1.
 Examples:
   isobath bench compare isobath redb --workload read-mostly --bytes 1GiB
   isobath bench compare isobath isobath --workload lookup    # must include 1
-  isobath bench compare isobath redb --workload ycsb-a --search 8")]
+  isobath bench compare isobath redb --workload ycsb-a --search 8
+  isobath bench compare isobath redb --workload mixed-small --half-rate")]
 pub(crate) struct CompareArgs {
     /// The first engine
     #[arg(value_enum)]
@@ -181,6 +182,9 @@ pub(crate) struct CompareArgs {
     /// Leave out the second rows: engines that have less isolation with the least that they have
     #[arg(long)]
     pub(crate) no_least: bool,
+    /// Run everything once more at one rate for all: half of what the slowest side reached; p99.9 and the longest stall
+    #[arg(long, conflicts_with_all = ["rate", "simulated"])]
+    pub(crate) half_rate: bool,
     #[command(flatten)]
     pub(crate) case: CaseArgs,
 }
@@ -226,6 +230,8 @@ Examples:
   isobath bench campaign --list
   isobath bench campaign --out first --region region
   isobath bench campaign --out long --full --repeats 5
+  isobath bench campaign --out sizes --sizes 0.25,0.5,1 --rows lookup
+  isobath bench campaign --out tails --half-rate --rows ycsb
   isobath bench campaign --out try --engines isobath --rows lookup,ycsb-a")]
 pub(crate) struct CampaignArgs {
     /// The campaign that comes with this program, or a file like it
@@ -246,6 +252,13 @@ pub(crate) struct CampaignArgs {
     /// Rows whose names are or begin with one of these [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) rows: Vec<String>,
+    /// Shares of a row's data with which it is run, with the cache of the whole: three, the largest at least twice the smallest,
+    /// avoid the pitfall of one dataset size [default: 1]
+    #[arg(long, value_name = "SHARE,...", value_delimiter = ',')]
+    pub(crate) sizes: Vec<f64>,
+    /// Run each row once more at one rate for all engines: half of what the slowest reached; p99.9 and the longest stall
+    #[arg(long)]
+    pub(crate) half_rate: bool,
     /// How often each engine runs each row; a ratio is judged from 5 on
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) repeats: std::num::NonZeroUsize,

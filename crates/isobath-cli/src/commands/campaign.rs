@@ -38,6 +38,7 @@ pub(crate) fn kind(engine: EngineName) -> EngineKind {
         EngineName::Wiredtiger => EngineKind::WiredTiger,
         EngineName::Lmdb => EngineKind::Lmdb,
         EngineName::Redb => EngineKind::Redb,
+        EngineName::Fjall => EngineKind::Fjall,
         EngineName::Null => EngineKind::Null,
     }
 }
@@ -229,13 +230,24 @@ pub(super) fn tune_all(
     Ok(())
 }
 
-/// Runs the cases in their order and prints a line for each.
+/// Searches the settings of the cases, where that is asked for, runs them in their order and prints a line for each.
 pub(super) fn run_all(
-    cases: &[Case],
+    cases: &mut [Case],
     args: &CaseArgs,
     global: &GlobalArgs,
     out: &Output,
 ) -> Result<Vec<Record>, Failure> {
+    run_and_then(cases, args, global, out, |_, _| Vec::new()).map(|(records, _)| records)
+}
+
+/// The same, and then those cases that follow from what was measured; the records of both.
+pub(super) fn run_and_then(
+    cases: &mut [Case],
+    args: &CaseArgs,
+    global: &GlobalArgs,
+    out: &Output,
+    then: impl FnOnce(&[Case], &[Record]) -> Vec<Case>,
+) -> Result<(Vec<Record>, Vec<Record>), Failure> {
     let made = cases
         .iter()
         .filter_map(|case| case.plan.engine.path.clone());
@@ -246,17 +258,25 @@ pub(super) fn run_all(
     };
     let region_bytes = args.region_bytes.map(|bytes| bytes.0);
     make_region(args.region.as_deref(), region_bytes, cases, &progress)?;
-    let mut cases = cases.to_vec();
-    tune_all(
-        &mut campaign,
-        &mut cases,
-        &args.search,
-        args.seed,
-        &progress,
-    )?;
+    tune_all(&mut campaign, cases, &args.search, args.seed, &progress)?;
+    let records = run_in_order(&mut campaign, cases, &progress, out)?;
+    let more = run_in_order(&mut campaign, &then(cases, &records), &progress, out)?;
+    progress.clear();
+    if let Some(directory) = &args.out {
+        bench::write_csv(directory, &[&records[..], &more].concat())?;
+    }
+    Ok((records, more))
+}
+
+fn run_in_order(
+    campaign: &mut Campaign,
+    cases: &[Case],
+    progress: &Progress,
+    out: &Output,
+) -> Result<Vec<Record>, Failure> {
     let mut records = Vec::new();
     for (at, case) in cases.iter().enumerate() {
-        let (record, how) = match campaign.run(case, &progress)? {
+        let (record, how) = match campaign.run(case, progress)? {
             Outcome::Ran(record) => (record, ""),
             Outcome::Known(record) => (record, ", from the earlier session"),
         };
@@ -266,17 +286,13 @@ pub(super) fn run_all(
                 at + 1,
                 cases.len(),
                 record.side(),
-                record.workload,
+                record.heading(),
                 size(record.data_bytes),
                 record.drive,
                 count(record.operations_per_s.round() as u64)
             ));
         }
         records.push(*record);
-    }
-    progress.clear();
-    if let Some(directory) = &args.out {
-        bench::write_csv(directory, &records)?;
     }
     Ok(records)
 }
@@ -295,7 +311,7 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         row: None,
         search: None,
     };
-    let records = run_all(&[case], &args.case, global, out)?;
+    let records = run_all(&mut [case], &args.case, global, out)?;
     print(&records, out)
 }
 
@@ -339,7 +355,7 @@ pub(crate) fn sweep(
         }
     }
     let order = bench::schedule(plans.len(), 1, args.case.seed);
-    let cases: Vec<Case> = order
+    let mut cases: Vec<Case> = order
         .into_iter()
         .map(|(round, side)| Case {
             plan: plans[side].clone(),
@@ -350,7 +366,7 @@ pub(crate) fn sweep(
             search: None,
         })
         .collect();
-    let records = run_all(&cases, &args.case, global, out)?;
+    let records = run_all(&mut cases, &args.case, global, out)?;
     print(&records, out)
 }
 
@@ -387,6 +403,7 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
         })
         .collect();
     out.table(&header, &rows, true)?;
+    print_drive_limits(records, out)?;
     for record in records {
         let Some(tpcc) = &record.tpcc else { continue };
         let rates = record.operations_by_type.iter();
@@ -427,6 +444,39 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
         shown.push(side);
     }
     print_verdicts(&bench::judge(&bench::evidence(records)), out)
+}
+
+/// What the drive did by itself, beside each run of which that is known.
+fn print_drive_limits(records: &[Record], out: &mut Output) -> Result<(), Failure> {
+    let line = |record: &Record| {
+        let limits = record.drive_limits();
+        limits.iter().any(Option::is_some).then(|| {
+            let cells = limits.map(|limit| {
+                limit.map_or("–".to_owned(), |(before, after)| {
+                    let [before, after] = [before, after].map(|rate| count(rate.round() as u64));
+                    format!("{before} / {after}")
+                })
+            });
+            let mut line = vec![record.side(), size(record.data_bytes)];
+            line.extend(cells);
+            line
+        })
+    };
+    let rows: Vec<Vec<String>> = records.iter().filter_map(line).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    out.paragraph("the drive's own limit, before / after each run")?;
+    let header = [
+        "engine",
+        "data",
+        "reads/s",
+        "writes/s",
+        "flushed",
+        "sequential MB/s",
+        "flushed",
+    ];
+    out.table(&header, &rows, true)
 }
 
 fn print_search(side: &str, search: &Search, out: &mut Output) -> Result<(), Failure> {

@@ -4,7 +4,8 @@ use isobath_lab::bench::{self, Case, LookupPlan, Ratio, Record};
 use isobath_lab::{IsolationLevel, LabError};
 use serde::Serialize;
 
-use super::campaign::{Drive, plan, print, run_all};
+use super::campaign::{Drive, plan, print, run_and_then};
+use super::suite::print_stalls;
 use crate::args::{CompareArgs, GlobalArgs, ProfileName};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -65,7 +66,7 @@ pub(crate) fn compare(
     ];
     let sides = Sides::of(plans, !args.no_least);
     let order = bench::schedule(sides.plans.len(), args.repeats, args.case.seed);
-    let cases: Vec<Case> = order
+    let mut cases: Vec<Case> = order
         .iter()
         .map(|&(round, side)| Case {
             plan: sides.plans[side].clone(),
@@ -76,7 +77,11 @@ pub(crate) fn compare(
             search: None,
         })
         .collect();
-    let records = run_all(&cases, &args.case, global, out)?;
+    let then = |cases: &[Case], records: &[Record]| match args.half_rate {
+        true => bench::at_half_rate(cases, records),
+        false => Vec::new(),
+    };
+    let (records, stalls) = run_and_then(&mut cases, &args.case, global, out, then)?;
     let mut compared = Vec::new();
     for (isolation, [first, second]) in &sides.pairs {
         let pairs = rates(&order, &records, *first, *second, args.repeats);
@@ -89,13 +94,15 @@ pub(crate) fn compare(
         });
     }
     if out.json() {
-        records.iter().try_for_each(|record| out.document(record))?;
+        let mut all = records.iter().chain(&stalls);
+        all.try_for_each(|record| out.document(record))?;
         return compared.iter().try_for_each(|ratio| out.document(ratio));
     }
     print(&records, out)?;
     compared
         .iter()
-        .try_for_each(|ratio| print_ratio(ratio, out))
+        .try_for_each(|ratio| print_ratio(ratio, out))?;
+    print_stalls(&bench::summarize(&stalls), out)
 }
 
 /// Throughput of two sides in each round.

@@ -6,7 +6,9 @@ use isobath_lab::bench::{
     Choice, KeyOrder, LoadRow, LookupPlan, LookupReport, Row, ScanLength, Workload,
 };
 use isobath_lab::quickstart::{self, Needs, Plan, Report};
-use isobath_lab::{Callers, DriveLimit, EngineConfig, Monitor, Schema, SpaceConfig, Tuning};
+use isobath_lab::{
+    Callers, DriveLimit, EngineConfig, Monitor, Schema, SpaceConfig, Tuning, WriteLimit,
+};
 
 use super::campaign::{default_path, kind};
 use super::load::skipped;
@@ -390,8 +392,16 @@ fn print_lookup(report: &LookupReport, out: &mut Output) -> Result<(), Failure> 
             print_drive(when, drive, out)?;
         }
     }
+    for (when, writes) in [
+        ("before", &report.drive_writes_before),
+        ("after", &report.drive_writes_after),
+    ] {
+        if let Some(writes) = writes {
+            print_drive_writes(when, writes, out)?;
+        }
+    }
     if let Some(ratio) = first.operations_per_drive_read {
-        out.line(&format!("operations / drive's limit: {ratio:.2}"))?;
+        out.line(&format!("operations / drive's limit of reads: {ratio:.2}"))?;
     }
     out.line(&format!("state: {}, {}", first.steady, first.drive_state))
 }
@@ -405,6 +415,17 @@ fn print_load(load: &LoadRow, out: &mut Output) -> Result<(), Failure> {
         size((load.megabytes_per_s * 1e6) as u64),
         load.cpu_us_per_record,
         size(load.space_bytes)
+    ))
+}
+
+fn print_drive_writes(when: &str, writes: &WriteLimit, out: &mut Output) -> Result<(), Failure> {
+    out.line(&format!(
+        "the drive alone {when}: {} random 4 KiB writes/s at depth {}, {}/s flushed; sequential {} MB/s, {} MB/s flushed",
+        rate(writes.random_writes_per_s),
+        writes.depth,
+        rate(writes.random_flushed_writes_per_s),
+        rate(writes.sequential_mb_per_s),
+        rate(writes.sequential_flushed_mb_per_s)
     ))
 }
 

@@ -43,7 +43,17 @@ pub(crate) fn campaign(
         args.seed,
         &progress,
     )?;
-    let (records, failed) = run_all(&mut campaign, &cases, &progress)?;
+    let (mut records, mut failed) = run_all(&mut campaign, &cases, &progress)?;
+    let at_half_rate = match args.half_rate {
+        true => bench::at_half_rate(&cases, &records),
+        false => Vec::new(),
+    };
+    if !at_half_rate.is_empty() {
+        progress.say("once more at half of the slowest engine's throughput");
+        let (more, more_failed) = run_all(&mut campaign, &at_half_rate, &progress)?;
+        records.extend(more);
+        failed.extend(more_failed);
+    }
     progress.clear();
     bench::write_csv(directory, &records)?;
     bench::write_summary(directory, &records)?;
@@ -96,6 +106,7 @@ fn choice(args: &CampaignArgs, directory: &Path) -> SuiteChoice {
         duration: args.duration,
         warm_up: args.warm_up,
         data_bytes: args.bytes.map(|bytes| bytes.0),
+        sizes: args.sizes.clone(),
         repeats: args.repeats.get(),
         directory: args.directory.as_deref().unwrap_or(directory).to_owned(),
         region: args.region.clone(),
@@ -182,10 +193,64 @@ fn left(time: Duration) -> String {
     }
 }
 
-/// One line per row: each engine's throughput, and the first engine's over it.
+/// Throughput of each row, latencies of the rows at half rate, and what each row's numbers may be used for.
 fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
+    let full = summaries.iter().filter(|row| row.rate_per_s.is_none());
+    let full: Vec<&RowSummary> = full.collect();
+    print_throughput(&full, out)?;
+    print_stalls(summaries, out)?;
+    let line = |row: &RowSummary| {
+        let violated = match row.violated.is_empty() {
+            true => "none".to_owned(),
+            false => row.violated_names(),
+        };
+        vec![row.row.clone(), row.sizes_count.to_string(), violated]
+    };
+    let lines: Vec<Vec<String>> = summaries.iter().map(line).collect();
+    out.paragraph("a row that commits a pitfall has no headline number")?;
+    out.table(&["row", "sizes", "pitfalls committed"], &lines, false)?;
+    print_repeats(&full, out)
+}
+
+/// Latencies of the rows that were offered one rate for all engines, where there are any.
+pub(super) fn print_stalls(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
+    let mut lines = Vec::new();
+    for row in summaries {
+        let Some(rate) = row.rate_per_s else { continue };
+        for engine in &row.engines {
+            lines.push(vec![
+                row.row.clone(),
+                engine.engine.clone(),
+                count(rate.round() as u64),
+                count(engine.operations_per_s.round() as u64),
+                format!("{:.0}", engine.latency_us_p99),
+                format!("{:.0}", engine.latency_us_p999),
+                format!("{:.1}", engine.latency_us_max / 1e3),
+            ]);
+        }
+    }
+    if lines.is_empty() {
+        return Ok(());
+    }
+    out.paragraph(
+        "at half of the slowest engine's throughput, offered to all; latencies count from when an operation was due",
+    )?;
+    let header = [
+        "row",
+        "engine",
+        "offered/s",
+        "op/s",
+        "p99 µs",
+        "p99.9 µs",
+        "longest stall ms",
+    ];
+    out.table(&header, &lines, true)
+}
+
+/// One line per row: each engine's throughput, and the first engine's over it.
+fn print_throughput(summaries: &[&RowSummary], out: &mut Output) -> Result<(), Failure> {
     let mut engines: Vec<&str> = Vec::new();
-    for engine in summaries.iter().flat_map(|row| &row.engines) {
+    for engine in summaries.iter().flat_map(|row| row.engines.iter()) {
         if !engines.contains(&engine.engine.as_str()) {
             engines.push(&engine.engine);
         }
@@ -198,7 +263,7 @@ fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
         }
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    let line = |row: &RowSummary| {
+    let line = |row: &&RowSummary| {
         let mut cells = vec![row.row.clone()];
         for (at, name) in engines.iter().enumerate() {
             let engine = row.engines.iter().find(|engine| engine.engine == *name);
@@ -217,7 +282,11 @@ fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
         &summaries.iter().map(line).collect::<Vec<_>>(),
         true,
     )?;
-    let is_judged = |row: &RowSummary| {
+    Ok(())
+}
+
+fn print_repeats(summaries: &[&RowSummary], out: &mut Output) -> Result<(), Failure> {
+    let is_judged = |row: &&RowSummary| {
         let repeats = row.engines.iter().map(|engine| engine.repeats_count);
         repeats.min().unwrap_or(0) >= bench::REPEATS_MIN
     };

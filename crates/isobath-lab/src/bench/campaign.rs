@@ -377,7 +377,7 @@ pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
     rows.flush().map_err(LabError::io("write", &path))
 }
 
-const COLUMNS: [&str; 26] = [
+const COLUMNS: [&str; 39] = [
     "row",
     "config_hash",
     "round",
@@ -394,22 +394,43 @@ const COLUMNS: [&str; 26] = [
     "drive_state",
     "pool_bytes",
     "clients_count",
+    "rate_per_s",
     "duration_s",
     "steal_s",
     "operations_per_s",
     "steady_from",
     "latency_us_p50",
     "latency_us_p99",
+    "latency_us_p999",
+    "latency_us_max",
     "cpu_us_per_operation",
     "wa_a",
     "wa_d",
     "space_amplification_max",
+    "drive_reads_per_s_before",
+    "drive_reads_per_s_after",
+    "drive_random_writes_per_s_before",
+    "drive_random_writes_per_s_after",
+    "drive_random_flushed_writes_per_s_before",
+    "drive_random_flushed_writes_per_s_after",
+    "drive_sequential_mb_per_s_before",
+    "drive_sequential_mb_per_s_after",
+    "drive_sequential_flushed_mb_per_s_before",
+    "drive_sequential_flushed_mb_per_s_after",
 ];
 
-fn cells(r: &Record) -> [String; 26] {
+fn cells(r: &Record) -> [String; 39] {
     fn may<T: ToString>(value: Option<T>) -> String {
         value.map_or(String::new(), |value| value.to_string())
     }
+    let limits = r.drive_limits().map(Option::unzip);
+    let [
+        reads,
+        random,
+        random_flushed,
+        sequential,
+        sequential_flushed,
+    ] = limits;
     [
         may(r.row.clone()),
         r.config_hash.clone(),
@@ -427,16 +448,29 @@ fn cells(r: &Record) -> [String; 26] {
         may(r.drive_state.clone()),
         r.pool_bytes.to_string(),
         r.clients_count.to_string(),
+        may(r.rate_per_s),
         r.duration_s.to_string(),
         r.steal_s.to_string(),
         r.operations_per_s.to_string(),
         may(r.steady_from),
         r.latency_us_p50.to_string(),
         r.latency_us_p99.to_string(),
+        r.latency_us_p999.to_string(),
+        r.latency_us_max.to_string(),
         r.cpu_us_per_operation.to_string(),
         may(r.wa_a),
         may(r.wa_d),
         may(r.space_amplification_max),
+        may(reads.0),
+        may(reads.1),
+        may(random.0),
+        may(random.1),
+        may(random_flushed.0),
+        may(random_flushed.1),
+        may(sequential.0),
+        may(sequential.1),
+        may(sequential_flushed.0),
+        may(sequential_flushed.1),
     ]
 }
 

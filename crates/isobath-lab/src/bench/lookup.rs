@@ -19,6 +19,7 @@ use super::workload::Operation;
 use crate::drive::{self, DriveLimit};
 use crate::engine::{self, Callers, Counters, Engine, EngineConfig, EngineKind, IsolationLevel};
 use crate::machine::{device_bytes, steal_time};
+use crate::write_limit::{self, WriteLimit};
 use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
 
 /// What to measure.
@@ -65,6 +66,10 @@ pub struct LookupReport {
     pub drive_before: Option<DriveLimit>,
     /// The drive after.
     pub drive_after: Option<DriveLimit>,
+    /// What the drive did with nothing but writes before, where the clients write.
+    pub drive_writes_before: Option<WriteLimit>,
+    /// The same after.
+    pub drive_writes_after: Option<WriteLimit>,
     /// Counters over time.
     #[serde(skip)]
     pub series: Series,
@@ -179,6 +184,8 @@ pub(crate) fn run(
         rows: Vec::new(),
         drive_before: None,
         drive_after: None,
+        drive_writes_before: None,
+        drive_writes_after: None,
         series: Series::default(),
         settings: Vec::new(),
         latency_ns: None,
@@ -206,6 +213,7 @@ pub(crate) fn run(
         }
     };
     report.drive_before = limit(plan, &files, monitor)?;
+    report.drive_writes_before = write_limit(plan, monitor)?;
     let engine = match open {
         Some(engine) => engine,
         None => engine::open(&plan.engine, false)?,
@@ -229,6 +237,7 @@ pub(crate) fn run(
     report.series = std::mem::take(&mut measured.series);
     report.latency_ns = Some(measured.results.all_latencies());
     report.drive_after = limit(plan, &files, monitor)?;
+    report.drive_writes_after = write_limit(plan, monitor)?;
     let space_bytes = total_bytes(&files);
     report.rows = rows(
         plan,
@@ -252,14 +261,32 @@ fn limit(
 ) -> Result<Option<DriveLimit>, LabError> {
     match plan.drive_depth {
         // Of files smaller than a stripe the runner can read nothing, and the host of a few small ones may hold all.
-        Some(depth) if longest(files) >= DRIVE_FILE_MIN => {
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            let threads = plan.engine.workers.unwrap_or(cores);
-            let threads = u32::try_from(threads).unwrap_or(1).clamp(1, depth);
+        Some(depth) if longest(files) >= DRIVE_FILE_MIN && !plan.in_pool => {
+            let threads = drive_threads(plan, depth);
             drive::random_reads(files, depth, threads, plan.drive_duration, monitor).map(Some)
         }
         _ => Ok(None),
     }
+}
+
+/// What the drive does with nothing but writes, where the clients write to one.
+fn write_limit(plan: &LookupPlan, monitor: &dyn Monitor) -> Result<Option<WriteLimit>, LabError> {
+    let (Some(depth), Some(path)) = (plan.drive_depth, &plan.engine.path) else {
+        return Ok(None);
+    };
+    if !plan.workload.mix.writes() {
+        return Ok(None);
+    }
+    let bytes = plan.records.saturating_mul(plan.workload.record_bytes());
+    let threads = drive_threads(plan, depth);
+    write_limit::measure(path, bytes, depth, threads, plan.drive_duration, monitor)
+}
+
+/// Threads that measure the drive.
+fn drive_threads(plan: &LookupPlan, depth: u32) -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = plan.engine.workers.unwrap_or(cores);
+    u32::try_from(threads).unwrap_or(1).clamp(1, depth)
 }
 
 /// Bytes of the longest file at least where the drive's own limit is measured: files of half of it are read, in stripes of 2 MiB.

@@ -9,6 +9,7 @@ use super::smart;
 use super::steady::Steady;
 use super::tpcc::Report as TpccReport;
 use super::verdict::{Evidence, Known, Length, Pitfall, StateEvidence, Verdict, judge};
+use crate::WriteLimit;
 use crate::engine::{DriveState, IsolationLevel};
 
 /// What was measured in one run.
@@ -53,6 +54,9 @@ pub struct Record {
     /// What was searched before, where the settings were.
     #[serde(default)]
     pub search: Option<Search>,
+    /// Operations that were offered per second; none where there were as many as possible.
+    #[serde(default)]
+    pub rate_per_s: Option<f64>,
     /// Seconds measured.
     pub duration_s: f64,
     /// CPU time that the hypervisor took meanwhile, seconds.
@@ -93,6 +97,9 @@ pub struct Record {
     pub capacities_written: Option<f64>,
     /// The drive's own random 4 KiB reads per second before and after.
     pub drive_reads_per_s: Option<(f64, f64)>,
+    /// What the drive did with nothing but writes before and after, where the clients write.
+    #[serde(default)]
+    pub drive_writes: Option<(WriteLimit, WriteLimit)>,
     /// Whether the clients write.
     pub writes: bool,
     /// Whether a drive is used at all.
@@ -121,6 +128,23 @@ impl Record {
     #[must_use]
     pub fn heading(&self) -> &str {
         self.row.as_deref().unwrap_or(&self.workload)
+    }
+
+    /// The drive's own limit before and after, as far as it was measured: random reads per second, random writes per second and the
+    /// same flushed, sequential writes in megabytes per second and the same flushed.
+    #[must_use]
+    pub fn drive_limits(&self) -> [Option<(f64, f64)>; 5] {
+        let writes = |of: fn(&WriteLimit) -> f64| {
+            let both = self.drive_writes.as_ref();
+            both.map(|(before, after)| (of(before), of(after)))
+        };
+        [
+            self.drive_reads_per_s,
+            writes(|limit| limit.random_writes_per_s),
+            writes(|limit| limit.random_flushed_writes_per_s),
+            writes(|limit| limit.sequential_mb_per_s),
+            writes(|limit| limit.sequential_flushed_mb_per_s),
+        ]
     }
 
     /// The record of a run.
@@ -165,6 +189,7 @@ impl Record {
             clients_count: row.setting.clients,
             settings: report.settings.clone(),
             search: None,
+            rate_per_s: plan.rate_per_s,
             duration_s: last.seconds,
             steal_s: report.steal_s,
             operations_per_s: series.rate_from(steady_from.unwrap_or(0)),
@@ -191,6 +216,10 @@ impl Record {
                 (Some(before), Some(after)) => Some((before.reads_per_s, after.reads_per_s)),
                 _ => None,
             },
+            drive_writes: report
+                .drive_writes_before
+                .clone()
+                .zip(report.drive_writes_after.clone()),
             writes,
             uses_drive: simulated.is_some() || plan.engine.path.is_some(),
             series,

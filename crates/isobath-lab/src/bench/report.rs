@@ -52,8 +52,9 @@ fn overview(page: &mut String, records: &[Record]) {
         return;
     }
     page.push_str(
-        "<h2>Rows</h2><table><tr><th>row</th><th class=\"w\">engine</th><th>op/s</th><th>p99 µs</th><th>CPU µs/op</th>\
-         <th>WA-A</th><th>WA-D</th><th>first engine ÷ this</th><th class=\"w\">said</th></tr>",
+        "<h2>Rows</h2><table><tr><th>row</th><th class=\"w\">engine</th><th>op/s</th><th>p99 µs</th><th>p99.9 µs</th>\
+         <th>longest ms</th><th>CPU µs/op</th><th>WA-A</th><th>WA-D</th><th>first engine ÷ this</th><th class=\"w\">said</th>\
+         <th class=\"w\">pitfalls committed</th></tr>",
     );
     let may = |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.2}"));
     for row in summarize(records) {
@@ -62,6 +63,10 @@ fn overview(page: &mut String, records: &[Record]) {
                 escape(&row.row)
             } else {
                 String::new()
+            };
+            let violated = match at {
+                0 => row.violated_names(),
+                _ => String::new(),
             };
             let (ratio, said) = match &engine.first_over_this {
                 None => (String::new(), ""),
@@ -73,11 +78,14 @@ fn overview(page: &mut String, records: &[Record]) {
             };
             let _ = write!(
                 page,
-                "<tr><td>{name}</td><td class=\"w\">{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.2}</td><td>{}</td><td>{}</td>\
-                 <td>{ratio}</td><td class=\"w\">{said}</td></tr>",
+                "<tr><td>{name}</td><td class=\"w\">{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{:.1}</td>\
+                 <td>{:.2}</td><td>{}</td><td>{}</td><td>{ratio}</td><td class=\"w\">{said}</td>\
+                 <td class=\"w violated\">{violated}</td></tr>",
                 escape(&engine.engine),
                 engine.operations_per_s,
                 engine.latency_us_p99,
+                engine.latency_us_p999,
+                engine.latency_us_max / 1e3,
                 engine.cpu_us_per_operation,
                 may(engine.wa_a),
                 may(engine.wa_d),
@@ -120,6 +128,7 @@ fn section(page: &mut String, heading: &str, records: &[Record]) {
         );
     }
     table(page, records);
+    drive_limits(page, records);
     charts(page, records);
     costs(page, records);
 }
@@ -184,6 +193,30 @@ fn table(page: &mut String, records: &[Record]) {
     }
 }
 
+/// What the drive did by itself before and after each run.
+fn drive_limits(page: &mut String, records: &[Record]) {
+    let is_known = |r: &&Record| r.drive_reads_per_s.is_some() || r.drive_writes.is_some();
+    let known: Vec<&Record> = records.iter().filter(is_known).collect();
+    if known.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<h3>The drive's own limit, before / after each run</h3><table><tr><th>run</th><th>random 4 KiB reads/s</th>\
+         <th>random 4 KiB writes/s</th><th>each flushed</th><th>sequential MB/s</th><th>each flushed</th></tr>",
+    );
+    for record in known {
+        let _ = write!(page, "<tr><td class=\"r\">{}</td>", escape(&label(record)));
+        for limit in record.drive_limits() {
+            let cell = limit.map_or(String::new(), |(before, after)| {
+                format!("{before:.0} / {after:.0}")
+            });
+            let _ = write!(page, "<td>{cell}</td>");
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</table>");
+}
+
 /// A chart's title and the value of a sample.
 type Metric = (&'static str, fn(&Record, &Sample) -> Option<f64>);
 
@@ -239,15 +272,16 @@ fn charts(page: &mut String, records: &[Record]) {
         &latencies,
     ));
     let limit = |r: &Record| {
-        r.drive_reads_per_s
-            .map(|(before, after)| (before + after) / 2.0)
+        let [reads, writes, ..] = r.drive_limits();
+        let limit = if r.writes { writes } else { reads };
+        limit.map(|(before, after)| (before + after) / 2.0)
     };
     let all: Vec<_> = records
         .iter()
         .map(|r| (label(r), r.operations_per_s, limit(r)))
         .collect();
     page.push_str(&bars(
-        "operations per second (dashed: the drive's reads)",
+        "operations per second (dashed: the drive's random reads, or writes where the clients write)",
         &all,
     ));
     sweep(page, records);

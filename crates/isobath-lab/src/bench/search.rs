@@ -113,7 +113,9 @@ fn knobs(kind: EngineKind) -> Vec<Knob> {
                 set: |config, value| config.depth_per_worker = value as u32,
             },
         ],
-        EngineKind::RocksDb | EngineKind::WiredTiger => vec![threads, jobs, write_share],
+        EngineKind::RocksDb | EngineKind::WiredTiger | EngineKind::Fjall => {
+            vec![threads, jobs, write_share]
+        }
         EngineKind::Lmdb | EngineKind::Redb | EngineKind::Null => vec![threads],
     }
 }
@@ -219,6 +221,7 @@ mod tests {
             duration: None,
             warm_up: None,
             data_bytes: None,
+            sizes: Vec::new(),
             repeats: 1,
             directory: "place".into(),
             region: None,
@@ -254,6 +257,7 @@ mod tests {
             EngineKind::WiredTiger,
             EngineKind::Lmdb,
             EngineKind::Redb,
+            EngineKind::Fjall,
         ];
         for kind in kinds {
             let asked = plan(kind);

@@ -164,6 +164,8 @@ pub struct SuiteChoice {
     pub warm_up: Option<Duration>,
     /// Bytes of data of every row, in place of the campaign's own.
     pub data_bytes: Option<u64>,
+    /// Shares of a row's data with which each engine runs it, with the cache and the drive of the whole; all of it where there are none.
+    pub sizes: Vec<f64>,
     /// How often each engine runs each row.
     pub repeats: usize,
     /// Directory in which engines make their files.
@@ -236,8 +238,19 @@ impl Suite {
     /// The runs, row by row; within a row the engines take turns, in a random order in each repeat.
     ///
     /// # Errors
-    /// [`LabError::NotBuilt`] for an engine that this build lacks; as for [`Suite::chosen`].
+    /// [`LabError::NotBuilt`] for an engine that this build lacks; [`LabError::Request`] for sizes that are no shares, or that a cache
+    /// would hold out of memory; as for [`Suite::chosen`].
     pub fn cases(&self, choice: &SuiteChoice) -> Result<Vec<Case>, LabError> {
+        let is_share = |share: &f64| *share > 0.0 && *share <= 1.0;
+        if !choice.sizes.iter().all(is_share) {
+            return Err(LabError::Request(
+                "--sizes are shares above 0, at most 1".to_owned(),
+            ));
+        }
+        let sizes: &[f64] = match choice.sizes.is_empty() {
+            true => &[1.0],
+            false => &choice.sizes,
+        };
         let engines = choice.engines.as_ref().unwrap_or(&self.engines);
         engines.iter().try_for_each(|kind| kind.check_built())?;
         let mut cases = Vec::new();
@@ -246,9 +259,10 @@ impl Suite {
             let may_run = |kind: &EngineKind| !is_simulated || *kind == EngineKind::Isobath;
             let engines: Vec<EngineKind> = engines.iter().copied().filter(may_run).collect();
             let seed = choice.seed.wrapping_add(number as u64);
-            for (round, side) in schedule(engines.len(), choice.repeats, seed) {
+            for (round, at) in schedule(engines.len() * sizes.len(), choice.repeats, seed) {
+                let (side, share) = (at % engines.len(), sizes[at / engines.len()]);
                 cases.push(Case {
-                    plan: self.plan(row, engines[side], choice)?,
+                    plan: self.plan(row, engines[side], share, choice)?,
                     side,
                     round,
                     region: choice.region.clone().filter(|_| !is_simulated),
@@ -264,6 +278,7 @@ impl Suite {
         &self,
         row: &SuiteRow,
         kind: EngineKind,
+        share: f64,
         choice: &SuiteChoice,
     ) -> Result<LookupPlan, LabError> {
         let sizes = if choice.full { &self.full } else { &self.quick };
@@ -281,12 +296,20 @@ impl Suite {
             pool_share: sizes.pool_share,
             waits: row.data == SuiteData::OutOfMemory || commits_wait,
         });
+        let size = (data_bytes as f64 * share) as u64;
+        if row.data == SuiteData::OutOfMemory && share < 1.0 && size <= engine.pool_bytes {
+            return Err(LabError::Request(format!(
+                "{}: a share of {share} of the data fits in the cache, which has {} bytes; name larger shares",
+                row.name, engine.pool_bytes
+            )));
+        }
         let has_file = engine.simulated.is_none() && kind != EngineKind::Null;
         let seconds = Duration::from_secs_f64;
         let duration = choice.duration.unwrap_or(seconds(sizes.measure_s));
         let depth = u32::try_from(WAITING_PER_CORE * cores()).unwrap_or(u32::MAX);
+        let uses_drive = !in_pool || workload.mix.writes();
         Ok(LookupPlan {
-            drive_depth: (has_file && !in_pool && choice.measures_drive).then_some(depth),
+            drive_depth: (has_file && uses_drive && choice.measures_drive).then_some(depth),
             engine: EngineConfig {
                 kind,
                 path: has_file.then(|| choice.directory.join(kind.file_name())),
@@ -297,7 +320,7 @@ impl Suite {
                 ..engine
             },
             in_pool,
-            records: data_bytes / workload.record_bytes(),
+            records: size / workload.record_bytes(),
             workload,
             rate_per_s: None,
             warm_up: choice.warm_up.unwrap_or(seconds(sizes.warm_up_s)),
@@ -405,6 +428,7 @@ mod tests {
             duration: None,
             warm_up: None,
             data_bytes: None,
+            sizes: Vec::new(),
             repeats: 2,
             directory: PathBuf::from("place"),
             region: Some(PathBuf::from("region")),
@@ -489,6 +513,43 @@ mod tests {
         };
         let error = suite.cases(&none).unwrap_err().to_string();
         assert!(error.contains("lookup-in"), "{error}");
+    }
+
+    #[test]
+    fn rows_are_run_with_several_sizes_in_one_cache() {
+        let suite = Suite::first().unwrap();
+        let sizes = SuiteChoice {
+            sizes: vec![0.25, 0.5, 1.0],
+            ..choice()
+        };
+        let (all, one) = (
+            suite.cases(&sizes).unwrap(),
+            suite.cases(&choice()).unwrap(),
+        );
+        assert_eq!(all.len(), 3 * one.len());
+        for case in &one {
+            let same = |other: &&Case| {
+                let (a, b) = (&other.plan, &case.plan);
+                (&other.row, other.round, other.side) == (&case.row, case.round, case.side)
+                    && a.engine.kind == b.engine.kind
+            };
+            let of: Vec<&Case> = all.iter().filter(same).collect();
+            let mut counts: Vec<u64> = of.iter().map(|case| case.plan.records).collect();
+            counts.sort_unstable();
+            let whole = case.plan.records;
+            assert_eq!(counts, [whole / 4, whole / 2, whole], "{:?}", case.row);
+            for other in of {
+                assert_eq!(
+                    format!("{:?}", other.plan.engine),
+                    format!("{:?}", case.plan.engine)
+                );
+            }
+        }
+        for (sizes, why) in [(vec![0.05], "fits in the cache"), (vec![1.5], "at most 1")] {
+            let wrong = SuiteChoice { sizes, ..choice() };
+            let error = suite.cases(&wrong).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the rows of a campaign say: each engine's throughput, and its ratio to the first engine's.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -7,7 +8,8 @@ use serde::Serialize;
 
 use super::campaign::distinct;
 use super::ratio::{Ratio, compare};
-use super::record::Record;
+use super::record::{Record, evidence};
+use super::verdict::{Pitfall, judge};
 use crate::LabError;
 
 /// The file of summaries in a campaign's directory.
@@ -22,11 +24,26 @@ pub struct RowSummary {
     pub row: String,
     /// Its workload.
     pub workload: String,
+    /// Operations that were offered per second; none where there were as many as possible.
+    pub rate_per_s: Option<f64>,
+    /// Sizes of data that it was run with.
+    pub sizes_count: usize,
+    /// Pitfalls that all its runs together commit; with one of them there is no headline number.
+    pub violated: Vec<Pitfall>,
     /// Its engines; the one that the others are compared with comes first.
     pub engines: Vec<EngineSummary>,
 }
 
-/// One engine in a row. Means over repeats are geometric.
+impl RowSummary {
+    /// The violated pitfalls by name; nothing where there is none.
+    #[must_use]
+    pub fn violated_names(&self) -> String {
+        let names: Vec<&str> = self.violated.iter().map(|pitfall| pitfall.name()).collect();
+        names.join(", ")
+    }
+}
+
+/// One engine in a row. Means over repeats and sizes are geometric.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EngineSummary {
     /// Name and version, and the isolation where that is the least.
@@ -37,13 +54,17 @@ pub struct EngineSummary {
     pub operations_per_s: f64,
     /// 99th percentile of the latency of calls, microseconds; the largest of the repeats.
     pub latency_us_p99: f64,
+    /// 99.9th percentile, the largest of the repeats.
+    pub latency_us_p999: f64,
+    /// Longest latency of all repeats: at a given rate, the longest stall.
+    pub latency_us_max: f64,
     /// CPU time per operation, microseconds.
     pub cpu_us_per_operation: f64,
     /// WA-A, the largest of the repeats.
     pub wa_a: Option<f64>,
     /// WA-D, the largest of the repeats.
     pub wa_d: Option<f64>,
-    /// The first engine's throughput over this one's, repeats in pairs.
+    /// The first engine's throughput over this one's, repeats of each size in pairs.
     pub first_over_this: Option<Ratio>,
 }
 
@@ -68,7 +89,16 @@ fn of(records: &[Record], row: String) -> RowSummary {
         of.copied().collect()
     };
     let first = engines.first().map_or_else(Vec::new, |first| runs(first));
+    let sizes: BTreeSet<u64> = records.iter().map(|r| r.data_bytes).collect();
+    let all: Vec<Record> = records.iter().map(|r| (*r).clone()).collect();
+    let verdicts = judge(&evidence(&all)).into_iter();
     RowSummary {
+        rate_per_s: records.first().and_then(|r| r.rate_per_s),
+        sizes_count: sizes.len(),
+        violated: verdicts
+            .filter(|(_, verdict)| verdict.is_violated())
+            .map(|(pitfall, _)| pitfall)
+            .collect(),
         workload: records
             .first()
             .map_or_else(String::new, |r| r.workload.clone()),
@@ -85,7 +115,9 @@ fn of_engine(engine: &str, runs: &[&Record], first: Option<&[&Record]>) -> Engin
     let largest =
         |of: fn(&Record) -> Option<f64>| runs.iter().filter_map(|r| of(r)).reduce(f64::max);
     let pairs = first.into_iter().flatten().filter_map(|first| {
-        let same = runs.iter().find(|run| run.round == first.round)?;
+        let is_pair =
+            |run: &&&Record| (run.round, run.data_bytes) == (first.round, first.data_bytes);
+        let same = runs.iter().find(is_pair)?;
         Some((first.operations_per_s, same.operations_per_s))
     });
     EngineSummary {
@@ -93,6 +125,8 @@ fn of_engine(engine: &str, runs: &[&Record], first: Option<&[&Record]>) -> Engin
         repeats_count: runs.len(),
         operations_per_s: mean(runs, |r| r.operations_per_s),
         latency_us_p99: largest(|r| Some(r.latency_us_p99)).unwrap_or(0.0),
+        latency_us_p999: largest(|r| Some(r.latency_us_p999)).unwrap_or(0.0),
+        latency_us_max: largest(|r| Some(r.latency_us_max)).unwrap_or(0.0),
         cpu_us_per_operation: mean(runs, |r| r.cpu_us_per_operation),
         wa_a: largest(|r| r.wa_a),
         wa_d: largest(|r| r.wa_d),
@@ -117,4 +151,48 @@ pub fn write_summary(directory: &Path, records: &[Record]) -> Result<(), LabErro
     let text = serde_json::to_string_pretty(&summarize(records))
         .map_err(|error| LabError::input(&path, error.to_string()))?;
     fs::write(&path, text + "\n").map_err(LabError::io("write", &path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::half_rate::tests::ran;
+    use super::*;
+
+    /// Records of two engines: the second has half the throughput with the same data in the same round.
+    fn both(sizes: &[f64]) -> Vec<Record> {
+        let (_, mut records) = ran(sizes, 5);
+        let of_two = |(at, record): (usize, &Record)| {
+            let rate = (at + 1) as f64 * 1000.0;
+            [("isobath 1", rate), ("other 1", rate / 2.0)].map(|(engine, operations_per_s)| {
+                Record {
+                    engine: engine.to_owned(),
+                    operations_per_s,
+                    ..record.clone()
+                }
+            })
+        };
+        records = records.iter().enumerate().flat_map(of_two).collect();
+        records
+    }
+
+    #[test]
+    fn engines_are_compared_with_the_same_data() {
+        let rows = summarize(&both(&[0.25, 0.5, 1.0]));
+        assert_eq!((rows.len(), rows[0].sizes_count), (1, 3));
+        let other = &rows[0].engines[1];
+        assert_eq!(
+            (other.engine.as_str(), other.repeats_count),
+            ("other 1", 15)
+        );
+        let ratio = other.first_over_this.unwrap();
+        assert!((ratio.ratio - 2.0).abs() < 1e-9 && (ratio.low - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_size_is_a_pitfall_and_three_are_none() {
+        let violated = |sizes: &[f64]| summarize(&both(sizes))[0].violated.clone();
+        assert!(violated(&[1.0]).contains(&Pitfall::DatasetSize));
+        assert!(violated(&[0.5, 1.0]).contains(&Pitfall::DatasetSize));
+        assert!(!violated(&[0.25, 0.5, 1.0]).contains(&Pitfall::DatasetSize));
+    }
 }

@@ -20,6 +20,8 @@ pub enum EngineKind {
     Lmdb,
     /// The crate redb.
     Redb,
+    /// The crate fjall.
+    Fjall,
     /// No engine: what the benchmark itself costs.
     Null,
 }
@@ -34,6 +36,7 @@ impl EngineKind {
             EngineKind::WiredTiger => "wiredtiger",
             EngineKind::Lmdb => "lmdb",
             EngineKind::Redb => "redb",
+            EngineKind::Fjall => "fjall",
             EngineKind::Null => "null",
         }
     }
@@ -56,6 +59,7 @@ impl EngineKind {
             EngineKind::WiredTiger => cfg!(feature = "wiredtiger"),
             EngineKind::Lmdb => cfg!(feature = "lmdb"),
             EngineKind::Redb => cfg!(feature = "redb"),
+            EngineKind::Fjall => cfg!(feature = "fjall"),
         }
     }
 
@@ -64,7 +68,7 @@ impl EngineKind {
     #[must_use]
     pub fn has_less_isolation(self, transactions: bool) -> bool {
         match self {
-            EngineKind::Isobath | EngineKind::RocksDb => transactions,
+            EngineKind::Isobath | EngineKind::RocksDb | EngineKind::Fjall => transactions,
             EngineKind::WiredTiger => true,
             EngineKind::Lmdb | EngineKind::Redb | EngineKind::Null => false,
         }
@@ -96,6 +100,10 @@ impl EngineKind {
             EngineKind::Redb => (
                 "redb",
                 "rebuild with `cargo build --release --features redb`",
+            ),
+            EngineKind::Fjall => (
+                "fjall",
+                "rebuild with `cargo build --release --features fjall`",
             ),
             EngineKind::Isobath | EngineKind::Null => (self.name(), "every build has it"),
         };
@@ -224,9 +232,9 @@ impl IsolationLevel {
 pub struct Tuning {
     /// What transactions are protected from.
     pub isolation: IsolationLevel,
-    /// Background jobs (RocksDB), eviction threads (WiredTiger); `None` is one per core.
+    /// Background jobs (RocksDB, fjall), eviction threads (WiredTiger); `None` is one per core.
     pub background_jobs: Option<usize>,
-    /// Share of the cache for what is not written yet: memtables (RocksDB), dirty pages (WiredTiger); `None` is the
+    /// Share of the cache for what is not written yet: memtables (RocksDB, fjall), dirty pages (WiredTiger); `None` is the
     /// adapter's choice.
     pub write_share: Option<f64>,
     /// Whether RocksDB's blocks never cross a page of the drive.
@@ -236,7 +244,7 @@ pub struct Tuning {
 impl Tuning {
     /// Background jobs; one per core where nothing was chosen.
     #[cfg_attr(
-        not(any(feature = "rocksdb", feature = "wiredtiger")),
+        not(any(feature = "fjall", feature = "rocksdb", feature = "wiredtiger")),
         expect(
             dead_code,
             reason = "adapters of engines with background threads use it"
@@ -276,6 +284,7 @@ impl SpaceConfig {
     /// Whether a commit is acknowledged only once it is on the drive.
     #[cfg_attr(
         not(any(
+            feature = "fjall",
             feature = "redb",
             feature = "rocksdb",
             feature = "lmdb",

@@ -5,10 +5,14 @@
 //! own, so that a plain build is small and pure Rust.
 
 mod config;
+#[cfg(feature = "fjall")]
+mod fjall;
 mod isobath;
 mod key;
 #[cfg(feature = "lmdb")]
 mod lmdb;
+#[cfg(any(feature = "fjall", feature = "rocksdb"))]
+mod lsm;
 mod null;
 #[cfg(feature = "redb")]
 mod redb;
@@ -150,8 +154,19 @@ pub(crate) fn open(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine
         EngineKind::WiredTiger => open_wiredtiger(config, create),
         EngineKind::Lmdb => open_lmdb(config, create),
         EngineKind::Redb => open_redb(config, create),
+        EngineKind::Fjall => open_fjall(config, create),
         EngineKind::Null => Ok(Box::new(null::NullEngine::new(config.threads))),
     }
+}
+
+#[cfg(feature = "fjall")]
+fn open_fjall(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine>, LabError> {
+    Ok(Box::new(fjall::FjallEngine::open(config, create)?))
+}
+
+#[cfg(not(feature = "fjall"))]
+fn open_fjall(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> {
+    Err(EngineKind::Fjall.not_built())
 }
 
 #[cfg(feature = "redb")]
@@ -201,7 +216,7 @@ pub(crate) fn remove(kind: EngineKind, path: &Path) -> Result<(), LabError> {
     let removed = match kind {
         EngineKind::Isobath | EngineKind::Redb => std::fs::remove_file(path),
         EngineKind::Null => return Ok(()),
-        EngineKind::RocksDb | EngineKind::WiredTiger | EngineKind::Lmdb => {
+        EngineKind::RocksDb | EngineKind::WiredTiger | EngineKind::Lmdb | EngineKind::Fjall => {
             std::fs::remove_dir_all(path)
         }
     };

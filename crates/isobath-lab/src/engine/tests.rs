@@ -81,6 +81,7 @@ fn built(place: &Path) -> Vec<EngineConfig> {
         EngineKind::WiredTiger,
         EngineKind::Lmdb,
         EngineKind::Redb,
+        EngineKind::Fjall,
     ];
     let built = kinds.into_iter().filter(|kind| kind.is_built());
     built

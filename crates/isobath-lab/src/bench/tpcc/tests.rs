@@ -312,6 +312,7 @@ fn every_engine_that_is_built_keeps_the_conditions() {
         (EngineKind::WiredTiger, cfg!(feature = "wiredtiger")),
         (EngineKind::Lmdb, cfg!(feature = "lmdb")),
         (EngineKind::Redb, cfg!(feature = "redb")),
+        (EngineKind::Fjall, cfg!(feature = "fjall")),
     ];
     for (kind, _) in kinds.into_iter().filter(|(_, is_built)| *is_built) {
         runs_on(kind, IsolationLevel::Snapshot);

@@ -2,8 +2,7 @@
 //!
 //! Configured as the comparison needs it: blocks of 4 KiB without compression, reads and background writes past the page
 //! cache, and block cache and memtables together of the pool's size. Index blocks stay in memory beside that, which
-//! favours RocksDB. Sizes of memtables, files and levels scale with the data, so that it has as many levels as a store of
-//! [`LARGE_STORE_BYTES`] with RocksDB's defaults.
+//! favours RocksDB. Sizes of memtables, files and levels scale with the data (`engine/lsm.rs`).
 //!
 //! Transactions are optimistic ones over a snapshot: the first to commit wins, as in Isobath.
 
@@ -17,6 +16,7 @@ use std::sync::Arc;
 
 pub(crate) use self::calibrate::calibrate;
 use self::ffi::{Batch, Config, Db, Failed};
+pub(crate) use super::lsm::{LEVEL_BASE_BUFFERS, Sizes};
 use super::txn::ended;
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
@@ -27,47 +27,8 @@ use crate::LabError;
 /// Records per write batch of the sorted load.
 const LOAD_BATCH: usize = 1000;
 const BLOCK_BYTES: usize = 4096;
-/// The store that a small one is a model of (paper 001, section 4.2: 160 GB).
-const LARGE_STORE_BYTES: f64 = 160e9;
-/// RocksDB's default memtable, which is also its default file size.
-const DEFAULT_WRITE_BUFFER: f64 = 67_108_864.0;
-/// The smallest memtable that the scale gives. With less, what a flush and a compaction cost per file, however small, would be
-/// most of their cost, which is nothing like a large store's; with more, a small store would have fewer levels.
-const SCALED_MIN: f64 = 2_097_152.0;
-/// The smallest memtable that RocksDB takes.
-const WRITE_BUFFER_MIN: f64 = 65_536.0;
-/// Memtables of RocksDB by default: one that is written to, one that is written out.
-const WRITE_BUFFERS: u64 = 2;
-/// RocksDB's default first level, in memtables.
-pub(crate) const LEVEL_BASE_BUFFERS: u64 = 4;
 /// Levels that RocksDB has by default.
 const LEVELS: usize = 7;
-
-/// What follows from the size of the data and the cache.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Sizes {
-    pub(crate) block_cache_bytes: u64,
-    pub(crate) write_buffer_bytes: u64,
-    pub(crate) level_base_bytes: u64,
-}
-
-impl Sizes {
-    /// Memtables of this share of the pool, or as large beside the data as those of the large store are.
-    pub(crate) fn of(pool_bytes: u64, data_bytes: u64, write_share: Option<f64>) -> Sizes {
-        let scaled = DEFAULT_WRITE_BUFFER * (data_bytes as f64 / LARGE_STORE_BYTES).min(1.0);
-        let buffer = match write_share {
-            Some(share) => pool_bytes as f64 * share / WRITE_BUFFERS as f64,
-            None => scaled.max(SCALED_MIN),
-        };
-        let most = (pool_bytes as f64 / 4.0).max(WRITE_BUFFER_MIN);
-        let buffer = buffer.clamp(WRITE_BUFFER_MIN, most) as u64;
-        Sizes {
-            block_cache_bytes: pool_bytes.saturating_sub(buffer * WRITE_BUFFERS),
-            write_buffer_bytes: buffer,
-            level_base_bytes: buffer * LEVEL_BASE_BUFFERS,
-        }
-    }
-}
 
 pub(super) struct RocksEngine {
     db: Db,
@@ -378,29 +339,5 @@ impl Transaction for Direct<'_> {
         visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
     ) -> Result<(), LabError> {
         self.db.scan(table, from, visit).map_err(failed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_scale_with_the_data_and_stay_in_the_pool() {
-        let large = Sizes::of(16 << 30, 160_000_000_000, None);
-        assert_eq!(large.write_buffer_bytes, 64 << 20);
-        assert_eq!(large.level_base_bytes, 256 << 20);
-        let small = Sizes::of(160 << 20, 16_000_000_000, None);
-        assert_eq!(large.write_buffer_bytes / small.write_buffer_bytes, 10);
-        assert_eq!(
-            small.block_cache_bytes + 2 * small.write_buffer_bytes,
-            160 << 20
-        );
-        let smallest = Sizes::of(160 << 20, 256_000_000, None);
-        assert_eq!(smallest.write_buffer_bytes, 2 << 20);
-        let split = Sizes::of(160 << 20, 1_600_000_000, Some(0.25));
-        assert_eq!(split.write_buffer_bytes, 20 << 20);
-        assert_eq!(Sizes::of(1 << 20, 1, None).write_buffer_bytes, 1 << 18);
-        assert_eq!(Sizes::of(16 << 20, 1, Some(1.0)).block_cache_bytes, 8 << 20);
     }
 }

@@ -1,0 +1,133 @@
+//! The same runs once more in an open loop, at one rate for all engines: half of what the slowest of them reached.
+//!
+//! Latencies at full load compare queues. At one absolute rate that every engine can serve they compare engines, and the longest one
+//! is the longest stall that a client met: it counts from when the operation was due.
+
+use super::campaign::Case;
+use super::record::Record;
+
+/// Share of the slowest engine's throughput that is offered.
+const SHARE: f64 = 0.5;
+
+/// The cases of each row that have most data, at half of the throughput that the slowest engine had over them in `records`. Rows of
+/// which nothing is known, fills, and simulated drives, whose latencies are no measurements, are left out.
+#[must_use]
+pub fn at_half_rate(cases: &[Case], records: &[Record]) -> Vec<Case> {
+    let may_run = |case: &&Case| {
+        let plan = &case.plan;
+        !plan.workload.fill && plan.engine.simulated.is_none() && plan.rate_per_s.is_none()
+    };
+    let at_rate = |case: &Case| {
+        let heading = heading(case);
+        let of_row = cases.iter().filter(|other| self::heading(other) == heading);
+        let most = of_row.map(|other| other.plan.records).max()?;
+        if case.plan.records < most {
+            return None;
+        }
+        let rate = slowest(records, heading, most)? * SHARE;
+        let mut case = case.clone();
+        case.row = Some(format!("{heading}, half rate"));
+        case.plan.rate_per_s = Some(rate);
+        // What the drive does by itself stands beside the row at full load.
+        (case.plan.drive_depth, case.plan.until_steady) = (None, false);
+        Some(case)
+    };
+    cases.iter().filter(may_run).filter_map(at_rate).collect()
+}
+
+fn heading(case: &Case) -> &str {
+    case.row.as_deref().unwrap_or(&case.plan.workload.name)
+}
+
+/// The smallest throughput of a side, the geometric mean of its repeats.
+fn slowest(records: &[Record], heading: &str, records_count: u64) -> Option<f64> {
+    let of = |r: &&Record| {
+        r.heading() == heading && r.records_count == records_count && r.operations_per_s > 0.0
+    };
+    let of: Vec<&Record> = records.iter().filter(of).collect();
+    let mean = |side: String| {
+        let logs = of.iter().filter(|r| r.side() == side);
+        let logs: Vec<f64> = logs.map(|r| r.operations_per_s.ln()).collect();
+        (logs.iter().sum::<f64>() / logs.len() as f64).exp()
+    };
+    of.iter().map(|r| mean(r.side())).reduce(f64::min)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Silent;
+    use crate::bench::{Campaign, Outcome, Suite, SuiteChoice};
+    use crate::engine::EngineKind;
+
+    /// The cases of short runs of one row with these shares of its data, with no engine, and their records.
+    pub(crate) fn ran(sizes: &[f64], repeats: usize) -> (Vec<Case>, Vec<Record>) {
+        let choice = SuiteChoice {
+            full: false,
+            engines: Some(vec![EngineKind::Null]),
+            rows: vec!["lookup-in".to_owned()],
+            duration: Some(Duration::from_millis(30)),
+            warm_up: Some(Duration::ZERO),
+            data_bytes: Some(1 << 20),
+            sizes: sizes.to_vec(),
+            repeats,
+            directory: "nowhere".into(),
+            region: None,
+            measures_drive: false,
+            seed: 1,
+        };
+        let cases = Suite::first().unwrap().cases(&choice).unwrap();
+        let records = run(&cases);
+        (cases, records)
+    }
+
+    fn run(cases: &[Case]) -> Vec<Record> {
+        let mut campaign = Campaign::in_memory();
+        let ran = cases.iter().map(|case| {
+            let Outcome::Ran(record) = campaign.run(case, &Silent).unwrap() else {
+                panic!("it was never run");
+            };
+            *record
+        });
+        ran.collect()
+    }
+
+    #[test]
+    fn all_sides_get_half_of_what_the_slowest_reached() {
+        let (mut cases, mut records) = ran(&[0.5, 1.0], 2);
+        let whole = cases.iter().map(|case| case.plan.records).max().unwrap();
+        for (rate, record) in [3000.0, 4000.0, 5000.0, 7000.0].iter().zip(&mut records) {
+            record.operations_per_s = *rate;
+        }
+        let slow = records.iter().filter(|r| r.records_count == whole);
+        let slow: Vec<f64> = slow.map(|r| r.operations_per_s).collect();
+        // A second engine, which is faster.
+        let fast: Vec<Record> = records
+            .iter()
+            .map(|r| Record {
+                engine: "fast 1".to_owned(),
+                operations_per_s: 1e6,
+                ..r.clone()
+            })
+            .collect();
+        records.extend(fast);
+        let wanted = (slow[0] * slow[1]).sqrt() / 2.0;
+        let at_rate = at_half_rate(&cases, &records);
+        assert_eq!(at_rate.len(), 2);
+        for case in &at_rate {
+            assert_eq!(case.plan.records, whole);
+            assert_eq!(case.row.as_deref(), Some("lookup-in, half rate"));
+            assert!((case.plan.rate_per_s.unwrap() / wanted - 1.0).abs() < 1e-9);
+        }
+        for record in run(&at_rate) {
+            assert_eq!(record.rate_per_s, at_rate[0].plan.rate_per_s);
+            assert!(record.latency_us_p999 > 0.0 && record.latency_us_max > 0.0);
+        }
+        // What was offered a rate already, and what is not known, is left out.
+        assert!(at_half_rate(&at_rate, &records).is_empty());
+        cases.iter_mut().for_each(|case| case.row = None);
+        assert!(at_half_rate(&cases, &records).is_empty());
+    }
+}

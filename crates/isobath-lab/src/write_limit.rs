@@ -1,0 +1,144 @@
+//! The drive's own limit of writes, beside which rates of engines that write are reported.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use isobath_io::{Volume, VolumeOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::raw::{self, RawPlan, RawTarget};
+use crate::{LabError, Monitor, free_space};
+
+/// Bytes of the file that is written to: as many as the engine's data, within these.
+const FILE_MIN: u64 = 16 << 20;
+const FILE_MAX: u64 = 256 << 20;
+/// Bytes of a sequential write.
+const SEQUENTIAL_BYTES: u32 = 128 << 10;
+/// Sequential writes in flight at most.
+const SEQUENTIAL_DEPTH: u32 = 16;
+/// Kinds of writes, which share the time.
+const KINDS: u32 = 4;
+/// How long each kind runs before it is measured.
+const WARM_UP_MS: u32 = 50;
+
+/// What the drive did with nothing but writes, in a file beside the engine's that was written in full before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WriteLimit {
+    /// Random writes of 4 KiB per second.
+    pub random_writes_per_s: f64,
+    /// The same, each flushed before it counts.
+    pub random_flushed_writes_per_s: f64,
+    /// Sequential writes of 128 KiB, megabytes (10^6 bytes) per second.
+    pub sequential_mb_per_s: f64,
+    /// The same, each flushed before it counts.
+    pub sequential_flushed_mb_per_s: f64,
+    /// Random writes in flight, all threads together; sequential ones are at most 16.
+    pub depth: u32,
+    /// Threads that write at random.
+    pub threads: u32,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+}
+
+/// The file that is written to; removed when dropped, unless it was there before.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the person, whom the next run tells its name.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Writes to a file beside `engine`, which is an engine's file or directory: on the same file system, and so in the same region.
+/// `None` where the engine is a block device, which nothing else may write to, or there is too little space.
+pub(crate) fn measure(
+    engine: &Path,
+    data_bytes: u64,
+    depth: u32,
+    threads: u32,
+    duration: Duration,
+    monitor: &dyn Monitor,
+) -> Result<Option<WriteLimit>, LabError> {
+    let is_device = std::fs::metadata(engine).is_ok_and(|meta| meta.file_type().is_block_device());
+    let bytes = data_bytes.clamp(FILE_MIN, FILE_MAX) / 4096 * 4096;
+    if is_device || free_space(engine)?.available_bytes < bytes.saturating_mul(2) {
+        return Ok(None);
+    }
+    let mut path = engine.as_os_str().to_owned();
+    path.push(".write-limit");
+    let path = PathBuf::from(path);
+    let volume = Volume::create(std::slice::from_ref(&path), &VolumeOptions::new())
+        .map_err(raw::RawError::from)?;
+    let scratch = Scratch(path);
+    volume.grow(bytes).map_err(raw::RawError::from)?;
+    raw::fill(&volume, bytes, 1, monitor)?;
+    let ms = u32::try_from(duration.as_millis()).unwrap_or(u32::MAX) / KINDS;
+    let random = RawPlan {
+        target: RawTarget::Volume(volume),
+        bytes: Some(bytes),
+        read_percent: 0,
+        threads,
+        depth: depth.div_ceil(threads),
+        prepare: false,
+        warmup_ms: WARM_UP_MS,
+        duration_ms: ms.max(1),
+        ..RawPlan::default()
+    };
+    let sequential = RawPlan {
+        page_bytes: SEQUENTIAL_BYTES,
+        random_percent: 0,
+        threads: 1,
+        depth: SEQUENTIAL_DEPTH.min(depth),
+        ..random.clone()
+    };
+    let flushed = |plan: &RawPlan| RawPlan {
+        durable: true,
+        ..plan.clone()
+    };
+    let run = |plan: &RawPlan| raw::run(plan, monitor);
+    let limit = WriteLimit {
+        random_writes_per_s: run(&random)?.writes_per_s,
+        random_flushed_writes_per_s: run(&flushed(&random))?.writes_per_s,
+        sequential_mb_per_s: run(&sequential)?.mb_per_s,
+        sequential_flushed_mb_per_s: run(&flushed(&sequential))?.mb_per_s,
+        depth: random.depth * threads,
+        threads,
+        file_bytes: bytes,
+    };
+    drop(scratch);
+    Ok(Some(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Silent;
+
+    #[test]
+    fn writes_of_all_kinds_are_measured_and_nothing_is_left() {
+        let place = tempfile::tempdir().unwrap();
+        let engine = place.path().join("engine");
+        let limit = || measure(&engine, 1, 8, 2, Duration::from_millis(80), &Silent);
+        let found = limit().unwrap().unwrap();
+        assert_eq!(
+            (found.file_bytes, found.depth, found.threads),
+            (FILE_MIN, 8, 2)
+        );
+        let rates = [
+            found.random_writes_per_s,
+            found.random_flushed_writes_per_s,
+            found.sequential_mb_per_s,
+            found.sequential_flushed_mb_per_s,
+        ];
+        assert!(rates.iter().all(|rate| *rate > 0.0), "{found:?}");
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+        // What is there already is not written to, and stays.
+        let there = place.path().join("engine.write-limit");
+        std::fs::write(&there, "mine").unwrap();
+        let error = limit().unwrap_err().to_string();
+        assert!(error.contains("engine.write-limit"), "{error}");
+        assert_eq!(std::fs::read(&there).unwrap(), b"mine");
+    }
+}
