@@ -204,7 +204,7 @@ impl Chart {
             if let Some((x, y)) = crossings.get(crossings.len() / 2) {
                 let line = html! {
                     path.contour d=(path) { title { (short(level)) } }
-                    text.level x=(x) y=(tenths(y + 4.0)) { (short(level)) }
+                    text.level x=(x.clamp(LEFT + 14.0, WIDTH - RIGHT - 14.0)) y=(tenths(y + 4.0).min(HEIGHT - BOTTOM - 4.0)) { (short(level)) }
                 };
                 shapes.push_str(&line.0);
             }
