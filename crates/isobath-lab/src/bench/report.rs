@@ -93,7 +93,8 @@ fn section(heading: &str, records: &[Record]) -> Markup {
         }
         (runs(records))
         (charts(records))
-        @for by_over_provisioning in [false, true] { (costs(records, by_over_provisioning)) }
+        (costs(records, false))
+        @if records.iter().any(|r| r.over_provisioning.is_some()) { (costs(records, true)) }
     }
 }
 
@@ -129,10 +130,17 @@ fn label(record: &Record) -> String {
     format!("{}, round {}", series(record), record.round)
 }
 
+/// What was repeated, in an order that is the same in all sections of the same engines.
+fn all_series(records: &[Record]) -> Vec<String> {
+    let mut all = distinct(records, series);
+    all.sort();
+    all
+}
+
 /// The colour of a run among others: repeats share one.
 fn ink(records: &[Record], record: &Record) -> Ink {
-    let all = distinct(records, series);
-    let at = all.iter().position(|name| *name == series(record));
+    let at = all_series(records);
+    let at = at.iter().position(|name| *name == series(record));
     at.map_or(Ink::Text, Ink::Series)
 }
 
@@ -201,7 +209,7 @@ fn charts(records: &[Record]) -> Markup {
         }),
     ];
     let latency = |r: &Record| -> Points { r.latency_cdf.clone() };
-    let keys: Vec<_> = distinct(records, series).into_iter().enumerate().collect();
+    let keys: Vec<_> = all_series(records).into_iter().enumerate().collect();
     html! {
         (legend(&keys.into_iter().map(|(at, name)| (Ink::Series(at), name)).collect::<Vec<_>>()))
         div.panels {
