@@ -42,16 +42,23 @@ fn overview(records: &[Record]) -> Markup {
         words("engine"),
         number("op/s"),
         number("p99 µs"),
+        number("p99.9 µs"),
+        number("longest ms"),
         number("CPU µs/op"),
         number("WA-A"),
         number("WA-D"),
         number("first engine ÷ this"),
         words("said"),
+        words("pitfalls committed"),
     ];
     let mut rows = Vec::new();
     for (section, row) in summarize(records).iter().enumerate() {
         for (at, engine) in row.engines.iter().enumerate() {
             let name = html! { @if at == 0 { a href=(format!("#row-{section}")) { (row.row) } } };
+            let violated = match at {
+                0 => row.violated_names(),
+                _ => String::new(),
+            };
             let (ratio, said) = match &engine.first_over_this {
                 None => (String::new(), ""),
                 Some(r) if r.low.is_finite() && r.low > 0.0 => {
@@ -65,11 +72,14 @@ fn overview(records: &[Record]) -> Markup {
                 engine.engine,
                 grouped(engine.operations_per_s),
                 grouped(engine.latency_us_p99),
+                grouped(engine.latency_us_p999),
+                format!("{:.1}", engine.latency_us_max / 1e3),
                 format!("{:.2}", engine.cpu_us_per_operation),
                 or_unknown(engine.wa_a, 2),
                 or_unknown(engine.wa_d, 2),
                 ratio,
                 said,
+                html! { span.violated { (violated) } },
             ]);
         }
     }
@@ -92,6 +102,7 @@ fn section(heading: &str, records: &[Record]) -> Markup {
             p.unknown { "Quote these numbers only as ratios within this campaign." }
         }
         (runs(records))
+        (drive_limits(records))
         (charts(records))
         (costs(records, false))
         @if records.iter().any(|r| r.over_provisioning.is_some()) { (costs(records, true)) }
@@ -191,6 +202,33 @@ fn runs(records: &[Record]) -> Markup {
     }
 }
 
+/// What the drive did by itself before and after each run.
+fn drive_limits(records: &[Record]) -> Markup {
+    let is_known = |r: &&Record| r.drive_reads_per_s.is_some() || r.drive_writes.is_some();
+    let columns = [
+        words("run"),
+        number("random 4 KiB reads/s"),
+        number("random 4 KiB writes/s"),
+        number("each flushed"),
+        number("sequential MB/s"),
+        number("each flushed"),
+    ];
+    let both = |limit: Option<(f64, f64)>| {
+        limit.map_or(String::new(), |(before, after)| {
+            format!("{} / {}", grouped(before), grouped(after))
+        })
+    };
+    let rows = records.iter().filter(is_known).map(|record| {
+        let limits = record.drive_limits().into_iter();
+        let limits = limits.flat_map(|limit| cells![both(limit)]);
+        cells![label(record)].into_iter().chain(limits).collect()
+    });
+    html! { @if records.iter().any(|r| is_known(&r)) {
+        h3 { "The drive's own limit, before / after each run" }
+        (table(&columns, rows))
+    } }
+}
+
 /// A chart's title and the value of a sample.
 type Metric = (&'static str, fn(&Record, &Sample) -> Option<f64>);
 type Points = Vec<(f64, f64)>;
@@ -260,14 +298,15 @@ fn lines(
 
 fn bars(records: &[Record]) -> Markup {
     let limit = |r: &Record| {
-        let reads = r.drive_reads_per_s;
-        reads.map(|(before, after)| (before + after) / 2.0)
+        let [reads, writes, ..] = r.drive_limits();
+        let limit = if r.writes { writes } else { reads };
+        limit.map(|(before, after)| (before + after) / 2.0)
     };
     let values = records
         .iter()
         .flat_map(|r| [Some(r.operations_per_s), limit(r)]);
     let y = Axis::from_zero("", values.flatten());
-    let title = "operations per second (dashed: the drive's reads)";
+    let title = "operations per second (dashed: the drive's random reads, or writes where the clients write)";
     let mut chart = Chart::new(title, Axis::count("run", records.len()), y);
     for (at, record) in records.iter().enumerate() {
         let (x, rate) = ((at + 1) as f64, record.operations_per_s);
