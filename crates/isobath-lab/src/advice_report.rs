@@ -1,88 +1,45 @@
-//! The HTML page about an advice: one self-contained page, no scripts, nothing to load.
-
-use std::fmt::Write;
+//! The HTML page about an advice.
 
 use isobath_io::ByteSize;
 use isobath_model::advise::{Advice, Constant, EngineAdvice, Predicted, Structure};
 
-use crate::model_report_svg::escape;
-
-const STYLE: &str = include_str!("model_report.css");
+use crate::report::{Markup, cells, grouped, html, number, page, table, words};
 
 /// Renders the page; `workload` is the name of its file.
 #[must_use]
 pub fn render(advice: &Advice, workload: &str) -> String {
-    let mut page = String::new();
-    let title = format!("Advice for {}", escape(workload));
-    put(
-        &mut page,
-        format_args!(
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
-        ),
-    );
-    put(
-        &mut page,
-        format_args!(
-            "<p><b>{} fits better:</b> {}.</p>",
-            verdict(advice),
-            escape(&advice.structure_because)
-        ),
-    );
-    put(
-        &mut page,
-        format_args!(
-            "<p>The drive, by the {}: {} random 4 KiB reads/s and {} writes/s with {} in flight.</p>",
-            escape(&advice.drive.model),
-            grouped(advice.drive.page_reads_per_s),
-            grouped(advice.drive.page_writes_per_s),
-            advice.drive.depth
-        ),
-    );
-    for warning in &advice.warnings {
-        put(
-            &mut page,
-            format_args!("<p class=\"failure\">{}</p>", escape(warning)),
-        );
-    }
-    put(
-        &mut page,
-        format_args!(
-            "<h2>Predicted</h2><table class=\"models\"><tr><th></th><th class=\"number\">Isobath</th><th class=\"number\">RocksDB</th></tr>"
-        ),
-    );
-    let rows = predicted(&advice.isobath.predicted);
-    for ((name, ours), (_, theirs)) in rows.iter().zip(predicted(&advice.rocksdb.predicted)) {
-        put(
-            &mut page,
-            format_args!(
-                "<tr><td>{name}</td><td class=\"number\">{ours}</td><td class=\"number\">{theirs}</td></tr>"
-            ),
-        );
-    }
-    page.push_str("</table>\n");
-    page.push_str("<h2>Constants of the engines</h2><table class=\"models\"><tr><th>CPU</th><th class=\"number\">µs</th><th>from</th></tr>");
-    for row in constants(advice) {
-        put(
-            &mut page,
-            format_args!(
-                "<tr><td>{}</td><td class=\"number\">{}</td><td>{}</td></tr>",
-                escape(&row[0]),
-                row[1],
-                escape(&row[2])
-            ),
-        );
-    }
-    page.push_str("</table>\n");
-    settings(&mut page, "Isobath", &advice.isobath);
-    settings(&mut page, "RocksDB", &advice.rocksdb);
-    put(
-        &mut page,
-        format_args!(
-            "<h2>RocksDB OPTIONS file</h2><pre>{}</pre></body></html>",
-            escape(&advice.rocksdb_options_file())
-        ),
-    );
-    page
+    let drive = &advice.drive;
+    let engines = predicted(&advice.isobath.predicted).into_iter();
+    let predicted = engines
+        .zip(predicted(&advice.rocksdb.predicted))
+        .map(|((name, ours), (_, theirs))| cells![name, ours, theirs]);
+    let constants = constants(advice).into_iter();
+    let constants = constants.map(|[what, us, from]| cells![what, us, from]);
+    let content = html! {
+        p { b { (verdict(advice)) " fits better:" } " " (advice.structure_because) "." }
+        p {
+            "The drive, by the " (drive.model) ": " (grouped(drive.page_reads_per_s)) " random 4 KiB reads/s and "
+            (grouped(drive.page_writes_per_s)) " writes/s with " (drive.depth) " in flight."
+        }
+        @for warning in &advice.warnings { p.unknown { (warning) } }
+        h2 { "Predicted" }
+        (table(&[words(""), number("Isobath"), number("RocksDB")], predicted))
+        h2 { "Constants of the engines" }
+        (table(&[words("CPU"), number("µs"), words("from")], constants))
+        h2 { "Isobath" }
+        (settings(&advice.isobath))
+        h2 { "RocksDB" }
+        (settings(&advice.rocksdb))
+        h2 { "RocksDB OPTIONS file" }
+        pre { (advice.rocksdb_options_file()) }
+    };
+    page(&format!("Advice for {workload}"), &content)
+}
+
+fn settings<S>(advice: &EngineAdvice<S>) -> Markup {
+    let reasons = advice.reasons.iter();
+    let rows = reasons.map(|r| cells![r.setting, readable(r.setting, &r.value), r.because]);
+    table(&[words("setting"), words("value"), words("because")], rows)
 }
 
 /// What fits better, in words.
@@ -92,19 +49,6 @@ pub fn verdict(advice: &Advice) -> &'static str {
         Structure::BTree => "A B-tree (Isobath)",
         Structure::Lsm => "An LSM tree (RocksDB)",
     }
-}
-
-/// 1234567.8 → `1,234,568`.
-fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// A setting's value for people: counts of bytes get their size in words beside the exact number.
@@ -187,41 +131,12 @@ pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn settings<S>(page: &mut String, engine: &str, advice: &EngineAdvice<S>) {
-    put(
-        page,
-        format_args!(
-            "<h2>{engine}</h2><table class=\"models\"><tr><th>setting</th><th>value</th><th>because</th></tr>"
-        ),
-    );
-    for reason in &advice.reasons {
-        put(
-            page,
-            format_args!(
-                "<tr><td>{}</td><td>{}</td><td>{}</td></tr>",
-                reason.setting,
-                escape(&readable(reason.setting, &reason.value)),
-                escape(&reason.because)
-            ),
-        );
-    }
-    page.push_str("</table>\n");
-}
-
-/// Writing to a `String` cannot fail.
-fn put(page: &mut String, text: std::fmt::Arguments<'_>) {
-    let _ = page.write_fmt(text);
-    page.push('\n');
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_for_people() {
-        assert_eq!(grouped(1_234_567.8), "1,234,568");
-        assert_eq!(grouped(999.0), "999");
+    fn sizes_are_for_people() {
         assert_eq!(readable("pool_bytes", "4147708707"), "4147708707 (3.9 GiB)");
         assert_eq!(
             readable("target_file_size_base", "67108864"),

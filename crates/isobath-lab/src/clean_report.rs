@@ -1,37 +1,32 @@
 //! The HTML report of the cleaning laboratory: both tables of paper 003 beside the computed ones, and its figures 3 to 6
 //! redrawn from simulations.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
 
 use isobath_flash::analysis;
 
 use crate::clean::CleanRow;
 use crate::clean_analysis::BoundRow;
-
-const COLOURS: [&str; 10] = [
-    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000",
-    "#ee7733", "#009988",
-];
+use crate::report::{Axis, Chart, Ink, Markup, cells, html, number, page, table, words};
 
 /// The report: Tables 1 and 2, then one chart per workload of steady `Wamp` over the fill factor (Fig. 5, 6), one over the
 /// skew of hot-cold workloads (Fig. 3), one over the sort buffer (Fig. 4), and the convergence of every run.
 pub fn html_report(rows: &[CleanRow]) -> String {
-    let mut html = head("Isobath: cleaning");
-    html.push_str("<h1>Cleaning a log-structured store</h1>");
-    table1(&mut html);
-    table2(&mut html);
-    let measured: Vec<CleanRow> = rows
-        .iter()
-        .filter(|row| row.error.is_none())
-        .cloned()
-        .collect();
-    for (title, chart) in charts(&measured) {
-        let _ = write!(html, "<h2>{}</h2>{}", escape(&title), chart.svg());
-    }
-    statements_table(&mut html, &measured);
-    rows_table(&mut html, rows);
-    html
+    let measured = rows.iter().filter(|row| row.error.is_none());
+    let measured: Vec<&CleanRow> = measured.collect();
+    let charts = charts(&measured);
+    let content = html! {
+        (table1())
+        (table2())
+        @if !charts.is_empty() {
+            h2 { "Wamp: extra writes per user write" }
+            p { "Over the fill factor, the skew and the sort buffer: in the second half of each run." }
+            div.panels { @for chart in charts { (chart) } }
+        }
+        (statements_table(&measured))
+        (rows_table(rows))
+    };
+    page("Cleaning a log-structured store", &content)
 }
 
 /// What section 6.2 says of the policies: `better` costs at most `slack` × what `worse` costs, under laws whose name
@@ -103,9 +98,8 @@ const STATEMENTS: [(&str, &str, &str, &str, f64); 9] = [
 ];
 
 /// The statements of section 6.2, and the points of these rows at which each does not hold.
-fn statements_table(html: &mut String, rows: &[CleanRow]) {
-    html.push_str("<h2>Section 6.2, statement by statement</h2><table><tr><th>Statement<th>Points<th>Does not hold at");
-    for (text, law, better, worse, slack) in STATEMENTS {
+fn statements_table(rows: &[&CleanRow]) -> Markup {
+    let statement = |(text, law, better, worse, slack): (&str, &str, &str, &str, f64)| {
         let mut points = 0;
         let mut failures = Vec::new();
         for row in rows
@@ -132,259 +126,211 @@ fn statements_table(html: &mut String, rows: &[CleanRow]) {
             (_, true) => "holds everywhere".to_owned(),
             _ => failures.join("; "),
         };
-        let _ = write!(html, "<tr><td>{text}<td>{points}<td>{}", escape(&verdict));
+        cells![text, points, verdict]
+    };
+    let columns = [
+        words("Statement"),
+        number("Points"),
+        words("Does not hold at"),
+    ];
+    html! {
+        h2 { "Section 6.2, statement by statement" }
+        (table(&columns, STATEMENTS.map(statement)))
     }
-    html.push_str("</table>");
 }
 
 /// A page of bounds.
 pub fn bounds_report(rows: &[BoundRow]) -> String {
-    let mut html = head("Isobath: bounds of cleaning");
-    html.push_str(
-        "<h1>What cleaning costs at least</h1><table><tr><th>Workload<th>F<th>Least Wamp<th>Least cost<th>Wamp if \
-         uniform<th>Updates to the busiest fifth",
-    );
-    for row in rows {
-        let _ = write!(
-            html,
-            "<tr><td>{}<td>{}<td>{:.4}<td>{:.3}<td>{:.4}<td>{:.1}%",
-            escape(&row.workload),
+    let columns = [
+        words("Workload"),
+        number("F"),
+        number("Least Wamp"),
+        number("Least cost"),
+        number("Wamp if uniform"),
+        number("Updates to the busiest fifth"),
+    ];
+    let rows = rows.iter().map(|row| {
+        cells![
+            row.workload,
             row.fill_ratio,
-            row.wamp_bound_ratio,
-            row.cost_bound_ratio,
-            row.wamp_uniform_ratio,
-            100.0 * row.busiest_fifth_updates_ratio
-        );
-    }
-    html.push_str("</table>");
-    html
+            format!("{:.4}", row.wamp_bound_ratio),
+            format!("{:.3}", row.cost_bound_ratio),
+            format!("{:.4}", row.wamp_uniform_ratio),
+            format!("{:.1}%", 100.0 * row.busiest_fifth_updates_ratio),
+        ]
+    });
+    page("What cleaning costs at least", &table(&columns, rows))
 }
 
-fn head(title: &str) -> String {
-    format!(
-        "<!doctype html><meta charset=utf-8><title>{title}</title><style>body{{font:15px sans-serif;\
-         max-width:60em;margin:2em auto}}table{{border-collapse:collapse}}td,th{{padding:.2em .7em;text-align:right;\
-         border-bottom:1px solid #ddd}}td:first-child,th:first-child{{text-align:left}}svg{{background:#fafafa}}</style>"
-    )
-}
-
-fn table1(html: &mut String) {
-    html.push_str(
-        "<h2>Table 1: emptiness when cleaned, by equation (4)</h2><table><tr><th>F<th>E<th>E in the paper<th>MDC-opt \
-         in the paper<th>Cost<th>R<th>Wamp<th>Wamp in the paper",
-    );
-    for row in analysis::table1() {
-        let _ = write!(
-            html,
-            "<tr><td>{}<td>{:.4}<td>{}<td>{}<td>{:.2}<td>{:.2}<td>{:.3}<td>{}",
+fn table1() -> Markup {
+    let columns = [
+        "F",
+        "E",
+        "E in the paper",
+        "MDC-opt in the paper",
+        "Cost",
+        "R",
+        "Wamp",
+        "Wamp in the paper",
+    ];
+    let rows = analysis::table1().into_iter().map(|row| {
+        cells![
             row.fill,
-            row.emptiness,
+            format!("{:.4}", row.emptiness),
             row.paper_emptiness,
             row.paper_simulated,
-            row.cost,
-            row.ratio,
-            row.wamp,
-            row.paper_wamp
-        );
+            format!("{:.2}", row.cost),
+            format!("{:.2}", row.ratio),
+            format!("{:.3}", row.wamp),
+            row.paper_wamp,
+        ]
+    });
+    html! {
+        h2 { "Table 1: emptiness when cleaned, by equation (4)" }
+        (table(&columns.map(number), rows))
     }
-    html.push_str("</table>");
 }
 
-fn table2(html: &mut String) {
-    html.push_str(
-        "<h2>Table 2: least cost at F = 0.8</h2><table><tr><th>Updates to hot<th>Least cost<th>paper<th>Hot 60%<th>\
-         paper<th>Hot 40%<th>paper<th>MDC-opt in the paper",
-    );
-    for row in analysis::table2() {
+fn table2() -> Markup {
+    let columns = [
+        "Updates to hot",
+        "Least cost",
+        "paper",
+        "Hot 60%",
+        "paper",
+        "Hot 40%",
+        "paper",
+        "MDC-opt in the paper",
+    ];
+    let rows = analysis::table2().into_iter().map(|row| {
         let [least, hot60, hot40, opt] = row.paper;
-        let _ = write!(
-            html,
-            "<tr><td>{}<td>{:.3}<td>{least}<td>{:.3}<td>{hot60}<td>{:.3}<td>{hot40}<td>{opt}",
-            row.hot_updates, row.min_cost, row.hot60_cost, row.hot40_cost
-        );
+        let ours = [row.min_cost, row.hot60_cost, row.hot40_cost].map(|cost| format!("{cost:.3}"));
+        cells![
+            row.hot_updates,
+            ours[0],
+            least,
+            ours[1],
+            hot60,
+            ours[2],
+            hot40,
+            opt
+        ]
+    });
+    html! {
+        h2 { "Table 2: least cost at F = 0.8" }
+        (table(&columns.map(number), rows))
+        p { "The paper's 4.80 (70:30) and 5.46 (50:50) are slips for 4.76 and 5.55." }
     }
-    html.push_str(
-        "</table><p>The paper's 4.80 (70:30) and 5.46 (50:50) are slips for 4.76 and 5.55.</p>",
-    );
 }
 
-/// Lines by name, points by x.
-#[derive(Debug, Default)]
-struct Chart {
-    x: &'static str,
-    lines: BTreeMap<String, Vec<(f64, f64)>>,
-}
+/// Points by line, and the name of x, of one chart.
+type Lines<'r> = (&'static str, BTreeMap<&'r str, Vec<(f64, f64)>>);
 
-fn charts(rows: &[CleanRow]) -> Vec<(String, Chart)> {
-    let mut charts: BTreeMap<String, Chart> = BTreeMap::new();
-    let mut add = |title: String, x: &'static str, line: &str, point: (f64, f64)| {
-        let chart = charts.entry(title).or_insert_with(|| Chart {
-            x,
-            lines: BTreeMap::new(),
-        });
-        chart.lines.entry(line.to_owned()).or_default().push(point);
-    };
+const BOUND: &str = "bound";
+
+fn charts(rows: &[&CleanRow]) -> Vec<Markup> {
+    let mut charts: BTreeMap<String, Lines<'_>> = BTreeMap::new();
     for row in rows {
-        let y = row.wamp_steady_ratio;
-        let by_fill = format!("Steady Wamp over fill factor: {} (Fig. 5, 6)", row.workload);
-        add(
-            by_fill.clone(),
-            "fill factor",
-            &row.policy,
-            (row.fill_ratio, y),
-        );
-        if let Some(bound) = row.wamp_bound_ratio {
-            add(by_fill, "fill factor", "bound", (row.fill_ratio, bound));
-        }
-        let skew = row
-            .workload
+        let (workload, fill, y) = (&row.workload, row.fill_ratio, row.wamp_steady_ratio);
+        let mut add =
+            |title: String, x: &'static str, points: &[(f64, f64)], bound: Option<f64>| {
+                let lines = &mut charts.entry(title).or_insert((x, BTreeMap::new())).1;
+                lines.entry(&row.policy).or_default().extend(points);
+                if let (Some(bound), [(x, _)]) = (bound, points) {
+                    lines.entry(BOUND).or_default().push((*x, bound));
+                }
+            };
+        let bound = row.wamp_bound_ratio;
+        let title = format!("Over fill factor: {workload} (Fig. 5, 6)");
+        add(title, "fill factor", &[(fill, y)], bound);
+        let skew = workload
             .strip_prefix("hot-cold:")
             .and_then(|rest| rest.split(':').next()?.parse().ok());
         if let Some(skew) = skew {
-            let title = format!("Steady Wamp over skew at F = {} (Fig. 3)", row.fill_ratio);
+            let title = format!("Over skew at F = {fill} (Fig. 3)");
             add(
-                title.clone(),
+                title,
                 "share of updates to the hot set",
-                &row.policy,
-                (skew, y),
+                &[(skew, y)],
+                bound,
             );
-            if let Some(bound) = row.wamp_bound_ratio {
-                add(
-                    title,
-                    "share of updates to the hot set",
-                    "bound",
-                    (skew, bound),
-                );
-            }
         }
-        let by_buffer = format!(
-            "Steady Wamp over sort buffer: {} at F = {} (Fig. 4)",
-            row.workload, row.fill_ratio
-        );
-        add(
-            by_buffer,
-            "sort buffer, segments",
-            &row.policy,
-            (f64::from(row.sort_buffer_segments), y),
-        );
-        let over_time = format!("Convergence: {} at F = {}", row.workload, row.fill_ratio);
-        for (i, &wamp) in row.wamp_series_ratio.iter().enumerate() {
-            add(over_time.clone(), "run, %", &row.policy, (i as f64, wamp));
-        }
+        let buffer = f64::from(row.sort_buffer_segments);
+        let title = format!("Over sort buffer: {workload} at F = {fill} (Fig. 4)");
+        add(title, "sort buffer, segments", &[(buffer, y)], None);
+        let over_time = row.wamp_series_ratio.iter().enumerate();
+        let over_time: Vec<(f64, f64)> = over_time.map(|(i, wamp)| (i as f64, *wamp)).collect();
+        let title = format!("Over the run: {workload} at F = {fill}");
+        add(title, "run, %", &over_time, None);
     }
-    let several_x = |chart: &Chart| {
-        chart
-            .lines
-            .values()
-            .any(|points| points.iter().any(|point| point.0 != points[0].0))
+    // A policy has one colour in all charts.
+    let policies: BTreeSet<&str> = rows.iter().map(|row| row.policy.as_str()).collect();
+    let ink = |name: &str| {
+        let series = policies.iter().position(|policy| *policy == name);
+        series.map_or(Ink::Text, Ink::Series)
     };
+    let several_x = |(_, lines): &Lines<'_>| {
+        let mut lines = lines.values();
+        lines.any(|points| points.iter().any(|point| point.0 != points[0].0))
+    };
+    let charts = charts.into_iter().filter(|(_, lines)| several_x(lines));
     charts
-        .into_iter()
-        .filter(|(_, chart)| several_x(chart))
+        .map(|(title, (x, lines))| {
+            let points = || lines.values().flatten();
+            let x = Axis::over(x, points().map(|point| point.0));
+            let mut chart = Chart::new(&title, x, Axis::from_zero("Wamp", points().map(|p| p.1)));
+            let mut keys = Vec::new();
+            for (name, mut points) in lines {
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                chart.curve(&points, ink(name), name);
+                keys.push((ink(name), name.to_owned()));
+            }
+            chart.figure(&keys)
+        })
         .collect()
 }
 
-impl Chart {
-    fn svg(&self) -> String {
-        const W: f64 = 560.0;
-        const H: f64 = 300.0;
-        let points = || self.lines.values().flatten();
-        let (x0, x1) = points().fold((f64::MAX, f64::MIN), |(low, high), p| {
-            (low.min(p.0), high.max(p.0))
-        });
-        let top = points().fold(1e-9, |high: f64, p| high.max(p.1)) * 1.05;
-        let at = |p: &(f64, f64)| {
-            (
-                50.0 + (p.0 - x0) / (x1 - x0).max(1e-12) * W,
-                10.0 + (1.0 - p.1 / top) * H,
-            )
-        };
-        let mut svg = format!("<svg width={} height={}>", W + 230.0, H + 60.0);
-        for tick in 0..=4 {
-            let share = f64::from(tick) / 4.0;
-            let (x, y) = (50.0 + share * W, 10.0 + (1.0 - share) * H);
-            let _ = write!(
-                svg,
-                "<text x=5 y={y} font-size=11>{:.2}</text><text x={x} y={} font-size=11>{:.3}</text>\
-                 <line x1=50 x2={} y1={y} y2={y} stroke='#ddd'/>",
-                top * share,
-                H + 28.0,
-                x0 + share * (x1 - x0),
-                50.0 + W
-            );
-        }
-        let _ = write!(
-            svg,
-            "<text x={} y={} font-size=12>{}</text>",
-            W / 2.0,
-            H + 50.0,
-            self.x
-        );
-        for (i, (name, points)) in self.lines.iter().enumerate() {
-            let colour = COLOURS[i % COLOURS.len()];
-            let mut sorted = points.clone();
-            sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let path: Vec<String> = sorted
-                .iter()
-                .map(at)
-                .map(|(x, y)| format!("{x:.1},{y:.1}"))
-                .collect();
-            let (legend, path) = (20.0 + 16.0 * i as f64, path.join(" "));
-            let _ = write!(
-                svg,
-                "<polyline points='{path}' fill=none stroke='{colour}' stroke-width=2 />\
-                 <text x={} y={legend} font-size=12 fill='{colour}'>{}</text>",
-                60.0 + W,
-                escape(name)
-            );
-        }
-        svg + "</svg>"
-    }
-}
-
-fn rows_table(html: &mut String, rows: &[CleanRow]) {
-    html.push_str(
-        "<h2>All runs</h2><p>The bound holds for updates that are independent of each other; of traces, updates that come \
-         in order are found and count as free.<table><tr><th>Workload<th>F<th>Policy<th>Wamp steady<th>Wamp whole<th>Bound<th>E<th>Bytes \
-         per page",
-    );
-    for row in rows {
+fn rows_table(rows: &[CleanRow]) -> Markup {
+    let columns = [
+        words("Workload"),
+        number("F"),
+        words("Policy"),
+        number("Wamp steady"),
+        number("Wamp whole"),
+        number("Bound"),
+        number("E"),
+        number("Bytes per page"),
+    ];
+    let rows = rows.iter().map(|row| {
         if let Some(error) = &row.error {
-            let (workload, policy) = (escape(&row.workload), escape(&row.policy));
-            let (fill, error) = (row.fill_ratio, escape(error));
-            let _ = write!(
-                html,
-                "<tr><td>{workload}<td>{fill}<td>{policy}<td colspan=5>{error}"
-            );
-            continue;
+            return cells![row.workload, row.fill_ratio, row.policy, error];
         }
-        let bound = row
-            .wamp_bound_ratio
-            .map_or(String::new(), |bound| format!("{bound:.3}"));
-        let _ = write!(
-            html,
-            "<tr><td>{}<td>{}<td>{}<td>{:.3}<td>{:.3}<td>{bound}<td>{:.3}<td>{}",
-            escape(&row.workload),
+        let bound = row.wamp_bound_ratio;
+        cells![
+            row.workload,
             row.fill_ratio,
-            escape(&row.policy),
-            row.wamp_steady_ratio,
-            row.wamp_whole_ratio,
-            row.emptiness_steady_ratio,
-            row.history_bytes_per_page
-        );
+            row.policy,
+            format!("{:.3}", row.wamp_steady_ratio),
+            format!("{:.3}", row.wamp_whole_ratio),
+            bound.map_or(String::new(), |bound| format!("{bound:.3}")),
+            format!("{:.3}", row.emptiness_steady_ratio),
+            row.history_bytes_per_page,
+        ]
+    });
+    html! {
+        h2 { "All runs" }
+        p {
+            "The bound holds for updates that are independent of each other; of traces, updates that come in order are found \
+             and count as free."
+        }
+        (table(&columns, rows))
     }
-    html.push_str("</table>");
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::check::Page;
     use isobath_flash::policy::PolicyKind;
     use isobath_flash::sim::{RunLength, SimConfig, simulate};
 
@@ -401,20 +347,36 @@ mod tests {
             rows.push(CleanRow::new(&config, workload, Some((0.5, None)), &report));
         }
         let html = html_report(&rows);
+        let page = Page::of(&html);
         assert!(html.contains("Table 1") && html.contains("0.3714") && html.contains("4.76"));
-        assert!(html.contains("over fill factor: hot-cold:0.8:0.2"));
-        assert!(html.contains("MDC beats multi-log under Zipf<td>0<td>not simulated here"));
+        assert_eq!(
+            page.texts("figcaption"),
+            [
+                "Over fill factor: hot-cold:0.8:0.2 (Fig. 5, 6)",
+                "Over the run: hot-cold:0.8:0.2 at F = 0.5",
+                "Over the run: hot-cold:0.8:0.2 at F = 0.7"
+            ],
+            "neither the skew nor the sort buffer varied"
+        );
+        assert_eq!(page.tooltips(), ["bound", "mdc", "mdc", "mdc"]);
+        let found = |page: &Page, row: &[&str]| page.rows().iter().any(|r| *r == row);
+        let unknown = ["MDC beats multi-log under Zipf", "0", "not simulated here"];
+        assert!(found(&page, &unknown));
         let mut worse = rows.clone();
         worse.iter_mut().for_each(|row| {
             row.policy = "mdc-no-sep-user".into();
             row.wamp_steady_ratio *= 0.5;
         });
         let html = html_report(&[rows, worse].concat());
-        assert!(html.contains("under skew<td>2<td>hot-cold:0.8:0.2 F=0.5"));
-        assert!(
-            !html.contains("over sort buffer"),
-            "the sort buffer did not vary"
+        let page = Page::of(&html);
+        let mut rows = page.rows().into_iter();
+        let skew = rows.find(|row| row[0].ends_with("under skew")).unwrap();
+        assert_eq!(skew[1], "2");
+        assert!(skew[2].starts_with("hot-cold:0.8:0.2 F=0.5"), "{}", skew[2]);
+        let both = ["mdc", "mdc-no-sep-user"];
+        assert_eq!(
+            page.tooltips(),
+            [&["bound"], &both[..], &both, &both].concat()
         );
-        assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
     }
 }

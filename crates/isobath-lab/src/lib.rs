@@ -42,7 +42,6 @@ mod files;
 pub mod load;
 mod machine;
 pub mod model_report;
-mod model_report_svg;
 mod monitor;
 mod page_trace;
 mod pipeline;
@@ -50,6 +49,7 @@ pub mod probe;
 pub mod quickstart;
 pub mod raw;
 mod raw_sweep;
+mod report;
 #[cfg(feature = "rocksdb")]
 pub mod rocksdb_rates;
 pub mod ssd;

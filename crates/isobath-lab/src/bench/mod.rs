@@ -4,7 +4,6 @@
 
 mod campaign;
 mod catalogue;
-mod chart;
 mod choice;
 mod clients;
 mod cost;

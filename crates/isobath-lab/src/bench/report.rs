@@ -1,69 +1,60 @@
 //! One self-contained HTML page per campaign.
 
-use std::fmt::Write;
-
 use super::campaign::distinct;
-use super::chart::{Line, bars, colour, lines};
 use super::cost::{CostMap, cost_map, points};
 use super::fio::FioJob;
 use super::record::{Record, evidence};
 use super::series::Sample;
 use super::summary::summarize;
-use super::verdict::{Verdict, has_headline, judge};
-use crate::model_report_svg::{escape, short};
-
-const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:1000px;margin:2rem auto;padding:0 1rem;color:#222}\
-table{border-collapse:collapse;margin:.6rem 0;font-size:13px;display:block;overflow-x:auto}\
-td,th{padding:3px 8px;border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child,td.w{text-align:left}td.r{min-width:17em}\
-svg{width:470px;max-width:100%;margin:4px}.t{font:600 12px sans-serif}.x{font:10px sans-serif;text-anchor:middle}\
-.y{font:10px sans-serif;text-anchor:end}.g{stroke:#e4e4e4}.l{stroke:#222;stroke-width:2;stroke-dasharray:4 3}\
-.controlled{color:#1d6b36}.unknown{color:#8a6100}.violated{color:#a3202c;font-weight:600}\
-.k{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 .8em}small{color:#555}\
-@media(prefers-color-scheme:dark){body{background:#16181b;color:#ddd}td,th{border-color:#3a3d42}svg{background:#fff;border-radius:4px}\
-.controlled{color:#6cc28a}.unknown{color:#e0b84c}.violated{color:#ff7b86}small{color:#aaa}}";
+use super::verdict::{Pitfall, Verdict, has_headline, judge};
+use crate::report::{
+    Axis, Chart, Column, Ink, Markup, cells, grouped, html, legend, number, or_unknown, page,
+    short, table, words,
+};
 
 /// Drives' worth of the largest point up to which the cost maps go.
 const COST_SCALE: f64 = 10.0;
 
-/// The page: verdicts, rows, charts, cost maps. Everything is in it: no script, nothing is loaded.
+/// The page: verdicts, rows, charts, cost maps.
 #[must_use]
 pub fn html(records: &[Record], fio: &[FioJob]) -> String {
-    let mut page = format!(
-        "<!DOCTYPE html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
-         <title>Isobath benchmark</title><style>{STYLE}</style><h1>Benchmark campaign</h1>"
-    );
-    overview(&mut page, records);
-    for heading in distinct(records, |r| r.heading().to_owned()) {
-        let of: Vec<Record> = records
-            .iter()
-            .filter(|r| r.heading() == heading)
-            .cloned()
-            .collect();
-        section(&mut page, &heading, &of);
-    }
-    limits(&mut page, fio);
-    settings(&mut page, records);
-    page + "</html>\n"
+    let headings = distinct(records, |r| r.heading().to_owned());
+    let content = html! {
+        @if records.iter().any(|r| r.row.is_some()) { (overview(records)) }
+        @for (at, heading) in headings.iter().enumerate() {
+            section id=(format!("row-{at}")) { (section(heading, &of_heading(records, heading))) }
+        }
+        @if !fio.is_empty() { (limits(fio)) }
+        (settings(records))
+    };
+    page("Benchmark campaign", &content)
 }
 
-/// All named rows in one table, where the campaign has any.
-fn overview(page: &mut String, records: &[Record]) {
-    if records.iter().all(|r| r.row.is_none()) {
-        return;
-    }
-    page.push_str(
-        "<h2>Rows</h2><table><tr><th>row</th><th class=\"w\">engine</th><th>op/s</th><th>p99 µs</th><th>p99.9 µs</th>\
-         <th>longest ms</th><th>CPU µs/op</th><th>WA-A</th><th>WA-D</th><th>first engine ÷ this</th><th class=\"w\">said</th>\
-         <th class=\"w\">pitfalls committed</th></tr>",
-    );
-    let may = |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.2}"));
-    for row in summarize(records) {
+fn of_heading(records: &[Record], heading: &str) -> Vec<Record> {
+    let of = records.iter().filter(|r| r.heading() == heading);
+    of.cloned().collect()
+}
+
+/// All named rows in one table.
+fn overview(records: &[Record]) -> Markup {
+    let columns = [
+        words("row"),
+        words("engine"),
+        number("op/s"),
+        number("p99 µs"),
+        number("p99.9 µs"),
+        number("longest ms"),
+        number("CPU µs/op"),
+        number("WA-A"),
+        number("WA-D"),
+        number("first engine ÷ this"),
+        words("said"),
+        words("pitfalls committed"),
+    ];
+    let mut rows = Vec::new();
+    for (section, row) in summarize(records).iter().enumerate() {
         for (at, engine) in row.engines.iter().enumerate() {
-            let name = if at == 0 {
-                escape(&row.row)
-            } else {
-                String::new()
-            };
+            let name = html! { @if at == 0 { a href=(format!("#row-{section}")) { (row.row) } } };
             let violated = match at {
                 0 => row.violated_names(),
                 _ => String::new(),
@@ -76,165 +67,178 @@ fn overview(page: &mut String, records: &[Record]) {
                 }
                 Some(r) => (format!("{:.2}", r.ratio), r.says.sentence()),
             };
-            let _ = write!(
-                page,
-                "<tr><td>{name}</td><td class=\"w\">{}</td><td>{:.0}</td><td>{:.0}</td><td>{:.0}</td><td>{:.1}</td>\
-                 <td>{:.2}</td><td>{}</td><td>{}</td><td>{ratio}</td><td class=\"w\">{said}</td>\
-                 <td class=\"w violated\">{violated}</td></tr>",
-                escape(&engine.engine),
-                engine.operations_per_s,
-                engine.latency_us_p99,
-                engine.latency_us_p999,
-                engine.latency_us_max / 1e3,
-                engine.cpu_us_per_operation,
-                may(engine.wa_a),
-                may(engine.wa_d),
-            );
+            rows.push(cells![
+                name,
+                engine.engine,
+                grouped(engine.operations_per_s),
+                grouped(engine.latency_us_p99),
+                grouped(engine.latency_us_p999),
+                format!("{:.1}", engine.latency_us_max / 1e3),
+                format!("{:.2}", engine.cpu_us_per_operation),
+                or_unknown(engine.wa_a, 2),
+                or_unknown(engine.wa_d, 2),
+                ratio,
+                said,
+                html! { span.violated { (violated) } },
+            ]);
         }
     }
-    page.push_str("</table>");
+    html! { h2 { "Rows" } (table(&columns, rows)) }
 }
 
-fn section(page: &mut String, heading: &str, records: &[Record]) {
-    let first = records.first();
-    let _ = write!(page, "<h2>{}</h2>", escape(heading));
-    if let Some(first) = first.filter(|r| r.workload != heading) {
-        let _ = write!(page, "<p>Workload {}.</p>", escape(&first.workload));
-    }
+fn section(heading: &str, records: &[Record]) -> Markup {
     let verdicts = judge(&evidence(records));
-    page.push_str("<h3>The seven pitfalls, all runs together</h3><table>");
-    for (pitfall, verdict) in &verdicts {
-        let class = match verdict {
-            Verdict::Controlled(_) => "controlled",
-            Verdict::Unknown(_) => "unknown",
-            Verdict::Violated(_) => "violated",
-        };
-        let _ = write!(
-            page,
-            "<tr><td>{}</td><td class=\"w {class}\">{}</td></tr>",
-            pitfall.name(),
-            escape(&verdict.to_string())
-        );
+    let cells = |(pitfall, verdict): &(_, Verdict)| pitfall_cells(pitfall, verdict);
+    let unknown = |(_, verdict): &(_, Verdict)| matches!(verdict, Verdict::Unknown(_));
+    let first = records.first().filter(|r| r.workload != heading);
+    html! {
+        h2 { (heading) }
+        @if let Some(first) = first { p { "Workload " (first.workload) "." } }
+        h3 { "The seven pitfalls, all runs together" }
+        (table(&[words("pitfall"), words("verdict")], verdicts.iter().map(cells)))
+        @if !has_headline(&verdicts) {
+            p.violated { "No headline number: a pitfall was committed. The rows below describe these runs only." }
+        } @else if verdicts.iter().any(unknown) {
+            p.unknown { "Quote these numbers only as ratios within this campaign." }
+        }
+        (runs(records))
+        (drive_limits(records))
+        (charts(records))
+        (costs(records, false))
+        @if records.iter().any(|r| r.over_provisioning.is_some()) { (costs(records, true)) }
     }
-    page.push_str("</table>");
-    if !has_headline(&verdicts) {
-        page.push_str("<p class=\"violated\">No headline number: a pitfall was committed. The rows below describe these runs only.</p>");
-    } else if verdicts
-        .iter()
-        .any(|(_, v)| matches!(v, Verdict::Unknown(_)))
-    {
-        page.push_str(
-            "<p class=\"unknown\">Quote these numbers only as ratios within this campaign.</p>",
-        );
-    }
-    table(page, records);
-    drive_limits(page, records);
-    charts(page, records);
-    costs(page, records);
 }
 
-fn label(record: &Record) -> String {
+fn pitfall_cells(pitfall: &Pitfall, verdict: &Verdict) -> Vec<Markup> {
+    let class = match verdict {
+        Verdict::Controlled(_) => "controlled",
+        Verdict::Unknown(_) => "unknown",
+        Verdict::Violated(_) => "violated",
+    };
+    cells![
+        pitfall.name(),
+        html! { span class=(class) { (verdict.to_string()) } }
+    ]
+}
+
+/// What a run is one repeat of.
+fn series(record: &Record) -> String {
     let size = short(record.data_bytes as f64);
-    let spare = record
-        .over_provisioning
-        .map_or(String::new(), |s| format!(", {:.0}% spare", s * 100.0));
     format!(
-        "{} {size}B, {}{spare}, round {}",
+        "{} {size}B, {}{}",
         record.side(),
         record.drive,
-        record.round
+        spare(record)
     )
 }
 
-fn table(page: &mut String, records: &[Record]) {
-    page.push_str(
-        "<table><tr><th>run</th><th>op/s</th><th>steady from s</th><th>p50 µs</th><th>p99 µs</th><th>p99.9 µs</th>\
-         <th>CPU µs/op</th><th>harness ns/op</th><th>WA-A</th><th>WA-D</th><th>WA-A × WA-D</th><th>space max</th>\
-         <th>capacities</th><th>steal s</th><th>configuration</th></tr>",
-    );
-    let may = |value: Option<f64>, digits: usize| {
-        value.map_or("unknown".to_owned(), |v| format!("{v:.digits$}"))
-    };
-    for (at, r) in records.iter().enumerate() {
-        let from = r
-            .steady_from
-            .and_then(|s| r.series.samples.get(s))
-            .map(|s| s.seconds);
-        let both = r.wa_a.zip(r.wa_d).map(|(a, d)| a * d);
+fn spare(record: &Record) -> String {
+    let share = record.over_provisioning;
+    share.map_or(String::new(), |s| format!(", {:.0}% spare", s * 100.0))
+}
+
+fn label(record: &Record) -> String {
+    format!("{}, round {}", series(record), record.round)
+}
+
+/// What was repeated, in an order that is the same in all sections of the same engines.
+fn all_series(records: &[Record]) -> Vec<String> {
+    let mut all = distinct(records, series);
+    all.sort();
+    all
+}
+
+/// The colour of a run among others: repeats share one.
+fn ink(records: &[Record], record: &Record) -> Ink {
+    let at = all_series(records);
+    let at = at.iter().position(|name| *name == series(record));
+    at.map_or(Ink::Text, Ink::Series)
+}
+
+fn runs(records: &[Record]) -> Markup {
+    let columns = [
+        words("run"),
+        number("op/s"),
+        number("steady from s"),
+        number("p50 µs"),
+        number("p99 µs"),
+        number("p99.9 µs"),
+        number("CPU µs/op"),
+        number("harness ns/op"),
+        number("WA-A"),
+        number("WA-D"),
+        number("WA-A × WA-D"),
+        number("space max"),
+        number("capacities"),
+        number("steal s"),
+        words("configuration"),
+    ];
+    let rows = records.iter().enumerate().map(|(at, r)| {
+        let from = r.steady_from.and_then(|s| r.series.samples.get(s));
         let gap = if r.after_gap { " (after a gap)" } else { "" };
-        let _ = write!(
-            page,
-            "<tr><td class=\"r\"><span class=\"k\" style=\"background:{}\"></span>{} {}{gap}</td><td>{:.0}</td><td>{}</td><td>{:.0}</td><td>{:.0}</td>\
-             <td>{:.0}</td><td>{:.2}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.2}</td><td>{}</td></tr>",
-            colour(at),
-            at + 1,
-            escape(&label(r)),
-            r.operations_per_s,
-            from.map_or("never".to_owned(), |s| format!("{s:.1}")),
-            r.latency_us_p50,
-            r.latency_us_p99,
-            r.latency_us_p999,
-            r.cpu_us_per_operation,
-            may(r.harness_ns_per_operation, 0),
-            may(r.wa_a, 2),
-            may(r.wa_d, 2),
-            may(both, 2),
-            may(r.space_amplification_max, 2),
-            may(r.capacities_written, 1),
-            r.steal_s,
-            r.config_hash
-        );
-    }
-    page.push_str("</table>");
-    if records.iter().any(Record::is_modelled) {
-        page.push_str(
-            "<p>Rates and latencies on a simulated SSD are <b>modelled</b>; WA-A and WA-D are counts.</p>",
-        );
+        cells![
+            html! { (ink(records, r).key()) (at + 1) " " (label(r)) (gap) },
+            grouped(r.operations_per_s),
+            from.map_or("never".to_owned(), |s| format!("{:.1}", s.seconds)),
+            grouped(r.latency_us_p50),
+            grouped(r.latency_us_p99),
+            grouped(r.latency_us_p999),
+            format!("{:.2}", r.cpu_us_per_operation),
+            or_unknown(r.harness_ns_per_operation, 0),
+            or_unknown(r.wa_a, 2),
+            or_unknown(r.wa_d, 2),
+            or_unknown(r.wa_a.zip(r.wa_d).map(|(a, d)| a * d), 2),
+            or_unknown(r.space_amplification_max, 2),
+            or_unknown(r.capacities_written, 1),
+            format!("{:.2}", r.steal_s),
+            r.config_hash,
+        ]
+    });
+    html! {
+        (table(&columns, rows))
+        @if records.iter().any(Record::is_modelled) {
+            p { "Rates and latencies on a simulated SSD are " b { "modelled" } "; WA-A and WA-D are counts." }
+        }
     }
 }
 
 /// What the drive did by itself before and after each run.
-fn drive_limits(page: &mut String, records: &[Record]) {
+fn drive_limits(records: &[Record]) -> Markup {
     let is_known = |r: &&Record| r.drive_reads_per_s.is_some() || r.drive_writes.is_some();
-    let known: Vec<&Record> = records.iter().filter(is_known).collect();
-    if known.is_empty() {
-        return;
-    }
-    page.push_str(
-        "<h3>The drive's own limit, before / after each run</h3><table><tr><th>run</th><th>random 4 KiB reads/s</th>\
-         <th>random 4 KiB writes/s</th><th>each flushed</th><th>sequential MB/s</th><th>each flushed</th></tr>",
-    );
-    for record in known {
-        let _ = write!(page, "<tr><td class=\"r\">{}</td>", escape(&label(record)));
-        for limit in record.drive_limits() {
-            let cell = limit.map_or(String::new(), |(before, after)| {
-                format!("{before:.0} / {after:.0}")
-            });
-            let _ = write!(page, "<td>{cell}</td>");
-        }
-        page.push_str("</tr>");
-    }
-    page.push_str("</table>");
+    let columns = [
+        words("run"),
+        number("random 4 KiB reads/s"),
+        number("random 4 KiB writes/s"),
+        number("each flushed"),
+        number("sequential MB/s"),
+        number("each flushed"),
+    ];
+    let both = |limit: Option<(f64, f64)>| {
+        limit.map_or(String::new(), |(before, after)| {
+            format!("{} / {}", grouped(before), grouped(after))
+        })
+    };
+    let rows = records.iter().filter(is_known).map(|record| {
+        let limits = record.drive_limits().into_iter();
+        let limits = limits.flat_map(|limit| cells![both(limit)]);
+        cells![label(record)].into_iter().chain(limits).collect()
+    });
+    html! { @if records.iter().any(|r| is_known(&r)) {
+        h3 { "The drive's own limit, before / after each run" }
+        (table(&columns, rows))
+    } }
 }
 
 /// A chart's title and the value of a sample.
 type Metric = (&'static str, fn(&Record, &Sample) -> Option<f64>);
+type Points = Vec<(f64, f64)>;
 
-fn charts(page: &mut String, records: &[Record]) {
-    let throughput: Vec<Line> = records
-        .iter()
-        .map(|r| {
-            let rates = r.series.throughput();
-            let points = r.series.samples.iter().map(|s| s.seconds).zip(rates);
-            line(r, points.collect())
-        })
-        .collect();
-    page.push_str(&lines(
-        "operations per second (dot: steady from here)",
-        "seconds",
-        false,
-        &throughput,
-    ));
+fn charts(records: &[Record]) -> Markup {
+    let over_time = |title, of: &dyn Fn(&Record) -> Points| lines(title, false, records, of);
+    let throughput = |r: &Record| -> Points {
+        let seconds = r.series.samples.iter().map(|s| s.seconds);
+        seconds.zip(r.series.throughput()).collect()
+    };
     let metrics: [Metric; 3] = [
         ("WA-A, cumulative", |_, s| s.wa_a()),
         ("WA-D, cumulative", |_, s| s.wa_d()),
@@ -242,186 +246,177 @@ fn charts(page: &mut String, records: &[Record]) {
             (s.space_bytes > 0).then(|| s.space_bytes as f64 / r.data_bytes.max(1) as f64)
         }),
     ];
-    for (title, of) in metrics {
-        let all: Vec<Line> = records
-            .iter()
-            .map(|r| {
-                let points = r
-                    .series
-                    .samples
-                    .iter()
-                    .filter_map(|s| Some((s.seconds, of(r, s)?)));
-                line(r, points.collect())
-            })
-            .collect();
-        if all.iter().any(|line| !line.points.is_empty()) {
-            page.push_str(&lines(title, "seconds", false, &all));
+    let latency = |r: &Record| -> Points { r.latency_cdf.clone() };
+    let keys: Vec<_> = all_series(records).into_iter().enumerate().collect();
+    html! {
+        (legend(&keys.into_iter().map(|(at, name)| (Ink::Series(at), name)).collect::<Vec<_>>()))
+        div.panels {
+            (over_time("operations per second (dot: steady from here)", &throughput))
+            @for (title, of) in metrics {
+                (over_time(title, &|r| {
+                    let samples = r.series.samples.iter();
+                    samples.filter_map(|s| Some((s.seconds, of(r, s)?))).collect()
+                }))
+            }
+            (lines("latency: share of calls at or below", true, records, &latency))
+            (bars(records))
+            (sweep(records))
         }
     }
-    let latencies: Vec<Line> = records
-        .iter()
-        .map(|r| Line {
-            mark: None,
-            ..line(r, r.latency_cdf.clone())
-        })
-        .collect();
-    page.push_str(&lines(
-        "latency: share of calls at or below",
-        "µs",
-        true,
-        &latencies,
-    ));
+}
+
+/// A line per run, over time or over latency, where there is anything to draw.
+fn lines(
+    title: &str,
+    over_latency: bool,
+    records: &[Record],
+    of: &dyn Fn(&Record) -> Points,
+) -> Markup {
+    let all: Vec<Points> = records.iter().map(of).collect();
+    let xs = || all.iter().flatten().map(|point| point.0);
+    if xs().next().is_none() {
+        return Markup::default();
+    }
+    let x = match over_latency {
+        true => Axis::log_over("µs", xs()),
+        false => Axis::over("seconds", xs()),
+    };
+    let y = Axis::from_zero("", all.iter().flatten().map(|point| point.1));
+    let mut chart = Chart::new(title, x, y);
+    for (record, points) in records.iter().zip(&all) {
+        let (ink, label) = (ink(records, record), label(record));
+        chart.curve(points, ink, &label);
+        let steady = record.steady_from.filter(|_| !over_latency);
+        let steady = steady.and_then(|from| record.series.samples.get(from));
+        let is_steady = |point: &&(f64, f64)| steady.is_some_and(|s| point.0 >= s.seconds);
+        if let Some(at) = points.iter().find(is_steady) {
+            chart.point(*at, ink, false, &format!("steady from here: {label}"));
+        }
+    }
+    chart.figure(&[])
+}
+
+fn bars(records: &[Record]) -> Markup {
     let limit = |r: &Record| {
         let [reads, writes, ..] = r.drive_limits();
         let limit = if r.writes { writes } else { reads };
         limit.map(|(before, after)| (before + after) / 2.0)
     };
-    let all: Vec<_> = records
+    let values = records
         .iter()
-        .map(|r| (label(r), r.operations_per_s, limit(r)))
-        .collect();
-    page.push_str(&bars(
-        "operations per second (dashed: the drive's random reads, or writes where the clients write)",
-        &all,
-    ));
-    sweep(page, records);
-}
-
-fn line(record: &Record, points: Vec<(f64, f64)>) -> Line {
-    Line {
-        name: label(record),
-        points,
-        mark: record.steady_from,
+        .flat_map(|r| [Some(r.operations_per_s), limit(r)]);
+    let y = Axis::from_zero("", values.flatten());
+    let title = "operations per second (dashed: the drive's random reads, or writes where the clients write)";
+    let mut chart = Chart::new(title, Axis::count("run", records.len()), y);
+    for (at, record) in records.iter().enumerate() {
+        let (x, rate) = ((at + 1) as f64, record.operations_per_s);
+        let tooltip = format!("{}: {}", label(record), short(rate));
+        chart.bar((x, rate), ink(records, record), &tooltip);
+        if let Some(limit) = limit(record) {
+            chart.limit((x, limit), &format!("the drive's limit: {}", short(limit)));
+        }
     }
+    chart.figure(&[])
 }
 
-/// Throughput over dataset size, one line per engine, drive and over-provisioning.
-fn sweep(page: &mut String, records: &[Record]) {
-    let side = |r: &Record| {
-        let spare = r
-            .over_provisioning
-            .map_or(String::new(), |s| format!(" {:.0}% spare", s * 100.0));
-        format!("{} {}{spare}", r.side(), r.drive)
-    };
-    let curve = |name: &String| {
-        let of = records.iter().filter(|r| side(r) == *name);
-        let mut points: Vec<(f64, f64)> = of
+/// Throughput over dataset size, one line per engine, drive and over-provisioning, where the size varies.
+fn sweep(records: &[Record]) -> Markup {
+    let side = |r: &Record| format!("{} {}{}", r.side(), r.drive, spare(r));
+    let bytes = || records.iter().map(|r| r.data_bytes as f64);
+    if bytes().all(|size| Some(size) == bytes().next()) {
+        return Markup::default();
+    }
+    let y = Axis::from_zero("", records.iter().map(|r| r.operations_per_s));
+    let title = "operations per second over the dataset's bytes";
+    let mut chart = Chart::new(title, Axis::over("bytes", bytes()), y);
+    let mut keys = Vec::new();
+    for (at, name) in distinct(records, side).into_iter().enumerate() {
+        let of = records.iter().filter(|r| side(r) == name);
+        let mut points: Points = of
             .map(|r| (r.data_bytes as f64, r.operations_per_s))
             .collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Line {
-            name: name.clone(),
-            points,
-            mark: None,
+        for point in &points {
+            let tooltip = format!("{name}: {} of {}B", short(point.1), short(point.0));
+            chart.point(*point, Ink::Series(at), false, &tooltip);
         }
-    };
-    let all: Vec<Line> = distinct(records, side).iter().map(curve).collect();
-    if all.iter().any(|line| {
-        line.points.len() > 1 && line.points[0].0 < line.points[line.points.len() - 1].0
-    }) {
-        page.push_str(&lines(
-            "operations per second over the dataset's bytes",
-            "bytes",
-            false,
-            &all,
-        ));
+        chart.curve(&points, Ink::Series(at), &name);
+        keys.push((Ink::Series(at), name));
+    }
+    chart.figure(&keys)
+}
+
+/// A cost map, where there are two sides of it.
+fn costs(records: &[Record], by_over_provisioning: bool) -> Markup {
+    let points = points(records, by_over_provisioning);
+    let mut sides: Vec<String> = points.iter().map(|point| point.side.clone()).collect();
+    sides.sort();
+    sides.dedup();
+    match &sides[..] {
+        [first, second, ..] => map(&cost_map(&points, first, second, COST_SCALE)),
+        _ => Markup::default(),
     }
 }
 
-/// Both cost maps, where there are two sides of each.
-fn costs(page: &mut String, records: &[Record]) {
-    for by_over_provisioning in [false, true] {
-        let points = points(records, by_over_provisioning);
-        let mut sides: Vec<String> = points.iter().map(|point| point.side.clone()).collect();
-        sides.sort();
-        sides.dedup();
-        if let [first, second, ..] = &sides[..] {
-            map(page, &cost_map(&points, first, second, COST_SCALE));
-        }
-    }
-}
-
-fn map(page: &mut String, map: &CostMap) {
-    let _ = write!(
-        page,
-        "<h3>Drives needed: {} / {}</h3><p><small>Modelled from the runs above (paper 002, Figures 7c and 9).</small></p><table><tr><th>op/s \\ data</th>",
-        escape(&map.sides[0]),
-        escape(&map.sides[1])
-    );
-    for data in &map.dataset_bytes {
-        let _ = write!(page, "<th>{}B</th>", short(*data));
-    }
-    page.push_str("</tr>");
-    for (rate, row) in map.rate_per_s.iter().zip(&map.drives) {
-        let _ = write!(page, "<tr><td>{}</td>", short(*rate));
-        for [first, second] in row {
-            let colour = match first.cmp(second) {
-                std::cmp::Ordering::Less => "#dbe9f6",
-                std::cmp::Ordering::Greater => "#fae3d6",
-                std::cmp::Ordering::Equal => "#fff",
+fn map(map: &CostMap) -> Markup {
+    let sizes = map.dataset_bytes.iter();
+    let sizes = sizes.map(|data| number(format!("{}B", short(*data))));
+    let columns: Vec<Column> = [words("op/s \\ data")].into_iter().chain(sizes).collect();
+    let count = |drives: &Option<u64>| drives.map_or("–".to_owned(), |d| d.to_string());
+    let rows = map.rate_per_s.iter().zip(&map.drives).map(|(rate, row)| {
+        let drives = row.iter().map(|[first, second]| {
+            let class = match first.cmp(second) {
+                std::cmp::Ordering::Less => Some("first"),
+                std::cmp::Ordering::Greater => Some("second"),
+                std::cmp::Ordering::Equal => None,
             };
-            let count = |drives: &Option<u64>| drives.map_or("–".to_owned(), |d| d.to_string());
-            let _ = write!(
-                page,
-                "<td style=\"background:{colour}\">{} / {}</td>",
-                count(first),
-                count(second)
-            );
-        }
-        page.push_str("</tr>");
+            html! { span class=[class] { (count(first)) " / " (count(second)) } }
+        });
+        cells![short(*rate)].into_iter().chain(drives).collect()
+    });
+    html! {
+        h3 { "Drives needed: " (map.sides[0]) " / " (map.sides[1]) }
+        p { "Modelled from the runs above (paper 002, Figures 7c and 9)." }
+        (table(&columns, rows))
     }
-    page.push_str("</table>");
 }
 
-fn limits(page: &mut String, fio: &[FioJob]) {
-    if fio.is_empty() {
-        return;
-    }
-    page.push_str("<h2>fio</h2><table><tr><th>job</th><th>reads/s</th><th>writes/s</th></tr>");
-    for job in fio {
-        let _ = write!(
-            page,
-            "<tr><td>{}</td><td>{:.0}</td><td>{:.0}</td></tr>",
-            escape(&job.name),
-            job.reads_per_s,
-            job.writes_per_s
-        );
-    }
-    page.push_str("</table>");
+fn limits(fio: &[FioJob]) -> Markup {
+    let columns = [words("job"), number("reads/s"), number("writes/s")];
+    let rows = fio.iter().map(|job| {
+        cells![
+            job.name,
+            grouped(job.reads_per_s),
+            grouped(job.writes_per_s)
+        ]
+    });
+    html! { h2 { "fio" } (table(&columns, rows)) }
 }
 
-fn settings(page: &mut String, records: &[Record]) {
-    page.push_str("<h2>Settings of the engines</h2>");
-    for engine in distinct(records, |r| format!("{} ({})", r.side(), r.config_hash)) {
-        let Some(record) = records
+fn settings(records: &[Record]) -> Markup {
+    let name = |r: &Record| format!("{} ({})", r.side(), r.config_hash);
+    let columns = [words("setting"), words("value")];
+    let all = |record: &Record| {
+        let settings = record
+            .settings
             .iter()
-            .find(|r| format!("{} ({})", r.side(), r.config_hash) == engine)
-        else {
-            continue;
-        };
-        let _ = write!(
-            page,
-            "<details><summary>{}</summary><table>",
-            escape(&engine)
-        );
-        for (name, value) in &record.settings {
-            let _ = write!(
-                page,
-                "<tr><td>{}</td><td class=\"w\">{}</td></tr>",
-                escape(name),
-                escape(value)
-            );
+            .map(|(name, value)| cells![name, value]);
+        let trials = record.search.iter().flat_map(|search| &search.trials);
+        let trials = trials.enumerate().map(|(at, trial)| {
+            let rate = grouped(trial.operations_per_s);
+            cells![
+                format!("trial {}", at + 1),
+                format!("{}: {rate} op/s", trial.text())
+            ]
+        });
+        table(&columns, settings.chain(trials))
+    };
+    html! {
+        h2 { "Settings of the engines" }
+        @for engine in distinct(records, name) {
+            @if let Some(record) = records.iter().find(|r| name(r) == engine) {
+                details { summary { (engine) } (all(record)) }
+            }
         }
-        let search = record.search.iter();
-        for (at, trial) in search.flat_map(|search| search.trials.iter().enumerate()) {
-            let _ = write!(
-                page,
-                "<tr><td>trial {}</td><td class=\"w\">{}: {:.0} op/s</td></tr>",
-                at + 1,
-                escape(&trial.text()),
-                trial.operations_per_s
-            );
-        }
-        page.push_str("</table></details>");
     }
 }

@@ -1,0 +1,164 @@
+//! The pages that the laboratory writes: one self-contained file each, light or dark as the reader's browser is, without a
+//! script and with nothing to load. Everything that stands in a page or a chart is escaped by `maud`.
+
+mod axis;
+mod chart;
+#[cfg(test)]
+pub(crate) mod check;
+
+pub(crate) use axis::Axis;
+pub(crate) use chart::{Chart, Ink, legend};
+pub(crate) use maud::{Markup, html};
+
+use maud::{DOCTYPE, PreEscaped};
+
+const STYLE: &str = include_str!("style.css");
+
+/// A whole page under its title.
+pub(crate) fn page(title: &str, content: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { h1 { (title) } (content) }
+        }
+    };
+    page.into_string() + "\n"
+}
+
+/// A column of a table.
+#[derive(Debug)]
+pub(crate) struct Column {
+    name: String,
+    class: Option<&'static str>,
+}
+
+/// A column of words, from the left.
+pub(crate) fn words(name: impl Into<String>) -> Column {
+    let (name, class) = (name.into(), None);
+    Column { name, class }
+}
+
+/// A column of numbers, to the right.
+pub(crate) fn number(name: impl Into<String>) -> Column {
+    let (name, class) = (name.into(), Some("n"));
+    Column { name, class }
+}
+
+/// The cells of a row.
+macro_rules! cells {
+    ($($cell:expr),* $(,)?) => { vec![$($crate::report::html! { ($cell) }),*] };
+}
+pub(crate) use cells;
+
+/// A table, which scrolls by itself where the screen is narrower. The last cell of a short row takes the columns that are left.
+pub(crate) fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<Markup>>) -> Markup {
+    html! {
+        div.scroll { table {
+            thead { tr { @for column in columns { th class=[column.class] { (column.name) } } } }
+            tbody { @for row in rows { tr {
+                @let span = columns.len() + 1 - row.len().min(columns.len());
+                @for (at, cell) in row.iter().enumerate() {
+                    @if span > 1 && at + 1 == row.len() { td colspan=(span) { (cell) } }
+                    @else { td class=[columns.get(at).and_then(|column| column.class)] { (cell) } }
+                }
+            } } }
+        } }
+    }
+}
+
+/// What is known, name by name.
+pub(crate) fn facts(facts: &[(&str, String)]) -> Markup {
+    html! { dl { @for (name, value) in facts { dt { (name) } dd { (value) } } } }
+}
+
+/// Three significant digits and a power of a thousand: 1234567 → `1.23M`.
+pub(crate) fn short(value: f64) -> String {
+    let (scaled, suffix) = match value.abs() {
+        v if v >= 1e9 => (value / 1e9, "G"),
+        v if v >= 1e6 => (value / 1e6, "M"),
+        v if v >= 1e3 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let before_point = scaled.abs().max(1e-6).log10().floor() as i32 + 1;
+    let text = format!("{scaled:.*}", (3 - before_point).max(0) as usize);
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text}{suffix}")
+}
+
+/// 1234567.8 → `1,234,568`.
+pub(crate) fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// With so many digits behind the point, or that it is unknown.
+pub(crate) fn or_unknown(value: Option<f64>, digits: usize) -> String {
+    value.map_or("unknown".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_for_people() {
+        for (value, text) in [
+            (1_234_567.0, "1.23M"),
+            (50_000.0, "50k"),
+            (2e9, "2G"),
+            (120.0, "120"),
+            (0.25, "0.25"),
+            (0.05, "0.05"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(short(value), text);
+        }
+        assert_eq!(grouped(1_234_567.8), "1,234,568");
+        assert_eq!(grouped(999.0), "999");
+        assert_eq!(or_unknown(Some(1.234), 2), "1.23");
+        assert_eq!(or_unknown(None, 2), "unknown");
+    }
+
+    #[test]
+    fn a_page_escapes_what_stands_in_it() {
+        let nasty = "<a & \"b\">";
+        let columns = [words(nasty), number("n"), number("m")];
+        let mut chart = Chart::new(nasty, Axis::log(nasty, 1.0, 9.0), Axis::count(nasty, 3));
+        chart.curve(&[(1.0, 1.0), (9.0, 3.0)], Ink::Series(0), nasty);
+        chart.point((3.0, 2.0), Ink::Ramp(0.5), true, nasty);
+        chart.bar((1.0, 3.0), Ink::Series(1), nasty);
+        chart.rule((1.0, 2.0), (9.0, 2.0), "limit", nasty);
+        let content = html! {
+            (facts(&[("name", nasty.to_owned())]))
+            (table(&columns, [cells![nasty, 1, 2.5], cells![nasty, nasty]]))
+            (chart.figure(&[(Ink::Series(0), nasty.to_owned())]))
+        };
+        let page = page(nasty, &content);
+        let document = check::Page::of(&page);
+        assert!(!page.contains("<a"));
+        assert_eq!(
+            document.rows(),
+            [vec![nasty, "1", "2.5"], vec![nasty, nasty]]
+        );
+        assert_eq!(page.matches("colspan=\"2\"").count(), 1);
+        assert_eq!(document.texts("dd"), [nasty]);
+        assert_eq!(document.texts("figcaption"), [nasty]);
+        assert_eq!(document.tooltips(), [nasty; 4]);
+    }
+}
