@@ -1,22 +1,18 @@
 //! The life of a frame: its header, and every way from one state to the next.
 //!
 //! ```text
-//!           start_load           loaded           changed           start_write
-//!    free ─────────────▶ loading ───────▶ clean ──────────▶ dirty ──────────────▶ writing
-//!    ▲ ▲ │                  │             │   ▲            ▲  ▲  ▲                 │ │ │
-//!    │ │ │  load failed     │             │   │  start_new,│  │  │  write_failed   │ │ │ changed
-//!    │ │ └──────────────────│─────────────│───│───changed──┘  │  └─────────────────┘ │ │
-//!    │ └────────────────────┘             │   │               │                      │ │
-//!    │              give_up               │   │ write_ended   │                      │ │
-//!    ├────────────────────────────────────┘   └───────────────│──────────────────────┘ │
-//!    │                                                        │ write_ended,           ▼
-//!    │                                                        │ write_failed         writing,
-//!    │                                                        └───────────────────── dirty
-//!    │
-//!    │  take_unlisted, or give_up        write_ended, write_failed
-//!    └────────────────────────── freed ◀─────────────────────────── freed, writing
-//!                                  ▲                                   ▲
-//!               clean, dirty ──────┘ free_page                         └────── writing, also dirty
+//!      start_load     loaded        changed       start_write       changed
+//! free ────────▶ loading ────▶ clean ────▶ dirty ────────▶ writing ────▶ writing, dirty
+//!                                ▲           ▲               │                  │
+//!                                └───────────│── write_ended ┤                  │
+//!                                            │  write_failed │   write_ended,   │
+//!                                            ├───────────────┘   write_failed   │
+//!                                            └──────────────────────────────────┘
+//!
+//! free ── start_new, changed ──▶ dirty     loading ── load failed ──▶ free     clean ── give_up ──▶ free
+//!
+//! clean, dirty ── free_page ──▶ freed ── take_unlisted, give_up ──▶ free
+//! writing, with or without changes ── free_page ──▶ freed, writing ── write_ended, write_failed ──▶ freed
 //! ```
 //!
 //! Who may go which way:
@@ -31,7 +27,7 @@
 //!
 //! Beside its state a frame may be in two queues. `QUEUED` says that it is in the [`super::DirtyQueue`], perhaps for a
 //! page that it held before; so it is there at most once. `UNLISTED` says that no replacement queue holds it, as that
-//! of a new page before its first write. Who takes `UNLISTED` away owns what follows: to list the frame, or to
+//! of a new page before its first write. The task that takes `UNLISTED` away owns what follows: to list the frame, or to
 //! give it back where the page was freed.
 
 use isobath_flash::policy::History;

@@ -112,15 +112,15 @@ fn trusting_ids_is_found() {
 
 /// Reads a tree from the volume; how often another worker, which is interrupted as the first one is, sees a page
 /// being read, and how often unlatched.
-fn seen_while_read() -> (usize, usize) {
-    let device = FaultDevice::new(0, FaultPlan::new(1).latency_us(0..=40));
+fn seen_while_read(seed: u64) -> (usize, usize) {
+    let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=40));
     let volume = || Volume::from_device(Arc::clone(&device) as _);
     let options = Options::new()
         .pool_bytes(4 << 20)
         .segment_bytes(64 << 10)
         .workers(2)
         .tasks_per_worker(16);
-    let simulation = Simulation::new(volume(), &options, 1).unwrap();
+    let simulation = Simulation::new(volume(), &options, seed).unwrap();
     let tree = simulation.store().create_tree("t").unwrap();
     let keys = || (0..400_u32).map(u32::to_le_bytes);
     keys().for_each(|key| tree.insert(&key, &[1; 900]).unwrap());
@@ -128,7 +128,7 @@ fn seen_while_read() -> (usize, usize) {
     simulation.close().unwrap();
     let (gap, max_steps) = (10, 60);
     Switches::new(How::EveryPass { gap, max_steps }).switch_on();
-    let simulation = Simulation::open(volume(), &options, 2).unwrap();
+    let simulation = Simulation::open(volume(), &options, seed + 1).unwrap();
     let tree = simulation.store().tree("t").unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&done);
@@ -165,11 +165,15 @@ fn seen_while_read() -> (usize, usize) {
 
 #[test]
 fn a_page_is_latched_until_its_word_says_that_it_is_there() {
-    let (reads, unlatched) = seen_while_read();
-    assert!(reads > 0);
-    assert_eq!(unlatched, 0);
+    let seeds = 1..=10;
+    let seen: Vec<_> = seeds.clone().map(seen_while_read).collect();
+    assert!(seen.iter().any(|(reads, _)| *reads > 0));
+    assert!(
+        seen.iter().all(|(_, unlatched)| *unlatched == 0),
+        "{seen:?}"
+    );
     Canary::UnlatchEarly.switch_on();
-    assert_ne!(seen_while_read().1, 0);
+    assert!(seeds.clone().any(|seed| seen_while_read(seed).1 > 0));
 }
 
 /// Only who meets the same copy again, having looked for what names it, is told.
