@@ -15,6 +15,7 @@
 set -euo pipefail
 engine=$1 isobath=$2 dir=$3 out=$4 pairs=${5:-5}
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/rates.sh"
 bare=${BARE:-$here/../target/release/examples/bare}
 records=${RECORDS:-4000000} threads=${THREADS:-64} duration=${DURATION:-10}
 mkdir -p "$dir" "$out"
@@ -62,21 +63,6 @@ run_bare() {
     done < <(find "$alone" -type f -size +4k)
     loop "$row" "$verb" "$records" 16 "$value" "$order" "$threads" "$duration" "$duration" >>"$out/$row.bare"
     rm -rf "$alone"
-}
-
-median() {
-    sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
-}
-
-# Operations per second of the adapter's runs of a row: all operations over all the time measured.
-adapter_rates() {
-    local line
-    while read -r line; do
-        local operations seconds
-        operations=$(grep -oP '"operations":\K[0-9]+' <<<"$line" | tail -1)
-        seconds=$(grep -oP '"duration_s":\K[-0-9.e]+' <<<"$line" | head -1)
-        awk -v o="$operations" -v s="$seconds" 'BEGIN { print o / s }'
-    done <"$out/$1.adapter"
 }
 
 bare_rates() {

@@ -9,6 +9,7 @@
 # 0.95 is the goal. OUT/ROW.adapter has the adapter's JSON, OUT/ROW.db_bench the tool's words, one run after the other.
 # Needs db_bench (Debian: rocksdb-tools), of the same version as the library. Keep other load off the machine.
 set -euo pipefail
+source "$(dirname "$0")/rates.sh"
 isobath=$1 dir=$2 out=$3 pairs=${4:-5}
 records=${RECORDS:-4000000} threads=${THREADS:-64} duration=${DURATION:-10}
 key=16 value=100
@@ -40,21 +41,6 @@ run_tool() {
         --max_bytes_for_level_base="$(setting "$row" max_bytes_for_level_base)" \
         --max_background_jobs="$(setting "$row" max_background_jobs)" --open_files=-1 \
         --use_direct_reads=true --use_direct_io_for_flush_and_compaction=true --disable_wal=false --sync=false "$@" 2>/dev/null
-}
-
-median() {
-    sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
-}
-
-# Operations per second of the adapter's runs of a row: all operations over all the time measured.
-adapter_rates() {
-    local line
-    while read -r line; do
-        local operations seconds
-        operations=$(grep -oP '"operations":\K[0-9]+' <<<"$line" | tail -1)
-        seconds=$(grep -oP '"duration_s":\K[-0-9.e]+' <<<"$line" | head -1)
-        awk -v o="$operations" -v s="$seconds" 'BEGIN { print o / s }'
-    done <"$out/$1.adapter"
 }
 
 # Operations per second of the tool's runs; where a run has a warm-up, the later line of the two counts.

@@ -18,7 +18,7 @@ use ::fjall::{
 };
 
 use super::lsm::Sizes;
-use super::txn::ended;
+use super::txn::{ended, read_only};
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
     Sorted, Transaction, Work, run_on_threads,
@@ -345,10 +345,6 @@ fn scan(
 struct Reading<'t> {
     snapshot: Snapshot,
     tables: &'t [Keyspace],
-}
-
-fn read_only() -> LabError {
-    LabError::Request("a transaction that only reads was asked to write".to_owned())
 }
 
 impl Transaction for Reading<'_> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use heed::types::Bytes;
 use heed::{AnyTls, Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwTxn};
 
-use super::txn::ended;
+use super::txn::{ended, read_only};
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, Key, Session, Sorted,
     Transaction, Work, run_on_threads,
@@ -250,10 +250,6 @@ fn scan(
 struct Reading<'t> {
     transaction: &'t RoTxn<'t>,
     tables: &'t [Table],
-}
-
-fn read_only() -> LabError {
-    LabError::Request("a transaction that only reads was asked to write".to_owned())
 }
 
 impl Transaction for Reading<'_> {

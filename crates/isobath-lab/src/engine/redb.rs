@@ -13,7 +13,7 @@ use ::redb::{
     TableDefinition, WriteTransaction,
 };
 
-use super::txn::ended;
+use super::txn::{ended, read_only};
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, Key, Session, Sorted,
     Transaction, Work, run_on_threads,
@@ -269,10 +269,6 @@ impl Transaction for Reading<'_> {
     ) -> Result<(), LabError> {
         scan(self.table(table)?, from, visit)
     }
-}
-
-fn read_only() -> LabError {
-    LabError::Request("a transaction that only reads was asked to write".to_owned())
 }
 
 fn get(

@@ -31,6 +31,12 @@ pub(crate) enum Access {
     Write,
 }
 
+/// The error of a change in a transaction that only reads, for engines that cannot make one themselves.
+#[cfg(any(feature = "lmdb", feature = "redb", feature = "fjall"))]
+pub(super) fn read_only() -> LabError {
+    LabError::Request("a transaction that only reads was asked to write".to_owned())
+}
+
 /// What runs inside a transaction, possibly several times.
 pub(crate) type Work<'w> = dyn FnMut(&mut dyn Transaction) -> Result<Decision, LabError> + 'w;
 

@@ -12,7 +12,7 @@ pub(crate) struct Axis {
 #[derive(Debug, Clone, Copy)]
 enum Scale {
     Log,
-    Linear { least_step: f64 },
+    Linear { min_step: f64 },
 }
 
 /// Steps between the values beside an axis, at most.
@@ -39,7 +39,7 @@ impl Axis {
             Some((low, _)) => (low.min(0.0), low.max(0.0).max(low.min(0.0) + 1.0)),
             None => (0.0, 1.0),
         };
-        Self::new(name, low, high, Scale::Linear { least_step: 0.0 })
+        Self::new(name, low, high, Scale::Linear { min_step: 0.0 })
     }
 
     /// Linear from 0 to the largest finite value with a margin.
@@ -49,7 +49,7 @@ impl Axis {
 
     /// The numbers from 1 to `count`.
     pub(crate) fn count(name: &str, count: usize) -> Self {
-        let scale = Scale::Linear { least_step: 1.0 };
+        let scale = Scale::Linear { min_step: 1.0 };
         Self::new(name, 0.5, count.max(1) as f64 + 0.5, scale)
     }
 
@@ -102,7 +102,7 @@ impl Axis {
             let step = [1.0, 2.0, 5.0].map(|s| s * unit);
             let step = step.into_iter().find(|s| *s >= least);
             let step = step.unwrap_or(10.0 * unit).max(match self.scale {
-                Scale::Linear { least_step } => least_step,
+                Scale::Linear { min_step } => min_step,
                 Scale::Log => 0.0,
             });
             let first = (self.low / step).ceil();

@@ -5,7 +5,7 @@
 //! what is waited for:
 //!
 //! - The waiter lists itself, and then looks whether its wait is over.
-//! - Who changes something changes it, and then looks whether anyone is listed.
+//! - The thread that changes something changes it, and then looks whether a waiter is listed.
 //!
 //! A sequentially consistent fence stands between the two steps on both sides, so one of them sees the other. A
 //! waiter may be woken for no reason, and looks again.

@@ -46,14 +46,17 @@ impl Shared {
     }
 }
 
+/// Another thread that raises what is waited for to 1.
+fn raise_beside(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || shared.raise(1))
+}
+
 #[test]
 fn who_waits_is_woken() {
     loom::model(|| {
         let shared = Shared::new();
-        let waker = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.raise(1))
-        };
+        let waker = raise_beside(&shared);
         let (ticket, woken) = shared.enter(1);
         waker.join().unwrap();
         assert!(
@@ -72,10 +75,7 @@ fn of_two_waiters_each_is_woken_at_its_value() {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.enter(1))
         };
-        let waker = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.raise(1))
-        };
+        let waker = raise_beside(&shared);
         let (late, late_woken) = shared.enter(2);
         waker.join().unwrap();
         let (ticket, woken) = waiter.join().unwrap();
@@ -96,10 +96,7 @@ fn of_two_waiters_each_is_woken_at_its_value() {
 fn who_leaves_is_forgotten() {
     loom::model(|| {
         let shared = Shared::new();
-        let waker = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.raise(1))
-        };
+        let waker = raise_beside(&shared);
         let (ticket, woken) = shared.enter(1);
         if let Some(ticket) = ticket {
             shared.queue.leave(ticket);
