@@ -194,14 +194,30 @@ fn appear(
             return Err(error);
         }
     };
+    let Some(lower) = loader.lower() else {
+        return loader.link(note);
+    };
+    let unseen = engine.transactions.begin_load(tree.tree.id, lower);
     let before = closed.begin_loading();
     let loaded = loader.link(note).inspect_err(|_| {
         closed.set_loaded(before);
     })?;
-    // Who begins after this returns may read.
+    let lasts = local.make_durable(engine.newest_record(), engine.config.durability);
+    match unseen {
+        // For readers the tree stays as it was.
+        Some(unseen) if lasts.is_err() => {
+            unseen.keep();
+            closed.set_loaded(before);
+        }
+        // Single reads see the records from here on, and snapshots that are newer than the stamp.
+        unseen => {
+            drop(unseen);
+            engine.log.stamp(local.worker.index);
+            closed.set_loaded(engine.log.next().0);
+        }
+    }
+    lasts?;
     let next = engine.log.next();
-    closed.set_loaded(next.0);
-    local.make_durable(engine.newest_record(), engine.config.durability)?;
     while engine.transactions.watermark(&engine.log) < next {
         engine.writable()?;
         local.worker.yield_now();

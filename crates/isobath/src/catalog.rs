@@ -4,6 +4,9 @@
 //! that is being dropped, so that dropping goes on after a restart; and `i` →
 //! the last id given to a tree, which is never given again.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
 use crate::Error;
 use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, ValueRef};
 use crate::buffer::Place;
@@ -15,6 +18,8 @@ use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
 use crate::tree::TreeState;
 use crate::txn::commit::{self, Change, CommitContext};
 use crate::txn::key_hash;
+use crate::txn::unseen::Visibility;
+use crate::txn::versions::OldValue;
 pub(crate) use crate::types::CATALOG;
 use crate::types::DROPPING;
 
@@ -67,6 +72,15 @@ fn decode(bytes: &[u8]) -> Result<Tree, Error> {
     })
 }
 
+/// What an entry was before a commit that is not visible yet.
+fn decode_old(old: &OldValue) -> Result<Option<Tree>, Error> {
+    match old {
+        OldValue::Absent => Ok(None),
+        OldValue::Inline(bytes) => decode(bytes).map(Some),
+        OldValue::Extent(_) => decode(&[]).map(Some),
+    }
+}
+
 /// The tree that a record of the catalog names, and its name; `None` where the record is about something else, or makes
 /// no sense.
 pub(crate) fn named_by<'r>(key: &'r [u8], value: &[u8]) -> Option<(&'r [u8], Tree)> {
@@ -97,6 +111,17 @@ pub(crate) fn find(local: &WorkerState, name: &str) -> Result<Option<Tree>, Erro
     }
 }
 
+/// The tree `name` as readers see it: one that was made is there, and one that was dropped is not, once that is as durable
+/// as commits have to be to be seen.
+pub(crate) fn find_visible(local: &WorkerState, name: &str) -> Result<Option<Tree>, Error> {
+    let key = name_key(name)?;
+    let transactions = &local.engine.transactions;
+    transactions.read_one(local, CATALOG.id, &key, |old| match old {
+        Some(old) => decode_old(&old),
+        None => find(local, name),
+    })
+}
+
 /// Makes a tree; of several callers with the same name, one succeeds. `made` is told of
 /// it before the catalog names it, and of one that gets no name as well.
 pub(crate) fn add(
@@ -105,7 +130,7 @@ pub(crate) fn add(
     made: &mut dyn FnMut(Tree),
 ) -> Result<(), Error> {
     let key = name_key(name)?;
-    if find(local, name)?.is_some() {
+    if find_visible(local, name)?.is_some() {
         return Err(Error::TreeExists {
             name: name.to_owned(),
         });
@@ -210,7 +235,7 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
             }
         }
         Err(error) => {
-            let found = find(local, name);
+            let found = find_visible(local, name);
             if !matches!(found, Ok(Some(found)) if found == tree.tree) {
                 closed.drop_tree();
             }
@@ -301,6 +326,38 @@ pub(crate) fn list_dropped(local: &WorkerState) -> Result<Vec<Tree>, Error> {
     let mut trees = Vec::new();
     visit(local, DROPPING, |_, tree| trees.push(tree))?;
     Ok(trees)
+}
+
+/// As [`list`], of the trees that [`find_visible`] finds.
+pub(crate) fn list_visible(local: &WorkerState) -> Result<Vec<(String, Tree)>, Error> {
+    let mut trees = BTreeMap::new();
+    visit(local, NAME, |name, tree| {
+        trees.insert(name.to_vec(), tree);
+    })?;
+    local.worker.preemption_point();
+    let transactions = &local.engine.transactions;
+    match transactions.visibility() {
+        Visibility::Durable if !transactions.is_quiet() => {
+            let bounds = (
+                Bound::Included(&[NAME][..]),
+                Bound::Excluded(&[NAME + 1][..]),
+            );
+            let at = transactions.tracker.reported();
+            for (key, old) in transactions.versions.within(CATALOG.id, bounds, at) {
+                match decode_old(&old)? {
+                    Some(tree) => trees.insert(key[1..].to_vec(), tree),
+                    None => trees.remove(&key[1..]),
+                };
+            }
+        }
+        Visibility::Early if !transactions.is_quiet() => transactions.await_durable(local)?,
+        _ => {}
+    }
+    let name = |name: Vec<u8>| String::from_utf8_lossy(&name).into_owned();
+    Ok(trees
+        .into_iter()
+        .map(|(key, tree)| (name(key), tree))
+        .collect())
 }
 
 /// All trees by name.

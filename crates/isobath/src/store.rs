@@ -440,7 +440,9 @@ impl Store {
     }
 
     fn find(&self, name: &str) -> Result<Option<crate::btree::Tree>, Error> {
-        self.0.runtime.run(|local| catalog::find(local, name))
+        self.0
+            .runtime
+            .run(|local| catalog::find_visible(local, name))
     }
 
     /// Takes the state of a tree that the catalog does not name out of the list.
@@ -506,7 +508,7 @@ impl Store {
     ///
     /// A failed read.
     pub fn trees(&self) -> Result<Vec<TreeInfo>, Error> {
-        let trees = self.0.runtime.run(catalog::list)?;
+        let trees = self.0.runtime.run(catalog::list_visible)?;
         Ok(trees
             .into_iter()
             .map(|(name, tree)| TreeInfo {

@@ -305,7 +305,8 @@ impl Tree {
     #[inline]
     pub(crate) fn needs_versions(&self) -> bool {
         let transactions = &self.runtime.engine.transactions;
-        transactions.unseen.is_any() && transactions.visibility() == Visibility::Durable
+        let unseen = &transactions.unseen;
+        unseen.is_any() && (transactions.visibility() == Visibility::Durable || unseen.is_loading())
     }
 
     /// Ends a scan: waits for the rest of the commits that it may have seen the

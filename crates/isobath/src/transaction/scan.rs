@@ -14,6 +14,7 @@ use crate::extent::{self, Extent};
 use crate::sync::Mutex;
 use crate::tree::{Tree, Wanted};
 use crate::txn::serializable::{ReadSet, TreeRead};
+use crate::txn::unseen::Unseen;
 use crate::txn::versions::{Bounds, OldValue, Versions};
 use crate::value::ValueReader;
 
@@ -99,6 +100,16 @@ impl Source<'_> {
             .find(self.tree.state.tree.id, key, self.at())
     }
 
+    fn unseen(&self) -> &Unseen {
+        &self.tree.runtime.engine.transactions.unseen
+    }
+
+    /// Whether what the leaf has for `key` is of a bulk load that is not to be seen. Asked after [`Source::check`], which lets
+    /// a view pass before a load begins, and after it has ended.
+    fn is_unseen(&self, key: &[u8]) -> bool {
+        self.unseen().is_loaded(self.tree.state.tree.id, key)
+    }
+
     fn own(&self, key: &[u8]) -> Option<&Write> {
         self.writes?.get(key)
     }
@@ -138,7 +149,7 @@ impl Source<'_> {
         let older = self.older(key);
         self.check()?;
         match older {
-            None => Ok(found),
+            None => Ok(found && !self.is_unseen(key)),
             Some(OldValue::Absent) => Ok(false),
             Some(OldValue::Inline(bytes)) => {
                 value.clear();
@@ -163,7 +174,10 @@ impl Source<'_> {
         let found = self.tree.contains(key)?;
         let older = self.older(key);
         self.check()?;
-        Ok(older.map_or(found, |older| older != OldValue::Absent))
+        Ok(match older {
+            Some(older) => older != OldValue::Absent,
+            None => found && !self.is_unseen(key),
+        })
     }
 
     pub(super) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
@@ -362,6 +376,9 @@ impl MergeCursor {
         source.await_parts()?;
         let older = source.versions().within(id, bounds, source.at());
         source.check()?;
+        if let Some(from) = source.unseen().loaded_from(id) {
+            records.retain(|(key, _)| **key < *from);
+        }
         let own = within(source.writes, bounds);
         if self.direction == Direction::Reverse {
             records.reverse();

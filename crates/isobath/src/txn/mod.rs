@@ -37,6 +37,7 @@ pub(crate) mod unseen;
 pub(crate) mod versions;
 
 use crate::btree::{Descriptor, TreeId};
+use crate::canary::{self, Canary};
 use crate::engine::{Config, Engine, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::record::Token;
@@ -49,7 +50,7 @@ use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
 pub(crate) use tree_status::TreeStatus;
-use unseen::{Unseen, Visibility};
+use unseen::{Unseen, UnseenLoad, Visibility};
 use versions::{KeyRef, OldValue, Versions};
 
 /// Versions that a commit collects beside its own work, at least.
@@ -190,7 +191,7 @@ impl Transactions {
 
     /// Whether no commit that readers have to beware of may change a key of this number.
     fn is_unchanged(&self, number: u64) -> bool {
-        !self.unseen.has(number) && !self.unseen.is_in_parts()
+        !self.unseen.has(number) && !self.unseen.is_in_parts() && !self.unseen.is_loading()
     }
 
     /// What to make of what was just read of `key` from its leaf.
@@ -209,12 +210,22 @@ impl Transactions {
                 return Verdict::Older(old);
             }
         }
+        if self.unseen.is_loaded(tree, key) {
+            return Verdict::Older(OldValue::Absent);
+        }
         if self.unseen.is_in_parts()
             && (self.locks.is_locked(number) || self.is_partially_applied(number))
         {
             return Verdict::InParts;
         }
         Verdict::Leaf
+    }
+
+    /// For a bulk load that is about to link its records, the keys from `from` on: nobody sees them until what this returns
+    /// is dropped. `None` where a load is seen before it is durable.
+    pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> Option<UnseenLoad<'_>> {
+        let is_seen = self.visibility == Visibility::Applied || canary::sings(Canary::ShowEarly);
+        (!is_seen).then(|| self.unseen.begin_load(tree, from))
     }
 
     fn is_partially_applied(&self, number: u64) -> bool {

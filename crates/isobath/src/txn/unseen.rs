@@ -1,10 +1,13 @@
 //! Changes that are in the leaves, or about to be, and that are not visible yet.
 //!
 //! A commit notes its keys here before it changes a leaf, and takes the note back
-//! once the watermark has passed it. Readers read the leaf first and look here
-//! afterwards: what they find nothing noted of is visible.
+//! once the watermark has passed it. A bulk load notes its tree and the bound above which
+//! it alone has records, and takes that back once it is durable. Readers read the leaf first
+//! and look here afterwards: what they find nothing noted of is visible.
 
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::types::TreeId;
 
 /// Counters of keys; keys that share one cost a look into the version store.
 const COUNTERS: usize = 4096;
@@ -20,7 +23,7 @@ pub(crate) enum Visibility {
     Early,
 }
 
-/// The commits that single reads have to beware of.
+/// The commits and bulk loads that readers have to beware of.
 #[repr(align(128))]
 pub(crate) struct Unseen {
     /// How many there are of any kind.
@@ -28,6 +31,9 @@ pub(crate) struct Unseen {
     /// Of these, those that leave no versions while their changes are applied one by
     /// one: their keys stay locked meanwhile.
     parts: AtomicU64,
+    /// Of these, bulk loads, with their trees and the keys from which on all records are theirs.
+    loads: AtomicU64,
+    loaded_from: Mutex<Vec<(TreeId, Box<[u8]>)>>,
     /// For key numbers: how many commits that are not to be seen, or answered for, change such a key.
     keys: Box<[AtomicU32]>,
 }
@@ -39,6 +45,30 @@ impl Drop for InParts<'_> {
     fn drop(&mut self) {
         self.0.parts.fetch_sub(1, Ordering::SeqCst);
         self.0.any.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A bulk load that nobody sees, until this is dropped.
+pub(crate) struct UnseenLoad<'u> {
+    unseen: &'u Unseen,
+    tree: TreeId,
+}
+
+impl UnseenLoad<'_> {
+    /// The load may never be durable, so it stays as it is.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for UnseenLoad<'_> {
+    fn drop(&mut self) {
+        self.unseen
+            .loaded_from
+            .lock()
+            .retain(|(tree, _)| *tree != self.tree);
+        self.unseen.loads.fetch_sub(1, Ordering::SeqCst);
+        self.unseen.any.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -76,6 +106,8 @@ impl Unseen {
         Unseen {
             any: AtomicU64::new(0),
             parts: AtomicU64::new(0),
+            loads: AtomicU64::new(0),
+            loaded_from: Mutex::default(),
             keys: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -91,6 +123,32 @@ impl Unseen {
     #[inline]
     pub(crate) fn is_in_parts(&self) -> bool {
         self.parts.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether there is a bulk load.
+    #[inline]
+    pub(crate) fn is_loading(&self) -> bool {
+        self.loads.load(Ordering::SeqCst) > 0
+    }
+
+    /// The key from which on all records of `tree` are a bulk load's.
+    pub(crate) fn loaded_from(&self, tree: TreeId) -> Option<Box<[u8]>> {
+        if !self.is_loading() {
+            return None;
+        }
+        let loads = self.loaded_from.lock();
+        let load = loads.iter().find(|load| load.0 == tree);
+        load.map(|(_, from)| from.clone())
+    }
+
+    /// Whether the record of `key` is a bulk load's.
+    pub(crate) fn is_loaded(&self, tree: TreeId, key: &[u8]) -> bool {
+        self.is_loading()
+            && self
+                .loaded_from
+                .lock()
+                .iter()
+                .any(|(of, from)| *of == tree && **from <= *key)
     }
 
     /// Whether some commit changes a key of this number.
@@ -109,6 +167,14 @@ impl Unseen {
         self.any.fetch_add(1, Ordering::SeqCst);
         self.parts.fetch_add(1, Ordering::SeqCst);
         InParts(self)
+    }
+
+    /// A bulk load is about to link records to `tree`, which has none from the key `from` on. At most one of a tree.
+    pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> UnseenLoad<'_> {
+        self.loaded_from.lock().push((tree, from.into()));
+        self.any.fetch_add(1, Ordering::SeqCst);
+        self.loads.fetch_add(1, Ordering::SeqCst);
+        UnseenLoad { unseen: self, tree }
     }
 
     /// Notes the keys of a commit that is about to be applied.
@@ -152,5 +218,19 @@ mod tests {
         assert!(unseen.is_any() && unseen.is_in_parts() && !unseen.has(7));
         drop(parts);
         assert!(!unseen.is_any() && !unseen.is_in_parts());
+    }
+
+    #[test]
+    fn loads_are_noted_with_their_bound() {
+        let (unseen, tree, other) = (Unseen::new(), TreeId(5), TreeId(6));
+        let load = unseen.begin_load(tree, b"k");
+        assert!(unseen.is_any() && unseen.is_loaded(tree, b"k") && unseen.is_loaded(tree, b"ka"));
+        assert!(!unseen.is_loaded(tree, b"j") && !unseen.is_loaded(other, b"k"));
+        assert_eq!(unseen.loaded_from(tree).as_deref(), Some(&b"k"[..]));
+        drop(load);
+        assert!(!unseen.is_any() && !unseen.is_loaded(tree, b"k"));
+        assert_eq!(unseen.loaded_from(tree), None);
+        unseen.begin_load(tree, b"").keep();
+        assert!(unseen.is_any() && unseen.is_loaded(tree, b""));
     }
 }

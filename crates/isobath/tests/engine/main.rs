@@ -37,5 +37,6 @@ mod transaction_sizes;
 mod transactions;
 mod tree_states;
 mod tree_stats;
+mod tree_visibility;
 mod typed;
 mod visibility;

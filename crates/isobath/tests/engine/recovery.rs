@@ -95,10 +95,9 @@ fn many_small_changes_are_recovered_in_the_pool() {
     // Coprime to the number of keys.
     const STEP: u64 = 1_000_003;
     let options = Options::new().pool_bytes(256 << 20).workers(2);
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("store");
+    let device = FaultDevice::new(0, FaultPlan::new(1));
     let create = options.clone().log_bytes(512 << 20);
-    let store = Store::create(&[&path], &create).unwrap();
+    let store = Store::create_on_volume(Volume::from_device(device.clone()), &create).unwrap();
     let tree = store.create_tree("t").unwrap();
     let ordered = |n: u64| n.swap_bytes().to_le_bytes();
     tree.bulk_load((0..KEYS).map(|n| (ordered(n), [0])))
@@ -111,11 +110,10 @@ fn many_small_changes_are_recovered_in_the_pool() {
         };
         store.transact(durable, change).unwrap();
     }
-    let crashed = directory.path().join("crashed");
-    std::fs::copy(&path, &crashed).unwrap();
+    let crashed = device.crash_image(Survivors::None, 0);
     assert_eq!(store.stats().checkpoints, 0, "the log is to hold all of it");
     drop(store);
-    let store = Store::open(&[&crashed], &options).unwrap();
+    let store = Store::open_on_volume(Volume::from_device(crashed), &options).unwrap();
     let tree = store.open_or_create_tree("t").unwrap();
     let changed = tree
         .range(..)

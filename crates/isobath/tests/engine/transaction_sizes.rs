@@ -6,7 +6,8 @@ use super::common;
 use super::transactions::{options, store, text};
 
 use common::{assert_sound, key, value};
-use isobath::{Error, Options, Store};
+use isobath::{Error, Options, Store, Volume};
+use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 #[test]
 fn savepoints_undo_what_came_after_them() {
@@ -125,10 +126,13 @@ fn an_option_lets_transactions_be_larger() {
             .contains("transaction_bytes")
     );
     // Of an existing store, too, whose log may grow.
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("s");
-    Store::create(&path, &usual).unwrap().close().unwrap();
-    let store = Store::open(&path, &large).unwrap();
+    let device = FaultDevice::new(0, FaultPlan::new(1));
+    let volume = || Volume::from_device(device.clone());
+    Store::create_on_volume(volume(), &usual)
+        .unwrap()
+        .close()
+        .unwrap();
+    let store = Store::open_on_volume(volume(), &large).unwrap();
     let tree = store.create_tree("t").unwrap();
     let mut transaction = store.begin().unwrap();
     for n in 0..12_000 {
@@ -136,10 +140,9 @@ fn an_option_lets_transactions_be_larger() {
     }
     transaction.commit().unwrap();
     // All of it is recovered from its one record.
-    let copy = directory.path().join("copy");
-    std::fs::copy(&path, &copy).unwrap();
+    let image = device.crash_image(Survivors::None, 0);
     store.close().unwrap();
-    let recovered = Store::open(&copy, &usual).unwrap();
+    let recovered = Store::open_on_volume(Volume::from_device(image), &usual).unwrap();
     assert_sound(&recovered, Some(12_000));
     recovered.close().unwrap();
 }

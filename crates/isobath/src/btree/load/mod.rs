@@ -255,6 +255,11 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         Ok(())
     }
 
+    /// From which key on all records are to be the loaded ones, once it is complete; `None` where nothing was loaded.
+    pub(crate) fn lower(&self) -> Option<&[u8]> {
+        self.built.as_ref().map(|built| &built.lower[..])
+    }
+
     /// Links what was loaded to the tree; returns the number of records.
     ///
     /// # Errors
