@@ -75,11 +75,22 @@ pub fn constants(advice: &Advice) -> Vec<[String; 3]> {
         };
         [
             format!("{}: {}", constant.engine, constant.what),
-            constant.us.to_string(),
+            three_digits(constant.us),
             from,
         ]
     };
     advice.constants.iter().map(row).collect()
+}
+
+/// A number with its first three digits that are not zero, and no more than six behind the point.
+fn three_digits(number: f64) -> String {
+    let before = number.abs().log10().floor();
+    let behind = if before.is_finite() {
+        2.0 - before
+    } else {
+        0.0
+    };
+    format!("{number:.*}", behind.clamp(0.0, 6.0) as usize)
 }
 
 /// What an engine is predicted to do, as rows of a table.
@@ -134,6 +145,12 @@ pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let texts = [13.597_338, 0.001_198_750, 0.7, 0.0, 412.34].map(three_digits);
+        assert_eq!(texts, ["13.6", "0.00120", "0.700", "0", "412"]);
+    }
 
     #[test]
     fn sizes_are_for_people() {

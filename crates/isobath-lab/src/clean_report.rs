@@ -23,8 +23,10 @@ pub fn html_report(rows: &[CleanRow]) -> String {
             p { "Over the fill factor, the skew and the sort buffer: in the second half of each run." }
             div.panels { @for chart in charts { (chart) } }
         }
-        (statements_table(&measured))
-        (rows_table(rows))
+        @if !rows.is_empty() {
+            (statements_table(&measured))
+            (rows_table(rows))
+        }
     };
     page("Cleaning a log-structured store", &content)
 }
