@@ -194,10 +194,13 @@ fn appear(
             return Err(error);
         }
     };
-    let Some(lower) = loader.lower() else {
-        return loader.link(note);
+    let unseen = match loader.lower() {
+        Ok(lower) => lower.and_then(|from| engine.transactions.begin_load(tree.tree.id, from)),
+        Err(error) => {
+            loader.abort(note);
+            return Err(error);
+        }
     };
-    let unseen = engine.transactions.begin_load(tree.tree.id, lower);
     let before = closed.begin_loading();
     let loaded = loader.link(note).inspect_err(|_| {
         closed.set_loaded(before);

@@ -196,6 +196,8 @@ impl Simulation {
     #[must_use]
     pub fn accounted_frames(&self) -> usize {
         self.driver.finish_steps();
+        // No worker moves a frame while they are counted.
+        let armed = interrupt::arm(false);
         let queued: usize = self.engine.partitions.iter().map(|p| p.lock().len()).sum();
         let local: usize = self.driver.locals.iter().map(|l| l.free_count()).sum();
         let frames = &self.engine.pool.frames;
@@ -203,6 +205,7 @@ impl Simulation {
         let new = (0..frames.used())
             .filter(|&frame| frames.header(frame).is_unlisted())
             .count();
+        interrupt::arm(armed);
         global + queued + local + new
     }
 

@@ -6,9 +6,10 @@
 use super::common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use common::{parameter, tiny};
-use isobath::{Canary, Options, Simulation, Store, Tree, Volume};
+use isobath::{Canary, Error, Options, Simulation, Store, Tree, Volume};
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 
 const LOADED: usize = 40;
@@ -166,6 +167,55 @@ fn this_would_find_loads_and_names_that_are_shown_early() {
         (0..20).for_each(|seed| watch(seed, &options()));
     });
     assert!(found.join().is_err());
+}
+
+/// A load that is refused, because a record was inserted behind its first key meanwhile, hides nothing.
+fn overtake(seed: u64) {
+    let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=200));
+    let simulation = Simulation::new(Volume::from_device(device), &options(), seed).unwrap();
+    let store = simulation.store().clone();
+    let tree = store.create_tree("t").unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let load = {
+        let (tree, ended) = (tree.clone(), Arc::clone(&ended));
+        simulation.spawn(0, move || {
+            let inserting = tree.clone();
+            let overtaken = records().inspect(|(key, _)| {
+                if key == "l20" {
+                    inserting.insert("l21", "first").unwrap();
+                }
+            });
+            let refused = tree.bulk_load(overtaken);
+            ended.store(true, SeqCst);
+            assert!(
+                matches!(refused, Err(Error::LoadOrder { .. })),
+                "{refused:?}"
+            );
+        })
+    };
+    let reader = simulation.spawn(1, move || {
+        let mut was_there = false;
+        while !ended.load(SeqCst) {
+            let is_there = tree.get("l21").unwrap().is_some();
+            assert!(is_there || !was_there, "seed {seed}: a record is hidden");
+            was_there = in_range(&tree) == 1;
+            assert!(
+                was_there || !is_there,
+                "seed {seed}: a range hides a record"
+            );
+            isobath::yield_now();
+        }
+        was_there
+    });
+    load.join().unwrap();
+    assert!(reader.join().unwrap());
+    drop(store);
+    simulation.close().unwrap();
+}
+
+#[test]
+fn loads_that_are_refused_hide_nothing() {
+    (0..parameter("ISOBATH_SEEDS", 20)).for_each(overtake);
 }
 
 /// Every write from the `first` one on fails. Returns whether all was acknowledged.

@@ -255,9 +255,16 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         Ok(())
     }
 
-    /// From which key on all records are to be the loaded ones, once it is complete; `None` where nothing was loaded.
-    pub(crate) fn lower(&self) -> Option<&[u8]> {
-        self.built.as_ref().map(|built| &built.lower[..])
+    /// From which key on all records are the loaded ones once they are linked; `None` where nothing was loaded, or the tree has
+    /// such records already, so that the load will be refused. Asked once it is complete, while no commit changes the tree.
+    pub(crate) fn lower(&self) -> Result<Option<&[u8]>, C::Error> {
+        let Some(built) = &self.built else {
+            return Ok(None);
+        };
+        let lower = Bound::Included(&built.lower[..]);
+        let mut cursor = Cursor::new(self.tree, lower, Bound::Unbounded, Direction::Forward);
+        let is_overtaken = cursor.next(self.ctx)?.is_some();
+        Ok((!is_overtaken).then_some(&built.lower))
     }
 
     /// Links what was loaded to the tree; returns the number of records.
