@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use common::{parameter, tiny};
-use isobath::{Canary, Error, Options, Simulation, Store, Tree, Volume};
+
+use isobath::{Canary, Error, How, Options, Simulation, Store, Switches, Tree, Volume};
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 
 const LOADED: usize = 40;
@@ -171,6 +172,12 @@ fn this_would_find_loads_and_names_that_are_shown_early() {
 
 /// A load that is refused, because a record was inserted behind its first key meanwhile, hides nothing.
 fn overtake(seed: u64) {
+    // A load is refused within a few steps without a wait: others come between them only by interruption.
+    let how = How::EveryPlace {
+        rate: 0.5,
+        max_steps: 300,
+    };
+    Switches::new(how).switch_on();
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=200));
     let simulation = Simulation::new(Volume::from_device(device), &options(), seed).unwrap();
     let store = simulation.store().clone();
