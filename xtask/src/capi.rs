@@ -42,6 +42,9 @@ struct Install {
     /// How they are built: release, checked or dev
     #[arg(long, default_value = "release")]
     profile: String,
+    /// The command `isobath` too, into bin/
+    #[arg(long)]
+    command: bool,
 }
 
 /// Runs a verb; whether it succeeded.
@@ -77,6 +80,10 @@ impl Install {
         for header in HEADERS {
             copy(&source.join("include").join(header), &include.join(header))?;
         }
+        if self.command {
+            fs::create_dir_all(to.join("bin"))?;
+            copy(&built.join("isobath"), &to.join("bin/isobath"))?;
+        }
         copy(&built.join("libisobath_c.a"), &lib.join("libisobath_c.a"))?;
         copy(
             &built.join("libisobath_c.so"),
@@ -111,17 +118,15 @@ impl Install {
 
     /// Builds the libraries; the directory that they are in.
     fn build(&self, root: &Path) -> io::Result<PathBuf> {
-        let status = Command::new(env!("CARGO"))
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
             .current_dir(root)
-            .args([
-                "build",
-                "-p",
-                "isobath-capi",
-                "--lib",
-                "--profile",
-                &self.profile,
-            ])
-            .status()?;
+            .args(["build", "--profile", &self.profile, "-p", "isobath-capi"]);
+        match self.command {
+            true => cargo.args(["-p", "isobath-cli"]),
+            false => cargo.arg("--lib"),
+        };
+        let status = cargo.status()?;
         if !status.success() {
             return Err(io::Error::other("the libraries could not be built"));
         }

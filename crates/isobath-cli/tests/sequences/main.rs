@@ -12,6 +12,8 @@ mod plan;
 mod steps;
 mod world;
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,8 @@ use world::World;
 const LONGEST_STEP: Duration = Duration::from_secs(240);
 /// Longest time for making a sequence shorter.
 const SHRINKING: Duration = Duration::from_secs(240);
+/// Sequences side by side, each in a directory of its own; a sequence waits for processes and drives most of the time.
+const THREADS: usize = 2;
 /// Times that a sequence is tried in which processes are killed: it does not fail each time.
 const TRIES: usize = 4;
 
@@ -133,35 +137,46 @@ fn setting(name: &str) -> Option<f64> {
 fn sequences_leave_what_the_model_says() {
     let first = setting("ISOBATH_SEQUENCES_SEED");
     let minutes = setting("ISOBATH_SEQUENCES_MINUTES");
-    let minutes = minutes.unwrap_or(if first.is_some() { 0.0 } else { 0.8 });
+    let minutes = minutes.unwrap_or(if first.is_some() { 0.0 } else { 0.4 });
     let limit = Duration::from_secs_f64(minutes * 60.0);
     let began = Instant::now();
     let first = first.map_or(1, |seed| seed as u64);
-    let (mut steps, mut killed, mut seed) = (0, 0, first);
-    let mut failed = Vec::new();
-    loop {
-        let plan = Plan::draw(seed);
-        match run(&plan) {
-            Ok(of_these) => {
-                steps += plan.steps.len();
-                killed += of_these;
+    // A seed alone, or each thread its next one.
+    let threads = if minutes == 0.0 { 1 } else { THREADS };
+    let seeds = AtomicU64::new(first);
+    let (steps, killed) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let failed = Mutex::new(Vec::new());
+    let one_after_another = || {
+        loop {
+            let seed = seeds.fetch_add(1, Relaxed);
+            let plan = Plan::draw(seed);
+            match run(&plan) {
+                Ok(of_these) => {
+                    steps.fetch_add(plan.steps.len(), Relaxed);
+                    killed.fetch_add(of_these, Relaxed);
+                }
+                Err(failure) => {
+                    let (plan, failure) = shrink(plan, failure);
+                    println!("{}\n", describe(seed, &plan, &failure));
+                    failed.lock().unwrap().push(seed);
+                }
             }
-            Err(failure) => {
-                let (plan, failure) = shrink(plan, failure);
-                println!("{}\n", describe(seed, &plan, &failure));
-                failed.push(seed);
+            if began.elapsed() >= limit || failed.lock().unwrap().len() >= 5 {
+                break;
             }
         }
-        seed += 1;
-        if began.elapsed() >= limit || failed.len() >= 5 {
-            break;
-        }
-    }
+    };
+    std::thread::scope(|scope| {
+        (0..threads).for_each(|_| drop(scope.spawn(one_after_another)));
+    });
     println!(
-        "seeds {first} to {}: {steps} steps, {killed} processes killed, {:.0} s",
-        seed - 1,
+        "seeds {first} to {}: {} steps, {} processes killed, {:.0} s",
+        seeds.into_inner() - 1,
+        steps.into_inner(),
+        killed.into_inner(),
         began.elapsed().as_secs_f64()
     );
+    let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "seeds that fail: {failed:?}");
 }
 

@@ -97,7 +97,7 @@ fn a_flipped_bit_in_any_block_is_reported_and_nothing_else_suffers() {
                 .any(|&byte| byte != 0)
         })
         .collect();
-    let every = parameter("ISOBATH_CORRUPTION_EVERY", 3) as usize;
+    let every = parameter("ISOBATH_CORRUPTION_EVERY", 7) as usize;
     let mut random = Random::new(9);
     let (mut refused, mut partly, mut harmless) = (0, 0, 0);
     let is_checkpoint = |block: usize| pristine[block * 4096 + 4] == 5;
