@@ -78,10 +78,10 @@ mod tests {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 files_under_loom(&path, into);
-            } else if let Some(name) = path.file_name().unwrap().to_str() {
-                if name.ends_with("_loom.rs") {
-                    into.push(name.trim_end_matches(".rs").to_owned());
-                }
+            } else if let Some(name) = path.file_name().unwrap().to_str()
+                && name.ends_with("_loom.rs")
+            {
+                into.push(name.trim_end_matches(".rs").to_owned());
             }
         }
     }
