@@ -15,7 +15,9 @@ use super::iterator::Iterators;
 use super::request::Request;
 use super::space::Space;
 use super::types::{kvs_result::*, limits};
-use crate::concurrency::{CompletionThread, Counters, Lane, Limits, Port, Refused, in_callback};
+use crate::concurrency::{
+    CompletionThread, Counters, Lane, Limits, Port, Refused, generation, in_callback,
+};
 use crate::message;
 
 /// The tree that has a record for each key space.
@@ -75,6 +77,8 @@ pub(crate) struct Device {
     catalog: Tree,
     config: Config,
     is_open: AtomicBool,
+    /// Of the process that has opened it: forked children have no workers.
+    generation: u32,
     /// Whether all threads share one data channel.
     is_serial: AtomicBool,
     pub(crate) limits: Arc<Limits>,
@@ -117,6 +121,8 @@ impl Drop for Mine {
 
 thread_local! {
     static MINE: RefCell<Mine> = RefCell::default();
+    /// Handles of the devices of the transfers that this thread is in.
+    static TRANSFERS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Device {
@@ -150,6 +156,7 @@ impl Device {
             store,
             catalog,
             is_open: AtomicBool::new(true),
+            generation: generation(),
             is_serial: AtomicBool::new(config.is_serial),
             limits: Arc::new(Limits::new(config.queue_depth, config.data_tasks)),
             serial_limits: Arc::new(Limits::new(1, 1)),
@@ -165,7 +172,23 @@ impl Device {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Acquire)
+        self.is_open.load(Ordering::Acquire) && !self.is_of_parent()
+    }
+
+    /// Whether it was opened by the process that has forked this one.
+    fn is_of_parent(&self) -> bool {
+        self.generation != generation()
+    }
+
+    /// `code`, for a device that is not open, and why.
+    pub(crate) fn not_open(&self, code: Code) -> Code {
+        match self.is_of_parent() {
+            true => code::because(
+                code,
+                "the device was opened before this process was forked; open it after the fork, in one process",
+            ),
+            false => code,
+        }
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -189,9 +212,12 @@ impl Device {
         self.config.completion == Completion::Polling
     }
 
-    /// Drops trees without a record: their key space was being created or deleted when the process ended.
+    /// Drops trees without a record: their key space was being created or deleted when the process ended. Trees with numbers that the
+    /// device has not given are another program's.
     fn drop_orphans(&self) -> Result<(), Code> {
         let failed = |error: Error| code::of(&error);
+        let last = self.catalog.get(LAST_ID).map_err(failed)?;
+        let last = last.map_or(0, |last| last_id(&last));
         let known: Vec<String> = self
             .entries()?
             .iter()
@@ -201,7 +227,8 @@ impl Device {
             let is_space = tree
                 .name
                 .strip_prefix(TREE_PREFIX)
-                .is_some_and(|id| id.parse::<u64>().is_ok());
+                .and_then(|id| id.parse::<u64>().ok())
+                .is_some_and(|id| (1..=last).contains(&id));
             if is_space && !known.contains(&tree.name) {
                 self.store.drop_tree(&tree.name).map_err(failed)?;
             }
@@ -249,8 +276,7 @@ impl Device {
         let mut id = 0;
         self.catalog
             .update(LAST_ID, |last| {
-                let last = last.and_then(|last| last.try_into().ok());
-                id = last.map_or(0, u64::from_le_bytes) + 1;
+                id = last.map_or(0, last_id).saturating_add(1);
                 Some(id.to_le_bytes().to_vec())
             })
             .map_err(failed)?;
@@ -287,6 +313,10 @@ impl Device {
         handle: usize,
     ) -> Result<Arc<Space>, Code> {
         let mut spaces = self.spaces.lock();
+        // Asked with the lock: closing takes out what is in the list, and nothing comes in later.
+        if !self.is_open() {
+            return Err(KVS_ERR_DEV_NOT_OPENED);
+        }
         let entry = self.entry(name)?.ok_or(KVS_ERR_KS_NOT_EXIST)?;
         if spaces.contains_key(name) {
             return Err(KVS_ERR_KS_OPEN);
@@ -375,6 +405,28 @@ impl Device {
             queues
         });
         found.unwrap_or_else(|_| self.adopt(false))
+    }
+
+    /// A transfer of the calling thread begins: what it has in flight only this thread hands over.
+    pub(crate) fn enter_transfer(&self) {
+        let _ = TRANSFERS.try_with(|all| all.borrow_mut().push(self.handle));
+    }
+
+    /// Refuses to close a device whose requests the calling thread itself is to hand over, later.
+    pub(crate) fn check_no_transfer(&self) -> Result<(), Code> {
+        let in_transfer = TRANSFERS.try_with(|all| all.borrow().contains(&self.handle));
+        match in_transfer.unwrap_or(false) {
+            true => Err(code::because(
+                KVS_ERR_SYS_IO,
+                "a load of this thread uses the device: close it after the load",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The last transfer of the calling thread has ended.
+    pub(crate) fn leave_transfer() {
+        let _ = TRANSFERS.try_with(|all| all.borrow_mut().pop());
     }
 
     /// Queues of a thread that has ended, or new ones.
@@ -469,7 +521,8 @@ impl Device {
         while !has_room() {
             match self.is_polled() {
                 true => {
-                    port.wait_until(None, || port.has_completions());
+                    // Another thread, which closes the device, may take the results.
+                    port.wait_until(None, || port.has_completions() || has_room());
                     while let Some(request) = port.poll() {
                         request.complete();
                     }
@@ -500,23 +553,24 @@ impl Device {
             return Err(KVS_ERR_DEV_NOT_EXIST);
         }
         let threads = std::mem::take(&mut *self.threads.lock());
+        // In a callback of the device, too: of what this thread hands over only the callbacks that run are not waited for, and those count
+        // as handed over.
+        let thread = self.completion.lock();
+        let hands_over =
+            self.is_polled() || thread.as_ref().is_some_and(CompletionThread::is_current);
+        drop(thread);
+        let pause = Some(std::time::Duration::from_millis(1));
         for queues in &threads {
-            // Callbacks that run on this very thread do not wait for themselves.
-            while !in_callback() && queues.port.in_flight() > 0 {
-                if !self.is_polled() || queues.is_transfer {
-                    let pause = std::time::Duration::from_millis(1);
-                    queues
-                        .port
-                        .wait_until(Some(pause), || queues.port.in_flight() == 0);
+            let port = &queues.port;
+            while port.in_flight() > 0 {
+                if !hands_over || queues.is_transfer {
+                    port.wait_until(pause, || port.in_flight() == 0);
                     continue;
                 }
-                match queues.port.poll() {
+                match port.poll() {
                     Some(request) => request.complete(),
                     None => {
-                        let pause = std::time::Duration::from_millis(1);
-                        queues
-                            .port
-                            .wait_until(Some(pause), || queues.port.has_completions());
+                        port.wait_until(pause, || port.has_completions());
                     }
                 }
             }
@@ -550,6 +604,11 @@ pub(crate) fn new_space_handle() -> usize {
 pub(crate) fn was_space(handle: usize) -> bool {
     let number = handle / 2;
     handle % 2 == 1 && number > 0 && number < HANDLES.load(Ordering::Relaxed) as usize
+}
+
+/// The number in the record of the last one.
+fn last_id(record: &[u8]) -> u64 {
+    record.try_into().map_or(0, u64::from_le_bytes)
 }
 
 fn into_result(result: super::types::kvs_result) -> Result<(), Code> {
