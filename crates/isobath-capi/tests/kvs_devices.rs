@@ -125,17 +125,21 @@ fn opening_a_store_as_a_device_keeps_the_trees_of_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("dev.iso");
     let options = isobath::Options::new().pool_bytes(8 << 20).workers(1);
-    let names = ["kvs.7", "kvs.0", "kvs.next", "other"];
+    let names = ["kvs.7", "kvs.0", "kvs.2", "kvs.next", "other"];
     let made = isobath::Store::create(&path, &options).unwrap();
     for name in names {
         let tree = made.create_tree(name).unwrap();
         tree.insert(b"key", b"value").unwrap();
     }
     made.close().unwrap();
-    for _ in 0..2 {
+    for _ in 0..3 {
         let device = device(directory.path(), "");
         assert_eq!(create(device, "space", 0, 0), KVS_SUCCESS);
         assert_eq!(drop_space(device, "space"), KVS_SUCCESS);
+        for n in 0..3 {
+            assert_eq!(create(device, &format!("space {n}"), 0, 0), KVS_SUCCESS);
+            assert_eq!(drop_space(device, &format!("space {n}")), KVS_SUCCESS);
+        }
         assert_eq!(kvs_close_device(device), KVS_SUCCESS);
     }
     let opened = isobath::Store::open(&path, &options).unwrap();
@@ -143,6 +147,34 @@ fn opening_a_store_as_a_device_keeps_the_trees_of_others() {
         let tree = opened.tree(name).unwrap();
         assert_eq!(tree.get(b"key").unwrap(), Some(b"value".to_vec()), "{name}");
     }
+    opened.close().unwrap();
+}
+
+#[test]
+fn what_a_crash_leaves_of_a_key_space_is_dropped() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = device(directory.path(), "");
+    assert_eq!(create(made, "space", 0, 0), KVS_SUCCESS);
+    assert_eq!(kvs_close_device(made), KVS_SUCCESS);
+    let path = directory.path().join("dev.iso");
+    let options = isobath::Options::new().pool_bytes(8 << 20).workers(1);
+    let trees = |store: &isobath::Store| -> Vec<String> {
+        let trees = store.trees().unwrap();
+        trees.into_iter().map(|tree| tree.name).collect()
+    };
+    // As creating or deleting leaves it: with its tree, and before or after there was one.
+    let opened = isobath::Store::open(&path, &options).unwrap();
+    let catalog = opened.tree("kvs").unwrap();
+    for id in [8u64, 9] {
+        let key = [b"u", &id.to_le_bytes()[..]].concat();
+        catalog.insert(key, b"").unwrap();
+    }
+    opened.create_tree("kvs.8").unwrap();
+    opened.close().unwrap();
+    assert_eq!(kvs_close_device(device(directory.path(), "")), KVS_SUCCESS);
+    let opened = isobath::Store::open(&path, &options).unwrap();
+    assert_eq!(trees(&opened), ["kvs", "kvs.1"]);
+    assert_eq!(opened.tree("kvs").unwrap().count(..).unwrap(), 2);
     opened.close().unwrap();
 }
 

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use isobath::{Error, Store, Tree};
+use isobath::{Error, Store, Tree, WriteBatch};
 use parking_lot::Mutex;
 
 use super::code::{self, Code};
@@ -36,6 +36,8 @@ pub(crate) fn is_own_tree(name: &[u8]) -> bool {
 const LAST_ID: &[u8] = b"i";
 /// What the catalog's keys of key spaces begin with; the name follows.
 const NAME: u8 = b'n';
+/// What the catalog's keys of key spaces begin with that are being created or deleted; the number follows.
+const UNFINISHED: u8 = b'u';
 
 /// What the catalog says of a key space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +68,7 @@ impl Entry {
     }
 
     fn tree_name(&self) -> String {
-        format!("{TREE_PREFIX}{}", self.id)
+        tree_name(self.id)
     }
 }
 
@@ -167,7 +169,7 @@ impl Device {
             iterators: Iterators::default(),
             config,
         };
-        device.drop_orphans()?;
+        device.drop_unfinished()?;
         Ok(Arc::new(device))
     }
 
@@ -212,28 +214,43 @@ impl Device {
         self.config.completion == Completion::Polling
     }
 
-    /// Drops trees without a record: their key space was being created or deleted when the process ended. Trees with numbers that the
-    /// device has not given are another program's.
-    fn drop_orphans(&self) -> Result<(), Code> {
+    /// Drops what is left of key spaces that were being created or deleted when the process ended. Trees that the catalog does not name are
+    /// another program's, whatever they are called.
+    fn drop_unfinished(&self) -> Result<(), Code> {
         let failed = |error: Error| code::of(&error);
-        let last = self.catalog.get(LAST_ID).map_err(failed)?;
-        let last = last.map_or(0, |last| last_id(&last));
-        let known: Vec<String> = self
-            .entries()?
-            .iter()
-            .map(|(_, entry)| entry.tree_name())
-            .collect();
-        for tree in self.store.trees().map_err(failed)? {
-            let is_space = tree
-                .name
-                .strip_prefix(TREE_PREFIX)
-                .and_then(|id| id.parse::<u64>().ok())
-                .is_some_and(|id| (1..=last).contains(&id));
-            if is_space && !known.contains(&tree.name) {
-                self.store.drop_tree(&tree.name).map_err(failed)?;
+        let mut unfinished = Vec::new();
+        for record in self.catalog.prefix([UNFINISHED]) {
+            unfinished.push(record.map_err(failed)?.0);
+        }
+        for key in unfinished {
+            let tree = tree_name(number_of(&key[1..]));
+            match self.store.drop_tree(&tree) {
+                Ok(()) | Err(Error::NoSuchTree { .. }) => {}
+                Err(error) => return Err(failed(error)),
             }
+            self.catalog.remove(&key).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// A number that no key space had, and no tree of another program has.
+    fn new_id(&self) -> Result<u64, Code> {
+        let failed = |error: Error| code::of(&error);
+        // Bound: each round finds another tree of the store.
+        loop {
+            let mut id = 0;
+            self.catalog
+                .update(LAST_ID, |last| {
+                    id = last.map_or(0, number_of).saturating_add(1);
+                    Some(id.to_le_bytes().to_vec())
+                })
+                .map_err(failed)?;
+            match self.store.tree(&tree_name(id)) {
+                Ok(_) => {}
+                Err(Error::NoSuchTree { .. }) => return Ok(id),
+                Err(error) => return Err(failed(error)),
+            }
+        }
     }
 
     /// All key spaces, by name.
@@ -273,23 +290,21 @@ impl Device {
             return Err(KVS_ERR_DEV_CAPAPCITY);
         }
         let failed = |error: Error| code::of(&error);
-        let mut id = 0;
-        self.catalog
-            .update(LAST_ID, |last| {
-                id = last.map_or(0, last_id).saturating_add(1);
-                Some(id.to_le_bytes().to_vec())
-            })
-            .map_err(failed)?;
+        let id = self.new_id()?;
         let entry = Entry {
             id,
             capacity,
             ordering,
         };
-        // The tree first: a record without its tree would be a key space that cannot be opened.
-        self.store.create_tree(&entry.tree_name()).map_err(failed)?;
+        // A crash before the last step leaves a tree, or none, that the next opening drops.
         self.catalog
-            .insert(catalog_key(name), entry.encode())
-            .map_err(failed)
+            .insert(unfinished_key(id), b"")
+            .map_err(failed)?;
+        self.store.create_tree(&entry.tree_name()).map_err(failed)?;
+        let mut finished = WriteBatch::new();
+        finished.insert(&self.catalog, catalog_key(name), entry.encode());
+        finished.remove(&self.catalog, unfinished_key(id));
+        self.store.write(&finished).map_err(failed)
     }
 
     /// Deletes a key space, and closes it.
@@ -298,12 +313,17 @@ impl Device {
         let entry = self.entry(name)?.ok_or(KVS_ERR_KS_NOT_EXIST)?;
         let failed = |error: Error| code::of(&error);
         // The record first: a crash between the two leaves a tree that the next opening drops.
-        self.catalog.remove(catalog_key(name)).map_err(failed)?;
+        let mut begun = WriteBatch::new();
+        begun.remove(&self.catalog, catalog_key(name));
+        begun.insert(&self.catalog, unfinished_key(entry.id), b"");
+        self.store.write(&begun).map_err(failed)?;
         if let Some(space) = spaces.remove(name) {
             space.set_deleted();
             self.iterators.close_of(space.handle);
         }
-        self.store.drop_tree(&entry.tree_name()).map_err(failed)
+        self.store.drop_tree(&entry.tree_name()).map_err(failed)?;
+        let removed = self.catalog.remove(unfinished_key(entry.id));
+        removed.map(|_| ()).map_err(failed)
     }
 
     /// Opens a key space.
@@ -606,8 +626,8 @@ pub(crate) fn was_space(handle: usize) -> bool {
     handle % 2 == 1 && number > 0 && number < HANDLES.load(Ordering::Relaxed) as usize
 }
 
-/// The number in the record of the last one.
-fn last_id(record: &[u8]) -> u64 {
+/// A number as the catalog has it.
+fn number_of(record: &[u8]) -> u64 {
     record.try_into().map_or(0, u64::from_le_bytes)
 }
 
@@ -616,6 +636,14 @@ fn into_result(result: super::types::kvs_result) -> Result<(), Code> {
         KVS_SUCCESS => Ok(()),
         code => Err(code),
     }
+}
+
+fn tree_name(id: u64) -> String {
+    format!("{TREE_PREFIX}{id}")
+}
+
+fn unfinished_key(id: u64) -> Vec<u8> {
+    [&[UNFINISHED], &id.to_le_bytes()[..]].concat()
 }
 
 fn catalog_key(name: &[u8]) -> Vec<u8> {
