@@ -32,6 +32,7 @@ def parse_arguments():
     parser.add_argument("--directory", required=True, help="an empty or new directory on the drive to measure")
     parser.add_argument("--out", required=True, help="a directory for the report")
     parser.add_argument("--only", default="objects,programs,locks,memory,sensitivity", help="sections, with commas")
+    parser.add_argument("--programs", default="kmeans,pagerank,matmul", help="programs of the sections programs and sensitivity, with commas")
     parser.add_argument("--full", action="store_true", help="all numbers of threads, five times the objects, twice the matrix")
     return parser.parse_args()
 
@@ -213,11 +214,12 @@ class Evaluation:
             self.run([self.program("generate", backend), graph, "graph", "18"])
         matrix = self.where("matrix", backend)
         self.run([self.program("generate", backend), matrix, "matrix", str(20 * (2 if self.arguments.full else 1)), "--tile", "96"])
-        return {
+        programs = {
             "kmeans": [images, "--iterations", "4"],
             "pagerank": [self.where("graph", backend), "--graph", graph, "--parts", "512"],
             "matmul": [matrix],
         }
+        return {name: programs[name] for name in self.arguments.programs.split(",")}
 
     def programs(self):
         rows, hashes = [], {}

@@ -494,13 +494,13 @@ enum isobath_status isobath_loader_push(struct isobath_loader *loader,
 enum isobath_status isobath_loader_finish(struct isobath_loader *loader,
                                           uint64_t *stored);
 
-// Frees a loader; one that has not finished leaves the tree as it was. NULL does nothing.
+// Frees a loader; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
 void isobath_loader_free(struct isobath_loader *loader);
 
 // A batch without changes. Freed by isobath_batch_free. Any thread.
 struct isobath_batch *isobath_batch_new(void);
 
-// Frees a batch. NULL does nothing.
+// Frees a batch. NULL does nothing. One thread at a time.
 void isobath_batch_free(struct isobath_batch *batch);
 
 // Adds a change: the key is to have the value. One thread at a time.
@@ -538,7 +538,7 @@ enum isobath_status isobath_transaction_commit(struct isobath_transaction *trans
 // Ends a transaction without changing anything. One thread at a time.
 enum isobath_status isobath_transaction_rollback(struct isobath_transaction *transaction);
 
-// Frees a transaction; one that has not ended is rolled back. NULL does nothing.
+// Frees a transaction; one that has not ended is rolled back. NULL does nothing. One thread at a time.
 void isobath_transaction_free(struct isobath_transaction *transaction);
 
 // Runs `work` in a transaction and commits it. Where other transactions were first, in the work or at its commit, runs it again in
@@ -629,7 +629,7 @@ enum isobath_status isobath_iterator_previous(struct isobath_iterator *iterator,
                                               struct isobath_slice *key,
                                               struct isobath_slice *value);
 
-// Frees an iterator. NULL does nothing.
+// Frees an iterator. NULL does nothing. One thread at a time.
 void isobath_iterator_free(struct isobath_iterator *iterator);
 
 // Begins a value of up to ISOBATH_MAX_VALUE_BYTES, which appears under its key when isobath_writer_finish returns. Freed by
@@ -645,7 +645,7 @@ enum isobath_status isobath_writer_append(struct isobath_writer *writer, const v
 // Makes the value visible under its key. One thread at a time.
 enum isobath_status isobath_writer_finish(struct isobath_writer *writer);
 
-// Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing.
+// Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
 void isobath_writer_free(struct isobath_writer *writer);
 
 // Begins to read a value; ISOBATH_NOT_FOUND where there is none. A value that is replaced or removed meanwhile makes reading
@@ -668,7 +668,7 @@ uint64_t isobath_reader_length(const struct isobath_reader *reader);
 // Reads the next bytes, at most `capacity`; `length` says how many, 0 at the end. One thread at a time.
 enum isobath_status isobath_reader_read(struct isobath_reader *reader, void *buffer, size_t capacity, size_t *length);
 
-// Frees a reader. NULL does nothing.
+// Frees a reader. NULL does nothing. One thread at a time.
 void isobath_reader_free(struct isobath_reader *reader);
 
 // Makes a queue of up to `depth` × `data_tasks` requests in flight (2048 at most), `data_tasks` of which are worked on at a time.

@@ -11,8 +11,12 @@
 #ifndef KVS_API_H
 #define KVS_API_H
 
+/* The header of key-value SSDs includes these, and programs rely on it. */
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "kvs_const.h"
 #include "kvs_result.h"
@@ -24,7 +28,8 @@ extern "C" {
 
 /* Devices. `URI` is a store's path, and options behind it: "/data/dev.iso?create=yes&pool=256MiB". */
 kvs_result kvs_open_device(char *URI, kvs_device_handle *dev_hd);
-/* Waits for what is in flight, calls the callbacks that are left, and closes key spaces and store. */
+/* Waits for what is in flight, calls the callbacks that are left, and closes key spaces and store; in a callback, too. What
+ * isobath_omp_load calls must not close its device. A forked child has none of its parent's devices. */
 kvs_result kvs_close_device(kvs_device_handle dev_hd);
 kvs_result kvs_get_device_info(kvs_device_handle dev_hd, kvs_device *dev_info);
 kvs_result kvs_get_device_capacity(kvs_device_handle dev_hd, uint64_t *dev_capacity);

@@ -239,6 +239,30 @@ fn programs_for_version_1_0_compile() {
     }
 }
 
+/// Programs for key-value SSDs include the interface alone, whose header there brings more with it.
+#[test]
+fn what_programs_expect_of_the_header_is_there() {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let text = "#include <kvs_api.h>\n\
+        static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;\n\
+        int name_of(char *name, kvs_key_space_name *space) {\n\
+          memset(name, 0, MAX_KEYSPACE_NAME_LEN);\n\
+          pthread_mutex_lock(&lock);\n\
+          snprintf(name, MAX_KEYSPACE_NAME_LEN, \"%s\", \"name\");\n\
+          pthread_mutex_unlock(&lock);\n\
+          space->name_len = (uint32_t)strlen(name);\n\
+          return fprintf(stderr, \"%s\", name);\n\
+        }\n";
+    for name in ["alone.c", "alone.cpp"] {
+        let source = directory.path().join(name);
+        std::fs::write(&source, text).unwrap();
+        compile(directory.path(), &source, &["-c"]);
+    }
+}
+
 /// Sizes, offsets and numbers of a type, as C has to see them.
 macro_rules! layout {
     ($text:ident, $($type:ident { $($field:ident),* })*) => {$(

@@ -355,6 +355,42 @@ fn programs_read_a_mounted_tree() {
 }
 
 #[test]
+fn mount_points_need_not_be_utf_8() {
+    let Some(mounted) = Mounted::new() else {
+        return;
+    };
+    let (place, point) = (&mounted.0, mounted.0.path("mnt"));
+    let inner = point.join(std::ffi::OsStr::from_bytes(b"\xff\\ \n"));
+    fs::create_dir(&inner).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = place.command();
+        let output = command.args(["files"]).args(args).arg(&inner).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    assert_eq!(run(&["mount", "-s", "s.iso"]), (Some(0), String::new()));
+    assert!(inner.join("same").exists());
+    let (code, said) = run(&["mount", "-s", "s.iso"]);
+    assert!(
+        code == Some(2) && said.contains("already"),
+        "{code:?} {said}"
+    );
+    // One that is, beside it.
+    fs::create_dir(place.path("beside")).unwrap();
+    files(place, &["mount", "beside"]).ok();
+    let beside = place.run(&["files", "umount", "beside"]);
+    let unmounted = run(&["umount"]);
+    // Whatever is wrong, nothing stays mounted.
+    for left in [&inner, &place.path("beside")] {
+        let _ = rustix::mount::unmount(left, rustix::mount::UnmountFlags::DETACH);
+    }
+    beside.ok();
+    assert_eq!(unmounted, (Some(0), String::new()));
+    assert!(!inner.join("same").exists());
+}
+
+#[test]
 fn corrupt_contents_are_an_input_error() {
     let Some(mounted) = Mounted::new() else {
         return;

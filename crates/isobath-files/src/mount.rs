@@ -77,7 +77,7 @@ pub fn serve(
         MountOption::NoSuid,
         MountOption::NoAtime,
         MountOption::DefaultPermissions,
-        MountOption::FSName(format!("{SOURCE_PREFIX}{}", options.source)),
+        MountOption::FSName(source(&options.source)),
         MountOption::Subtype("isobath-files".into()),
     ];
     if options.allow_other {
@@ -101,6 +101,13 @@ pub fn serve(
         Ok(ended) => ended.map_err(at_mount()),
         Err(_) => Err(at_mount()(std::io::Error::other("the server panicked"))),
     }
+}
+
+/// What the kernel's list of mounts shows of a store. `fusermount3` gets it among options, which commas separate and backslashes
+/// escape.
+fn source(store: &str) -> String {
+    let store = store.replace(|c: char| c == ',' || c == '\\' || c.is_control(), "_");
+    format!("{SOURCE_PREFIX}{store}")
 }
 
 /// Ends the connection with the kernel, whatever uses it.
@@ -483,5 +490,17 @@ impl Filesystem for Mounted {
         const BLOCK: u32 = 4096;
         let blocks = self.bytes.div_ceil(u64::from(BLOCK));
         reply.statfs(blocks, 0, 0, 0, 0, BLOCK, MAX_NAME_BYTES as u32, BLOCK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_s_name_is_one_option() {
+        assert_eq!(source("/my.iso"), "isobath-files:/my.iso");
+        let odd = source("/my,allow_other\\,\n.iso");
+        assert_eq!(odd, "isobath-files:/my_allow_other___.iso");
     }
 }

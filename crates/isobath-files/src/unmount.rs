@@ -1,5 +1,7 @@
 //! Mounted trees, as the kernel lists them.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,9 +17,11 @@ pub(crate) const SOURCE_PREFIX: &str = "isobath-files:";
 /// Whether a file tree is mounted at `path`, whether or not its process still serves it.
 #[must_use]
 pub fn is_mounted(path: &Path) -> bool {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // Bytes: a mount point, of anything on the machine, need not be UTF-8.
+    let list = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let path = place(path);
-    text.lines().filter_map(mount_point).any(|at| at == path)
+    let mut lines = list.split(|byte| *byte == b'\n').filter_map(mount_point);
+    lines.any(|at| at == path)
 }
 
 /// A path that leads to the mount point also where nothing below it answers any more.
@@ -35,25 +39,37 @@ fn place(path: &Path) -> PathBuf {
 }
 
 /// Where a line of the kernel's list has a file tree mounted.
-fn mount_point(line: &str) -> Option<PathBuf> {
-    let (left, right) = line.split_once(" - ")?;
-    let mut fields = right.split(' ');
-    let (kind, source) = (fields.next()?, fields.next()?);
-    if !kind.starts_with("fuse") || !source.starts_with(SOURCE_PREFIX) {
+fn mount_point(line: &[u8]) -> Option<PathBuf> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let point = fields.nth(4)?;
+    // Optional fields end with a dash; no other field is one, for the kernel writes spaces as `\040`.
+    let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
+    let (kind, source) = (behind.next()?, behind.next()?);
+    if !kind.starts_with(b"fuse") || !source.starts_with(SOURCE_PREFIX.as_bytes()) {
         return None;
     }
-    let field = left.split(' ').nth(4)?;
-    let escapes = [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ];
-    let mut point = field.to_owned();
-    for (escaped, plain) in escapes {
-        point = point.replace(escaped, plain);
+    Some(OsString::from_vec(unescaped(point)).into())
+}
+
+/// A field of the kernel's list, in which some bytes are a backslash and three octal digits.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, behind)) = rest.split_first() {
+        let byte = (*first == b'\\').then(|| octal(behind)).flatten();
+        plain.push(byte.unwrap_or(*first));
+        rest = match byte {
+            Some(_) => behind.get(3..).unwrap_or_default(),
+            None => behind,
+        };
     }
-    Some(point.into())
+    plain
+}
+
+/// The byte that the first three octal digits are.
+fn octal(digits: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(digits.get(..3)?).ok()?;
+    u8::from_str_radix(digits, 8).ok()
 }
 
 /// Takes a mounted tree off its mount point; the process that serves it ends. Where that process was killed before, what is
@@ -110,11 +126,26 @@ mod tests {
 
     #[test]
     fn lists_of_mounts_are_understood() {
-        let other = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw";
-        let ours = "90 21 0:50 / /mnt/a\\040b ro - fuse isobath-files:/my.iso ro";
+        let other = b"21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw";
         assert_eq!(mount_point(other), None);
-        assert_eq!(mount_point(ours).as_deref(), Some(Path::new("/mnt/a b")));
-        assert_eq!(mount_point("rubbish"), None);
+        assert_eq!(mount_point(b"rubbish"), None);
+        assert_eq!(mount_point(b""), None);
+        for (field, point) in [
+            (&b"/mnt/a\\040b"[..], &b"/mnt/a b"[..]),
+            (b"/mnt/\\040-\\040", b"/mnt/ - "),
+            (b"/mnt/n\\012l\\134\\043", b"/mnt/n\nl\\#"),
+            (b"/mnt/\\134040", b"/mnt/\\040"),
+            (b"/mnt/\xff\\", b"/mnt/\xff\\"),
+        ] {
+            let line = [
+                b"90 21 0:50 / ",
+                field,
+                b" ro - fuse isobath-files:/my.iso ro",
+            ]
+            .concat();
+            let expected = PathBuf::from(OsString::from_vec(point.to_vec()));
+            assert_eq!(mount_point(&line), Some(expected));
+        }
     }
 
     #[test]

@@ -149,7 +149,9 @@ fn mount_of(path: &Path) -> (String, String) {
         rustix::fs::major(device),
         rustix::fs::minor(device)
     );
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // Any program may have something mounted at a place that is not UTF-8.
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
     // Fields: id parent major:minor root mount-point options... - type source ...
     let Some((kind, source)) = mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;

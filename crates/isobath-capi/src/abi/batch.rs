@@ -19,7 +19,7 @@ pub extern "C" fn isobath_batch_new() -> *mut isobath_batch {
     Box::into_raw(Box::new(isobath_batch(WriteBatch::new())))
 }
 
-/// Frees a batch. NULL does nothing.
+/// Frees a batch. NULL does nothing. One thread at a time.
 ///
 /// # Safety
 ///

@@ -264,7 +264,7 @@ unsafe fn step(
     Ok(found(is_there))
 }
 
-/// Frees an iterator. NULL does nothing.
+/// Frees an iterator. NULL does nothing. One thread at a time.
 ///
 /// # Safety
 ///

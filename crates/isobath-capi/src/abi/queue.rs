@@ -13,7 +13,9 @@ use super::store::isobath_store;
 use super::transaction::isobath_transaction;
 use super::tree::isobath_tree;
 use super::{bytes_of, guard, object, object_mut};
-use crate::concurrency::{self, CompletionThread, Lane, Limits, Port, Refused, in_callback};
+use crate::concurrency::{
+    self, CompletionThread, Lane, Limits, Port, Refused, generation, in_callback,
+};
 use isobath_status::*;
 
 /// What a request does.
@@ -192,6 +194,15 @@ pub struct isobath_queue {
     limits: Arc<Limits>,
     thread: Option<CompletionThread<Request>>,
     is_open: AtomicBool,
+    /// Of the process that has made it.
+    generation: u32,
+}
+
+impl isobath_queue {
+    /// Whether the process that has made it has forked this one: what is in flight completes there.
+    fn is_forked(&self) -> bool {
+        self.generation != generation()
+    }
 }
 
 /// Makes a queue of up to `depth` × `data_tasks` requests in flight (2048 at most), `data_tasks` of which are worked on at a time.
@@ -232,6 +243,7 @@ pub unsafe extern "C" fn isobath_queue_new(
             limits,
             thread,
             is_open: AtomicBool::new(true),
+            generation: generation(),
         };
         // SAFETY: checked.
         unsafe { super::give(out, queue) };
@@ -304,6 +316,9 @@ pub unsafe extern "C" fn isobath_queue_submit(
     guard(|| {
         // SAFETY: as the caller's.
         let (queue, request) = unsafe { (object(queue)?, object(request)?) };
+        if queue.is_forked() {
+            return Err(Failure::Engine(Error::Forked));
+        }
         if request.callback.is_none() && queue.thread.is_some() {
             return Err(Failure::Argument(
                 "a queue with a callback thread needs callbacks",
@@ -364,6 +379,9 @@ pub unsafe extern "C" fn isobath_queue_poll(
         }
         // SAFETY: checked.
         unsafe { count.write(0) };
+        if queue.is_forked() {
+            return Err(Failure::Engine(Error::Forked));
+        }
         if capacity == 0 && queue.thread.is_none() {
             return Err(Failure::Argument("there must be room for a completion"));
         }
@@ -437,7 +455,7 @@ pub unsafe extern "C" fn isobath_queue_free(queue: *mut isobath_queue) {
     if let Ok(queue) = unsafe { object_mut(queue) } {
         queue.is_open.store(false, Ordering::SeqCst);
         let port = &queue.port;
-        while port.in_flight() > 0 {
+        while port.in_flight() > 0 && !queue.is_forked() {
             let pause = Some(Duration::from_millis(1));
             if queue.thread.is_some() {
                 port.wait_until(pause, || port.in_flight() == 0);

@@ -147,7 +147,7 @@ pub unsafe extern "C" fn isobath_transaction_rollback(
     })
 }
 
-/// Frees a transaction; one that has not ended is rolled back. NULL does nothing.
+/// Frees a transaction; one that has not ended is rolled back. NULL does nothing. One thread at a time.
 ///
 /// # Safety
 ///

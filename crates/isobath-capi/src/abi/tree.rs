@@ -430,7 +430,7 @@ pub unsafe extern "C" fn isobath_loader_finish(
     })
 }
 
-/// Frees a loader; one that has not finished leaves the tree as it was. NULL does nothing.
+/// Frees a loader; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
 ///
 /// # Safety
 ///

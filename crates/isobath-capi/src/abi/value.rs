@@ -81,7 +81,7 @@ pub unsafe extern "C" fn isobath_writer_finish(writer: *mut isobath_writer) -> i
     })
 }
 
-/// Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing.
+/// Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
 ///
 /// # Safety
 ///
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn isobath_reader_read(
     })
 }
 
-/// Frees a reader. NULL does nothing.
+/// Frees a reader. NULL does nothing. One thread at a time.
 ///
 /// # Safety
 ///

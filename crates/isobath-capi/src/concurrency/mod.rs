@@ -14,10 +14,12 @@
 
 mod lane;
 mod port;
+mod process;
 mod thread;
 
 pub(crate) use lane::{Lane, Refused};
 pub(crate) use port::Port;
+pub(crate) use process::generation;
 pub(crate) use thread::{CompletionThread, in_callback, run_callback};
 
 use std::sync::atomic::{AtomicU32, Ordering};

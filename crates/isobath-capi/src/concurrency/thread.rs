@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_queue::SegQueue;
 
-use super::{Port, Request};
+use super::{Port, Request, generation};
 
 thread_local! {
     /// This thread runs a callback: what it submits must not wait for completions, which only it hands over.
@@ -80,6 +80,8 @@ impl<R: Request> ReadyPorts<R> {
 pub(crate) struct CompletionThread<R> {
     ready: Arc<ReadyPorts<R>>,
     thread: Option<JoinHandle<()>>,
+    /// Of the process that has the thread.
+    generation: u32,
 }
 
 impl<R: Request> CompletionThread<R> {
@@ -103,21 +105,23 @@ impl<R: Request> CompletionThread<R> {
         Ok(CompletionThread {
             ready,
             thread: Some(thread),
+            generation: generation(),
         })
     }
 
-    /// Who has to be told of completions.
-    pub(crate) fn ready(&self) -> Arc<ReadyPorts<R>> {
-        Arc::clone(&self.ready)
+    /// Whether the calling thread is this one: what it waits for nothing else would hand over.
+    pub(crate) fn is_current(&self) -> bool {
+        let id = self.thread.as_ref().map(|thread| thread.thread().id());
+        id == Some(std::thread::current().id())
     }
 
     /// Hands over what has completed, and ends the thread. In one of its own callbacks it does not wait for it.
     pub(crate) fn stop(&mut self) {
-        self.ready.has_ended.store(true, Ordering::Release);
-        self.ready.wake();
-        let Some(thread) = self.thread.take() else {
+        let Some(thread) = self.take() else {
             return;
         };
+        self.ready.has_ended.store(true, Ordering::Release);
+        self.ready.wake();
         thread.thread().unpark();
         if thread.thread().id() != std::thread::current().id() {
             // A callback cannot unwind: the thread ends as it should.
@@ -126,10 +130,27 @@ impl<R: Request> CompletionThread<R> {
     }
 }
 
+impl<R> CompletionThread<R> {
+    /// The thread, but in a forked child, which has none: there its handle must not be used, not even to drop it.
+    fn take(&mut self) -> Option<JoinHandle<()>> {
+        let thread = self.thread.take()?;
+        if self.generation == generation() {
+            return Some(thread);
+        }
+        std::mem::forget(thread);
+        None
+    }
+
+    /// Who has to be told of completions.
+    pub(crate) fn ready(&self) -> Arc<ReadyPorts<R>> {
+        Arc::clone(&self.ready)
+    }
+}
+
 impl<R> Drop for CompletionThread<R> {
     fn drop(&mut self) {
         self.ready.has_ended.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.take() {
             thread.thread().unpark();
         }
     }

@@ -116,6 +116,10 @@ impl Config {
         let wrong = |expected: &str| format!("{key} = {value:?}: expected {expected}");
         let bytes = || bytes(value).ok_or_else(|| wrong("a size, such as 64MiB"));
         let number = || value.parse().map_err(|_| wrong("a number"));
+        let count = || match number()? {
+            0 => Err(wrong("a number of at least 1")),
+            count => Ok(count),
+        };
         match key {
             "create" => self.create = yes(value).ok_or_else(|| wrong("yes or no"))?,
             "pool" => self.pool_bytes = Some(bytes()?),
@@ -147,8 +151,8 @@ impl Config {
                 }
                 self.max_value = length as u32;
             }
-            "queue_depth" => self.queue_depth = number()?,
-            "data_tasks" => self.data_tasks = number()?,
+            "queue_depth" => self.queue_depth = count()?,
+            "data_tasks" => self.data_tasks = count()?,
             "channel" => {
                 self.is_serial = match value {
                     "parallel" => false,
@@ -277,6 +281,8 @@ mod tests {
             "x?max_value=2GiB",
             "?create=yes",
             "x?channel=1",
+            "x?queue_depth=0",
+            "x?data_tasks=0",
         ] {
             assert!(Config::of_uri(wrong).is_err(), "{wrong}");
         }

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use isobath::{Error, Store, Tree};
+use isobath::{Error, Store, Tree, WriteBatch};
 use parking_lot::Mutex;
 
 use super::code::{self, Code};
@@ -15,7 +15,9 @@ use super::iterator::Iterators;
 use super::request::Request;
 use super::space::Space;
 use super::types::{kvs_result::*, limits};
-use crate::concurrency::{CompletionThread, Counters, Lane, Limits, Port, Refused, in_callback};
+use crate::concurrency::{
+    CompletionThread, Counters, Lane, Limits, Port, Refused, generation, in_callback,
+};
 use crate::message;
 
 /// The tree that has a record for each key space.
@@ -34,6 +36,8 @@ pub(crate) fn is_own_tree(name: &[u8]) -> bool {
 const LAST_ID: &[u8] = b"i";
 /// What the catalog's keys of key spaces begin with; the name follows.
 const NAME: u8 = b'n';
+/// What the catalog's keys of key spaces begin with that are being created or deleted; the number follows.
+const UNFINISHED: u8 = b'u';
 
 /// What the catalog says of a key space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +68,7 @@ impl Entry {
     }
 
     fn tree_name(&self) -> String {
-        format!("{TREE_PREFIX}{}", self.id)
+        tree_name(self.id)
     }
 }
 
@@ -75,6 +79,8 @@ pub(crate) struct Device {
     catalog: Tree,
     config: Config,
     is_open: AtomicBool,
+    /// Of the process that has opened it: forked children have no workers.
+    generation: u32,
     /// Whether all threads share one data channel.
     is_serial: AtomicBool,
     pub(crate) limits: Arc<Limits>,
@@ -117,6 +123,8 @@ impl Drop for Mine {
 
 thread_local! {
     static MINE: RefCell<Mine> = RefCell::default();
+    /// Handles of the devices of the transfers that this thread is in.
+    static TRANSFERS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Device {
@@ -150,6 +158,7 @@ impl Device {
             store,
             catalog,
             is_open: AtomicBool::new(true),
+            generation: generation(),
             is_serial: AtomicBool::new(config.is_serial),
             limits: Arc::new(Limits::new(config.queue_depth, config.data_tasks)),
             serial_limits: Arc::new(Limits::new(1, 1)),
@@ -160,12 +169,28 @@ impl Device {
             iterators: Iterators::default(),
             config,
         };
-        device.drop_orphans()?;
+        device.drop_unfinished()?;
         Ok(Arc::new(device))
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Acquire)
+        self.is_open.load(Ordering::Acquire) && !self.is_of_parent()
+    }
+
+    /// Whether it was opened by the process that has forked this one.
+    fn is_of_parent(&self) -> bool {
+        self.generation != generation()
+    }
+
+    /// `code`, for a device that is not open, and why.
+    pub(crate) fn not_open(&self, code: Code) -> Code {
+        match self.is_of_parent() {
+            true => code::because(
+                code,
+                "the device was opened before this process was forked; open it after the fork, in one process",
+            ),
+            false => code,
+        }
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -189,24 +214,43 @@ impl Device {
         self.config.completion == Completion::Polling
     }
 
-    /// Drops trees without a record: their key space was being created or deleted when the process ended.
-    fn drop_orphans(&self) -> Result<(), Code> {
+    /// Drops what is left of key spaces that were being created or deleted when the process ended. Trees that the catalog does not name are
+    /// another program's, whatever they are called.
+    fn drop_unfinished(&self) -> Result<(), Code> {
         let failed = |error: Error| code::of(&error);
-        let known: Vec<String> = self
-            .entries()?
-            .iter()
-            .map(|(_, entry)| entry.tree_name())
-            .collect();
-        for tree in self.store.trees().map_err(failed)? {
-            let is_space = tree
-                .name
-                .strip_prefix(TREE_PREFIX)
-                .is_some_and(|id| id.parse::<u64>().is_ok());
-            if is_space && !known.contains(&tree.name) {
-                self.store.drop_tree(&tree.name).map_err(failed)?;
+        let mut unfinished = Vec::new();
+        for record in self.catalog.prefix([UNFINISHED]) {
+            unfinished.push(record.map_err(failed)?.0);
+        }
+        for key in unfinished {
+            let tree = tree_name(number_of(&key[1..]));
+            match self.store.drop_tree(&tree) {
+                Ok(()) | Err(Error::NoSuchTree { .. }) => {}
+                Err(error) => return Err(failed(error)),
             }
+            self.catalog.remove(&key).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// A number that no key space had, and no tree of another program has.
+    fn new_id(&self) -> Result<u64, Code> {
+        let failed = |error: Error| code::of(&error);
+        // Bound: each round finds another tree of the store.
+        loop {
+            let mut id = 0;
+            self.catalog
+                .update(LAST_ID, |last| {
+                    id = last.map_or(0, number_of).saturating_add(1);
+                    Some(id.to_le_bytes().to_vec())
+                })
+                .map_err(failed)?;
+            match self.store.tree(&tree_name(id)) {
+                Ok(_) => {}
+                Err(Error::NoSuchTree { .. }) => return Ok(id),
+                Err(error) => return Err(failed(error)),
+            }
+        }
     }
 
     /// All key spaces, by name.
@@ -246,24 +290,21 @@ impl Device {
             return Err(KVS_ERR_DEV_CAPAPCITY);
         }
         let failed = |error: Error| code::of(&error);
-        let mut id = 0;
-        self.catalog
-            .update(LAST_ID, |last| {
-                let last = last.and_then(|last| last.try_into().ok());
-                id = last.map_or(0, u64::from_le_bytes) + 1;
-                Some(id.to_le_bytes().to_vec())
-            })
-            .map_err(failed)?;
+        let id = self.new_id()?;
         let entry = Entry {
             id,
             capacity,
             ordering,
         };
-        // The tree first: a record without its tree would be a key space that cannot be opened.
-        self.store.create_tree(&entry.tree_name()).map_err(failed)?;
+        // A crash before the last step leaves a tree, or none, that the next opening drops.
         self.catalog
-            .insert(catalog_key(name), entry.encode())
-            .map_err(failed)
+            .insert(unfinished_key(id), b"")
+            .map_err(failed)?;
+        self.store.create_tree(&entry.tree_name()).map_err(failed)?;
+        let mut finished = WriteBatch::new();
+        finished.insert(&self.catalog, catalog_key(name), entry.encode());
+        finished.remove(&self.catalog, unfinished_key(id));
+        self.store.write(&finished).map_err(failed)
     }
 
     /// Deletes a key space, and closes it.
@@ -272,12 +313,17 @@ impl Device {
         let entry = self.entry(name)?.ok_or(KVS_ERR_KS_NOT_EXIST)?;
         let failed = |error: Error| code::of(&error);
         // The record first: a crash between the two leaves a tree that the next opening drops.
-        self.catalog.remove(catalog_key(name)).map_err(failed)?;
+        let mut begun = WriteBatch::new();
+        begun.remove(&self.catalog, catalog_key(name));
+        begun.insert(&self.catalog, unfinished_key(entry.id), b"");
+        self.store.write(&begun).map_err(failed)?;
         if let Some(space) = spaces.remove(name) {
             space.set_deleted();
             self.iterators.close_of(space.handle);
         }
-        self.store.drop_tree(&entry.tree_name()).map_err(failed)
+        self.store.drop_tree(&entry.tree_name()).map_err(failed)?;
+        let removed = self.catalog.remove(unfinished_key(entry.id));
+        removed.map(|_| ()).map_err(failed)
     }
 
     /// Opens a key space.
@@ -287,6 +333,10 @@ impl Device {
         handle: usize,
     ) -> Result<Arc<Space>, Code> {
         let mut spaces = self.spaces.lock();
+        // Asked with the lock: closing takes out what is in the list, and nothing comes in later.
+        if !self.is_open() {
+            return Err(KVS_ERR_DEV_NOT_OPENED);
+        }
         let entry = self.entry(name)?.ok_or(KVS_ERR_KS_NOT_EXIST)?;
         if spaces.contains_key(name) {
             return Err(KVS_ERR_KS_OPEN);
@@ -375,6 +425,28 @@ impl Device {
             queues
         });
         found.unwrap_or_else(|_| self.adopt(false))
+    }
+
+    /// A transfer of the calling thread begins: what it has in flight only this thread hands over.
+    pub(crate) fn enter_transfer(&self) {
+        let _ = TRANSFERS.try_with(|all| all.borrow_mut().push(self.handle));
+    }
+
+    /// Refuses to close a device whose requests the calling thread itself is to hand over, later.
+    pub(crate) fn check_no_transfer(&self) -> Result<(), Code> {
+        let in_transfer = TRANSFERS.try_with(|all| all.borrow().contains(&self.handle));
+        match in_transfer.unwrap_or(false) {
+            true => Err(code::because(
+                KVS_ERR_SYS_IO,
+                "a load of this thread uses the device: close it after the load",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The last transfer of the calling thread has ended.
+    pub(crate) fn leave_transfer() {
+        let _ = TRANSFERS.try_with(|all| all.borrow_mut().pop());
     }
 
     /// Queues of a thread that has ended, or new ones.
@@ -469,7 +541,8 @@ impl Device {
         while !has_room() {
             match self.is_polled() {
                 true => {
-                    port.wait_until(None, || port.has_completions());
+                    // Another thread, which closes the device, may take the results.
+                    port.wait_until(None, || port.has_completions() || has_room());
                     while let Some(request) = port.poll() {
                         request.complete();
                     }
@@ -500,23 +573,24 @@ impl Device {
             return Err(KVS_ERR_DEV_NOT_EXIST);
         }
         let threads = std::mem::take(&mut *self.threads.lock());
+        // In a callback of the device, too: of what this thread hands over only the callbacks that run are not waited for, and those count
+        // as handed over.
+        let thread = self.completion.lock();
+        let hands_over =
+            self.is_polled() || thread.as_ref().is_some_and(CompletionThread::is_current);
+        drop(thread);
+        let pause = Some(std::time::Duration::from_millis(1));
         for queues in &threads {
-            // Callbacks that run on this very thread do not wait for themselves.
-            while !in_callback() && queues.port.in_flight() > 0 {
-                if !self.is_polled() || queues.is_transfer {
-                    let pause = std::time::Duration::from_millis(1);
-                    queues
-                        .port
-                        .wait_until(Some(pause), || queues.port.in_flight() == 0);
+            let port = &queues.port;
+            while port.in_flight() > 0 {
+                if !hands_over || queues.is_transfer {
+                    port.wait_until(pause, || port.in_flight() == 0);
                     continue;
                 }
-                match queues.port.poll() {
+                match port.poll() {
                     Some(request) => request.complete(),
                     None => {
-                        let pause = std::time::Duration::from_millis(1);
-                        queues
-                            .port
-                            .wait_until(Some(pause), || queues.port.has_completions());
+                        port.wait_until(pause, || port.has_completions());
                     }
                 }
             }
@@ -552,11 +626,24 @@ pub(crate) fn was_space(handle: usize) -> bool {
     handle % 2 == 1 && number > 0 && number < HANDLES.load(Ordering::Relaxed) as usize
 }
 
+/// A number as the catalog has it.
+fn number_of(record: &[u8]) -> u64 {
+    record.try_into().map_or(0, u64::from_le_bytes)
+}
+
 fn into_result(result: super::types::kvs_result) -> Result<(), Code> {
     match result {
         KVS_SUCCESS => Ok(()),
         code => Err(code),
     }
+}
+
+fn tree_name(id: u64) -> String {
+    format!("{TREE_PREFIX}{id}")
+}
+
+fn unfinished_key(id: u64) -> Vec<u8> {
+    [&[UNFINISHED], &id.to_le_bytes()[..]].concat()
 }
 
 fn catalog_key(name: &[u8]) -> Vec<u8> {

@@ -44,6 +44,7 @@ pub unsafe extern "C" fn kvs_open_device(
 pub extern "C" fn kvs_close_device(dev_hd: kvs_device_handle) -> kvs_result {
     guard(|| {
         let device = registry::device(dev_hd)?;
+        device.check_no_transfer()?;
         let closed = device.close();
         registry::remove_device(device.handle);
         closed
@@ -357,9 +358,10 @@ pub unsafe extern "C" fn kvs_open_key_space(
             return Err(KVS_ERR_KS_NAME);
         }
         let space = device.open_space(name, device::new_space_handle())?;
+        let handle = space.handle as kvs_key_space_handle;
+        registry::add_space(space)?;
         // SAFETY: checked.
-        unsafe { ks_hd.write(space.handle as kvs_key_space_handle) };
-        registry::add_space(space);
+        unsafe { ks_hd.write(handle) };
         Ok(())
     })
 }

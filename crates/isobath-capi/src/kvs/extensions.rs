@@ -95,7 +95,13 @@ pub extern "C" fn kvs_errstr(result: i32) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn kvs_get_ioevents(ks_hd: kvs_key_space_handle, maxevents: c_int) -> i32 {
     let polled = catch_unwind(AssertUnwindSafe(|| {
-        let Ok(space) = registry::space(ks_hd) else {
+        let mut space = None;
+        // Keeps a message, as other calls do.
+        guard(|| {
+            space = Some(registry::space(ks_hd)?);
+            Ok(())
+        });
+        let Some(space) = space else {
             return -1;
         };
         if !space.device.is_polled() {

@@ -15,6 +15,7 @@ pub mod types;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::message;
 use code::Code;
 use types::kvs_result;
 
@@ -24,10 +25,17 @@ pub use pairs::*;
 
 /// Runs the work of a function for C: a panic becomes an error.
 pub(crate) fn guard(work: impl FnOnce() -> Result<(), Code>) -> kvs_result {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => code::result(result),
+    let (done, is_told) = message::watch(|| catch_unwind(AssertUnwindSafe(work)));
+    match done {
+        Ok(result) => {
+            // Else the message would be that of an earlier call.
+            if let (Err(code), false) = (&result, is_told) {
+                message::set_fixed(code::sentence(*code));
+            }
+            code::result(result)
+        }
         Err(payload) => {
-            crate::message::set(crate::message::of_panic(&*payload));
+            message::set(message::of_panic(&*payload));
             kvs_result::KVS_ERR_SYS_IO
         }
     }

@@ -34,17 +34,23 @@ pub(crate) fn add_device(device: Arc<Device>) {
     REGISTRY.write().devices.insert(device.handle, device);
 }
 
-/// Lists an open key space.
-pub(crate) fn add_space(space: Arc<Space>) {
-    REGISTRY.write().spaces.insert(space.handle, space);
+/// Lists an open key space, unless its device is being closed.
+pub(crate) fn add_space(space: Arc<Space>) -> Result<(), Code> {
+    let mut registry = REGISTRY.write();
+    // Asked with the lock: a device that is closed takes its key spaces out of the list, and nothing comes in later.
+    space.check_open()?;
+    registry.spaces.insert(space.handle, space);
+    Ok(())
 }
 
 /// The open device of a handle.
 pub(crate) fn device(handle: *mut c_void) -> Result<Arc<Device>, Code> {
     let found = REGISTRY.read().devices.get(&(handle as usize)).cloned();
-    found
-        .filter(|device| device.is_open())
-        .ok_or(KVS_ERR_DEV_NOT_EXIST)
+    let device = found.ok_or(KVS_ERR_DEV_NOT_EXIST)?;
+    match device.is_open() {
+        true => Ok(device),
+        false => Err(device.not_open(KVS_ERR_DEV_NOT_EXIST)),
+    }
 }
 
 /// Takes a device that is being closed out of the list, with its key spaces.
@@ -120,7 +126,8 @@ mod tests {
     fn a_closed_device_gives_its_memory_back() {
         let (_directory, opened) = device_with_a_space();
         let space_handle = device::new_space_handle();
-        add_space(opened.open_space(b"space", space_handle).ok().unwrap());
+        let space = opened.open_space(b"space", space_handle).ok().unwrap();
+        add_space(space).ok().unwrap();
         let (handle, weak) = (opened.handle, Arc::downgrade(&opened));
         add_device(opened);
         let request = || {
@@ -146,6 +153,19 @@ mod tests {
         assert_eq!(kvs_close_device(handle as *mut c_void), KVS_SUCCESS);
         // This thread remembers all that it has used.
         assert_eq!(weak.strong_count(), 0);
+    }
+
+    #[test]
+    fn a_key_space_of_a_closed_device_is_not_listed() {
+        // As where one thread closes the device, and another one has opened the key space just before.
+        let (_directory, opened) = device_with_a_space();
+        let space = opened.open_space(b"space", device::new_space_handle());
+        assert!(opened.close().is_ok());
+        assert_eq!(add_space(space.ok().unwrap()), Err(KVS_ERR_KS_NOT_OPEN));
+        let again = opened.open_space(b"space", device::new_space_handle());
+        assert_eq!(again.err(), Some(KVS_ERR_DEV_NOT_OPENED));
+        // Nothing keeps the store's memory.
+        assert_eq!(Arc::strong_count(&opened), 1);
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl Space {
     pub(crate) fn check_open(&self) -> Result<(), Code> {
         match self.state.load(Ordering::Acquire) {
             OPEN if self.device.is_open() => Ok(()),
-            OPEN => Err(KVS_ERR_DEV_NOT_OPENED),
+            OPEN => Err(self.device.not_open(KVS_ERR_DEV_NOT_OPENED)),
             CLOSED => Err(KVS_ERR_KS_NOT_OPEN),
             _ => Err(KVS_ERR_KS_NOT_EXIST),
         }

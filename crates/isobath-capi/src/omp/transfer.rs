@@ -64,6 +64,7 @@ impl<'s> Transfer<'s> {
             at.and_then(|at| idle.0.swap_remove(at).1.upgrade())
         });
         let queues = idle.ok().flatten();
+        space.device.enter_transfer();
         Transfer {
             space,
             queues: queues.unwrap_or_else(|| space.device.adopt(true)),
@@ -158,6 +159,7 @@ impl Drop for Transfer<'_> {
         while self.in_flight > 0 {
             self.complete();
         }
+        Device::leave_transfer();
         let entry = (self.space.device.handle, Arc::downgrade(&self.queues));
         let kept = IDLE.try_with(|idle| {
             let mut idle = idle.borrow_mut();

@@ -1,7 +1,9 @@
 //! The machine's side of a mounted drive: its loop device, the file system on that, and taking both away again.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -269,9 +271,7 @@ fn drive_of(target: &Path) -> Result<PathBuf, LabError> {
     let mounts = mounts();
     let here = mounts.iter().filter(|mount| mount.point == target);
     for mount in here {
-        let device = Path::new(&mount.source);
-        let file = fs::read_to_string(sys_of(device).join("loop/backing_file"));
-        let file = PathBuf::from(file.unwrap_or_default().trim());
+        let file = backing_file(&sys_of(&mount.source)).unwrap_or_default();
         let directory = file.parent().and_then(Path::parent);
         if let Some(directory) = directory.filter(|d| d.join("state").exists()) {
             return Ok(directory.to_path_buf());
@@ -292,7 +292,7 @@ fn take_off(directory: &Path, force: bool) -> Result<(), LabError> {
     }
     let must_go = force || !is_in_use(directory)?;
     for device in loops_of(directory) {
-        let on_it = |mount: &&Mount| Path::new(&mount.source) == device;
+        let on_it = |mount: &&Mount| mount.source == device;
         for mount in mounts().iter().filter(on_it) {
             unmount_one(&mount.point, must_go)?;
         }
@@ -366,41 +366,52 @@ fn users_of(point: &Path) -> String {
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     point: PathBuf,
-    source: String,
+    source: PathBuf,
 }
 
 /// What is mounted now, the last mounted first.
 fn mounts() -> Vec<Mount> {
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    parse_mounts(&text)
+    parse_mounts(&fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
-fn parse_mounts(text: &str) -> Vec<Mount> {
-    let line = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
-        Some(Mount {
-            point: PathBuf::from(unescape(left.split(' ').nth(4)?)),
-            source: unescape(right.split(' ').nth(1)?),
-        })
+/// The kernel's list is bytes: one mount point of any program that is not UTF-8 must not hide all others.
+fn parse_mounts(list: &[u8]) -> Vec<Mount> {
+    let line = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let point = unescape(fields.nth(4)?);
+        // Optional fields end with a dash; type and source follow.
+        let source = fields.skip_while(|field| *field != b"-").nth(2)?;
+        let source = unescape(source);
+        Some(Mount { point, source })
     };
-    let mut mounts: Vec<Mount> = text.lines().filter_map(line).collect();
+    let lines = list.split(|byte| *byte == b'\n');
+    let mut mounts: Vec<Mount> = lines.filter_map(line).collect();
     mounts.reverse();
     mounts
 }
 
-/// A field of mountinfo, in which blanks are written `\040`.
-fn unescape(field: &str) -> String {
-    let escapes = [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ];
-    let mut out = field.to_owned();
-    for (escaped, plain) in escapes {
-        out = out.replace(escaped, plain);
+/// A field of mountinfo, in which some bytes are a backslash and three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let octal = |digits: &[u8]| {
+        let digits = std::str::from_utf8(digits.get(..3)?).ok()?;
+        u8::from_str_radix(digits, 8).ok()
+    };
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, behind)) = rest.split_first() {
+        let byte = (*first == b'\\').then(|| octal(behind)).flatten();
+        plain.push(byte.unwrap_or(*first));
+        let skipped = if byte.is_some() { 3 } else { 0 };
+        rest = behind.get(skipped..).unwrap_or_default();
     }
-    out
+    OsString::from_vec(plain).into()
+}
+
+/// The file behind a loop device, by the device's directory in sysfs.
+fn backing_file(block: &Path) -> Option<PathBuf> {
+    let mut path = fs::read(block.join("loop/backing_file")).ok()?;
+    path.pop_if(|last| *last == b'\n');
+    Some(OsString::from_vec(path).into())
 }
 
 fn is_mount_point(path: &Path) -> bool {
@@ -413,8 +424,7 @@ fn loops_of(directory: &Path) -> Vec<PathBuf> {
     let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let mut devices = Vec::new();
     for block in blocks {
-        let backing = fs::read_to_string(block.path().join("loop/backing_file"));
-        if backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == file) {
+        if backing_file(&block.path()).is_some_and(|backing| backing == file) {
             devices.push(Path::new("/dev").join(block.file_name()));
         }
     }
@@ -434,7 +444,7 @@ pub fn where_mounted(directory: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     };
     let mounts = mounts();
     let with_points = |device: PathBuf| {
-        let on_it = mounts.iter().filter(|m| Path::new(&m.source) == device);
+        let on_it = mounts.iter().filter(|m| m.source == device);
         let points = on_it.map(|mount| mount.point.clone()).collect();
         (device, points)
     };
@@ -508,12 +518,14 @@ mod tests {
 
     #[test]
     fn lists_of_mounts_are_understood() {
-        let text = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
-                    90 21 7:3 / /mnt/a\\040b rw - ext4 /dev/loop3 rw\nrubbish\n";
+        let text = b"21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                    91 21 0:50 / /mnt/\xff rw - tmpfs tmpfs rw\n\
+                    90 21 7:3 / /mnt/a\\040b\\134040 rw - ext4 /dev/loop3 rw\nrubbish\n";
         let mounts = parse_mounts(text);
-        assert_eq!(mounts.len(), 2);
-        assert_eq!(mounts[0].point, Path::new("/mnt/a b"));
-        assert_eq!(mounts[0].source, "/dev/loop3");
+        assert_eq!(mounts.len(), 3);
+        assert_eq!(mounts[0].point, Path::new("/mnt/a b\\040"));
+        assert_eq!(mounts[0].source, Path::new("/dev/loop3"));
+        assert_eq!(mounts[1].point.as_os_str().as_encoded_bytes(), b"/mnt/\xff");
     }
 
     #[test]

@@ -1,0 +1,21 @@
+//! Telling a process from the children that it forks: the engine's workers and the library's threads are in the parent alone.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Forks between the first process and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+static WATCH: Once = Once::new();
+
+/// A number that is another one in a forked child than in its parent.
+pub(crate) fn generation() -> u32 {
+    WATCH.call_once(|| {
+        extern "C" fn in_child() {
+            GENERATION.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: the handler stays, and does nothing but change an atomic number. Where there is no memory for it,
+        // children go unnoticed.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+    GENERATION.load(Ordering::Relaxed)
+}
