@@ -218,9 +218,8 @@ mod tests {
             let (warm, counted) = (60_000, 120_000);
             let mut missed = 0.0;
             for i in 0..warm + counted {
-                let class = sums
-                    .partition_point(|s| *s < unit(&mut random))
-                    .min(classes.len() - 1);
+                let drawn = unit(&mut random);
+                let class = sums.partition_point(|s| *s < drawn).min(classes.len() - 1);
                 let within = unit(&mut random) * classes[class].count;
                 let record = places[(firsts[class] + within as usize).min(records - 1)];
                 if !cache.access(record / per_block) && i >= warm {
