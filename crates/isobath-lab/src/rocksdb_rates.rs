@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use isobath_model::advise::{Advisor, RocksdbSettings};
+use isobath_model::advise::{Advisor, Law, RocksdbSettings, Run};
 use isobath_model::lsm::Layout;
 use isobath_model::profile::DeviceProfile;
 use isobath_model::workload::{Durability, Workload as Described};
@@ -119,7 +119,7 @@ fn compare(
     let described = described(plan, &workload, records);
     let settings = settings(plan, &described);
     let predicted = advisor
-        .predict_rocksdb(&described, &settings)
+        .predict_rocksdb_run(&described, &settings, &run(plan, &workload))
         .map_err(|error| LabError::Request(format!("{name}: {error}")))?;
     let profile_reads_per_s = advisor
         .predictor()
@@ -195,6 +195,20 @@ fn described(plan: &RatesPlan, workload: &Workload, records: u64) -> Described {
         endurance_bytes: None,
         lifetime_years: 5.0,
         durability: Durability::Buffered,
+    }
+}
+
+/// The run as the model has it.
+fn run(plan: &RatesPlan, workload: &Workload) -> Run {
+    Run {
+        law: match workload.choice {
+            Choice::Uniform => Law::Uniform,
+            Choice::Zipf(exponent) => Law::Zipf(exponent),
+            Choice::ScrambledZipf(exponent) => Law::ScrambledZipf(exponent),
+            Choice::Latest(exponent) => Law::Latest(exponent),
+        },
+        warm_up_s: plan.warm_up.as_secs_f64(),
+        duration_s: plan.duration.as_secs_f64(),
     }
 }
 

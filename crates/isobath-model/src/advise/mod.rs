@@ -4,18 +4,25 @@
 //! that are named where they are defined. Predictions are for steady state and carry an interval from the drive model's
 //! cross-validated error alone.
 
+mod block_cache;
 mod cache;
 mod drive;
+mod filling;
 mod isobath;
+mod law;
 mod open;
 mod options_file;
+mod queue;
 mod rocksdb;
+mod run;
 
 use serde::Serialize;
 
 pub use isobath::{CleaningPolicy, IsobathCosts, IsobathSettings};
+pub use law::Law;
 pub use open::{OpenSettings, open_settings};
 pub use rocksdb::{RocksdbCosts, RocksdbSettings};
+pub use run::Run;
 
 use crate::error::FitError;
 use crate::lsm::EngineModel;
@@ -232,6 +239,19 @@ impl<'a> Advisor<'a> {
         settings: &RocksdbSettings,
     ) -> Result<Predicted, AdviseError> {
         rocksdb::predict_with(&self.drive, workload, settings, &self.rocksdb_costs)
+    }
+
+    /// What RocksDB does with such settings in a run of some seconds after a sorted load.
+    ///
+    /// # Errors
+    /// If the profile does not determine the drive's rates.
+    pub fn predict_rocksdb_run(
+        &self,
+        workload: &Workload,
+        settings: &RocksdbSettings,
+        run: &Run,
+    ) -> Result<Predicted, AdviseError> {
+        run::predict_run(&self.drive, workload, settings, &self.rocksdb_costs, run)
     }
 
     /// The model behind the advice.

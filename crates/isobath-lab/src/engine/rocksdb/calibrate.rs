@@ -27,6 +27,8 @@ const LARGE_SHARE: u32 = 32;
 const MEMTABLE_BYTES: usize = 16 << 20;
 /// Of lookups that read the drive, one in so many of the others.
 const MISSING_SHARE: u32 = 20;
+/// Threads that write at once, as many as `advise --rates` has by default.
+const WAITING_THREADS: u32 = 32;
 /// Of the data, the cache of such lookups holds one part in so many.
 const CACHE_SHARE: u64 = 8;
 
@@ -72,11 +74,12 @@ fn measure(
     let scan_us = bench.scan_us((operations / SCANNED_RECORDS as u32).max(1))?;
     let write_us = bench.put_us(operations)?;
     let small_us = bench.rewritten_us()?;
+    let waiting_us = bench.waiting_put_us(operations)?;
     drop(bench);
     step()?;
     let large = records.div_ceil(LARGE_SHARE);
     let large_us = Bench::load(&place.join("large"), 64 << 20, large, LARGE_VALUE_BYTES)?;
-    large_us.put_us(large)?;
+    let large_put_us = large_us.put_us(large)?;
     let large_us = large_us.rewritten_us()?;
     step()?;
     let cache = data / CACHE_SHARE;
@@ -92,16 +95,24 @@ fn measure(
     bench.lookup_us(count)?;
     let missing_us = bench.lookup_us(count)?;
     let io_us = bench.io_us(count)?;
+    let missing_scan_us = bench.scan_us((count / SCANNED_RECORDS as u32).max(1))?;
     step()?;
     let byte_us = (large_us - small_us).max(0.0) / (LARGE_VALUE_BYTES - VALUE_BYTES) as f64;
     let small_bytes = (KEY_BYTES + VALUE_BYTES) as f64;
+    let block_us = (missing_us - lookup_us) / misses;
+    // A scan ends in another block than it begins in, and misses as often as a lookup.
+    let scan_blocks = 1.0 + SCANNED_RECORDS as f64 * small_bytes / BLOCK_BYTES as f64;
     Ok(RocksdbCosts {
         lookup_us,
-        block_above_io_us: ((missing_us - lookup_us) / misses - io_us).max(SHORTEST_US),
+        block_above_io_us: (block_us - io_us).max(SHORTEST_US),
         write_us,
         rewritten_record_us: (small_us - small_bytes * byte_us).max(SHORTEST_US),
         rewritten_byte_us: byte_us.max(SHORTEST_US * 1e-3),
         scanned_record_us: ((scan_us - lookup_us) / SCANNED_RECORDS as f64).max(SHORTEST_US),
+        scan_ahead_us: (missing_scan_us - scan_us - scan_blocks * misses * block_us).max(0.0),
+        write_byte_us: (large_put_us - write_us).max(0.0)
+            / (LARGE_VALUE_BYTES - VALUE_BYTES) as f64,
+        write_wait_us: (waiting_us - write_us).max(0.0),
         source: format!("{records} records on this machine"),
     })
 }
@@ -223,6 +234,22 @@ impl Bench {
         self.us(count, |key| {
             self.db.put(0, key, &self.value).map_err(failed)
         })
+    }
+
+    /// CPU per write of many threads that wait for one another, µs.
+    fn waiting_put_us(&self, count: u32) -> Result<f64, LabError> {
+        let each = (count / WAITING_THREADS).max(1);
+        let sum: Result<f64, LabError> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..WAITING_THREADS)
+                .map(|_| scope.spawn(|| self.put_us(each)))
+                .collect();
+            let took = threads.into_iter().map(|thread| match thread.join() {
+                Ok(took) => took,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            took.sum()
+        });
+        Ok(sum? / f64::from(WAITING_THREADS))
     }
 
     /// CPU per record that compactions read, µs, by RocksDB's own account.
