@@ -507,11 +507,11 @@ impl WorkerState {
                 self.worker.suspend();
                 continue;
             }
-            // The older half: what was changed since will be changed again.
+            // The older half, or somewhat more: what was changed since will be changed again.
             let (start, next) = (engine.log.start(), engine.log.next());
             let before = match engine.log_growth.wants_checkpoint() {
                 true => next,
-                false => Lsn(start.0 + (next.0 - start.0) / 2),
+                false => engine.after_late_records(Lsn(start.0 + (next.0 - start.0) / 2)),
             };
             match self.checkpoint(before) {
                 Ok(Outcome::Written | Outcome::WrittenInPart) => {

@@ -296,6 +296,33 @@ fn what_holds_the_log_cuts_no_late_record_off() {
     work.join().unwrap();
 }
 
+/// A mapping record that is far behind the frees before it: the log may begin nowhere between them, and still goes on.
+#[test]
+fn a_late_record_holds_the_log_for_a_while_only() {
+    let (simulation, _) = quiet();
+    let tree = simulation.store().tree("t").unwrap();
+    let work = in_task(&simulation, 0, move |local| {
+        let engine = &local.engine;
+        let since = engine.log.next();
+        tree.insert(b"a", &[1; 100]).unwrap();
+        let record = Lsn(since.0 + (5 << 19));
+        engine.unflushed.add_late(&[(since, record)]);
+        let inside = Lsn(since.0 + 8);
+        assert_eq!(engine.after_late_records(since), since);
+        assert_eq!(engine.after_late_records(inside), Lsn(record.0 + 1));
+        assert_eq!(engine.before_late_records(inside), since);
+        let end = since.0 + (8 << 20);
+        for number in 0.. {
+            tree.insert(&key(number % 3_000), &[1; 100]).unwrap();
+            if engine.log.next().0 > end {
+                break;
+            }
+        }
+        assert!(engine.log.start() > record);
+    });
+    work.join().unwrap();
+}
+
 /// A chunk that is copied between the record of its end and the end itself, and a
 /// checkpoint whose log begins between the two records.
 fn risen_from_between_two_records() -> usize {

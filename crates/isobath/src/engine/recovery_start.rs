@@ -141,7 +141,7 @@ impl Engine {
 
     /// Where the log may start at `start` or earlier, so that no record is behind
     /// that place which is wrong without one before it.
-    fn before_late_records(&self, start: Lsn) -> Lsn {
+    pub(super) fn before_late_records(&self, start: Lsn) -> Lsn {
         let mut late = self.unflushed.late.lock();
         late.retain(|(_, record)| *record >= self.log.start());
         // Bound: each round but the last moves it to before another record.
@@ -151,6 +151,24 @@ impl Engine {
             match behind.map(|(since, _)| *since).min() {
                 Some(since) if since < start => start = since,
                 _ => return start,
+            }
+        }
+    }
+
+    /// Where the log may start at `start` or later, so that no record is behind that place which is wrong without one before
+    /// it. A checkpoint that leaves changes before this dirty is moved back to before such a record, and however
+    /// often it is repeated frees no log.
+    pub(super) fn after_late_records(&self, start: Lsn) -> Lsn {
+        let late = self.unflushed.late.lock();
+        // Bound: each round but the last moves it behind another record.
+        let mut start = start;
+        loop {
+            let around = late
+                .iter()
+                .filter(|(since, record)| *since < start && *record >= start);
+            match around.map(|(_, record)| record.0 + 1).max() {
+                Some(after) => start = Lsn(after),
+                None => return start,
             }
         }
     }
