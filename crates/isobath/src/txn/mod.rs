@@ -221,7 +221,7 @@ impl Transactions {
         Verdict::Leaf
     }
 
-    /// For a bulk load that is about to link its records, the keys from `from` on: nobody sees them until what this returns
+    /// For a bulk load that is about to link its records, the keys from `from` on: no reader sees them until what this returns
     /// is dropped. `None` where a load is seen before it is durable.
     pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> Option<UnseenLoad<'_>> {
         let is_seen = self.visibility == Visibility::Applied || canary::sings(Canary::ShowEarly);

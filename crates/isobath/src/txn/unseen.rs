@@ -48,7 +48,7 @@ impl Drop for InParts<'_> {
     }
 }
 
-/// A bulk load that nobody sees, until this is dropped.
+/// A bulk load that no reader sees, until this is dropped.
 pub(crate) struct UnseenLoad<'u> {
     unseen: &'u Unseen,
     tree: TreeId,
