@@ -40,7 +40,7 @@ struct Row {
 }
 
 fn recorded() -> Recorded {
-    serde_json::from_str(include_str!("../../../docs/results/rocksdb-rates.json")).unwrap()
+    serde_json::from_str(include_str!("fixtures/rocksdb_rates.json")).unwrap()
 }
 
 /// Fitted once for all tests.
