@@ -168,10 +168,12 @@ impl FrameHeader {
         self.flags.load(Acquire) & FREED != 0
     }
 
-    /// Whether the frame has a page, not freed, that no replacement queue holds.
+    /// Whether no replacement queue holds the frame, and it has a page, or one that was freed while a copy of it is being
+    /// written: who ends that write gives the frame back.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn is_unlisted(&self) -> bool {
-        self.flags.load(Acquire) & (UNLISTED | FREED) == UNLISTED
+        let flags = self.flags.load(Acquire);
+        flags & UNLISTED != 0 && flags & (FREED | WRITING) != FREED
     }
 
     /// What holders of the page agree on.
