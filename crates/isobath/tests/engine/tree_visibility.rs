@@ -67,7 +67,7 @@ fn in_snapshot(store: &Store, tree: &Tree) -> Option<usize> {
     Some(number)
 }
 
-/// Whether somebody who looks in this way sees what was done.
+/// Whether a reader who looks in this way sees what was done.
 type Look = Box<dyn Fn(&Store, &Tree) -> bool + Send>;
 
 /// Ways to see that `t` was loaded.
