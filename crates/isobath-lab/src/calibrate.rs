@@ -174,6 +174,7 @@ pub fn read_costs(path: &Path) -> Result<Costs, LabError> {
             rocksdb.rewritten_record_us,
             rocksdb.rewritten_byte_us,
             rocksdb.scanned_record_us,
+            rocksdb.block_us.unwrap_or(SHORTEST_US),
         ]
     }));
     match all.iter().all(|us| us.is_finite() && *us > 0.0) {

@@ -244,7 +244,15 @@ fn calibrate(
             ("RocksDB: record rewritten", rocksdb.rewritten_record_us),
             ("RocksDB: byte rewritten", rocksdb.rewritten_byte_us),
             ("RocksDB: record scanned", rocksdb.scanned_record_us),
+            ("RocksDB: scan that reads ahead", rocksdb.scan_ahead_us),
+            ("RocksDB: byte of a long record", rocksdb.write_byte_us),
+            ("RocksDB: write that waits", rocksdb.write_wait_us),
         ]);
+        rows.extend(
+            rocksdb
+                .block_us
+                .map(|us| ("RocksDB: block read with its I/O", us)),
+        );
     }
     let cells: Vec<Vec<String>> = rows
         .iter()

@@ -379,7 +379,9 @@ impl Model<'_, '_> {
             0 | 1 => 0.0,
             _ => (per_s * writes * put_us / 1e6).min(1.0),
         };
-        let io_cpu_us = costs.block_above_io_us + self.drive.cpu_us_per_io();
+        let io_cpu_us = costs
+            .block_us
+            .unwrap_or(costs.block_above_io_us + self.drive.cpu_us_per_io());
         let put_cpu_us = writes * (put_us + waits * costs.write_wait_us);
         let client_cpu_us = workload.point_reads * get_cpu_us
             + workload.scans * scan_cpu_us

@@ -31,6 +31,10 @@ const MISSING_SHARE: u32 = 20;
 const WAITING_THREADS: u32 = 32;
 /// Of the data, the cache of such lookups holds one part in so many.
 const CACHE_SHARE: u64 = 8;
+/// Scans that read the drive, of so many lookups that do.
+const LOOKUPS_PER_MISSING_SCAN: u32 = 10;
+/// Parts of each measurement; its result is their median, so that what disturbs one or two of them does not count.
+const PARTS: u32 = 5;
 
 /// Measures every cost of [`RocksdbCosts`] with a database in a new directory below `directory`, which is removed.
 ///
@@ -95,7 +99,7 @@ fn measure(
     bench.lookup_us(count)?;
     let missing_us = bench.lookup_us(count)?;
     let io_us = bench.io_us(count)?;
-    let missing_scan_us = bench.scan_us((count / SCANNED_RECORDS as u32).max(1))?;
+    let missing_scan_us = bench.scan_us((count / LOOKUPS_PER_MISSING_SCAN).max(1))?;
     step()?;
     let byte_us = (large_us - small_us).max(0.0) / (LARGE_VALUE_BYTES - VALUE_BYTES) as f64;
     let small_bytes = (KEY_BYTES + VALUE_BYTES) as f64;
@@ -105,6 +109,7 @@ fn measure(
     Ok(RocksdbCosts {
         lookup_us,
         block_above_io_us: (block_us - io_us).max(SHORTEST_US),
+        block_us: Some(block_us.max(SHORTEST_US)),
         write_us,
         rewritten_record_us: (small_us - small_bytes * byte_us).max(SHORTEST_US),
         rewritten_byte_us: byte_us.max(SHORTEST_US * 1e-3),
@@ -191,19 +196,25 @@ impl Bench {
         Ok(bench)
     }
 
-    /// CPU of the caller per call, µs.
+    /// CPU of the caller per call, µs: the median of several parts.
     fn us(
         &self,
         count: u32,
         mut call: impl FnMut(&[u8]) -> Result<(), LabError>,
     ) -> Result<f64, LabError> {
         let mut rng = Rng::new(1);
-        let before = thread_time();
-        for _ in 0..count {
-            call(&key_of(u64::from(rng.below(self.records))))?;
+        let calls = count.div_ceil(PARTS).max(1);
+        let mut parts = Vec::new();
+        for _ in 0..PARTS {
+            let before = thread_time();
+            for _ in 0..calls {
+                call(&key_of(u64::from(rng.below(self.records))))?;
+            }
+            let took = thread_time().saturating_sub(before);
+            parts.push(took.as_secs_f64() * 1e6 / f64::from(calls));
         }
-        let took = thread_time().saturating_sub(before);
-        Ok(took.as_secs_f64() * 1e6 / f64::from(count.max(1)))
+        parts.sort_by(f64::total_cmp);
+        Ok(parts[parts.len() / 2])
     }
 
     fn lookup_us(&self, count: u32) -> Result<f64, LabError> {
