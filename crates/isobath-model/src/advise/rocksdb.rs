@@ -61,8 +61,8 @@ pub struct RocksdbCosts {
     pub lookup_us: f64,
     /// A block that is read, beside its I/O.
     pub block_above_io_us: f64,
-    /// A block that is read, with its I/O, which the calling thread waits for. Where it was measured, runs take this instead of the
-    /// last one and what the profile says of I/Os, which go to the drive in batches there.
+    /// A block that is read, with its I/O, which the calling thread waits for while others run. Where it was measured, runs take this
+    /// instead of the last one and what the profile says of I/Os, which go to the drive in batches there.
     #[serde(default)]
     pub block_us: Option<f64>,
     /// A write into memtable and log.

@@ -27,10 +27,15 @@ const LARGE_SHARE: u32 = 32;
 const MEMTABLE_BYTES: usize = 16 << 20;
 /// Of lookups that read the drive, one in so many of the others.
 const MISSING_SHARE: u32 = 20;
-/// Threads that write at once, as many as `advise --rates` has by default.
-const WAITING_THREADS: u32 = 32;
+/// Threads of what waits, for the drive or for one another: as many as `advise --rates` has by default. A call that waits costs
+/// more where others run meanwhile, and what it needs has left the caches: 16 µs for a block on the reference machine, 3 by one thread.
+const THREADS: u32 = 32;
 /// Of the data, the cache of such lookups holds one part in so many.
 const CACHE_SHARE: u64 = 8;
+/// So many threads serve the drive faster: lookups for each one that a thread alone does.
+const MORE_BY_THREADS: u32 = 4;
+/// What a single thread draws its records with; others have the numbers behind it.
+const SEED: u64 = 1;
 /// Scans that read the drive, of so many lookups that do.
 const LOOKUPS_PER_MISSING_SCAN: u32 = 10;
 /// Parts of each measurement; its result is their median, so that what disturbs one or two of them does not count.
@@ -74,16 +79,16 @@ fn measure(
     let path = place.join("small");
     let bench = Bench::load(&path, 2 * data + (64 << 20), records, VALUE_BYTES)?;
     step()?;
-    let lookup_us = bench.lookup_us(operations)?;
-    let scan_us = bench.scan_us((operations / SCANNED_RECORDS as u32).max(1))?;
-    let write_us = bench.put_us(operations)?;
+    let lookup_us = bench.lookup_us(operations, SEED)?;
+    let scan_us = bench.scan_us((operations / SCANNED_RECORDS as u32).max(1), SEED)?;
+    let write_us = bench.put_us(operations, SEED)?;
     let small_us = bench.rewritten_us()?;
-    let waiting_us = bench.waiting_put_us(operations)?;
+    let waiting_us = bench.threads_us(operations, Bench::put_us)?;
     drop(bench);
     step()?;
     let large = records.div_ceil(LARGE_SHARE);
     let large_us = Bench::load(&place.join("large"), 64 << 20, large, LARGE_VALUE_BYTES)?;
-    let large_put_us = large_us.put_us(large)?;
+    let large_put_us = large_us.put_us(large, SEED)?;
     let large_us = large_us.rewritten_us()?;
     step()?;
     let cache = data / CACHE_SHARE;
@@ -96,19 +101,23 @@ fn measure(
         )));
     }
     let count = (operations / MISSING_SHARE).max(1);
-    bench.lookup_us(count)?;
-    let missing_us = bench.lookup_us(count)?;
+    // Fills the cache, with other blocks than are looked up then.
+    bench.lookup_us(count, SEED)?;
+    let one_missing_us = bench.lookup_us(count, SEED + 1)?;
     let io_us = bench.io_us(count)?;
-    let missing_scan_us = bench.scan_us((count / LOOKUPS_PER_MISSING_SCAN).max(1))?;
+    let missing_us = bench.threads_us(count * MORE_BY_THREADS, Bench::lookup_us)?;
+    let scans = count * MORE_BY_THREADS / LOOKUPS_PER_MISSING_SCAN;
+    let missing_scan_us = bench.threads_us(scans, Bench::scan_us)?;
     step()?;
     let byte_us = (large_us - small_us).max(0.0) / (LARGE_VALUE_BYTES - VALUE_BYTES) as f64;
     let small_bytes = (KEY_BYTES + VALUE_BYTES) as f64;
     let block_us = (missing_us - lookup_us) / misses;
+    let one_block_us = (one_missing_us - lookup_us) / misses;
     // A scan ends in another block than it begins in, and misses as often as a lookup.
     let scan_blocks = 1.0 + SCANNED_RECORDS as f64 * small_bytes / BLOCK_BYTES as f64;
     Ok(RocksdbCosts {
         lookup_us,
-        block_above_io_us: (block_us - io_us).max(SHORTEST_US),
+        block_above_io_us: (one_block_us - io_us).max(SHORTEST_US),
         block_us: Some(block_us.max(SHORTEST_US)),
         write_us,
         rewritten_record_us: (small_us - small_bytes * byte_us).max(SHORTEST_US),
@@ -200,9 +209,10 @@ impl Bench {
     fn us(
         &self,
         count: u32,
+        seed: u64,
         mut call: impl FnMut(&[u8]) -> Result<(), LabError>,
     ) -> Result<f64, LabError> {
-        let mut rng = Rng::new(1);
+        let mut rng = Rng::new(seed);
         let calls = count.div_ceil(PARTS).max(1);
         let mut parts = Vec::new();
         for _ in 0..PARTS {
@@ -217,8 +227,8 @@ impl Bench {
         Ok(parts[parts.len() / 2])
     }
 
-    fn lookup_us(&self, count: u32) -> Result<f64, LabError> {
-        self.us(count, |key| {
+    fn lookup_us(&self, count: u32, seed: u64) -> Result<f64, LabError> {
+        self.us(count, seed, |key| {
             let found = self.db.get(0, key, |_| {}).map_err(failed)?;
             match found {
                 true => Ok(()),
@@ -230,8 +240,8 @@ impl Bench {
         })
     }
 
-    fn scan_us(&self, count: u32) -> Result<f64, LabError> {
-        self.us(count, |key| {
+    fn scan_us(&self, count: u32, seed: u64) -> Result<f64, LabError> {
+        self.us(count, seed, |key| {
             let mut left = SCANNED_RECORDS;
             let mut visit = |_: &[u8], _: &[u8]| {
                 left -= 1;
@@ -241,18 +251,22 @@ impl Bench {
         })
     }
 
-    fn put_us(&self, count: u32) -> Result<f64, LabError> {
-        self.us(count, |key| {
+    fn put_us(&self, count: u32, seed: u64) -> Result<f64, LabError> {
+        self.us(count, seed, |key| {
             self.db.put(0, key, &self.value).map_err(failed)
         })
     }
 
-    /// CPU per write of many threads that wait for one another, µs.
-    fn waiting_put_us(&self, count: u32) -> Result<f64, LabError> {
-        let each = (count / WAITING_THREADS).max(1);
+    /// CPU per call of many threads at once, µs.
+    fn threads_us(
+        &self,
+        count: u32,
+        measure: impl Fn(&Bench, u32, u64) -> Result<f64, LabError> + Copy + Send,
+    ) -> Result<f64, LabError> {
+        let each = (count / THREADS).max(1);
         let sum: Result<f64, LabError> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..WAITING_THREADS)
-                .map(|_| scope.spawn(|| self.put_us(each)))
+            let threads: Vec<_> = (0..u64::from(THREADS))
+                .map(|thread| scope.spawn(move || measure(self, each, SEED + 2 + thread)))
                 .collect();
             let took = threads.into_iter().map(|thread| match thread.join() {
                 Ok(took) => took,
@@ -260,7 +274,7 @@ impl Bench {
             });
             took.sum()
         });
-        Ok(sum? / f64::from(WAITING_THREADS))
+        Ok(sum? / f64::from(THREADS))
     }
 
     /// CPU per record that compactions read, µs, by RocksDB's own account.
@@ -303,7 +317,7 @@ impl Bench {
         let blocks = file.metadata().map_err(LabError::io("read", path))?.len() / 4096;
         let mut buffer = AlignedBuf::new(BLOCK_BYTES);
         let mut rng = Rng::new(2);
-        self.us(count, |_| {
+        self.us(count, SEED, |_| {
             let block = u64::from(rng.below(blocks.max(1) as u32));
             file.read_at(buffer.as_mut_slice(), block * 4096)
                 .map(|_| ())
