@@ -138,6 +138,8 @@ canaries! {
     CheckpointWaitsForItself,
     /// The last space in the log is kept from the pages that a checkpoint waits for.
     KeepLastSpace,
+    /// Of a read of several pages that failed, each page is judged as if it had been read.
+    TrustFailedReads,
 }
 
 #[cfg(any(test, feature = "simulation"))]

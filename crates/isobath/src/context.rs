@@ -5,6 +5,7 @@ use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
+use crate::types::TreeId;
 
 /// A place to read pages from.
 ///
@@ -21,9 +22,17 @@ pub(crate) trait ReadContext {
     /// caller holds no latch, guard or borrow.
     fn resolve(&self, why: Restart) -> Result<(), Self::Error>;
 
-    /// Starts reading pages that will be wanted soon, as far as frames and
-    /// queue depth allow, without waiting for them.
-    fn read_ahead(&self, pages: &[PageId]);
+    /// Starts reading pages that will be wanted soon, neighbours with one I/O, as far as frames, buffers and
+    /// queue depth allow, without waiting for them; `false` if some are not read.
+    fn read_ahead(&self, pages: &[PageId]) -> bool;
+
+    /// About how many records a leaf of `tree` has, as far as that is known.
+    fn leaf_records(&self, _tree: TreeId) -> Option<usize> {
+        None
+    }
+
+    /// A leaf of `tree` has so many records.
+    fn note_leaf_records(&self, _tree: TreeId, _records: usize) {}
 
     /// Whether there are others to run in the time that a cache miss takes.
     fn interleaves(&self) -> bool {

@@ -149,14 +149,16 @@ fn fetch_in_task(
 ) -> Result<usize, Error> {
     let window = local.worker.depth() as usize;
     let mut ahead = 0;
+    let mut pages = Vec::new();
     let mut value = Vec::new();
     for (n, &(at, _)) in missing.iter().enumerate() {
-        while ahead < missing.len().min(n + window) {
-            let page = missing[ahead].1;
-            if page != PageId(0) && !local.start_ahead(page, window) {
-                break;
-            }
-            ahead += 1;
+        ahead = ahead.max(n);
+        // Many at a time: neighbours are read together.
+        if ahead < missing.len().min(n + window / 2) {
+            let end = missing.len().min(n + window);
+            pages.clear();
+            pages.extend(missing[ahead..end].iter().map(|missing| missing.1));
+            ahead += local.start_ahead(&pages, window);
         }
         let found = get_in_task(local, tree.state.tree, keys[at], &mut value)?;
         if !each(at, found.then_some(&value[..])) {

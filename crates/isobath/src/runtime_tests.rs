@@ -15,7 +15,7 @@ use isobath_io::{AlignedBuf, FaultDevice, FaultPlan, Io, Volume};
 
 use crate::buffer::FrameId;
 use crate::engine::WorkerState;
-use crate::page::PAGE_SIZE;
+use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::SUPERBLOCK_OFFSETS;
 use crate::sched::{NO_STACKS, TaskId};
 use crate::sync::Mutex;
@@ -191,7 +191,8 @@ fn a_task_of_the_engines_own_that_panics_closes_the_store() {
     let store = Store::in_memory(&options().log_bytes(4 << 20)).unwrap();
     let tree = store.create_tree("t").unwrap();
     tree.insert(b"k", b"v").unwrap();
-    store.runtime().engine.pool.dirty.push(FrameId::MAX);
+    let dirty = &store.runtime().engine.pool.dirty;
+    dirty.push(FrameId::MAX, PageId::FIRST_FREE);
     let closed = store.close();
     assert!(matches!(closed, Err(Error::Poisoned { .. })), "{closed:?}");
     assert!(tree.get(b"k").is_err());

@@ -194,7 +194,7 @@ impl Tree {
                 Ok(hold) => into.push(hold),
                 Err(fail) => {
                     if let AttemptError::Restart(Restart::NotResident(_)) = fail {
-                        ctx.read_ahead(&ids);
+                        let _ = ctx.read_ahead(&ids);
                     }
                     return Err(fail);
                 }

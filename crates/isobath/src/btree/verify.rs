@@ -192,7 +192,8 @@ impl<V: Visitor> Walk<'_, V> {
                 self.ahead.push(id);
             }
         }
-        ctx.read_ahead(&self.ahead);
+        // What is refused is read when the walk comes to it.
+        let _ = ctx.read_ahead(&self.ahead);
     }
 
     fn check(&mut self, image: &Image, child: &Child) -> Result<(), MalformedNode> {

@@ -3,10 +3,15 @@
 use std::collections::VecDeque;
 
 use super::FrameId;
+use crate::page::PageId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 8;
+
+/// Page ids in a row of one shard. Loads give ids to pages in the order of their keys, and writers take frames from
+/// one shard: pages whose keys follow each other are written together, and can be read together.
+const RUN: u64 = 64;
 
 /// A sharded queue of dirty frames. A frame is in it at most once: its
 /// `QUEUED` flag says so.
@@ -56,10 +61,11 @@ impl DirtyQueue {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Queues a frame whose `QUEUED` flag the caller has just set.
-    pub(crate) fn push(&self, frame: FrameId) {
+    /// Queues a frame whose `QUEUED` flag the caller has just set, and which holds `page`.
+    pub(crate) fn push(&self, frame: FrameId, page: PageId) {
         self.queued.fetch_add(1, Ordering::Relaxed);
-        self.shards[frame as usize % SHARDS].lock().push_back(frame);
+        let shard = (page.0 / RUN) as usize % SHARDS;
+        self.shards[shard].lock().push_back(frame);
     }
 
     /// Takes up to `most` frames of the shard `start` or, if it is empty, of

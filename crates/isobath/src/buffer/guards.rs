@@ -123,7 +123,7 @@ impl<'p> Exclusive<'p> {
             self.pool.dirty.turned_dirty();
         }
         if change.to_queue {
-            self.pool.dirty.push(self.frame);
+            self.pool.dirty.push(self.frame, self.id());
         }
     }
 

@@ -118,8 +118,9 @@ impl BufferPool {
 
     /// Queues `frame`, which is dirty, to be written, unless it is queued.
     pub(crate) fn queue(&self, frame: FrameId) {
-        if self.frames.header(frame).enter_queue() {
-            self.dirty.push(frame);
+        let header = self.frames.header(frame);
+        if header.enter_queue() {
+            self.dirty.push(frame, header.page());
         }
     }
 

@@ -12,6 +12,7 @@ use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
+use crate::types::TreeId;
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
 /// memory: going round fewer of them takes longer than a miss.
@@ -42,8 +43,16 @@ impl ReadContext for TaskContext<'_> {
         }
     }
 
-    fn read_ahead(&self, pages: &[PageId]) {
-        self.local.read_ahead(pages);
+    fn read_ahead(&self, pages: &[PageId]) -> bool {
+        self.local.read_ahead(pages)
+    }
+
+    fn leaf_records(&self, tree: TreeId) -> Option<usize> {
+        self.local.leaf_records.of(tree)
+    }
+
+    fn note_leaf_records(&self, tree: TreeId, records: usize) {
+        self.local.leaf_records.note(tree, records);
     }
 
     #[inline]
@@ -161,6 +170,8 @@ impl TaskContext<'_> {
                 }
             }
         }
+        // The last one is used first: ids ascend where they are new, and so do those of pages made one after another.
+        taken.reverse();
         Ok(Reservation::new(taken))
     }
 
@@ -226,7 +237,9 @@ impl ReadContext for InlineContext<'_> {
         }
     }
 
-    fn read_ahead(&self, _pages: &[PageId]) {}
+    fn read_ahead(&self, _pages: &[PageId]) -> bool {
+        false
+    }
 }
 
 impl WorkerState {

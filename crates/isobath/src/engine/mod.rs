@@ -16,6 +16,7 @@ mod context;
 mod discard;
 mod flush_older;
 mod growth;
+mod leaf_records;
 mod log_growth;
 #[cfg(test)]
 mod log_growth_tests;
@@ -24,6 +25,9 @@ mod log_space_tests;
 mod logging;
 #[cfg(test)]
 mod logging_tests;
+mod long_read;
+#[cfg(test)]
+mod long_read_tests;
 mod open;
 mod page_miss;
 #[cfg(test)]

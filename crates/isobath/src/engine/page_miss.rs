@@ -1,4 +1,5 @@
-//! Page misses: one read per missing page, however many tasks wait for it.
+//! Page misses: one load per missing page, however many tasks wait for it. A load reads its page alone, or
+//! is a part of a long read ([`super::long_read`]).
 //!
 //! An id may be out of date when its read starts: its page may have been freed
 //! since, and the id given to a chunk of a large value, which no frame may hold.
@@ -23,7 +24,7 @@ use crate::pagestore::Address;
 use crate::sched::TaskId;
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
-/// One page read in flight.
+/// One page that is being read.
 struct Load {
     page: PageId,
     frame: FrameId,
@@ -31,11 +32,13 @@ struct Load {
     waiters: Vec<TaskId>,
 }
 
-/// The worker's page reads in flight; slots are reused, so that a read
+/// The worker's loads; slots are reused, so that a read
 /// allocates nothing once the worker is warm.
 pub(super) struct Loads {
     slots: Vec<Load>,
     free: Vec<u32>,
+    /// Reads in flight: a long one counts once.
+    pub(super) reads: usize,
 }
 
 impl Loads {
@@ -43,6 +46,7 @@ impl Loads {
         Loads {
             slots: Vec::with_capacity(depth),
             free: Vec::with_capacity(depth),
+            reads: 0,
         }
     }
 
@@ -70,8 +74,10 @@ impl Loads {
         Some(at as u32)
     }
 
-    fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+    /// Whose load is in `slot`, the frame that it goes to, and where it is read from.
+    pub(super) fn target(&self, slot: u32) -> (PageId, FrameId, Address) {
+        let load = &self.slots[slot as usize];
+        (load.page, load.frame, load.address)
     }
 }
 
@@ -137,22 +143,39 @@ pub(super) enum LoadStart {
 impl WorkerState {
     /// Starts reading page `id` unless that is under way.
     pub(super) fn start_load(&self, id: PageId) -> LoadStart {
-        let pool = &self.engine.pool;
-        let address = match pool.mapping.place(id) {
-            Place::Resident(_) | Place::Free => return LoadStart::Resolved,
-            Place::Loading(frame) => {
-                return match self.loads.borrow().find(id, frame) {
-                    Some(slot) => LoadStart::Here(slot),
-                    None => LoadStart::Elsewhere,
-                };
+        let begun = self
+            .place_to_load(id)
+            .and_then(|address| self.begin_load(id, address));
+        match begun {
+            Ok(slot) => {
+                self.submit_load(slot);
+                LoadStart::Here(slot)
             }
+            Err(why) => why,
+        }
+    }
+
+    /// Where page `id` has to be read from, if it has to.
+    pub(super) fn place_to_load(&self, id: PageId) -> Result<Address, LoadStart> {
+        match self.engine.pool.mapping.place(id) {
+            Place::Resident(_) | Place::Free => Err(LoadStart::Resolved),
+            Place::Loading(frame) => Err(match self.loads.borrow().find(id, frame) {
+                Some(slot) => LoadStart::Here(slot),
+                None => LoadStart::Elsewhere,
+            }),
             Place::Stored(address) if address.length() as usize != PAGE_SIZE => {
-                return LoadStart::NoPage(address);
+                Err(LoadStart::NoPage(address))
             }
-            Place::Stored(address) => address,
-        };
+            Place::Stored(address) => Ok(address),
+        }
+    }
+
+    /// Takes a frame for page `id`, which is at `address`: from now on it is being read, and the caller starts
+    /// the read, before anything else runs.
+    pub(super) fn begin_load(&self, id: PageId, address: Address) -> Result<u32, LoadStart> {
+        let pool = &self.engine.pool;
         let Some(frame) = self.acquire_frame() else {
-            return LoadStart::NoFrame;
+            return Err(LoadStart::NoFrame);
         };
         pool.frames.header(frame).start_load(id, address);
         if !pool
@@ -160,19 +183,27 @@ impl WorkerState {
             .replace(id, Place::Stored(address), Place::Loading(frame))
         {
             self.release_frame(frame);
-            return LoadStart::Resolved;
+            return Err(LoadStart::Resolved);
         }
-        let slot = self.loads.borrow_mut().add(id, frame, address);
+        Ok(self.loads.borrow_mut().add(id, frame, address))
+    }
+
+    /// Reads the page of the load in `slot`, alone.
+    pub(super) fn submit_load(&self, slot: u32) {
+        let (_, frame, address) = {
+            let mut loads = self.loads.borrow_mut();
+            loads.reads += 1;
+            loads.target(slot)
+        };
         let io = Io::read(
             self.engine.offset_of(address),
-            pool.frames.pointer(frame),
+            self.engine.pool.frames.pointer(frame),
             PAGE_SIZE as u32,
             0,
         );
         // SAFETY: the frame stays exclusively latched and out of every queue
-        // until `load_completed`; the pool outlives the worker's channel.
+        // until `end_load`; the pool outlives the worker's channel.
         unsafe { self.worker.submit_background(io, u64::from(slot)) };
-        LoadStart::Here(slot)
     }
 
     /// Waits, in a task, until page `id` is worth looking at again.
@@ -298,28 +329,15 @@ impl WorkerState {
         true
     }
 
-    /// Starts reads of pages that will be wanted soon, as long as frames and a
-    /// share of the queue's depth are free.
-    pub(crate) fn read_ahead(&self, pages: &[PageId]) {
-        let most = self.worker.depth() as usize / 2;
-        // The rest would be refused for the same reason.
-        let _ = pages.iter().all(|&page| self.start_ahead(page, most));
-    }
-
-    /// Starts reading a page that will be wanted soon; `false` if no frame is
-    /// free or `most` reads are in flight.
-    pub(crate) fn start_ahead(&self, page: PageId, most: usize) -> bool {
-        self.loads.borrow().in_flight() < most
-            && !matches!(self.start_load(page), LoadStart::NoFrame)
-    }
-
-    /// Ends the page read in `slot`.
+    /// Ends the read of one page alone, in `slot`.
     pub(super) fn load_completed(&self, slot: u32, result: Result<(), IoError>) {
-        let (page, frame, address) = {
-            let loads = self.loads.borrow();
-            let load = &loads.slots[slot as usize];
-            (load.page, load.frame, load.address)
-        };
+        self.loads.borrow_mut().reads -= 1;
+        self.end_load(slot, result);
+    }
+
+    /// Ends the load in `slot`, whose page is in its frame, if it was read.
+    pub(super) fn end_load(&self, slot: u32, result: Result<(), IoError>) {
+        let (page, frame, address) = self.loads.borrow().target(slot);
         let outcome = match result {
             Ok(()) => self.verify_frame(page, frame, address),
             Err(source) => Err(Error::PageRead {

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use isobath_io::{AlignedBuf, IoError};
 
+use super::leaf_records::LeafRecords;
 use super::logging::{LOG_WRITERS, LogShare};
+use super::long_read::{LONG_READ, LongReads};
 use super::page_miss::{FailedRead, Loads, PageWaiter, Unsound};
 use super::registered::Registered;
 use super::stall;
@@ -36,6 +38,9 @@ pub(crate) struct WorkerState {
     pub(crate) worker: Worker,
     pub(super) free: RefCell<Vec<FrameId>>,
     pub(super) loads: RefCell<Loads>,
+    /// Dropped after `worker`, whose channel waits for the reads that are in flight.
+    pub(super) long_reads: RefCell<LongReads>,
+    pub(super) leaf_records: LeafRecords,
     /// Tasks that wait for a free frame.
     pub(super) frame_waiters: RefCell<Vec<TaskId>>,
     /// Tasks that wait for pages that other workers load.
@@ -112,6 +117,8 @@ impl WorkerState {
             worker,
             free: RefCell::new(Vec::with_capacity(2 * batch)),
             loads: RefCell::new(Loads::new(config.depth as usize)),
+            long_reads: RefCell::new(LongReads::new(frames / config.workers)),
+            leaf_records: LeafRecords::default(),
             frame_waiters: RefCell::new(Vec::new()),
             page_waiters: RefCell::new(Vec::new()),
             idle_writers: RefCell::new(Vec::new()),
@@ -385,7 +392,11 @@ impl WorkerState {
 impl BackgroundHandler for WorkerState {
     fn completed(&self, worker: &Worker, token: u64, result: Result<(), IoError>) {
         debug_assert_eq!(worker.index, self.worker.index);
-        self.load_completed(token as u32, result);
+        if token & LONG_READ != 0 {
+            self.long_read_completed(token as u32, result);
+        } else {
+            self.load_completed(token as u32, result);
+        }
     }
 
     fn poll_background(&self, _worker: &Worker) -> bool {

@@ -203,8 +203,10 @@ impl WorkerState {
         self.reserve_log(bytes as u64, ReservationClass::System)
     }
 
-    /// Has the policy order the requests by expected lifetime.
+    /// Has the policy order the requests by expected lifetime; those that are alike by their ids, in which loads number the
+    /// pages in the order of their keys.
     fn order(&self, batch: &mut Batch) {
+        batch.requests.sort_unstable_by_key(|request| request.page);
         let frames = &self.engine.pool.frames;
         let mut space = self.engine.space.lock();
         let now = space.now;

@@ -62,8 +62,8 @@ impl ReadContext for ReservedTask<'_> {
         self.task.resolve(why)
     }
 
-    fn read_ahead(&self, pages: &[PageId]) {
-        self.task.read_ahead(pages);
+    fn read_ahead(&self, pages: &[PageId]) -> bool {
+        self.task.read_ahead(pages)
     }
 }
 

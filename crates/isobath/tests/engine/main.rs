@@ -19,6 +19,7 @@ mod large_values;
 mod limits;
 mod loading;
 mod log_full;
+mod long_reads;
 mod moved_chunks;
 mod policies;
 mod published;

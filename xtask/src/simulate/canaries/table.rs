@@ -292,4 +292,7 @@ pub(super) const ROWS: &[Row] = &[
     test(Canary::KeepLastSpace, "0014", "Pages that the only checkpoint waits for that can free the log get the last space in it.",
         ("isobath", None, "engine::log_space_tests::pages_that_a_checkpoint_waits_for_get_the_last_space"),
         "the log has to be full of mapping records while pages with changes at its start are dirty"),
+    test(Canary::TrustFailedReads, "0085", "A read of several pages that failed says nothing about any of them.",
+        ("isobath", None, "engine::long_read_tests::pages_of_a_failed_read_are_read_alone"),
+        "campaigns read few neighbours ahead, and an error of a page that is not wanted ends nothing"),
 ];

@@ -4,6 +4,8 @@
 //! It works only after the scan met a page that was not in memory, and walks
 //! the inner nodes on its own, so that parents' ends do not interrupt it.
 
+use std::ops::Bound;
+
 use super::Direction;
 use crate::btree::descend::Descent;
 use crate::btree::node::Node;
@@ -22,9 +24,9 @@ pub(super) struct ReadAhead {
     outstanding: usize,
     /// Where to go on asking: from here on (forward), below here (reverse).
     edge: Vec<u8>,
-    /// Whether the tree has no leaves beyond `edge`.
+    /// Whether the range has no leaves beyond `edge`.
     at_end: bool,
-    /// Leaves that the scan still needs, where that is known.
+    /// Leaves that the scan still needs beside those asked for, where that is known.
     needed: Option<usize>,
     ids: Vec<PageId>,
 }
@@ -44,7 +46,7 @@ impl ReadAhead {
     /// The scan needs about so many leaves more: these are asked for together,
     /// and no others.
     pub(super) fn need(&mut self, leaves: usize) {
-        self.needed = Some(leaves);
+        self.needed = Some(leaves.saturating_sub(self.outstanding));
     }
 
     /// Notes that the cursor met a page that is not in memory.
@@ -54,22 +56,32 @@ impl ReadAhead {
 
     /// Notes that the cursor moved to a leaf.
     pub(super) fn note_leaf(&mut self) {
-        self.outstanding = self.outstanding.saturating_sub(1);
+        match self.outstanding.checked_sub(1) {
+            Some(rest) => self.outstanding = rest,
+            // It was not asked for.
+            None => self.needed = self.needed.map(|needed| needed.saturating_sub(1)),
+        }
     }
 
     /// Whether [`ReadAhead::run`] would ask for anything.
     pub(super) fn is_wanted(&self) -> bool {
-        self.window > 0 && self.outstanding <= self.window / 2 && self.needed != Some(0)
+        let enough = match self.needed {
+            Some(0) => return false,
+            Some(_) => WINDOW_MAX,
+            None => self.window,
+        };
+        self.window > 0 && self.outstanding <= enough / 2
     }
 
     /// Asks for the leaves after (before) the ones asked for already, or after
-    /// `boundary` where the cursor has passed these. Holds nothing.
+    /// `boundary` where the cursor has passed these; none beyond `end`. Holds nothing.
     pub(super) fn run<C: ReadContext>(
         &mut self,
         ctx: &C,
         tree: &Tree,
         direction: Direction,
         boundary: &[u8],
+        end: Bound<&[u8]>,
     ) {
         if self.outstanding == 0 {
             self.edge.clear();
@@ -79,15 +91,19 @@ impl ReadAhead {
         if self.at_end {
             return;
         }
-        self.window = self.needed.unwrap_or(self.window * 2).min(WINDOW_MAX);
+        let window = match self.needed {
+            Some(needed) => self.outstanding + needed,
+            None => self.window * 2,
+        };
+        self.window = window.min(WINDOW_MAX);
         // Bound: a round per parent; parents without children do not exist.
         while self.outstanding < self.window && !self.at_end {
             self.ids.clear();
             let wanted = self.window - self.outstanding;
-            match self.collect(ctx.pool(), tree, direction, wanted) {
+            match self.collect(ctx.pool(), tree, direction, end, wanted) {
                 Ok(()) => {}
                 Err(AttemptError::Restart(Restart::NotResident(id))) => {
-                    ctx.read_ahead(&[id]);
+                    let _ = ctx.read_ahead(&[id]);
                     return;
                 }
                 // The cursor itself meets what is wrong, if it is.
@@ -108,8 +124,18 @@ impl ReadAhead {
                 }
                 return;
             }
-            ctx.read_ahead(&self.ids);
+            if !ctx.read_ahead(&self.ids) {
+                self.ask_again();
+                return;
+            }
         }
+    }
+
+    /// Has the leaves that are not reached yet be asked for once more at the next leaf: some of them are not read.
+    fn ask_again(&mut self) {
+        self.needed = self.needed.map(|needed| needed + self.outstanding);
+        self.outstanding = 0;
+        self.window = (self.window / 2).max(1);
     }
 
     /// Collects up to `wanted` leaves of the parent at `edge` into `ids`, and
@@ -119,6 +145,7 @@ impl ReadAhead {
         pool: &BufferPool,
         tree: &Tree,
         direction: Direction,
+        limit: Bound<&[u8]>,
         wanted: usize,
     ) -> Result<(), AttemptError> {
         let mut descent = Descent::to_level(*tree, 1);
@@ -135,25 +162,44 @@ impl ReadAhead {
         }
         let mut next = Vec::new();
         let (range, has_more);
+        let mut ends_before = |separator: usize| -> Result<bool, AttemptError> {
+            hold.checked(node.key(separator, &mut next))?;
+            Ok(match (limit, forward) {
+                (Bound::Included(limit), true) => next[..] > *limit,
+                (Bound::Excluded(limit), true) => next[..] >= *limit,
+                (Bound::Included(limit) | Bound::Excluded(limit), false) => next[..] <= *limit,
+                (Bound::Unbounded, _) => false,
+            })
+        };
         if forward {
             let first = hold.checked(node.child_position(edge))?;
-            let end = (first + wanted).min(node.count() + 1);
+            let most = (first + wanted).min(node.count() + 1);
+            let mut end = most;
+            // Bound: the leaves that are wanted. A leaf's keys lie above the separator before it.
+            while end > first + 1 && ends_before(end - 2)? {
+                end -= 1;
+            }
             range = first..end;
             has_more = if end <= node.count() {
                 hold.checked(node.key(end - 1, &mut next))?;
-                true
+                end == most
             } else {
                 hold.checked(node.upper(&mut next))?
             };
         } else {
             let last = hold.checked(node.child_position_below(edge))?;
-            let first = (last + 1).saturating_sub(wanted);
+            let most = (last + 1).saturating_sub(wanted);
+            let mut first = most;
+            // Bound: as above. A leaf's keys lie below the separator behind it.
+            while first < last && ends_before(first)? {
+                first += 1;
+            }
             range = first..last + 1;
             match first.checked_sub(1) {
                 Some(separator) => hold.checked(node.key(separator, &mut next))?,
                 None => descent.lower_bound(&mut next)?,
             }
-            has_more = !next.is_empty();
+            has_more = !next.is_empty() && first == most;
         }
         collect_children(&node, range, forward, &mut self.ids)
             .map_err(|why| hold.malformed(why))?;

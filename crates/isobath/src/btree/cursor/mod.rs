@@ -378,7 +378,8 @@ impl Cursor {
                 _ => None,
             };
             if let Some(edge) = edge {
-                self.ahead.run(ctx, &self.tree, self.direction, edge);
+                let end = far_end(self.direction, &self.lower, &self.upper);
+                self.ahead.run(ctx, &self.tree, self.direction, edge, end);
             }
         }
         let mut descent = Descent::to_level(self.tree, 0);
@@ -390,7 +391,10 @@ impl Cursor {
                 Err(fail) => fail,
             };
             match fail {
-                AttemptError::Restart(Restart::NotResident(_)) => self.ahead.note_fault(),
+                AttemptError::Restart(Restart::NotResident(_)) => {
+                    self.ahead.note_fault();
+                    self.ask_for_first(ctx);
+                }
                 _ => self.parent = None,
             }
             fail.resolve(ctx)?;
@@ -399,11 +403,37 @@ impl Cursor {
         self.ahead.note_leaf();
         if let Some(limit) = self.limit.take() {
             let per_leaf = Node::reopen(&self.leaf.image, self.geometry).count().max(1);
+            ctx.note_leaf_records(self.tree.id, per_leaf);
             let missing = limit.saturating_sub(self.rest.len());
             self.ahead.need(missing.div_ceil(per_leaf));
         }
         self.look_ahead(ctx.pool());
         Ok(())
+    }
+
+    /// Asks for the first leaf, which is missing, together with those that surely follow it, as far as the scan has
+    /// said how many records it takes and leaves are as full as others were: they are there when the first one is.
+    fn ask_for_first<C: ReadContext>(&mut self, ctx: &C) {
+        let (Next::Start, Some(limit)) = (&self.next, self.limit) else {
+            return;
+        };
+        let start = match (self.direction, &self.lower, &self.upper) {
+            (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _)
+            | (Direction::Reverse, _, Bound::Included(key) | Bound::Excluded(key)) => &key[..],
+            (Direction::Forward, Bound::Unbounded, _) => &[],
+            (Direction::Reverse, _, Bound::Unbounded) => return,
+        };
+        let Some(per_leaf) = ctx.leaf_records(self.tree.id) else {
+            return;
+        };
+        let leaves = limit.div_ceil(per_leaf);
+        if leaves > 1 {
+            self.ahead.need(leaves);
+        }
+        if leaves > 1 && self.ahead.is_wanted() {
+            let end = far_end(self.direction, &self.lower, &self.upper);
+            self.ahead.run(ctx, &self.tree, self.direction, start, end);
+        }
     }
 
     /// Finds which leaf follows, and has its mapping word called into the cache.
@@ -605,6 +635,18 @@ impl Cursor {
         self.next = if has_more { Next::Beyond } else { Next::End };
         Ok(())
     }
+}
+
+/// The bound at which a cursor ends.
+fn far_end<'b>(
+    direction: Direction,
+    lower: &'b Bound<Vec<u8>>,
+    upper: &'b Bound<Vec<u8>>,
+) -> Bound<&'b [u8]> {
+    as_slice(match direction {
+        Direction::Forward => upper,
+        Direction::Reverse => lower,
+    })
 }
 
 fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {

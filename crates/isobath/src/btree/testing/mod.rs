@@ -166,11 +166,12 @@ impl ReadContext for TestContext {
         Ok(())
     }
 
-    fn read_ahead(&self, pages: &[PageId]) {
+    fn read_ahead(&self, pages: &[PageId]) -> bool {
         self.ahead.fetch_add(pages.len(), Relaxed);
         for &id in pages {
             self.load(id);
         }
+        true
     }
 }
 
