@@ -175,10 +175,10 @@ impl WorkerState {
 
     /// Starts reading pages that will be wanted soon, the first ones first, while fewer than `most` reads are in
     /// flight; how many of the first ones need not be asked for again. Page 0 stands for none.
+    ///
+    /// The first read is started in any case: the caller would read the first page alone otherwise. So the more
+    /// scans there are, the fewer reads each has in flight, but these stay as long as they are.
     pub(crate) fn start_ahead(&self, pages: &[PageId], most: usize) -> usize {
-        if self.loads.borrow().reads >= most {
-            return 0;
-        }
         let (mut wanted, mut runs, limit) = {
             let mut reads = self.long_reads.borrow_mut();
             let scratch = (
@@ -202,8 +202,8 @@ impl WorkerState {
         }
         find_runs(&mut wanted, &mut runs, limit);
         let mut done = pages.len();
-        for run in &runs {
-            let has_started = self.loads.borrow().reads < most
+        for (n, run) in runs.iter().enumerate() {
+            let has_started = (n == 0 || self.loads.borrow().reads < most)
                 && match &wanted[run.pages.clone()] {
                     [alone] => !matches!(self.start_load(alone.page), LoadStart::NoFrame),
                     several => self.start_long_read(several),
@@ -221,23 +221,30 @@ impl WorkerState {
     /// Starts one read of several pages, ascending in one segment; `false` where there is no frame or no buffer for
     /// some of them.
     fn start_long_read(&self, pages: &[Wanted]) -> bool {
-        let [first, .., last] = pages else {
-            return true;
-        };
-        let bytes = last.address.offset() + PAGE_SIZE as u32 - first.address.offset();
-        let count = (bytes as usize).div_ceil(PAGE_SIZE);
-        let (at, mut loads, buffer) = {
-            let mut reads = self.long_reads.borrow_mut();
-            let Some(buffer) = reads.buffer.take(count) else {
+        let mut part = pages;
+        // Bound: half of them each time.
+        let (at, mut loads, buffer) = loop {
+            let [first, .., last] = part else {
+                // Nothing is left of the buffer.
                 return false;
             };
-            let at = reads.add();
-            let loads = std::mem::take(&mut reads.slots[at as usize].loads);
-            (at, loads, buffer)
+            let bytes = last.address.offset() + PAGE_SIZE as u32 - first.address.offset();
+            let mut reads = self.long_reads.borrow_mut();
+            if let Some(buffer) = reads.buffer.take((bytes as usize).div_ceil(PAGE_SIZE)) {
+                let at = reads.add();
+                let loads = std::mem::take(&mut reads.slots[at as usize].loads);
+                break (at, loads, buffer);
+            }
+            let half = part.len() / 2;
+            let is_ascending = first.rank < last.rank;
+            part = match is_ascending {
+                true => &part[..half],
+                false => &part[part.len() - half..],
+            };
         };
         let mut ends: Option<(Address, Address)> = None;
-        let mut has_all = true;
-        for wanted in pages {
+        let mut has_all = part.len() == pages.len();
+        for wanted in part {
             match self.begin_load(wanted.page, wanted.address) {
                 Ok(slot) => {
                     loads.push(slot);
