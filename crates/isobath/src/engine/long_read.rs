@@ -250,11 +250,11 @@ impl WorkerState {
                     loads.push(slot);
                     ends = Some((ends.map_or(wanted.address, |ends| ends.0), wanted.address));
                 }
-                // It has been written elsewhere since, or is gone.
                 Err(LoadStart::NoFrame) => {
                     has_all = false;
                     break;
                 }
+                // It has been written elsewhere since, or is gone.
                 Err(_) => {}
             }
         }
