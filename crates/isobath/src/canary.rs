@@ -138,6 +138,8 @@ canaries! {
     CheckpointWaitsForItself,
     /// The last space in the log is kept from the pages that a checkpoint waits for.
     KeepLastSpace,
+    /// A frame leaves the dirty page table when a writer takes it, before a floor holds its changes.
+    LeaveTableEarly,
 }
 
 #[cfg(any(test, feature = "simulation"))]
@@ -176,6 +178,17 @@ impl Canary {
     #[must_use]
     pub fn switched_on() -> Option<Canary> {
         ON.get()
+    }
+}
+
+/// Whether any bug is switched on.
+#[inline(always)]
+pub(crate) fn is_switched_on() -> bool {
+    #[cfg(any(test, feature = "simulation"))]
+    return ON.get().is_some();
+    #[cfg(not(any(test, feature = "simulation")))]
+    {
+        false
     }
 }
 
