@@ -82,6 +82,7 @@ fn a_page_that_is_written_and_changed_again_holds_the_log_from_its_newer_change_
     let tree = simulation.store().create_tree("t").unwrap();
     let work = in_task(&simulation, 0, move |local| {
         let engine = &local.engine;
+        write_all(local);
         let mut last = Lsn(0);
         for round in 0..10 {
             let before = engine.log.next();
@@ -103,8 +104,8 @@ fn a_page_that_is_written_and_changed_again_holds_the_log_from_its_newer_change_
 /// Changes pages beside writers; how often another worker, which is interrupted everywhere as the first one is, finds a place for
 /// the log's start that is behind the change of a dirty frame.
 fn missed_changes(seed: u64) -> usize {
-    let (rate, max_steps) = (0.3, 100);
-    Switches::new(How::EveryPlace { rate, max_steps }).switch_on();
+    let (gap, max_steps) = (30, 100);
+    Switches::new(How::EveryPass { gap, max_steps }).switch_on();
     let simulation = simulation(1200 << 10, seed);
     let tree = simulation.store().create_tree("t").unwrap();
     let done = Arc::new(AtomicBool::new(false));
@@ -119,8 +120,12 @@ fn missed_changes(seed: u64) -> usize {
         }
         missed
     });
-    let change = move |_: &WorkerState| {
-        (0..600).for_each(|n| tree.insert(&key(n * 7 % 300), &[1; 900]).unwrap());
+    let change = move |local: &WorkerState| {
+        for round in 0..60 {
+            (0..5).for_each(|n| tree.insert(&key(round * 7 + n * 50), &[1; 900]).unwrap());
+            // Until nothing else holds the log.
+            write_all(local);
+        }
     };
     in_task(&simulation, 0, change).join().unwrap();
     done.store(true, Ordering::Relaxed);
