@@ -196,6 +196,7 @@ impl DirtyPageTable {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 #[path = "dirty_table_tests.rs"]
 mod tests;

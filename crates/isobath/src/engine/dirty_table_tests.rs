@@ -34,7 +34,7 @@ fn in_task<T: Send + 'static>(
 }
 
 fn key(number: u32) -> [u8; 4] {
-    number.to_be_bytes()
+    number.swap_bytes().to_le_bytes()
 }
 
 fn write_all(local: &WorkerState) {
