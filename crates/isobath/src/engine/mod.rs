@@ -13,6 +13,8 @@ mod cleaner;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod compare;
 mod context;
+#[cfg(test)]
+mod dirty_table_tests;
 mod discard;
 mod flush_older;
 mod growth;

@@ -154,6 +154,9 @@ impl WorkerState {
             if !header.leave_queue() {
                 continue;
             }
+            if canary::sings(Canary::LeaveTableEarly) {
+                self.engine.pool.dirty_table.remove_early(frame, header);
+            }
             batch.requests.push(Request {
                 page: header.page(),
                 write: PageWrite {
@@ -271,10 +274,11 @@ impl WorkerState {
                 pool.frames.words(frame).load_all(whole);
             }
         };
-        let started =
-            pool.frames
-                .header(frame)
-                .start_write(placed.page, placed.history, hold, copy);
+        let header = pool.frames.header(frame);
+        let what = (placed.page, placed.history);
+        let started = pool
+            .dirty_table
+            .start_write(frame, header, what, hold, copy);
         let lsn = match started {
             Ok(lsn) => lsn,
             Err(NotStarted::Later) => {
@@ -373,7 +377,8 @@ impl WorkerState {
         let record = written.then(|| self.install_copies(batch, &mut old));
         let mut dead: Vec<Address> = Vec::new();
         let mut count = 0;
-        let mut is_late = false;
+        // Pages that were freed while they were written.
+        let mut freed = 0;
         // Frames of new pages, which no replacement queue holds yet.
         let mut listed: Vec<(FrameId, PageId, bool)> = Vec::new();
         for placed in &batch.placed {
@@ -386,9 +391,10 @@ impl WorkerState {
             let header = engine.pool.frames.header(frame);
             if !written {
                 dead.push(placed.address);
-                match header.write_failed() {
+                match engine.pool.dirty_table.write_failed(frame, header) {
                     Err(address) => {
                         old.push(address);
+                        freed += 1;
                         self.retire_unlisted(frame);
                     }
                     Ok(turned_dirty) => {
@@ -407,15 +413,18 @@ impl WorkerState {
             if end.freed {
                 // The page's end is newer than what the record says, and may be before it.
                 old.push(placed.address);
-                is_late = true;
+                freed += 1;
             }
             if end.unlisted {
                 listed.push((frame, placed.page, end.freed));
             }
         }
         engine.defer_free(engine.newest_record(), old.into_iter());
+        if freed > 0 {
+            engine.pool.dirty_table.freed_pages_written(freed);
+        }
         if let Some(record) = record {
-            let since = is_late.then_some(batch.ends_from);
+            let since = (freed > 0).then_some(batch.ends_from);
             engine.unflushed.written(batch.slot, record, since);
         }
         let mut freed_segment = false;
