@@ -151,7 +151,7 @@ mod tests {
             isobath::Options::new().workers(0),
         ] {
             let error = isobath::Store::in_memory(&bad).err().unwrap();
-            let text = told(error);
+            let text = told(error.into());
             assert!(text.starts_with("--"), "{text}");
             assert!(!text.contains('_'), "{text}");
         }

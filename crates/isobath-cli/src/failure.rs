@@ -116,11 +116,25 @@ impl From<LabError> for Failure {
     }
 }
 
-impl From<isobath::Error> for Failure {
-    fn from(error: isobath::Error) -> Self {
-        Failure::Lab(error.into())
-    }
+/// Errors of the engine, and of each kind of its operations.
+macro_rules! of_engine {
+    ($($Error:ident),+) => {$(
+        impl From<isobath::$Error> for Failure {
+            fn from(error: isobath::$Error) -> Self {
+                Failure::Lab(error.into())
+            }
+        }
+    )+};
 }
+
+of_engine!(
+    Error,
+    OpenError,
+    TransactionError,
+    LoadError,
+    BackupError,
+    RestoreError
+);
 
 impl From<FilesError> for Failure {
     fn from(error: FilesError) -> Self {
@@ -138,5 +152,28 @@ impl From<io::Error> for Failure {
         } else {
             Failure::Output(error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isobath::{BackupError, Error, LoadError, OpenError, RestoreError};
+
+    use super::*;
+
+    #[test]
+    fn kinds_of_errors_have_the_exit_codes_of_their_errors() {
+        let code = |failure: Failure| failure.exit_code();
+        let bad = || OpenError::BadOption {
+            option: "workers",
+            reason: "at least 1".to_owned(),
+        };
+        assert_eq!(code(bad().into()), USAGE);
+        assert_eq!(code(RestoreError::from(bad()).into()), USAGE);
+        assert_eq!(code(Error::from(bad()).into()), USAGE);
+        assert_eq!(code(BackupError::Interrupted.into()), INTERRUPTED);
+        assert_eq!(code(RestoreError::Interrupted.into()), INTERRUPTED);
+        assert_eq!(code(LoadError::Interrupted.into()), INTERRUPTED);
+        assert_eq!(code(BackupError::BackupRunning.into()), FAILED);
     }
 }

@@ -153,6 +153,12 @@ pub enum FilesError {
     Interrupted,
 }
 
+impl From<isobath::TransactionError> for FilesError {
+    fn from(error: isobath::TransactionError) -> FilesError {
+        FilesError::Engine(error.into())
+    }
+}
+
 impl FilesError {
     /// For `map_err`: what the system refused, and where.
     pub(crate) fn host(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FilesError {

@@ -5,7 +5,10 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use isobath::{Durability, Error, Isolation, Store, Transaction, TransactionOptions, Tree};
+use isobath::{
+    Durability, Isolation, StorageError, Store, Transaction, TransactionError, TransactionOptions,
+    Tree,
+};
 
 use crate::change::Change;
 use crate::layout::{ABOVE_ROOT, FileKind, HEADER_KEY, Header, Inode, Named, inode_key, name_key};
@@ -20,7 +23,7 @@ const FIRST_ROOT: u64 = 1;
 /// Directories, files and links in one tree of a store. Clones share it; any number of threads may use it.
 ///
 /// One process at a time changes a tree, as only one has the store open for writing; a tree of a store that is open for
-/// reading answers [`Error::ReadOnly`] to changes.
+/// reading answers [`isobath::Error::ReadOnly`] to changes.
 #[derive(Clone)]
 pub struct FileTree {
     pub(crate) store: Store,
@@ -65,7 +68,7 @@ impl FileTree {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchTree`], [`FilesError::NotFiles`], [`FilesError::NewerFormat`], or a failure of the engine.
+    /// [`isobath::Error::NoSuchTree`], [`FilesError::NotFiles`], [`FilesError::NewerFormat`], or a failure of the engine.
     pub fn open(store: &Store, name: &str) -> Result<FileTree, FilesError> {
         let files = FileTree::of(store, store.tree(name)?);
         match files.tree.get(HEADER_KEY)? {
@@ -140,7 +143,10 @@ impl FileTree {
         match self.store.begin() {
             Ok(transaction) => transaction.rollback(),
             // For reading only.
-            Err(Error::ReadOnly | Error::Poisoned { .. }) => return Ok(self),
+            Err(
+                TransactionError::ReadOnly
+                | TransactionError::Storage(StorageError::Poisoned { .. }),
+            ) => return Ok(self),
             Err(error) => return Err(error.into()),
         }
         self.remove_unfinished()?;
@@ -157,7 +163,7 @@ impl FileTree {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`].
+    /// [`StorageError::Closed`].
     pub fn view(&self) -> Result<FileView, FilesError> {
         Ok(FileView::new(self.tree.clone(), self.store.snapshot()?))
     }

@@ -117,6 +117,25 @@ pub enum LabError {
     Interrupted,
 }
 
+/// Errors of one kind of the engine's operations are errors of the engine.
+macro_rules! of_engine {
+    ($($Kind:ident),+) => {$(
+        impl From<isobath::$Kind> for LabError {
+            fn from(error: isobath::$Kind) -> LabError {
+                LabError::Engine(error.into())
+            }
+        }
+    )+};
+}
+
+of_engine!(
+    OpenError,
+    TransactionError,
+    LoadError,
+    BackupError,
+    RestoreError
+);
+
 impl From<RawError> for LabError {
     fn from(error: RawError) -> LabError {
         match error {

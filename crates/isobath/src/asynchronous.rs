@@ -104,7 +104,7 @@ impl Store {
         W: FnMut(&mut Transaction) -> Result<T, E> + Send + 'static,
     {
         let store = self.clone();
-        let task = self.spawn(move || Ok(store.transact(options, work)));
+        let task = self.spawn(move || Ok::<_, Error>(store.transact(options, work)));
         async move { task.flat().await? }
     }
 }

@@ -1,14 +1,25 @@
 //! Errors of the engine.
 
+mod kinds;
+#[cfg(test)]
+mod kinds_tests;
+
 use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use isobath_io::{ByteSize, VolumeError, reason, two_sizes};
 
+pub(crate) use kinds::of_kind;
+pub use kinds::{BackupError, LoadError, OpenError, RestoreError, StorageError, TransactionError};
+
 use crate::page::PageCorruption;
 
-/// Why an operation on a store failed.
+/// Why an operation on a store failed: every error that there is.
+///
+/// Reading and writing return it. Operations that few of these errors can come of have types of their own, which `?` makes
+/// this one of: [`OpenError`], [`TransactionError`], [`LoadError`], [`BackupError`], [`RestoreError`]; what any
+/// operation may meet is a [`StorageError`] in each of them. The variants have the same names and messages there.
 ///
 /// Cheap to clone: a failed write is reported to every later caller.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -129,7 +129,19 @@
 //!
 //! # Errors
 //!
-//! Every operation returns [`Error`], whose text names the file, what is wrong and what to do. After a failed write the
+//! The text of every error names the file, what is wrong and what to do. The type says what an operation can fail with:
+//!
+//! | operation | error |
+//! | --- | --- |
+//! | [`Store::create`], [`Store::open`] and those like them | [`OpenError`] |
+//! | [`Store::begin`], [`Store::snapshot`], [`Transaction::commit`], [`Transaction::rollback_to`] | [`TransactionError`] |
+//! | [`Tree::load`], [`Tree::bulk_load`], [`Loader`] | [`LoadError`] |
+//! | [`Store::backup`] | [`BackupError`] |
+//! | [`Store::restore`], [`Store::restore_on_volume`] | [`RestoreError`] |
+//! | reading, writing and all others | [`Error`] |
+//!
+//! `?` makes an [`Error`] of each of them, with the same variant and message. What any operation may meet, such as a page that
+//! cannot be read, is a [`StorageError`] in the group `Storage` of each. After a failed write the
 //! store refuses changes ([`Error::Poisoned`]), and reads go on: close it, look at the drive, open it again.
 //! [`Error::is_retryable`] tells which errors a transaction may be run again after.
 //!
@@ -211,7 +223,10 @@ pub use bounds::KeyRange;
 #[cfg(any(test, feature = "simulation"))]
 pub use canary::Canary;
 pub use check::CheckReport;
-pub use error::{BackupFileError, Error};
+pub use error::{
+    BackupError, BackupFileError, Error, LoadError, OpenError, RestoreError, StorageError,
+    TransactionError,
+};
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
 pub use load::Loader;

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::error::{LoadError, of_kind};
 use crate::sched::block_on;
 use crate::sort::{Sorted, Sorter};
 use crate::tree::{Tree, check_key, check_value};
@@ -63,8 +64,8 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// As for [`Tree::insert`]; [`Error::Sort`] where there is no room for the temporary file.
-    pub fn load<K, V, I>(&self, records: I) -> Result<u64, Error>
+    /// Any [`LoadError`] but [`LoadError::Interrupted`]; [`LoadError::Sort`] where there is no space for the temporary file.
+    pub fn load<K, V, I>(&self, records: I) -> Result<u64, LoadError>
     where
         K: AsRef<[u8]>,
         V: AsRef<[u8]>,
@@ -81,11 +82,12 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::TreeDropped`], [`Error::Closed`].
-    pub fn loader(&self) -> Result<Loader, Error> {
-        self.alive()?;
+    /// [`LoadError::ReadOnly`], [`LoadError::TreeDropped`], [`StorageError::Poisoned`](crate::StorageError::Poisoned),
+    /// [`StorageError::Closed`](crate::StorageError::Closed).
+    pub fn loader(&self) -> Result<Loader, LoadError> {
         let engine = &self.runtime.engine;
-        engine.writable()?;
+        let ready = self.alive().and_then(|()| engine.writable());
+        ready.map_err(of_kind::<LoadError>)?;
         let pool = u64::from(engine.pool.frames.count()) * PAGE_SIZE as u64;
         let limit = (pool / 4).clamp(*SORTED_BYTES.start(), *SORTED_BYTES.end());
         let directory = self.runtime.directory.clone();
@@ -108,8 +110,12 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], after which others can be pushed; [`Error::Sort`].
-    pub fn push(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<(), Error> {
+    /// [`LoadError::KeyTooLong`], [`LoadError::ValueTooLong`], after which others can be pushed; [`LoadError::Sort`].
+    pub fn push(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), LoadError> {
         self.push_numbered(self.pushed, key, value)
     }
 
@@ -123,8 +129,12 @@ impl Loader {
         number: u64,
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
-    ) -> Result<(), Error> {
-        let (key, value) = (key.as_ref(), value.as_ref());
+    ) -> Result<(), LoadError> {
+        self.take(number, key.as_ref(), value.as_ref())
+            .map_err(of_kind)
+    }
+
+    fn take(&mut self, number: u64, key: &[u8], value: &[u8]) -> Result<(), Error> {
         check_key(key)?;
         check_value(value.len() as u64)?;
         self.pushed += 1;
@@ -144,8 +154,12 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// As for [`Tree::load`]; [`Error::Interrupted`] where `watch` says so.
-    pub fn finish(mut self, watch: Watch<'_>) -> Result<u64, Error> {
+    /// As for [`Tree::load`]; [`LoadError::Interrupted`] where `watch` says so.
+    pub fn finish(self, watch: Watch<'_>) -> Result<u64, LoadError> {
+        self.store_all(watch).map_err(of_kind)
+    }
+
+    fn store_all(mut self, watch: Watch<'_>) -> Result<u64, Error> {
         self.sorter.sort()?;
         let Some(first) = self.records(watch)?.next().transpose()? else {
             return Ok(0);

@@ -19,7 +19,7 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::SUPERBLOCK_OFFSETS;
 use crate::sched::{NO_STACKS, TaskId};
 use crate::sync::Mutex;
-use crate::{Error, Options, Simulation, Store, Tree};
+use crate::{Error, LoadError, Options, Simulation, Store, Tree};
 
 fn options() -> Options {
     Options::new().pool_bytes(8 << 20).workers(1)
@@ -27,7 +27,7 @@ fn options() -> Options {
 
 fn load(tree: &Tree) -> Result<u64, Error> {
     let value = |n: u32| vec![7; if n.is_multiple_of(40) { 5000 } else { 50 }];
-    tree.bulk_load((0..200_u32).map(|n| (n.to_be_bytes(), value(n))))
+    Ok(tree.bulk_load((0..200_u32).map(|n| (n.to_be_bytes(), value(n))))?)
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_load_in_a_task_that_fails_or_panics_leaves_nothing() {
     let unordered = simulation.spawn(0, move || loaded.bulk_load([(b"b", b"1"), (b"a", b"2")]));
     assert!(matches!(
         unordered.join().unwrap(),
-        Err(Error::LoadOrder { .. })
+        Err(LoadError::LoadOrder { .. })
     ));
     let loaded = tree.clone();
     let panicked = simulation.spawn(0, move || {

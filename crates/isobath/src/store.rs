@@ -10,6 +10,7 @@ use crate::btree::TreeId;
 use crate::canary::{self, Canary};
 use crate::check::{self, CheckReport};
 use crate::engine::{self, Config, Plan, Publisher, WorkerState};
+use crate::error::{OpenError, TransactionError, of_kind};
 use crate::pagestore::{PageTrace, Superblock};
 use crate::paths::StorePaths;
 use crate::runtime::Runtime;
@@ -109,15 +110,19 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::BadOption`], [`Error::Volume`], [`Error::Memory`].
-    pub fn create(paths: impl StorePaths, options: &Options) -> Result<Store, Error> {
+    /// [`OpenError::BadOption`], [`OpenError::ReadOnly`]; [`StorageError::Volume`](crate::StorageError::Volume),
+    /// [`StorageError::Memory`](crate::StorageError::Memory).
+    pub fn create(paths: impl StorePaths, options: &Options) -> Result<Store, OpenError> {
+        Store::create_at(&paths.store_paths(), options).map_err(of_kind)
+    }
+
+    fn create_at(paths: &[PathBuf], options: &Options) -> Result<Store, Error> {
         options.config()?;
         if options.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        let paths = paths.store_paths();
-        let volume = Volume::create(&paths, &options.volume_options())?;
-        let made = Store::create_with_log(volume.clone(), &paths, options);
+        let volume = Volume::create(paths, &options.volume_options())?;
+        let made = Store::create_with_log(volume.clone(), paths, options);
         if made.is_err() {
             volume.undo_creation();
         }
@@ -130,14 +135,14 @@ impl Store {
     /// # Errors
     ///
     /// As for [`Store::open`] and [`Store::create`].
-    pub fn open_or_create(paths: impl StorePaths, options: &Options) -> Result<Store, Error> {
+    pub fn open_or_create(paths: impl StorePaths, options: &Options) -> Result<Store, OpenError> {
         let paths = paths.store_paths();
         if options.is_read_only() {
             return Store::open(&paths, options);
         }
-        match Store::create(&paths, options) {
+        match Store::create_at(&paths, options) {
             Err(error) if error.is_already_there() => Store::open(&paths, options),
-            other => other,
+            other => other.map_err(of_kind),
         }
     }
 
@@ -158,8 +163,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::BadOption`], [`Error::Memory`].
-    pub fn in_memory(options: &Options) -> Result<Store, Error> {
+    /// [`OpenError::BadOption`], [`StorageError::Memory`](crate::StorageError::Memory).
+    pub fn in_memory(options: &Options) -> Result<Store, OpenError> {
         let volume = Volume::in_memory(0, options.volume_limit());
         Store::create_on_volume(volume, options)
     }
@@ -169,14 +174,15 @@ impl Store {
     /// # Errors
     ///
     /// As for [`Store::create`].
-    pub fn create_on_volume(volume: Volume, options: &Options) -> Result<Store, Error> {
+    pub fn create_on_volume(volume: Volume, options: &Options) -> Result<Store, OpenError> {
         if let Some(path) = options.given_log_path() {
-            return Err(Error::NoSeparateLog {
+            return Err(OpenError::NoSeparateLog {
                 paths: Vec::new(),
                 path: path.to_owned(),
             });
         }
-        Store::create_on(volume, Vec::new(), options.config()?, options)
+        let config = options.config().map_err(of_kind::<OpenError>)?;
+        Store::create_on(volume, Vec::new(), config, options).map_err(of_kind)
     }
 
     fn create_on(
@@ -205,17 +211,13 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAStore`], [`Error::NewerFormat`], [`Error::Truncated`],
-    /// [`Error::NotClosedCleanly`], [`Error::SuperblockCorrupt`],
-    /// [`Error::CorruptPage`], [`Error::BadOption`], [`Error::Volume`],
-    /// [`Error::Memory`], [`Error::LogCorrupt`]; of a log on a device of its own
-    /// [`Error::LogMissing`], [`Error::NotALog`], [`Error::LogOfOtherStore`],
-    /// [`Error::LogOutOfStep`], [`Error::LogHeaderCorrupt`], [`Error::LogTruncated`];
-    /// for reading [`Error::NeedsRecovery`], [`Error::ReaderOverrun`];
-    /// nothing was changed on the volume then.
-    pub fn open(paths: impl StorePaths, options: &Options) -> Result<Store, Error> {
+    /// Any [`OpenError`]; nothing was changed on the volume then.
+    pub fn open(paths: impl StorePaths, options: &Options) -> Result<Store, OpenError> {
+        Store::open_at(paths.store_paths(), options).map_err(of_kind)
+    }
+
+    fn open_at(paths: Vec<PathBuf>, options: &Options) -> Result<Store, Error> {
         options.config()?;
-        let paths = paths.store_paths();
         let volume = || Ok(Volume::open(&paths, &options.volume_options())?);
         match options.is_read_only() {
             true => reader::open(volume, &paths, options),
@@ -228,8 +230,8 @@ impl Store {
     /// # Errors
     ///
     /// As for [`Store::open`].
-    pub fn open_on_volume(volume: Volume, options: &Options) -> Result<Store, Error> {
-        Store::open_on(volume, Vec::new(), options)
+    pub fn open_on_volume(volume: Volume, options: &Options) -> Result<Store, OpenError> {
+        Store::open_on(volume, Vec::new(), options).map_err(of_kind)
     }
 
     pub(crate) fn open_on(
@@ -272,8 +274,8 @@ impl Store {
     /// # Errors
     ///
     /// As for [`Store::open`].
-    pub fn needs_recovery(paths: impl StorePaths, options: &Options) -> Result<bool, Error> {
-        reader::needs_recovery(&paths.store_paths(), options)
+    pub fn needs_recovery(paths: impl StorePaths, options: &Options) -> Result<bool, OpenError> {
+        reader::needs_recovery(&paths.store_paths(), options).map_err(of_kind)
     }
 
     /// The new store of an engine whose workers run.
@@ -522,8 +524,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Closed`].
-    pub fn begin(&self) -> Result<Transaction, Error> {
+    /// [`TransactionError::ReadOnly`], [`StorageError::Poisoned`](crate::StorageError::Poisoned),
+    /// [`StorageError::Closed`](crate::StorageError::Closed).
+    pub fn begin(&self) -> Result<Transaction, TransactionError> {
         self.begin_with(TransactionOptions::new())
     }
 
@@ -532,8 +535,8 @@ impl Store {
     /// # Errors
     ///
     /// As for [`Store::begin`]; a read-only one needs no writable store.
-    pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction, Error> {
-        Transaction::begin(&self.0.runtime, options)
+    pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction, TransactionError> {
+        Transaction::begin(&self.0.runtime, options).map_err(of_kind)
     }
 
     /// Opens a snapshot for reading: everything that is committed now, and
@@ -541,9 +544,10 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`].
-    pub fn snapshot(&self) -> Result<Snapshot, Error> {
-        Snapshot::open(&self.0.runtime)
+    /// [`StorageError::Closed`](crate::StorageError::Closed); [`StorageError::Poisoned`](crate::StorageError::Poisoned) where a
+    /// commit that it would show has failed.
+    pub fn snapshot(&self) -> Result<Snapshot, TransactionError> {
+        Snapshot::open(&self.0.runtime).map_err(of_kind)
     }
 
     /// Runs `work` in a transaction and commits it. Where that fails because of

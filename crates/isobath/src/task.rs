@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use crate::engine::{Engine, WorkerState};
-use crate::error::panic_message;
+use crate::error::{Error, StorageError, panic_message};
 use crate::sched::{Work, Worker, block_on};
 
 /// The task panicked; the store goes on.
@@ -85,9 +85,9 @@ impl<T> TaskHandle<T> {
     }
 }
 
-impl<T> TaskHandle<Result<T, crate::Error>> {
+impl<T, E> TaskHandle<Result<T, E>> {
     /// The task's own result, with everything that can come between as its errors.
-    pub(crate) fn flat(self) -> OperationFuture<T> {
+    pub(crate) fn flat(self) -> OperationFuture<T, E> {
         OperationFuture(self)
     }
 }
@@ -95,16 +95,16 @@ impl<T> TaskHandle<Result<T, crate::Error>> {
 /// An operation that runs as a task, for any async runtime. It runs whether this is polled or not; dropping
 /// this lets it run on.
 #[must_use = "without it the operation's result is not known"]
-pub struct OperationFuture<T>(TaskHandle<Result<T, crate::Error>>);
+pub struct OperationFuture<T, E = Error>(TaskHandle<Result<T, E>>);
 
-impl<T> std::fmt::Debug for OperationFuture<T> {
+impl<T, E> std::fmt::Debug for OperationFuture<T, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OperationFuture").finish_non_exhaustive()
     }
 }
 
-impl<T> Future for OperationFuture<T> {
-    type Output = Result<T, crate::Error>;
+impl<T, E: From<StorageError>> Future for OperationFuture<T, E> {
+    type Output = Result<T, E>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.run_here();
@@ -112,10 +112,10 @@ impl<T> Future for OperationFuture<T> {
             .poll(context)
             .map(|received| match received {
                 Ok(Ok(result)) => result,
-                Ok(Err(panic)) => Err(crate::Error::TaskPanicked {
+                Ok(Err(panic)) => Err(E::from(StorageError::TaskPanicked {
                     message: panic.message,
-                }),
-                Err(_) => Err(crate::Error::Closed),
+                })),
+                Err(_) => Err(E::from(StorageError::Closed)),
             })
     }
 }

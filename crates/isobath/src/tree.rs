@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Cursor, Direction, ValueKind, ValueRef};
 use crate::engine::{Counters, InlineContext, TaskContext, WorkerState};
+use crate::error::{LoadError, of_kind};
 use crate::extent::{self, Extent};
 use crate::range::Range;
 use crate::runtime::Runtime;
@@ -445,15 +446,15 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// [`Error::LoadOrder`] with the offending record, and as for
+    /// [`LoadError::LoadOrder`] with the offending record, and as for
     /// [`Tree::insert`]; the tree is as it was then.
-    pub fn bulk_load<K, V, I>(&self, records: I) -> Result<u64, Error>
+    pub fn bulk_load<K, V, I>(&self, records: I) -> Result<u64, LoadError>
     where
         K: AsRef<[u8]>,
         V: AsRef<[u8]>,
         I: IntoIterator<Item = (K, V)>,
     {
-        crate::bulk::load(self, records.into_iter().map(Ok))
+        crate::bulk::load(self, records.into_iter().map(Ok)).map_err(of_kind)
     }
 
     /// Writes a value of up to [`MAX_VALUE_BYTES`] as a stream; it appears

@@ -5,7 +5,7 @@
 mod common;
 
 use common::tiny;
-use isobath::{Error, Store};
+use isobath::{Error, StorageError, Store, TransactionError};
 
 #[test]
 fn a_forked_child_is_told_and_the_parent_goes_on() {
@@ -21,7 +21,7 @@ fn a_forked_child_is_told_and_the_parent_goes_on() {
         let told = matches!(tree.insert("in the child", ""), Err(Error::Forked))
             && matches!(
                 store.begin().and_then(|t| t.commit()),
-                Ok(()) | Err(Error::Forked)
+                Ok(()) | Err(TransactionError::Storage(StorageError::Forked))
             )
             && store.spawn(|| ()).join().is_err()
             && matches!(store.clone().close(), Err(Error::Forked));

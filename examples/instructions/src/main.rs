@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use isobath::{Error, Options, Store, TransactionOptions, Tree};
+use isobath::{Error, Options, Store, TransactionError, TransactionOptions, Tree};
 
 const RECORDS: u64 = 200_000;
 
@@ -57,8 +57,8 @@ fn transactions(store: &Store, tree: &Tree, task: u64, count: u64) -> Result<(),
             transaction.insert(tree, &key, &[1; 120])?;
         }
         match transaction.commit() {
-            Ok(()) | Err(Error::Conflict { .. }) => {}
-            Err(error) => return Err(error),
+            Ok(()) | Err(TransactionError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())

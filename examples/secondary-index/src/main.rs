@@ -25,7 +25,14 @@ enum Refused {
     #[error("the record of {0} is corrupt")]
     Corrupt(u64),
     #[error(transparent)]
-    Store(#[from] isobath::Error),
+    Store(isobath::Error),
+}
+
+/// Whatever a store fails with, of any kind.
+impl<E: Into<isobath::Error>> From<E> for Refused {
+    fn from(error: E) -> Refused {
+        Refused::Store(error.into())
+    }
 }
 
 struct People {

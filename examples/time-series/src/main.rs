@@ -6,7 +6,7 @@
 //!     cargo run -p isobath-example-time-series
 #![allow(clippy::big_endian_bytes, reason = "keys sort as their bytes do")]
 
-use isobath::{Error, Options, Store, Tree, WriteBatch};
+use isobath::{Error, LoadError, Options, Store, Tree, WriteBatch};
 
 struct Series {
     store: Store,
@@ -59,7 +59,7 @@ impl Series {
     }
 
     /// Loads a history, in any order: every page is written once.
-    fn load(&self, points: impl IntoIterator<Item = (u32, u64, f64)>) -> Result<u64, Error> {
+    fn load(&self, points: impl IntoIterator<Item = (u32, u64, f64)>) -> Result<u64, LoadError> {
         let records = points
             .into_iter()
             .map(|(series, time, value)| (key(series, time), value.to_bits().to_be_bytes()));

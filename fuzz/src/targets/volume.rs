@@ -73,7 +73,7 @@ fn fill(store: &Store) -> Result<(), Error> {
     let mut transaction = store.begin()?;
     transaction.insert(&tree, b"a", b"1")?;
     transaction.insert(&tree, b"b", b"2")?;
-    transaction.commit()
+    Ok(transaction.commit()?)
 }
 
 /// The images, with the pieces that `of` chooses.

@@ -167,7 +167,10 @@ impl Client<'_> {
         let options = TransactionOptions::new()
             .isolation(isolation)
             .durability(durability);
-        let mut running = self.store.begin_with(options).map_err(failed)?;
+        let mut running = self
+            .store
+            .begin_with(options)
+            .map_err(|error| failed(error.into()))?;
         let mut noted = Transaction::new(level, begin);
         noted.durable = durable;
         let mut keys: Vec<Key> = Vec::new();
@@ -205,6 +208,6 @@ impl Client<'_> {
         }
         self.note(&mut noted)?;
         let done = running.commit().map(|()| true);
-        self.answered(done)
+        self.answered(done.map_err(Error::from))
     }
 }

@@ -214,7 +214,7 @@ impl Actor {
                     self.held.push((at, snapshot));
                     true
                 }
-                Err(error) => self.failed(at, &error, "opening a snapshot"),
+                Err(error) => self.failed(at, &error.into(), "opening a snapshot"),
             };
         }
         if self.held.is_empty() {

@@ -288,7 +288,7 @@ impl Actor {
                 self.recorder.end(at, Outcome::Committed);
                 true
             }
-            Err(error) => self.failed(at, &error, "loading"),
+            Err(error) => self.failed(at, &error.into(), "loading"),
         }
     }
 }

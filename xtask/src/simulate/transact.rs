@@ -51,7 +51,7 @@ impl Actor {
         let at = self.recorder.begin(level);
         let transaction = match self.store.begin_with(options) {
             Ok(transaction) => transaction,
-            Err(error) => return self.failed(at, &error, "beginning"),
+            Err(error) => return self.failed(at, &error.into(), "beginning"),
         };
         let mut running = Running {
             transaction,
@@ -85,7 +85,7 @@ impl Actor {
                         self.recorder.end(at, Outcome::Committed);
                         true
                     }
-                    Err(error) => self.failed(at, &error, "committing"),
+                    Err(error) => self.failed(at, &error.into(), "committing"),
                 };
             }
         }
@@ -279,7 +279,7 @@ impl Actor {
         running
             .transaction
             .rollback_to(savepoint)
-            .map_err(|error| Stop::Error(error, "going back to a savepoint"))?;
+            .map_err(|error| Stop::Error(error.into(), "going back to a savepoint"))?;
         self.recorder.restore_writes(running.at, &before);
         running.mine = mine;
         Ok(())
@@ -299,7 +299,7 @@ impl Actor {
         let at = self.recorder.begin(Level::Snapshot);
         let snapshot = match self.store.snapshot() {
             Ok(snapshot) => snapshot,
-            Err(error) => return self.failed(at, &error, "opening a snapshot"),
+            Err(error) => return self.failed(at, &error.into(), "opening a snapshot"),
         };
         let universe = Arc::clone(&self.recorder.universe);
         for _ in 0..2 + self.random.skewed(12) {

@@ -28,9 +28,9 @@ pub(super) enum Stop {
     Wrong(Problem),
 }
 
-impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::Store(error)
+impl<E: Into<Error>> From<E> for Stop {
+    fn from(error: E) -> Stop {
+        Stop::Store(error.into())
     }
 }
 

@@ -63,7 +63,7 @@ impl Client<'_> {
         running.insert(&self.common.main, &main_key(mark), &value(version, 0))?;
         written.own.insert(mark, version);
         noted.writes = writes(self.common.world, &written);
-        self.ask(&mut noted, |_| running.commit())
+        self.ask(&mut noted, |_| Ok(running.commit()?))
     }
 
     /// Reads and changes an own record.

@@ -142,7 +142,7 @@ unsafe fn paths_of(
 }
 
 /// `ISOBATH_OK`, or an error's status.
-fn done(result: Result<(), Error>) -> Result<isobath_status, Failure> {
+fn done(result: Result<(), impl Into<Error>>) -> Result<isobath_status, Failure> {
     result?;
     Ok(isobath_status::ISOBATH_OK)
 }

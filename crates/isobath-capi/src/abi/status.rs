@@ -76,9 +76,9 @@ pub(crate) enum Failure {
     Engine(Error),
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Engine(error)
+impl<E: Into<Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Engine(error.into())
     }
 }
 
@@ -191,4 +191,53 @@ pub extern "C" fn isobath_status_is_retryable(status: i32) -> bool {
 #[unsafe(no_mangle)]
 pub extern "C" fn isobath_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use isobath::{
+        BackupError, LoadError, OpenError, RestoreError, StorageError, TransactionError,
+    };
+
+    use super::*;
+
+    /// An error of a kind has the code of the same error of all.
+    #[test]
+    fn kinds_of_errors_have_the_codes_of_their_errors() {
+        fn code(error: impl Into<Error>) -> isobath_status {
+            Failure::from(error).tell()
+        }
+        let bad = || OpenError::BadOption {
+            option: "workers",
+            reason: "at least 1".to_owned(),
+        };
+        let conflict = TransactionError::Conflict {
+            tree: "t".to_owned(),
+            key: Vec::new(),
+        };
+        let long = LoadError::KeyTooLong {
+            length: 2000,
+            limit: 1024,
+        };
+        assert_eq!(code(bad()), ISOBATH_OPTION);
+        assert_eq!(code(RestoreError::from(bad())), ISOBATH_OPTION);
+        assert_eq!(
+            code(OpenError::NotAStore { paths: Vec::new() }),
+            ISOBATH_OPEN
+        );
+        assert_eq!(code(conflict), ISOBATH_CONFLICT);
+        assert_eq!(code(TransactionError::SnapshotTooOld), ISOBATH_TOO_OLD);
+        assert_eq!(code(TransactionError::ReadOnly), ISOBATH_READ_ONLY);
+        assert_eq!(code(long), ISOBATH_KEY_TOO_LONG);
+        assert_eq!(code(BackupError::Interrupted), ISOBATH_INTERRUPTED);
+        for error in [
+            code(OpenError::from(StorageError::Closed)),
+            code(TransactionError::from(StorageError::Closed)),
+            code(LoadError::from(StorageError::Closed)),
+            code(BackupError::from(StorageError::Closed)),
+            code(Error::Closed),
+        ] {
+            assert_eq!(error, ISOBATH_CLOSED);
+        }
+    }
 }

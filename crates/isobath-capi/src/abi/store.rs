@@ -14,7 +14,7 @@ use isobath_status::*;
 pub struct isobath_store(pub(crate) Store);
 
 /// Which way a store is opened.
-type Open = fn(Vec<std::path::PathBuf>, &isobath::Options) -> Result<Store, isobath::Error>;
+type Open = fn(Vec<std::path::PathBuf>, &isobath::Options) -> Result<Store, isobath::OpenError>;
 
 /// Opens a store some way.
 ///

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use isobath::{Error, Store, Tree, WriteBatch};
+use isobath::{Error, OpenError, Store, Tree, WriteBatch};
 use parking_lot::Mutex;
 
 use super::code::{self, Code};
@@ -658,11 +658,11 @@ fn not_a_device(name: &[u8]) -> Code {
     )
 }
 
-fn open_code(error: &Error) -> Code {
+fn open_code(error: &OpenError) -> Code {
     message::set(error.to_string());
     match error {
-        Error::BadOption { .. } => KVS_ERR_PARAM_INVALID,
-        Error::NotAStore { .. } => KVS_ERR_DEV_NOT_EXIST,
+        OpenError::BadOption { .. } => KVS_ERR_PARAM_INVALID,
+        OpenError::NotAStore { .. } => KVS_ERR_DEV_NOT_EXIST,
         _ => KVS_ERR_SYS_IO,
     }
 }

@@ -61,14 +61,14 @@ fn open(args: &StoreArgs, options: &Options) -> Result<Store, Failure> {
 }
 
 /// Repeats `attempt` while another process has the store open, for as long as `wait` says.
-pub(crate) fn waiting<T>(
+pub(crate) fn waiting<T, E: Into<Error>>(
     wait: Option<Duration>,
-    mut attempt: impl FnMut() -> Result<T, Error>,
+    mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T, Failure> {
     let began = Instant::now();
     let wait = wait.unwrap_or_default();
     loop {
-        match attempt() {
+        match attempt().map_err(Into::into) {
             Err(error) if is_locked(&error) && began.elapsed() < wait => {
                 progress::check()?;
                 thread::sleep(LOCK_PAUSE.min(wait.saturating_sub(began.elapsed())));

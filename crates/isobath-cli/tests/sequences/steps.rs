@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 
-use isobath::{BackupOptions, Error, Store, Transaction, Tree};
+use isobath::{BackupOptions, Error, LoadError, Store, Transaction, Tree};
 use isobath_lab::hex;
 
 use crate::data::{Batch, Key, Record};
@@ -446,7 +446,7 @@ impl World {
                 .open_or_create_tree(TREES[tree])
                 .map_err(engine("a tree"))?;
             match tree.bulk_load(records.iter().map(|(key, value)| (key, value))) {
-                Err(Error::LoadOrder { .. }) if !fits => Ok(()),
+                Err(LoadError::LoadOrder { .. }) if !fits => Ok(()),
                 Ok(_) if !fits => Err("a bulk load below the last key succeeds".to_owned()),
                 Ok(count) if count == records.len() as u64 => Ok(()),
                 Ok(count) => Err(format!("a bulk load answers {count}")),

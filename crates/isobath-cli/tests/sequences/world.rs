@@ -1,12 +1,13 @@
 //! The files of a running sequence, and how they are used.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use isobath::{Error, Options, Store};
+use isobath::{Options, Store};
 
 use crate::model::{Effect, Model, Records, compare};
 use crate::plan::{By, Plan};
@@ -65,7 +66,7 @@ impl Answer {
     }
 }
 
-pub(crate) fn engine(what: &str) -> impl Fn(Error) -> Wrong + '_ {
+pub(crate) fn engine<E: Display>(what: &str) -> impl Fn(E) -> Wrong + '_ {
     move |error| format!("{what}: {error}")
 }
 

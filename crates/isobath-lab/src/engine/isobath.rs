@@ -312,7 +312,8 @@ impl Session for TreeSession {
 }
 
 /// A conflict as ours, so that the workload runs the transaction again.
-fn retryable(error: ::isobath::Error) -> LabError {
+fn retryable(error: impl Into<::isobath::Error>) -> LabError {
+    let error = error.into();
     match error.is_retryable() {
         true => LabError::Conflict,
         false => error.into(),

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use isobath::{Error, Loader, Tree};
+use isobath::{LoadError, Loader, Tree};
 use serde::Serialize;
 
 pub use delimited::{Column, Delimited, Rows};
@@ -108,7 +108,7 @@ impl<'m> Sink<'m> {
     /// Takes a record that came from `line` (counted from 1).
     fn store(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<(), LabError> {
         match self.loader.push_numbered(line, key, value) {
-            Err(error @ (Error::KeyTooLong { .. } | Error::ValueTooLong { .. })) => {
+            Err(error @ (LoadError::KeyTooLong { .. } | LoadError::ValueTooLong { .. })) => {
                 return self.bad(line, &error.to_string());
             }
             Err(other) => return Err(self.nothing_stored(other.into())),
@@ -165,7 +165,7 @@ impl<'m> Sink<'m> {
         });
         let stored = stored.map_err(|error| {
             let error = match error {
-                Error::Interrupted => LabError::Interrupted,
+                LoadError::Interrupted => LabError::Interrupted,
                 other => other.into(),
             };
             error.after(match inserted {

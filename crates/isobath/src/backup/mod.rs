@@ -29,11 +29,12 @@ use std::path::{Path, PathBuf};
 
 use isobath_io::Volume;
 
-use crate::{Error, Options, Store};
+use crate::error::{BackupError, RestoreError, of_kind};
+use crate::{Options, Store};
 
 /// Watches long work: called with the name of its stage, how much of it is done, and how much it is, 0 where it is not
 /// knows. The amounts are bytes of backup files while these are verified or restored, bytes of the volume while it is
-/// searched, and pages otherwise. [`ControlFlow::Break`] ends the work with [`Error::Interrupted`].
+/// searched, and pages otherwise. [`ControlFlow::Break`] ends the work with the error `Interrupted`.
 pub type Watch<'w> = &'w mut (dyn FnMut(&'static str, u64, u64) -> ControlFlow<()> + Send);
 
 /// How a backup is made.
@@ -144,17 +145,17 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::FileExists`], [`Error::File`] (as where its file system is full), [`Error::BackupNeedsLog`],
-    /// [`Error::BackupRunning`]; with a base [`Error::BadBackup`] and [`Error::BackupChain`]; [`Error::CorruptPage`] or
-    /// [`Error::Io`] where the store cannot be read; [`Error::Poisoned`], [`Error::Closed`], [`Error::Interrupted`]. There
-    /// is no file then.
+    /// [`BackupError::FileExists`], [`BackupError::OutputIsStore`], [`BackupError::File`] (as where its file system is full),
+    /// [`BackupError::BackupNeedsLog`], [`BackupError::BackupRunning`]; with a base [`BackupError::BadBackup`] and
+    /// [`BackupError::BackupChain`]; [`BackupError::Storage`] where the store cannot be read, is poisoned or closed;
+    /// [`BackupError::BadOption`], [`BackupError::Interrupted`]. There is no file then.
     pub fn backup(
         &self,
         to: &Path,
         options: &BackupOptions,
         watch: Watch<'_>,
-    ) -> Result<BackupReport, Error> {
-        take::take(self, to, options, watch)
+    ) -> Result<BackupReport, BackupError> {
+        take::take(self, to, options, watch).map_err(of_kind)
     }
 
     /// Makes a store on `paths`, files that do not exist yet or block devices that hold no data, from a full backup
@@ -166,17 +167,18 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::BadBackup`], [`Error::BackupChain`], [`Error::File`], [`Error::Interrupted`], and as for
-    /// [`Store::create`]. Files that were made are removed, and on block devices is nothing that opens.
+    /// [`RestoreError::BadBackup`], [`RestoreError::BackupChain`], [`RestoreError::File`], [`RestoreError::Interrupted`], and in
+    /// [`RestoreError::Open`] what [`Store::create`] and [`Store::open`] fail with. Files that were made are removed, and on block
+    /// devices is nothing that opens.
     pub fn restore<B: AsRef<Path>, P: AsRef<Path>>(
         backups: &[B],
         paths: &[P],
         options: &Options,
         watch: Watch<'_>,
-    ) -> Result<RestoreReport, Error> {
+    ) -> Result<RestoreReport, RestoreError> {
         let backups: Vec<&Path> = backups.iter().map(AsRef::as_ref).collect();
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
-        restore::restore(&backups, paths, options, watch)
+        restore::restore(&backups, paths, options, watch).map_err(of_kind)
     }
 
     /// As [`Store::restore`], on an empty volume.
@@ -189,8 +191,8 @@ impl Store {
         volume: Volume,
         options: &Options,
         watch: Watch<'_>,
-    ) -> Result<RestoreReport, Error> {
+    ) -> Result<RestoreReport, RestoreError> {
         let backups: Vec<&Path> = backups.iter().map(AsRef::as_ref).collect();
-        restore::restore_on(&backups, volume, options, watch)
+        restore::restore_on(&backups, volume, options, watch).map_err(of_kind)
     }
 }

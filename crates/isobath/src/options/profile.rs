@@ -5,8 +5,8 @@ use std::path::Path;
 use isobath_model::advise::open_settings;
 use isobath_model::profile::DeviceProfile;
 
-use super::{MAX_DEPTH, MAX_TASKS, Options, bad};
-use crate::Error;
+use super::{MAX_DEPTH, MAX_TASKS, Options};
+use crate::error::OpenError;
 
 impl Options {
     /// Takes depth, tasks and segment size from the profile of the drive that `isobath probe` wrote, for as many workers
@@ -20,9 +20,12 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadOption`] if the file cannot be read, is no profile of this version, or has too few points.
-    pub fn profile(mut self, path: &Path) -> Result<Options, Error> {
-        let wrong = |reason: String| bad("profile", format!("{}: {reason}", path.display()));
+    /// [`OpenError::BadOption`] if the file cannot be read, is no profile of this version, or has too few points.
+    pub fn profile(mut self, path: &Path) -> Result<Options, OpenError> {
+        let wrong = |reason: String| OpenError::BadOption {
+            option: "profile",
+            reason: format!("{}: {reason}", path.display()),
+        };
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
         let profile = DeviceProfile::from_json(&text).map_err(|e| wrong(e.to_string()))?;
         let workers = u32::try_from(self.workers).unwrap_or(u32::MAX);

@@ -18,6 +18,7 @@ pub use writer::TransactionWriter;
 use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Direction, prefix_end};
 use crate::engine::Counters;
+use crate::error::{TransactionError, of_kind};
 use crate::runtime::Runtime;
 use crate::sync::Mutex;
 use crate::task::OperationFuture;
@@ -60,7 +61,7 @@ pub struct Savepoint {
 /// changes; they are not visible to others before [`Transaction::commit`] returns, and
 /// then all at once. Nothing is locked meanwhile: of two transactions that change
 /// the same key, the first to commit wins, and the other gets
-/// [`Error::Conflict`]. Dropping a transaction rolls it back.
+/// [`TransactionError::Conflict`]. Dropping a transaction rolls it back.
 ///
 /// It may be used from any thread and inside tasks, and moved between them. While
 /// it is open the store keeps what it may still read, so a transaction should not
@@ -370,12 +371,12 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSavepoint`] for one of another transaction, or one that was
+    /// [`TransactionError::NoSuchSavepoint`] for one of another transaction, or one that was
     /// made after a savepoint that was rolled back since.
-    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), TransactionError> {
         let mine = savepoint.transaction == self.view.number();
         if !mine || !self.writes.rollback_to(savepoint.number) {
-            return Err(Error::NoSuchSavepoint);
+            return Err(TransactionError::NoSuchSavepoint);
         }
         self.defer_free();
         Ok(())
@@ -388,14 +389,15 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] and [`Error::SnapshotTooOld`], after which the same
+    /// [`TransactionError::Conflict`] and [`TransactionError::SnapshotTooOld`], after which the same
     /// may succeed when it is begun anew (see
-    /// [`Store::transact`](crate::Store::transact)); [`Error::TreeDropped`],
-    /// [`Error::VolumeFull`], [`Error::Closed`], or a failed read. Nothing was
-    /// changed then. [`Error::Poisoned`] or a failed write: whether the changes
+    /// [`Store::transact`](crate::Store::transact)); [`TransactionError::TreeDropped`],
+    /// [`TransactionError::TransactionTooLarge`], [`StorageError::VolumeFull`](crate::StorageError::VolumeFull),
+    /// [`StorageError::Closed`](crate::StorageError::Closed), or a failed read. Nothing was
+    /// changed then. [`StorageError::Poisoned`](crate::StorageError::Poisoned) or a failed write: whether the changes
     /// last is known at the next opening.
-    pub fn commit(self) -> Result<(), Error> {
-        self.commit_if(true)
+    pub fn commit(self) -> Result<(), TransactionError> {
+        self.commit_if(true).map_err(of_kind)
     }
 
     /// Commits. Whether others have changed the same keys since matters only where that is to be `validated`.
@@ -443,7 +445,7 @@ impl Transaction {
 
     /// [`Transaction::commit`] as a future, for any async runtime. The commit goes on where the future is
     /// dropped: whether it came to its end is known by reading.
-    pub fn commit_async(self) -> OperationFuture<()> {
+    pub fn commit_async(self) -> OperationFuture<(), TransactionError> {
         let runtime = Arc::clone(self.view.runtime());
         let task = runtime.spawn(None, move || self.commit());
         task.flat()

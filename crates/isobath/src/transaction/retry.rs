@@ -102,7 +102,7 @@ pub(crate) fn transact<T, E: From<Error>>(
         let (error, may_retry) = match work(&mut transaction) {
             // Whatever error of its own `work` has made of that.
             Err(error) => (error, transaction.view.was_too_old()),
-            Ok(value) => match transaction.commit() {
+            Ok(value) => match transaction.commit_if(true) {
                 Ok(()) => return Ok(value),
                 Err(error) => {
                     let may_retry = error.is_retryable();

@@ -12,7 +12,10 @@ use std::task::{Context, Poll, Waker};
 
 use common::{Random, assert_sound, tiny, value};
 use futures_core::stream::{FusedStream, Stream};
-use isobath::{Error, Options, RangeStream, Record, Store, TransactionOptions, Tree, WriteBatch};
+use isobath::{
+    Error, OpenError, Options, RangeStream, Record, StorageError, Store, TransactionError,
+    TransactionOptions, Tree, WriteBatch,
+};
 
 fn store() -> (Store, Tree) {
     let store = Store::in_memory(&tiny(2, 8).volume_limit_bytes(Some(64 << 20))).unwrap();
@@ -88,7 +91,7 @@ fn one_path_is_as_good_as_several() {
     let text: &str = one.to_str().unwrap();
     assert!(matches!(
         Store::create(path, &options),
-        Err(Error::Volume(_))
+        Err(OpenError::Storage(StorageError::Volume(_)))
     ));
     Store::open(text, &options).unwrap().close().unwrap();
     Store::open([path], &options).unwrap().close().unwrap();
@@ -250,7 +253,10 @@ fn a_batch_is_written_whole_and_meets_no_conflict() {
     let mut transaction = store.begin().unwrap();
     transaction.insert(&tree, "a", "mine").unwrap();
     store.write(&batch).unwrap();
-    assert!(matches!(transaction.commit(), Err(Error::Conflict { .. })));
+    assert!(matches!(
+        transaction.commit(),
+        Err(TransactionError::Conflict { .. })
+    ));
     assert_eq!(tree.get("a").unwrap().unwrap(), b"2");
     assert_eq!(other.get("large").unwrap(), Some(value(1, 100_000)));
     // What cannot be written whole is not written at all.
@@ -279,9 +285,9 @@ enum Problem {
     Store(String),
 }
 
-impl From<Error> for Problem {
-    fn from(error: Error) -> Problem {
-        Problem::Store(error.to_string())
+impl<E: Into<Error>> From<E> for Problem {
+    fn from(error: E) -> Problem {
+        Problem::Store(error.into().to_string())
     }
 }
 
@@ -369,7 +375,7 @@ fn everything_is_there_as_a_future() {
         assert_eq!(moved.await, Ok(30));
         let mut transaction = store.begin()?;
         transaction.insert(&tree, [9, 9], "")?;
-        transaction.commit_async().await
+        Ok::<(), Error>(transaction.commit_async().await?)
     })
     .unwrap();
     let all: Vec<Record> = tree.range(..).map(Result::unwrap).collect();

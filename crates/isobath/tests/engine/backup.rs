@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use common::{Model, Random, assert_sound, contents, key, parameter, value};
 use isobath::{
-    BackupFileError, BackupOptions, BackupReport, Canary, Error, Options, Simulation, Store,
-    TransactionOptions, Tree, Volume,
+    BackupError, BackupFileError, BackupOptions, BackupReport, Canary, Error, Options, Simulation,
+    Store, TransactionOptions, Tree, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan};
 
@@ -53,7 +53,7 @@ impl Place {
         let backups: Vec<PathBuf> = backups.iter().map(|name| self.at(name)).collect();
         let paths = [self.at(name)];
         Store::restore(&backups, &paths, &options(), &mut on)?;
-        Store::open(&paths, &options())
+        Ok(Store::open(&paths, &options())?)
     }
 }
 
@@ -145,7 +145,10 @@ fn a_chain_restores_every_state_that_it_was_made_of() {
             &BackupOptions::new().since(place.at(name)),
             &mut on,
         );
-        assert!(matches!(wrong, Err(Error::BackupChain { .. })), "{wrong:?}");
+        assert!(
+            matches!(wrong, Err(BackupError::BackupChain { .. })),
+            "{wrong:?}"
+        );
         restored.close().unwrap();
     }
 }
@@ -553,7 +556,7 @@ fn chains_that_do_not_fit_are_refused() {
     let onto_itself = BackupOptions::new().since(place.at("one")).overwrite(true);
     let refused = store.backup(&place.at("one"), &onto_itself, &mut on);
     assert!(
-        matches!(refused, Err(Error::BackupChain { .. })),
+        matches!(refused, Err(BackupError::BackupChain { .. })),
         "{refused:?}"
     );
     let other = Store::create(&[place.at("o")], &options()).unwrap();
@@ -561,7 +564,10 @@ fn chains_that_do_not_fit_are_refused() {
     back_up(&other, &place.at("other"));
     let foreign = BackupOptions::new().since(place.at("full"));
     let refused = other.backup(&place.at("x"), &foreign, &mut on).unwrap_err();
-    assert!(matches!(refused, Error::BackupChain { .. }), "{refused}");
+    assert!(
+        matches!(refused, BackupError::BackupChain { .. }),
+        "{refused}"
+    );
     other.close().unwrap();
     store.close().unwrap();
     for chain in [
@@ -630,14 +636,17 @@ fn no_file_is_left_of_a_backup_that_failed() {
             }
         };
         let stopped = store.backup(&place.at("b"), &BackupOptions::new(), &mut watch);
-        assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
+        assert!(
+            matches!(stopped, Err(BackupError::Interrupted)),
+            "{stopped:?}"
+        );
         assert_eq!(place.names(), names);
     }
     // A device that is always full.
     std::os::unix::fs::symlink("/dev/full", place.at("b")).unwrap();
     let options = BackupOptions::new().verify(false);
     let full = store.backup(&place.at("b"), &options, &mut on);
-    let Err(Error::File { source, .. }) = full else {
+    let Err(BackupError::File { source, .. }) = full else {
         panic!("{full:?}");
     };
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
@@ -647,7 +656,7 @@ fn no_file_is_left_of_a_backup_that_failed() {
     std::fs::write(place.at("b"), b"mine").unwrap();
     let refused = store.backup(&place.at("b"), &BackupOptions::new(), &mut on);
     assert!(
-        matches!(refused, Err(Error::FileExists { .. })),
+        matches!(refused, Err(BackupError::FileExists { .. })),
         "{refused:?}"
     );
     assert_eq!(std::fs::read(place.at("b")).unwrap(), b"mine");
@@ -678,7 +687,10 @@ fn stores_without_a_log_and_stores_for_reading() {
         change(&tree, &mut model, &mut Random::new(6), 600);
         if at == 1 {
             let refused = store.backup(&place.at(&b), &BackupOptions::new(), &mut on);
-            assert!(matches!(refused, Err(Error::BackupNeedsLog)), "{refused:?}");
+            assert!(
+                matches!(refused, Err(BackupError::BackupNeedsLog)),
+                "{refused:?}"
+            );
         }
         store.close().unwrap();
         let before = std::fs::read(&path).unwrap();

@@ -9,7 +9,7 @@ use super::common;
 use std::sync::Arc;
 
 use common::{Model, Random, assert_sound, bytes_of, image, key, parameter, value};
-use isobath::{Error, Options, Store, Volume};
+use isobath::{Error, OpenError, Options, StorageError, Store, Volume};
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Trigger};
 
 fn options() -> Options {
@@ -116,10 +116,11 @@ fn a_flipped_bit_in_any_block_is_reported_and_nothing_else_suffers() {
             Err(error) => {
                 let known = matches!(
                     error,
-                    Error::CorruptPage { .. } | Error::SuperblockCorrupt { .. }
+                    OpenError::Storage(StorageError::CorruptPage { .. })
+                        | OpenError::SuperblockCorrupt { .. }
                 );
                 assert!(known, "byte {at}: {error}");
-                if let Error::CorruptPage { offset, .. } = error {
+                if let OpenError::Storage(StorageError::CorruptPage { offset, .. }) = error {
                     assert_eq!(offset / 4096, block as u64, "byte {at}: {error}");
                 }
                 refused += 1;
@@ -197,7 +198,7 @@ fn either_superblock_is_enough_and_none_is_an_error() {
     }
     let error = Store::open_on_volume(Volume::from_device(corrupt), &options()).err();
     assert!(
-        matches!(error, Some(Error::SuperblockCorrupt { .. })),
+        matches!(error, Some(OpenError::SuperblockCorrupt { .. })),
         "{error:?}"
     );
 }
@@ -218,13 +219,13 @@ fn truncated_newer_and_foreign_volumes_are_told_apart() {
         error
     };
     let error = open(&bytes[..bytes.len() / 2 / 4096 * 4096]);
-    assert!(matches!(error, Error::Truncated { .. }), "{error}");
+    assert!(matches!(error, OpenError::Truncated { .. }), "{error}");
     let error = open(&vec![0; 1 << 20]);
-    assert!(matches!(error, Error::NotAStore { .. }), "{error}");
+    assert!(matches!(error, OpenError::NotAStore { .. }), "{error}");
     let error = open(&value(1, 1 << 20));
-    assert!(matches!(error, Error::NotAStore { .. }), "{error}");
+    assert!(matches!(error, OpenError::NotAStore { .. }), "{error}");
     let error = open(&[]);
-    assert!(matches!(error, Error::NotAStore { .. }), "{error}");
+    assert!(matches!(error, OpenError::NotAStore { .. }), "{error}");
     let mut newer = bytes.clone();
     for first in [0, 32768] {
         newer[first + 8] = 9;
@@ -233,7 +234,7 @@ fn truncated_newer_and_foreign_volumes_are_told_apart() {
     assert!(
         matches!(
             error,
-            Error::NewerFormat {
+            OpenError::NewerFormat {
                 found: 9,
                 known: 2,
                 ..
@@ -256,7 +257,7 @@ fn a_store_without_a_log_that_was_not_closed_refuses_to_open() {
         let volume = Volume::from_device(image(&unclosed));
         let error = Store::open_on_volume(volume, &options().read_only(read_only)).err();
         assert!(
-            matches!(error, Some(Error::NotClosedCleanly { .. })),
+            matches!(error, Some(OpenError::NotClosedCleanly { .. })),
             "{error:?}"
         );
     }
@@ -277,7 +278,11 @@ fn reading_only_refuses_every_change() {
     refused(tree.insert(b"k", &value(1, 5000)));
     refused(tree.remove(&key(1)).map(|_| ()));
     refused(tree.writer(b"k").map(|_| ()));
-    refused(tree.bulk_load([([0xff; 9], b"v")]).map(|_| ()));
+    refused(
+        tree.bulk_load([([0xff; 9], b"v")])
+            .map(drop)
+            .map_err(Error::from),
+    );
     refused(store.create_tree("new").map(|_| ()));
     refused(store.drop_tree("t"));
     assert!(read_all(&store, &model), "the tree is still there");

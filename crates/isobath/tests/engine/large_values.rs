@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use common::{LOG, Model, Random, assert_sound, bytes_of, contents, image, key, tiny, value};
 use isobath::{
-    Durability, Error, Options, PolicyKind, Simulation, Store, TransactionOptions, Volume,
+    Durability, Error, LoadError, Options, PolicyKind, Simulation, Store, TransactionOptions,
+    Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
@@ -122,7 +123,7 @@ fn a_load_that_is_refused_leaves_nothing() {
     records.swap(last, last - 1);
     let refused = tree.bulk_load(records.iter().map(|(k, v)| (k, v)));
     assert!(
-        matches!(refused, Err(Error::LoadOrder { .. })),
+        matches!(refused, Err(LoadError::LoadOrder { .. })),
         "{refused:?}"
     );
     assert_sound(store, Some(20));

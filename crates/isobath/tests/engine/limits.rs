@@ -7,7 +7,7 @@ use super::common;
 use std::io::{Read, Write};
 
 use common::{assert_sound, key, parameter, tiny, value};
-use isobath::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Options, Store, Volume};
+use isobath::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenError, Options, Store, Volume};
 
 fn options() -> Options {
     Options::new()
@@ -61,7 +61,7 @@ fn keys_of_every_length_up_to_the_limit() {
     refused(tree.writer(&long).err().unwrap());
     refused(tree.reader(&long).err().unwrap());
     refused(tree.get_many(&[&long]).unwrap_err());
-    refused(tree.bulk_load([(&long, b"")]).unwrap_err());
+    refused(tree.bulk_load([(&long, b"")]).unwrap_err().into());
     assert_sound(&store, Some(last.len() as u64));
     store.close().unwrap();
     let store = Store::open_on_volume(volume, &options()).unwrap();
@@ -415,7 +415,7 @@ fn options_that_cannot_work_are_refused_by_name() {
     let bad = |options: Options, name: &str| {
         let error = Store::in_memory(&options).err().unwrap();
         assert!(
-            matches!(error, Error::BadOption { option, .. } if option == name),
+            matches!(error, OpenError::BadOption { option, .. } if option == name),
             "{error}"
         );
     };

@@ -7,7 +7,7 @@ use super::common;
 use std::ops::ControlFlow;
 
 use common::{Model, Random, assert_sound, tiny, value};
-use isobath::{Error, Record, Store, Tree};
+use isobath::{LoadError, Record, Store, Tree};
 
 fn assert_holds(tree: &Tree, model: &Model) {
     let ours: Vec<Record> = tree.range(..).map(Result::unwrap).collect();
@@ -115,7 +115,7 @@ fn a_load_that_does_not_end_leaves_the_tree_as_it_was() {
     let mut loader = tree.loader().unwrap();
     records().for_each(|(k, v)| loader.push(k, v).unwrap());
     let ended = loader.finish(&mut |_, _, _| ControlFlow::Break(()));
-    assert!(matches!(ended, Err(Error::Interrupted)));
+    assert!(matches!(ended, Err(LoadError::Interrupted)));
     // Dropped, with records in memory and in its file.
     let mut loader = tree.loader().unwrap();
     records().for_each(|(k, v)| loader.push(k, v).unwrap());
@@ -124,7 +124,7 @@ fn a_load_that_does_not_end_leaves_the_tree_as_it_was() {
     let mut loader = tree.loader().unwrap();
     assert!(matches!(
         loader.push(vec![0; 2_000], ""),
-        Err(Error::KeyTooLong { .. })
+        Err(LoadError::KeyTooLong { .. })
     ));
     drop(loader);
     // No room for what does not fit into memory.
@@ -135,7 +135,7 @@ fn a_load_that_does_not_end_leaves_the_tree_as_it_was() {
     assert!(failed.to_string().contains("/does/not/exist"), "{failed}");
     assert_sound(&store, Some(0));
     store.drop_tree("t").unwrap();
-    assert!(matches!(tree.loader(), Err(Error::TreeDropped { .. })));
+    assert!(matches!(tree.loader(), Err(LoadError::TreeDropped { .. })));
     store.close().unwrap();
 }
 

@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 use crate::common::{
     LOG, Model, Random, assert_sound, bytes_of, contents, image, key, tiny, value,
 };
-use isobath::{BackupOptions, Error, Options, Store, TransactionOptions, Tree, Volume};
+use isobath::{
+    BackupError, BackupOptions, Error, OpenError, Options, StorageError, Store, TransactionOptions,
+    Tree, Volume,
+};
 use isobath_io::{
     Access, BackendReport, Channel, ChannelOptions, Device, FaultDevice, FaultPlan, IoError,
     VolumeError, VolumeOptions,
@@ -263,7 +266,7 @@ fn what_a_reader_finds_beside_a_busy_writer_belongs_together() {
             let acknowledged = busy.moves.load(Ordering::SeqCst);
             let reader = match Store::open(&path, &reading()) {
                 Ok(reader) => reader,
-                Err(Error::ReaderOverrun { .. }) => continue,
+                Err(OpenError::Storage(StorageError::ReaderOverrun { .. })) => continue,
                 Err(error) => panic!("{error}"),
             };
             match read_all(&reader) {
@@ -402,7 +405,13 @@ fn a_corrupt_log_beside_a_writer_is_called_corrupt() {
     bytes[found.unwrap()] ^= 1;
     fs::write(&path, bytes).unwrap();
     let read = Store::open(&path, &reading()).map(drop);
-    assert!(matches!(read, Err(Error::LogCorrupt { .. })), "{read:?}");
+    assert!(
+        matches!(
+            read,
+            Err(OpenError::Storage(StorageError::LogCorrupt { .. }))
+        ),
+        "{read:?}"
+    );
 }
 
 /// A volume on which something happens before it is read behind its first segment for the first time.
@@ -525,12 +534,12 @@ fn a_backup_beside_a_writer_is_whole_and_no_base() {
         let since = |base: &str| BackupOptions::new().since(at(base));
         let refused = reader.backup(&at("x"), &since("base"), &mut watch);
         assert!(
-            matches!(refused, Err(Error::BackupChain { .. })),
+            matches!(refused, Err(BackupError::BackupChain { .. })),
             "{refused:?}"
         );
         let refused = store.backup(&at("x"), &since("full"), &mut watch);
         assert!(
-            matches!(refused, Err(Error::BackupChain { .. })),
+            matches!(refused, Err(BackupError::BackupChain { .. })),
             "{refused:?}"
         );
         reader.close().unwrap();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{LOG, LOG_HEADERS, Random, assert_sound, key, parameter, tiny, value};
-use isobath::{Error, Options, Simulation, Store, Volume};
+use isobath::{OpenError, Options, Simulation, StorageError, Store, Volume};
 use isobath_io::{FaultDevice, FaultPlan, Survivors, VolumeError};
 
 fn options() -> Options {
@@ -42,11 +42,11 @@ impl Place {
         store.close().unwrap();
     }
 
-    fn open(&self, data: &str) -> Result<Store, Error> {
+    fn open(&self, data: &str) -> Result<Store, OpenError> {
         Store::open(&[self.path(data)], &options())
     }
 
-    fn open_with(&self, data: &str, log: &str) -> Result<Store, Error> {
+    fn open_with(&self, data: &str, log: &str) -> Result<Store, OpenError> {
         Store::open(&[self.path(data)], &options().log_path(self.path(log)))
     }
 
@@ -74,7 +74,7 @@ impl Place {
     }
 
     /// The opening is refused, whichever way, says these words, and changes nothing.
-    fn refuses(&self, options: &Options, words: &[&str]) -> Error {
+    fn refuses(&self, options: &Options, words: &[&str]) -> OpenError {
         let before = self.contents();
         let mut refused = None;
         for options in [options.clone().read_only(true), options.clone()] {
@@ -176,7 +176,7 @@ fn a_log_that_was_moved_is_found_where_it_is_said_to_be() {
     fs::copy(place.path("a.log"), &moved).unwrap();
     fs::remove_file(place.path("a.log")).unwrap();
     let error = place.refuses(&options(), &["a.log", "does not exist", "--log-path"]);
-    assert!(matches!(error, Error::LogMissing { .. }));
+    assert!(matches!(error, OpenError::LogMissing { .. }));
     let store = Store::open(&[place.path("a")], &options().log_path(&moved)).unwrap();
     assert_eq!(store.log_path(), Some(moved.clone()));
     store.close().unwrap();
@@ -192,14 +192,14 @@ fn a_file_that_is_no_log_or_another_store_s_is_refused() {
     place.closed("a", "a.log", 50);
     place.closed("b", "b.log", 50);
     let error = place.refuses(&options().log_path(place.path("b.log")), &["another store"]);
-    assert!(matches!(error, Error::LogOfOtherStore { .. }));
+    assert!(matches!(error, OpenError::LogOfOtherStore { .. }));
     for length in [0, 1, 4096, 200_000] {
         fs::write(place.path("noise"), vec![7; length]).unwrap();
         let error = place.refuses(
             &options().log_path(place.path("noise")),
             &["noise", "not the log"],
         );
-        assert!(matches!(error, Error::NotALog { .. }));
+        assert!(matches!(error, OpenError::NotALog { .. }));
     }
     place.refuses(&options().log_path(place.path("b")), &["not the log"]);
     place.refuses(&options().log_path(place.path("a")), &["same device"]);
@@ -227,13 +227,13 @@ fn a_log_in_use_is_refused() {
     let reading = options().read_only(true);
     let refused = Store::open(place.path("a"), &reading).map(drop);
     assert!(
-        matches!(refused, Err(Error::LogOutOfStep { .. })),
+        matches!(refused, Err(OpenError::LogOutOfStep { .. })),
         "{refused:?}"
     );
     store.close().unwrap();
     // Two copies of a store cannot share a log.
     let error = place.refuses(&options(), &["a.log", "copy of it has used this log"]);
-    assert!(matches!(error, Error::LogOutOfStep { .. }));
+    assert!(matches!(error, OpenError::LogOutOfStep { .. }));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn an_old_copy_of_the_log_or_of_the_store_is_refused() {
     );
     assert!(matches!(
         error,
-        Error::LogOutOfStep {
+        OpenError::LogOutOfStep {
             log: 1,
             store: 3,
             ..
@@ -264,7 +264,7 @@ fn an_old_copy_of_the_log_or_of_the_store_is_refused() {
     let error = place.refuses(&options(), &["store is an old copy"]);
     assert!(matches!(
         error,
-        Error::LogOutOfStep {
+        OpenError::LogOutOfStep {
             log: 3,
             store: 1,
             ..
@@ -302,7 +302,10 @@ fn a_log_copied_before_a_checkpoint_of_the_same_opening_is_refused() {
         .open_with("crash/a", "old.log")
         .map(|_| ())
         .unwrap_err();
-    assert!(matches!(error, Error::LogCorrupt { .. }), "{error}");
+    assert!(
+        matches!(error, OpenError::Storage(StorageError::LogCorrupt { .. })),
+        "{error}"
+    );
     let store = place.open_with("crash/a", "crash/a.log").unwrap();
     assert_sound(&store, None);
     store.close().unwrap();
@@ -316,7 +319,7 @@ fn a_short_or_corrupt_log_is_refused() {
     for length in [whole.len() - 1, LOG_HEADERS as usize] {
         fs::write(place.path("a.log"), &whole[..length]).unwrap();
         let error = place.refuses(&options(), &["a.log", "truncated"]);
-        assert!(matches!(error, Error::LogTruncated { .. }));
+        assert!(matches!(error, OpenError::LogTruncated { .. }));
     }
     fs::write(place.path("a.log"), &whole).unwrap();
     // One header is enough.
@@ -329,7 +332,7 @@ fn a_short_or_corrupt_log_is_refused() {
     place.corrupt("a.log", 20);
     place.corrupt("a.log", (32 << 10) + 20);
     let error = place.refuses(&options(), &["a.log", "headers"]);
-    assert!(matches!(error, Error::LogHeaderCorrupt { .. }));
+    assert!(matches!(error, OpenError::LogHeaderCorrupt { .. }));
 }
 
 #[test]
@@ -368,11 +371,11 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
         .close()
         .unwrap();
     let error = place.refuses(&options().log_path(&log), &["no log outside"]);
-    assert!(matches!(error, Error::NoSeparateLog { .. }));
+    assert!(matches!(error, OpenError::NoSeparateLog { .. }));
     let error = Store::in_memory(&options().log_path(&log))
         .map(|_| ())
         .unwrap_err();
-    assert!(matches!(error, Error::NoSeparateLog { .. }));
+    assert!(matches!(error, OpenError::NoSeparateLog { .. }));
     let long = Path::new(&"x".repeat(200)).join("y/".repeat(2000));
     fs::remove_file(place.path("a")).unwrap();
     refused(&options().log_path(long), "bytes");
@@ -392,7 +395,7 @@ fn a_log_without_permission() {
     assert_filled(&reader, 5);
     reader.close().unwrap();
     match place.open("a") {
-        Err(Error::Volume(source)) => {
+        Err(OpenError::Storage(StorageError::Volume(source))) => {
             assert!(
                 matches!(*source, VolumeError::PermissionDenied { .. }),
                 "{source}"

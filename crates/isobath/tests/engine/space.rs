@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use common::{LOG, Random, assert_sound, key, tiny, value};
 use isobath::{
-    BackupOptions, Durability, Error, Options, Simulation, Snapshot, Store, TransactionOptions,
-    Tree, Volume,
+    BackupError, BackupOptions, Durability, Error, Options, Simulation, Snapshot, Store,
+    TransactionOptions, Tree, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
@@ -233,7 +233,7 @@ fn a_recovery_frees_space_in_a_log_that_is_too_full_for_it() {
     };
     let to = place.path().join("b");
     let ended = store.backup(&to, &BackupOptions::new(), &mut watch);
-    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
+    assert!(matches!(ended, Err(BackupError::Interrupted)), "{ended:?}");
     let expected = common::contents(&tree);
     simulation.close().unwrap();
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use isobath::{Error, Options, Store, Tree, Volume};
+use isobath::{Error, LoadError, Options, Store, Tree, Volume};
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, Op, Trigger};
 
 fn small() -> Options {
@@ -231,13 +231,13 @@ fn unsorted_bulk_loads_change_nothing() {
     records.swap(40_000, 40_001);
     assert!(matches!(
         tree.bulk_load(records.clone()),
-        Err(Error::LoadOrder { .. })
+        Err(LoadError::LoadOrder { .. })
     ));
     records.sort();
     records[30_000].0 = vec![1; 2000];
     assert!(matches!(
         tree.bulk_load(records),
-        Err(Error::KeyTooLong { .. })
+        Err(LoadError::KeyTooLong { .. })
     ));
     assert_eq!(tree.range(..).count(), 0);
     assert_eq!(store.stats().allocated_bytes, before);

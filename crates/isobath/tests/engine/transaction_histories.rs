@@ -175,7 +175,7 @@ impl Shared {
         };
         let worked = work(&mut t, &mut record, random);
         let read_only = record.writes.is_empty();
-        match worked.and_then(|()| t.commit()) {
+        match worked.and_then(|()| Ok(t.commit()?)) {
             Ok(()) => {
                 // One that only reads happened when it began.
                 record.ended = if read_only { u64::MAX } else { self.tick() };

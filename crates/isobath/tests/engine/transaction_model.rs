@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use common::{Random, assert_sound, parameter, perhaps_logged, tiny, value};
-use isobath::{Error, Isolation, Savepoint, Simulation, Transaction, TransactionOptions, Tree};
+use isobath::{
+    Isolation, Savepoint, Simulation, Transaction, TransactionError, TransactionOptions, Tree,
+};
 use isobath_io::{FaultDevice, FaultPlan};
 
 type Map = BTreeMap<Vec<u8>, u64>;
@@ -143,7 +145,7 @@ impl World {
                 }
                 self.commits.push(writes);
             }
-            Err(Error::Conflict { .. }) => {
+            Err(TransactionError::Conflict { .. }) => {
                 assert!(must_fail || may_fail, "nothing it knows of has changed");
                 self.conflicts += 1;
             }

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 
 use common::{assert_sound, key, tiny, value};
 use isobath::{
-    Durability, Error, Isolation, Options, Snapshot, Store, Transaction, TransactionOptions, Tree,
+    Durability, Error, Isolation, LoadError, Options, Snapshot, Store, Transaction,
+    TransactionError, TransactionOptions, Tree,
 };
 
 pub(super) fn options() -> Options {
@@ -35,11 +36,14 @@ pub(super) fn text(value: Option<Vec<u8>>) -> Option<String> {
     value.map(|value| String::from_utf8(value).unwrap())
 }
 
-fn is_conflict(result: Result<(), Error>) -> bool {
+fn is_conflict(result: Result<(), TransactionError>) -> bool {
     match result {
         Ok(()) => false,
         Err(error) => {
-            assert!(matches!(error, Error::Conflict { .. }), "{error}");
+            assert!(
+                matches!(error, TransactionError::Conflict { .. }),
+                "{error}"
+            );
             assert!(error.is_retryable());
             true
         }
@@ -109,7 +113,7 @@ fn the_first_committer_wins() {
     second.commit().unwrap();
     let error = first.commit().unwrap_err();
     assert!(
-        matches!(&error, Error::Conflict { tree, key } if tree == "t" && key == b"k"),
+        matches!(&error, TransactionError::Conflict { tree, key } if tree == "t" && key == b"k"),
         "{error}"
     );
     assert!(error.to_string().contains("run it again"));
@@ -339,8 +343,8 @@ fn a_full_version_store_fails_the_oldest_and_nobody_else() {
     too_old(oldest.contains(&tree, &key(5)).map(drop));
     too_old(oldest.range(&tree, ..).unwrap().next().unwrap().map(drop));
     too_old(oldest.get_many(&tree, &[key(5)]).map(drop));
-    too_old(writer.commit());
-    too_old(serial.commit());
+    too_old(writer.commit().map_err(Error::from));
+    too_old(serial.commit().map_err(Error::from));
     let young = young.unwrap();
     assert_eq!(young.get(&tree, &key(990)).unwrap(), Some(value(991, 100)));
     assert_eq!(young.get(&tree, &key(991)).unwrap(), Some(value(991, 100)));
@@ -405,7 +409,7 @@ fn dropping_a_tree_ends_what_transactions_wanted_of_it() {
     store.drop_tree("t").unwrap();
     let error = transaction.commit().unwrap_err();
     assert!(
-        matches!(&error, Error::TreeDropped { name } if name == "t"),
+        matches!(&error, TransactionError::TreeDropped { name } if name == "t"),
         "{error}"
     );
     assert!(!kept.contains(b"k").unwrap());
@@ -617,7 +621,7 @@ fn a_bulk_load_is_no_phantom() {
     let unsorted = [(b"zz", b""), (b"zy", b"")];
     assert!(matches!(
         tree.bulk_load(unsorted),
-        Err(Error::LoadOrder { .. })
+        Err(LoadError::LoadOrder { .. })
     ));
     assert!(before.contains(&tree, &key).unwrap());
     drop(before);

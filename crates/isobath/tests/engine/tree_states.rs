@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{LOG, Random, assert_sound, contents, parameter, tiny, value};
 use isobath::{
-    Canary, Durability, Error, How, Isolation, Options, Simulation, Store, Switches, TaskHandle,
-    TransactionOptions, Volume,
+    Canary, Durability, Error, How, Isolation, LoadError, Options, Simulation, Store, Switches,
+    TaskHandle, TransactionError, TransactionOptions, Volume,
 };
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
@@ -211,7 +211,7 @@ fn loads_of_one_tree_beside_each_other() {
                         assert_eq!(count, 50);
                         true
                     }
-                    Err(Error::LoadOrder { .. }) => false,
+                    Err(LoadError::LoadOrder { .. }) => false,
                     Err(error) => panic!("{error}"),
                 })
             })
@@ -277,11 +277,11 @@ fn loads_beside_commits_of_the_same_keys() {
         let (committed, loaded) = (committer.join().unwrap(), loader.join().unwrap());
         let found = tree.get(b"k").unwrap();
         match (&committed, &loaded) {
-            (Ok(()), Err(Error::LoadOrder { .. })) => {
+            (Ok(()), Err(LoadError::LoadOrder { .. })) => {
                 outcomes[0] += 1;
                 assert_eq!(found.as_deref(), Some(&b"committed"[..]));
             }
-            (Err(Error::Conflict { .. } | Error::SnapshotTooOld), Ok(1)) => {
+            (Err(TransactionError::Conflict { .. } | TransactionError::SnapshotTooOld), Ok(1)) => {
                 outcomes[1] += 1;
                 assert_eq!(found, Some(value(1, 300)));
             }
@@ -350,7 +350,7 @@ fn loads_beside_the_drop_of_their_tree() {
                 let records = records("k", 200, 200);
                 match tree.bulk_load(records) {
                     Ok(200) => true,
-                    Err(Error::TreeDropped { .. }) => false,
+                    Err(LoadError::TreeDropped { .. }) => false,
                     other => panic!("{other:?}"),
                 }
             })

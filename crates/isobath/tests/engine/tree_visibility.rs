@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use common::{parameter, tiny};
 
-use isobath::{Canary, Error, How, Options, Simulation, Store, Switches, Tree, Volume};
+use isobath::{Canary, How, LoadError, Options, Simulation, Store, Switches, Tree, Volume};
 use isobath_io::{Fault, FaultDevice, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 
 const LOADED: usize = 40;
@@ -195,7 +195,7 @@ fn overtake(seed: u64) {
             let refused = tree.bulk_load(overtaken);
             ended.store(true, SeqCst);
             assert!(
-                matches!(refused, Err(Error::LoadOrder { .. })),
+                matches!(refused, Err(LoadError::LoadOrder { .. })),
                 "{refused:?}"
             );
         })

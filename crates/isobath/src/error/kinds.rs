@@ -1,0 +1,341 @@
+//! An error for each kind of operation: the variants of [`Error`] that its operations can fail with, under the same names, and what
+//! any operation may meet as one group (docs/decisions/0065). Messages are in [`Error`] alone.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use isobath_io::{IoError, VolumeError};
+
+use super::{BackupFileError, Error};
+use crate::page::PageCorruption;
+use crate::trace;
+
+/// An error of one kind of operation, or a group of such errors.
+pub(crate) trait Kind: Sized + fmt::Debug {
+    /// The same error as one of this kind. One that is not known to belong to it goes into the innermost group, so none is lost.
+    fn of(error: Error) -> Self;
+
+    /// The same error as one of all.
+    fn into_error(self) -> Error;
+
+    /// Whether the error is not known to belong to the kind.
+    fn is_unexpected(&self) -> bool;
+}
+
+/// The error of a public function, of the kind that it says. Tests and simulations end at one that does not belong to the kind.
+pub(crate) fn of_kind<K: Kind>(error: Error) -> K {
+    let kind = K::of(error);
+    if kind.is_unexpected() {
+        let name = std::any::type_name::<K>();
+        trace::tell!(error, "an error is of another kind", kind = name);
+        let in_tests = cfg!(any(test, feature = "simulation"));
+        assert!(!in_tests, "{name} does not list {kind:?}");
+    }
+    kind
+}
+
+/// What does not belong to the kind of error that a function says it has.
+impl Kind for Arc<Error> {
+    fn of(error: Error) -> Arc<Error> {
+        Arc::new(error)
+    }
+
+    fn into_error(self) -> Error {
+        Arc::unwrap_or_clone(self)
+    }
+
+    fn is_unexpected(&self) -> bool {
+        true
+    }
+}
+
+/// Defines the error of a kind of operation from some variants of [`Error`] and, after `else`, a group that has all others.
+macro_rules! kind {
+    // The cause of a variant: its field `source`, which is the last one, or that of the error that it stands for.
+    (@source) => { None };
+    (@source source $source:ident) => { Some($source) };
+    (@source transparent $inner:ident) => { std::error::Error::source($inner) };
+    (@source $name:ident $field:ident $($rest:tt)*) => {{
+        let _ = $field;
+        kind!(@source $($rest)*)
+    }};
+    (
+        $(#[$about:meta])*
+        pub enum $Kind:ident {
+            $(
+                $(#[$doc:meta])*
+                $Variant:ident $( { $( $field:ident : $Type:ty ),+ } )? $( ( $inner:ident : $Inner:ty ) )?,
+            )*
+        }
+        $(#[$group_doc:meta])*
+        else $Rest:ident($Group:ty)
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone)]
+        #[non_exhaustive]
+        pub enum $Kind {
+            $(
+                $(#[$doc])*
+                $Variant
+                $( { $(
+                    #[doc = concat!("As in [`Error::", stringify!($Variant), "`].")]
+                    $field: $Type,
+                )+ } )?
+                $( ($Inner) )?,
+            )*
+            $(#[$group_doc])*
+            $Rest($Group),
+        }
+
+        impl Kind for $Kind {
+            fn of(error: Error) -> $Kind {
+                match error {
+                    $( Error::$Variant $( { $( $field ),+ } )? $( ($inner) )? => {
+                        $Kind::$Variant $( { $( $field ),+ } )? $( ($inner) )?
+                    } )*
+                    other => $Kind::$Rest(Kind::of(other)),
+                }
+            }
+
+            fn into_error(self) -> Error {
+                match self {
+                    $( $Kind::$Variant $( { $( $field ),+ } )? $( ($inner) )? => {
+                        Error::$Variant $( { $( $field ),+ } )? $( ($inner) )?
+                    } )*
+                    $Kind::$Rest(other) => other.into_error(),
+                }
+            }
+
+            fn is_unexpected(&self) -> bool {
+                matches!(self, $Kind::$Rest(other) if other.is_unexpected())
+            }
+        }
+
+        impl From<$Kind> for Error {
+            fn from(error: $Kind) -> Error {
+                error.into_error()
+            }
+        }
+
+        impl fmt::Display for $Kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.clone().into_error(), f)
+            }
+        }
+
+        impl std::error::Error for $Kind {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                match self {
+                    $( $Kind::$Variant $( { $( $field ),+ } )? $( ($inner) )? => {
+                        kind!(@source $( $( $field $field )+ )? $( transparent $inner )?)
+                    } )*
+                    $Kind::$Rest(other) => std::error::Error::source(other),
+                }
+            }
+        }
+    };
+}
+
+/// Lets errors of a group become errors of the kinds that have it.
+macro_rules! group {
+    ($( $Group:ident => $Kind:ident::$Variant:ident, )*) => {$(
+        impl From<$Group> for $Kind {
+            fn from(error: $Group) -> $Kind {
+                $Kind::$Variant(error)
+            }
+        }
+    )*};
+}
+
+group! {
+    StorageError => OpenError::Storage,
+    StorageError => TransactionError::Storage,
+    StorageError => LoadError::Storage,
+    StorageError => BackupError::Storage,
+    OpenError => RestoreError::Open,
+}
+
+kind! {
+    /// What any operation of a store may fail with: the drive, the memory, the state of the store.
+    ///
+    /// A part of the errors of each kind of operation, such as [`OpenError`]; [`Error`] has the same variants.
+    pub enum StorageError {
+        /// There is no space for more pages on the volume.
+        VolumeFull { used: u64, limit: u64, reason: Arc<VolumeError> },
+        /// The mapping table's address space is used up.
+        TooManyPages,
+        /// More was logged than was reserved; an error of the engine's own accounting.
+        LogOverrun,
+        /// The log breaks off before its end: acknowledged changes are missing.
+        LogCorrupt { position: u64, durable: u64 },
+        /// The log holds a sound record of an unknown kind: a newer version wrote it.
+        UnknownLogRecord { position: u64, kind: u8 },
+        /// A page on the volume is not what it should be.
+        CorruptPage { page: u64, offset: u64, corruption: PageCorruption },
+        /// A page that verified against its checksum breaks the tree's rules.
+        Structure { page: u64, reason: &'static str },
+        /// A page, or a chunk of a large value, could not be read from the drive.
+        PageRead { page: u64, offset: u64, tree: Option<Arc<str>>, source: IoError },
+        /// An earlier write failed; the store accepts no more changes.
+        Poisoned { cause: Arc<Error> },
+        /// The store has been closed.
+        Closed,
+        /// The store was opened by the process that has forked this one: its workers are there.
+        Forked,
+        /// A process that writes the store has used space again that this reader, which was opened earlier, still needs.
+        ReaderOverrun { paths: Vec<PathBuf> },
+        /// One read or write failed.
+        Io(source: IoError),
+        /// The volume could not be created, opened or grown.
+        Volume(source: Arc<VolumeError>),
+        /// The system refuses memory or address space.
+        Memory { what: &'static str, source: Arc<std::io::Error> },
+        /// A task panicked.
+        TaskPanicked { message: String },
+    }
+    /// An error that the operation is not known to have: a defect of the engine's, please report it. The message is that error's own.
+    else Unexpected(Arc<Error>)
+}
+
+kind! {
+    /// Why a store could not be created or opened: [`Store::create`](crate::Store::create),
+    /// [`open`](crate::Store::open) and those like them, and [`Options`](crate::Options).
+    pub enum OpenError {
+        /// An option has a value that cannot work.
+        BadOption { option: &'static str, reason: String },
+        /// A store cannot be created for reading only.
+        ReadOnly,
+        /// The volume holds no Isobath store.
+        NotAStore { paths: Vec<PathBuf> },
+        /// The store was written by a newer engine.
+        NewerFormat { paths: Vec<PathBuf>, found: u32, known: u32 },
+        /// Both superblocks are unreadable.
+        SuperblockCorrupt { paths: Vec<PathBuf> },
+        /// The store is shorter than its superblock says.
+        Truncated { paths: Vec<PathBuf>, found: u64, expected: u64 },
+        /// The store was not closed and is to be read only, but there is not enough memory or temporary space to replay its log.
+        NeedsRecovery { paths: Vec<PathBuf> },
+        /// The store was not closed and keeps no log, so that its newest state is incomplete.
+        NotClosedCleanly { paths: Vec<PathBuf> },
+        /// The log of a store that keeps it on a device of its own is not where it was.
+        LogMissing { paths: Vec<PathBuf>, path: PathBuf },
+        /// A log was named for a store that keeps it on its own volume, or keeps none.
+        NoSeparateLog { paths: Vec<PathBuf>, path: PathBuf },
+        /// A file that is no log of a store was to be one.
+        NotALog { paths: Vec<PathBuf>, path: PathBuf },
+        /// The log of another store.
+        LogOfOtherStore { paths: Vec<PathBuf>, path: PathBuf },
+        /// The log and the rest of the store are of different times: one of them is an old copy.
+        LogOutOfStep { paths: Vec<PathBuf>, path: PathBuf, log: u32, store: u32 },
+        /// What a log device says of itself cannot be read.
+        LogHeaderCorrupt { path: PathBuf },
+        /// A log device is shorter than the log.
+        LogTruncated { path: PathBuf, found: u64, expected: u64 },
+    }
+    /// What any operation may fail with; here also where the volume cannot be opened, and where recovery fails.
+    else Storage(StorageError)
+}
+
+kind! {
+    /// Why a transaction could not begin, commit or go back to a savepoint: [`Store::begin`](crate::Store::begin),
+    /// [`Store::snapshot`](crate::Store::snapshot), [`Transaction::commit`](crate::Transaction::commit) and
+    /// [`Transaction::rollback_to`](crate::Transaction::rollback_to).
+    pub enum TransactionError {
+        /// Another transaction changed what this one writes, or, if it is serializable, what it has read.
+        Conflict { tree: String, key: Vec<u8> },
+        /// So much was changed since the snapshot began that what it would see is kept no longer.
+        SnapshotTooOld,
+        /// The transaction's writes take more space in the log than a transaction may have.
+        TransactionTooLarge { bytes: u64, limit: u64 },
+        /// A tree that the transaction changed was dropped.
+        TreeDropped { name: String },
+        /// A savepoint of another transaction, or one that was rolled back.
+        NoSuchSavepoint,
+        /// The store was opened for reading only.
+        ReadOnly,
+    }
+    /// What any operation may fail with.
+    else Storage(StorageError)
+}
+
+impl TransactionError {
+    /// As [`Error::is_retryable`].
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            TransactionError::Conflict { .. } | TransactionError::SnapshotTooOld
+        )
+    }
+}
+
+kind! {
+    /// Why records could not be loaded: [`Tree::bulk_load`](crate::Tree::bulk_load), [`Tree::load`](crate::Tree::load) and
+    /// [`Loader`](crate::Loader).
+    pub enum LoadError {
+        /// The input of a bulk load is not in order.
+        LoadOrder { record: u64, reason: &'static str },
+        /// A key is longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES).
+        KeyTooLong { length: usize, limit: usize },
+        /// A value is longer than [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
+        ValueTooLong { length: u64, limit: u64 },
+        /// Records could not be sorted in temporary files.
+        Sort { directory: PathBuf, source: Arc<std::io::Error> },
+        /// Records that are inserted together take more space in the log than a transaction may have.
+        TransactionTooLarge { bytes: u64, limit: u64 },
+        /// So much was changed meanwhile that what the load reads of the tree is kept no longer.
+        SnapshotTooOld,
+        /// The tree was dropped.
+        TreeDropped { name: String },
+        /// The store was opened for reading only.
+        ReadOnly,
+        /// The watcher had the load stop.
+        Interrupted,
+    }
+    /// What any operation may fail with.
+    else Storage(StorageError)
+}
+
+kind! {
+    /// Why a store could not be backed up: [`Store::backup`](crate::Store::backup).
+    pub enum BackupError {
+        /// Another backup of the store is under way.
+        BackupRunning,
+        /// The store is open for writing and keeps no log.
+        BackupNeedsLog,
+        /// An option has a value that cannot work.
+        BadOption { option: &'static str, reason: String },
+        /// The backup that this one is to add to is not what it should be, or this one is not when it is read back.
+        BadBackup { path: PathBuf, offset: u64, error: BackupFileError },
+        /// The backup that this one is to add to does not fit.
+        BackupChain { path: PathBuf, reason: &'static str },
+        /// The file that is to be made is there already.
+        FileExists { path: PathBuf },
+        /// The backup was to go to a file of a store, or of its log.
+        OutputIsStore { path: PathBuf },
+        /// The system refused an operation on a file of a backup.
+        File { action: &'static str, path: PathBuf, source: Arc<std::io::Error> },
+        /// The watcher had the backup stop.
+        Interrupted,
+    }
+    /// What any operation may fail with; here where the store cannot be read.
+    else Storage(StorageError)
+}
+
+kind! {
+    /// Why a store could not be made from backups: [`Store::restore`](crate::Store::restore) and
+    /// [`Store::restore_on_volume`](crate::Store::restore_on_volume).
+    pub enum RestoreError {
+        /// A backup file is not what it should be.
+        BadBackup { path: PathBuf, offset: u64, error: BackupFileError },
+        /// Backup files that do not belong together.
+        BackupChain { path: PathBuf, reason: &'static str },
+        /// The system refused an operation on a backup file.
+        File { action: &'static str, path: PathBuf, source: Arc<std::io::Error> },
+        /// The watcher had the work stop.
+        Interrupted,
+    }
+    /// What creating and opening a store may fail with.
+    else Open(OpenError)
+}
