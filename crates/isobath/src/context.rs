@@ -8,7 +8,7 @@ use crate::page::{Lsn, PageId};
 
 /// A place to read pages from.
 ///
-/// A read attempt that meets a [`Restart`] lets go of everything and passes it
+/// A read attempt that meets a [`Restart`] releases everything and passes it
 /// to [`ReadContext::resolve`]; when that returns `Ok`, it starts over.
 pub(crate) trait ReadContext {
     /// Why an operation ends early: an error, or "hand this to a worker".
@@ -21,7 +21,7 @@ pub(crate) trait ReadContext {
     /// caller holds no latch, guard or borrow.
     fn resolve(&self, why: Restart) -> Result<(), Self::Error>;
 
-    /// Starts reading pages that will be wanted soon, as far as frames and
+    /// Starts reading pages that will be needed soon, as far as frames and
     /// queue depth allow, without waiting for them.
     fn read_ahead(&self, pages: &[PageId]);
 
@@ -39,7 +39,7 @@ pub(crate) trait WriteContext: ReadContext {
     /// Where changes are logged.
     fn log(&self) -> &Log;
 
-    /// Who appends to the log: the worker's index.
+    /// The log writer's number: the worker's index.
     fn writer(&self) -> usize;
 
     /// Reserves log space for one structure modification, to be held until it is
@@ -51,7 +51,7 @@ pub(crate) trait WriteContext: ReadContext {
     fn admit(&self) -> Result<(), Self::Error>;
 
     /// Takes `pages` free frames and page ids, waiting for frames where none
-    /// is free; fails where the volume has no room for more pages. The caller
+    /// is free; fails where the volume has no space for more pages. The caller
     /// holds nothing.
     fn reserve(&self, pages: u32) -> Result<Reservation, Self::Error>;
 

@@ -131,7 +131,7 @@
 //!
 //! Every operation returns [`Error`], whose text names the file, what is wrong and what to do. After a failed write the
 //! store refuses changes ([`Error::Poisoned`]), and reads go on: close it, look at the drive, open it again.
-//! [`Error::is_retryable`] tells which errors a transaction may be run again after.
+//! [`Error::is_retryable`] says after which errors a transaction may be run again.
 //!
 //! ```
 //! # fn main() -> Result<(), isobath::Error> {

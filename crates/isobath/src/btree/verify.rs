@@ -6,7 +6,7 @@ use crate::buffer::{Place, Restart};
 use crate::context::ReadContext;
 use crate::page::PageId;
 
-/// Told of everything that a tree owns.
+/// Receives everything that a tree owns.
 pub(crate) trait Visitor {
     /// The tree reaches this page.
     fn page(&mut self, id: PageId, level: u8);

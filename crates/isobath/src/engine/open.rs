@@ -81,7 +81,7 @@ pub(crate) fn create(
             return Err(Error::BadOption {
                 option: "log_bytes",
                 reason: format!(
-                    "a log needs {}, its device has room for {}",
+                    "a log needs {}, its device holds {}",
                     ByteSize::at_least(MIN_AREA_BYTES),
                     ByteSize(log_device_bytes)
                 ),
@@ -197,8 +197,8 @@ pub(super) fn area_of(run: Run, segment_bytes: u32) -> Option<LogArea> {
     LogArea::new(vec![(offset * segment, length * segment)])
 }
 
-/// Has a new store's log begin small where its size was not asked for; the segments that it may grow to, 0 for a log that
-/// does not grow.
+/// Makes a new store's log begin small where its size was not given; returns the segments that it may grow to, 0 for a
+/// log that does not grow.
 fn begin_log_small(config: &mut Config) -> u32 {
     let least = MIN_AREA_BYTES.div_ceil(u64::from(config.segment_bytes)) as u32;
     if !config.log_grows || config.log_segments <= least {

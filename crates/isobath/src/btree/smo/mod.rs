@@ -57,7 +57,7 @@ impl<'p> Modification<'p> {
         self
     }
 
-    /// Writes the images into the frames, logs them as one record, lets go of
+    /// Writes the images into the frames, logs them as one record, releases
     /// the latches, then frees what was unlinked.
     pub(super) fn apply<C: WriteContext>(mut self, ctx: &C) {
         self.store_images();
@@ -144,8 +144,8 @@ impl<'p> Modification<'p> {
 }
 
 /// Runs `attempt` until it succeeds, with frames and page ids reserved as it
-/// asks for them, and with room in the log. What it does not use is released at
-/// the end.
+/// asks for them, and with log space. What it does not use is released at the
+/// end.
 pub(super) fn with_pages<C: WriteContext, T>(
     ctx: &C,
     mut attempt: impl FnMut(&mut Reservation) -> Result<T, AttemptError>,
