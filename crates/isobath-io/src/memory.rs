@@ -25,7 +25,7 @@ const BLOCK: u32 = 512;
 /// Contention is rare because chunks are many.
 type Chunk = RwLock<Option<AlignedBuf>>;
 
-/// An in-process device whose bytes live in memory and vanish with it. I/Os complete in the order of submission, at the
+/// An in-process device whose bytes are in memory and vanish with it. I/Os complete in the order of submission, at the
 /// next [`poll`](Channel::poll).
 pub struct MemoryDevice {
     chunks: RwLock<Vec<Arc<Chunk>>>,

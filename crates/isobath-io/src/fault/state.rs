@@ -468,7 +468,7 @@ impl State {
         device.start + rng.below(places) * self.unit
     }
 
-    /// The bytes of a discarded range are undefined: each page keeps them or becomes zero, as the seed wants.
+    /// The bytes of a discarded range are undefined: each page keeps them or becomes zero, as the seed says.
     fn effect_of_discard(&mut self, index: u64, io: &Flying) {
         if io.fault == Some(Fault::Lost) {
             return;
