@@ -357,7 +357,7 @@ impl Channel for MemoryChannel {
             let Some(queued) = self.queue.pop_front() else {
                 break;
             };
-            // SAFETY: the submitter vouches for the memory until it sees the completion pushed below.
+            // SAFETY: the submitter keeps the memory valid until it sees the completion pushed below.
             let (bytes, result) = unsafe { self.execute(&queued) };
             let stats = self.stats.of_mut(queued.io.op);
             stats.completed += 1;

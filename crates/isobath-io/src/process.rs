@@ -1,4 +1,4 @@
-//! Telling a process from the children that it forks.
+//! Distinguishing a process from the children that it forks.
 #![allow(unsafe_code)]
 
 use std::sync::Once;

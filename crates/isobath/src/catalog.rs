@@ -262,8 +262,8 @@ fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Erro
     )
 }
 
-/// Frees what is left of a tree whose name was removed. What this does not come to, the
-/// next opening does.
+/// Frees what is left of a tree whose name was removed. The next opening does what this leaves
+/// undone.
 pub(crate) fn free_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     empty(local, tree, &mut |extent| {
         extent::free_descriptor(local, extent.bytes())

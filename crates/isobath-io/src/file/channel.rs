@@ -259,7 +259,7 @@ impl<Q: Queue> FileChannel<Q> {
             durable: slot.durable,
             token,
         };
-        // SAFETY: the submitter vouches for the memory until the completion; the iovecs are the slot's own, which is
+        // SAFETY: the submitter keeps the memory valid until the completion; the iovecs are the slot's own, which is
         // neither changed nor freed before the request is done (a moved `Vec` keeps its heap memory in place).
         unsafe { self.queue.push(&request) };
         self.pushed += 1;

@@ -1,4 +1,4 @@
-//! Telling the drive which segments hold nothing.
+//! Discarding segments that hold nothing on the drive.
 
 #![allow(unsafe_code)]
 

@@ -433,8 +433,8 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     }
     current.superblock.clean = false;
     separate_log::announce(&volume, &current.superblock)?;
-    // Both of them: were only one to say "open" and be corrupted later, the
-    // other would vouch for a checkpoint that is overwritten by then.
+    // Both of them: were only one to say "open" and be corrupted later, an opening would take the other, whose
+    // checkpoint is overwritten by then.
     for _ in SUPERBLOCK_OFFSETS {
         current.superblock.sequence += 1;
         Via::Volume(volume.clone()).superblock(&current.superblock)?;

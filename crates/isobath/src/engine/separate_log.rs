@@ -1,4 +1,4 @@
-//! A log on a device of its own: finding it, and telling whether it is the right one.
+//! A log on a device of its own: finding it, and checking whether it is the right one.
 
 use std::path::{Path, PathBuf};
 

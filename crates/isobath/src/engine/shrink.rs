@@ -56,7 +56,7 @@ impl Shrinking {
     }
 }
 
-/// Ends what is under way, however it ends.
+/// Clears the state of a running compaction when dropped, also after an error.
 struct Running<'e>(&'e Engine);
 
 impl Drop for Running<'_> {

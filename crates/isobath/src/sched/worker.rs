@@ -462,7 +462,7 @@ impl Worker {
             backlog.push_back(io);
             return;
         }
-        // SAFETY: the callers vouch for the buffer.
+        // SAFETY: the callers keep the buffer valid.
         if unsafe { self.channel.borrow_mut().submit(io) }.is_err() {
             backlog.push_back(io);
         }

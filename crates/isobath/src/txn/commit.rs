@@ -327,7 +327,7 @@ struct Record {
     body: CommitBody,
     /// Tokens of the large values that it names.
     confirmed: Vec<Token>,
-    /// Chunks, and the root of a tree, that end with it.
+    /// Chunks, and the root of a tree, that it frees.
     ended: Vec<PageId>,
     /// Large values that it takes out of their trees.
     replaced: Vec<Replaced>,

@@ -94,7 +94,7 @@ struct Version {
     /// The LSN of the commit that replaced the value, or [`PENDING`] and its number.
     stamp: u64,
     old: OldValue,
-    /// What the chunks of a large value belong to from the commit to their end.
+    /// What the chunks of a large value belong to from the commit until they are freed.
     token: Token,
 }
 

@@ -110,7 +110,7 @@ impl<'p> Modification<'p> {
         }
     }
 
-    /// Asserts that the list is complete as far as it can tell: no page twice,
+    /// Asserts that the list is complete as far as it can check: no page twice,
     /// every image a sound node of this tree that names nothing unlinked.
     fn check(&self) {
         let mut ids: Vec<_> = self.changed.iter().map(|(page, _)| page.id()).collect();
