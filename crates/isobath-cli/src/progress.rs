@@ -22,7 +22,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
 }
 
-/// Ends the process once the user asked to stop: for work that cannot be cancelled, and that a crash does no harm.
+/// Ends the process once the user asked to stop: for work that cannot be cancelled, and to which a crash does no harm.
 pub(crate) fn leave_if_stopped() {
     if STOP.load(Ordering::Relaxed) {
         eprintln!("isobath: interrupted");

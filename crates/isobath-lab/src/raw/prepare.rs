@@ -58,7 +58,7 @@ pub(super) fn open(plan: &RawPlan) -> Result<(Volume, Scratch), RawError> {
     }
 }
 
-/// Writes the region in full, in a scratch file or in memory, and reads it once in full.
+/// Writes the region of a scratch file or of memory in full; reads that of a file or device once in full.
 pub(super) fn fill_and_warm(
     plan: &RawPlan,
     volume: &Volume,

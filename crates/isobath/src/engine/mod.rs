@@ -710,7 +710,7 @@ impl Engine {
             .ok_or(Error::TooManyPages)
     }
 
-    /// Frees the id of a page, and its place at `address`.
+    /// Frees the id of a page whose place, at `address` until now, is free already.
     pub(crate) fn free_id(&self, id: PageId, address: Address) {
         self.space.lock().page_freed(id, address);
         self.ids.lock().free(&self.pool.mapping, id);

@@ -19,7 +19,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Time without any page written or segment freed after which writers get an error.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time in which nothing was written at all, nor logged, after which they get it.
+/// Time in which nothing was written at all, nor logged, after which they get an error.
 /// Longer than the kernel takes to report a drive that does not answer.
 const STANDSTILL: Duration = Duration::from_secs(90);
 /// How often a worker looks.

@@ -638,7 +638,7 @@ impl Space {
         self.keeps_dead = true;
     }
 
-    /// Ends that; frees the segments in which everything is obsolete by now.
+    /// Ends [`Space::retain_obsolete`]; frees the segments in which everything is obsolete by now.
     pub(crate) fn release_dead(&mut self) {
         self.keeps_dead = false;
         self.restart_progress();

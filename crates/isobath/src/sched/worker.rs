@@ -543,7 +543,7 @@ impl Worker {
         progress |= self.run_ready();
         progress |= handler.poll_background(self);
         self.push_backlog();
-        // Tasks that ended in this very step have freed stacks for work that waits.
+        // Tasks that ended in this very step have freed slots for work that waits.
         let can_start = !self.starved.get()
             && self
                 .waiting_work
