@@ -250,7 +250,7 @@ static void asynchronous_calls(isobath_store *store, isobath_tree *people) {
   get.user_data = &callbacks;
   CHECK(isobath_queue_submit(queue, &get));
   while (callbacks == 0) CHECK(isobath_queue_poll(queue, completions, 1, 100, &count));
-  /* A commit, told by a thread of the library. */
+  /* A commit, whose callback a thread of the library calls. */
   isobath_queue *threaded;
   CHECK(isobath_queue_new(store, 1, 1, true, &threaded));
   isobath_request commit = {.operation = ISOBATH_OP_COMMIT, .user_data = &callbacks, .callback = told};

@@ -45,7 +45,7 @@ void sync_directory(const std::string &path) {
 
 enum class Io { kSynced, kDirect, kBuffered };
 
-// What O_DIRECT wants of buffers, places and lengths.
+// What O_DIRECT requires of buffers, places and lengths.
 constexpr size_t kBlock = 4096;
 
 // Memory in whole blocks.

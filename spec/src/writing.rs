@@ -91,7 +91,7 @@ impl State {
         }
         if batch.purpose == Purpose::WriteBack && current.life == batch.life {
             self.pages[page].writing = false;
-            // The page is freed by this write, not by who ended it.
+            // The page's place is freed by this write, not by the change that freed the page.
             if current.freed {
                 self.pages[page].address = None;
             }

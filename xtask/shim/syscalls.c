@@ -2,11 +2,11 @@
 //
 // Only files whose path has "/store." in it are hit. The environment says what happens:
 //   FAULTS_SEED   which calls are hit
-//   FAULTS_SOFT   n: one call in n is interrupted, told to try again, or transfers less than asked for
+//   FAULTS_SOFT   n: one call in n is interrupted, gets EAGAIN, or transfers less than asked for
 //   FAULTS_ONLY   1, 2 or 3: of these, only that
 //   FAULTS_EIO    n: the n-th write or flush fails with EIO, once
 //   FAULTS_LOSE   n: before the n-th flush or growth of a file, what was written and not flushed is lost, and each
-//                 descriptor of the file is told of it once, by its next flush, as Linux does it
+//                 descriptor of the file gets the error once, from its next flush, as on Linux
 //
 // An io_uring makes no calls that could be intercepted here; libaio's go through syscall().
 #define _GNU_SOURCE
@@ -35,7 +35,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 struct written { int fd; off_t at; size_t len; void *before; };
 
 static struct file { ino_t inode; unsigned failures; unsigned events; struct written *writes; int count; } files[MOST_FILES];
-// How many failures of its file a descriptor has been told of.
+// How many failures of its file a descriptor has reported.
 static unsigned told[MOST_FDS];
 static unsigned long hits;
 static uint64_t state;
@@ -115,7 +115,7 @@ static ssize_t real_pwrite(int fd, const void *from, size_t len, off_t at) {
     return real(fd, from, len, at);
 }
 
-// Called with the lock held, before a write that is not durable by itself.
+// Called with the lock held, before a write that needs a flush to be durable.
 static void note(int fd, off_t at, size_t len) {
     struct file *file = file_of(fd);
     void *before = NULL;
@@ -150,7 +150,7 @@ static void event(int fd) {
     pthread_mutex_unlock(&lock);
 }
 
-// Whether this descriptor has yet to be told of a lost write; once. All else is flushed now.
+// Whether this descriptor has yet to report a lost write; once. All else is flushed now.
 static int is_told(int fd, int flushed) {
     if (!number("FAULTS_LOSE")) return 0;
     pthread_mutex_lock(&lock);

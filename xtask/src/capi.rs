@@ -36,7 +36,7 @@ struct Install {
     /// Directory that gets lib/ and include/
     #[arg(long, default_value = "/usr/local")]
     prefix: PathBuf,
-    /// Where the files go if not there: below this directory, as packagers want it
+    /// Where the files go if not there: below this directory, for packages
     #[arg(long)]
     destdir: Option<PathBuf>,
     /// How they are built: release, checked or dev

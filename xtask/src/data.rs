@@ -82,7 +82,7 @@ impl Universe {
         (*tree, bytes)
     }
 
-    /// What a person wants to read of a record.
+    /// A record's key as a message names it.
     pub(crate) fn describe(&self, key: Key) -> String {
         let (tree, bytes) = self.record(key);
         let name = &self.trees[tree].name;

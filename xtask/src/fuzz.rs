@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// What the fuzzer is told.
+/// The fuzzer's options.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A target, `list`, and options; `--help` names them

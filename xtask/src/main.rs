@@ -38,7 +38,7 @@ enum Command {
     /// Feed mutated files to everything that reads files (`cargo xtask fuzz --help`)
     #[command(disable_help_flag = true)]
     Fuzz(fuzz::Args),
-    /// Work until told to stop, or killed (what `stress` starts)
+    /// Work until stopped or killed (what `stress` starts)
     #[command(hide = true)]
     StressWorker(stress::WorkerArgs),
     /// Write until killed (what `crash` starts)

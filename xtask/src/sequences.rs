@@ -1,4 +1,4 @@
-//! Random sequences of use, for as long as wanted: the test `sequences` of `isobath-cli`, which has the command at hand.
+//! Random sequences of use, for as long as requested: the test `sequences` of `isobath-cli`, whose package builds the command.
 
 use std::process::Command;
 

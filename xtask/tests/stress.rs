@@ -1,4 +1,4 @@
-//! Some rounds of everything at once; `cargo xtask stress` runs for as long as it is told.
+//! Some rounds of everything at once; `cargo xtask stress` runs for as long as requested.
 
 #![allow(missing_docs)]
 

@@ -151,7 +151,7 @@ typedef struct isobath_bytes {
   size_t length;
 } isobath_bytes;
 
-// Told of each tree by its name, which ends with a zero and is valid during the call.
+// Called with the name of each tree, which ends with a zero and is valid during the call.
 typedef void (*isobath_tree_visitor)(void *argument, const char *name);
 
 // Bytes of the program's memory.
@@ -162,7 +162,7 @@ typedef struct isobath_slice {
   size_t length;
 } isobath_slice;
 
-// Told of what a key has, `old_value`, or NULL where it has nothing. Returns what it is to have: `new_value` is the program's memory
+// Called with what a key has, `old_value`, or NULL where it has nothing. Returns what it is to have: `new_value` is the program's memory
 // until the next call or isobath_update's return; one whose `data` is NULL removes the key. Must not call the library.
 typedef void (*isobath_update_function)(void *argument,
                                         const struct isobath_slice *old_value,
@@ -209,7 +209,7 @@ typedef struct isobath_completion {
   struct isobath_bytes value;
 } isobath_completion;
 
-// Told of a completion, which is valid during the call; `value` is the library's there. Must not close the store or free the
+// Called with a completion, which is valid during the call; `value` is the library's there. Must not close the store or free the
 // queue; may submit.
 typedef void (*isobath_callback)(const struct isobath_completion *completion);
 
@@ -231,7 +231,7 @@ typedef struct isobath_request {
   size_t value_length;
   // Given back with the completion.
   void *user_data;
-  // Told of the completion; NULL: isobath_queue_poll gives it.
+  // Called with the completion; NULL: isobath_queue_poll returns it.
   isobath_callback callback;
 } isobath_request;
 
@@ -257,11 +257,11 @@ typedef struct isobath_compaction {
   uint64_t bytes_before;
   // The volume's length after.
   uint64_t bytes_after;
-  // What block devices were told to forget.
+  // Bytes that block devices were asked to discard.
   uint64_t bytes_discarded;
 } isobath_compaction;
 
-// Told how far long work is: how much is done of how much, 0 where that is not known. Returning false ends the work, where the
+// Called with the progress of long work: how much is done of how much, 0 where that is not known. Returning false ends the work, where the
 // function says so. Must not call the library.
 typedef bool (*isobath_progress)(void *argument, uint64_t is_done, uint64_t total);
 
@@ -408,7 +408,7 @@ enum isobath_status isobath_tree_open_or_create(const struct isobath_store *stor
 // Drops the tree `name` with all its records. Handles on it answer ISOBATH_TREE_DROPPED from now on. Any thread.
 enum isobath_status isobath_tree_drop(const struct isobath_store *store, const char *name);
 
-// Tells `visit` of all trees, by name. Any thread.
+// Calls `visit` for all trees, by name. Any thread.
 enum isobath_status isobath_trees(const struct isobath_store *store, isobath_tree_visitor visit, void *argument);
 
 // Frees a handle; the tree stays. NULL does nothing. Any thread; no other may use the handle any more.
@@ -432,7 +432,7 @@ enum isobath_status isobath_get_into(const struct isobath_tree *tree,
 // Whether a key has a value: ISOBATH_OK or ISOBATH_NOT_FOUND. Any thread.
 enum isobath_status isobath_contains(const struct isobath_tree *tree, const void *key, size_t key_length);
 
-// Reads the values of many keys at once, which is the fastest way to read many. `values` has room for `count`; each has `data`
+// Reads the values of many keys at once, which is the fastest way to read many. `values` has space for `count`; each has `data`
 // NULL where there is none, and is freed by isobath_bytes_free. Any thread.
 enum isobath_status isobath_get_many(const struct isobath_tree *tree,
                                      const struct isobath_slice *keys,
@@ -683,7 +683,7 @@ enum isobath_status isobath_queue_new(const struct isobath_store *store,
 // Sets the limits of isobath_queue_new anew; what is in flight stays. Any thread.
 enum isobath_status isobath_queue_set_limits(const struct isobath_queue *queue, uint32_t depth, uint32_t data_tasks);
 
-// Submits a request, whose completion tells how it went. ISOBATH_QUEUE_FULL where as many are in flight as may be: poll, and
+// Submits a request, whose completion has the result. ISOBATH_QUEUE_FULL where as many are in flight as may be: poll, and
 // submit again. Inside a callback the limit does not count. One thread at a time.
 enum isobath_status isobath_queue_submit(const struct isobath_queue *queue,
                                          const struct isobath_request *request);
@@ -713,7 +713,7 @@ enum isobath_status isobath_checkpoint(const struct isobath_store *store);
 enum isobath_status isobath_compact(const struct isobath_store *store,
                                     struct isobath_compaction *gained);
 
-// Tells the drive which segments hold nothing; `bytes` says how much that was, and may be NULL. Any thread.
+// Discards the segments that hold nothing on the drive; `bytes` says how much that was, and may be NULL. Any thread.
 enum isobath_status isobath_discard_free_segments(const struct isobath_store *store, uint64_t *bytes);
 
 // Reads and verifies everything; the store must not be changed meanwhile. ISOBATH_CORRUPT where something is wrong, which the

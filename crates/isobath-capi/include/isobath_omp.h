@@ -7,7 +7,7 @@
  *
  * isobath_omp_load, isobath_omp_store, isobath_omp_count, isobath_omp_data_accesses, isobath_omp_is_serial and
  * isobath_omp_get_totals may be called from any thread at any time; the others from the thread that runs the program's sequential parts.
- * What a failed call found is told by kvs_isobath_last_error.
+ * kvs_isobath_last_error has the message of a failed call.
  */
 #ifndef ISOBATH_OMP_H
 #define ISOBATH_OMP_H

@@ -18,7 +18,7 @@ typedef struct {
   uint8_t micro;
 } kvs_api_version;
 
-/* Which operation a callback is told of. */
+/* The operation that a callback reports. */
 typedef enum {
   KVS_CMD_DELETE = 0x01,
   KVS_CMD_DELETE_GROUP = 0x02,
@@ -82,7 +82,7 @@ typedef struct {
   uint32_t offset;            /* bytes of the value to skip when retrieving */
 } kvs_value;
 
-/* A hint of which values belong together; this library places them by itself. */
+/* A hint of which values belong together; this library places them itself. */
 typedef struct {
   kvs_association_type assoc_type;
   uint16_t assoc_hint;
@@ -114,7 +114,7 @@ typedef struct {
 
 typedef struct {
   uint64_t capacity;         /* bytes */
-  uint64_t unalloc_capacity; /* bytes that no key space has been promised */
+  uint64_t unalloc_capacity; /* bytes that no key space has reserved */
   uint32_t max_value_len;    /* bytes */
   uint32_t max_key_len;      /* bytes */
   uint32_t optimal_value_len;

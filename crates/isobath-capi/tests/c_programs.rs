@@ -389,7 +389,7 @@ fn what_was_acknowledged_outlives_a_kill() {
                 child.kill().unwrap();
             }
         }
-        assert!(count >= 150 * round, "the writer ended by itself");
+        assert!(count >= 150 * round, "the writer ended early");
         child.wait().unwrap();
         first = acknowledged.iter().max().unwrap() + 1000;
 

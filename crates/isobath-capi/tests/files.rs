@@ -30,7 +30,7 @@ fn bad_input_gets_its_result_code() {
     let directory = tempfile::tempdir().unwrap();
     let device = support::device(directory.path(), "");
     let (root, name) = (c("/"), c("files"));
-    // SAFETY: pointers are valid or NULL, as the header wants it.
+    // SAFETY: pointers are valid or NULL, as the header requires.
     unsafe {
         let mut files = null_mut();
         let open =

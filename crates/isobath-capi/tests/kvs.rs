@@ -455,7 +455,7 @@ fn asynchronous_calls_tell_their_results() {
             (5, 5, &b"value"[..])
         );
 
-        // A key that does not exist is told at completion, a key that is too short at once.
+        // A key that does not exist is reported at completion, a key that is too short at once.
         let mut option = kvs_option_delete {
             kvs_delete_error: 1,
         };
@@ -594,7 +594,7 @@ fn callbacks_may_submit_and_closing_waits_for_what_is_in_flight() {
             kvs_get_ioevents(chained, 3);
             ended += told.try_iter().count();
         }
-        // What is in flight when the device is closed is told before that returns.
+        // Requests in flight when the device is closed complete before that returns.
         for number in 0..2 {
             let code = unsafe {
                 kvs_store_kvp_async(

@@ -243,7 +243,7 @@ fn names_of_key_spaces() {
             kvs_list_key_spaces(device, 1, 16, &mut name, null_mut()),
             KVS_ERR_PARAM_INVALID
         );
-        // No room for a name, and for its bytes.
+        // No space for a name, and for its bytes.
         assert_eq!(
             kvs_list_key_spaces(device, 1, 15, &mut name, &mut count),
             KVS_ERR_BUFFER_SMALL

@@ -10,11 +10,11 @@ use crate::explain;
 
 /// Found problems, or did not find what was asked for.
 pub(crate) const FOUND: u8 = 1;
-/// The command line cannot be obeyed.
+/// The command line is invalid.
 pub(crate) const USAGE: u8 = 2;
 /// The engine, the operating system or an input failed.
 pub(crate) const FAILED: u8 = 3;
-/// The person interrupted it; the shell's number for SIGINT.
+/// The user interrupted it; the shell's number for SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Why a command failed.
@@ -31,10 +31,10 @@ pub(crate) enum Failure {
         name: String,
         /// One that has almost that name.
         alike: Option<String>,
-        /// Whether the verb makes trees that are missing, where it is told so.
+        /// Whether the verb makes missing trees, where an option asks for it.
         creates: bool,
     },
-    /// The command line cannot be obeyed.
+    /// The command line is invalid.
     Usage(String),
     /// Standard output was closed by its reader.
     OutputClosed,

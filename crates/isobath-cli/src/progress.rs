@@ -11,10 +11,10 @@ use isobath_lab::{LabError, Monitor, Stage, Unit};
 
 use crate::failure::{Failure, INTERRUPTED};
 
-/// Whether the person has asked to stop.
+/// Whether the user has asked to stop.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// An error once the person asked to stop, where a [`Progress`] listens for that.
+/// An error once the user asked to stop, where a [`Progress`] listens for that.
 pub(crate) fn check() -> Result<(), Failure> {
     match STOP.load(Ordering::Relaxed) {
         true => Err(LabError::Interrupted.into()),
@@ -22,7 +22,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
 }
 
-/// Ends the process once the person asked to stop: for work that cannot be told to, and that a crash does no harm.
+/// Ends the process once the user asked to stop: for work that cannot be cancelled, and to which a crash does no harm.
 pub(crate) fn leave_if_stopped() {
     if STOP.load(Ordering::Relaxed) {
         eprintln!("isobath: interrupted");
@@ -66,8 +66,7 @@ impl Progress {
     }
 }
 
-/// Shows as bars what the engine tells of its long work: how much of a stage is done, and not how much since it told
-/// last.
+/// Shows as bars the engine's progress in long work: how much of a stage is done, and not how much since the last call.
 pub(crate) struct Stages<'p> {
     progress: &'p Progress,
     stage: &'static str,

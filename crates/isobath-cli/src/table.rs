@@ -9,7 +9,7 @@ use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyl
 
 /// Columns where nothing says how many there are.
 const DEFAULT_WIDTH: usize = 80;
-/// Fewer are not obeyed: nothing would be readable.
+/// Fewer are ignored: nothing would be readable.
 const MIN_WIDTH: usize = 30;
 /// Columns of a cell's padding, and of what lies between it and the next one.
 const PADDING: usize = 3;

@@ -131,7 +131,7 @@ fn evaluate_judges_models_on_another_run() {
 }
 
 #[test]
-fn the_accuracy_experiment_wants_a_directory_on_a_drive() {
+fn the_accuracy_experiment_needs_a_directory_on_a_drive() {
     let place = Place::new();
     place.write("file", "x");
     place

@@ -22,7 +22,7 @@ fn a_store_in_use_is_shown_and_followed_until_it_is_closed() {
         shown[0]["user_bytes_written"].as_u64().unwrap() > 1_000_000,
         "{shown:?}"
     );
-    assert!(shown[0]["trees"].is_null(), "nobody else may open it");
+    assert!(shown[0]["trees"].is_null(), "no other process may open it");
     let text = place.run(&["stats", "-s", "s.iso"]).ok();
     for word in [
         "WA-A",

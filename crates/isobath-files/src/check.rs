@@ -431,7 +431,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Tells of pieces that were not there.
+    /// Reports pieces that were not there.
     fn missing(&mut self, content: u64, pieces: Option<BTreeMap<u64, (u64, u32)>>) {
         for offset in pieces.unwrap_or_default().keys() {
             self.problem(format!(

@@ -78,7 +78,7 @@ pub enum FilesError {
     },
     /// A file's contents do not fit into memory as a whole.
     #[error(
-        "{}: memory has no room for its {bytes} bytes; read it in parts",
+        "{}: its {bytes} bytes do not fit into memory; read it in parts",
         shown(path)
     )]
     OutOfMemory {

@@ -311,7 +311,7 @@ impl Import<'_> {
         name: &[u8],
         attributes: &Attributes,
     ) -> Result<u64, FilesError> {
-        // One byte more than a piece tells whether there is more than one.
+        // One byte more than a piece shows whether there is more than one.
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(PIECE_BYTES + 1, 0);
         let size = rustix::fs::fstat(file).map_err(host("read", path))?.st_size as u64;

@@ -1,6 +1,6 @@
 //! Records of a file tree: their keys and bytes. docs/files.md has the diagrams.
 //!
-//! All records of a tree of files are in one tree of the store, told apart by the first byte of their keys. Numbers in keys are
+//! All records of a tree of files are in one tree of the store, distinguished by the first byte of their keys. Numbers in keys are
 //! big-endian, so that keys compare as numbers do; numbers in values are little-endian.
 
 use crate::FilesError;

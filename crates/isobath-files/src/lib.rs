@@ -86,7 +86,7 @@ pub struct Copied {
     pub skipped: u64,
 }
 
-/// What long work tells, and asks whether it is to go on.
+/// Receives the progress of long work, and answers whether it is to go on.
 pub trait Watcher {
     /// So many more files, directories and links were done, and so many bytes of contents.
     fn advance(&self, entries: u64, bytes: u64);

@@ -19,7 +19,7 @@ use crate::layout::{FileKind, FileTime, MAX_NAME_BYTES};
 use crate::unmount::SOURCE_PREFIX;
 use crate::{Entry, FileReader, FileView, FilesError, Stat};
 
-/// How long the kernel may believe what it was told: a view does not change.
+/// How long the kernel may cache answers: a view does not change.
 const TTL: Duration = Duration::from_secs(24 * 3600);
 /// Threads that take requests; each reads while another one waits for the drive.
 const THREADS: usize = 4;
@@ -27,7 +27,7 @@ const THREADS: usize = 4;
 const ENTRIES_AT_ONCE: usize = 1024;
 /// How often the process looks whether it is asked to end.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// What programs are told to read at a time.
+/// The block size reported to programs, for their reads.
 const READ_BYTES: u32 = 128 << 10;
 /// Directories above a file that a message names.
 const MAX_SHOWN: usize = 64;
@@ -39,7 +39,7 @@ pub struct MountOptions {
     pub source: String,
     /// Let other users in; what they may read their permissions say.
     pub allow_other: bool,
-    /// Bytes that `statfs` tells: those of the store's files.
+    /// Bytes that `statfs` reports: those of the store's files.
     pub bytes: u64,
 }
 
@@ -225,7 +225,7 @@ impl Mounted {
         path
     }
 
-    /// What the kernel is told of a failure; what is no answer but a failure is logged.
+    /// The error number that the kernel gets; a failure of the store is logged too.
     fn errno(&self, error: &FilesError) -> Errno {
         match error {
             FilesError::NotFound { .. } => Errno::ENOENT,

@@ -68,7 +68,7 @@ impl FileTree {
     ///
     /// # Errors
     ///
-    /// [`FilesError::BadName`]; what is wrong with the path otherwise [`FileWriter::finish`] tells.
+    /// [`FilesError::BadName`]; [`FileWriter::finish`] reports what else is wrong with the path.
     pub fn writer(
         &self,
         path: impl AsRef<[u8]>,

@@ -171,8 +171,8 @@ pub struct FluidBound {
 /// slack is divided at best (section 3, for any number of groups, without its simplification that R is constant).
 ///
 /// It holds where pages are updated independently of each other, each at its own rate, and a policy knows no more than the
-/// rates. Where updates follow each other in order, as sequential and cyclic ones do, segments die whole, and a policy can
-/// stay below it: see [`TraceContents`].
+/// rates. Where updates follow each other in order, as sequential and cyclic ones do, all pages of a segment are
+/// invalidated together, and a policy can stay below it: see [`TraceContents`].
 ///
 /// With x = −ln(1−E), a group of rate r = updates/pages costs updates/(e^x−1) and takes space pages·F·x/(1−e^−x).
 /// Lagrange's condition is r/(e^x − 1 − x) = μ for all groups: the index f/(E/(1−E) + ln(1−E)) is equal everywhere. μ

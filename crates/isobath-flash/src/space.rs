@@ -69,8 +69,8 @@ impl Space {
         }
     }
 
-    /// Writes new versions of pages to consecutive slots of a segment; `died` hears the segment of every version that
-    /// was current in a slot until then.
+    /// Writes new versions of pages to consecutive slots of a segment; `died` is called with the segment of every
+    /// version that was current in a slot until then.
     #[inline]
     pub(crate) fn overwrite_run(
         &mut self,
@@ -79,7 +79,7 @@ impl Space {
         mut died: impl FnMut(u32),
     ) {
         let (from, count) = (first as usize, pages.len());
-        // All at once, before any of them dies again in the same run.
+        // All at once, before any of them is overwritten in the same run.
         self.set_valid(first, count as u32);
         let slots = &mut self.slots[from..from + count];
         for ((slot, place), page) in (first..).zip(slots).zip(pages) {

@@ -58,10 +58,10 @@ fn engine_wamp(policy: PolicyKind, workload: &str, fill: f64) -> f64 {
         .wamp()
 }
 
-/// Segments in which half of the pages die one by one and half all together, when the writer comes round. Life-table took
+/// Segments in which half of the pages are invalidated one by one and half all together, when the writer comes round. Life-table took
 /// them for old and cold just before that, and cleaned them: 0.97 where MDC has 0.42. Now 0.440 and 0.438.
 #[test]
-fn waits_for_pages_that_are_about_to_die_together() {
+fn waits_for_pages_that_are_about_to_be_invalidated_together() {
     let mdc = engine_wamp(PolicyKind::Mdc, "sequential:0.5:0.5", 0.8);
     let life_table = engine_wamp(PolicyKind::LifeTable, "sequential:0.5:0.5", 0.8);
     assert!(life_table < 1.01 * mdc, "{life_table} {mdc}");

@@ -236,7 +236,7 @@ pub trait Device: Send + Sync {
     }
 
     /// Undoes the creation of what this volume was created on: files are removed, block devices begin as they did. For
-    /// whoever cannot make use of a volume that was just created; it must not be used afterwards.
+    /// a caller that cannot use a volume that it has just created; the volume must not be used afterwards.
     fn undo_creation(&self) {}
 
     /// See [`Volume::sees_pins`](crate::Volume::sees_pins).

@@ -68,7 +68,7 @@ pub enum VolumeError {
     Locked {
         /// The locked file.
         path: PathBuf,
-        /// The process that holds the lock, where the system tells.
+        /// The process that holds the lock, where the system reports it.
         pid: Option<u32>,
         /// Whether the holder writes (else it only reads).
         writer: bool,
@@ -156,7 +156,7 @@ pub enum VolumeError {
         /// The file that was to hold the log.
         path: PathBuf,
     },
-    /// The file system or device has no room.
+    /// The file system or device has no space.
     #[error("no space on {} for {} more: free some, or move the volume", path.display(), ByteSize(*needed))]
     NoSpace {
         /// The file that could not grow.
@@ -218,7 +218,7 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
-    /// Whether there was merely no room to grow, in the file system or within the limit. After any other failure to grow,
+    /// Whether there was merely no space to grow, in the file system or within the limit. After any other failure to grow,
     /// writes of others may be lost.
     pub fn is_no_space(&self) -> bool {
         matches!(

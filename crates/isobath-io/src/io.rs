@@ -16,7 +16,7 @@ pub enum Op {
     /// Makes every write whose completion has been reaped durable on all devices of the volume but its
     /// [log device](crate::LOG_OFFSET).
     Flush,
-    /// Tells the devices that `len` bytes at `offset` are no longer needed (hole punching, TRIM). What they hold
+    /// Discards `len` bytes at `offset`, which are no longer needed (hole punching, TRIM). What they hold
     /// afterwards is undefined until they are written again: old bytes or zeros. On a file this gives the space
     /// back to the file system, so a later write there can fail with [`IoErrorKind::NoSpace`](crate::IoErrorKind).
     Discard,

@@ -25,7 +25,7 @@ const BLOCK: u32 = 512;
 /// Contention is rare because chunks are many.
 type Chunk = RwLock<Option<AlignedBuf>>;
 
-/// An in-process device whose bytes live in memory and vanish with it. I/Os complete in the order of submission, at the
+/// An in-process device whose bytes are in memory and vanish with it. I/Os complete in the order of submission, at the
 /// next [`poll`](Channel::poll).
 pub struct MemoryDevice {
     chunks: RwLock<Vec<Arc<Chunk>>>,
@@ -357,7 +357,7 @@ impl Channel for MemoryChannel {
             let Some(queued) = self.queue.pop_front() else {
                 break;
             };
-            // SAFETY: the submitter vouches for the memory until it sees the completion pushed below.
+            // SAFETY: the submitter keeps the memory valid until it sees the completion pushed below.
             let (bytes, result) = unsafe { self.execute(&queued) };
             let stats = self.stats.of_mut(queued.io.op);
             stats.completed += 1;

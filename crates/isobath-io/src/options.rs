@@ -48,8 +48,8 @@ pub enum Access {
     ReadWrite,
     /// Shared with other readers; refused while a writer has the volume open.
     ReadOnly,
-    /// Reading, beside other readers and beside a writer. The writer's writes are seen, in no order: the reader tells by what
-    /// it reads whether that belongs together. See [`Volume::pin`](crate::Volume::pin).
+    /// Reading, beside other readers and beside a writer. The writer's writes are seen, in no order: the reader checks
+    /// by what it reads whether that belongs together. See [`Volume::pin`](crate::Volume::pin).
     Beside,
 }
 
@@ -81,7 +81,7 @@ impl Default for VolumeOptions {
 
 impl VolumeOptions {
     /// 2 MiB: the engine's segment. A segment then lies on one drive in one piece, so no I/O of the engine is split, and
-    /// a segment that dies frees one whole aligned range of one drive, which keeps the drive's own write
+    /// a segment that is freed releases one whole aligned range of one drive, which keeps the drive's own write
     /// amplification low. Consecutive segments alternate between the drives, and random pages spread evenly.
     pub const DEFAULT_STRIPE_UNIT: u32 = 2 << 20;
 
@@ -133,8 +133,8 @@ impl VolumeOptions {
         self
     }
 
-    /// How long opening waits for each file that another process has open; default not at all. A holder that has died is
-    /// waited for anyway, for a few seconds.
+    /// How long opening waits for each file that another process has open; default not at all. A holder that has ended
+    /// is waited for anyway, for a few seconds.
     #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;

@@ -48,7 +48,7 @@ pub enum OutputError {
 /// What no output may go to: the files of any volume, and these.
 #[derive(Clone, Copy)]
 pub struct Protected<'v> {
-    /// A volume that is open; its files are told by device and inode.
+    /// A volume that is open; its files are identified by device and inode.
     pub volume: Option<&'v Volume>,
     /// Whether a file says of itself that it is a log device, of whose headers this crate knows nothing.
     pub is_log: fn(&File) -> io::Result<bool>,
@@ -140,8 +140,8 @@ impl OutputFile {
         file.map_err(failed("open", path))
     }
 
-    /// Makes the file `path`, for what is not finished; it is locked while it is open. What a process that died left
-    /// there is removed; what another one writes there now, or is `protected`, is not.
+    /// Makes the file `path`, for what is not finished; it is locked while it is open. A file that a killed process
+    /// left there is removed; one that another process writes now, or that is `protected`, is not.
     ///
     /// # Errors
     /// Any [`OutputError`].

@@ -22,11 +22,11 @@ use crate::waker::Waker;
 /// Unit of what is written: a page.
 const BLOCK: u64 = 4096;
 const BLOCK_BYTES: usize = BLOCK as usize;
-/// The place of a block that holds zeros and takes no room.
+/// The place of a block that holds zeros and takes no space.
 const ZEROS: u32 = u32::MAX;
 
-/// A volume that reads what it was never told from the volume below, and keeps what is written to it: first in memory,
-/// and what is more than that in a temporary file without a name.
+/// A volume that reads blocks that were not written to it from the volume below, and keeps what is written to it: first
+/// in memory, and what is more than that in a temporary file without a name.
 ///
 /// It can grow without limit. Flushes have nothing to do: all that was written goes with the process.
 pub struct OverlayDevice {

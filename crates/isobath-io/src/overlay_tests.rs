@@ -56,8 +56,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
-    /// An overlay that has grown to twice the length of what is below it, with room for three blocks in memory, against
-    /// two arrays of bytes.
+    /// An overlay that has grown to twice the length of what is below it, with space for three blocks in memory,
+    /// against two arrays of bytes.
     #[test]
     fn an_overlay_is_what_was_written_over_what_is_below(steps in steps()) {
         let (volume, mut under) = below();
@@ -154,7 +154,7 @@ fn parts_of_one_block_may_be_written_at_a_time() {
 }
 
 #[test]
-fn a_failed_read_below_is_told() {
+fn a_failed_read_below_is_reported() {
     let device = FaultDevice::new(BYTES, FaultPlan::new(1));
     device.add_rule(
         FaultRule::new(Fault::Error(IoErrorKind::Media), Trigger::From(0)).ops(&[Op::Read]),

@@ -1,4 +1,4 @@
-//! Telling a process from the children that it forks.
+//! Distinguishing a process from the children that it forks.
 #![allow(unsafe_code)]
 
 use std::sync::Once;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static WATCH: Once = Once::new();
 
-/// A number that is another one in a forked child than in its parent. Threads do not survive a fork: who has
+/// A number that is another one in a forked child than in its parent. Threads do not survive a fork: code that has
 /// started some compares.
 #[must_use]
 pub fn generation() -> u32 {

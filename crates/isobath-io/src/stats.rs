@@ -7,7 +7,7 @@ use crate::io::Op;
 /// Values below `1 << LINEAR_BITS` have a bucket each; above, every power of two is cut into this many buckets.
 const SUB_BITS: u32 = 5;
 const SUB: usize = 1 << SUB_BITS;
-/// The largest power of two told apart: 2^36 ns is 69 s.
+/// The largest power of two with a bucket of its own: 2^36 ns is 69 s.
 const TOP_BIT: u32 = 36;
 const BUCKETS: usize = (TOP_BIT - SUB_BITS + 1) as usize * SUB;
 

@@ -184,7 +184,7 @@ impl Volume {
         self.0.is_pinned(numbers)
     }
 
-    /// Whether another opening may write, as far as the system tells.
+    /// Whether another opening may write, as far as the system reports.
     pub fn has_writer(&self) -> bool {
         self.0.has_writer()
     }

@@ -279,7 +279,7 @@ fn a_failed_flush_fails_every_later_one_whoever_asks() {
         let mut channel = open(&volume);
         let page = pattern(4096, 1);
         in_thread(|| {
-            // Growth flushes what it has allocated, through the descriptor that everybody uses.
+            // Growth flushes what it has allocated, through the descriptor that all flushers use.
             refuse(&[Refused {
                 call: libc::SYS_fdatasync,
                 errno: libc::EIO,
@@ -290,7 +290,7 @@ fn a_failed_flush_fails_every_later_one_whoever_asks() {
             assert!(matches!(error, VolumeError::Io(_)), "{error}");
         });
         assert_eq!(volume.len(), MIB);
-        // The system has told growth, and would not tell again.
+        // The system has reported the error to growth, and would not report it again.
         // SAFETY: `page` outlives the calls.
         let (flush, durable) = unsafe {
             let write = Io::write(0, page.as_ptr(), 4096, 2);
@@ -314,7 +314,7 @@ fn an_error_that_another_flusher_was_told_of_is_found() {
     let volume = Volume::create(&paths(&dir, 1), &options).unwrap();
     volume.grow(MIB).unwrap();
     in_thread(|| {
-        // What the member's second description answers when the system has told the first one already.
+        // What the member's second description answers when the system has reported the error to the first one already.
         refuse(&[Refused {
             call: libc::SYS_sync_file_range,
             errno: libc::EIO,
@@ -340,7 +340,7 @@ fn a_write_back_that_fails_fails_every_flusher() {
         let volume = Volume::create(std::slice::from_ref(&disk.device), &options).unwrap();
         volume.grow(30 * MIB).unwrap();
         let (mut first, mut second) = (open(&volume), open(&volume));
-        // What the drive accepts it cannot store: the file behind it has no room left.
+        // The drive cannot store what it accepts: the file behind it has no space left.
         let page = pattern(MIB as usize, 1);
         let greedy = fs::File::create(dir.path().join("greedy")).unwrap();
         let mut at = 0;
@@ -434,7 +434,7 @@ fn a_failed_creation_leaves_a_block_device_as_it_was() {
     assert!(!new.exists());
     assert!(fs::read(&disk.file).unwrap() == before);
 
-    // So does whoever makes a volume and cannot use it, also on a device that may be overwritten.
+    // Undoing a creation leaves the same, also on a device that may be overwritten.
     let one = [disk.device.clone(), new.clone()];
     let volume = Volume::create(&one, &VolumeOptions::new()).unwrap();
     volume.undo_creation();
@@ -542,7 +542,7 @@ fn no_space_while_growing_and_while_writing() {
             "what was taken is given back"
         );
 
-        // A discarded range has lost its blocks; somebody else takes them.
+        // A discarded range has lost its blocks; another file takes them.
         let mut channel = open(&volume);
         let page = pattern(MIB as usize, 1);
         // SAFETY: a discard has no memory.

@@ -27,7 +27,7 @@ fn contents(paths: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
     paths.iter().map(|p| fs::read(p).ok()).collect()
 }
 
-/// Opens in vain; checks that nothing changed on disk and that the message names what it should.
+/// Tries to open and fails; checks that nothing changed on disk and that the message names what it should.
 fn refuse(paths: &[PathBuf], options: &VolumeOptions, words: &[&str]) -> VolumeError {
     let before = contents(paths);
     let error = Volume::open(paths, options).unwrap_err();

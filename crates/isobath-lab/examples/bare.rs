@@ -266,7 +266,7 @@ fn open(engine: &str, plan: &Plan, threads: usize) -> Done<Box<dyn Bare>> {
     }
 }
 
-/// One client until it is told to stop.
+/// One client until it is stopped.
 fn client(
     store: &dyn Bare,
     plan: &Plan,

@@ -53,7 +53,7 @@ fn main() {
     println!("{:.0} ns per copied page", copy_ns(gib << 30));
 }
 
-/// Copies pages out of `bytes` bytes in huge pages, whose places nobody can foresee.
+/// Copies pages out of `bytes` bytes in huge pages, at places that the processor cannot predict.
 fn copy_ns(bytes: usize) -> f64 {
     let touched = |bytes: usize| {
         let mut buffer = AlignedBuf::new(bytes);

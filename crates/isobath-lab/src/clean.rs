@@ -585,7 +585,7 @@ mod tests {
         );
     }
 
-    /// Multi-log keeps a segment open per log, for which this space has no room; the other policies' rows are there.
+    /// Multi-log keeps a segment open per log, for which this space is too small; the other policies' rows are there.
     #[test]
     fn a_policy_that_runs_out_of_space_has_an_error_row() {
         let mut sweep = sweep();
@@ -635,7 +635,7 @@ mod tests {
         assert!(String::from_utf8(csv).unwrap().contains("\"a,b.csv\""));
     }
 
-    /// A trace that goes round its pages in order has next to nothing to clean, and the bound says so.
+    /// A trace that cycles through its pages in order has next to nothing to clean, and the bound says so.
     #[test]
     fn the_bound_of_a_cyclic_trace_is_next_to_nothing() {
         let ops = (0..200_000).map(|n| Op::write(n % 20_000)).collect();

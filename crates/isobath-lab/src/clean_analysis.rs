@@ -17,7 +17,7 @@ pub struct EmptinessRow {
     pub table: &'static str,
     /// Fill factor F.
     pub fill_ratio: f64,
-    /// E: the dead share of a segment when it is cleaned, updates being uniform and segments cleaned by age.
+    /// E: the obsolete share of a segment when it is cleaned, updates being uniform and segments cleaned by age.
     pub emptiness_ratio: f64,
     /// 2/E: segments read and written per segment of new data.
     pub cost_ratio: f64,

@@ -112,7 +112,7 @@ pub enum LabError {
         /// What it has stored, and how to go on; a sentence.
         stored: String,
     },
-    /// The person asked to stop.
+    /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
 }

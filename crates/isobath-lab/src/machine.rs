@@ -46,7 +46,7 @@ pub(crate) fn steal_time() -> Duration {
     Duration::from_millis(steal.and_then(|s| s.parse::<u64>().ok()).unwrap_or(0) * 10)
 }
 
-/// Room on the file system of a path.
+/// Space on the file system of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct FreeSpace {
     /// Bytes that this user can still write.
@@ -55,7 +55,7 @@ pub struct FreeSpace {
     pub total_bytes: u64,
 }
 
-/// Room on the file system that holds `path`, or would hold it: the nearest
+/// Space on the file system that holds `path`, or would hold it: the nearest
 /// existing directory above counts.
 ///
 /// # Errors

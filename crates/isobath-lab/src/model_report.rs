@@ -181,7 +181,7 @@ struct Frame {
     samples: Vec<Sample>,
 }
 
-/// More curves than this cannot be told apart.
+/// More curves than this cannot be distinguished.
 const CURVES_MAX: usize = 8;
 const PAGES: &str = "pages of 4 KiB per I/O";
 

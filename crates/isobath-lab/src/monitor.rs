@@ -30,12 +30,12 @@ pub trait Monitor: Sync {
     fn begin(&self, stage: Stage);
     /// The present stage went on by `amount` of its unit.
     fn advance(&self, amount: u64);
-    /// One line that a person should read now.
+    /// One line that the user should read now.
     fn say(&self, line: &str);
-    /// Whether the person asked to stop.
+    /// Whether the user asked to stop.
     fn cancelled(&self) -> bool;
 
-    /// An error once the person asked to stop.
+    /// An error once the user asked to stop.
     ///
     /// # Errors
     /// [`LabError::Interrupted`].

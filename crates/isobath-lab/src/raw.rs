@@ -59,7 +59,7 @@ pub enum RawError {
     /// A measuring thread panicked.
     #[error("a measuring thread panicked: this is a defect of Isobath")]
     Panicked,
-    /// The person asked to stop.
+    /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
 }

@@ -46,7 +46,7 @@ struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is left to the person, whom the next run tells its name.
+        // What cannot be removed is left to the user; the next run prints its name.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -70,7 +70,7 @@ pub(crate) trait Objective {
     /// The residuals at these parameters; always as many.
     fn residuals(&self, values: &[f64]) -> Vec<f64>;
 
-    /// d residual / d ln(value), a row per residual; `None` where nobody wrote them down, and differences take their place.
+    /// d residual / d ln(value), a row per residual; `None` where a model has none, and differences take their place.
     fn slopes(&self, _values: &[f64]) -> Option<DMatrix<f64>> {
         None
     }

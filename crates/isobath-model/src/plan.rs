@@ -56,7 +56,7 @@ pub fn seeded_plan(count: usize, seed: u64, concurrency_max: u32) -> Vec<Operati
     let deep = f64::from(concurrency_max.max(2)).ln();
     let tenths = |n: usize| n as f64 / 10.0;
     let mut plan: Vec<OperatingPoint> = Vec::new();
-    // Few queues have few different points; a bound instead of a promise.
+    // Few queues have few different points, so the rounds are bounded.
     for _ in 0..count * 100 {
         if plan.len() == count {
             break;

@@ -1,4 +1,4 @@
-//! Workload descriptions: what a user tells the advisor, as TOML.
+//! Workload descriptions: the advisor's input, as TOML.
 //!
 //! ```toml
 //! [data]

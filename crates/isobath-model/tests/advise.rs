@@ -352,7 +352,7 @@ fn the_options_file_carries_the_settings() {
 }
 
 /// With runs of the engine at hand the advisor chooses by them: Table 4 at 32 background threads, where F = 2 is 12% faster than
-/// any other layout, which no drive model would tell.
+/// any other layout, which no drive model predicts.
 #[test]
 fn runs_of_the_engine_decide_its_layout() {
     let store = LsmStore {
@@ -420,7 +420,7 @@ fn runs_of_the_engine_decide_its_layout() {
 
 /// Bytes count as I/Os do: the fastest point of the profile is the limit, whatever an engine reads at once.
 #[test]
-fn no_more_bytes_are_promised_than_the_drive_was_seen_to_move() {
+fn no_more_bytes_are_predicted_than_the_drive_was_seen_to_move() {
     let fastest = |read_share: f64| {
         let points = virtual_drive("train").into_iter();
         let rates = points.filter(|(s, _)| s.point.read_share == read_share);

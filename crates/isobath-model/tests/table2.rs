@@ -155,7 +155,7 @@ fn per_k_least_squares_recover_table_2() {
     }
 }
 
-/// Equations 7 and 8 add rates: for r → 0 they promise the sum of two throughputs, of which one grows without bound.
+/// Equations 7 and 8 add rates: for r → 0 they predict the sum of two throughputs, of which one grows without bound.
 #[test]
 fn adding_costs_predicts_the_grid_and_adding_rates_does_not() {
     let samples = table_2_samples();

@@ -44,7 +44,7 @@ impl Drive {
         let io_count = (12 * clients).max(8_000 / u64::from(pages));
         let mut page = [0u8; PAGE];
         let begun = self.now_ns;
-        // Time, client, pages that its I/O still wants, and where.
+        // Time, client, pages that its I/O still needs, and where.
         let mut due: BinaryHeap<Reverse<(u64, u64, u32, u32)>> = (0..clients)
             .map(|client| Reverse((begun, client, 0, 0)))
             .collect();

@@ -16,8 +16,8 @@ use crate::{Error, extent};
 
 /// Bytes after which a batch goes to the task. Two batches exist at a time.
 const BATCH_BYTES: usize = 1 << 20;
-/// How full pages are made on average, in percent: a page without room would split at the
-/// first record that is inserted into it later.
+/// How full pages are made on average, in percent: a full page would split at the first record that
+/// is inserted into it later.
 const FILL_PERCENT: usize = 94;
 
 /// Packed records: key lengths, value lengths, then the bytes.
@@ -162,7 +162,7 @@ fn load_in_task(
     let ctx = TaskContext { local };
     let mut loader = Loader::new(&ctx, tree.tree, FILL_PERCENT)?;
     let outcome = take(&mut loader);
-    // Before the token is given up: what belongs to nothing has to be free by then.
+    // Before the token is cancelled: values that no record names have to be free by then.
     let mut free = |extent: &Descriptor| local.engine.transactions.free_large(local, extent);
     match outcome {
         Ok(true) => appear(local, tree, loader, &mut free),
@@ -177,9 +177,9 @@ fn load_in_task(
     }
 }
 
-/// Has the loaded records appear, all at once, while no commit changes the tree, and
-/// neither another load nor a drop of it is under way. They leave no versions, so who
-/// began before must not read the tree any more.
+/// Makes the loaded records visible, all at once, while no commit changes the tree
+/// and neither another load nor a drop of it is under way. They leave no versions, so
+/// older snapshots must not read the tree any more.
 fn appear(
     local: &WorkerState,
     tree: &TreeState,

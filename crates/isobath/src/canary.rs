@@ -51,7 +51,7 @@ canaries! {
     DirtyTooEarly,
     /// A page that was read is unlatched before the mapping table says that it is there.
     UnlatchEarly,
-    /// Each look for a tree makes a state of its own, so that not all handles are told of a drop.
+    /// Each look for a tree makes a state of its own, so that some handles do not notice a drop.
     SeparateTreeStates,
     /// Bulk loads appear while commits change the tree.
     LoadBesideCommits,
@@ -61,19 +61,19 @@ canaries! {
     CleanForNothing,
     /// A backup holds the log until it has verified what it wrote.
     HoldLogWhileVerifying,
-    /// A recovery makes no room in the log before it has applied all of it.
+    /// A recovery frees no log space before it has applied all of the log.
     RecoverAtOnce,
-    /// What was allocated provisionally stays so when its pages have ended.
+    /// A provisional allocation stays listed after its pages are freed.
     KeepProvisionalOfFreedPages,
     /// The chunks of a loaded value belong to the value instead of the load.
     LoadValuesApart,
     /// A synced commit is seen once it is applied, before it is durable.
     ShowEarly,
-    /// The mapping record of copies is complete before a checkpoint can tell that
-    /// their words have changed.
+    /// The mapping record of copies is complete before a checkpoint can see that their words have
+    /// changed.
     MarkLate,
-    /// Of a page that is being copied, only ends that are logged after it was
-    /// claimed count, and a recovery takes every copy that the log names.
+    /// Of a page that is being copied, only frees that are logged after it was claimed count, and a
+    /// recovery takes every copy that the log names.
     MissLateEnds,
     /// A checkpoint says where a segment's summary is before that is written.
     SummaryTooEarly,
@@ -84,9 +84,9 @@ canaries! {
     ForgetNewPages,
     /// A store that is restored from a backup without log records counts as closed, whatever was provisional.
     RestoreAsClosed,
-    /// A backup takes a copy of a page for its newest although the page had ended when the copy was recorded.
+    /// A backup takes a copy of a page for its newest although the page had been freed when the copy was recorded.
     CopyEndedPages,
-    /// Chunks are free in a checkpoint before there is a record of their end.
+    /// Chunks are free in a checkpoint before there is a record of their free.
     FreeBeforeRecord,
     /// A checkpoint takes the free segments that victims under way count on.
     TakeSpaceOfVictims,
@@ -108,11 +108,11 @@ canaries! {
     LeaveTornTail,
     /// An opening keeps the log's epoch of the one before.
     KeepEpoch,
-    /// A checkpoint lets go of the changes in pages that are being written.
+    /// A checkpoint releases the log of changes in pages that are being written.
     IgnoreBatches,
-    /// A checkpoint lets go of changes whose mapping record is not durable.
+    /// A checkpoint releases the log of changes whose mapping record is not durable.
     IgnoreRecords,
-    /// A checkpoint lets go of commits that are logged and not applied.
+    /// A checkpoint releases the log of commits that are logged and not applied.
     IgnoreUnapplied,
     /// A superblock does not wait for the log.
     SuperblockBeforeLog,
@@ -120,7 +120,7 @@ canaries! {
     KeepConfirmed,
     /// The cleaner installs an address over whichever is there.
     RelocateBlindly,
-    /// The volume is cut before the log and the superblocks let go of its tail.
+    /// The volume is cut while the log and the superblocks still use its tail.
     CutVolumeEarly,
     /// Segments that readers in other processes may need are used again at once.
     ReuseBesideReaders,

@@ -122,8 +122,8 @@ pub(crate) fn find_visible(local: &WorkerState, name: &str) -> Result<Option<Tre
     })
 }
 
-/// Makes a tree; of several callers with the same name, one succeeds. `made` is told of
-/// it before the catalog names it, and of one that gets no name as well.
+/// Makes a tree; of several callers with the same name, one succeeds. `made` is called with it
+/// before the catalog names it, and also for a tree that gets no name.
 pub(crate) fn add(
     local: &WorkerState,
     name: &str,
@@ -222,8 +222,7 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
         Ok::<(), Error>(())
     };
     let closed = tree.status.close_to_drop(wait)?.ok_or_else(missing)?;
-    // Commits that have not seen the mark come to their ends; of a commit and this, one
-    // sees the other.
+    // Waits for the commits that have not seen the mark; of a commit and this, one sees the other.
     if !canary::sings(Canary::DropBesideCommits) {
         engine.transactions.tracker.drain(false, wait)?;
     }
@@ -263,8 +262,8 @@ fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Erro
     )
 }
 
-/// Frees what is left of a tree whose name was removed. What this does not come to, the
-/// next opening does.
+/// Frees what is left of a tree whose name was removed. The next opening does what this leaves
+/// undone.
 pub(crate) fn free_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     empty(local, tree, &mut |extent| {
         extent::free_descriptor(local, extent.bytes())
@@ -287,7 +286,7 @@ fn empty(
     Ok(())
 }
 
-/// Ends a dropped tree: its root and its last entry go in one commit.
+/// Removes what is left of a dropped tree: its root and its last entry go in one commit.
 fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
     let mark = dropping_key(tree.id);
     let context = CommitContext {

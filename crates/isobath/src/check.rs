@@ -198,7 +198,7 @@ fn check_reachability(local: &WorkerState, found: &Found, report: &mut CheckRepo
         if used && !found.ids.contains(&id) {
             report
                 .problems
-                .push(format!("page {id} takes room but nothing leads to it"));
+                .push(format!("page {id} takes space but nothing leads to it"));
         }
     }
 }
@@ -218,8 +218,8 @@ fn check_summaries(local: &WorkerState, report: &mut CheckReport) {
 
 /// The live bytes of every segment are those of the pages that lie in it.
 ///
-/// Beside writers a page's last place still counts for a moment when no page names it any more. So a segment is told
-/// of only if every look finds it wrong.
+/// Beside writers a page's last place still counts for a moment when no page names it any more. So a segment is
+/// reported only if every look finds it wrong.
 ///
 /// # Errors
 ///
@@ -227,7 +227,7 @@ fn check_summaries(local: &WorkerState, report: &mut CheckReport) {
 fn check_accounts(local: &WorkerState, report: &mut CheckReport) -> Result<(), Error> {
     let mut wrong: Option<BTreeMap<usize, String>> = None;
     for _ in 0..ACCOUNT_LOOKS {
-        // What died counts until its record is durable.
+        // Obsolete pages count until their records are durable.
         local.wait_for_ended_pages()?;
         local.wait_for_batches()?;
         local.wait_for_pending_frees()?;

@@ -9,7 +9,7 @@ use crate::types::TreeId;
 
 /// A place to read pages from.
 ///
-/// A read attempt that meets a [`Restart`] lets go of everything and passes it
+/// A read attempt that meets a [`Restart`] releases everything and passes it
 /// to [`ReadContext::resolve`]; when that returns `Ok`, it starts over.
 pub(crate) trait ReadContext {
     /// Why an operation ends early: an error, or "hand this to a worker".
@@ -48,7 +48,7 @@ pub(crate) trait WriteContext: ReadContext {
     /// Where changes are logged.
     fn log(&self) -> &Log;
 
-    /// Who appends to the log: the worker's index.
+    /// The log writer's number: the worker's index.
     fn writer(&self) -> usize;
 
     /// Reserves log space for one structure modification, to be held until it is
@@ -60,7 +60,7 @@ pub(crate) trait WriteContext: ReadContext {
     fn admit(&self) -> Result<(), Self::Error>;
 
     /// Takes `pages` free frames and page ids, waiting for frames where none
-    /// is free; fails where the volume has no room for more pages. The caller
+    /// is free; fails where the volume has no space for more pages. The caller
     /// holds nothing.
     fn reserve(&self, pages: u32) -> Result<Reservation, Self::Error>;
 

@@ -2,7 +2,7 @@
 //! leaf.
 //!
 //! A chunk has a page id and a mapping word like any page, but no frame: it is
-//! read and written whole, by the task that wants it. A value of one chunk, or
+//! read and written whole, by the task that uses it. A value of one chunk, or
 //! of chunks with consecutive ids, is described by its first id; others name an
 //! index chunk that lists the runs of ids.
 
@@ -51,8 +51,8 @@ pub(crate) struct Extent {
     payload: u32,
     indexed: bool,
     /// What all its chunks carry as their LSN. Ids are used again, for values of
-    /// the same shape as well: only this tells a reader that was overtaken by a
-    /// change of the key that a chunk is no longer its value's.
+    /// the same shape as well: only by this does a reader that was overtaken by
+    /// a change of the key see that a chunk no longer belongs to its value.
     stamp: Lsn,
 }
 
@@ -149,8 +149,8 @@ impl Runs {
     }
 }
 
-/// Frees chunks: their places, their bytes and their ids. `record` says so, or
-/// a record of their own does, which also gives up `tokens`.
+/// Frees chunks: their places, their bytes and their ids. `record` says so, or a record of their
+/// own does, which also cancels `tokens`.
 fn free_chunks(
     local: &WorkerState,
     tokens: &[Token],
@@ -181,7 +181,7 @@ fn end_chunks(
             let _freeing = local.engine.begin_freeing();
             let taken = take_chunks(local, ids.into_iter());
             if canary::sings(Canary::FreeBeforeRecord) {
-                // As if there were no room yet.
+                // As if there were no space yet.
                 (0..10_000).for_each(|_| local.worker.yield_now());
             }
             let ids: Vec<PageId> = taken.iter().map(|(id, _)| *id).collect();

@@ -143,7 +143,7 @@
 //! `?` makes an [`Error`] of each of them, with the same variant and message. What any operation may meet, such as a page that
 //! cannot be read, is a [`StorageError`] in the group `Storage` of each. After a failed write the
 //! store refuses changes ([`Error::Poisoned`]), and reads go on: close it, look at the drive, open it again.
-//! [`Error::is_retryable`] tells which errors a transaction may be run again after.
+//! [`Error::is_retryable`] says after which errors a transaction may be run again.
 //!
 //! ```
 //! # fn main() -> Result<(), isobath::Error> {

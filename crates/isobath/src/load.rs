@@ -25,7 +25,7 @@ const REPORTED: u64 = 4096;
 ///
 /// Up to a quarter of the buffer pool's size, and 16 to 512 MiB, is sorted in memory; what is more waits in a
 /// temporary file beside the store (in the system's directory for temporary files, for a store in memory) that
-/// takes as much room as the records. Dropping it before [`Loader::finish`] leaves the tree as it is.
+/// takes as much space as the records. Dropping it before [`Loader::finish`] leaves the tree as it is.
 #[must_use = "nothing is stored before finish"]
 pub struct Loader {
     tree: Tree,
@@ -148,9 +148,10 @@ impl Loader {
         self
     }
 
-    /// Stores all records and returns how many there are, those of the same key counted once. `watch` is told how many of
-    /// those that were pushed have been passed: in the stage `storing`, of which all or none are stored at the end, or in the stage
-    /// `inserting`, where so many, in the order of their keys, are stored already whatever happens.
+    /// Stores all records and returns how many there are, those of the same key counted once. `watch` is called with
+    /// how many of those that were pushed have been passed: in the stage `storing`, of which all or none are stored at
+    /// the end, or in the stage `inserting`, where so many, in the order of their keys, are stored already whatever
+    /// happens.
     ///
     /// # Errors
     ///

@@ -49,7 +49,7 @@ pub(crate) fn get_each(
                     }
                 }
                 Lookup::NotResident(page) => missing.push((first + at, *page)),
-                // Large, or being changed: read on its own, as what is half applied above.
+                // Large, or being changed: read on its own, as what is partially applied above.
                 Lookup::Found(ValueKind::Extent, _) | Lookup::Contended => {
                     missing.push((first + at, PageId(0)));
                 }
@@ -118,7 +118,7 @@ struct Fetched {
 }
 
 impl Fetched {
-    /// Adds a value; whether there is room for another one.
+    /// Adds a value; whether another one fits.
     fn take(&mut self, at: usize, value: Option<&[u8]>) -> bool {
         self.found.push((at, value.map(<[u8]>::len)));
         self.bytes.extend_from_slice(value.unwrap_or_default());

@@ -14,7 +14,8 @@ use crate::pagestore::Superblock;
 use crate::store::Store;
 use crate::{Error, Options};
 
-/// Openings that are tried while a writer overtakes each: it uses the log's room again, or a place that was to be read.
+/// Openings that are tried while a writer overtakes each: it uses the log's space again, or a place that was to be
+/// read.
 const ATTEMPTS: u32 = 10;
 /// Bytes of what is replayed that are kept in memory at most; the rest goes to a temporary file.
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -129,7 +130,7 @@ fn replay(over: &Volume, paths: &[PathBuf], options: &Options) -> Result<(u64, u
     Ok((stats.recovered_log_bytes, stats.recovery_ns))
 }
 
-/// Whether what was to be replayed found no room in memory and temporary files.
+/// Whether what was to be replayed did not fit into memory and temporary files.
 fn lacks_room(error: &Error) -> bool {
     match error {
         Error::Poisoned { cause } => lacks_room(cause),
@@ -174,7 +175,7 @@ mod tests {
     use isobath_io::{IoError, Op};
 
     #[test]
-    fn a_lack_of_space_is_told_from_corruption() {
+    fn a_lack_of_space_is_not_reported_as_corruption() {
         let io = |kind| Error::Io(IoError::new(kind, Op::Write, 0, 1));
         let poisoned = |cause| Error::Poisoned {
             cause: Arc::new(cause),

@@ -31,7 +31,7 @@ const STRIDE_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 const ORPHANED_AT_A_TIME: usize = 1000;
 /// Tasks per worker that apply them.
 const TASKS: usize = 64;
-/// Changes that a task asks for room in the log for at a time.
+/// Changes for which a task reserves log space at a time.
 const ROOM_FOR: usize = 64;
 /// Keys per task that are looked at to part the changes evenly.
 const SAMPLES: usize = 32;
@@ -319,7 +319,7 @@ fn part(stretch: &Stretch, lanes: usize) -> Vec<Vec<Change>> {
     parts
 }
 
-/// Writes a checkpoint that needs nothing of the log before `applied_to`, and so makes room in it. What is there is in
+/// Writes a checkpoint that needs nothing of the log before `applied_to`, and so frees space in it. What is there is in
 /// the pages, but for large values of dropped trees, which are freed.
 fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Result<(), Error> {
     // Before the checkpoint: after it nothing says any more that they are there.
@@ -332,7 +332,7 @@ fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Resu
 /// Tasks that apply parts of a stretch.
 type Applying = Vec<TaskHandle<Result<(), Error>>>;
 
-/// Has the changes applied, on all workers.
+/// Starts tasks on all workers that apply the changes.
 fn start_applying(runtime: &Runtime, stretch: Stretch) -> Applying {
     let lanes = part(&stretch, runtime.engine.config.workers * TASKS);
     let bytes = Arc::new(stretch.bytes);

@@ -16,7 +16,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::task::{TaskHandle, TaskPanic};
 
-/// Work for a worker that may borrow from whoever waits for it.
+/// Work for a worker; it may borrow from the thread or task that waits for it.
 pub(crate) type Job<'j, T> = Box<dyn FnOnce(&WorkerState) -> Result<T, Error> + Send + 'j>;
 
 type Receiver<T> = oneshot::AsyncReceiver<Result<T, TaskPanic>>;
@@ -30,11 +30,11 @@ impl Drop for Admitted {
     }
 }
 
-/// Lent to a task: what its work borrows must stay until the task has ended. Whoever lends holds this meanwhile and ends
+/// Lent to a task: what its work borrows must stay until the task has ended. The lender holds this meanwhile and ends
 /// it afterwards. Were the lender's stack unwound before, by a panic or because the fiber that it waits in is dropped,
 /// the task would work on what is gone: so the process ends first.
 struct Lent {
-    /// Nobody steps the workers of a simulation again after a panic.
+    /// After a panic the workers of a simulation are not stepped again.
     simulated: bool,
 }
 
@@ -55,11 +55,11 @@ impl Drop for Lent {
     }
 }
 
-/// Work, and whom to tell its result.
+/// Work, and the receiver of its result.
 struct Piece<R, W> {
     /// `None` once it has begun.
     work: Mutex<Option<W>>,
-    /// `None` once its result is told. The work counts until then.
+    /// `None` once its result is sent. The work counts until then.
     end: Mutex<Option<(oneshot::Sender<R>, Admitted)>>,
 }
 
@@ -79,14 +79,14 @@ impl<R: Send, W: FnOnce() -> R + Send> Work for Piece<R, W> {
         let result = work();
         let end = self.end.lock().take();
         if let Some((tell, admitted)) = end {
-            // Nobody may be interested any more.
+            // The receiver may be gone.
             let _ = tell.send(result);
             drop(admitted);
         }
     }
 
     fn give_up(&self) {
-        // In this order: what the work borrows may end once its end is told.
+        // In this order: what the work borrows may end once the receiver is notified.
         let work = self.work.lock().take();
         drop(work);
         let end = self.end.lock().take();
@@ -151,7 +151,7 @@ impl Runtime {
         let engine = Arc::clone(&self.engine);
         let work = small::inherited(move || match WorkerState::new(Arc::clone(&engine), index) {
             Ok(local) => {
-                // Whoever starts the worker waits for this.
+                // The thread that starts the worker waits for this.
                 let _ = tell.send(Ok(()));
                 let _watch = overflow::Watch::this_thread();
                 let ran = catch_unwind(AssertUnwindSafe(|| local.run()));
@@ -360,7 +360,7 @@ impl Runtime {
         };
         let task: Arc<dyn Work + '_> = Arc::new(Piece::new(work, tell, admitted));
         // SAFETY: only the lifetime changes. The caller keeps the borrows valid until the receiver has answered, and
-        // then the work is gone: it has run, or was given up, or stands in a task that nobody ever resumes.
+        // then the work is gone: it has run, or was cancelled, or is suspended in a task that is never resumed.
         let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
         let may_block = !self.simulated && !self.is_in_task();
         self.engine.worker_handles[self.pick()].run(task, urgency, may_block);
@@ -413,7 +413,7 @@ impl Runtime {
         (done, Some(task))
     }
 
-    /// Has every worker finish its tasks and end. Idempotent.
+    /// Stops every worker once its tasks have finished. Idempotent.
     pub(crate) fn stop(&self) {
         self.engine.admission.closing.store(true, Ordering::SeqCst);
         self.engine.stopping.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! What becomes of those who wait where there is no room for a task, no memory, or no worker any more.
+//! What waiters get where no task is free, or there is no memory, or no worker any more.
 
 #![allow(
     clippy::big_endian_bytes,
@@ -237,7 +237,7 @@ fn callbacks_run_where_they_were_given() {
         assert_eq!(std::thread::current().id(), here);
         tree.get(&keys[at]).unwrap();
         let old = seen[at].replace(value.map(|value| (value.len(), value.first().copied())));
-        assert!(old.is_none(), "told twice");
+        assert!(old.is_none(), "sent twice");
     })
     .unwrap();
     for (at, seen) in seen.iter().enumerate() {

@@ -20,7 +20,7 @@ pub(crate) struct Scan<'t> {
     shown: usize,
     /// A record of the cursor's leaf was shown.
     has_shown: bool,
-    /// The leaves tell what is not visible yet: from behind `last` on the versions have to be asked, too.
+    /// The leaves hold changes that are not visible yet: behind `last` the version store has to be read, too.
     pub(crate) needs_versions: bool,
     /// Large values are not read: what is shown in their place is empty.
     keys_only: bool,

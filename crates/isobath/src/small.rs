@@ -91,7 +91,7 @@ pub(crate) fn checkpoint_segments(segments: u32, full: u32) -> u32 {
     full
 }
 
-/// Bytes of log after which a simulation wants a checkpoint.
+/// Bytes of log after which a simulation requests a checkpoint.
 #[inline(always)]
 pub(crate) fn checkpoint_bytes() -> Option<u64> {
     #[cfg(any(test, feature = "simulation"))]

@@ -18,7 +18,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of a record's number and lengths in a run.
 const HEAD_BYTES: usize = 16;
 
-/// Is told the numbers of two records with one key, of which the second one stays.
+/// Called with the numbers of two records with one key, of which the second one stays.
 pub(crate) type OnReplaced = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// Collects records in any order and gives them back by key, of each key the last one.
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_are_replaced_are_told_whether_they_meet_in_memory_or_in_runs() {
+    fn replaced_records_are_reported_whether_they_meet_in_memory_or_in_runs() {
         for limit in [1 << 20, 1] {
             let told = Arc::new(crate::sync::Mutex::new(Vec::new()));
             let mut sorter = Sorter::new(limit, std::env::temp_dir());

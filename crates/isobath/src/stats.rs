@@ -38,7 +38,7 @@ macro_rules! stats {
         #[non_exhaustive]
         pub struct Stats {
             $($(#[doc = $doc])+ pub $name: u64,)+
-            /// Full segments by the share of them that is dead: bin i counts i·10% to (i+1)·10%.
+            /// Full segments by the share of them that is obsolete: bin i counts i·10% to (i+1)·10%.
             pub segment_emptiness: [u64; 10],
             /// Which I/O backend is in use, and what was refused.
             pub backend: String,
@@ -327,7 +327,7 @@ impl Stats {
             page += &format!("isobath_{name}{suffix}{} {value}\n", braces(labels, &[]));
         }
         let name = "segment_emptiness";
-        let help = "Full segments by the share of them that is dead, from this share on.";
+        let help = "Full segments by the share of them that is obsolete, from this share on.";
         head(&mut page, name, "gauge", help);
         for (bin, segments) in self.segment_emptiness.iter().enumerate() {
             let from = format!("0.{bin}");

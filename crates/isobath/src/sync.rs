@@ -2,7 +2,7 @@
 //!
 //! Everything that threads share goes through here. A build that has simulations
 //! gets types that ask before each access whether a simulation runs on this
-//! thread and wants to hand over to somebody else ([`interrupt`]); every other
+//! thread and switches to another worker there ([`interrupt`]); every other
 //! build gets the types of `std` and `parking_lot` themselves.
 
 #[cfg(any(test, feature = "simulation"))]
@@ -16,7 +16,7 @@ pub(crate) use simulated::{Mutex, OnceLock, atomic, spin_loop};
 /// Atomics.
 #[cfg(not(any(test, feature = "simulation")))]
 pub(crate) mod atomic {
-    #[allow(unused_imports, reason = "offered to all, whoever uses them now")]
+    #[allow(unused_imports, reason = "offered to all modules, used or not")]
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
@@ -29,9 +29,9 @@ pub(crate) use std::hint::spin_loop;
 #[cfg(not(any(test, feature = "simulation")))]
 pub(crate) use std::sync::OnceLock;
 
-/// A thread waits on it for others; in simulations nobody does.
+/// Threads wait on it for others; in simulations no thread does.
 pub(crate) use parking_lot::Condvar;
-#[allow(unused_imports, reason = "offered to all, whoever uses it now")]
+#[allow(unused_imports, reason = "offered to all modules, used or not")]
 pub(crate) use parking_lot::MutexGuard;
 
 /// Atomics and locks of code that is model-checked: under `--cfg loom` they come from

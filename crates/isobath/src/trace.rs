@@ -1,7 +1,7 @@
-//! What seldom happens, told to `tracing` where the feature of that name is on. Without it nothing of this is left; with it,
-//! a subscriber that does not listen costs one load. What each operation does is told by nothing.
+//! Rare events, sent to `tracing` where the feature of that name is on. Without it nothing of this is left; with it,
+//! a subscriber that does not listen costs one load. Single operations send no events.
 
-/// Tells subscribers of something: a level, fields, a sentence.
+/// Sends subscribers an event: a level, fields, a sentence.
 macro_rules! tell {
     ($level:ident, $message:literal $(, $field:ident = $value:expr)* $(,)?) => {{
         #[cfg(feature = "tracing")]

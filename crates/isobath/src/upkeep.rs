@@ -11,7 +11,7 @@ pub struct Compaction {
     pub bytes_before: u64,
     /// The volume's length after.
     pub bytes_after: u64,
-    /// What block devices, which keep their length, were told to forget.
+    /// Bytes that block devices, which keep their length, were asked to discard.
     pub bytes_discarded: u64,
 }
 
@@ -31,15 +31,15 @@ impl Store {
 
     /// Packs what is stored towards the beginning of the volume and gives the space behind it back to the file system: after
     /// much was removed, the files become small. A log that has grown becomes small again, too. The store can be used
-    /// meanwhile; writes that need the room end it early, without an error. What stays is what the records take and 24
+    /// meanwhile; writes that need the space end it early, without an error. What stays is what the records take and 24
     /// segments, and in a store with a limit the share that [`Options::fill_factor`](crate::Options::fill_factor) keeps free
     /// for cleaning. Without a limit the next writes make the files grow again.
     ///
     /// A crash at any moment leaves all records as they were, in a volume of the one length or the other. Block devices keep
-    /// their length; they are told which segments hold nothing, as by [`Store::discard_free_segments`].
+    /// their length; they are asked to discard segments that hold nothing, as by [`Store::discard_free_segments`].
     ///
     /// Costs about one reading and writing of what is stored in the segments that are given back. Open snapshots keep old
-    /// values, which then take room; a backup under way is waited for.
+    /// values, which then take space; a backup under way is waited for.
     ///
     /// ```
     /// # use isobath::{Options, Store};

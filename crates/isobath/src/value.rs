@@ -58,8 +58,8 @@ impl ValueWriter {
     ///
     /// # Errors
     ///
-    /// As for [`Tree::insert`]. Nothing of `bytes` was appended then: once there is
-    /// room, they can be appended again.
+    /// As for [`Tree::insert`]. Nothing of `bytes` was appended then: once there is space, they can
+    /// be appended again.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = self.written + bytes.len() as u64;
         check_value(written)?;
@@ -142,8 +142,8 @@ impl Drop for ValueWriter {
         if let Some(extent) = self.extent.take()
             && extent.length() > 0
         {
-            // Of a tree that was dropped, too. No caller is left to tell: what cannot be
-            // freed any more, closing the store frees, or the next opening.
+            // Of a tree that was dropped, too. No caller is left to receive an error: closing the
+            // store frees what cannot be freed any more, or the next opening does.
             let _ = self.tree.runtime.run(move |local| {
                 extent.abandon(local);
                 Ok(())

@@ -8,7 +8,7 @@ use common::tiny;
 use isobath::{Error, StorageError, Store, TransactionError};
 
 #[test]
-fn a_forked_child_is_told_and_the_parent_goes_on() {
+fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     let store = Store::create(&path, &tiny(2, 8)).unwrap();

@@ -1,4 +1,4 @@
-//! What a store tells `tracing`: opening, recovery, checkpoints, growth, cleaning, backups, failures.
+//! What a store sends to `tracing`: opening, recovery, checkpoints, growth, cleaning, backups, failures.
 
 #![allow(
     clippy::big_endian_bytes,
@@ -75,7 +75,7 @@ fn options() -> Options {
 
 /// One test, because a process has one subscriber for all threads.
 #[test]
-fn what_seldom_happens_is_told() {
+fn rare_events_are_traced() {
     let listener = Listener::default();
     tracing::subscriber::set_global_default(listener.clone()).unwrap();
     let device = FaultDevice::new(0, FaultPlan::new(1));

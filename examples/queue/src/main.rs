@@ -1,7 +1,7 @@
 //! A job queue that survives crashes.
 //!
 //! A worker takes a job for some time. It finishes the job, or the job goes back to the queue when the time is over: a
-//! worker that died loses nothing. So a job may run twice, and never gets lost.
+//! worker that crashes loses nothing. So a job may run twice, and never gets lost.
 //!
 //!     cargo run -p isobath-example-queue
 #![allow(clippy::big_endian_bytes, reason = "keys sort as their bytes do")]
@@ -134,7 +134,7 @@ fn main() -> Result<(), Error> {
     for job in ["paint", "sand", "varnish"] {
         println!("job {}: {job}", queue.push(job.as_bytes())?);
     }
-    println!("{} jobs of workers that died", queue.put_back(now())?);
+    println!("{} jobs of workers that crashed", queue.put_back(now())?);
     while let Some(job) = queue.take(now(), Duration::from_secs(60))? {
         println!(
             "doing {}: {}",

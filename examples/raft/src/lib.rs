@@ -3,7 +3,7 @@
 //!
 //! One store holds both. Each call of openraft is one transaction, so a crash leaves none half done: the entries
 //! of an append, the changes of applied entries with the id of the last of them, a snapshot with the state that it
-//! replaces. What openraft is told is durable is durable, because commits are synced by default.
+//! replaces. What it reports to openraft as durable is durable, because commits are synced by default.
 //!
 //! Isobath's calls block until the drive has answered, so they run on tokio's threads for blocking work.
 

@@ -308,9 +308,7 @@ fn kill_one(
                 has_ended: true,
             });
         }
-        return Err(format!(
-            "the writer of round {round} ended by itself: {status}"
-        ));
+        return Err(format!("the writer of round {round} ended early: {status}"));
     }
     let killed = writer.kill().and_then(|()| writer.wait());
     killed.map_err(|error| format!("killing a writer: {error}"))?;

@@ -22,11 +22,11 @@ const SHIM: &str = include_str!("../../shim/syscalls.c");
 /// What happens to the system calls of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Faults {
-    /// Interrupted, told to try again, or short: nobody may notice
+    /// Interrupted, EAGAIN, or short: no operation may fail
     Soft,
     /// One write or flush fails: nothing that was acknowledged is lost
     Error,
-    /// What was not flushed is lost, and each descriptor is told once
+    /// What was not flushed is lost, and each descriptor reports it once
     Lost,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Each transaction has two instants, that of its snapshot and that of its
 //! commit; an operation outside transactions has one. Everything that is known
-//! says that one instant came before another: whoever saw a write has its
-//! snapshot after that commit, whoever missed it before; of two transactions
+//! says that one instant came before another: a reader that saw a write has its
+//! snapshot after that commit, one that missed it before; of two transactions
 //! that wrote the same record, the later one has its snapshot after the earlier
 //! one's commit; what was acknowledged before an operation began came before
 //! it. A history is possible exactly if these facts have no cycle (for snapshot
@@ -379,7 +379,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Commits that were to be durable before anybody saw them, and that somebody saw.
+    /// Commits that were to be durable before any reader saw them, and that a reader saw.
     fn shown_to_last(&self) -> Vec<usize> {
         if !self.history.shown_late {
             return Vec::new();

@@ -25,14 +25,14 @@ pub(crate) struct Key(pub(crate) u32);
 /// The number of one write.
 pub(crate) type Version = u64;
 
-/// What a transaction was promised.
+/// A transaction's isolation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     /// All its reads and writes at one instant between begin and end: an
     /// operation outside transactions.
     Single,
-    /// Reads at one instant, writes at a later one, and nobody else wrote the
-    /// same records in between.
+    /// Reads at one instant, writes at a later one, and no other transaction wrote the same records
+    /// in between.
     Snapshot,
     /// As [`Level::Snapshot`], and its reads hold at the later instant too.
     Serializable,
@@ -43,9 +43,9 @@ pub(crate) enum Level {
 pub(crate) enum Outcome {
     /// The commit was acknowledged.
     Committed,
-    /// Rolled back, refused, or failed in a way that promises no effect.
+    /// Rolled back, refused, or failed in a way that guarantees no effect.
     Aborted,
-    /// Nobody was told: the power went, or an error left it open.
+    /// No answer: the power went, or an error left it open.
     Unknown,
 }
 
@@ -85,11 +85,11 @@ pub(crate) struct Transaction {
     /// When it was answered; `u64::MAX` if it never was.
     pub(crate) end: u64,
     pub(crate) outcome: Outcome,
-    /// Its acknowledgement promises that no crash undoes it.
+    /// Its acknowledgement guarantees that no crash undoes it.
     pub(crate) durable: bool,
     pub(crate) reads: Vec<Read>,
     pub(crate) writes: Vec<Write>,
-    /// Versions that it replaced itself: nobody else may see them.
+    /// Versions that it replaced itself: no other transaction may see them.
     pub(crate) replaced: Vec<(Key, Version)>,
     /// Its place in the order of commits, where the store says.
     pub(crate) stamp: Option<u64>,
@@ -125,7 +125,7 @@ pub(crate) struct History {
     /// All records after everything, as the last reader found them: those with
     /// a value. After a crash, what recovery brought back.
     pub(crate) last: Option<BTreeMap<Key, Version>>,
-    /// The store shows a commit once it is durable: what anybody saw lasts, and all readers see commits in one order.
+    /// The store shows a commit once it is durable: what a reader saw lasts, and all readers see commits in one order.
     /// Else an operation outside transactions may be ahead of the newest snapshot, and ahead of the drive.
     pub(crate) shown_late: bool,
     /// Records that the last reader could not read.

@@ -215,7 +215,7 @@ fn lost_update() {
 }
 
 #[test]
-fn absences_are_told_apart() {
+fn absences_are_distinguished() {
     let z = Key(3);
     let insert = |begin, end, version| si(begin, end).r(z, 0).w(z, version);
     // Two replaced the absence at first, whatever was removed later.
@@ -229,7 +229,7 @@ fn absences_are_told_apart() {
         one(3, 12).d(z, 11),
         insert(5, 9, 20),
     ]));
-    // One removal makes room for one.
+    // One removal allows one insertion.
     let beside = || [insert(1, 20, 10), one(1, 20).d(z, 11), insert(1, 20, 20)];
     fine(&history(beside()));
     let [first, removal, second] = beside();
@@ -248,7 +248,7 @@ fn absences_are_told_apart() {
         ]),
         Anomaly::LostUpdate,
     );
-    // The order of commits tells which absence there was.
+    // The order of commits decides which absence there was.
     let stamped = |removal| {
         history([
             insert(1, 20, 10).stamp(5),
@@ -258,7 +258,7 @@ fn absences_are_told_apart() {
     };
     fine(&stamped(6));
     finds(&stamped(8), Anomaly::LostUpdate);
-    // Who found the absence of an earlier removal missed what was written since.
+    // A reader that found the absence of an earlier removal missed what was written since.
     finds(
         &history([
             one(1, 2).d(X, 10),

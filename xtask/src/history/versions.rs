@@ -9,7 +9,7 @@ use super::{History, Key, Level, Outcome, Read, Seen, Transaction, Version};
 pub(super) struct Item {
     /// Its number; 0 for the absence at first.
     pub(super) version: Version,
-    /// Who wrote it; `None` for what was there at first.
+    /// The transaction that wrote it; `None` for what was there at first.
     pub(super) writer: Option<usize>,
     pub(super) present: bool,
     /// Certainly not before this instant ...
@@ -222,8 +222,8 @@ fn promote_removals(history: &History, versions: &Versions, happened: &mut [bool
     promoted
 }
 
-/// The last reader looks at the end of all time, but promises nothing about
-/// what was acknowledged without being durable.
+/// The last reader looks after all others, but says nothing about what was acknowledged without
+/// being durable.
 pub(super) const LAST: Window = Window {
     begin: 0,
     end: u64::MAX,
@@ -258,7 +258,7 @@ fn chains(history: &History, happened: &[bool]) -> BTreeMap<Key, Chain> {
         for write in &transaction.writes {
             let chain = chains.entry(write.key).or_insert_with(|| start(&write.key));
             // A removal that may have happened can explain an absence; a value
-            // that may have been written and that nobody saw explains nothing.
+            // that may have been written and that no reader saw explains nothing.
             let possible = transaction.outcome == Outcome::Unknown && !write.present;
             if happened[index] || possible {
                 chain.items.push(Item {
@@ -331,7 +331,7 @@ fn order(history: &History, key: Key, items: &[Item]) -> Vec<Vec<usize>> {
         for read in transaction.reads.iter().filter(|read| read.key == key) {
             let seen = match read.seen {
                 Seen::Version(version) => index_of.get(&version).copied(),
-                // Absences are told apart once this much is known.
+                // Absences are distinguished once this much is known.
                 Seen::Absent => None,
             };
             if let Some(seen) = seen.filter(|&seen| seen != index) {

@@ -25,7 +25,7 @@ pub(super) struct Actor {
     pub(super) random: Random,
     /// Records that only this client writes.
     pub(super) own: Vec<Key>,
-    /// Records that everybody writes without looking.
+    /// Records that all clients write without reading.
     pub(super) shared: Vec<Key>,
     /// Records that are only ever changed by transactions that read them first.
     pub(super) counters: Vec<Key>,
@@ -47,7 +47,7 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    /// Works until it has done `operations` or is told to stop.
+    /// Works until it has done `operations` or is stopped.
     pub(super) fn run(mut self, operations: u64) {
         for _ in 0..operations {
             self.recorder.rest();

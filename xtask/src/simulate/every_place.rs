@@ -1,4 +1,4 @@
-//! Short runs in which somebody is held back for long, at every place in turn.
+//! Short runs in which a worker or task is held back for long, at every place in turn.
 
 use isobath::{How, Small, Switch, Who};
 
@@ -6,9 +6,9 @@ use super::plan::{FaultKind, Scenario};
 use super::run::Failure;
 use super::switching::run_switching;
 
-/// Steps that somebody is held back for: long enough for pages to be written.
+/// Steps for which one is held back: enough for pages to be written.
 const STEPS: u32 = 1500;
-/// Passes of each place at which somebody is held back, one in each run.
+/// Passes of each place at which one is held back, one in each run.
 const PASSES: [u64; 3] = [1, 3, 9];
 
 /// A short run that grows, writes checkpoints and opens what they leave.
@@ -36,8 +36,8 @@ fn script(seed: u64) -> Scenario {
     scenario
 }
 
-/// Holds back whoever passes each place whose name contains `filter`; how many
-/// runs that took.
+/// Holds back the worker or task that passes a place, for each place whose name contains `filter`;
+/// returns the number of runs.
 ///
 /// # Errors
 ///

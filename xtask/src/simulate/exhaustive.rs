@@ -133,7 +133,7 @@ pub(super) fn recovered(
     let volume = Volume::from_device(image.clone());
     let simulation = match Simulation::open(volume, &run.scenario.options(), 1) {
         Ok(simulation) => simulation,
-        // Nobody was told that there is a store.
+        // The creation was not acknowledged.
         Err(Error::NotAStore { .. } | Error::SuperblockCorrupt { .. })
             if history.transactions.is_empty() =>
         {

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Cut the power of short runs at every I/O, and of recoveries too
     #[arg(long)]
     exhaustive: bool,
-    /// Hold somebody back in short runs, for long, at every place in turn whose name contains this
+    /// Hold a worker or task back in short runs, for long, at every place in turn whose name contains this
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
     every_place: Option<String>,
     /// With --exhaustive: cut every n-th recovery at each of its I/Os
@@ -224,7 +224,7 @@ fn seeds(args: &Args) -> bool {
     total.failed.is_empty()
 }
 
-/// Runs a scenario in a thread of its own, whose state dies with it.
+/// Runs a scenario in a thread of its own, whose state is dropped with it.
 #[cfg(test)]
 fn isolated(scenario: Scenario) -> Result<Report, Failure> {
     in_thread(scenario.seed, None, move || run(scenario))

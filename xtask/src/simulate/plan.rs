@@ -118,7 +118,7 @@ pub(crate) struct Scenario {
     pub(crate) drops: bool,
     /// Of a hundred operations, those that are transactions.
     pub(crate) transactions: u64,
-    /// What operations outside transactions promise.
+    /// When operations outside transactions are acknowledged.
     pub(crate) durability: Durability,
     /// Bytes of old values that are kept for snapshots.
     pub(crate) version_bytes: u64,
@@ -283,7 +283,7 @@ impl Scenario {
             self.more.backups = 0;
         }
         if self.limit_bytes.is_some() {
-            // A volume keeps room for checkpoints whose pages are full.
+            // A volume keeps space for checkpoints whose pages are full.
             self.more.small.words_per_page = None;
         }
         if self.more.backups > 0 {

@@ -89,7 +89,7 @@ impl Recorder {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Has clients rest before their next operation, or go on.
+    /// Makes clients pause before their next operation, or go on.
     pub(super) fn pause(&self, pauses: bool) {
         self.pauses.store(pauses, Ordering::Relaxed);
     }

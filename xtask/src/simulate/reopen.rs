@@ -14,7 +14,7 @@ use crate::history::History;
 const MAX_INTERRUPTIONS: u64 = 4;
 
 impl Run {
-    /// Closes, opens, and finds exactly as much room taken.
+    /// Closes, opens, and finds exactly as much space taken.
     pub(super) fn close_and_compare(
         &mut self,
         simulation: Simulation,
@@ -40,7 +40,7 @@ impl Run {
                     || after.live_bytes != before.allocated_bytes;
                 if lost && self.scenario.faults.corruption.is_none() {
                     let what = format!(
-                        "round {round}: room is lost: {} bytes were allocated, now {} are, {} of them live",
+                        "round {round}: space is lost: {} bytes were allocated, now {} are, {} of them live",
                         before.allocated_bytes, after.allocated_bytes, after.live_bytes
                     );
                     return Err(Failure::of(what));

@@ -23,7 +23,7 @@ use crate::random::Random;
 const MAX_STEPS: u64 = 20_000_000;
 /// The same for steps in a row that did nothing: 40 s of simulated time.
 const MAX_IDLE_STEPS: u64 = 4_000_000;
-/// Bits that rot at a time, and steps between two such times.
+/// Bits that are changed at a time, and steps between two such times.
 const ROTTEN_BITS: u64 = 8;
 const ROT_EVERY: u64 = 3000;
 
@@ -85,7 +85,7 @@ pub(super) struct Between {
 
 /// How a round ended.
 pub(super) enum Ended {
-    /// Everybody had done everything.
+    /// All clients were done.
     Done,
     /// Writing failed, and closing did too.
     Failed,
@@ -604,7 +604,7 @@ impl Run {
         let corruption = self.scenario.faults.corruption.is_some();
         let failing = self.scenario.faults.io.is_some();
         self.report.unreadable += state.unreadable.len() as u64;
-        // What a failed write has left half applied is refused until the next opening.
+        // What a failed write has left partially applied is refused until the next opening.
         let unknown = |t: &&Transaction| t.outcome == Outcome::Unknown && t.writes.len() > 1;
         let half = history.transactions.iter().filter(unknown);
         let torn: BTreeSet<Key> = half.flat_map(|t| t.writes.iter().map(|w| w.key)).collect();
@@ -651,7 +651,7 @@ impl Run {
         self.report.ios += between.device.io_count();
         let plan = self.scenario.device(round + 1);
         let (data, log) = match ended {
-            // Whoever has closed the store may switch the power off.
+            // After the store was closed the power may be switched off.
             Ended::Done if self.scenario.more.beside > 0 => (Survivors::None, Survivors::None),
             Ended::Done | Ended::Failed => (Survivors::Executed, Survivors::Executed),
             Ended::Cut => {

@@ -47,7 +47,7 @@ pub(super) struct Common {
     pub(super) mode: Mode,
     /// What the store held when the round began.
     pub(super) base: Vec<Version>,
-    /// Held by everyone who may change the store; a check excludes them.
+    /// Held by every client that may change the store; a check excludes them.
     pub(super) gate: RwLock<()>,
     pub(super) watch: Arc<Watch>,
     /// What the threads do, each as often as it is in here.

@@ -40,7 +40,7 @@ pub(super) fn threads(directory: &Path, round: u64, threads: u64) -> Result<Vec<
 pub(super) enum Since {
     /// All that was answered: the store was closed.
     Close,
-    /// What was acknowledged as durable: the process died.
+    /// What was acknowledged as durable: the process was killed.
     Kill,
     /// All that was answered before the backup began, and nothing that was asked
     /// for after it ended.

@@ -266,7 +266,7 @@ impl Case<'_> {
         }
     }
 
-    /// Has a worker use the store for a while, and judges what it leaves.
+    /// Lets a worker use the store for a while, and checks what it leaves.
     fn round(
         &mut self,
         round: u64,
@@ -395,10 +395,10 @@ impl Case<'_> {
     }
 }
 
-/// A worker does not end by itself.
+/// A worker has not ended yet; it ends only when stopped.
 fn still_runs(worker: &mut Child) -> Result<(), Problem> {
     match worker.try_wait().map_err(|error| error.to_string())? {
-        Some(status) => Err(format!("the worker ended by itself: {status}")),
+        Some(status) => Err(format!("the worker ended early: {status}")),
         None => Ok(()),
     }
 }

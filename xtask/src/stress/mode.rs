@@ -52,7 +52,7 @@ pub(super) enum End {
 pub(super) struct Mode {
     pub(super) files: u64,
     pub(super) log: LogPlace,
-    /// Whether the volume has hardly more room than the data needs.
+    /// Whether the volume has hardly more space than the data needs.
     pub(super) full: bool,
     pub(super) backend: Way,
     pub(super) threads: u64,

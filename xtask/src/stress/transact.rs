@@ -217,7 +217,7 @@ impl Client<'_> {
             return Ok(());
         };
         match self.look_through(&held) {
-            // Old values take room, and loads leave none.
+            // Old values take space, and loads leave none.
             Err(Stop::Store(Error::SnapshotTooOld)) => return Ok(()),
             other => other?,
         }

@@ -1,4 +1,4 @@
-//! The process that works on a store until it is told to close it, or killed.
+//! The process that works on a store until it is asked to close it, or killed.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, Write as _};
@@ -141,7 +141,7 @@ fn client<'c>(args: &WorkerArgs, common: &'c Common, thread: u64) -> Result<Clie
     })
 }
 
-/// Has the process run on some cores only.
+/// Restricts the process to some cores.
 #[allow(unsafe_code)]
 fn stay_on(cores: Cores) -> Result<(), Problem> {
     let count = match cores {
@@ -151,7 +151,7 @@ fn stay_on(cores: Cores) -> Result<(), Problem> {
     };
     let bytes = size_of::<libc::cpu_set_t>();
     // SAFETY: a set of cores is plain bits, all of which may be clear. The calls read
-    // and write `may` and `set` only, which are as long as they are told.
+    // and write `may` and `set` only, whose lengths are passed.
     let done = unsafe {
         let mut may: libc::cpu_set_t = std::mem::zeroed();
         let mut set: libc::cpu_set_t = std::mem::zeroed();

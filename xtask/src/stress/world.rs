@@ -1,4 +1,4 @@
-//! The records of a stress store, and who may write which.
+//! The records of a stress store, and which client may write which.
 //!
 //! Every record has a number. Those of the tree `main` and of the scratch trees
 //! belong to owners, each of which one thread is, so that this thread knows at
@@ -70,7 +70,7 @@ impl World {
         record.checked_sub(self.shared(0))
     }
 
-    /// Who owns a record of `main`.
+    /// The client that owns a record of `main`.
     pub(super) fn owner(&self, record: u64) -> u64 {
         if record < self.spread {
             record % OWNERS
@@ -94,7 +94,7 @@ impl World {
         first
     }
 
-    /// What a person wants to read of a record.
+    /// A record as a message names it.
     pub(super) fn describe(&self, record: u64) -> String {
         if record < self.main() {
             return format!("main/{record}");

@@ -13,7 +13,7 @@ use super::tree::isobath_tree;
 use super::{done, guard, object, path_of, paths_of, text_of};
 use isobath_status::*;
 
-/// Told how far long work is: how much is done of how much, 0 where that is not known. Returning false ends the work, where the
+/// Called with the progress of long work: how much is done of how much, 0 where that is not known. Returning false ends the work, where the
 /// function says so. Must not call the library.
 pub type isobath_progress =
     Option<unsafe extern "C" fn(argument: *mut c_void, is_done: u64, total: u64) -> bool>;
@@ -51,7 +51,7 @@ pub struct isobath_compaction {
     pub bytes_before: u64,
     /// The volume's length after.
     pub bytes_after: u64,
-    /// What block devices were told to forget.
+    /// Bytes that block devices were asked to discard.
     pub bytes_discarded: u64,
 }
 
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn isobath_compact(
     })
 }
 
-/// Tells the drive which segments hold nothing; `bytes` says how much that was, and may be NULL. Any thread.
+/// Discards the segments that hold nothing on the drive; `bytes` says how much that was, and may be NULL. Any thread.
 ///
 /// # Safety
 ///

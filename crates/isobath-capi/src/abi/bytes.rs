@@ -59,7 +59,7 @@ impl isobath_bytes {
 pub unsafe extern "C" fn isobath_bytes_free(bytes: isobath_bytes) {
     if !bytes.data.is_null() {
         let slice = std::ptr::slice_from_raw_parts_mut(bytes.data, bytes.length);
-        // SAFETY: the caller's promise: they were leaked by `new`.
+        // SAFETY: the caller guarantees that they were leaked by `new`.
         drop(unsafe { Box::from_raw(slice) });
     }
 }

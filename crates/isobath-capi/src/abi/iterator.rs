@@ -38,12 +38,12 @@ pub(crate) unsafe fn range_of(
     lower: *const isobath_bound,
     upper: *const isobath_bound,
 ) -> Result<KeyRange, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { Ok((bound_of(lower)?, bound_of(upper)?)) }
 }
 
 unsafe fn bound_of(bound: *const isobath_bound) -> Result<Bound<Vec<u8>>, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let Some(bound) = (unsafe { bound.as_ref() }) else {
         return Ok(Bound::Unbounded);
     };
@@ -242,7 +242,7 @@ unsafe fn step(
     key: *mut isobath_slice,
     value: *mut isobath_slice,
 ) -> Result<isobath_status, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let iterator = unsafe { object_mut(iterator)? };
     let next = match &mut iterator.source {
         Source::Tree(range) if is_reverse => range.next_back().transpose()?,

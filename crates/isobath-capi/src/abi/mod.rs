@@ -38,7 +38,7 @@ fn guard(work: impl FnOnce() -> Result<isobath_status, Failure>) -> isobath_stat
 ///
 /// The pointer is NULL or one that the library gave and that was not freed.
 unsafe fn object<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { pointer.as_ref() }.ok_or(Failure::Null)
 }
 
@@ -48,7 +48,7 @@ unsafe fn object<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
 ///
 /// As for [`object`], and no other thread uses it.
 unsafe fn object_mut<'a, T>(pointer: *mut T) -> Result<&'a mut T, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { pointer.as_mut() }.ok_or(Failure::Null)
 }
 
@@ -58,7 +58,7 @@ unsafe fn object_mut<'a, T>(pointer: *mut T) -> Result<&'a mut T, Failure> {
 ///
 /// `out` can be written.
 unsafe fn give<T>(out: *mut *mut T, value: T) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { out.write(Box::into_raw(Box::new(value))) };
 }
 
@@ -71,7 +71,7 @@ unsafe fn free<T>(pointer: *mut T) {
     if pointer.is_null() {
         return;
     }
-    // SAFETY: the caller's promise: it came from `give`.
+    // SAFETY: the caller guarantees that it came from `give`.
     let boxed = unsafe { Box::from_raw(pointer) };
     let _ = catch_unwind(AssertUnwindSafe(|| drop(boxed)));
 }
@@ -85,7 +85,7 @@ unsafe fn bytes_of<'a>(data: *const std::ffi::c_void, length: usize) -> Result<&
     match (data.is_null(), length) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Failure::Null),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
     }
 }
@@ -99,7 +99,7 @@ unsafe fn text_of<'a>(text: *const std::ffi::c_char) -> Result<&'a str, Failure>
     if text.is_null() {
         return Err(Failure::Null);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let text = unsafe { std::ffi::CStr::from_ptr(text) };
     text.to_str()
         .map_err(|_| Failure::Argument("the text is not UTF-8"))
@@ -115,7 +115,7 @@ unsafe fn path_of(path: *const std::ffi::c_char) -> Result<std::path::PathBuf, F
     if path.is_null() {
         return Err(Failure::Null);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let path = unsafe { std::ffi::CStr::from_ptr(path) };
     Ok(std::ffi::OsStr::from_bytes(path.to_bytes()).into())
 }
@@ -135,7 +135,7 @@ unsafe fn paths_of(
     if count == 0 {
         return Err(Failure::Argument("at least one path is needed"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     (0..count)
         .map(|at| unsafe { path_of(*paths.add(at)) })
         .collect()

@@ -46,7 +46,7 @@ pub extern "C" fn isobath_options_new() -> *mut isobath_options {
 /// As of all: objects are the library's and were not freed, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isobath_options_free(options: *mut isobath_options) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { free(options) };
 }
 
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn isobath_options_set_number(
 ///
 /// As for [`object`].
 pub(crate) unsafe fn options_of(options: *const isobath_options) -> Options {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { object(options) }.map_or_else(|_| Options::new(), |options| options.0.clone())
 }
 

@@ -1,4 +1,4 @@
-//! Asynchronous calls: a queue of requests, whose completions are polled or told to callbacks.
+//! Asynchronous calls: a queue of requests, whose completions are polled or passed to callbacks.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub enum isobath_operation {
     ISOBATH_OP_COMMIT = 4,
 }
 
-/// Told of a completion, which is valid during the call; `value` is the library's there. Must not close the store or free the
+/// Called with a completion, which is valid during the call; `value` is the library's there. Must not close the store or free the
 /// queue; may submit.
 pub type isobath_callback = Option<unsafe extern "C" fn(completion: *const isobath_completion)>;
 
@@ -58,7 +58,7 @@ pub struct isobath_request {
     pub value_length: usize,
     /// Given back with the completion.
     pub user_data: *mut c_void,
-    /// Told of the completion; NULL: isobath_queue_poll gives it.
+    /// Called with the completion; NULL: isobath_queue_poll returns it.
     pub callback: isobath_callback,
 }
 
@@ -149,7 +149,7 @@ impl Request {
         }
     }
 
-    /// Tells the request's callback, which it has.
+    /// Calls the request's callback, which it has.
     fn tell(mut self) {
         let completion = self.completion();
         if let Some(callback) = self.callback {
@@ -280,11 +280,11 @@ pub unsafe extern "C" fn isobath_queue_set_limits(
 /// As of all.
 unsafe fn work_of(request: &isobath_request) -> Result<Work, Failure> {
     if request.operation == isobath_operation::ISOBATH_OP_COMMIT as i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let transaction = unsafe { object_mut(request.transaction)? }.take()?;
         return Ok(Work::Commit(Some(Box::new(transaction))));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let (tree, key) = unsafe {
         let tree = object(request.tree)?.0.clone();
         (tree, bytes_of(request.key, request.key_length)?.to_vec())
@@ -302,7 +302,7 @@ unsafe fn work_of(request: &isobath_request) -> Result<Work, Failure> {
     })
 }
 
-/// Submits a request, whose completion tells how it went. ISOBATH_QUEUE_FULL where as many are in flight as may be: poll, and
+/// Submits a request, whose completion has the result. ISOBATH_QUEUE_FULL where as many are in flight as may be: poll, and
 /// submit again. Inside a callback the limit does not count. One thread at a time.
 ///
 /// # Safety
@@ -383,7 +383,7 @@ pub unsafe extern "C" fn isobath_queue_poll(
             return Err(Failure::Engine(Error::Forked));
         }
         if capacity == 0 && queue.thread.is_none() {
-            return Err(Failure::Argument("there must be room for a completion"));
+            return Err(Failure::Argument("there must be space for a completion"));
         }
         let port = &queue.port;
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn isobath_queue_poll(
                 request.tell();
                 continue;
             }
-            // SAFETY: there is room for it.
+            // SAFETY: there is space for it.
             unsafe { completions.add(written).write(request.completion()) };
             written += 1;
         }

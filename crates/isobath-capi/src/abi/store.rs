@@ -260,11 +260,11 @@ pub unsafe extern "C" fn isobath_tree_drop(
     })
 }
 
-/// Told of each tree by its name, which ends with a zero and is valid during the call.
+/// Called with the name of each tree, which ends with a zero and is valid during the call.
 pub type isobath_tree_visitor =
     Option<unsafe extern "C" fn(argument: *mut std::ffi::c_void, name: *const c_char)>;
 
-/// Tells `visit` of all trees, by name. Any thread.
+/// Calls `visit` for all trees, by name. Any thread.
 ///
 /// # Safety
 ///

@@ -72,7 +72,7 @@ pub struct isobath_transaction_options {
 unsafe fn options_of(
     options: *const isobath_transaction_options,
 ) -> Result<TransactionOptions, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let Some(options) = (unsafe { options.as_ref() }) else {
         return Ok(TransactionOptions::new());
     };
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn isobath_transaction_get_many(
         }
         let read = transaction.get_many(&tree.0, &keys)?;
         for (at, value) in read.into_iter().enumerate() {
-            // SAFETY: there is room for so many.
+            // SAFETY: there is space for so many.
             unsafe { values.add(at).write(isobath_bytes::of(value)) };
         }
         Ok(ISOBATH_OK)

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn isobath_get_into(
         let is_there = tree.0.get_into(key, &mut value)?;
         let copied = value.len().min(capacity);
         if is_there {
-            // SAFETY: checked, and the caller's promise.
+            // SAFETY: checked, or guaranteed by the caller.
             unsafe {
                 length.write(value.len());
                 std::ptr::copy_nonoverlapping(value.as_ptr(), buffer.cast(), copied);
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn isobath_contains(
     })
 }
 
-/// Reads the values of many keys at once, which is the fastest way to read many. `values` has room for `count`; each has `data`
+/// Reads the values of many keys at once, which is the fastest way to read many. `values` has space for `count`; each has `data`
 /// NULL where there is none, and is freed by isobath_bytes_free. Any thread.
 ///
 /// # Safety
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn isobath_get_many(
         }
         let read = tree.0.get_many(&keys)?;
         for (at, value) in read.into_iter().enumerate() {
-            // SAFETY: there is room for so many.
+            // SAFETY: there is space for so many.
             unsafe { values.add(at).write(isobath_bytes::of(value)) };
         }
         Ok(ISOBATH_OK)
@@ -160,7 +160,7 @@ pub(crate) unsafe fn keys_of<'a>(
     }
     (0..count)
         .map(|at| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees this.
             let key = unsafe { &*keys.add(at) };
             // SAFETY: the same.
             unsafe { bytes_of(key.data, key.length) }
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn isobath_compare_and_swap(
     })
 }
 
-/// Told of what a key has, `old_value`, or NULL where it has nothing. Returns what it is to have: `new_value` is the program's memory
+/// Called with what a key has, `old_value`, or NULL where it has nothing. Returns what it is to have: `new_value` is the program's memory
 /// until the next call or isobath_update's return; one whose `data` is NULL removes the key. Must not call the library.
 pub type isobath_update_function = Option<
     unsafe extern "C" fn(

@@ -187,7 +187,7 @@ pub unsafe extern "C" fn isobath_reader_read(
         }
         let into = match capacity {
             0 => &mut [],
-            // SAFETY: checked, and the caller's promise.
+            // SAFETY: checked, or guaranteed by the caller.
             _ => unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), capacity) },
         };
         let count = reader

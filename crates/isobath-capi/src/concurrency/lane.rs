@@ -58,8 +58,8 @@ impl<R: Request> Lane<R> {
     }
 
     /// Appends a request of `port`, whose result the port will have. Gives it back where the slot table is full, or
-    /// where `is_open` says that nothing more may be appended: asked after the request was counted as issued, so who closes
-    /// sees either the request, or has it refused.
+    /// where `is_open` says that nothing more may be appended: asked after the request was counted as issued, so a
+    /// thread that closes either sees the request, or the request is refused.
     pub(crate) fn submit(
         self: &Arc<Self>,
         port: &Arc<Port<R>>,
@@ -126,7 +126,7 @@ impl<R: Request> Lane<R> {
     /// queued.
     fn refuse(&self) {
         self.running.fetch_sub(1, Ordering::AcqRel);
-        // As in `serve`: either this sees what was appended, or who has appended it starts a task of its own.
+        // As in `serve`: either this sees what was appended, or the thread that appended it starts a task of its own.
         fence(Ordering::SeqCst);
         while let Some((port, slot)) = self.queue.pop() {
             port.refuse(slot);

@@ -33,7 +33,7 @@ impl<R> Table<R> {
     fn new() -> Table<R> {
         let free = ArrayQueue::new(MAX_IN_FLIGHT as usize);
         for slot in 0..MAX_IN_FLIGHT {
-            // The ring has room for every index.
+            // The ring has space for every index.
             let _ = free.push(slot);
         }
         let slots = (0..MAX_IN_FLIGHT).map(|_| Slot {
@@ -68,7 +68,7 @@ pub(crate) struct Port<R> {
     sleepers: AtomicU64,
     lock: Mutex<()>,
     wake: Condvar,
-    /// Who is told of completions, where a thread of the library runs the callbacks.
+    /// The ports with completions, where a thread of the library runs the callbacks.
     ready: Option<Arc<ReadyPorts<R>>>,
     /// It is in the list of ready ports.
     pub(super) is_listed: AtomicBool,
@@ -178,7 +178,7 @@ impl<R: Request> Port<R> {
         if slot.is_awaited.load(Ordering::Relaxed) {
             slot.has_run.store(true, Ordering::Release);
         } else {
-            // The ring has room for every slot.
+            // The ring has space for every slot.
             let _ = table.completed.push(index);
             if let Some(ready) = &self.ready {
                 ready.add(self);
@@ -191,7 +191,7 @@ impl<R: Request> Port<R> {
     fn hand_over(&self, index: u32) -> Option<R> {
         let table = self.table();
         let request = table.slots[index as usize].request.lock().take();
-        // The ring has room for every index.
+        // The ring has space for every index.
         let _ = table.free.push(index);
         let request = request?;
         self.count_completed(request.has_failed(), request.bytes());

@@ -1,4 +1,4 @@
-//! Telling a process from the children that it forks: the engine's workers and the library's threads are in the parent alone.
+//! Distinguishing a process from the children that it forks: the engine's workers and the library's threads are in the parent alone.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};

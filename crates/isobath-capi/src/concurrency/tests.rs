@@ -43,7 +43,7 @@ impl Request for Add {
             isobath::yield_now();
         }
         self.shared.now.fetch_sub(1, Ordering::SeqCst);
-        assert!(!self.panics, "as the test wants it");
+        assert!(!self.panics, "as the test requests");
         self.shared.sum.fetch_add(self.number, Ordering::SeqCst);
     }
 

@@ -141,7 +141,7 @@ impl<R> CompletionThread<R> {
         None
     }
 
-    /// Who has to be told of completions.
+    /// The ports with completions, for the threads that complete requests.
     pub(crate) fn ready(&self) -> Arc<ReadyPorts<R>> {
         Arc::clone(&self.ready)
     }

@@ -19,7 +19,7 @@ unsafe fn with_path(
     work: impl FnOnce(&FileTree, &[u8]) -> Result<(), FilesError>,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let (files, path) = unsafe { (object(files)?, text(path)?) };
         Ok(work(&files.0, path)?)
     })
@@ -37,7 +37,7 @@ unsafe fn with_two(
     work: impl FnOnce(&FileTree, &[u8], &[u8]) -> Result<(), FilesError>,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let (files, one, two) = unsafe { (object(files)?, text(one)?, text(two)?) };
         Ok(work(&files.0, one, two)?)
     })

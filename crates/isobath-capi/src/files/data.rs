@@ -90,7 +90,7 @@ pub unsafe extern "C" fn kvs_create(
     bytes: *mut u64,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let (files, from, path) = unsafe { (object(files)?, host_path(from)?, text(path)?) };
         if flags & !(KVS_CREATE_REPLACE | KVS_CREATE_SKIP_SPECIAL) != 0 {
             return Err(Failure::argument("there is no such flag"));
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn kvs_map(
     out: *mut *mut kvs_file_map,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let (files, path) = unsafe { (object(files)?, text(path)?) };
         let view = files.0.view()?;
         let mut entries = Vec::new();
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn kvs_map(
                 entries.push(mapped(path, stat)?);
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         unsafe { give(out, kvs_file_map { view, entries }) }
     })
 }
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn kvs_files_list(
     out: *mut *mut kvs_file_map,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let (files, path) = unsafe { (object(files)?, text(path)?) };
         let view = files.0.view()?;
         let mut entries = Vec::new();
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn kvs_files_list(
             let stat = view.stat_inode(entry.inode, &entry.name)?;
             entries.push(mapped(entry.name, stat)?);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         unsafe { give(out, kvs_file_map { view, entries }) }
     })
 }
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn kvs_files_list(
 /// As of all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_map_count(map: *const kvs_file_map) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { map.as_ref() }.map_or(0, |map| map.entries.len())
 }
 
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn kvs_map_entry(
     out: *mut kvs_file_entry,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let map = unsafe { object(map)? };
         let entry = map.entry(index)?;
         let told = kvs_file_entry {
@@ -256,7 +256,7 @@ impl kvs_file_map {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_map_free(map: *mut kvs_file_map) {
     if !map.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         drop(unsafe { Box::from_raw(map) });
     }
 }
@@ -276,12 +276,12 @@ pub unsafe extern "C" fn kvs_store(
     mode: u32,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let (files, path) = unsafe { (object(files)?, text(path)?) };
         let contents: &[u8] = match (data.is_null(), length) {
             (_, 0) => &[],
             (true, _) => return Err(Failure::Null),
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees this.
             (false, _) => unsafe { std::slice::from_raw_parts(data.cast(), length) },
         };
         files
@@ -308,14 +308,14 @@ pub unsafe extern "C" fn kvs_retrieve(
     actual: *mut usize,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let map = unsafe { object(map)? };
         let entry = map.entry(index)?;
         let into: &mut [u8] = match (buffer.is_null(), length) {
             (_, 0) => &mut [],
             (true, _) => return Err(Failure::Null),
             (false, _) => {
-                // SAFETY: the caller's promise. What the program left there is defined before it is a slice.
+                // SAFETY: the caller guarantees this. What the program left there is defined before it is a slice.
                 unsafe {
                     buffer.cast::<u8>().write_bytes(0, length);
                     std::slice::from_raw_parts_mut(buffer.cast(), length)
@@ -351,7 +351,7 @@ pub unsafe extern "C" fn kvs_files_export(
     to: *const c_char,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let (files, path, to) = unsafe { (object(files)?, text(path)?, host_path(to)?) };
         files.0.view()?.export(path, to, &())?;
         Ok(())
@@ -370,7 +370,7 @@ pub unsafe extern "C" fn kvs_files_stat(
     out: *mut kvs_file_stat,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let (files, path) = unsafe { (object(files)?, text(path)?) };
         let stat = files.0.view()?.stat(path)?;
         if out.is_null() {
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn kvs_files_read_link(
     length: *mut usize,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let (files, path) = unsafe { (object(files)?, text(path)?) };
         let target = files.0.view()?.read_link(path)?;
         let needed = target.len() + 1;
@@ -412,7 +412,7 @@ pub unsafe extern "C" fn kvs_files_read_link(
         if buffer.is_null() {
             return Err(Failure::Null);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         unsafe {
             buffer.copy_from_nonoverlapping(target.as_ptr().cast(), target.len());
             buffer.add(target.len()).write(0);
@@ -433,7 +433,7 @@ pub unsafe extern "C" fn kvs_files_check(
     problems: *mut u64,
 ) -> kvs_files_result {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let files = unsafe { object(files)? };
         let report = files.0.view()?.check(&())?;
         if problems.is_null() {

@@ -28,7 +28,7 @@ fn guard(work: impl FnOnce() -> Result<(), Failure>) -> kvs_files_result {
 ///
 /// The pointer is NULL or one that the library gave and that was not freed.
 unsafe fn object<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { pointer.as_ref() }.ok_or(Failure::Null)
 }
 
@@ -41,7 +41,7 @@ unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a [u8], Failure> {
     if pointer.is_null() {
         return Err(Failure::Null);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes())
 }
 
@@ -52,7 +52,7 @@ unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a [u8], Failure> {
 /// As for [`text`].
 unsafe fn host_path<'a>(pointer: *const c_char) -> Result<&'a std::path::Path, Failure> {
     use std::os::unix::ffi::OsStrExt;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let bytes = unsafe { text(pointer)? };
     Ok(std::path::Path::new(std::ffi::OsStr::from_bytes(bytes)))
 }

@@ -28,7 +28,7 @@ unsafe fn open(
     if out.is_null() {
         return Err(Failure::Null);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let name = unsafe { text(name)? };
     let name = std::str::from_utf8(name);
     let name = name.map_err(|_| Failure::argument("the name of a tree is UTF-8"))?;
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn kvs_files_open_store(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvs_files_free(files: *mut kvs_files) {
     if !files.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         drop(unsafe { Box::from_raw(files) });
     }
 }

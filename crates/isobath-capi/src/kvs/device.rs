@@ -98,7 +98,7 @@ pub(crate) struct Device {
 pub(crate) struct ThreadQueues {
     pub(crate) port: Arc<Port<Request>>,
     lane: OnceLock<Arc<Lane<Request>>>,
-    /// For transfers, whose thread takes its results by itself whatever the configuration says of callbacks.
+    /// For transfers, whose thread takes its results itself whatever the configuration says of callbacks.
     is_transfer: bool,
 }
 
@@ -401,7 +401,7 @@ impl Device {
         self.store.stats().allocated_bytes
     }
 
-    /// Bytes that no key space was promised and nothing takes.
+    /// Bytes that no key space has reserved and nothing takes.
     pub(crate) fn unallocated(&self) -> Result<u64, Code> {
         let promised: u64 = self
             .entries()?

@@ -93,7 +93,7 @@ unsafe fn answer<T>(
             return Err(KVS_ERR_PARAM_INVALID);
         }
         let value = ask(&device)?;
-        // SAFETY: checked, and the caller's promise.
+        // SAFETY: checked, or guaranteed by the caller.
         unsafe { out.write(value) };
         Ok(())
     })
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn kvs_list_key_spaces(
             return Err(KVS_ERR_BUFFER_SMALL);
         }
         for (at, (name, _)) in entries.iter().skip(first).take(room).enumerate() {
-            // SAFETY: there is room for so many.
+            // SAFETY: there is space for so many.
             let out = unsafe { &mut *names.add(at) };
             if out.name.is_null() {
                 return Err(KVS_ERR_PARAM_INVALID);
@@ -320,14 +320,14 @@ pub unsafe extern "C" fn kvs_list_key_spaces(
     })
 }
 
-/// Copies a name, with a zero behind it where there is room.
+/// Copies a name, with a zero behind it where that fits.
 ///
 /// # Safety
 ///
 /// `room` bytes can be written at `to`.
 unsafe fn write_name(name: &[u8], to: *mut c_char, room: usize) {
     let copied = name.len().min(room);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe {
         std::ptr::copy_nonoverlapping(name.as_ptr().cast(), to, copied);
         if copied < room {

@@ -51,7 +51,7 @@ pub extern "C" fn _kvs_zalloc(
 /// `buf` is what one of them gave, and was not freed, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _kvs_free(buf: *mut c_void, _file: *const c_char) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { libc::free(buf) };
 }
 

@@ -110,7 +110,7 @@ pub unsafe extern "C" fn kvs_get_kvp_info(
         // SAFETY: as the caller's.
         let bytes = unsafe { key_of(key)?.get() };
         let length = space.value_length(bytes)?.ok_or(KVS_ERR_KEY_NOT_EXIST)?;
-        // SAFETY: checked; the key's buffer has room for the key, or is NULL.
+        // SAFETY: checked; the key's buffer has space for the key, or is NULL.
         unsafe {
             (*info).key_len = bytes.len() as u16;
             (*info).value_len = length as u32;
@@ -322,7 +322,7 @@ pub unsafe extern "C" fn kvs_delete_kvp_async(
 ///
 /// The pointer is valid or NULL.
 unsafe fn filter_of(filter: *const kvs_key_group_filter) -> Result<Filter, Code> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let filter = unsafe { filter.as_ref() }.ok_or(KVS_ERR_PARAM_INVALID)?;
     Filter::new(filter).ok_or(KVS_ERR_ITERATOR_FILTER_INVALID)
 }

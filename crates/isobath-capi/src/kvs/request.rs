@@ -40,7 +40,7 @@ impl Bytes {
     pub(crate) unsafe fn get<'a>(self) -> &'a [u8] {
         match self.length {
             0 => &[],
-            // SAFETY: the caller's promise; pointers that are NULL have length 0, as was checked.
+            // SAFETY: the caller guarantees this; pointers that are NULL have length 0, as was checked.
             length => unsafe { slice::from_raw_parts(self.at, length) },
         }
     }
@@ -122,10 +122,10 @@ pub(crate) struct Request {
     operation: Operation,
     told: Told,
     result: kvs_result,
-    /// Why a load failed: it is told on another thread than the one that found it.
+    /// Why a load failed: another thread reports it than the one that found it.
     reason: String,
     bytes: u64,
-    /// How long it was worked on: of transfers only, which tell their program.
+    /// How long it was worked on: of transfers only, which report that to their program.
     is_timed: bool,
     busy: Duration,
 }
@@ -260,7 +260,7 @@ impl Request {
         Ok(())
     }
 
-    /// Tells the program.
+    /// Reports the completion to the program.
     pub(crate) fn complete(self) {
         let Some(callback) = self.told.callback else {
             return;

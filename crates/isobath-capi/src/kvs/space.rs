@@ -43,7 +43,7 @@ pub(crate) struct Retrieved {
     pub(crate) copied: u32,
     /// Bytes of the whole value.
     pub(crate) whole: u32,
-    /// The buffer had no room for the rest.
+    /// The rest did not fit into the buffer.
     pub(crate) is_short: bool,
 }
 
@@ -220,7 +220,7 @@ impl Space {
         }
     }
 
-    /// Copies a value from `offset` on, as much as `into` has room for; `None` without a value.
+    /// Copies a value from `offset` on, as much as fits into `into`; `None` without a value.
     pub(crate) fn retrieve(
         &self,
         key: &[u8],
@@ -231,7 +231,7 @@ impl Space {
         if deletes {
             return self.retrieve_and_delete(key, offset, into);
         }
-        // Where only a part is wanted, a long value need not be read as a whole.
+        // Where only a part is requested, a long value need not be read as a whole.
         if (offset > 0 || into.is_empty())
             && let Some(found) = self.retrieve_part(key, offset, into)?
         {
@@ -249,7 +249,7 @@ impl Space {
         copied
     }
 
-    /// As [`Space::retrieve`], reading no more than is wanted. `None` where the value was replaced meanwhile.
+    /// As [`Space::retrieve`], reading no more than is requested. `None` where the value was replaced meanwhile.
     fn retrieve_part(
         &self,
         key: &[u8],
@@ -273,7 +273,7 @@ impl Space {
         }))
     }
 
-    /// As [`Space::retrieve`], and deletes the pair in the same step, unless the buffer had no room for all that was asked for.
+    /// As [`Space::retrieve`], and deletes the pair in the same step, unless the buffer was too short for all that was asked for.
     fn retrieve_and_delete(
         &self,
         key: &[u8],
@@ -355,7 +355,7 @@ impl Space {
     }
 }
 
-/// Copies what of `value` lies behind `offset`, as far as there is room.
+/// Copies what of `value` lies behind `offset`, as far as it fits.
 fn copy(value: &[u8], offset: u32, into: &mut [u8]) -> Result<Retrieved, Code> {
     let rest = value
         .get(offset as usize..)

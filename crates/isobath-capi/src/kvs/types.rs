@@ -54,7 +54,7 @@ pub enum kvs_result {
     KVS_ERR_DEV_NOT_OPENED = 0x018,
 }
 
-/// Which operation a callback is told of.
+/// The operation that a callback reports.
 #[repr(C)]
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,7 +184,7 @@ pub struct kvs_key_space {
 pub struct kvs_device {
     /// Bytes.
     pub capacity: u64,
-    /// Bytes that no key space was promised.
+    /// Bytes that no key space has reserved.
     pub unalloc_capacity: u64,
     /// Bytes.
     pub max_value_len: u32,
@@ -252,7 +252,7 @@ impl std::fmt::Debug for kvs_result_buffer {
     }
 }
 
-/// What a callback is told.
+/// What a callback receives.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct kvs_postprocess_context {

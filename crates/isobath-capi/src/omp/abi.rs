@@ -208,7 +208,7 @@ pub unsafe extern "C" fn isobath_omp_load(
 ) -> kvs_result {
     guard(|| {
         let space = registry::space(ks_hd)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let keys = unsafe { keys_of(keys, count)? };
         let work = work.ok_or(KVS_ERR_PARAM_INVALID)?;
         let session = current();
@@ -239,14 +239,14 @@ pub unsafe extern "C" fn isobath_omp_store(
 ) -> kvs_result {
     guard(|| {
         let space = registry::space(ks_hd)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         let keys = unsafe { keys_of(keys, count)? };
         if values.is_null() && count > 0 {
             return Err(KVS_ERR_PARAM_INVALID);
         }
         let mut pairs = Vec::with_capacity(count);
         for (at, key) in keys.into_iter().enumerate() {
-            // SAFETY: checked, and the caller's promise.
+            // SAFETY: checked, or guaranteed by the caller.
             let value = unsafe { *values.add(at) };
             match value.length {
                 length if length > space.device.max_value() => {

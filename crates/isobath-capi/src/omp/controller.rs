@@ -8,7 +8,7 @@ use super::search::{HYSTERESIS, Rates, Search, grow_and_refine, refine};
 
 /// Compute threads that KV-ins begins with, as in the paper.
 const FIRST_COMPUTE: u32 = 2;
-/// Bytes that cost about as much as a request by itself does.
+/// Bytes that cost about as much as a request itself does.
 const PAGE_BYTES: f64 = 4096.0;
 /// Parallel accesses of a thread that KV-mod measures before it fits its curve.
 const SPREAD: [u32; 3] = [1, 4, 16];

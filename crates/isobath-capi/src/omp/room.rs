@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that are taken for each byte of a value: the value, and what it is read into or written from.
 const COPIES: u64 = 2;
 
-/// What loads and stores may take together. Without a limit they take what they want.
+/// What loads and stores may take together. Without a limit they take what they need.
 #[derive(Debug)]
 pub(super) struct Room {
     most: AtomicU64,

@@ -361,7 +361,7 @@ impl Region {
         self.pending_ticks.1 += all;
     }
 
-    /// The machine's busy share, or this process's, where the kernel's ticks are too coarse to tell.
+    /// The machine's busy share, or this process's, where the kernel's ticks are too coarse.
     fn busy_share(&self, processors: u32) -> f64 {
         let own = self.pending.cpu_seconds / (self.pending.seconds * f64::from(processors));
         let (busy, all) = self.pending_ticks;

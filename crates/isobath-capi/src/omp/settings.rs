@@ -1,4 +1,4 @@
-//! What a program is told by its command line and its environment.
+//! What a program gets from its command line and its environment.
 
 use std::path::PathBuf;
 

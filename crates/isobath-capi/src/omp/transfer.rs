@@ -186,7 +186,7 @@ pub(super) fn load(
         share: Share::new(room),
         spare: Vec::new(),
     };
-    // Dropped before the buffers' share of the room is given back.
+    // Dropped before the buffers' share of the memory is given back.
     let mut transfer = Transfer::new(space);
     let mut waiting: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
     let mut done = 0;

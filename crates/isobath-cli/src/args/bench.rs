@@ -31,7 +31,7 @@ pub(crate) struct QuickstartArgs {
     /// Directory whose files are stored
     #[arg(long, value_name = "DIR", default_value = "/usr/share", value_hint = ValueHint::DirPath)]
     pub(crate) from: PathBuf,
-    /// Where the store is made; put it on the drive that you want to see
+    /// Where the store is made; put it on the drive to be measured
     #[arg(long, value_name = "PATH", default_value = "isobath-quickstart.iso", value_hint = ValueHint::FilePath)]
     pub(crate) store: PathBuf,
     /// Keep the store instead of removing it at the end
@@ -95,7 +95,7 @@ pub(crate) enum EngineName {
     Null,
 }
 
-/// Who calls the engine.
+/// What calls the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CallFrom {
     /// Tasks on the store's workers
@@ -210,7 +210,7 @@ pub(crate) struct LookupArgs {
     /// Threads that call a rival engine, or Isobath with --from threads
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) threads: usize,
-    /// Who calls Isobath
+    /// What calls Isobath
     #[arg(long, value_enum, default_value = "tasks")]
     pub(crate) from: CallFrom,
     /// Operations per second offered, at exponential distances, instead of as many as possible

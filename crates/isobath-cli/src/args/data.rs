@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use super::{CreateArgs, NewTreeArgs, Size, StoreArgs, TreeArgs};
 
-/// Has an option of a verb with verbs of its own stand before or behind those. The parser knows no required option of that
+/// Allows an option of a verb with verbs of its own before and behind those. The parser knows no required option of that
 /// kind; `Cli::check` asks for it.
 pub(super) fn anywhere(arg: clap::Arg) -> clap::Arg {
     arg.required(false).global(true)

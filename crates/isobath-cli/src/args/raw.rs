@@ -26,10 +26,10 @@ pub(crate) enum BackendName {
     Pread,
 }
 
-/// Who talks to which drive (Haas and Leis, Figure 10).
+/// Which threads use which drive (Haas and Leis, Figure 10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelName {
-    /// Every thread reaches all drives by itself: what the engine does
+    /// Every thread uses all drives directly: what the engine does
     AllToAll,
     /// Threads send I/Os to I/O threads
     Dedicated,
@@ -107,7 +107,7 @@ pub(crate) struct RawArgs {
     /// How I/Os reach the kernel
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     pub(crate) backend: Vec<BackendName>,
-    /// Who talks to which drive
+    /// Which threads use which drive
     #[arg(long, value_enum, value_delimiter = ',', default_value = "all-to-all")]
     pub(crate) model: Vec<ModelName>,
     /// I/O threads of the model `dedicated`
@@ -116,7 +116,7 @@ pub(crate) struct RawArgs {
     /// Completions that a thread waits for at a time, at most half of the depth
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) wait_min: u32,
-    /// Memory that the I/Os of all threads go round in, like the pool of an engine [default: a page for each I/O in
+    /// Memory that the I/Os of all threads cycle through, like the pool of an engine [default: a page for each I/O in
     /// flight, which the processor's caches hold]
     #[arg(long, value_name = "SIZE")]
     pub(crate) buffers: Option<Size>,

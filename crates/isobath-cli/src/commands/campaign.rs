@@ -446,7 +446,7 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
     print_verdicts(&bench::judge(&bench::evidence(records)), out)
 }
 
-/// What the drive did by itself, beside each run of which that is known.
+/// What the drive did alone, beside each run of which that is known.
 fn print_drive_limits(records: &[Record], out: &mut Output) -> Result<(), Failure> {
     let line = |record: &Record| {
         let limits = record.drive_limits();

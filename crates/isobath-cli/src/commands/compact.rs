@@ -20,7 +20,7 @@ pub(crate) fn compact(args: &CompactArgs, out: &mut Output) -> Result<(), Failur
     }
     if gained.bytes_discarded > 0 {
         let bytes = size(gained.bytes_discarded);
-        return out.line(&format!("the drive was told to forget {bytes}"));
+        return out.line(&format!("the drive was asked to discard {bytes}"));
     }
     let (before, after) = (size(gained.bytes_before), size(gained.bytes_after));
     match gained.bytes_before == gained.bytes_after {

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::output::{Output, counted, problems_found, put_bytes, size};
 use crate::progress::Progress;
 
-/// Obeys a verb of `files`; whether nothing was found wrong.
+/// Runs a verb of `files`; whether nothing was found wrong.
 pub(crate) fn files(
     args: &FilesArgs,
     global: &GlobalArgs,

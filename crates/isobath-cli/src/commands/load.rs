@@ -148,7 +148,7 @@ fn print(loaded: &Loaded, seconds: f64, out: &mut Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// That not all lines were told.
+/// Prints that not all lines are listed.
 fn and_more(all: u64, told: usize, out: &mut Output) -> Result<(), Failure> {
     match all.saturating_sub(told as u64) {
         0 => Ok(()),
@@ -156,7 +156,7 @@ fn and_more(all: u64, told: usize, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// What a directory load left out, for a person; `None` where nothing.
+/// What a directory load left out, for the user; `None` where nothing.
 pub(crate) fn skipped(skipped: &isobath_lab::load::Skipped) -> Option<String> {
     let parts: Vec<String> = [
         (skipped.links, "links"),

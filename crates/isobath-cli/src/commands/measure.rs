@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::output::{Output, count, counted, size};
 use crate::progress::Progress;
 
-/// Room for what a pool needs beside the records when it shall hold all.
+/// Space for what a pool needs beside the records when it shall hold all.
 const IN_POOL_SLACK: f64 = 1.6;
 
 pub(crate) fn quickstart(

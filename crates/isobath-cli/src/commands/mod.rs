@@ -27,7 +27,7 @@ use crate::args::{BenchVerb, Cli, GlobalArgs, SimVerb, Verb};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Obeys the command line.
+/// Runs the command line.
 pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
     let global = &cli.global;
     let mut out = Output::new(global.json);

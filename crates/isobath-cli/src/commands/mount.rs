@@ -161,7 +161,7 @@ mod serving {
         }
         let progress = Progress::start(global.quiet, Vec::new())?;
         let tell = move |line: &str| {
-            // Where the log is gone, there is no one to tell.
+            // Where the log cannot be written, the message is lost.
             if let Ok(mut log) = log.lock() {
                 let _ = writeln!(log, "isobath: {}", isobath_lab::escape(line.as_bytes()));
             }
@@ -184,7 +184,7 @@ mod serving {
         Ok(closed?)
     }
 
-    /// Where failed reads are told.
+    /// Where failed reads are reported.
     fn open_log(path: Option<&Path>) -> Result<Mutex<Box<dyn Write + Send>>, Failure> {
         let Some(path) = path else {
             return Ok(Mutex::new(Box::new(std::io::stderr())));

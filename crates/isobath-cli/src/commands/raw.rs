@@ -67,7 +67,7 @@ const HEADER: &[&str] = &[
 ];
 
 fn row(plan: &RawPlan, result: &RawResult) -> Vec<String> {
-    // The slower direction tells more; a pure run has one.
+    // The slower direction says more; a pure run has one.
     let latency = if plan.read_percent > 0 {
         &result.read_latency
     } else {

@@ -76,7 +76,7 @@ pub(crate) fn stats(args: &StatsArgs, out: &mut Output) -> Result<(), Failure> {
     rows.push(vec![
         "segment_emptiness".into(),
         bins.join(" "),
-        "full segments by tenths of them that are dead".into(),
+        "full segments by tenths of them that are obsolete".into(),
     ]);
     if let Some((total, parts)) = amplification {
         let parts: Vec<String> = Causes::of(&stats)

@@ -19,7 +19,7 @@ use crate::progress::{self, Progress};
 pub(crate) const SMALL_POOL: u64 = 64 << 20;
 /// Pool for a verb that touches much.
 pub(crate) const LARGE_POOL: u64 = 256 << 20;
-/// The tree of verbs that are not told another one.
+/// The tree of verbs that name none.
 pub(crate) const DEFAULT_TREE: &str = "main";
 /// Pause between two attempts to open a store that another process has open.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);

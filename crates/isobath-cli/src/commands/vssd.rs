@@ -24,7 +24,7 @@ use crate::output::{Output, count, size};
 /// Lines of --watch after which the header comes again.
 const LINES_PER_HEADER: u64 = 20;
 
-/// Obeys a verb of `vssd`.
+/// Runs a verb of `vssd`.
 pub(crate) fn vssd(verb: &VssdVerb, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
     match verb {
         VssdVerb::Create(args) => create(args, out),
@@ -64,7 +64,7 @@ fn create(args: &VssdCreateArgs, out: &mut Output) -> Result<(), Failure> {
 fn mount(args: &VssdMountArgs, out: &mut Output) -> Result<(), Failure> {
     let mut serve = vec!["vssd".to_owned(), "serve".to_owned()];
     if let Some(profile) = &args.profile {
-        // Whatever is wrong with it is told here, and a file is found from any directory.
+        // What is wrong with it is reported here, and a file is found from any directory.
         Profile::named_or_file(profile)?;
         let path = fs::canonicalize(profile).ok();
         let path = path.and_then(|path| path.to_str().map(str::to_owned));
@@ -165,12 +165,12 @@ fn stats(args: &VssdStatsArgs, out: &mut Output) -> Result<(), Failure> {
     Ok(write_whole(path, &csv)?)
 }
 
-/// WA-D for a person.
+/// WA-D as printed.
 fn ratio(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))
 }
 
-/// What a drive tells of itself.
+/// The statistics of a drive.
 fn print(directory: &Path, stats: &DriveStats, out: &mut Output) -> Result<(), Failure> {
     if out.json() {
         return out.document(stats);

@@ -66,7 +66,7 @@ fn closed(path: &Path, out: &mut Output) -> Result<(), Failure> {
     out.line(&format!("{} is no longer in use", path.display()))
 }
 
-/// Sleeps in short steps; `false` if the person asked to stop.
+/// Sleeps in short steps; `false` if the user asked to stop.
 fn sleep(time: Duration, progress: &Progress) -> bool {
     let until = Instant::now() + time;
     loop {

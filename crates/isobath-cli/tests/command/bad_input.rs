@@ -100,7 +100,7 @@ fn striped_files_in_another_order_or_missing() {
 }
 
 #[test]
-fn a_second_opener_is_told_so() {
+fn a_second_opener_is_refused() {
     let place = Place::new();
     place.store(&[("a", "1")]);
     let options = isobath::Options::new().pool_bytes(16 << 20).workers(1);

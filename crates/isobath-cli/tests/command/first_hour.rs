@@ -44,7 +44,7 @@ fn options_may_stand_behind_what_they_belong_to() {
 }
 
 #[test]
-fn a_missing_directory_is_told_from_a_missing_file() {
+fn a_missing_directory_is_no_missing_file() {
     let place = Place::new();
     for line in [
         "get -s none/s.iso k",
@@ -282,7 +282,7 @@ fn a_store_in_use_is_waited_for_as_long_as_it_is_said() {
 }
 
 #[test]
-fn sizes_are_taken_and_told_as_people_write_them() {
+fn sizes_are_read_and_printed_as_people_write_them() {
     let place = Place::new();
     place
         .run(&words("put -s s.iso --create --limit 10GB k v"))

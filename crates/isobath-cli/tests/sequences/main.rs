@@ -41,7 +41,7 @@ fn run(plan: &Plan) -> Result<u64, Failure> {
     let (sender, receiver) = channel();
     let owned = plan.clone();
     let work = move || {
-        // Without a receiver nobody wants to know any more.
+        // Without a receiver the message is not needed any more.
         let say = |message| drop(sender.send(message));
         let mut world = match World::new(owned.clone()) {
             Ok(world) => world,

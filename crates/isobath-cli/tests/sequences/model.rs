@@ -172,13 +172,13 @@ mod tests {
         assert!(ok(&[put("a", "1"), put("b", "1")]));
         assert!(ok(&[put("a", "2"), put("c", "3")]));
         assert!(ok(&[put("a", "1"), put("c", "3")]));
-        assert!(!ok(&[put("b", "1")]), "a record that nobody removed");
+        assert!(!ok(&[put("b", "1")]), "a record that was not removed");
         assert!(
             !ok(&[put("a", "9"), put("b", "1")]),
-            "a value that nobody put"
+            "a value that was never put"
         );
         assert!(!ok(&[put("a", "1"), put("b", "1"), put("d", "1")]));
-        assert!(!ok(&[]), "a tree that nobody dropped");
+        assert!(!ok(&[]), "a tree that was not dropped");
         assert!(
             before
                 .may_become(&model(&[]), &[Effect::Drop("t".into())])

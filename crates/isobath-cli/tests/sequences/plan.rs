@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
 }
 
-/// Who does a step.
+/// How a step is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
     /// A process of the command.

@@ -18,7 +18,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 
 /// The exit code for what is absent.
 const ABSENT: i32 = 1;
-/// The exit code for a request that cannot be obeyed.
+/// The exit code for an invalid request.
 const USAGE: i32 = 2;
 
 fn name(tree: usize) -> String {
@@ -668,7 +668,7 @@ fn all_trees(store: &Store) -> Result<Vec<Tree>, Wrong> {
     trees.collect::<Result<_, _>>().map_err(engine("a tree"))
 }
 
-/// One change by itself.
+/// One change, in a commit of its own.
 fn single(store: &Store, effect: &Effect) -> Result<(), Wrong> {
     match effect {
         Effect::Put(tree, key, value) => {

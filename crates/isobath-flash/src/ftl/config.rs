@@ -110,7 +110,7 @@ impl FlashConfig {
             });
         }
         let spare_blocks = self.spare_blocks();
-        // The trigger, an open superblock for users and one for relocation, and some dead space to find.
+        // The trigger, an open superblock for users and one for relocation, and some obsolete space to find.
         let needed_blocks = u64::from(self.clean_below.max(2)) + 3;
         if self.clean_batch == 0 || spare_blocks < needed_blocks {
             return Err(FlashError::Reserve {
@@ -196,7 +196,7 @@ pub enum FlashError {
         /// Bytes of the buffer.
         buffer_bytes: usize,
     },
-    /// Cleaning found no dead space. Checked configurations do not get here.
+    /// Cleaning found no obsolete space. Checked configurations do not get here.
     #[error(
         "the drive found no superblock worth cleaning with {free_blocks} free superblocks left"
     )]

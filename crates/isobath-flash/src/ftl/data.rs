@@ -71,7 +71,7 @@ impl PageData for MemoryData {
     }
 
     fn copy(&mut self, from: u32, to: u32) {
-        // The old slot is erased before anybody may read it again, so its contents can move.
+        // The old slot is erased before it is read again, so its contents can move.
         if let Some(page) = self.pages.remove(&from) {
             self.pages.insert(to, page);
         }

@@ -441,7 +441,7 @@ impl<D: PageData> FlashDevice<D> {
         }
     }
 
-    /// The version of `page` on flash, if any, is dead.
+    /// The version of `page` on flash, if any, is obsolete.
     fn forget(&mut self, page: u32) {
         let slot = self.space.get(page);
         if slot < BUFFERED {
@@ -532,7 +532,7 @@ impl<D: PageData> FlashDevice<D> {
         })
     }
 
-    /// Seals the open superblock with the most dead and unused space, so that it can be cleaned.
+    /// Seals the open superblock with the most obsolete and unused space, so that it can be cleaned.
     fn close_emptiest(&mut self) -> Result<(), FlashError> {
         let live = |open: &OpenBlock| self.table.live_bytes(SegmentId(open.block));
         let opened = self

@@ -17,7 +17,7 @@ fn page_of(value: u32) -> Vec<u8> {
     value.to_le_bytes().repeat(128)
 }
 
-/// Against a model of what a drive promises: reads see the last write or trim; after a power cut, what was flushed is
+/// Against a model of what a drive guarantees: reads see the last write or trim; after a power cut, what was flushed is
 /// there, and every other page has some version written since the flush.
 #[test]
 fn contents_survive_cleaning_trims_flushes_and_power_cuts() {
@@ -93,7 +93,7 @@ fn contents_survive_cleaning_trims_flushes_and_power_cuts() {
 }
 
 /// SSD-iq's simulator has a WA of 4.18 with greedy, uniform updates, superblocks of 8 MiB and a fill of 0.875. Measured here, from
-/// 512 KiB to 16 MiB: 4.05, 4.13, 4.14, 4.14. Small blocks cost less: how many of their pages are dead varies more, and greedy
+/// 512 KiB to 16 MiB: 4.05, 4.13, 4.14, 4.14. Small blocks cost less: how many of their pages are obsolete varies more, and greedy
 /// takes the emptiest.
 #[test]
 fn greedy_uniform_at_an_eighth_over_provisioning_amplifies_4_18() {
@@ -284,7 +284,7 @@ fn a_full_cache_makes_writes_wait_for_programs_and_cleaning() {
     }
     assert_eq!(
         best, 8_000,
-        "a write that finds room takes the cache's time"
+        "a write that finds space takes the cache's time"
     );
     assert!(worst > 1_000_000, "cleaning shows: {worst} ns");
     let flushed = drive.flush(at).unwrap();

@@ -147,7 +147,7 @@ impl Clock {
         self.draining.push(std::cmp::Reverse(done));
     }
 
-    /// When a write that arrives at `at` finds room in a cache of `capacity` pages that holds `cached` pages beside
+    /// When a write that arrives at `at` finds space in a cache of `capacity` pages that holds `cached` pages beside
     /// those being programmed.
     pub(super) fn room(&mut self, at: Nanos, capacity: usize, cached: usize) -> Nanos {
         let mut at = at;

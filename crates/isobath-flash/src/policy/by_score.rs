@@ -11,7 +11,7 @@ pub trait SegmentScore: Send {
     /// The policy's name.
     const NAME: &'static str;
 
-    /// Whether segments without any dead space are cleaned in their turn, too.
+    /// Whether segments without any obsolete space are cleaned in their turn, too.
     const CLEANS_FULL: bool = false;
 
     /// The score of a sealed segment; the smallest is cleaned first.

@@ -159,7 +159,7 @@ pub(super) fn rate_class(rate: f32) -> u16 {
     127u16.saturating_sub(exponent).min(RATE_CLASSES - 1)
 }
 
-/// MDC-opt (section 6.1.3): MDC that is told the exact update frequency of every page.
+/// MDC-opt (section 6.1.3): MDC that gets the exact update frequency of every page.
 ///
 /// One stream per factor of two in frequency, shared by user and relocated pages, without a sort buffer. A segment's
 /// decline is computed from the exact summed rate of its live pages.

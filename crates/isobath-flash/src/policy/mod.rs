@@ -2,11 +2,11 @@
 //!
 //! An *owner* (simulator, FTL, page store) keeps a [`SegmentTable`] and drives one [`CleaningPolicy`]:
 //!
-//! 1. A user write of a page makes its old version dead: [`SegmentTable::invalidate`], then [`CleaningPolicy::died`]. The
+//! 1. A user write of a page makes its old version obsolete: [`SegmentTable::invalidate`], then [`CleaningPolicy::died`]. The
 //!    page's new [`History`] is what [`CleaningPolicy::updated`] returns.
 //! 2. Pages to be written are gathered in a batch; [`CleaningPolicy::order`] puts it in writing order, and
 //!    [`CleaningPolicy::place`] names the stream of each page. Every stream has at most one open segment.
-//! 3. Each page appended to a segment is told to the table ([`SegmentTable::append`]) and the policy
+//! 3. For each page appended to a segment the owner calls the table ([`SegmentTable::append`]) and the policy
 //!    ([`CleaningPolicy::appended`]); a full segment is sealed ([`SegmentTable::seal`], [`CleaningPolicy::sealed`]).
 //! 4. When free segments run low, [`CleaningPolicy::select_victims`] names sealed segments. Their live pages go through
 //!    [`CleaningPolicy::survived`], `order`, `place`; then [`SegmentTable::free`] and [`CleaningPolicy::freed`].
@@ -115,7 +115,7 @@ pub trait CleaningPolicy: Send {
         false
     }
 
-    /// The space now has room for about `pages` pages, and the policy [is outgrown](Self::is_outgrown).
+    /// The space now holds about `pages` pages, and the policy [is outgrown](Self::is_outgrown).
     fn resized(&mut self, pages: u64) {
         let _ = pages;
     }
@@ -143,8 +143,8 @@ pub trait CleaningPolicy: Send {
         64
     }
 
-    /// The new history of a page that the user overwrites at `now`. `old` is the history of the version that dies
-    /// ([`History::UNKNOWN`] on a first write).
+    /// The new history of a page that the user overwrites at `now`. `old` is the history of the version that becomes
+    /// obsolete ([`History::UNKNOWN`] on a first write).
     fn updated(&mut self, old: History, now: Tick) -> History {
         let _ = now;
         old
@@ -157,7 +157,7 @@ pub trait CleaningPolicy: Send {
     }
 
     /// The user overwrote or trimmed a page whose last version, `older`, is still in a batch of the owner's that will be
-    /// written all the same: dead on arrival.
+    /// written all the same: it is obsolete already.
     fn superseded(&mut self, older: &mut PageWrite) {
         let _ = older;
     }
@@ -182,8 +182,8 @@ pub trait CleaningPolicy: Send {
         false
     }
 
-    /// True if the policy keeps relocated pages of different update frequency apart: by the order in which it wants them
-    /// written, or by streams. For other policies a simulator relocates the victims of one cycle in an order drawn by
+    /// True if the policy keeps relocated pages of different update frequency apart: by the order in which it writes
+    /// them, or by streams. For other policies a simulator relocates the victims of one cycle in an order drawn by
     /// chance, since the order of their scores would keep them apart, too.
     fn separates(&self) -> bool {
         true
@@ -211,7 +211,7 @@ pub trait CleaningPolicy: Send {
     }
 
     /// `segment` has pages that were written before the space was opened; `stored` is what was stored of it. Called for every segment in use before anything else, at the `now` of closing. Returns the history that each of
-    /// its pages has until it is written again, for policies that want one per page.
+    /// its pages has until it is written again, for policies that use one per page.
     fn restored(
         &mut self,
         table: &SegmentTable,
@@ -227,7 +227,7 @@ pub trait CleaningPolicy: Send {
     }
 
     /// A page in `segment` (open or sealed) was overwritten or trimmed at `now`; `rate` as in [`PageWrite::rate`].
-    /// The table already counts it as dead.
+    /// The table already counts it as obsolete.
     fn died(&mut self, table: &SegmentTable, segment: SegmentId, rate: f32, now: Tick) {
         let _ = (table, segment, rate, now);
     }
@@ -237,8 +237,8 @@ pub trait CleaningPolicy: Send {
         let _ = segment;
     }
 
-    /// Appends up to `n` sealed segments to `out`, the best to clean first. Segments without any dead space are named by
-    /// [`Age`] only, which cleans all in turn; fewer than `n` answers mean that no more are worth cleaning.
+    /// Appends up to `n` sealed segments to `out`, the best to clean first. Segments without any obsolete space are
+    /// named by [`Age`] only, which cleans all in turn; fewer than `n` answers mean that no more are worth cleaning.
     fn select_victims(
         &mut self,
         table: &SegmentTable,

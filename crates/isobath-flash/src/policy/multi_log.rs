@@ -17,7 +17,7 @@ use super::{
 /// logs need from cold ones. Where frequencies are known there are none.
 ///
 /// The plain variant estimates a page's frequency from its previous update time, and moves a page by one log at a time,
-/// starting with all pages in one log; it keeps 4 bytes per page. The `-opt` variant is told the exact frequency.
+/// starting with all pages in one log; it keeps 4 bytes per page. The `-opt` variant gets the exact frequency.
 #[derive(Debug, Clone)]
 pub struct MultiLog {
     exact: bool,
@@ -49,7 +49,7 @@ impl MultiLog {
         Self::with(false, pages.max(1))
     }
 
-    /// The variant that is told exact frequencies in [`PageWrite::rate`].
+    /// The variant that gets exact frequencies in [`PageWrite::rate`].
     pub fn exact() -> Self {
         Self::with(true, 1)
     }

@@ -33,7 +33,7 @@ pub enum SegmentState {
     Free,
     /// Receives the pages of one stream.
     Open,
-    /// Full; pages only die in it. Only such segments are selected for cleaning.
+    /// Full; pages in it only become obsolete. Only such segments are selected for cleaning.
     Sealed,
     /// Selected as a victim; its live pages are being moved.
     Cleaning,
@@ -316,7 +316,7 @@ impl SegmentTable {
         let live = &mut self.live[segment.index()];
         debug_assert!(
             live.bytes >= bytes && live.pages > 0,
-            "more bytes die than live in segment {}",
+            "more bytes become obsolete than are live in segment {}",
             segment.0
         );
         live.bytes -= bytes;

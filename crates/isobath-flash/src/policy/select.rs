@@ -28,7 +28,7 @@ impl Selector {
         Self::default()
     }
 
-    /// Appends to `out` the up to `n` sealed segments that have some dead space and the smallest `score`, smallest
+    /// Appends to `out` the up to `n` sealed segments that have some obsolete space and the smallest `score`, smallest
     /// first; equal scores go by segment number. [`float_score`] turns a real number into a score.
     pub fn select(
         &mut self,
@@ -41,7 +41,7 @@ impl Selector {
         self.select_among(table, n, out, has_dead, score);
     }
 
-    /// As [`Selector::select`], of all sealed segments, those without any dead space too.
+    /// As [`Selector::select`], of all sealed segments, those without any obsolete space too.
     pub fn select_any(
         &mut self,
         table: &SegmentTable,

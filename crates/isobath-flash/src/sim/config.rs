@@ -6,7 +6,7 @@ use crate::workload::{Op, WorkloadError};
 /// What happens to an older version of a page that is still in the sort buffer when the page is written again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Duplicates {
-    /// Both versions are written (the older one is dead on arrival), as in the paper's numbers.
+    /// Both versions are written (the older one is obsolete already), as in the paper's numbers.
     #[default]
     Written,
     /// The newer version replaces the older one in the buffer, as an engine should do.
@@ -44,7 +44,7 @@ pub struct SimConfig {
     /// Segments that may be open at a time; a page whose stream has none open then joins the nearest stream that has. `None`: as
     /// many as the policy has streams.
     pub open_segments_max: Option<u32>,
-    /// Size of the buffer in which policies that want it sort user writes (paper: 16).
+    /// Size of the buffer in which policies that use it sort user writes (paper: 16).
     pub sort_buffer_segments: u32,
     /// What happens to duplicates in that buffer.
     pub duplicates: Duplicates,
@@ -165,7 +165,8 @@ impl SimConfig {
         if slots >= f64::from(Op::MAX_PAGES) {
             return Err(SimError::TooLarge { slots });
         }
-        // User data, the trigger's free segments, one open segment per stream at least, and one segment of dead space.
+        // User data, the trigger's free segments, one open segment per stream at least, and one segment of obsolete
+        // space.
         let needed =
             (f64::from(self.segments) * self.fill).ceil() + f64::from(self.clean_below) + 3.0;
         let present = f64::from(self.segments) + f64::from(self.spare_segments);
@@ -201,7 +202,7 @@ pub enum SimError {
         /// The fill factor.
         fill: f64,
     },
-    /// No room for a single page.
+    /// No space for a single page.
     #[error("{segments} segments at this fill factor hold no user page")]
     NoPages {
         /// Number of segments.
@@ -218,7 +219,7 @@ pub enum SimError {
         /// Slots asked for.
         slots: f64,
     },
-    /// The reserve leaves no dead space.
+    /// The reserve leaves no obsolete space.
     #[error(
         "fill factor {fill} cannot be sustained: {segments} + {spare_segments} spare segments have no dead space left \
          beside a reserve of {clean_below} free segments; lower the fill factor or the reserve, or add spare segments"
@@ -233,7 +234,7 @@ pub enum SimError {
         /// Free segments that trigger cleaning.
         clean_below: u32,
     },
-    /// Cleaning did not find enough dead space while running.
+    /// Cleaning did not find enough obsolete space while running.
     #[error(
         "policy {policy} ran out of free segments after {updates} updates: {live_pages} live pages in {segments} \
          segments, and its {open} open segments, leave too little dead space; add spare segments"

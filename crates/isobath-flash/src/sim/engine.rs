@@ -116,7 +116,7 @@ pub struct Simulator<P, W> {
     table: SegmentTable,
     free: VecDeque<u32>,
     open: Vec<OpenSegment>,
-    /// Per page, its history, if the policy wants that.
+    /// Per page, its history, if the policy uses that.
     histories: Vec<u32>,
     /// Per page, its exact update rate, for oracle policies.
     rates: Vec<f32>,
@@ -212,8 +212,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         self.run_observed(length, &mut |_| true)
     }
 
-    /// As [`run`](Self::run); `observe` hears after each hundredth of the run how much of it is done, from 0 to 1, and
-    /// ends it by answering `false`.
+    /// As [`run`](Self::run); `observe` is called after each hundredth of the run with the share that is done, from 0
+    /// to 1, and ends it by answering `false`.
     ///
     /// # Errors
     /// As for [`run`](Self::run), and [`SimError::Stopped`].
@@ -337,7 +337,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
     }
 
-    /// True if the policy wants the history of each page kept.
+    /// True if the policy uses the history of each page.
     #[inline]
     fn keeps_page_histories(&self) -> bool {
         matches!(self.policy.history_kind(), HistoryKind::Page { .. })
@@ -355,7 +355,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
     }
 
-    /// The version of `page` in `slot` is dead.
+    /// The version of `page` in `slot` is obsolete.
     #[inline]
     fn invalidate(&mut self, page: u32, slot: u32, segment: u32) {
         self.space.invalidate(slot);
@@ -435,7 +435,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         }
     }
 
-    /// Writes the sort buffer in the policy's order. Entries whose page was written again are dead on arrival.
+    /// Writes the sort buffer in the policy's order. Entries whose page was written again are obsolete already.
     fn flush_buffer(&mut self) -> Result<(), SimError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         self.policy.order(&mut buffer, self.now);
@@ -456,7 +456,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         Ok(())
     }
 
-    /// Appends a page to the segment of its stream; `current` is false for a version that is dead on arrival.
+    /// Appends a page to the segment of its stream; `current` is false for a version that is obsolete already.
     #[inline]
     fn append(&mut self, write: &PageWrite, page: u32, current: bool) -> Result<(), SimError> {
         let stream = self.stream_for(write);
@@ -497,8 +497,8 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
     }
 
     /// Seals the stream's open segment and opens a new one. User writes clean first when free segments run low, until
-    /// enough are free or moved pages left room in a segment of this very stream: to go on then would make this stream
-    /// pay for others', which never ends well with policies that divide the space among streams.
+    /// enough are free or moved pages left space in a segment of this very stream: to go on then would make this
+    /// stream clean for others, which costs much with policies that divide the space among streams.
     #[cold]
     fn next_segment(&mut self, stream: StreamId, cause: Cause) -> Result<OpenSegment, SimError> {
         let full = self.open[stream.index()];

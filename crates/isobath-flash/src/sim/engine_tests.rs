@@ -370,7 +370,7 @@ fn every_history_is_updated_or_forgotten_once_wherever_its_page_is() {
 }
 
 #[test]
-fn whoever_observes_a_run_can_end_it() {
+fn an_observer_of_a_run_can_end_it() {
     let config = small(0.8);
     let workload = || Synthetic::new("uniform".parse().unwrap(), config.user_pages(), 1).unwrap();
     let mut heard = Vec::new();

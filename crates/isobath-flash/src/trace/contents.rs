@@ -78,13 +78,13 @@ impl PageUpdates {
     }
 }
 
-/// The last versions overwritten: when each was born and died, in writes.
+/// The last versions overwritten: when each was written and overwritten, in writes.
 #[derive(Debug, Default)]
 struct Overwritten(VecDeque<(u64, u64)>);
 
 impl Overwritten {
-    /// Whether a version that lived from `born` to `now` died beside one that was born near it, `shift` such distances
-    /// away.
+    /// Whether a version written at `born` and overwritten at `now` was overwritten beside one that was written near
+    /// it, `shift` such distances away.
     fn has_neighbour(&self, born: u64, now: u64, shift: u64) -> bool {
         let near = (now - born) / NEAR_SHARE;
         let at = born.wrapping_sub(shift * near);
@@ -104,10 +104,10 @@ impl Overwritten {
 }
 
 impl Trace {
-    /// What the operations from number `from` on are like; those before it tell when pages were written.
+    /// What the operations from number `from` on are like; those before it show when pages were written.
     ///
-    /// An update comes in order if its page's last version was born next to one that has died just before. So many as
-    /// do that by chance, as versions born at another time show, are not counted.
+    /// An update comes in order if its page's last version was written next to one that was overwritten just before. So
+    /// many as do that by chance, as versions written at another time show, are not counted.
     pub fn contents(&self, from: usize) -> TraceContents {
         let mut born: Vec<Option<u64>> = vec![None; self.pages as usize];
         let mut pages = vec![PageUpdates::default(); self.pages as usize];

@@ -48,13 +48,13 @@ pub enum WorkloadKind {
         /// Updates per turn, in multiples of the number of pages.
         period: f64,
     },
-    /// A share of the updates goes round a share of the pages in order, the rest to the other pages, which are equally
-    /// likely: a log or a queue beside random updates. Pages of the first kind die in the order in which they were
-    /// written, so that cleaning them costs nothing.
+    /// A share of the updates cycles through a share of the pages in order, the rest to the other pages, which are
+    /// equally likely: a log or a queue beside random updates. Pages of the first kind are invalidated in the order
+    /// in which they were written, so that cleaning them costs nothing.
     Sequential {
-        /// Share of the updates that go round, above 0, up to 1.
+        /// Share of the updates that cycle, above 0, up to 1.
         updates: f64,
-        /// Share of the pages that they go round, above 0, up to 1; the other updates then go to all pages.
+        /// Share of the pages that they cycle through, above 0, up to 1; the other updates then go to all pages.
         pages: f64,
     },
 }
@@ -320,7 +320,7 @@ impl Synthetic {
         by_page
     }
 
-    /// The next page of the law that goes round.
+    /// The next page of the cyclic law.
     fn sequential(&mut self, updates: f64, pages: f64) -> u32 {
         let in_order = if pages < 1.0 {
             self.hot_pages
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_updates_goes_round_in_order() {
+    fn a_share_of_the_updates_cycles_in_order() {
         let (_, pages) = draw("sequential:1:1", 1000, 2500);
         assert!((0..2500).all(|at| pages[at] == at as u32 % 1000));
         let (workload, pages) = draw("sequential:0.5:0.8", 10_000, 10_000);

@@ -91,7 +91,7 @@ impl FaultChannel {
                 Op::Flush => Task::Flush { log_too: false },
                 Op::Discard => Task::Discard,
                 Op::Write | Op::WriteV => Task::Write {
-                    // SAFETY: the submitter vouches for the memory until the completion.
+                    // SAFETY: the submitter keeps the memory valid until the completion.
                     parts: unsafe { take_data(&io, &slot.ranges) },
                     durable: io.durable,
                 },
@@ -108,7 +108,7 @@ impl FaultChannel {
             self.free.push(finished.slot);
             let slot = &self.slots[finished.slot as usize];
             if slot.io.op == Op::Read {
-                // SAFETY: the submitter vouches for the memory until it sees the completion pushed below.
+                // SAFETY: the submitter keeps the memory valid until it sees the completion pushed below.
                 unsafe { give_data(&finished, slot.io.buf) };
             }
             let error = |kind| IoError::new(kind, slot.io.op, slot.io.offset, slot.len);

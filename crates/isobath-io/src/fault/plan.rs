@@ -86,7 +86,7 @@ impl FaultRule {
 pub enum Survivors {
     /// None of them: the drive's cache is lost. Those in flight are lost too.
     None,
-    /// All that were executed, and none in flight: as if only the process had died.
+    /// All that were executed, and none in flight: as if only the process had been killed.
     Executed,
     /// Any of them, drawn from the seed: whole writes survive out of order, some are torn at the atomic unit, those in
     /// flight included. How many survive varies from crash to crash between none and all.

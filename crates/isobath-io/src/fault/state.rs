@@ -203,7 +203,7 @@ impl State {
         self.inboxes.len() - 1
     }
 
-    /// Executes what a channel has in flight, as a process's death does not stop the kernel, and forgets the channel.
+    /// Executes what a channel has in flight, as the kernel does after a process was killed, and forgets the channel.
     pub(super) fn close_inbox(&mut self, channel: usize) {
         while !self.off && self.flying.values().any(|f| f.channel == channel) {
             let Some(due) = self.next_due_us() else { break };
@@ -468,7 +468,7 @@ impl State {
         device.start + rng.below(places) * self.unit
     }
 
-    /// The bytes of a discarded range are undefined: each page keeps them or becomes zero, as the seed wants.
+    /// The bytes of a discarded range are undefined: each page keeps them or becomes zero, as the seed says.
     fn effect_of_discard(&mut self, index: u64, io: &Flying) {
         if io.fault == Some(Fault::Lost) {
             return;

@@ -343,7 +343,7 @@ fn a_dropped_channel_finishes_its_ios() {
     channel.poll(&mut Vec::new()).unwrap();
     drop(channel);
     assert_eq!(peek(&device)[0], 4);
-    // Nobody has seen the completion, yet a later flush covers it: nobody ever will.
+    // The completion was not reaped and never will be; still a later flush covers the write.
     Volume::from_device(device.clone()).sync().unwrap();
     assert_eq!(peek(&device.crash(Survivors::None))[0], 4);
 }

@@ -261,7 +261,7 @@ impl AioQueue {
         let mut events = [Event::default(); EVENTS];
         let spec = timeout.map(timespec);
         let spec = spec.as_ref().map_or(std::ptr::null(), |s| &raw const *s);
-        // SAFETY: the array has room for `EVENTS` events; the timespec outlives the call or is null (endless).
+        // SAFETY: the array holds `EVENTS` events; the timespec outlives the call or is null (endless).
         let n = unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,

@@ -137,7 +137,7 @@ struct FileChannel<Q: Queue> {
     free: Vec<u32>,
     parents: Vec<Parent>,
     free_parents: Vec<u32>,
-    /// Slots for which the queue had no room, or that are to be submitted again.
+    /// Slots for which the queue had no free entry, or that are to be submitted again.
     backlog: VecDeque<u32>,
     /// Slots whose time starts at the next hand-over.
     unstamped: Vec<u32>,
@@ -259,7 +259,7 @@ impl<Q: Queue> FileChannel<Q> {
             durable: slot.durable,
             token,
         };
-        // SAFETY: the submitter vouches for the memory until the completion; the iovecs are the slot's own, which is
+        // SAFETY: the submitter keeps the memory valid until the completion; the iovecs are the slot's own, which is
         // neither changed nor freed before the request is done (a moved `Vec` keeps its heap memory in place).
         unsafe { self.queue.push(&request) };
         self.pushed += 1;
@@ -267,7 +267,7 @@ impl<Q: Queue> FileChannel<Q> {
         self.unstamped.push(token);
     }
 
-    /// Moves the backlog to the queue as far as there is room, and starts the clocks.
+    /// Moves the backlog to the queue as far as it has free entries, and starts the clocks.
     fn hand_over(&mut self) {
         while !self.backlog.is_empty() && self.queue.has_room() {
             if let Some(token) = self.backlog.pop_front() {

@@ -1,9 +1,9 @@
 //! What became of the flushes of one member.
 //!
 //! Linux reports a failed write-back once per open file description. Where several flushers share one (workers, growth,
-//! the blocking calls), the first to ask takes the error, and the others are told that all is well although their
-//! writes are lost. So every success is verified: a second description of the member, which no other code flushes, is asked
-//! whether an error has come up, and the first failure is the answer to every flush from then on.
+//! the blocking calls), the first one takes the error, and the others succeed although their writes are lost. So every
+//! success is verified: a second description of the member, which no other code flushes, is asked whether an error has
+//! come up, and every flush from then on returns the first failure.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ pub(super) struct Flushes {
     /// The member once more. `None` where it cannot be opened again: the flushes of this process then have only each
     /// other's failures to go by.
     witness: Option<File>,
-    /// The first failure. What was not written then cannot be told from what was, so no later flush may succeed.
+    /// The first failure. Which writes were lost then is unknown, so no later flush may succeed.
     failed: OnceLock<IoErrorKind>,
     /// Held while the witness is asked, because it answers with an error only once.
     asking: Mutex<()>,
@@ -52,7 +52,7 @@ impl Flushes {
             };
             asked.map_err(|errno| {
                 let kind = IoErrorKind::from_errno(errno);
-                // Stored under the lock: who asks next is not told by the witness.
+                // Stored under the lock: the second description reports the error to one flush only.
                 *self.failed.get_or_init(|| kind)
             })
         });

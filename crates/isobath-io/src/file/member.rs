@@ -18,7 +18,7 @@ use crate::io::Op;
 use crate::options::{Access, DirectMode, VolumeOptions};
 use crate::words::missing_directory;
 
-/// Alignment assumed for direct I/O where the system does not tell.
+/// Alignment assumed for direct I/O where the system does not report one.
 const SAFE_BLOCK: u32 = 4096;
 /// Zeros written at once where the file system cannot allocate without writing.
 const ZEROS: usize = 1 << 20;
@@ -28,9 +28,9 @@ const SIGNATURE_AREA: usize = 1 << 20;
 /// Attempts to claim a busy block device, and the pause between them.
 const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// Attempts to lock a file whose holder has died, at such pauses: ten seconds.
+/// Attempts to lock a file whose holder has ended, at such pauses: ten seconds.
 const GONE_TRIES: u32 = 1000;
-/// The same where the system does not tell who the holder is, which may have died: two seconds.
+/// The same where the system does not report the holder, which may have ended: two seconds.
 const UNKNOWN_TRIES: u32 = 200;
 
 /// The byte that a writer locks, for readers beside it.
@@ -251,7 +251,7 @@ impl Member {
         }
     }
 
-    /// Whether another opening of the file may write, as far as the system tells.
+    /// Whether another opening of the file may write, as far as the system reports.
     pub(super) fn has_writer(&self) -> bool {
         sys::is_range_locked(&self.file, libc::F_RDLCK, WRITER, 1).unwrap_or(false)
     }
@@ -274,7 +274,7 @@ impl Member {
         sys::is_range_locked(&self.file, libc::F_WRLCK, first, count).unwrap_or(false)
     }
 
-    /// The process that holds the lock and whether it writes, as far as /proc/locks tells. The kernel prints its device
+    /// The process that holds the lock and whether it writes, as far as /proc/locks says. The kernel prints its device
     /// number in its own encoding, so the inode and the device's minor and major are compared in that form.
     fn holder(&self) -> Option<(u32, bool)> {
         let meta = self.file.metadata().ok()?;
@@ -466,7 +466,7 @@ impl Member {
     }
 
     /// The outcome of a flush or a durable write, to which the system has answered `result`: an error also where it has
-    /// told somebody else of it.
+    /// reported that to another descriptor.
     pub(super) fn flushed(&self, result: Result<(), IoErrorKind>) -> Result<(), IoErrorKind> {
         self.flushes.judge(result)
     }
@@ -547,10 +547,10 @@ impl Drop for Member {
     }
 }
 
-/// Takes a lock by `attempt`, waiting for a `holder` that has died: a process that was killed is gone before the kernel has
-/// taken down its ring, which holds the file until then. In a namespace of processes of its own the system does not tell
-/// who holds a lock once that process is gone, so an unknown holder is waited for too. Any holder is waited for `patience`
-/// attempts.
+/// Takes a lock by `attempt`, waiting for a `holder` that has ended: a process that was killed is gone before the kernel has
+/// taken down its ring, which holds the file until then. In a namespace of processes of its own the system does not
+/// report the holder of a lock once that process is gone, so an unknown holder is waited for too. Any holder is waited
+/// for `patience` attempts.
 fn wait_for_lock(
     mut attempt: impl FnMut() -> Result<(), TryLockError>,
     holder: impl Fn() -> Option<(u32, bool)>,
@@ -644,7 +644,10 @@ mod tests {
         assert!(taken_after(0, Some((here, true))));
         assert!(!taken_after(1, Some((here, true))));
         assert!(taken_after(5, Some((gone, true))));
-        assert!(taken_after(5, None), "nobody tells who the holder is");
+        assert!(
+            taken_after(5, None),
+            "the system does not report the holder"
+        );
         assert!(!taken_after(UNKNOWN_TRIES + 1, None), "not without end");
         let patience = tries_in(Duration::from_millis(15));
         assert!(taken_within(patience, Some((here, true)), patience));

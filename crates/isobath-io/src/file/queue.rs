@@ -50,7 +50,7 @@ pub(super) trait Queue {
     /// Whether another request may be pushed.
     fn has_room(&mut self) -> bool;
 
-    /// Queues a request. Called only when there is room.
+    /// Queues a request. Called only when there is a free entry.
     ///
     /// # Safety
     /// The request's memory must stay valid until it is done.

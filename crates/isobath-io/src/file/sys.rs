@@ -58,7 +58,7 @@ pub(super) fn device_block(file: &File) -> io::Result<u32> {
 }
 
 /// The alignment that direct I/O on a file needs (Linux 6.1 and newer): the larger one of memory's and offsets'.
-/// `None` where the system does not tell; 0 where direct I/O is not supported.
+/// `None` where the system does not report it; 0 where direct I/O is not supported.
 pub(super) fn direct_alignment(file: &File) -> Option<u32> {
     // SAFETY: all-zero is a valid `statx`.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
@@ -134,7 +134,7 @@ pub(super) fn sync(fd: RawFd) -> io::Result<()> {
 const BEYOND: libc::off64_t = 1 << 62;
 
 /// Whether every write-back of the file has succeeded since this descriptor was opened or last asked; the error number of
-/// one that has not. Writes nothing and waits for nothing. Where the system does not tell, all is well.
+/// one that has not. Writes nothing and waits for nothing. `Ok` where the system does not report that.
 pub(super) fn written_back(fd: RawFd) -> Result<(), libc::c_int> {
     // Waiting for a range also reports what went wrong anywhere in the file.
     // SAFETY: no memory is passed.

@@ -18,7 +18,7 @@ use super::search::{Search, SearchPlan, search};
 use crate::engine::EngineKind;
 use crate::{LabError, Monitor, Silent};
 
-/// One run that a campaign wants.
+/// One run of a campaign.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// What is run.

@@ -19,9 +19,9 @@ const WARM_UP: u8 = 0;
 const MEASURE: u8 = 1;
 const STOP: u8 = 2;
 
-/// Shortest latency that is told apart, in nanoseconds.
+/// Shortest latency that is distinguished, in nanoseconds.
 const LATENCY_NS_MIN: u64 = 64;
-/// Longest latency that is told apart, in nanoseconds.
+/// Longest latency that is distinguished, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
 /// What all clients of a run share.

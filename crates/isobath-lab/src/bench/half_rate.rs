@@ -28,7 +28,7 @@ pub fn at_half_rate(cases: &[Case], records: &[Record]) -> Vec<Case> {
         let mut case = case.clone();
         case.row = Some(format!("{heading}, half rate"));
         case.plan.rate_per_s = Some(rate);
-        // What the drive does by itself stands beside the row at full load.
+        // What the drive does alone is measured beside the row at full load.
         (case.plan.drive_depth, case.plan.until_steady) = (None, false);
         Some(case)
     };

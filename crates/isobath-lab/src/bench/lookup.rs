@@ -82,7 +82,7 @@ pub struct LookupReport {
     /// CPU time that the hypervisor took from this machine while it was measured, seconds.
     #[serde(skip)]
     pub steal_s: f64,
-    /// What the TPC-C-derived workload tells besides.
+    /// What the TPC-C-derived workload reports besides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tpcc: Option<tpcc::Report>,
 }
@@ -366,7 +366,7 @@ fn load(
     Ok((row, engine))
 }
 
-/// The same records, told to the monitor; none any more once it wants to stop.
+/// The same records, counted by the monitor; none any more once it stops the run.
 fn watched<'v: 'r, 'r>(
     records: Box<dyn Iterator<Item = (engine::Key, Cow<'v, [u8]>)> + Send + 'r>,
     monitor: &'r dyn Monitor,

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_sides_are_rarely_told_apart_and_unequal_ones_are() {
+    fn equal_sides_are_rarely_distinguished_and_unequal_ones_are() {
         let says = |factor: f64, wanted: Says| {
             let hits =
                 (0..1000).filter(|seed| compare(&noisy(*seed, factor, 5)).unwrap().says == wanted);

@@ -66,7 +66,7 @@ pub struct Record {
     /// Operations per second of each kind, over the whole run.
     #[serde(default)]
     pub operations_by_type: Vec<(String, f64)>,
-    /// What the TPC-C-derived workload tells besides.
+    /// What the TPC-C-derived workload reports besides.
     #[serde(default)]
     pub tpcc: Option<TpccReport>,
     /// Sample from which on the run is steady.
@@ -241,7 +241,7 @@ impl Record {
         self.drive = format!("one region; {}", self.drive);
     }
 
-    /// The verdicts on one run by itself.
+    /// The verdicts on one run alone.
     #[must_use]
     pub fn verdicts(&self) -> Vec<(Pitfall, Verdict)> {
         judge(&evidence(std::slice::from_ref(self)))

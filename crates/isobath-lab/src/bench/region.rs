@@ -32,7 +32,7 @@ const EXT4_MAGIC: [u8; 2] = [0x53, 0xef];
 const EXT4_LABEL_AT: usize = 1024 + 120;
 /// Files that a file system may have: the tables of more would be zeroed for nothing.
 const INODES: &str = "65536";
-/// How long the kernel may take to let go of a file system whose last file was closed.
+/// How long the kernel may take to release a file system whose last file was closed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes the file of a region: `bytes` bytes that no drive can shorten, all written. One that is there is taken as it is.
@@ -229,7 +229,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // The error that ended the run is what is told.
+        // The error that ended the run is the one that is reported.
         let _ = self.take_off();
     }
 }

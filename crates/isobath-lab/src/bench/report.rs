@@ -202,7 +202,7 @@ fn runs(records: &[Record]) -> Markup {
     }
 }
 
-/// What the drive did by itself before and after each run.
+/// What the drive did alone before and after each run.
 fn drive_limits(records: &[Record]) -> Markup {
     let is_known = |r: &&Record| r.drive_reads_per_s.is_some() || r.drive_writes.is_some();
     let columns = [

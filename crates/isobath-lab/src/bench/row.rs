@@ -31,7 +31,7 @@ pub struct Setting {
     pub in_pool: bool,
     /// "file", "memory" or "simulated SSD".
     pub medium: &'static str,
-    /// Who calls: "tasks" or "threads".
+    /// What calls the engine: "tasks" or "threads".
     pub callers: &'static str,
     /// Clients at the same time.
     pub clients: usize,
@@ -39,7 +39,7 @@ pub struct Setting {
     pub workers: usize,
     /// Exponent of that law; none is uniform.
     pub zipf: Option<f64>,
-    /// How Isobath keeps room on the volume.
+    /// How Isobath keeps space on the volume.
     pub space: SpaceConfig,
     /// Keys per get-many.
     pub batch: usize,

@@ -25,7 +25,7 @@ pub struct Sample {
     pub user_bytes: u64,
     /// Bytes that were sent to the drive.
     pub host_bytes: u64,
-    /// Bytes programmed into flash, where the drive tells.
+    /// Bytes programmed into flash, where the drive reports them.
     pub nand_bytes: Option<u64>,
     /// Bytes that the engine occupies.
     pub space_bytes: u64,

@@ -1,4 +1,4 @@
-//! Bytes that a real drive was sent and wrote to flash, from its SMART logs: WA-D where the drive tells.
+//! Bytes that a real drive was sent and wrote to flash, from its SMART logs: WA-D where the drive reports it.
 //!
 //! The host's bytes are in the standard log (NVMe base specification, log 02h, "Data Units Written": thousands of 512-byte
 //! units). The flash's bytes are in a vendor's log: the OCP data centre specification's C0h, Intel's CAh, Samsung's CAh
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ocp_log_is_told_by_its_identifier() {
+    fn the_ocp_log_is_recognised_by_its_identifier() {
         let mut log = [0u8; 512];
         put(&mut log, 0, 987_654_321_000, 16);
         assert_eq!(VendorLog::Ocp.nand_bytes(&log), None);

@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-/// What the detector is told.
+/// The detector's input.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SteadyParameters {
     /// Samples that the steady part must have at least.

@@ -147,7 +147,7 @@ pub enum DriveState {
     Preconditioned,
 }
 
-/// Who calls Isobath.
+/// What calls Isobath.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Callers {
@@ -174,9 +174,9 @@ pub struct EngineConfig {
     pub depth_per_worker: u32,
     /// Threads that call a rival, or Isobath where `callers` says threads.
     pub threads: usize,
-    /// Who calls Isobath.
+    /// What calls Isobath.
     pub callers: Callers,
-    /// How Isobath keeps room on the volume.
+    /// How Isobath keeps space on the volume.
     pub space: SpaceConfig,
     /// The simulated SSD under Isobath, in place of a path.
     pub simulated: Option<SimulatedDrive>,
@@ -212,7 +212,7 @@ pub enum IsolationLevel {
     /// Snapshot isolation, or more where an engine has no less.
     #[default]
     Snapshot,
-    /// The least that the engine has (paper 001, section 4.1): each operation by itself, where it has that.
+    /// The least that the engine has (paper 001, section 4.1): each operation alone, where it has that.
     Least,
 }
 
@@ -256,7 +256,7 @@ impl Tuning {
     }
 }
 
-/// How Isobath keeps room on its volume.
+/// How Isobath keeps space on its volume.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct SpaceConfig {
     /// Cleaning policy; `None` is the engine's own choice.
@@ -270,7 +270,7 @@ pub struct SpaceConfig {
     /// File or device that holds the log; `None` is the store's own file.
     pub log_path: Option<PathBuf>,
     /// Milliseconds that commits may reach the drive late; `None` waits for each,
-    /// `u32::MAX` promises nothing.
+    /// `u32::MAX` guarantees nothing.
     pub buffered_ms: Option<u32>,
     /// Synced commits are shown to others before they are durable.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -72,7 +72,7 @@ impl FjallEngine {
                 "fjall runs on files here; leave out --memory-device".into(),
             ));
         };
-        // fjall makes what is not there, so a store that is missing must be told from one that is to be made.
+        // fjall makes what is not there, so a missing store is an error unless it is to be made.
         if !create && !path.exists() {
             let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
             return Err(LabError::io("open", path)(missing));

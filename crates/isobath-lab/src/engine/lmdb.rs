@@ -41,7 +41,7 @@ fn failed(error: heed::Error) -> LabError {
 impl LmdbEngine {
     #[expect(
         unsafe_code,
-        reason = "heed leaves two promises about the file to its caller"
+        reason = "heed leaves two requirements on the file to its caller"
     )]
     pub(super) fn open(config: &EngineConfig, create: bool) -> Result<LmdbEngine, LabError> {
         let Some(path) = &config.path else {

@@ -40,7 +40,7 @@ use crate::bench::{DriveWrites, Records};
 /// Records in ascending order of their keys.
 pub(crate) type Sorted<'a> = dyn Iterator<Item = (Key, Cow<'a, [u8]>)> + Send + 'a;
 
-/// What one client of a benchmark does until it is told to stop.
+/// What one client of a benchmark does until it is stopped.
 pub(crate) type Client = dyn Fn(usize, &mut dyn Session) -> Result<(), LabError> + Send + Sync;
 
 /// Counters of an engine since it was opened; differences are used.
@@ -93,7 +93,7 @@ pub(crate) trait Engine: Send + Sync {
     /// Counters of now.
     fn counters(&self) -> Counters;
 
-    /// Begins what the configuration wants recorded while the clients run.
+    /// Begins to record what the configuration asks for while the clients run.
     fn start_recording(&self) -> Result<(), LabError> {
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::LabError;
 
-/// What a transaction wants to become of it.
+/// How a transaction decides to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Its changes are to stay.
@@ -62,7 +62,7 @@ pub(crate) trait Transaction {
     ) -> Result<(), LabError>;
 }
 
-/// What became of `work` where every operation took effect by itself: a conflict cannot be undone, only told.
+/// How `work` ended where every operation took effect alone: a conflict cannot be undone, only reported.
 pub(super) fn ended(decided: Result<Decision, LabError>) -> Result<Ended, LabError> {
     match decided {
         Ok(Decision::Commit) => Ok(Ended::Committed),

@@ -44,7 +44,7 @@ pub struct Loaded {
     pub skipped: Skipped,
 }
 
-/// Lines of each kind that are told one by one; the rest are counted.
+/// Lines of each kind that are listed one by one; the rest are counted.
 const TOLD_LINES: usize = 5;
 
 /// A record that was left out.

@@ -9,7 +9,7 @@ use super::system::Traffic;
 use crate::raw::{self, LatencySummary, RawPlan, RawResult, RawTarget};
 use crate::{LabError, Monitor, Stage};
 
-/// Passes on the wish to stop, and nothing else: the probe shows its own progress.
+/// Passes on the request to stop, and nothing else: the probe shows its own progress.
 pub(super) struct Quietly<'a>(pub(super) &'a dyn Monitor);
 
 impl Monitor for Quietly<'_> {

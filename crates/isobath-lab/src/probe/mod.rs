@@ -1,10 +1,11 @@
 //! Probing a drive: a plan of raw I/O points that ends in a device profile (paper 000, section 3.3, with O_DIRECT).
 //!
-//! Points are measured in several passes, each in a random order of its own, between sentinels: one fixed point that tells
-//! whether the drive is still the same. Where the sentinels around a repeat differ by more than 10%, or others used the drive
-//! or the CPU meanwhile, it is thrown away and done again in a later pass; it is never rescaled. The
-//! profile is written after every group of points, whole or not at all, so an interrupted probe leaves what it has and can go
-//! on from there. A test file loses its name as soon as it is open: nothing stays behind, however the process ends.
+//! Points are measured in several passes, each in a random order of its own, between sentinels: one fixed point that
+//! shows whether the drive is still the same. Where the sentinels around a repeat differ by more than 10%, or others
+//! used the drive or the CPU meanwhile, it is thrown away and done again in a later pass; it is never rescaled. The
+//! profile is written after every group of points, whole or not at all, so an interrupted probe leaves what it has and
+//! can go on from there. A test file loses its name as soon as it is open: nothing stays behind, however the process
+//! ends.
 
 mod measure;
 mod regimes;
@@ -90,7 +91,7 @@ pub struct ProbePlan {
     pub levels: Levels,
 }
 
-/// What a probe will do, told before it does anything.
+/// What a probe will do, reported before it does anything.
 #[derive(Debug, Clone, Serialize)]
 pub struct Estimate {
     /// Points still to be measured.

@@ -31,7 +31,7 @@ const OTHER: &str = "another level";
 
 /// A sentinel that differs from the level by this much, and whose successor agrees with it, begins another regime.
 const LEVEL_CHANGE: f64 = 0.30;
-/// A level within this of the one that is wanted is that one.
+/// A level within this of the requested one is that one.
 const WANTED: f64 = 0.15;
 /// Two sentinels within this agree.
 const AGREE: f64 = 0.10;
@@ -141,7 +141,7 @@ fn at(regimes: &[Regime], time_s: f64) -> usize {
     begun.unwrap_or(0)
 }
 
-/// The stretches between changes of level. The level that is wanted is the one that is fitted, else the one with most points.
+/// The stretches between changes of level. The requested level is the one that is fitted, else the one with most points.
 fn stretches(sentinel: &Series, points: &[&MeasuredPoint], ended_s: f64) -> Vec<Regime> {
     let series = &sentinel.rates;
     let begins = levels(sentinel);

@@ -1,4 +1,4 @@
-//! What the kernel tells about the drive under a path, and about time stolen by the hypervisor.
+//! What the kernel reports about the drive under a path, and about time stolen by the hypervisor.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -112,13 +112,13 @@ const OTHERS_CPU: f64 = 0.25;
 /// A slice shorter than this says nothing about CPU: the kernel counts in ticks of 10 ms.
 const CPU_TIME_MIN_S: f64 = 0.1;
 
-/// What this process and everybody did so far, to tell whether others disturb a measurement.
+/// What this process and all processes did so far, to detect whether others disturb a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Traffic {
-    /// Bytes that the drive read and wrote for anybody; `None` if the kernel does not say.
+    /// Bytes that the drive read and wrote for all processes; `None` if the kernel does not say.
     drive_bytes: Option<u64>,
     own_bytes: u64,
-    /// User and system time of anybody, and all time, in ticks.
+    /// User and system time of all processes, and all time, in ticks.
     busy_ticks: u64,
     all_ticks: u64,
     own_cpu_s: f64,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_from_ourselves() {
+    fn other_processes_are_counted_apart_from_this_one() {
         let before = traffic(0, 0, 500, 1.0);
         let disturbed = |now: Traffic| now.disturbed_since(&before);
         assert!(!disturbed(traffic(100, 100, 530, 1.25)));

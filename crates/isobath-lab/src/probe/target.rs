@@ -189,7 +189,7 @@ fn refuse_memory(path: &Path) -> Result<(), LabError> {
     }
 }
 
-/// Adds what a person who probes can do.
+/// Adds what the user can do.
 fn explain(path: &Path, error: LabError) -> LabError {
     use isobath_io::VolumeError;
     match error {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_room_for() {
+    fn more_than_there_is_space_for() {
         let dir = dir();
         let intent = intent(dir.path()).unwrap();
         let error = Opened::open(&intent, 1 << 60, false)

@@ -30,7 +30,7 @@ pub(super) enum Around {
     Drift,
 }
 
-/// Further slices where the last ones fall: they tell a cliff from a slow moment.
+/// Further slices where the last ones fall: they distinguish a cliff from a slow moment.
 const CLIFF_REPEATS: u32 = 3;
 /// The last slice of writes is this many times slower than the first: perhaps a cliff.
 const FALL: f64 = 1.5;
@@ -61,7 +61,8 @@ impl Visits {
         self.kept.push(earlier);
     }
 
-    /// Takes a slice, or throws it away. Others who never rest are put up with in the end; a drive that drifts is not.
+    /// Takes a slice, or throws it away. Load from other processes that never ends is accepted at last; a drive that
+    /// drifts is not.
     pub(super) fn take(&mut self, slice: MeasuredPoint, around: Around, enough: &Enough) {
         let spare = self.reruns < enough.reruns_max;
         match around {
@@ -300,7 +301,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn others_who_never_rest_are_put_up_with() {
+    fn load_of_others_that_never_ends_is_accepted() {
         let mut v = visits(1.0, &[]);
         let mut taken = 0;
         while v.wants_more(&ENOUGH) {

@@ -102,7 +102,7 @@ struct Removed<'p> {
 impl Drop for Removed<'_> {
     fn drop(&mut self) {
         if !self.keep {
-            // It may be gone already; there is no caller left to tell otherwise.
+            // It may be gone already; no caller is left to receive another error.
             let _ = std::fs::remove_file(self.path);
         }
     }

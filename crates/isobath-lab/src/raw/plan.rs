@@ -59,7 +59,7 @@ impl From<RawBackend> for Backend {
     }
 }
 
-/// Who talks to which drive: the three models of paper 001, Figure 10.
+/// Which threads use which drive: the three models of paper 001, Figure 10.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoModel {
@@ -99,17 +99,17 @@ pub struct RawPlan {
     pub streams: u32,
     /// Whether each write is to be durable when it completes; default false.
     pub durable: bool,
-    /// Threads that want I/Os; default 1.
+    /// Threads that issue I/Os; default 1.
     pub threads: u32,
     /// I/Os in flight per thread; default 128.
     pub depth: u32,
-    /// Bytes of memory that the I/Os of all threads go round in; default 0, a page for each I/O in flight, which the
+    /// Bytes of memory that the I/Os of all threads cycle through; default 0, a page for each I/O in flight, which the
     /// processor's caches hold. The pool of an engine does not fit there.
     pub buffer_bytes: u64,
     /// Completions that a thread waits for before it goes on (at most half of what is in flight); default 16. Fewer cost
     /// more CPU per I/O.
     pub wait_min: u32,
-    /// Who talks to which drive.
+    /// Which threads use which drive.
     pub model: IoModel,
     /// How I/Os reach the kernel.
     pub backend: RawBackend,

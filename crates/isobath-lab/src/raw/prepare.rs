@@ -19,7 +19,7 @@ pub(super) struct Scratch(Vec<PathBuf>);
 impl Drop for Scratch {
     fn drop(&mut self) {
         for path in &self.0 {
-            // What cannot be removed is left to the person, who has its name.
+            // What cannot be removed is left to the user, who has its name.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -58,7 +58,7 @@ pub(super) fn open(plan: &RawPlan) -> Result<(Volume, Scratch), RawError> {
     }
 }
 
-/// Writes the region in full (unless it belongs to somebody) and reads it once in full.
+/// Writes the region of a scratch file or of memory in full; reads that of a file or device once in full.
 pub(super) fn fill_and_warm(
     plan: &RawPlan,
     volume: &Volume,

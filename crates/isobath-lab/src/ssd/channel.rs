@@ -163,7 +163,7 @@ impl SsdChannel {
 
     fn start_queued(&mut self) {
         while let Some(queued) = self.queue.pop_front() {
-            // SAFETY: the submitter vouches for the memory until it sees the completion, which comes after this.
+            // SAFETY: the submitter keeps the memory valid until it sees the completion, which comes after this.
             let (bytes, result) = unsafe { self.execute(&queued) };
             let stats = self.stats.of_mut(queued.io.op);
             stats.completed += 1;

@@ -483,7 +483,7 @@ impl VirtualDrive {
     }
 }
 
-/// Contents of a page that the translation layer is told of; it keeps none.
+/// Contents of a page for the translation layer, which keeps none.
 static ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 
 fn failed(error: FlashError) -> LabError {

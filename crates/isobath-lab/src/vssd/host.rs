@@ -109,7 +109,7 @@ pub fn mount(directory: &Path, request: &MountRequest<'_>) -> Result<MountedDriv
     let formats = request.mount_point.is_some() && (request.format || !used);
     let mounted = put_on_top(&directory, request, declared, formats);
     if mounted.is_err() {
-        // The first failure is what is told.
+        // The first failure is the one that is reported.
         let _ = take_off(&directory, true);
         let _ = serving.wait();
     }
@@ -298,7 +298,7 @@ fn take_off(directory: &Path, force: bool) -> Result<(), LabError> {
         }
         run("losetup", &["--detach"], &device)?;
     }
-    // The kernel lets go of the file some time after the loop device is detached.
+    // The kernel releases the file some time after the loop device is detached.
     let began = Instant::now();
     while is_mount_point(&fuse) {
         match unmount_one(&fuse, must_go) {

@@ -19,7 +19,7 @@ use super::files::{Files, Node};
 use super::{OpenAs, PAGE_BYTES, Profile, VirtualDrive, fuse_directory};
 use crate::LabError;
 
-/// How long the kernel may believe what it was told about files: they never change.
+/// How long the kernel may cache attributes of files: they never change.
 const TTL: Duration = Duration::from_secs(3600);
 /// I/Os that the kernel may have in flight.
 const MAX_IN_FLIGHT: u16 = 256;
@@ -338,7 +338,7 @@ impl Drop for History {
     }
 }
 
-/// Samples until told to end, and once more then.
+/// Samples until it is stopped, and once more then.
 fn sample(files: &Files, file: &mut std::fs::File, ends: &Ends) {
     let mut before = files.stats();
     loop {

@@ -69,7 +69,7 @@ impl From<Smart> for Counters {
     }
 }
 
-/// What a drive tells of itself.
+/// The statistics of a drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DriveStats {
     /// Bytes that the host sees.

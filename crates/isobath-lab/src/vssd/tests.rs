@@ -307,7 +307,7 @@ fn a_killed_process_loses_neither_data_nor_counts() {
         let frequency = drive.write_frequency_csv();
         let contents: Vec<u8> = (0..PAGES).map(|page| read(&files, page)).collect();
         let reads = drive.stats().life.host_read_bytes - before.life.host_read_bytes;
-        // Not told to end: as if it was killed. An operation was being written to the journal.
+        // Not shut down: as if it was killed. An operation was being written to the journal.
         drop((files, drive));
         let journal = place.path().join("journal");
         let mut bytes = fs::read(&journal).unwrap();

@@ -209,7 +209,7 @@ impl<'a> Advisor<'a> {
         self.drive.warnings()
     }
 
-    /// Uses runs of RocksDB itself to choose its layout: a few of them know more than its structure and the drive tell.
+    /// Uses runs of RocksDB itself to choose its layout: a few of them say more than its structure and the drive do.
     pub fn with_rocksdb_runs(mut self, engine: EngineModel) -> Self {
         self.rocksdb_runs = Some(engine);
         self
@@ -341,7 +341,7 @@ fn duration(years: f64) -> String {
     }
 }
 
-/// B-tree or LSM tree? Whoever misses the target or wears the drive out loses to whoever does not; among equals the
+/// B-tree or LSM tree? One that misses the target or wears the drive out loses to one that does not; among equals the
 /// faster wins if it is faster by more than [`CLEARLY_FASTER`], else the one that writes less flash.
 fn compare(workload: &Workload, btree: &Predicted, lsm: &Predicted) -> (Structure, String) {
     let sound = |p: &Predicted| {

@@ -23,7 +23,7 @@ pub(super) struct Flow {
 }
 
 impl Stations<'_> {
-    /// Gordon's and Newell's product form of two stations whose rates depend on how many are there.
+    /// Gordon's and Newell's product form of two stations whose rates depend on how many jobs are there.
     pub(super) fn flow(&self) -> Flow {
         let clients = self.clients.max(1);
         let cpu_rate = |k: u32| f64::from(k).min(self.cores) * 1e6 / self.cpu_us.max(1e-6);

@@ -405,7 +405,7 @@ impl Model<'_, '_> {
             get_ios,
             done_share: filled.done_share,
             put_cpu_us,
-            // Half of a wait is the leader's, who wakes the others one by one.
+            // Half of a wait is the leader's, which wakes the others one by one.
             serial_us: writes * (put_us + waits * 0.5 * costs.write_wait_us),
         })
     }

@@ -1,4 +1,4 @@
-//! a + b / (1 + (k/k₀)^p): costs fall with concurrency and settle at the drive's limit `a`.
+//! a + b / (1 + (k/k₀)^p): costs fall with concurrency and converge to the drive's limit `a`.
 
 use serde::{Deserialize, Serialize};
 

@@ -98,9 +98,9 @@ pub enum ProfileError {
     },
 }
 
-/// How the names of regimes of large I/Os begin: those that the sentinel of large I/Os tells apart.
+/// How the names of regimes of large I/Os begin: those that the sentinel of large I/Os distinguishes.
 pub const LARGE_PREFIX: &str = "large I/Os: ";
-/// How the names of regimes of writes begin: those that the sentinel of writes tells apart.
+/// How the names of regimes of writes begin: those that the sentinel of writes distinguishes.
 pub const WRITE_PREFIX: &str = "writes: ";
 
 /// Levels of the three sentinels, 4 KiB pages per second; `None` where nothing was measured.
@@ -197,8 +197,8 @@ impl DeviceProfile {
         Ok(())
     }
 
-    /// Levels of the sentinels in the regimes that may be fitted: where this profile's models hold. A sentinel that told no
-    /// regimes apart has the median of all its rates.
+    /// Levels of the sentinels in the regimes that may be fitted: where this profile's models hold. A sentinel that
+    /// distinguished no regimes has the median of all its rates.
     pub fn levels(&self) -> Levels {
         let level = |prefix: &str, rate: fn(&Sentinel) -> Option<f64>| {
             let mut fitted = self.regimes.iter().filter(|r| r.usable);
@@ -228,7 +228,7 @@ impl DeviceProfile {
 }
 
 impl Regime {
-    /// The prefix of the sentinel that told it apart; empty for that of small reads.
+    /// The prefix of the sentinel that distinguished it; empty for that of small reads.
     fn sentinel_prefix(&self) -> &'static str {
         let told = [LARGE_PREFIX, WRITE_PREFIX];
         let own = told.into_iter().find(|p| self.name.starts_with(p));

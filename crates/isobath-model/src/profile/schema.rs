@@ -80,7 +80,7 @@ pub enum TargetKind {
     Simulated,
 }
 
-/// The machine and the drive, as far as the kernel tells.
+/// The machine and the drive, as far as the kernel reports them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Hardware {
     /// Drive model.
@@ -202,7 +202,8 @@ pub struct Regime {
     pub operation: Option<Operation>,
     /// Whether its points may be fitted.
     pub usable: bool,
-    /// Median of the sentinel that tells this regime from others, 4 KiB pages per second; `None` where none does.
+    /// Median of the sentinel that distinguishes this regime from others, 4 KiB pages per second; `None` where none
+    /// does.
     #[serde(default)]
     pub level_pages_per_s: Option<f64>,
     /// Seconds since the probe began.

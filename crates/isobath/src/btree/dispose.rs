@@ -16,23 +16,23 @@ use crate::sync::HashSet;
 /// Most leaves that one structure modification frees.
 const BATCH: usize = 16;
 
-/// Who is told of extents, and may fail.
+/// Callback that receives the extents of freed records; it may fail.
 pub(crate) type OnExtent<'f, E> = dyn FnMut(&Descriptor) -> Result<(), E> + 'f;
 
 /// What one step did.
 enum Step {
     /// So many pages are gone; perhaps nothing but an empty root is left.
     Freed { pages: u32, is_empty: bool },
-    /// Nothing yet: the pages that it would free name these extents, of which
-    /// nobody was told.
+    /// Nothing yet: the pages that it would free name these extents, which the callback has not
+    /// received yet.
     Untold(Vec<Descriptor>),
 }
 
 impl Tree {
     /// Frees about `pages` pages of a tree that is not used any more; returns
-    /// whether nothing but an empty root is left. `on_extent` is told of every
-    /// extent once, before the page that names it is freed: what it logs then is
-    /// there after a crash if the page's end is.
+    /// whether nothing but an empty root is left. `on_extent` receives every
+    /// extent once, before the page that names it is freed: if recovery finds
+    /// the free of the page, it also finds what the callback logged.
     pub(crate) fn free_some<C: WriteContext>(
         &self,
         ctx: &C,
@@ -224,8 +224,8 @@ impl Tree {
         self.unlink(ctx, modification, &below, extents, told, true)
     }
 
-    /// Adds `victims` to the modification as unlinked, and applies it, if every
-    /// extent in them, and all of `extents`, are among those `told`.
+    /// Adds `victims` to the modification as unlinked, and applies it, if the callback has received
+    /// (`told`) every extent in them and all of `extents`.
     fn unlink<'p, C: WriteContext>(
         &self,
         ctx: &'p C,

@@ -20,7 +20,7 @@ const RING: usize = 16;
 /// Times that a lookup starts over before it is left to [`Tree::get`].
 const RESTARTS_MAX: u8 = 8;
 
-/// Bytes per key that a batch has room for from the start; longer values make it grow.
+/// Initial capacity of a batch, in bytes per key; longer values make it grow.
 const VALUE_BYTES: usize = 64;
 
 /// What became of one key of a batch.

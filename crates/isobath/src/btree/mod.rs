@@ -3,9 +3,9 @@
 //!
 //! Each operation is a driver loop around an *attempt*. An attempt is a plain
 //! synchronous function: it holds no latch when it returns and never waits. If
-//! it cannot finish it says why ([`Fail`]); the driver has its context resolve
-//! the reason (read a page, let others run) and tries again. So a task never
-//! yields with a latch in hand.
+//! it cannot finish it says why ([`Fail`]); the driver asks its context to
+//! resolve the reason (read a page, let others run) and tries again. So a task
+//! never yields while it holds a latch.
 //!
 //! Invariants, checked by [`Tree::verify`]:
 //!

@@ -28,7 +28,7 @@ enum Changed {
     Done,
     /// Done, and the leaf is so empty that it should be merged.
     Underfull,
-    /// Not done: the leaf has no room for a value of this many bytes.
+    /// Not done: a value of this many bytes does not fit into the leaf.
     Full(usize),
 }
 
@@ -106,9 +106,9 @@ impl Tree {
     }
 
     /// Lets `decide` look at the record of `key` and says what becomes of it, in
-    /// one step, on behalf of the log record `change`, which has announced it and
-    /// for which room was made. `decide` may be called several times; its last
-    /// call counts.
+    /// one step. The log record `change` holds the change already, and space was
+    /// reserved for it. `decide` may be called several times; its last call
+    /// counts.
     pub(crate) fn apply<'v, C: WriteContext>(
         &self,
         ctx: &C,

@@ -6,7 +6,7 @@ use crate::buffer::{Place, Restart};
 use crate::context::ReadContext;
 use crate::page::PageId;
 
-/// Told of everything that a tree owns.
+/// Receives everything that a tree owns.
 pub(crate) trait Visitor {
     /// The tree reaches this page.
     fn page(&mut self, id: PageId, level: u8);
@@ -186,7 +186,7 @@ impl<V: Visitor> Walk<'_, V> {
         let end = (at + AHEAD).min(node.count() + 1);
         self.ahead.clear();
         for position in first..end {
-            // The visit tells what is wrong with it.
+            // The visit reports what is wrong with it.
             let Ok(id) = node.child(position) else { break };
             if !matches!(ctx.pool().mapping.place(id), Place::Resident(_)) {
                 self.ahead.push(id);

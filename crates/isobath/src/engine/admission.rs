@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) struct Admission {
     pub(crate) live: AtomicUsize,
     pub(crate) closing: AtomicBool,
-    /// Told when `live` falls to zero while closing.
+    /// Notified when `live` falls to zero while closing.
     pub(crate) idle: Mutex<Option<oneshot::Sender<()>>>,
 }
 

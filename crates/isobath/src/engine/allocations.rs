@@ -22,9 +22,9 @@ impl Engine {
         }
     }
 
-    /// The record that confirms `tokens`, or gives them up, and says that `ended`
-    /// exist no longer, has been appended. Called before it counts as complete: no
-    /// checkpoint that starts behind the record may still hold them open.
+    /// The record that confirms or cancels `tokens`, and frees the pages `ended`,
+    /// has been appended. Called before it counts as complete: no checkpoint that
+    /// starts behind the record may still hold them open.
     pub(crate) fn confirm_allocations(&self, tokens: &[Token], ended: &[PageId]) {
         let ended = match canary::sings(Canary::KeepProvisionalOfFreedPages) {
             true => &[],
@@ -68,14 +68,14 @@ impl WorkerState {
         self.reserve_log(bytes, ReservationClass::System).ok()
     }
 
-    /// Appends a free record: pages without a copy that are gone, tokens given up. The
+    /// Appends a free record: freed pages without a copy, cancelled tokens. The
     /// mapping table does not name them. May wait for log space.
     pub(crate) fn log_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
         let _reservation = self.reserve_for_free(tokens.len(), pages.len());
         self.append_free(tokens, pages)
     }
 
-    /// Appends a free record: chunks or pages that are gone, tokens given up. The
+    /// Appends a free record: freed chunks or pages, cancelled tokens. The
     /// caller has reserved log space for it.
     pub(crate) fn append_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
         let engine = &self.engine;

@@ -1,5 +1,5 @@
 //! What a backup needs of the engine (docs/decisions/0016): the log kept from where it begins, copies of pages as
-//! they are on the volume, and for a short while what is dead already.
+//! they are on the volume, and for a short while obsolete pages too.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +30,7 @@ const LOOKS: usize = 64;
 
 /// What a backup under way asks of others.
 pub(crate) struct Backing {
-    /// No checkpoint may let go of the log from here on.
+    /// No checkpoint may release the log from here on.
     floor: AtomicU64,
     /// There is one.
     running: AtomicBool,
@@ -81,7 +81,7 @@ impl Engine {
         self.backup.floor.store(floor.0, Ordering::SeqCst);
     }
 
-    /// Lets go of the log.
+    /// Releases the log.
     pub(crate) fn release_log(&self) {
         if self.backup.floor.swap(NO_FLOOR, Ordering::SeqCst) != NO_FLOOR {
             self.checkpoint_again();
@@ -94,7 +94,7 @@ impl Engine {
         self.backup.running.store(false, Ordering::SeqCst);
     }
 
-    /// Writers may wait for a checkpoint that came too early to make room for them, and log nothing until there is
+    /// Writers may wait for log space that the last checkpoint came too early to free. They log nothing until there is
     /// another one.
     fn checkpoint_again(&self) {
         self.backup.checkpoint_again.store(true, Ordering::SeqCst);
@@ -192,7 +192,7 @@ impl CopyBatch {
     }
 }
 
-/// What was dead or died stays readable until this is dropped, and no checkpoint is written.
+/// Until this is dropped, obsolete pages stay readable and no checkpoint is written.
 pub(crate) struct DeadKept {
     engine: Arc<Engine>,
     current: Option<Box<Current>>,
@@ -418,7 +418,7 @@ impl WorkerState {
         self.read_wanted(batch)
     }
 
-    /// Reads and verifies what the batch wants.
+    /// Reads and verifies the pages of the batch.
     fn read_wanted(&self, batch: &mut CopyBatch) -> Result<(), Error> {
         batch.wanted.sort_unstable_by_key(|wanted| wanted.address);
         let mut at = 0;

@@ -29,7 +29,7 @@ struct Around {
     length: usize,
 }
 
-/// Reads that do not go straight to where the bytes are wanted.
+/// Reads that do not go straight into their destination.
 #[derive(Default)]
 pub(crate) struct Detours(Vec<Around>);
 

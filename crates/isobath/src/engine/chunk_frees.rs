@@ -6,7 +6,7 @@ use super::{Engine, WorkerState};
 use crate::Error;
 use crate::canary::{self, Canary};
 
-/// Those who take chunks out of the mapping table before their record is appended, by number.
+/// Tasks that take chunks out of the mapping table before their record is appended, by number.
 #[derive(Default)]
 pub(crate) struct ChunkFrees {
     begun: u64,
@@ -46,8 +46,8 @@ impl Engine {
 }
 
 impl WorkerState {
-    /// Waits until every chunk that the mapping table does not name any more has the record of its end appended. Who
-    /// keeps what the table says waits for this, and then until that record is durable.
+    /// Waits until every chunk that the mapping table does not name any more has the record of its free appended. A
+    /// task that copies the table waits for this, and then until that record is durable.
     ///
     /// # Errors
     ///

@@ -41,8 +41,8 @@ impl WorkerState {
     pub(super) fn cleaner(&self) {
         loop {
             let stopping = self.engine.stopping.load(Acquire);
-            // The writers may still need room; whatever room is missing once
-            // they have ended, the checkpoint finds out.
+            // The writers may still need space; if space is missing once they have ended, the
+            // checkpoint reports it.
             if stopping && self.system_tasks.get() == 1 {
                 return;
             }
@@ -77,8 +77,8 @@ impl WorkerState {
             let shrinks =
                 space.spare_segments() < engine.shrinking.goal() || space.fence_wants_cleaning();
             if !shrinks && space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH) {
-                // Under the lock: who finds no segment looks under it, and asks
-                // for cleaning afterwards.
+                // Under the lock: a writer that finds no segment looks under it, and asks for
+                // cleaning afterwards.
                 engine.cleaning_wanted.store(false, Release);
                 return false;
             }
@@ -92,8 +92,8 @@ impl WorkerState {
         }
     }
 
-    /// Everything is live, or what died lies in segments that are open, being
-    /// written, or bad, or cleaning makes no progress.
+    /// Everything is live, or what is obsolete lies in segments that are open, being written, or
+    /// bad, or cleaning makes no progress.
     fn nothing_to_clean(&self) {
         let engine = &self.engine;
         engine.shrinking.give_up_goal();
@@ -113,7 +113,7 @@ impl WorkerState {
         is_done |= space.cleaning() > 0;
         drop(space);
         if !is_done && engine.grow_beyond(segments).is_err() {
-            // Whatever dies or is sealed next asks for cleaning again.
+            // The next page that becomes obsolete, or segment that is sealed, asks for cleaning again.
             engine.cleaning_wanted.store(false, Release);
         }
     }
@@ -140,8 +140,8 @@ impl WorkerState {
                     spare = spare
                 );
             }
-            // The victim stays as it is, and with it whatever can be saved;
-            // a reader of one of its pages is told what is wrong with that.
+            // The victim stays as it is, so that what is readable in it can be saved; a reader of a
+            // corrupt page gets the error.
             Err(Failed::Read) => {
                 Counters::add(&counters.corrupt_pages, 1);
                 trace::tell!(error, "a segment cannot be read", segment = segment);
@@ -152,12 +152,12 @@ impl WorkerState {
         self.await_pending_frees();
     }
 
-    /// Has what was moved away die before more is moved: the room that it takes
-    /// is what cleaning is about.
+    /// Frees the old copies of moved pages before more are moved: their space is the point of
+    /// cleaning.
     fn await_pending_frees(&self) {
         let engine = &self.engine;
         if engine.has_pending_frees() && engine.space.lock().spare_segments() < engine.low_water() {
-            // A failed log write has poisoned the store; later callers are told.
+            // A failed log write has poisoned the store; later callers get that error.
             let _ = self.wait_durable(engine.newest_record());
             let _ = self.drain_pending_frees();
         }
@@ -331,8 +331,8 @@ impl WorkerState {
             at += length;
             let seq = self.engine.seq_of(survivor.address);
             if page::verify(image, survivor.page, seq).is_err() {
-                // The victim stays as it is, and with it whatever can be saved
-                // of the page; a reader of the page is told.
+                // The victim stays as it is, so that what is readable of the page can be saved; a
+                // reader of the page gets the error.
                 Counters::add(&self.engine.counters.corrupt_pages, 1);
                 image.fill(0);
                 placed.token = u64::MAX;
@@ -364,8 +364,8 @@ impl WorkerState {
         let mut copies = Vec::with_capacity(batch.placed.len());
         let (mut dead, mut moved) = (Vec::new(), Vec::new());
         let mut bytes = 0;
-        // What is moved may end before the record says where to: a recovery that reads the one has to read the other,
-        // or it would find what has ended.
+        // A moved page may be freed before the record of its new place: a recovery that reads the second record has to
+        // read the first, or it would restore the freed page.
         let since = engine.oldest_end();
         engine.unflushed.hold(batch.slot, since);
         let sealed = batch.versions.iter().zip(&batch.copies);

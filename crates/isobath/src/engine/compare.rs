@@ -36,7 +36,7 @@ impl Layout {
             .provisional()
             .into_iter()
             .flat_map(|(_, pages)| pages);
-        // What has ended while it is being written dies when that write ends.
+        // A page that is freed while it is being written becomes obsolete when that write ends.
         let frames = &engine.pool.frames;
         let writes = (0..frames.count()).any(|frame| frames.header(frame).is_written());
         let space = engine.space.lock();

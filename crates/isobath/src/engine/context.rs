@@ -255,7 +255,7 @@ impl WorkerState {
         }
     }
 
-    /// What is at `address`, if it is one, dies once the record at `record` is durable.
+    /// The page at `address`, if that is one, becomes obsolete once the record at `record` is durable.
     pub(crate) fn kill_after(&self, record: Lsn, address: Address) {
         if address.is_none() {
             return;

@@ -1,4 +1,4 @@
-//! Telling the drive which segments hold nothing.
+//! Discarding segments that hold nothing on the drive.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,7 @@ use isobath_io::Io;
 use super::WorkerState;
 use crate::Error;
 
-/// Segments that are kept from use at a time while the drive hears of them.
+/// Segments that are kept from use at a time while they are discarded on the drive.
 const AT_A_TIME: usize = 8;
 
 impl WorkerState {

@@ -32,7 +32,7 @@ fn key(task: usize, number: u64) -> [u8; 16] {
 /// What a power cut may leave: a drive, and how many inserts of each task had been acknowledged.
 type Cut = (Arc<FaultDevice>, Vec<u64>);
 
-/// Has a store log until its log has grown, with power cuts around that.
+/// Commits to a store until its log has grown, with power cuts around that.
 fn cuts(seed: u64) -> Vec<Cut> {
     Small {
         words_per_page: None,

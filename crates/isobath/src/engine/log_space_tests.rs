@@ -147,7 +147,7 @@ fn a_checkpoint_frees_a_full_log_without_the_pages_that_wait_for_it() {
     filled_without_checkpoints().expect_err("the checkpoint waited for itself");
 }
 
-/// A recovery that frees nothing of a log that is full: what waits for space there is told, in place of waiting without end.
+/// A recovery that frees nothing of a log that is full: tasks that wait for log space get an error instead of waiting without end.
 #[test]
 fn a_recovery_that_stands_still_says_so() {
     let mut simulation = simulation();

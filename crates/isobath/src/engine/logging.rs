@@ -1,5 +1,5 @@
-//! The log's part in a worker: tasks that write it, tasks that wait until it is
-//! durable, and tasks that wait for room in it.
+//! The log's part in a worker: tasks that write it, tasks that wait until it is durable, and tasks
+//! that wait for log space.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +24,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Tasks that write the log, per worker.
 pub(super) const LOG_WRITERS: usize = 2;
 
-/// How long a commit may take to be durable before it is told of.
+/// How long a commit may take to be durable before it is reported.
 #[cfg(feature = "tracing")]
 const SLOW_COMMIT: Duration = Duration::from_millis(100);
 
@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// Nothing more is written; who waits for the log looks for the reason.
+    /// Nothing more is written; tasks that wait for the log wake and find the reason.
     pub(super) fn stop_log(&self) {
         if self.log.is_on() {
             self.log.fail();
@@ -122,7 +122,7 @@ impl WorkerState {
             let waiter = Reverse((lsn, self.worker.task_id()));
             self.log.waiters.borrow_mut().push(waiter);
             self.publish_awaited();
-            // Housekeeping compares with the durable end after this, before the
+            // `wake_for_log` compares with the durable end after this, before the
             // worker sleeps; the worker that moves that end looks at what is published.
             self.worker.suspend();
         }
@@ -304,14 +304,14 @@ impl WorkerState {
         if let Err(error) = result {
             engine.poison(Error::Io(error));
         }
-        // Those whose commits are durable now go on first: what they commit next
+        // Tasks whose commits are durable now run first: what they commit next
         // shares the flush that begins now, instead of waiting for its end.
         self.worker.yield_now();
     }
 
-    // ---- housekeeping -------------------------------------------------------
+    // ---- the log's part of a worker's step -------------------------------------------------------
 
-    /// Readies whom the log concerns; part of each step while there is a log.
+    /// Readies the tasks that wait for the log; part of each step while there is a log.
     pub(super) fn wake_for_log(&self) -> bool {
         let mut woke = self.wake_durable_waiters();
         if let Some(deadline) = self.log.deadline.get()

@@ -156,8 +156,8 @@ fn read_log(volume: &Volume, engine: &Engine) -> (u64, Vec<(u64, u64)>) {
 }
 
 /// Power is cut at many moments of many runs: what was acknowledged until then
-/// is in the log, whatever of the rest the drive kept. The log goes round its
-/// area several times meanwhile.
+/// is in the log, whatever of the rest the drive kept. The log wraps around its
+/// area several times.
 #[test]
 fn acknowledged_commits_survive_power_cuts() {
     const AREA: u64 = 4 << 20;
@@ -216,10 +216,10 @@ fn runs_repeat() {
     assert_ne!(digest(1), digest(2));
 }
 
-/// A log write fails: its waiters, and all later callers, are told the
-/// cause; what was acknowledged before is there.
+/// A log write fails: its waiters, and all later callers, get the cause; what was acknowledged
+/// before is there.
 #[test]
-fn nobody_is_acknowledged_after_a_failed_log_write() {
+fn nothing_is_acknowledged_after_a_failed_log_write() {
     for seed in 1..=10 {
         let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=300));
         let volume = Volume::from_device(Arc::clone(&device) as _);
@@ -249,7 +249,7 @@ fn nobody_is_acknowledged_after_a_failed_log_write() {
     }
 }
 
-/// Without anybody to make room, commits wait; with it, they go on.
+/// While nothing frees log space, commits wait; once something does, they go on.
 #[test]
 fn a_full_area_makes_commits_wait_for_the_checkpoint() {
     let engine = engine(Volume::in_memory(0, None), &options(2, 16), 4 << 20);

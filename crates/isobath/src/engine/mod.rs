@@ -108,7 +108,7 @@ const DIRTY_LOG_SHARE: u64 = 32;
 /// Frames that may be dirty for every one that the store does not need.
 const SPARE_WORTH: usize = 4;
 /// Share of the volume that live pages may fill at the very most, in percent.
-/// The rest lets the cleaner find segments with something dead in them.
+/// The rest lets the cleaner find segments with obsolete pages in them.
 const FULL_PERCENT: u64 = 92;
 /// Bytes of large values on the volume that snapshots may keep in however small a store.
 const MIN_OLD_VALUES: u64 = 64 << 20;
@@ -385,7 +385,7 @@ impl Engine {
         self.volume.lock().clone().ok_or(Error::Closed)
     }
 
-    /// Lets go of the volume and of the memory, whatever handles remain; the workers have stopped.
+    /// Releases the volume and the memory, whatever handles remain; the workers have stopped.
     pub(crate) fn release(&self) {
         self.volume.lock().take();
         if self.config.read_only {
@@ -431,9 +431,9 @@ impl Engine {
     /// Dirty frames above which changes wait.
     ///
     /// Where pages have to leave the pool, that is quick only for clean ones. While
-    /// there is room for all of them, a page is better left until a checkpoint wants
-    /// it written: it is changed again meanwhile. So while recovering, when nobody
-    /// waits for reads.
+    /// the pool holds all of them, a page is better left until a checkpoint needs it
+    /// written: it is changed again meanwhile. The same holds during recovery, when
+    /// no reader waits.
     pub(crate) fn dirty_limit(&self) -> usize {
         let frames = self.pool.frames.count() as usize;
         let most = frames / 8 * 7;
@@ -447,7 +447,7 @@ impl Engine {
         useful.max(self.min_dirty_limit())
     }
 
-    /// Dirty frames that the log has room to say the new places of.
+    /// Dirty frames whose new places fit into the log.
     fn dirty_logged(&self) -> usize {
         if !self.log.is_on() {
             return usize::MAX;
@@ -458,7 +458,7 @@ impl Engine {
     /// The limit of a store that is larger than its pool.
     pub(super) fn min_dirty_limit(&self) -> usize {
         let share = self.pool.frames.count() as usize / DIRTY_SHARE;
-        // A log that has not grown yet has room for fewer.
+        // A log that has not grown yet holds fewer.
         let grows = self.log.area_bytes() < self.log.max_area_bytes();
         share
             .min(if grows { self.dirty_logged() } else { share })
@@ -515,8 +515,8 @@ impl Engine {
         }
     }
 
-    /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its tasks hold is never given back, so all workers end, and
-    /// tasks' waiters are told.
+    /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its tasks hold is never
+    /// given back, so all workers end, and their tasks' waiters get an error.
     pub(crate) fn die(&self, payload: &(dyn Any + Send)) {
         self.poison(Error::TaskPanicked {
             message: format!("a worker: {}", panic_message(payload)),
@@ -547,8 +547,8 @@ impl Engine {
     // ---- reservations --------------------------------------------------------
 
     fn update_capacity(&self, space: &Space) {
-        // Beside the reserve, every stream has a segment open and the cleaner
-        // wants some spare ones to work towards.
+        // Beside the reserve, every stream has a segment open and the cleaner needs some spare ones
+        // to work towards.
         let checkpoints = space.segments() / 250 + 2;
         let log = self.log_growth.segments();
         let kept =
@@ -568,15 +568,15 @@ impl Engine {
         self.reserve_bytes(bytes, bytes)
     }
 
-    /// Accounts for `pages` new pages of something that makes room, like
-    /// dropping a tree, whether there is room for user data or not.
+    /// Accounts for `pages` new pages of an operation that frees space, like dropping a tree, even
+    /// above the limit for user data.
     pub(crate) fn reserve_beyond_limit(&self, pages: u64) {
         let bytes = pages * PAGE_SIZE as u64;
         self.reserved_bytes.fetch_add(bytes, Ordering::AcqRel);
         self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Gives back the room of `pages` pages that exist no longer.
+    /// Gives back the space of `pages` pages that exist no longer.
     pub(crate) fn release_pages(&self, pages: u64) {
         let bytes = pages * PAGE_SIZE as u64;
         self.release_bytes(bytes, bytes);
@@ -595,7 +595,7 @@ impl Engine {
         others.max(MIN_OLD_VALUES)
     }
 
-    /// Gives back the room of a chunk that exists no longer.
+    /// Gives back the space of a chunk that exists no longer.
     pub(crate) fn release_chunk(&self, length: u32) {
         self.release_bytes(u64::from(length), worst_case_bytes(length));
     }
@@ -653,13 +653,13 @@ impl Engine {
         self.publishes.store(slot.is_some(), Ordering::Release);
     }
 
-    /// Ends that.
+    /// Stops publishing statistics.
     pub(crate) fn stop_publishing(&self) {
         self.publishes.store(false, Ordering::Release);
         self.publisher.lock().take();
     }
 
-    /// Who shows the statistics, if anybody.
+    /// The publisher of the statistics, if they are published.
     pub(crate) fn publisher(&self) -> Option<Arc<Publisher>> {
         if !self.publishes.load(Ordering::Relaxed) {
             return None;
@@ -682,8 +682,8 @@ impl Engine {
 
     // ---- tracing ------------------------------------------------------------
 
-    /// Tells `trace` of every page that is stored now, in order of their
-    /// numbers, then of every page write and freed page; `None` ends that.
+    /// Calls `trace` for every page that is stored now, in order of their numbers, then for every
+    /// page write and freed page; `None` ends that.
     pub(crate) fn trace_pages(&self, mut trace: Option<Box<dyn PageTrace>>) {
         let high_water = self.ids.lock().high_water();
         let mut space = self.space.lock();
@@ -716,7 +716,7 @@ impl Engine {
             .ok_or(Error::TooManyPages)
     }
 
-    /// Frees the id of a page whose storage, at `address` until now, was given up.
+    /// Frees the id of a page whose place, at `address` until now, is free already.
     pub(crate) fn free_id(&self, id: PageId, address: Address) {
         self.space.lock().page_freed(id, address);
         self.ids.lock().free(&self.pool.mapping, id);

@@ -81,7 +81,7 @@ pub(crate) fn create(
             return Err(Error::BadOption {
                 option: "log_bytes",
                 reason: format!(
-                    "a log needs {}, its device has room for {}",
+                    "a log needs {}, its device holds {}",
                     ByteSize::at_least(MIN_AREA_BYTES),
                     ByteSize(log_device_bytes)
                 ),
@@ -197,8 +197,8 @@ pub(super) fn area_of(run: Run, segment_bytes: u32) -> Option<LogArea> {
     LogArea::new(vec![(offset * segment, length * segment)])
 }
 
-/// Has a new store's log begin small where its size was not asked for; the segments that it may grow to, 0 for a log that
-/// does not grow.
+/// Makes a new store's log begin small where its size was not given; returns the segments that it may grow to, 0 for a
+/// log that does not grow.
 fn begin_log_small(config: &mut Config) -> u32 {
     let least = MIN_AREA_BYTES.div_ceil(u64::from(config.segment_bytes)) as u32;
     if !config.log_grows || config.log_segments <= least {
@@ -433,8 +433,8 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     }
     current.superblock.clean = false;
     separate_log::announce(&volume, &current.superblock)?;
-    // Both of them: were only one to say "open" and be corrupted later, the
-    // other would vouch for a checkpoint that is overwritten by then.
+    // Both of them: were only one to say "open" and be corrupted later, an opening would take the other, whose
+    // checkpoint is overwritten by then.
     for _ in SUPERBLOCK_OFFSETS {
         current.superblock.sequence += 1;
         Via::Volume(volume.clone()).superblock(&current.superblock)?;

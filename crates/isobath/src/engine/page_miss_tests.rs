@@ -1,4 +1,4 @@
-//! Page ids that are out of date: what is read by them, and who is told of it.
+//! Page ids that are out of date: what is read by them, and which readers get an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,7 +176,7 @@ fn a_page_is_latched_until_its_word_says_that_it_is_there() {
     assert!(seeds.clone().any(|seed| seen_while_read(seed).1 > 0));
 }
 
-/// Only who meets the same copy again, having looked for what names it, is told.
+/// A reader gets an error only if it meets the same copy again after it has looked up what names it.
 #[test]
 fn what_is_no_page_is_corruption_at_the_second_look() {
     let simulation = simulation(1);
@@ -196,7 +196,7 @@ fn what_is_no_page_is_corruption_at_the_second_look() {
             Ok(())
         })
         .unwrap();
-        // It has become another value's meanwhile: nothing says that this copy is wrong.
+        // The id belongs to another value by now: nothing says that this copy is wrong.
         tree.insert(b"k", &vec![8; length]).unwrap();
         let chunk = chunk_of(&tree, b"k");
         tree.run(|local| {

@@ -1,7 +1,7 @@
 //! Provisional allocations: pages and chunks that belong to a token until a log
 //! record confirms it (docs/decisions/0014).
 //!
-//! An allocation ends with its page, whatever becomes of the token: the id may be
+//! An allocation ends when its page is freed, whatever becomes of the token: the id may be
 //! another's by then, and a recovery that still took it for provisional would free a
 //! page of another owner.
 
@@ -27,7 +27,7 @@ impl Provisional {
         self.change(|runs| pages.iter().for_each(|page| runs.add(token, page.0)));
     }
 
-    /// `tokens` are confirmed or canceled, and `ended` exist no longer.
+    /// `tokens` are confirmed or cancelled, and the pages `ended` are freed.
     pub(super) fn confirm(&self, tokens: &[Token], ended: &[PageId]) {
         // The caller that confirms or cancels a token listed it before.
         if self.count.load(Acquire) > 0 && !(tokens.is_empty() && ended.is_empty()) {
@@ -63,8 +63,8 @@ impl Provisional {
 struct Runs {
     /// By a run's first id: the id behind it, and whose it is. No two overlap.
     owners: BTreeMap<u64, (u64, Token)>,
-    /// What each token was given, first id and the one behind; some of it may have
-    /// ended since.
+    /// What each token was given, first id and the one behind; some of it may have been freed
+    /// since.
     given: HashMap<Token, Vec<(u64, u64)>>,
 }
 

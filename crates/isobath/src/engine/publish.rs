@@ -57,7 +57,7 @@ impl Publisher {
         self.activity.load(Ordering::Relaxed) != activity
     }
 
-    /// Whether it is time again. At most one caller is told so.
+    /// Whether it is time to publish again. At most one caller gets `true`.
     pub(crate) fn is_due(&self, activity: u64) -> bool {
         if !self.is_behind(activity) {
             return false;

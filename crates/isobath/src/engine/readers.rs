@@ -29,8 +29,8 @@ pub(crate) struct Beside {
 
 /// Pins the newest superblock for as long as `volume` is open, and answers it.
 ///
-/// The pin is there before the superblock is read for the last time: what becomes free in the writer after it has looked
-/// for pins in vain is what a durable superblock or record before that says is dead.
+/// The pin is there before the superblock is read for the last time: if the writer finds no pin, it frees only what a
+/// durable superblock or record before that says is obsolete.
 ///
 /// # Errors
 ///
@@ -52,12 +52,12 @@ pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superbloc
 /// the superblock itself. A recovery of the overlay sees nothing of what a writer does from here on, but for pages that it
 /// puts over others.
 ///
-/// A log that is being written has no end that can be told from a corrupt one: what lies behind the end may know already
+/// The end of a log that is being written looks like a corrupt record: what lies behind the end may know already
 /// that the log was durable beyond it. So it is read twice. The first reading finds what the second one has to find.
 ///
 /// # Errors
 ///
-/// [`Error::LogCorrupt`] where the log could not be read up to there: it is corrupt, or a writer has used its room again.
+/// [`Error::LogCorrupt`] where the log could not be read up to there: it is corrupt, or a writer has used its space again.
 pub(crate) fn keep_log(
     overlay: &OverlayDevice,
     superblock: &Superblock,
@@ -99,7 +99,7 @@ pub(crate) fn keep_log(
     Ok(())
 }
 
-/// Has both superblocks of the overlay be this one.
+/// Writes this superblock into both places of the overlay.
 fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(), IoError> {
     let volume: &dyn isobath_io::Device = overlay;
     let bytes = superblock.encode();

@@ -100,7 +100,7 @@ pub(crate) struct Plan {
     /// What nothing has confirmed. Their ids are free: the log has to say so
     /// before it says that another owner has them.
     pub(crate) orphaned: Orphaned,
-    /// Who is told how it goes on.
+    /// Receives the progress.
     pub(crate) listener: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
 }
 
@@ -283,7 +283,7 @@ impl Scan {
         }
     }
 
-    /// Whether what was copied had ended before the log's start, though the record
+    /// Whether the copied page or chunk was freed before the log's start, though the record
     /// of the copy came later. A page or chunk that is older than the start and
     /// existed then has a place in the checkpoint's table, or is provisional.
     fn is_of_dead(&self, copy: &Mapped, base: &Base<'_>) -> bool {
@@ -319,7 +319,7 @@ impl Scan {
                 self.pages.insert(page, (lsn, Newest::Copy(copy.address)));
             }
             Copied::MovedChunk => {
-                // It may have ended while it was moved, and its id may be another's.
+                // It may have been freed while it was moved, and its id may be another's.
                 let is_news = !self.pages.contains_key(&page)
                     || self.chunks.get(&page) == Some(&copy.version);
                 if is_news {

@@ -1,4 +1,4 @@
-//! A log on a device of its own: finding it, and telling whether it is the right one.
+//! A log on a device of its own: finding it, and checking whether it is the right one.
 
 use std::path::{Path, PathBuf};
 
@@ -26,8 +26,8 @@ fn header_of(superblock: &Superblock) -> DeviceHeader {
     }
 }
 
-/// Notes on the log device, where there is one, whose it is and in which opening of
-/// the store it is used. Called before the superblocks say so.
+/// Writes to the log device, where there is one, which store it belongs to and in which opening it
+/// is used. Called before the superblocks say so.
 ///
 /// # Errors
 ///

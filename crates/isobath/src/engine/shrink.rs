@@ -20,7 +20,7 @@ use crate::trace;
 
 /// Between two looks at what others empty.
 const POLL: Duration = Duration::from_millis(1);
-/// Times that the volume's end is tried to be emptied: writers that need the room lift the fence.
+/// Attempts to empty the volume's end: writers that need the space lift the fence.
 const MAX_ROUNDS: u32 = 4;
 /// Looks in a row that find no progress, after which the rest stays as it is: a backup or a reader may hold it for long.
 const MAX_IDLE_LOOKS: u32 = 3_000;
@@ -56,7 +56,7 @@ impl Shrinking {
     }
 }
 
-/// Ends what is under way, however it ends.
+/// Clears the state of a running compaction when dropped, also after an error.
 struct Running<'e>(&'e Engine);
 
 impl Drop for Running<'_> {
@@ -79,7 +79,7 @@ struct Target {
     left: u32,
 }
 
-/// Bytes of the volume before and after, and what a drive was told to forget.
+/// Bytes of the volume before and after, and how many a drive was asked to discard.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shrunk {
     pub(crate) before: u64,
@@ -118,7 +118,7 @@ impl Engine {
         segments.max(space.end_of_bad())
     }
 
-    /// Has the next checkpoint leave the segments that are being emptied.
+    /// Makes the next checkpoint write its pages outside the segments that are being emptied.
     pub(super) fn leave_fenced(&self, current: &mut Current) {
         let space = self.space.lock();
         if !space.is_fenced() {
@@ -297,7 +297,8 @@ impl WorkerState {
         })
     }
 
-    /// Has the cleaners free as many segments as are to be given back, and `more`; how many are spare then.
+    /// Waits until the cleaners have freed as many segments as are to be given back, and `more`; returns how many are
+    /// spare then.
     fn make_free(&self, segments: u32, more: u32) -> Result<u32, Error> {
         let engine = &self.engine;
         let goal = {
@@ -411,7 +412,7 @@ impl WorkerState {
         Ok(false)
     }
 
-    /// Has the log leave the area that it had before the present one, and no other be made.
+    /// Waits until the log has left the area that it had before the present one, and no other area is being made.
     fn leave_old_log(&self) -> Result<(), Error> {
         let engine = &self.engine;
         // Bound: an area in the making is finished; checkpoints let go of the one before it, once no backup holds the log.
@@ -427,8 +428,8 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Has the log go on in `run`, which may be smaller than its area; `false`, and the run is free again, where too much of
-    /// the log is in use all the time.
+    /// Moves the log to `run`, which may be smaller than its area. Returns `false`, and frees the run, where too much
+    /// of the log is in use all the time.
     fn move_log_down(&self, run: Run) -> Result<bool, Error> {
         let engine = &self.engine;
         engine.count_log_segments(run.count);

@@ -1,9 +1,9 @@
-//! Tasks that wait for room, in the volume or in the log, and get none.
+//! Tasks that wait for space, in the volume or in the log, and get none.
 //!
-//! Cleaning makes room as long as what is live is less than the volume holds. But
-//! a segment with a corrupt page is given up, with all its room: once too many
-//! are, no writer gets a place any more, and no delete, which would have to write
-//! too. The store then says so and goes on reading, instead of waiting. So it does
+//! Cleaning frees space as long as what is live is less than the volume holds. But
+//! a segment with a corrupt page is lost, with all its space: once too many are,
+//! no writer gets a place any more, and no delete, which would have to write too.
+//! Writers then get an error instead of waiting, and reads go on. The same happens
 //! where nothing moves at all, whatever the reason.
 
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::sched::clock;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Time without any page written or segment freed after which writers are told.
+/// Time without any page written or segment freed after which writers get an error.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time in which nothing was written at all, nor logged, after which they are told.
+/// Time in which nothing was written at all, nor logged, after which they get an error.
 /// Longer than the kernel takes to report a drive that does not answer.
 const STANDSTILL: Duration = Duration::from_secs(90);
 /// How often a worker looks.
@@ -74,7 +74,7 @@ impl Seen {
 }
 
 impl Stall {
-    /// A task waits for room.
+    /// A task waits for space.
     pub(super) fn watch(&self) {
         self.is_watched.store(true, Ordering::Release);
     }
@@ -117,14 +117,14 @@ impl WorkerState {
 }
 
 impl Engine {
-    /// Whether a task waits for a segment, for room in the log, or for the end of a cleaning.
+    /// Whether a task waits for a segment, for log space, or for the end of a cleaning.
     fn waits_for_room(&self) -> bool {
         self.segment_waiters.has_waiters()
             || self.log.has_reservation_waiters()
             || self.space.lock().cleaning() > 0
     }
 
-    /// Whether what waits for room in the log may wait for a backup, whose target may be slow.
+    /// Whether what waits for log space may wait for a backup, whose target may be slow.
     fn waits_for_backup(&self) -> bool {
         self.backup.holds_log() && !self.recovering.load(Ordering::Relaxed)
     }

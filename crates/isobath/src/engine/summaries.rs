@@ -56,8 +56,8 @@ impl WorkerState {
         })
     }
 
-    /// What the mapping table has in a sealed segment. Nothing comes to live there
-    /// meanwhile; what leaves it, the caller finds elsewhere.
+    /// What the mapping table has in a sealed segment. No page is added to it meanwhile; the caller
+    /// finds pages that leave it elsewhere.
     fn entries_from_mapping(&self, segment: u32) -> Vec<Entry> {
         let engine = &self.engine;
         let high_water = engine.ids.lock().high_water();

@@ -54,7 +54,7 @@ pub(crate) struct WorkerState {
     /// Next dirty shard to write from.
     pub(super) dirty_cursor: Cell<usize>,
     pub(super) log: LogShare,
-    /// Failed page reads that their tasks have not been told of.
+    /// Failed page reads that their tasks have not received yet.
     pub(super) failures: RefCell<Vec<FailedRead>>,
     pub(super) unsound: RefCell<Unsound>,
     pub(super) registered: Registered,
@@ -170,7 +170,7 @@ impl WorkerState {
         };
         for _ in 0..log_writers {
             let local = Rc::downgrade(self);
-            // Counted apart: they outlive the others, who may wait for the log.
+            // Counted apart: they outlive the others, which may wait for the log.
             self.spawn_counted(
                 |local| &local.log.running,
                 move || {
@@ -234,7 +234,7 @@ impl WorkerState {
         progress
     }
 
-    /// Runs until the engine stops and nothing is left to do, or a worker has died.
+    /// Runs until the engine stops and nothing is left to do, or a worker has panicked.
     pub(crate) fn run(&self) {
         while !self.engine.has_died() && !self.has_ended() {
             self.step(!self.engine.stopping.load(Ordering::Acquire));
@@ -293,8 +293,8 @@ impl WorkerState {
     }
 
     /// Puts a frame back whose latch is held exclusively and which is in no
-    /// replacement queue. The worker keeps a batch; what is beyond that, as
-    /// after the drop of a tree, is anybody's.
+    /// replacement queue. The worker keeps a batch; the frames beyond that, as
+    /// after the drop of a tree, go to the shared free list.
     pub(super) fn release_frame(&self, frame: FrameId) {
         let mut free = self.free.borrow_mut();
         if free.len() < self.batch {
@@ -423,7 +423,7 @@ impl BackgroundHandler for WorkerState {
 
     /// Frames become free in many ways, on any worker: a page written, a latch
     /// released, a frame that the replacement strategy passes over now and takes
-    /// on its next round. Who waits for one looks again soon instead of being told.
+    /// on its next round. So waiters for a frame poll at an interval instead of being woken.
     fn max_wait(&self) -> Option<Duration> {
         let frames = (!self.frame_waiters.borrow().is_empty()).then_some(FRAME_RETRY_INTERVAL);
         frames

@@ -1,9 +1,9 @@
 //! A log on a device of its own: what that device says of itself.
 //!
 //! Its first 64 KiB hold two headers, the log's area follows. They name the
-//! store, and count its openings for writing as the superblocks do: so a foreign
-//! device, and one that an older or a younger copy of the store has left, are told
-//! from the right one. An opening is counted in the first header before the
+//! store, and count its openings for writing as the superblocks do: so the store
+//! recognises a foreign device, and one that an older or a younger copy of the
+//! store has left. An opening is counted in the first header before the
 //! superblocks, and in the second one after them: where they differ, it was cut off
 //! in between.
 //!

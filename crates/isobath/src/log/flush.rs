@@ -27,13 +27,13 @@ pub(crate) struct Flush {
 /// What a log writer is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
-    /// Nothing that the end of a flush in flight, or a new wish, does not bring up again.
+    /// Nothing now; the end of a flush in flight, or a new request, asks again.
     Nothing,
     /// A writer on another thread is still copying.
     Later,
-    /// Write this, then tell [`super::Log::flushed`].
+    /// Write this, then call [`super::Log::flushed`].
     Flush(Flush),
-    /// More was appended than there was room for: nothing more can be written.
+    /// More was appended than was reserved: nothing more can be written.
     Overrun,
 }
 
@@ -109,7 +109,7 @@ impl Flushing {
     }
 
     // Sequentially consistent where two sides each write one word and look at
-    // the other's: of a wish and the end of a flush, or of the durable end and
+    // the other's: of a request and the end of a flush, or of the durable end and
     // a task that waits for it, one sees the other.
 
     #[inline]
@@ -213,7 +213,7 @@ impl Flushing {
         if complete() < end {
             return Claim::Later;
         }
-        // Not before: a writer that finds no room says so before it clears its mark.
+        // Not before: a writer that finds no space sets this before it clears its mark.
         if self.overrun.load(Ordering::SeqCst) {
             return self.give_up();
         }

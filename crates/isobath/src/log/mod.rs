@@ -74,7 +74,7 @@ pub(crate) struct LogConfig {
 struct On {
     ring: Ring,
     area: Mutex<Arc<LogArea>>,
-    /// Bytes by which room is given out: those of the area, or fewer while it is about to become smaller.
+    /// Bytes that reservations may use: those of the area, or fewer while it is about to become smaller.
     area_bytes: AtomicU64,
     /// Bytes of the area.
     placed_bytes: AtomicU64,
@@ -209,7 +209,7 @@ impl Log {
         Lsn(self.on.as_ref().map_or(0, |on| on.flushing.pause()))
     }
 
-    /// Flushes go on, from where they were stopped on in `area`, which is larger, or as large as room is given out for.
+    /// Flushes go on, from where they were stopped on in `area`, which is larger, or as large as reservations assume.
     pub(crate) fn go_on_in(&self, area: LogArea) {
         let Some(on) = &self.on else { return };
         let bytes = area.bytes();
@@ -246,7 +246,7 @@ impl Log {
     /// the log's complete end finds every page below it stamped.
     ///
     /// `writer` is the worker; no two threads append with the same one at a
-    /// time. Never waits: the caller has room (see the engine's `reserve_log`).
+    /// time. Never waits: the caller has a reservation (see the engine's `reserve_log`).
     pub(crate) fn append(
         &self,
         writer: usize,
@@ -342,7 +342,7 @@ impl Log {
 
     // ---- flushing -----------------------------------------------------------
 
-    /// Has what was given `lsn` written soon. The caller wakes a log writer.
+    /// Requests a flush up to the record at `lsn`. The caller wakes a log writer.
     pub(crate) fn request_flush(&self, lsn: Lsn) {
         if let Some(on) = &self.on {
             on.flushing
@@ -350,7 +350,7 @@ impl Log {
         }
     }
 
-    /// Has all that was appended so far written soon.
+    /// Requests a flush of all that was appended so far.
     pub(crate) fn request_flush_of_all(&self) {
         if let Some(on) = &self.on {
             on.flushing.request_flush(self.in_flight.next());
@@ -396,7 +396,7 @@ impl Log {
     }
 
     /// The I/Os of a flush have ended, after `took`. Returns whether more is
-    /// durable than before; what waits for room has been served then.
+    /// durable than before; waiters for log space have been woken then.
     pub(crate) fn flushed(&self, flush: Flush, succeeded: bool, took: Duration) -> bool {
         let Some(on) = &self.on else { return false };
         let advanced = on.flushing.flushed(flush, succeeded, took);
@@ -406,8 +406,7 @@ impl Log {
         advanced
     }
 
-    /// Nothing more becomes durable: a write failed, of the log or of something
-    /// that the log vouches for.
+    /// Nothing more becomes durable: a write failed, of the log or of pages that its records name.
     pub(crate) fn fail(&self) {
         if let Some(on) = &self.on {
             on.flushing.fail();
@@ -451,8 +450,8 @@ impl On {
             .max_share_of_area(self.area_bytes(), class)
     }
 
-    /// Whether the ring and the area have room up to `end`. If not, somebody has
-    /// appended more than there was room for; nothing is overwritten, and from
+    /// Whether the ring and the area have space up to `end`. If not, a writer
+    /// has appended more than it had reserved; nothing is overwritten, and from
     /// here on nothing becomes durable.
     #[inline]
     fn fits(&self, end: u64) -> bool {

@@ -85,8 +85,8 @@ enum Found {
 
 impl<'v> Reader<'v> {
     /// Reads from `start` on, where a record, a skip or the log's end is.
-    /// `open_epoch` is that of the superblock that vouches for `start`: anything older there
-    /// was left behind by a crash.
+    /// `open_epoch` is that of the superblock that names `start`: anything older there was
+    /// left behind by a crash.
     pub(crate) fn new(
         volume: &'v Volume,
         area: &'v LogArea,

@@ -13,11 +13,11 @@ use crate::types::{Tree, TreeId, ValueKind, ValueRef};
 pub(crate) enum Kind {
     /// The writes of one transaction.
     Commit = 1,
-    /// New images of pages, and ends of pages.
+    /// New images of pages, and freed pages.
     Structure = 2,
     /// Where copies of pages and chunks are.
     Mapping = 3,
-    /// Chunks that are gone, and tokens given up.
+    /// Freed chunks, and cancelled tokens.
     Free = 4,
 }
 
@@ -167,8 +167,8 @@ fn longest_zeros(image: &[u8; PAGE_SIZE]) -> (usize, usize) {
     best
 }
 
-/// The body of a mapping record; `token` is 0 where the copies belong to
-/// nothing that could still be given up.
+/// The body of a mapping record; `token` is 0 where the copies belong to nothing that could still
+/// be cancelled.
 pub(crate) fn mapping_body(token: Token, copies: &[Mapped]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + copies.len() * MAPPED_BYTES);
     bytes.extend_from_slice(&token.to_le_bytes());
@@ -182,7 +182,7 @@ pub(crate) fn mapping_body(token: Token, copies: &[Mapped]) -> Vec<u8> {
     bytes
 }
 
-/// The body of a free record: chunks that are gone, tokens given up.
+/// The body of a free record: freed chunks, cancelled tokens.
 pub(crate) fn free_body(tokens: &[Token], chunks: &[PageId]) -> Vec<u8> {
     CommitBody::new(tokens, chunks).0
 }
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_operations_are_as_promised() {
+    fn sizes_of_operations_are_as_computed() {
         let mut body = CommitBody::new(&[], &[]);
         let empty = body.bytes().len();
         body.push(&Operation {

@@ -84,7 +84,7 @@ const MAX_SLOW: u64 = 70;
 /// The delay just before that; shorter ones than the least are none.
 const MAX_DELAY: Duration = Duration::from_millis(4);
 const MIN_DELAY: Duration = Duration::from_micros(20);
-/// A checkpoint is wanted when the log since the last one fills this much of the area.
+/// A checkpoint is requested when the log since the last one fills this much of the area.
 const CHECKPOINT_PERCENT: u64 = 25;
 
 /// Bytes of structure modifications that a commit may cause: so many for each
@@ -511,7 +511,7 @@ impl Log {
         (delay >= MIN_DELAY).then_some(delay)
     }
 
-    /// Whether so much waits in the ring that it should be written, wanted or not.
+    /// Whether so much waits in the ring that it should be written, requested or not.
     pub(crate) fn ring_is_filling(&self) -> bool {
         self.on.as_ref().is_some_and(|on| {
             let unwritten = self

@@ -77,7 +77,7 @@ impl<'v> Rewriter<'v> {
         self.write_blocks(true)
     }
 
-    /// Has a reader go on at `to`.
+    /// Makes readers go on at `to`.
     fn skip_to(&mut self, to: u64) -> Result<(), IoError> {
         while self.at < to {
             let block_end = (self.at + 1).next_multiple_of(BLOCK);

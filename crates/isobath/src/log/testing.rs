@@ -201,7 +201,7 @@ fn history(seed: u64, flushes: usize, bytes: u64, acknowledged: usize) -> Histor
     let mut rng = Rng::new(seed);
     let log = Log::on(config(&area, BLOCK, BLOCK, 3));
     // A whole lap and a bit, so that every block holds something stale, and the
-    // history itself goes round the area's end.
+    // history itself wraps around the area's end.
     while log.next().0 < 2 * area.bytes() - 20_000 {
         fill(&log, &mut rng, 30_000);
         flush_all(&log, &volume);
@@ -393,7 +393,7 @@ fn what_an_older_open_epoch_left_behind_a_hole_is_not_read() {
 
 /// A checkpoint vouches for a position behind which only leftovers lie.
 #[test]
-fn leftovers_at_the_start_are_told_by_their_open_epoch() {
+fn leftovers_at_the_start_are_recognised_by_their_open_epoch() {
     let history = history(3, 2, 9_000, 2);
     history.write(0);
     history.write(1);
@@ -517,7 +517,7 @@ fn zeros_are_an_empty_log() {
     assert_eq!(end.lsn, Lsn(5 * BLOCK));
 }
 
-// ---- flushing and room ---------------------------------------------------------
+// ---- flushing and space --------------------------------------------------------
 
 #[test]
 fn a_failed_flush_stays_the_end_of_what_is_durable() {
@@ -579,7 +579,7 @@ fn what_completes_during_a_flush_goes_into_the_next() {
     assert_eq!(counters.flush_ns_max, 5);
 }
 
-/// Appending beyond all room breaks the log, and overwrites nothing.
+/// Appending beyond all space breaks the log, and overwrites nothing.
 #[test]
 fn more_than_was_reserved_is_never_durable() {
     let (volume, area) = place();
@@ -640,7 +640,7 @@ fn less_urgent_reservations_run_out_first_and_come_back_in_order() {
         system_waker,
     );
     assert!(log.granted(&waiting_commit).is_none() && log.granted(&waiting_system).is_none());
-    // Room for the system; a commit would have to be below its own threshold.
+    // Space for the system; a commit would have to be below its own threshold.
     drop(structures);
     assert!(system_woken.0.load(Ordering::SeqCst) && !commit_woken.0.load(Ordering::SeqCst));
     let system = log.granted(&waiting_system).unwrap();
@@ -751,7 +751,7 @@ fn writers_on_threads_lose_nothing() {
                     log.flushed(flush, true, Duration::ZERO);
                 }
                 Claim::Nothing | Claim::Later => std::thread::yield_now(),
-                Claim::Overrun => panic!("room was given out twice"),
+                Claim::Overrun => panic!("space was reserved twice"),
             }
         }
     });

@@ -1,4 +1,4 @@
-//! Histories of pages, for policies that want one per page: four bytes each, in memory only.
+//! Update-frequency metadata, for policies that use it: four bytes per page, in memory only.
 
 use isobath_flash::policy::{CleaningPolicy, History, HistoryKind};
 
@@ -30,7 +30,7 @@ impl PageHistories {
         }
     }
 
-    /// Whether the policy wants a history per page.
+    /// Whether the policy uses metadata per page.
     pub(super) fn wanted(&self) -> bool {
         self.wanted
     }

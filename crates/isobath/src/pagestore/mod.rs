@@ -1,5 +1,4 @@
-//! The out-of-place page store: where pages are on the volume, and which room
-//! is free.
+//! The out-of-place page store: where pages are on the volume, and which space is free.
 
 mod address;
 pub(crate) mod checkpoint;

@@ -1,5 +1,5 @@
 //! Bookkeeping of the log-structured volume: which segments are free, open,
-//! sealed; where the next page of a stream goes; what died where.
+//! sealed; where the next page of a stream goes; what is obsolete where.
 //!
 //! Pure state behind one lock that is held for one batch of pages at a time;
 //! the I/O that it implies is the caller's.
@@ -81,8 +81,8 @@ fn chunk_waste(bytes: u64) -> u64 {
     bytes.div_ceil(u64::from(CHUNK_SHARE) - 1)
 }
 
-/// Bytes of room that a page or chunk of `length` bytes takes at most, what is
-/// wasted because of it included.
+/// The most space, in bytes, that a page or chunk of `length` bytes takes, internal fragmentation
+/// included.
 pub(crate) fn worst_case_bytes(length: u32) -> u64 {
     let waste = if is_chunk(length) {
         chunk_waste(u64::from(length))
@@ -106,7 +106,7 @@ struct Open {
     segment: u32,
     cursor: u32,
     entries: Vec<Entry>,
-    /// Whose need opened it.
+    /// Which kind of request opened it.
     cause: Cause,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Space {
     fence: Option<Fence>,
     pub(crate) policy: Box<dyn CleaningPolicy>,
     histories: PageHistories,
-    /// Hears of every page write, if anybody listens.
+    /// Receives every page write, if there is a trace.
     trace: Option<Box<dyn PageTrace>>,
     /// The update clock: user page writes so far (paper 003, section 4.2).
     pub(crate) now: u64,
@@ -147,7 +147,7 @@ pub(crate) struct Space {
     waste: Vec<u32>,
     /// Victims that are being cleaned.
     cleaning: u32,
-    /// Whether cleaning gains room.
+    /// Whether cleaning gains space.
     progress: CleaningProgress,
     /// Segments that the cleaner could not empty, because something in them is corrupt.
     bad: BTreeSet<u32>,
@@ -459,7 +459,7 @@ impl Space {
         Ok(Address::new(segment, offset, length))
     }
 
-    /// The stream that takes `request`: its own, or the nearest one that has a segment open with room, where as many are
+    /// The stream that takes `request`: its own, or the nearest one whose open segment has space, where as many are
     /// open as may be, or where the cleaner needs what is free for the victims under way.
     ///
     /// While nothing is free but the cleaner's reserve, changed pages fill the segments that they opened themselves and
@@ -590,7 +590,7 @@ impl Space {
     }
 
     /// One write into `segment`, or its summary's, has completed. Returns
-    /// whether the segment became free, all that it holds being dead already.
+    /// whether the segment became free because all that it holds is obsolete already.
     pub(crate) fn written(&mut self, segment: u32) -> bool {
         self.unpin(segment)
     }
@@ -633,12 +633,12 @@ impl Space {
         self.free.len() > before
     }
 
-    /// From now on no segment becomes free, so that what dies can still be read, until [`Space::release_dead`].
+    /// From now on no segment becomes free, so that obsolete pages can still be read, until [`Space::release_dead`].
     pub(crate) fn retain_obsolete(&mut self) {
         self.keeps_dead = true;
     }
 
-    /// Ends that; frees the segments in which everything has died meanwhile.
+    /// Ends [`Space::retain_obsolete`]; frees the segments in which everything is obsolete by now.
     pub(crate) fn release_dead(&mut self) {
         self.keeps_dead = false;
         self.restart_progress();

@@ -108,7 +108,7 @@ fn as_many_victims_are_cleaned_at_a_time_as_users_leave_segments_free() {
     for keeps in [true, false] {
         let (mut space, seqs) = space();
         let addresses = fill(&mut space, &seqs, &mut 1);
-        // A page in each of them dies, so that all can be cleaned and none is free.
+        // A page in each of them becomes obsolete, so that all can be cleaned and none is free.
         for address in addresses.iter().filter(|address| address.offset() == 0) {
             assert!(!space.invalidate(*address));
         }
@@ -189,7 +189,7 @@ fn cleaning_ends_where_it_has_moved_everything_for_nothing() {
     assert!(space.cleaning_makes_no_progress());
     assert_eq!(space.begin_cleaning(), Victim::None);
 
-    // Something dies elsewhere: that may be enough.
+    // A page elsewhere becomes obsolete: that may be enough.
     space.invalidate(addresses.swap_remove(0));
     assert!(!space.cleaning_makes_no_progress());
     move_all(&mut space, &seqs, &mut addresses);
@@ -408,7 +408,7 @@ fn with_hot_pages() -> (Space, ReservedWords, Vec<Address>) {
     (space, seqs, addresses)
 }
 
-/// Whether hot pages are told from cold ones, and all have a history.
+/// Whether the allocator distinguishes hot pages from cold ones, and all have metadata.
 fn tells_hot_pages(space: &Space, addresses: &[Address]) -> bool {
     let history = |page: usize| space.inherited(PageId(page as u64 + 1), addresses[page]);
     let known = |page| history(page).is_known();

@@ -113,7 +113,7 @@ const CHECKSUM: usize = 12;
 const LOG_PATH: usize = 192;
 /// Behind the path: where the log lies.
 const LOG_PLACE: usize = PAGE_SIZE - 32;
-/// Bytes of the longest path that a superblock has room for.
+/// Bytes of the longest path that fits into a superblock.
 pub(crate) const MAX_PATH_BYTES: usize = LOG_PLACE - LOG_PATH;
 
 /// Neighbouring segments.

@@ -15,9 +15,9 @@ use super::worker::Worker;
 use crate::sync::modelled::Ordering::{Relaxed, SeqCst};
 use crate::sync::modelled::{AtomicUsize, Mutex, fence};
 
-/// What can be told that its wait may be over.
+/// A waiter that can be woken.
 pub(crate) trait Wakes {
-    /// Tells it.
+    /// Wakes it: its wait may be over.
     fn wake(&self);
 }
 
@@ -56,7 +56,7 @@ impl<W: Wakes> WaitQueue<W> {
         }
     }
 
-    /// Whether anyone waits.
+    /// Whether there are waiters.
     pub(crate) fn has_waiters(&self) -> bool {
         self.count.load(Relaxed) > 0
     }
@@ -98,7 +98,7 @@ impl<W: Wakes> WaitQueue<W> {
         self.count.store(list.waiters.len(), Relaxed);
     }
 
-    /// Wakes those who wait for no more than `reached`. What they wait for has been changed before.
+    /// Wakes the waiters for no more than `reached`. What they wait for has been changed before.
     pub(crate) fn wake(&self, reached: u64) {
         // Pairs with the one in `enter`.
         fence(SeqCst);

@@ -53,7 +53,7 @@ fn raise_beside(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
 }
 
 #[test]
-fn who_waits_is_woken() {
+fn every_waiter_is_woken() {
     loom::model(|| {
         let shared = Shared::new();
         let waker = raise_beside(&shared);
@@ -93,7 +93,7 @@ fn of_two_waiters_each_is_woken_at_its_value() {
 }
 
 #[test]
-fn who_leaves_is_forgotten() {
+fn a_waiter_that_leaves_is_forgotten() {
     loom::model(|| {
         let shared = Shared::new();
         let waker = raise_beside(&shared);

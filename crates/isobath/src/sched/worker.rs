@@ -282,7 +282,7 @@ impl Worker {
         self.live_user_tasks.get() == 0 && self.waiting_work.borrow().is_empty()
     }
 
-    /// I/Os in flight or waiting for room in the queue.
+    /// I/Os in flight or waiting for a free entry of the queue.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn in_flight(&self) -> u32 {
         self.channel.borrow().in_flight() + self.backlog.borrow().len() as u32
@@ -462,7 +462,7 @@ impl Worker {
             backlog.push_back(io);
             return;
         }
-        // SAFETY: the callers vouch for the buffer.
+        // SAFETY: the callers keep the buffer valid.
         if unsafe { self.channel.borrow_mut().submit(io) }.is_err() {
             backlog.push_back(io);
         }
@@ -543,7 +543,7 @@ impl Worker {
         progress |= self.run_ready();
         progress |= handler.poll_background(self);
         self.push_backlog();
-        // Tasks that ended in this very step have made room for work that waits.
+        // Tasks that ended in this very step have freed slots for work that waits.
         let can_start = !self.starved.get()
             && self
                 .waiting_work
@@ -609,7 +609,7 @@ impl Worker {
         }
     }
 
-    /// Gives up all user work: what has begun, too, is never resumed. The worker is not to be stepped any more, nor to
+    /// Cancels all user work: what has begun, too, is never resumed. The worker is not to be stepped any more, nor to
     /// be dropped: its tasks stay where they are, with all that they hold.
     pub(crate) fn give_up(&self) {
         self.handle.close();
@@ -643,7 +643,7 @@ impl Worker {
         ready.pop_front()
     }
 
-    /// Has ready tasks run in an order drawn from `seed` instead of in turn.
+    /// Makes ready tasks run in an order drawn from `seed` instead of in turn.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn shuffle(&self, seed: u64) {
         self.order.set(seed.max(1));

@@ -10,10 +10,10 @@ use crate::sync::{Condvar, Mutex, OnceLock};
 
 /// Work for a task of a worker. Its waiters hold it, too.
 pub(crate) trait Work: Send + Sync {
-    /// Runs it, unless it has begun already, and tells its result.
+    /// Runs it, unless it has begun already, and sends its result.
     fn run(&self);
 
-    /// It is not to begin any more, and if it has, it never goes on: its waiters are told.
+    /// It is not to begin any more, and if it has, it never goes on: its waiters get an error.
     fn give_up(&self);
 }
 
@@ -74,8 +74,8 @@ impl WorkerHandle {
         let _ = self.waker.set(waker);
     }
 
-    /// Has the worker run `work` as a task; waits while its inbox is full,
-    /// unless the caller must not block. Work for a worker that has ended is given up.
+    /// Hands `work` to the worker, which runs it as a task; waits while the inbox is full,
+    /// unless the caller must not block. Work for a worker that has ended is cancelled.
     pub(crate) fn run(&self, work: Arc<dyn Work>, urgency: Urgency, may_block: bool) {
         let mut inbox = self.inbox.lock();
         while may_block && !inbox.closed && inbox.messages.len() >= INBOX_LIMIT {
@@ -92,7 +92,7 @@ impl WorkerHandle {
         self.notify();
     }
 
-    /// The worker takes no more messages; work among those that it left is given up.
+    /// The worker takes no more messages; work among those that it left is cancelled.
     pub(crate) fn close(&self) {
         let mut inbox = self.inbox.lock();
         inbox.closed = true;
@@ -106,7 +106,7 @@ impl WorkerHandle {
         }
     }
 
-    /// Has the worker resume a parked task.
+    /// Asks the worker to resume a parked task.
     pub(crate) fn unpark(&self, task: TaskId) {
         let mut inbox = self.inbox.lock();
         if inbox.closed {
@@ -117,7 +117,7 @@ impl WorkerHandle {
         self.notify();
     }
 
-    /// Has the worker look around: run one more step even if it sleeps.
+    /// Makes the worker run one more step even if it sleeps.
     pub(crate) fn notify(&self) {
         self.has_messages.store(true, Ordering::Release);
         // Pairs with the fence in `may_sleep`: either the worker sees the messages,

@@ -1,4 +1,4 @@
-//! Who runs next: steps of workers, and workers that are held back in one.
+//! Which worker runs next: steps of workers, and workers that are held back in one.
 //!
 //! Where a simulation switches, each worker's steps run on a stack of their
 //! own. Held back before an access, even inside a task, it leaves that stack as it
@@ -106,7 +106,7 @@ pub(super) struct Driver {
     seats: Vec<Rc<Seat>>,
     /// The worker whose stack is running.
     running: Cell<Option<usize>>,
-    /// Whether anybody may be held back now.
+    /// Whether a worker may be held back now.
     switches: Cell<bool>,
     pub(super) steps: Cell<u64>,
     pub(super) trace: Cell<u64>,

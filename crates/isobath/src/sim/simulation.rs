@@ -169,7 +169,7 @@ impl Simulation {
     }
 
     /// A number that depends on every step so far. Together with the
-    /// device's own digest it tells different runs apart.
+    /// device's own digest it distinguishes different runs.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.driver.trace.get()

@@ -48,7 +48,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Who was held back.
+/// Which worker or task was held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Who {
     /// A caller outside tasks.
@@ -74,11 +74,11 @@ pub struct Switch {
     pub simulation: u32,
     /// Before which access.
     pub place: Place,
-    /// The how-manieth pass of that place, by anybody, from 1.
+    /// The how-manieth pass of that place, by any of them, from 1.
     pub pass: u64,
     /// For how many steps of the others, unless they could not go on.
     pub steps: u32,
-    /// Who; following a list of switches does not depend on it.
+    /// Which one; following a list of switches does not depend on it.
     pub who: Who,
 }
 
@@ -149,7 +149,7 @@ impl Switches {
         }
     }
 
-    /// Has the simulations that this thread starts from now on switch so.
+    /// Makes the simulations that this thread starts from now on use these switches.
     pub fn switch_on(&self) {
         CHOSEN.set(Some(self.clone()));
         STARTED.set(0);
@@ -225,7 +225,7 @@ pub(crate) fn arm(on: bool) -> bool {
     ARMED.replace(on && switches)
 }
 
-/// Who is being held back, for the record.
+/// Records which one is being held back.
 pub(crate) fn note(who: Who) {
     STATE.with_borrow_mut(|state| {
         if let Some(state) = state {

@@ -50,7 +50,7 @@ pub(crate) struct CommitContext<'a> {
     pub(crate) snapshot: Option<&'a Registered>,
     /// What a serializable transaction has read.
     pub(crate) reads: Option<&'a ReadSet>,
-    /// It makes room, and may take the little that it needs from the reserve.
+    /// It frees space, and may take the little that it needs from the reserve.
     pub(crate) frees_space: bool,
     /// A tree that ends with this; nothing but its empty root is left of it.
     pub(crate) ends: Option<Tree>,
@@ -327,7 +327,7 @@ struct Record {
     body: CommitBody,
     /// Tokens of the large values that it names.
     confirmed: Vec<Token>,
-    /// Chunks, and the root of a tree, that end with it.
+    /// Chunks, and the root of a tree, that it frees.
     ended: Vec<PageId>,
     /// Large values that it takes out of their trees.
     replaced: Vec<Replaced>,
@@ -500,7 +500,7 @@ impl<'a> Commit<'a, '_> {
         PAGES_PER_COMMIT + growing * PAGES_PER_INSERT
     }
 
-    /// The commit's record, as far as anybody will read it.
+    /// The commit's record; without a log, its confirmed allocations alone.
     fn record(&self, peeked: &[CurrentValue]) -> Result<Record, Error> {
         let local = self.local;
         let mut record = Record {
@@ -663,8 +663,7 @@ impl<'a> Commit<'a, '_> {
         }
     }
 
-    /// Without a log a single change that fails has not happened: it needs no
-    /// room beforehand.
+    /// Without a log a single change that fails has not happened: it needs no reservation.
     fn pages_to_reserve(&self, peeked: &[CurrentValue]) -> u64 {
         if self.changes.len() > 1 || self.local.engine.log.is_on() {
             self.worst_pages(peeked)
@@ -707,7 +706,7 @@ impl<'a> Commit<'a, '_> {
         if let Some(reads) = self.context.reads {
             reads.validate(&self.transactions().versions, snapshot, own)?;
         }
-        // Versions that would have told of a conflict may be gone.
+        // Versions that would have shown a conflict may be gone.
         snapshot.check()
     }
 

@@ -1,8 +1,8 @@
-//! Who changes which key now.
+//! The keys that commits change now.
 //!
 //! A commit locks the numbers of its keys in ascending order, so that no two
-//! wait for each other. Who has to wait parks its task; a lock passes to the one
-//! that has waited longest.
+//! wait for each other. A commit that has to wait parks its task; a lock passes
+//! to the one that has waited longest.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -103,7 +103,7 @@ impl Locks {
         });
         waiters.push_back(Arc::clone(&waiter));
         drop(held);
-        // Who parks may be woken for another reason.
+        // A parked task may be woken for another reason.
         while !waiter.granted.load(Ordering::Acquire) {
             local.worker.park();
         }

@@ -1,5 +1,5 @@
-//! What makes changes transactions: who commits now, which snapshots are open,
-//! what keys had before, who may change what, and the commit itself.
+//! What makes changes transactions: which commits are in flight, which snapshots are open, what
+//! keys had before, which commits may change what, and the commit itself.
 //!
 //! The parts, in the order in which a commit meets them:
 //!
@@ -176,8 +176,8 @@ impl Transactions {
         self.visibility
     }
 
-    /// Whether what was just read of `key` from its leaf is what all readers see; where not, or where this cannot tell,
-    /// [`Transactions::judge`] says what to make of it.
+    /// Whether what was just read of `key` from its leaf is what all readers see; where not, or where this cannot
+    /// decide, [`Transactions::judge`] does.
     #[inline]
     pub(crate) fn shows_leaf(&self, tree: TreeId, key: &[u8]) -> bool {
         self.is_quiet() || self.is_unchanged(key_hash(tree, key))
@@ -204,7 +204,8 @@ impl Transactions {
             if self.visibility == Visibility::Early {
                 return Verdict::NotDurable;
             }
-            // Whatever commits after this was told is not to be seen yet, or was collected meanwhile: then it is.
+            // A commit above the reported watermark is not visible yet, unless its versions have been collected: then
+            // it is.
             let of = KeyRef { tree, key, number };
             if let Some(old) = self.versions.find_of(of, self.tracker.reported()) {
                 return Verdict::Older(old);
@@ -310,7 +311,8 @@ impl Transactions {
         Ok(())
     }
 
-    /// Whether who has read many keys may have seen a part of a commit, or what it must not tell of yet.
+    /// Whether an operation that has read many keys may have seen a part of a commit, or changes that it must not
+    /// return yet.
     #[inline]
     pub(crate) fn has_rest(&self) -> bool {
         self.unseen.is_any() && (self.visibility == Visibility::Early || self.unseen.is_in_parts())
@@ -323,7 +325,7 @@ impl Transactions {
             return self.await_durable(local);
         }
         if self.unseen.is_in_parts() {
-            // A store that is poisoned meanwhile stays as it is, half applied.
+            // In a store that is poisoned meanwhile the commit stays as it is, partially applied.
             let _ = self.await_parts(local);
         }
         Ok(())
@@ -361,7 +363,7 @@ impl Transactions {
     }
 
     /// Drops versions that no snapshot needs and their commits have released, at most `most` of them; whether
-    /// some are left that could go. What the watermark has passed without telling anybody stays.
+    /// some are left that could go. What is below the watermark but not below the reported one stays.
     pub(crate) fn gc_versions(&self, most: usize) -> bool {
         if !self.versions.has_queued() {
             return false;
@@ -373,8 +375,8 @@ impl Transactions {
         left
     }
 
-    /// Makes room in the version store: collects, and where that is not enough
-    /// fails the oldest snapshots.
+    /// Frees space in the version store: collects versions, and where that is not enough fails the
+    /// oldest snapshots.
     pub(crate) fn make_room(&self, engine: &Engine) {
         // Bound: each round fails a snapshot or is the last.
         while self.versions.is_full(engine.old_values_limit()) {
@@ -410,8 +412,7 @@ impl Transactions {
         found || aborted
     }
 
-    /// Has every snapshot but `own` fail: what they would need is more than the
-    /// version store holds.
+    /// Aborts every snapshot but `own`: what they would need is more than the version store holds.
     pub(crate) fn abort_others(&self, own: Option<&Registered>) {
         let aborted = self.snapshots.abort_others(own);
         self.counters
@@ -465,7 +466,7 @@ impl Transactions {
     fn free(&self, local: &WorkerState, dead: Dead) {
         // What took it out of its tree has happened, whatever becomes of this. Where
         // its list of chunks cannot be read now, later tasks try again; a value
-        // that stays unreadable keeps its room, and `check` finds it.
+        // that stays unreadable keeps its space, and `check` finds it.
         if extent::free_with_token(local, dead.extent, dead.token).is_ok() {
             return;
         }

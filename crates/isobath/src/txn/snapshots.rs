@@ -115,8 +115,8 @@ impl Snapshots {
         let shard = self.shard(number);
         let mut live = shard.live.lock();
         // Until the snapshot is in the list nothing may be collected that it
-        // could need: a task that has computed a horizon before this has told the
-        // watermark that this one starts from (`horizon`).
+        // could need: a task that has computed a horizon before this has reported
+        // the watermark that this one starts from (`horizon`).
         shard.oldest.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let lsn = tracker.watermark(log);
@@ -140,7 +140,8 @@ impl Snapshots {
         }
     }
 
-    /// No open snapshot, and none that begins later, is below this. What was not told yet counts as not passed.
+    /// No open snapshot, and none that begins later, is below this. Uses the reported watermark: what lies above it
+    /// counts as not passed.
     pub(super) fn horizon(&self, tracker: &Tracker) -> u64 {
         let watermark = tracker.reported();
         fence(Ordering::SeqCst);
@@ -165,7 +166,7 @@ impl Snapshots {
         active > u64::from(counts)
     }
 
-    /// Has every snapshot but `own` fail from now on; how many.
+    /// Aborts every snapshot but `own`; returns how many.
     pub(super) fn abort_others(&self, own: Option<&Registered>) -> u64 {
         let mut aborted = 0;
         for shard in &self.shards {
@@ -183,7 +184,7 @@ impl Snapshots {
         aborted
     }
 
-    /// Has the oldest snapshot fail from now on; `false` if none is open.
+    /// Aborts the oldest snapshot; `false` if none is open.
     pub(crate) fn abort_oldest(&self) -> bool {
         let oldest = |shard: &&Shard| shard.oldest.load(Ordering::SeqCst);
         let Some(shard) = self.shards.iter().min_by_key(oldest) else {
@@ -211,7 +212,7 @@ mod tests {
         let log = Log::off(Lsn(8));
         let tracker = Tracker::new(1, 1);
         let snapshots = Snapshots::new();
-        let never = || -> Result<(), Infallible> { unreachable!("nobody commits") };
+        let never = || -> Result<(), Infallible> { unreachable!("no commit is in flight") };
         let begin = || snapshots.begin(&log, &tracker, never).unwrap();
         let first = begin();
         log.stamp(0);

@@ -37,11 +37,11 @@ struct WorkerSlots {
 /// LSN, and the LSN once the record has one.
 pub(crate) struct Tracker {
     workers: Box<[WorkerSlots]>,
-    /// The highest watermark that anybody was told. A commit may publish a lower
-    /// bound that is older than this; its LSN never is.
+    /// The highest watermark that was reported. A commit may publish a lower bound that is older
+    /// than this; its LSN never is.
     reported: AtomicU64,
     /// Serializable commits that have begun to validate, and those of them that
-    /// have appended their record, or given up.
+    /// have appended their record, or are cancelled.
     validating: [AtomicU64; 2],
 }
 
@@ -63,7 +63,7 @@ impl WorkerSlots {
     fn commits(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let high = self.high.load(Ordering::Acquire);
         let slots = self.slots[..high].iter().zip(&self.applied);
-        // In this order: who empties a slot, or takes an empty one, does the opposite.
+        // In this order: a commit that empties a slot, or takes an empty one, does the opposite.
         slots.filter_map(|(slot, applied)| {
             let bound = slot.load(Ordering::Acquire) & LSN;
             (bound != 0).then(|| (bound, applied.load(Ordering::Acquire)))
@@ -72,7 +72,7 @@ impl WorkerSlots {
 }
 
 /// A commit in flight. Dropping it says that the commit is fully applied, or
-/// was given up before it had a record.
+/// was cancelled before it had a record.
 pub(crate) struct Slot<'t> {
     worker: &'t WorkerSlots,
     index: usize,
@@ -170,7 +170,8 @@ impl Tracker {
             stay = bound < lowest;
             lowest = lowest.min(bound);
         }
-        // Read last: who has left a slot since has told that it was passed, or its commit was to be seen before.
+        // Read last: a commit that has left its slot since has reported that the watermark passed it, or was visible
+        // before.
         let told = self.reported.load(Ordering::SeqCst);
         if told < lowest {
             self.reported
@@ -181,7 +182,7 @@ impl Tracker {
         }
     }
 
-    /// The highest watermark that anybody was told. Every commit that was answered, and every one that a reader was
+    /// The highest watermark that was reported. Every commit that was acknowledged, and every one that a reader was
     /// shown, is below it.
     #[inline]
     pub(crate) fn reported(&self) -> u64 {
@@ -266,7 +267,7 @@ impl Slot<'_> {
         self.worker.applied[self.index].store(lsn.0 | LASTS, Ordering::Release);
     }
 
-    /// The commit is partially applied, or its caller was told that it may not last: it never becomes visible, also if it becomes
+    /// The commit is partially applied, or its caller got the error that it may not last: it never becomes visible, also if it becomes
     /// durable later.
     pub(crate) fn abandon(self) {
         self.worker.applied[self.index].store(0, Ordering::SeqCst);
@@ -387,6 +388,6 @@ mod tests {
         });
         assert_eq!(given_up, Err("enough"));
         drop(open);
-        assert!(tracker.drain(false, || Err("nobody is left")).is_ok());
+        assert!(tracker.drain(false, || Err("no commit is left")).is_ok());
     }
 }

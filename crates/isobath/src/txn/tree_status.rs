@@ -1,4 +1,4 @@
-//! What is known of one tree beside its pages, and who may change it.
+//! What is known of one tree beside its pages, and which operations may change it.
 //!
 //! Commits change a tree side by side. A bulk load that links its pages, and the
 //! drop of the tree, have it to themselves: each closes the tree, then waits for

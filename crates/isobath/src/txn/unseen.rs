@@ -19,7 +19,7 @@ pub(crate) enum Visibility {
     Applied,
     /// Once it is durable.
     Durable,
-    /// Once it is applied; answers that tell of it wait until it is durable.
+    /// Once it is applied; answers that depend on it wait until it is durable.
     Early,
 }
 

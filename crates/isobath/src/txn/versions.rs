@@ -4,7 +4,7 @@
 //! commit's LSN once that is applied. A snapshot that begins at `S` has of a key what
 //! the first version at or above `S` says, pending ones included; if there is
 //! none, what the leaf says. A reader reads the leaf first and asks here
-//! afterwards, while writers do the opposite, so one of the two tells it.
+//! afterwards, while writers do the opposite, so it finds what it needs in one of the two.
 //!
 //! Most versions are needed only until their commit is durable. They stay in a short list,
 //! from which their commit takes them ([`Versions::release`]); those that a snapshot needs
@@ -94,7 +94,7 @@ struct Version {
     /// The LSN of the commit that replaced the value, or [`PENDING`] and its number.
     stamp: u64,
     old: OldValue,
-    /// What the chunks of a large value belong to from the commit to their end.
+    /// What the chunks of a large value belong to from the commit until they are freed.
     token: Token,
 }
 
@@ -374,7 +374,7 @@ impl Versions {
         }
     }
 
-    /// Has a version in the ordered chains collected once it is below the horizon.
+    /// Queues a version in the ordered chains for collection once it is below the horizon.
     fn enqueue(&self, shard: &Shard, inner: &mut Inner, of: KeyRef<'_>, lsn: u64) {
         let keys = inner.trees.get(&of.tree);
         let Some((shared, _)) = keys.and_then(|keys| keys.get_key_value(of.key)) else {
@@ -421,7 +421,7 @@ impl Versions {
         self.count.fetch_sub(1, Ordering::Release);
     }
 
-    /// The commit `by` was given up before it changed anything.
+    /// The commit `by` was cancelled before it changed anything.
     pub(crate) fn cancel(&self, of: KeyRef<'_>, by: CommitNumber) {
         let mut inner = self.shard(of).inner.lock();
         if let Some(at) = inner.recent_at(of, by.0) {
@@ -578,7 +578,7 @@ impl Versions {
 
     // ---- collection -------------------------------------------------------------
 
-    /// Takes the recent versions below `horizon` before their commits do: there is no room for them. Large values
+    /// Takes the recent versions below `horizon` before their commits do: there is no space for them. Large values
     /// that only they named go to `dead`.
     pub(crate) fn collect_recent(&self, horizon: u64, dead: &mut Vec<(Descriptor, Token)>) {
         for shard in &self.shards {

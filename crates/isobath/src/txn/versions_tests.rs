@@ -163,7 +163,7 @@ fn pending_changes_of_others_conflict_and_own_ones_do_not() {
 }
 
 #[test]
-fn a_large_value_dies_with_its_version() {
+fn a_large_value_is_freed_with_its_version() {
     let versions = Versions::new(1 << 20);
     let by = versions.commit_number();
     let descriptor = Descriptor::new(&[7; 32]);

@@ -91,7 +91,7 @@ pub(crate) fn contents(tree: &Tree) -> Model {
     tree.range(..).map(|record| record.unwrap()).collect()
 }
 
-/// A device as a crash leaves this one: with everything that it was told to write.
+/// A device as a crash leaves this one: with everything that was written to it.
 pub(crate) fn image(of: &Arc<FaultDevice>) -> Arc<FaultDevice> {
     of.crash_image(Survivors::Executed, 0)
 }

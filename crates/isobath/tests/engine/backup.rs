@@ -153,7 +153,7 @@ fn a_chain_restores_every_state_that_it_was_made_of() {
     }
 }
 
-/// Has writers end, whether the test passes or not.
+/// Stops the writers, whether the test passes or not.
 pub(super) struct Stops<'s>(pub(super) &'s AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -373,8 +373,8 @@ fn in_any_order_of_steps() {
     }
 }
 
-/// A writer that logs more than the log holds during every round: further rounds let go of the log, and the last one
-/// keeps it, whoever waits.
+/// A writer that logs more than the log holds during every round: further rounds release the log, and the last one
+/// keeps it, even while writers wait.
 #[test]
 fn a_log_that_fills_up_meanwhile_is_kept_in_the_end() {
     let place = Place::new();

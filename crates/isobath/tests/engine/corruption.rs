@@ -204,7 +204,7 @@ fn either_superblock_is_enough_and_none_is_an_error() {
 }
 
 #[test]
-fn truncated_newer_and_foreign_volumes_are_told_apart() {
+fn truncated_newer_and_foreign_volumes_are_distinguished() {
     let (device, _) = build();
     let bytes = bytes_of(&device);
     let open = |bytes: &[u8]| {
@@ -313,7 +313,7 @@ fn a_store_that_was_not_closed_is_read_and_then_recovered() {
     assert!(store.tree("t").unwrap().contains(b"key").unwrap());
 }
 
-/// The drive reports an error, for a page and for the chunks of a large value: which it was is told.
+/// The drive reports an error, for a page and for the chunks of a large value: the error names which.
 #[test]
 fn a_failed_read_names_the_page_and_the_tree() {
     let (device, model) = build();

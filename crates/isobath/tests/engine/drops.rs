@@ -1,5 +1,5 @@
 //! Drops of trees with large values that a power cut interrupts: whenever it
-//! comes, the tree is there or gone, nothing takes room that nothing leads to, and
+//! comes, the tree is there or gone, nothing takes space that nothing leads to, and
 //! what belongs to others stays.
 
 #![allow(missing_docs, clippy::unwrap_used)]

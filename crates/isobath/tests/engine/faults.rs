@@ -47,8 +47,8 @@ thread_local! {
     static DOUBTS: RefCell<Doubts> = RefCell::default();
 }
 
-/// Brings the model up to a change of `key` to `new`. One that was to be logged
-/// and failed may or may not have happened: nobody said that it has.
+/// Brings the model up to a change of `key` to `new`. One that was to be logged and failed may or
+/// may not have happened: it was not acknowledged.
 fn settle(
     tree: &Tree,
     model: &mut Model,
@@ -146,8 +146,7 @@ fn run(simulation: &Simulation, tree: &Tree, models: Vec<Model>) -> (Vec<Model>,
     (models, errors)
 }
 
-/// Everything that was acknowledged is there after reopening, and nothing that
-/// nobody wrote.
+/// Everything that was acknowledged is there after reopening, and nothing that was never written.
 fn verify_reopened(simulation: &Simulation, tree: &Tree, models: &[Model]) {
     let mut want: Model = models
         .iter()
@@ -388,7 +387,7 @@ fn a_large_value_whose_commit_fails_leaves_no_chunks() {
     let every_read =
         FaultRule::new(Fault::Error(IoErrorKind::Media), Trigger::From(0)).ops(&[Op::Read]);
     device.add_rule(every_read);
-    // Neither the list of the old value can be read, nor that of the new one, which nobody gets.
+    // Neither the list of the old value can be read, nor that of the new one, which no reader gets.
     let error = tree.insert(&large, &value(1, 40_000)).unwrap_err();
     assert!(is_io(&error), "{error}");
     for n in 65..75 {

@@ -1,4 +1,4 @@
-//! Growing: what fails beside it, room that comes back, and the limit that a store keeps.
+//! Growing: what fails beside it, space that is freed again, and the limit that a store keeps.
 
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
 
@@ -19,9 +19,9 @@ use isobath_io::{
 /// Memory that may refuse to grow, and notes what its channels are to register.
 struct Memory {
     inner: Arc<dyn Device>,
-    /// Growth beyond this many bytes finds no room.
+    /// Growth beyond this many bytes finds no space.
     room: AtomicU64,
-    /// Growth fails as a flush would that was told of a lost write.
+    /// Growth fails as a flush does that reports a lost write.
     broken: AtomicBool,
     /// Lengths of the regions that channels were asked to register, and how many may be.
     registered: Mutex<Vec<usize>>,

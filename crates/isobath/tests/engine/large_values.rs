@@ -1,5 +1,5 @@
 //! Large values: what was loaded, streamed, given up or moved is what is there after
-//! every opening, on drives of any block size, and nothing else takes room.
+//! every opening, on drives of any block size, and nothing else takes space.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::big_endian_bytes)]
 
@@ -180,7 +180,7 @@ fn a_failed_append_takes_nothing_and_can_be_repeated() {
         assert_eq!(writer.len(), written.len() as u64);
     }
     assert!(failed > 40, "the volume was never full");
-    // What is left of the value needs room, too.
+    // What is left of the value needs space, too.
     for k in model.keys().take(5).cloned().collect::<Vec<_>>() {
         other.remove(&k).unwrap();
         model.remove(&k);

@@ -353,7 +353,7 @@ fn a_full_volume_stays_usable() {
                 assert!(tree.remove(&key(n)).unwrap());
             }
             for n in (round..full).step_by(3) {
-                // Room for this many was there before.
+                // There was space for this many before.
                 match tree.insert(&key(n), &value(n, length)) {
                     Ok(()) | Err(Error::VolumeFull { .. }) => {}
                     Err(error) => panic!("{length}: {error}"),
@@ -361,7 +361,7 @@ fn a_full_volume_stays_usable() {
             }
         }
         assert_sound(&store, None);
-        // Dropping needs no room.
+        // Dropping needs no space.
         store.drop_tree("other").unwrap();
         fill(full);
         store.drop_tree("t").unwrap();

@@ -127,7 +127,7 @@ fn a_load_that_does_not_end_leaves_the_tree_as_it_was() {
         Err(LoadError::KeyTooLong { .. })
     ));
     drop(loader);
-    // No room for what does not fit into memory.
+    // No space for what does not fit into memory.
     let mut loader = tree.loader().unwrap().temporary_files_in("/does/not/exist");
     let failed = records()
         .try_for_each(|(k, v)| loader.push(k, v))

@@ -19,7 +19,7 @@ const EACH: u64 = 1 << 20;
 /// How many times as long as the mean the longest operation may take; seen are 11.
 const MAX_MEANS: u64 = 50;
 
-/// What one task is told and tells.
+/// What one task receives and reports.
 #[derive(Default)]
 struct Watch {
     /// Steps of the simulation so far.
@@ -129,7 +129,7 @@ fn overfill(seed: u64, options: &Options, log_device: bool) {
 }
 
 #[test]
-fn a_full_log_slows_everybody_and_stops_nobody() {
+fn a_full_log_slows_all_writers_and_stops_none() {
     for seed in 0..parameter("ISOBATH_SEEDS", 1) {
         let options = tiny(2, 8).log_bytes(LOG);
         for log_device in [false, true] {

@@ -1,4 +1,4 @@
-//! Every cleaning policy that a store can have, under updates that keep its cleaner busy; and what a trace hears.
+//! Every cleaning policy that a store can have, under updates that keep its cleaner busy; and what a trace receives.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -78,7 +78,7 @@ impl PageTrace for Listener {
 }
 
 #[test]
-fn a_trace_hears_every_page_write_and_every_page_that_there_was() {
+fn a_trace_receives_every_page_write_and_every_page_that_there_was() {
     let volume = Volume::in_memory(0, None);
     let store = Store::create_on_volume(volume.clone(), &tiny(2, 8)).unwrap();
     let heard = Arc::new(Mutex::new(Heard::default()));
@@ -88,7 +88,7 @@ fn a_trace_hears_every_page_write_and_every_page_that_there_was() {
     update(&store, &mut model, 40_000, 3);
     store.create_tree("other").unwrap();
     store.drop_tree("other").unwrap();
-    // A page that is freed while it is being written counts as a write and is not told.
+    // A page that is freed while it is being written counts as a write and the trace does not receive it.
     let (writes, told) = (store.stats().page_writes, heard.lock().unwrap().writes);
     assert!(
         told > 1000 && told + 50 > writes - before && told <= writes,
@@ -97,7 +97,7 @@ fn a_trace_hears_every_page_write_and_every_page_that_there_was() {
     store.close().unwrap();
     let live = heard.lock().unwrap().live.len() as u64;
 
-    // A trace that begins later is first told of all pages that are stored.
+    // A trace that begins later first receives all pages that are stored.
     let store = Store::open_on_volume(volume, &tiny(2, 8)).unwrap();
     let later = Arc::new(Mutex::new(Heard::default()));
     store.trace_pages(Some(Box::new(Listener(later.clone()))));

@@ -130,7 +130,7 @@ fn read_all(store: &Store) -> Result<u64, Error> {
     Ok(moves)
 }
 
-/// A writer in this process, until it is told to stop.
+/// A writer in this process, until it is stopped.
 struct Busy<'s> {
     store: &'s Store,
     stop: AtomicBool,
@@ -471,7 +471,7 @@ fn a_log_that_is_written_over_while_it_is_read_is_read_again() {
     let store = Store::create_on_volume(volume.clone(), &options()).unwrap();
     let tree = store.create_tree("t").unwrap();
     tree.insert(b"k", value(0, 800)).unwrap();
-    // Only one page changes, so that nothing else tells the reader that it is late.
+    // Only one page changes, so that nothing else shows the reader that it is late.
     let (writer, written) = (tree.clone(), store.clone());
     let hook = move || {
         for n in 1..=7_000 {

@@ -86,7 +86,7 @@ fn the_structure_survives_power_loss_at_any_time() {
     }
 }
 
-/// A log of more changes than the ring has room for the stamps that recovering takes,
+/// A log of so many changes that the stamps that recovering takes do not fit into the ring,
 /// in a pool that holds all pages: nothing but the changes themselves writes the log.
 #[test]
 fn many_small_changes_are_recovered_in_the_pool() {

@@ -1,4 +1,4 @@
-//! A log on a device of its own: found again, told from every other one, and
+//! A log on a device of its own: found again, distinguished from every other one, and
 //! worth as much after a crash as one on the store's own volume.
 
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -122,7 +122,7 @@ fn the_log_is_in_its_file_and_found_there_again() {
     let length = fs::metadata(place.path("a.log")).unwrap().len();
     assert_eq!(length, LOG + LOG_HEADERS);
 
-    // The store's own file has no room for a log.
+    // The store's own file has no space for a log.
     let plain = Store::create(&[place.path("b")], &options()).unwrap();
     assert_eq!(plain.log_path(), None);
     plain.close().unwrap();

@@ -258,8 +258,11 @@ fn run(seed: u64, case: &Case) -> Trace {
 
         let simulation = Simulation::open(volume.clone(), &options(case), seed + 77).unwrap();
         let after = simulation.store().stats();
-        assert_eq!(after.allocated_bytes, stats.allocated_bytes, "room is lost");
-        assert_eq!(after.live_bytes, stats.allocated_bytes, "room is lost");
+        assert_eq!(
+            after.allocated_bytes, stats.allocated_bytes,
+            "space is lost"
+        );
+        assert_eq!(after.live_bytes, stats.allocated_bytes, "space is lost");
         let tree = simulation.store().tree("model").unwrap();
         verify(&tree, &models, &shared);
         assert_sound(simulation.store(), None);

@@ -1,4 +1,4 @@
-//! Room comes back: what one opening leaves, what snapshots keep, what a recovery needs beside a full log. Every store is
+//! Space is freed again: what one opening leaves, what snapshots keep, what a recovery needs beside a full log. Every store is
 //! judged by what is there after it was opened again.
 
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -47,7 +47,7 @@ fn many_openings_that_write_one_value_each_take_as_long_as_that_many() {
         let live = OPENINGS * BYTES as u64;
         let length = Volume::from_device(device.clone()).len();
         assert!(cleaned < 4 * live, "{workers} workers: {cleaned} cleaned");
-        // Segments of a new store, its log, and what lives there with some room.
+        // Segments of a new store, its log, and what is live there with some free space.
         assert!(length < 40 * (256 << 10) + LOG + 2 * live, "{length}");
         let simulation = open(&device, &options, 99);
         let tree = simulation.store().tree("t").unwrap();
@@ -105,7 +105,7 @@ fn is_too_old(snapshot: &Snapshot, tree: &Tree) -> bool {
     matches!(snapshot.get(tree, b"k"), Err(Error::SnapshotTooOld))
 }
 
-/// A snapshot that nobody uses, while a large value is overwritten again and again.
+/// A snapshot that is never read, while a large value is overwritten again and again.
 #[test]
 fn an_idle_snapshot_fails_before_the_volume_is_full_of_old_values() {
     const LIMIT: u64 = 24 << 20;

@@ -121,7 +121,7 @@ fn a_full_volume_refuses_and_takes_again_after_deletes() {
     for n in 0..count {
         assert_eq!(tree.get(&key(n)).unwrap(), Some(value(n, 500)));
     }
-    // Updates in place need no room.
+    // Updates in place need no space.
     for n in 0..count {
         tree.insert(&key(n), &value(n + 1, 500)).unwrap();
     }
@@ -248,7 +248,7 @@ fn unsorted_bulk_loads_change_nothing() {
     let caught =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tree.bulk_load(panicking)));
     assert!(caught.is_err());
-    // The task gives up by itself once the sender is gone.
+    // The task ends once the sender is gone.
     while store.stats().allocated_bytes != before {
         std::thread::yield_now();
     }
@@ -327,7 +327,7 @@ fn short_scans_beside_commits_read_hardly_more() {
         let limits = [100];
         let (read, needed) = read_by_short_scans(&store, &tree, &limits, 600);
         ended.store(true, Ordering::Relaxed);
-        // Batches that are longer than what is wanted read 3,900.
+        // Batches that are longer than what is needed read 3,900.
         assert!(read < needed + 300, "{read} pages read, {needed} needed");
     });
     store.close().unwrap();

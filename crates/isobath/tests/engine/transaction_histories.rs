@@ -15,7 +15,7 @@ use common::{Random, assert_sound, parameter, perhaps_logged, tiny};
 use isobath::{Error, Isolation, Simulation, Transaction, TransactionOptions, Tree, yield_now};
 use isobath_io::{FaultDevice, FaultPlan};
 
-/// Who wrote a version; 0 is nobody.
+/// The transaction that wrote a version; 0 is none.
 type Writer = u64;
 
 const KEYS: u64 = 12;
@@ -213,7 +213,7 @@ fn edges(history: &[Committed]) -> Vec<(Writer, Writer, bool)> {
                 edges.push((t.number, later, true));
             }
         }
-        // Whoever begins after an acknowledgement sees it.
+        // A transaction that begins after an acknowledgement sees it.
         for later in history.iter().filter(|later| later.began > t.ended) {
             edges.push((t.number, later.number, false));
         }
@@ -292,7 +292,7 @@ fn run(seed: u64, isolation: Isolation) -> (Vec<(Writer, Writer, bool)>, u64) {
             let mut random = Random::new(seed << 8 | task);
             for round in 0..ROUNDS {
                 if task < 4 {
-                    // Single operations, which leave versions out where nobody looks.
+                    // Single operations, which leave no versions where no snapshot is open.
                     for n in 1..4 {
                         let n = round * 4 + n;
                         shared.tree.insert(&own_key(task), &version(n)).unwrap();
@@ -320,7 +320,7 @@ fn run(seed: u64, isolation: Isolation) -> (Vec<(Writer, Writer, bool)>, u64) {
     simulation.close().unwrap();
     assert!(
         history.len() as u64 > TASKS * ROUNDS / 8,
-        "hardly anybody commits"
+        "hardly any transaction commits"
     );
     (edges(&history), conflicts)
 }
@@ -352,7 +352,7 @@ fn serializable_transactions_have_no_cycle() {
     assert!(conflicts > 0);
 }
 
-/// Single operations leave their versions out while nobody has a snapshot open.
+/// Single operations leave no versions while no snapshot is open.
 /// One that begins while they wait for pages must not see them happen.
 #[test]
 fn snapshots_that_begin_beside_single_operations_do_not_change() {

@@ -56,7 +56,7 @@ fn all(transaction: &Transaction, tree: &Tree) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn a_transaction_sees_its_own_changes_and_nobody_else_does() {
+fn a_transaction_sees_its_own_changes_and_no_other_does() {
     let (store, tree) = store();
     let other = store.create_tree("other").unwrap();
     tree.insert(b"a", b"1").unwrap();
@@ -272,7 +272,7 @@ fn a_rollback_leaves_nothing_behind() {
 }
 
 #[test]
-fn large_values_live_as_long_as_somebody_can_read_them() {
+fn large_values_stay_as_long_as_a_reader_can_read_them() {
     use std::io::Read;
     let (store, tree) = store();
     tree.insert(b"k", &value(1, 300_000)).unwrap();
@@ -314,7 +314,7 @@ fn large_values_live_as_long_as_somebody_can_read_them() {
 }
 
 #[test]
-fn a_full_version_store_fails_the_oldest_and_nobody_else() {
+fn a_full_version_store_fails_only_the_oldest() {
     let options = options().version_store_bytes(64 << 10);
     let store = Store::in_memory(&options).unwrap();
     let tree = store.create_tree("t").unwrap();
@@ -526,7 +526,7 @@ fn attempts_are_bounded() {
     let result = store.transact(TransactionOptions::new().attempts(5), |transaction| {
         attempts.fetch_add(1, Ordering::Relaxed);
         transaction.insert(&tree, b"k", b"mine")?;
-        tree.insert(b"k", b"somebody else's")
+        tree.insert(b"k", b"another writer's")
     });
     assert!(matches!(result, Err(Error::Conflict { .. })));
     assert_eq!(attempts.into_inner(), 5);
@@ -538,7 +538,7 @@ fn attempts_are_bounded() {
         Err(Error::NoSuchSavepoint)
     });
     assert!(matches!(result, Err(Error::NoSuchSavepoint)) && calls == 1);
-    assert_eq!(text(tree.get(b"k").unwrap()).unwrap(), "somebody else's");
+    assert_eq!(text(tree.get(b"k").unwrap()).unwrap(), "another writer's");
     store.close().unwrap();
 }
 

@@ -1,5 +1,5 @@
 //! Trees that are made, loaded and dropped beside each other, in an order drawn from a
-//! seed: every handle is told of a drop, a load appears beside nothing else, and what is
+//! seed: every handle notices a drop, a load appears beside nothing else, and what is
 //! left behind is sound after the store was opened again.
 
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -44,7 +44,7 @@ fn finds(canary: Canary, test: fn()) -> bool {
 fn the_bugs_that_these_tests_are_for_are_found() {
     assert!(finds(
         Canary::SeparateTreeStates,
-        every_handle_is_told_of_a_drop
+        every_handle_notices_a_drop
     ));
     assert!(finds(
         Canary::LoadBesideOthers,
@@ -96,7 +96,7 @@ fn looker(store: Store, over: Arc<AtomicBool>, changes: bool) -> impl FnOnce() +
 }
 
 #[test]
-fn every_handle_is_told_of_a_drop() {
+fn every_handle_notices_a_drop() {
     for seed in 0..parameter("ISOBATH_SEEDS", 6) {
         let (device, simulation) = create(seed);
         let over = Arc::new(AtomicBool::new(false));
@@ -127,7 +127,7 @@ fn every_handle_is_told_of_a_drop() {
     }
 }
 
-/// What was inserted into a tree is there until somebody drops that tree.
+/// What was inserted into a tree is there until that tree is dropped.
 #[test]
 fn trees_of_one_name_come_and_go_beside_each_other() {
     for seed in 0..parameter("ISOBATH_SEEDS", 6) {

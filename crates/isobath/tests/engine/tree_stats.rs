@@ -33,7 +33,7 @@ fn counted(tree: &Tree) -> (u64, u64, u64) {
 }
 
 #[test]
-fn small_trees_are_told_exactly() {
+fn statistics_of_small_trees_are_exact() {
     let store = store();
     let tree = store.create_tree("t").unwrap();
     let empty = tree.stats().unwrap();
@@ -107,7 +107,7 @@ fn large_trees_are_estimated() {
 }
 
 #[test]
-fn trees_are_told_while_they_change() {
+fn statistics_of_trees_are_there_while_they_change() {
     let store = store();
     let tree = store.create_tree("t").unwrap();
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Bulk loads, and names of trees that are made and dropped, are told of once they are durable; where they never will be,
-//! readers find the store as it was.
+//! Bulk loads, and names of trees that are made and dropped, are visible once they are durable; where they never will
+//! be, readers find the store as it was.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -100,7 +100,7 @@ fn looks_at_names() -> [Vec<Look>; 2] {
     ]
 }
 
-/// Has watchers wait until each sees what is done meanwhile; then the power is cut, and what was seen has to be there.
+/// Watchers wait until each sees what is done meanwhile; then the power is cut, and what was seen has to be there.
 fn watch(seed: u64, options: &Options) {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=200));
     let simulation = Simulation::new(Volume::from_device(device.clone()), options, seed).unwrap();
@@ -154,7 +154,7 @@ fn watch(seed: u64, options: &Options) {
 }
 
 #[test]
-fn loads_and_names_of_trees_are_told_of_once_they_are_durable() {
+fn loads_and_names_of_trees_are_visible_once_they_are_durable() {
     for seed in seeds() {
         watch(seed, &options());
         watch(seed, &options().early_visibility(true));
@@ -278,7 +278,7 @@ fn fail_from(first: u64, seed: u64) -> bool {
 }
 
 #[test]
-fn what_will_never_be_durable_is_not_told_of() {
+fn what_will_never_be_durable_is_not_visible() {
     for seed in seeds() {
         let all = (0..200).find(|&first| fail_from(first, seed));
         // The first failure comes at every write of the three, and then behind them.

@@ -1,4 +1,4 @@
-//! What anybody was shown survives a power loss, and nobody is shown less than was shown before.
+//! What a reader was shown survives a power loss, and no reader is shown less than was shown before.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -41,9 +41,9 @@ fn removes(number: u64) -> bool {
 #[derive(Default)]
 struct Group {
     begun: AtomicU64,
-    /// Acknowledged, or seen by somebody.
+    /// Acknowledged, or seen by a reader.
     known: AtomicU64,
-    /// Who was the first to see it.
+    /// Which reader was the first to see it.
     how: std::sync::Mutex<String>,
 }
 
@@ -87,7 +87,7 @@ impl Scene {
             .collect()
     }
 
-    /// Somebody who began when `known` was known found this under a key.
+    /// A reader that began when `known` was known found this under a key.
     fn saw(&self, how: &str, known: &[u64], group: usize, part: usize, found: Option<&[u8]>) {
         let (least, most) = (known[group], self.groups[group].begun.load(SeqCst));
         let what = format!("{}: {how} of group {group}, key {part}", self.what);
@@ -96,7 +96,7 @@ impl Scene {
                 let number = u64::from_le_bytes(found[..8].try_into().unwrap());
                 assert!(
                     found == value(number, LENGTHS[part]),
-                    "{what}: nobody wrote this"
+                    "{what}: this was never written"
                 );
                 assert!(
                     (least..=most).contains(&number),
@@ -109,7 +109,7 @@ impl Scene {
                 let Some(removal) = removals.next() else {
                     panic!("{what}: nothing after {least}");
                 };
-                // Which of several it was nobody knows.
+                // Which of several it was is unknown.
                 removal
             }
         };
@@ -299,12 +299,12 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn what_anybody_saw_survives_power_loss() {
+fn what_a_reader_saw_survives_power_loss() {
     seeds().for_each(|seed| run(seed, &options()));
 }
 
 #[test]
-fn what_anybody_saw_survives_power_loss_where_it_is_shown_early() {
+fn what_a_reader_saw_survives_power_loss_where_it_is_shown_early() {
     seeds().for_each(|seed| run(seed, &options().early_visibility(true)));
 }
 

@@ -38,7 +38,7 @@ fn inconsistent(reason: impl Into<String>) -> FlashError {
 }
 
 impl<D: PageData> FlashDevice<D> {
-    /// Moves the write cache to flash, as a drive does that is told to shut down, and returns what it keeps.
+    /// Moves the write cache to flash, as a drive does at an orderly shutdown, and returns what it keeps.
     ///
     /// # Errors
     /// If cleaning finds no space.

@@ -1,5 +1,5 @@
-//! Life tables: learn from observed deaths how soon pages die, group pages by that, and clean by the exact index of
-//! equation (4)'s model.
+//! Life tables: learn from observed deaths (invalidations of pages) how soon pages die, group pages by that, and clean
+//! by the exact index of equation (4)'s model.
 //!
 //! MDC estimates a page's update frequency from its segment's mean u_p2 and takes the estimate at its word. Here nothing
 //! is taken at its word. Each page carries four bytes: when it was last written, the smoothed interval between its
@@ -14,11 +14,12 @@
 //! - **Together.** Pages go to streams, user writes and relocated pages alike: ranges of scores, divided where the
 //!   rates differ most, and only as many as are worth it, since each stream keeps a segment open. A batch is sorted by
 //!   score, in alternating direction, so that neighbours in successive batches meet within a stream, too.
-//!   Versions that are dead on arrival score as the hottest of all, and so share segments that cost nothing to clean.
+//!   Versions that are obsolete before they are written score as the hottest of all, and so share segments that cost
+//!   nothing to clean.
 //! - **Cleaned.** The death rate f of a segment is what was expected of its pages when they were written, corrected by
 //!   how many died since. Segments are cleaned in ascending order of f/(E/(1−E) + ln(1−E)), the index that is equal
 //!   everywhere at the optimum (see [`crate::analysis::fluid_bound`]), of which MDC's f·(1−E)/E² is an approximation.
-//! - **Not at all** if there is nothing to tell apart: as long as the classes' death rates differ by no more than chance
+//! - **Not at all** if there is nothing to distinguish: as long as the classes' death rates differ by no more than chance
 //!   explains, all pages go to one stream and the emptiest segment is cleaned first, which nothing beats then.
 //!
 //! Counts fade, so that the tables follow the workload.
@@ -44,9 +45,9 @@ use super::{
 /// Death rates whose variance is at most this share of their mean squared count as equal.
 const MIN_SPREAD: f32 = 0.02;
 
-/// The history of a version that will be dead when it is written; no tag looks like it.
+/// The history of a version that will be obsolete when it is written; no tag looks like it.
 const DEAD: History = History(u32::MAX as u64 - 1);
-/// The score of such a version, that of the hottest pages: nothing dies sooner.
+/// The score of such a version, that of the hottest pages.
 const DEAD_SCORE: u8 = 0;
 
 /// The policy of this module.
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_dead_on_arrival_score_as_the_hottest() {
+    fn versions_obsolete_before_they_are_written_score_as_the_hottest() {
         let (mut policy, histories) = taught(1000, 0, || 0);
         let history = histories[0];
         let mut page = PageWrite {
@@ -471,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_pages_do_not_live_for_ever() {
+    fn forgotten_pages_do_not_stay_live() {
         let (mut policy, histories) = taught(1000, 0, || 0);
         assert_eq!(policy.lives.alive(), 1000);
         for &history in &histories[..400] {

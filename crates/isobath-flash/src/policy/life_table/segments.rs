@@ -172,7 +172,7 @@ impl SegmentRates {
         *self.of(segment) = Evidence::default();
     }
 
-    /// Counts what died in every sealed segment since the last census.
+    /// Counts the pages that died in every sealed segment since the last census.
     pub(super) fn census(&mut self, table: &SegmentTable, lives: &PageLives, now: Tick, unit: u64) {
         self.slack = 0.0;
         self.censuses += 1;
@@ -194,7 +194,7 @@ impl SegmentRates {
         }
     }
 
-    /// Dead space in sealed segments, in segments, at the last census.
+    /// Obsolete space in sealed segments, in segments, at the last census.
     pub(super) fn slack(&self) -> f32 {
         self.slack
     }

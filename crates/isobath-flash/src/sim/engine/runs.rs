@@ -43,7 +43,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         nearest.map_or(stream, |(other, _)| StreamId(other as u16))
     }
 
-    /// The open segment for `write`, and for how many more pages it has room: at least one.
+    /// The open segment for `write`, and how many more pages fit into it: at least one.
     #[inline]
     fn room_for(&mut self, write: &PageWrite) -> Result<(StreamId, OpenSegment, usize), SimError> {
         let stream = self.stream_for(write);
@@ -115,7 +115,7 @@ impl<P: CleaningPolicy, W: Workload> Simulator<P, W> {
         Ok(())
     }
 
-    /// The sorted contents of the sort buffer. Entries whose page was written again are dead on arrival.
+    /// The sorted contents of the sort buffer. Entries whose page was written again are obsolete already.
     pub(super) fn flush_runs(&mut self, mut writes: &[PageWrite]) -> Result<(), SimError> {
         let bytes = self.config.page_bytes;
         self.totals.user_pages += writes.len() as u64;

@@ -33,7 +33,7 @@ pub(in crate::bench) struct Terminal {
     date: i64,
 }
 
-/// Whom a transaction is about.
+/// The customer that a transaction is about.
 enum Customer {
     Number(u32),
     Name([u8; NAME_BYTES]),

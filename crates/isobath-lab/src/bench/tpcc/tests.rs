@@ -228,7 +228,7 @@ fn random_values_are_those_of_the_specification() {
 }
 
 #[test]
-fn a_warehouse_has_the_bytes_that_are_told() {
+fn a_warehouse_has_the_bytes_that_are_reported() {
     let tpcc = Tpcc::new(Scale::SMALL, 4, IsolationLevel::Snapshot, 1);
     let all = Table::ALL.iter().flat_map(|table| rows(&tpcc, *table));
     let bytes: usize = all.map(|(key, value)| key.len() + value.len()).sum();

@@ -383,7 +383,7 @@ impl Db {
 /// # Safety
 /// `options` is a live options object.
 unsafe fn configure(options: *mut Opaque, config: &Config<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe {
         rocksdb_options_set_create_if_missing(options, config.create.into());
         rocksdb_options_set_create_missing_column_families(options, config.create.into());

@@ -105,7 +105,7 @@ fn text(text: impl Into<Vec<u8>>) -> Result<CString, Failed> {
 unsafe fn bytes<'b>(data: *const u8, bytes: usize) -> &'b [u8] {
     match bytes {
         0 => &[],
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees this.
         _ => unsafe { slice::from_raw_parts(data, bytes) },
     }
 }

@@ -65,7 +65,7 @@ impl Built {
         tree: &Tree,
         token: Token,
     ) -> Result<Linked, C::Error> {
-        // Bound: every round but the last makes room, raises the root, or merges pages.
+        // Bound: every round but the last splits a node, raises the root, or merges pages.
         loop {
             let outcome = with_pages(ctx, |reservation| {
                 let edge = right_edge(ctx, tree)?;
@@ -276,7 +276,7 @@ fn merge_last<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<bool, C::Error> {
 
 /// Makes a tree without records one empty leaf; leaves it as it is where it has some.
 pub(super) fn collapse<C: WriteContext>(ctx: &C, tree: &Tree) -> Result<(), C::Error> {
-    // Bound: each round frees pages or makes room for that.
+    // Bound: each round frees pages or makes space for that.
     while matches!(trim(ctx, tree, &[])?, Outcome::Linked) {}
     // Bound: each round but the last ends a page.
     while merge_last(ctx, tree)? {}

@@ -29,7 +29,7 @@ const OVERTAKEN: &str =
     "keys were inserted above it, or right below it, while the load was running";
 const TOO_HOLLOW: &str = "too many empty pages follow the tree's last key; remove a key near it";
 
-/// A page that can be taken, and room in the log for it.
+/// A reserved page, and log space for it.
 struct Page<'c> {
     reservation: Reservation,
     room: LogReservation<'c>,
@@ -309,8 +309,8 @@ impl<'c, C: WriteContext> Loader<'c, C> {
         }
     }
 
-    /// Gives up; the tree is as it was. `on_extent` is told of every extent
-    /// that the loaded records named.
+    /// Aborts the load; the tree is as it was. `on_extent` receives every extent that the loaded
+    /// records named.
     pub(crate) fn abort(mut self, on_extent: &mut dyn FnMut(&Descriptor)) {
         self.free_built(on_extent);
     }

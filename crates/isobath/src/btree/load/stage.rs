@@ -184,7 +184,7 @@ impl LeafStage {
         (image, next_lower)
     }
 
-    /// Tells of the extents of staged records.
+    /// Passes the extents of all staged records to `on_extent`.
     pub(super) fn extents(&self, on_extent: &mut dyn FnMut(&Descriptor)) {
         for &record in &self.records {
             if record.kind == ValueKind::Extent {

@@ -77,7 +77,7 @@ impl Source for Image {
 /// Bytes behind a key in a [`KeyBuffer`] that a copy of whole words may write.
 const SLACK: usize = 8;
 
-/// Room for any key, and what a copy of whole words writes beyond it.
+/// A buffer for any key, plus the bytes that a copy of whole words writes beyond it.
 pub(in crate::btree) struct KeyBuffer([u8; crate::MAX_KEY_BYTES + SLACK]);
 
 impl KeyBuffer {

@@ -8,7 +8,7 @@ use crate::btree::{TreeId, ValueKind, ValueRef};
 use crate::buffer::Words;
 use crate::page::{PAGE_SIZE, offset};
 
-/// Whether a record found room.
+/// Whether a record fitted into the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(in crate::btree) enum Edit {

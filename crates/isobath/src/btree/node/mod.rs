@@ -104,7 +104,7 @@ const LEAF_RECORD: usize = 2;
 const EXTENT_FLAG: u16 = 1 << 15;
 
 /// A node that makes no sense, and why: either a torn read or a corrupt page;
-/// validation of the page's version tells which.
+/// validation of the page's version decides which.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MalformedNode(pub(super) &'static str);
 

@@ -22,7 +22,7 @@ const WINDOW: usize = CAPACITY / 6;
 /// there continues a rising run.
 const BEFORE_FIRST: u16 = u16::MAX;
 
-/// The record that a leaf has no room for.
+/// The record that does not fit into a leaf.
 #[derive(Clone, Copy)]
 pub(in crate::btree) struct Pending<'k> {
     pub(in crate::btree) key: &'k [u8],
@@ -114,7 +114,7 @@ impl<'a> Imagined<'a> {
 }
 
 impl LeafSplit {
-    /// Chooses the cut of a leaf that has no room for `pending`.
+    /// Chooses where to cut a leaf that `pending` does not fit into.
     pub(in crate::btree) fn choose(
         node: Node<'_, Image>,
         pending: Pending<'_>,
@@ -207,7 +207,7 @@ fn is_valid(imagined: &Imagined<'_>, left: usize, total: usize, separator: &[u8]
     left + separator.len() <= CAPACITY && total - left + imagined.node.fence_len() <= CAPACITY
 }
 
-/// The valid cut that is nearest to `wanted`. There is one: a page less one
+/// The valid cut nearest to `wanted`. There is one: a page less one
 /// fence and one record still holds a fence and a record of the largest sizes.
 fn nearest_valid(
     imagined: &Imagined<'_>,
@@ -267,8 +267,7 @@ pub(in crate::btree) struct InnerSplit {
 }
 
 impl InnerSplit {
-    /// Chooses the cut of an inner node that has no room for one more
-    /// separator at `position`.
+    /// Chooses where to cut an inner node that one more separator at `position` does not fit into.
     pub(in crate::btree) fn choose(
         node: Node<'_, Image>,
         position: usize,
@@ -276,7 +275,9 @@ impl InnerSplit {
         let count = node.count();
         if count < 2 {
             // One separator, the fence and another separator always fit.
-            return Err(MalformedNode("it has no room though it has few separators"));
+            return Err(MalformedNode(
+                "it has no free space though it has few separators",
+            ));
         }
         let (last, run) = node.insertion_run();
         let run = next_run(last, run, position);

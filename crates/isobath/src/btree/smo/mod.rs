@@ -57,7 +57,7 @@ impl<'p> Modification<'p> {
         self
     }
 
-    /// Writes the images into the frames, logs them as one record, lets go of
+    /// Writes the images into the frames, logs them as one record, releases
     /// the latches, then frees what was unlinked.
     pub(super) fn apply<C: WriteContext>(mut self, ctx: &C) {
         self.store_images();
@@ -112,7 +112,7 @@ impl<'p> Modification<'p> {
         }
     }
 
-    /// Asserts that the list is complete as far as it can tell: no page twice,
+    /// Asserts that the list is complete as far as it can check: no page twice,
     /// every image a sound node of this tree that names nothing unlinked.
     fn check(&self) {
         let mut ids: Vec<_> = self.changed.iter().map(|(page, _)| page.id()).collect();
@@ -146,8 +146,8 @@ impl<'p> Modification<'p> {
 }
 
 /// Runs `attempt` until it succeeds, with frames and page ids reserved as it
-/// asks for them, and with room in the log. What it does not use is released at
-/// the end.
+/// asks for them, and with log space. What it does not use is released at the
+/// end.
 pub(super) fn with_pages<C: WriteContext, T>(
     ctx: &C,
     mut attempt: impl FnMut(&mut Reservation) -> Result<T, AttemptError>,

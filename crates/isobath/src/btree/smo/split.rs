@@ -11,7 +11,7 @@ use crate::buffer::{Exclusive, Reservation, Restart, Words};
 use crate::context::WriteContext;
 use crate::page::PageId;
 
-/// Which node to make room in, and for what.
+/// Which node needs space, and for what.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::btree) enum Goal {
     /// A value of this many bytes in the leaf that covers the key.
@@ -29,15 +29,15 @@ impl Goal {
     }
 }
 
-/// How an attempt to make room ended.
+/// How an attempt to make space ended.
 enum Outcome {
-    /// There is room, or a page more than before.
+    /// There is space, or a page more than before.
     Done,
-    /// The parent has to make room first.
+    /// The parent has to be split first.
     First(Goal),
 }
 
-/// Makes room for a value of `value_len` bytes in the leaf that covers `key`.
+/// Makes space for a value of `value_len` bytes in the leaf that covers `key`.
 pub(in crate::btree) fn split<C: WriteContext>(
     ctx: &C,
     tree: &Tree,
@@ -47,8 +47,8 @@ pub(in crate::btree) fn split<C: WriteContext>(
     make_room(ctx, tree, key, Goal::Record { value_len })
 }
 
-/// Splits the node that covers `key` on the goal's level, if it has no room,
-/// after any ancestors that have no room for its separator.
+/// Splits the node that covers `key` on the goal's level, if it is full, after any ancestors that
+/// its separator does not fit into.
 pub(in crate::btree) fn make_room<C: WriteContext>(
     ctx: &C,
     tree: &Tree,
@@ -114,7 +114,7 @@ impl Cut {
     }
 }
 
-/// Whether the node has room for what `goal` wants.
+/// Whether what `goal` describes fits into the node.
 fn has_room(node: &Node<'_, Words>, goal: Goal, key: &[u8]) -> Result<bool, MalformedNode> {
     match goal {
         Goal::Record { value_len } => {
@@ -210,7 +210,7 @@ struct Child<'p, 'a> {
 
 impl<'p> Child<'p, '_> {
     /// Keeps the left part in place, puts the right part into a new page and
-    /// its separator into the parent, if that has room.
+    /// its separator into the parent, if it fits there.
     fn apply<C: WriteContext>(
         self,
         ctx: &'p C,

@@ -41,7 +41,7 @@ pub(super) struct TestContext {
     pub(super) faults: AtomicUsize,
     /// Pages asked for ahead.
     pub(super) ahead: AtomicUsize,
-    /// Whether the log has room for structure modifications; removals merge nothing
+    /// Whether the log has space for structure modifications; removals merge nothing
     /// without.
     pub(super) has_log_space: AtomicBool,
 }

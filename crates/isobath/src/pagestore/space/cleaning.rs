@@ -5,11 +5,11 @@ use isobath_flash::policy::{SegmentId, SegmentState};
 use super::{Space, chunk_waste, page_payload};
 use crate::canary::{self, Canary};
 
-/// Whether cleaning gains room: what it has moved since a user write got a place, since something became free, or since
-/// something died.
+/// Whether cleaning gains space: what it has moved since a user write got a place, since something became free, or
+/// since something became obsolete.
 ///
 /// Cleaning that has moved everything twice and has gained nothing would go on like that: it ends, and the volume grows,
-/// or the writers that wait are told that it is full.
+/// or the writers that wait get the error that it is full.
 #[derive(Default)]
 pub(super) struct CleaningProgress {
     moved_bytes: u64,
@@ -58,10 +58,10 @@ impl Space {
     /// while it is being read.
     ///
     /// What lives in a victim fits one segment. So as long as no more victims
-    /// are cleaned at a time than segments are free, and in reserve, every one
-    /// of them finds room to the end. The reserve includes a checkpoint's share: a
-    /// checkpoint that comes meanwhile waits for them ([`Space::has_space_for_checkpoint`]),
-    /// and no other victim is chosen until it has room.
+    /// are cleaned at a time than segments are free, and in reserve, every one of them finds
+    /// space to the end. The reserve includes a checkpoint's share: a checkpoint that comes
+    /// meanwhile waits for them ([`Space::has_space_for_checkpoint`]), and no other victim
+    /// is chosen until it has space.
     pub(crate) fn begin_cleaning(&mut self) -> Victim {
         let none = match self.keeps_dead || self.cleaning > 0 {
             true => Victim::Wait,
@@ -87,8 +87,8 @@ impl Space {
     }
 
     /// Whether a segment is free beyond those that the victims under way may still need, one each. So many were free when
-    /// they were chosen, user writes leave them as many, and so does a checkpoint as long as it can wait: they find room to
-    /// the end, and then more is free.
+    /// they were chosen, user writes leave them as many, and so does a checkpoint as long as it can wait: they find
+    /// space to the end, and then more is free.
     pub(crate) fn has_space_for_checkpoint(&self) -> bool {
         let kept = match canary::sings(Canary::TakeSpaceOfVictims) {
             true => 0,
@@ -129,7 +129,7 @@ impl Space {
         self.bad.iter().filter(live).count() as u32
     }
 
-    /// Something happened that may let cleaning gain room.
+    /// Something happened that may let cleaning gain space.
     pub(super) fn restart_progress(&mut self) {
         self.progress = CleaningProgress {
             moved_bytes: 0,
@@ -138,8 +138,8 @@ impl Space {
         };
     }
 
-    /// Whether cleaning makes no progress: it has moved as much as lives here twice, and what its open segments hold, no
-    /// user write got a place, nothing died, and no more segments are free than before.
+    /// Whether cleaning makes no progress: it has moved as much as lives here twice, and what its open segments hold,
+    /// no user write got a place, nothing became obsolete, and no more segments are free than before.
     pub(super) fn cleaning_makes_no_progress(&mut self) -> bool {
         let progress = &self.progress;
         if self.live_bytes < progress.live_bytes || self.free_segments() > progress.free_max {
@@ -152,7 +152,7 @@ impl Space {
 
     /// Spare segments up to which cleaning is worth while: a few more than
     /// `enough`, or most of what perfect packing would leave. Without the second
-    /// bound a full volume would be cleaned without end, for room that is not there.
+    /// bound a full volume would be cleaned without end, for space that is not there.
     pub(crate) fn cleaning_goal(&self, enough: u32) -> u32 {
         let worst_case_bytes = self.live_bytes + chunk_waste(self.live_chunk_bytes);
         let packed = worst_case_bytes.div_ceil(page_payload(self.segment_bytes()));

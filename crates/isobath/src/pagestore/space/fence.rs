@@ -45,7 +45,7 @@ impl Space {
         // A checkpoint needs a word per page and a few per segment, beside the
         // one that it replaces.
         let checkpoint = small::checkpoint_segments(segments, segments / 300 + 2);
-        // What the log has is no room for pages.
+        // The log's space is not available to pages.
         let room = segments.saturating_sub(self.system);
         Shares {
             checkpoint,
@@ -102,7 +102,7 @@ impl Space {
             .is_some_and(|fence| fence.contains(segment))
     }
 
-    /// A free segment, for the next one who takes one.
+    /// A free segment, for the next allocation.
     pub(super) fn add_free(&mut self, segment: u32) {
         match &mut self.fence {
             Some(fence) if fence.contains(segment) => fence.free.push(segment),
@@ -157,7 +157,7 @@ impl Space {
         None
     }
 
-    /// Whether the cleaner has victims behind the fence, and room for what lives in them.
+    /// Whether the cleaner has victims behind the fence, and space for what is live in them.
     pub(crate) fn fence_wants_cleaning(&self) -> bool {
         let starts = self.fence.as_ref().map(Fence::lowest);
         let cursor = self.fence.as_ref().map_or(0, |fence| fence.cursor);

@@ -118,7 +118,7 @@ impl Space {
         true
     }
 
-    /// A free segment; where there is none, one that is wanted for giving it back, or else one that is retained.
+    /// A free segment; where there is none, one that was to be given back, or else one that is retained.
     pub(super) fn pop_free(&mut self) -> Option<u32> {
         if self.free.is_empty() {
             self.unfence();
