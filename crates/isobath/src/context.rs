@@ -22,7 +22,7 @@ pub(crate) trait ReadContext {
     /// caller holds no latch, guard or borrow.
     fn resolve(&self, why: Restart) -> Result<(), Self::Error>;
 
-    /// Starts reading pages that will be wanted soon, neighbours with one I/O, as far as frames, buffers and
+    /// Starts reading pages that will be needed soon, neighbours with one I/O, as far as frames, buffers and
     /// queue depth allow, without waiting for them; `false` if some are not read.
     fn read_ahead(&self, pages: &[PageId]) -> bool;
 
