@@ -176,7 +176,6 @@ impl FrameHeader {
     }
 
     /// Whether a copy is being written.
-    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn is_written(&self) -> bool {
         self.flags.load(Acquire) & WRITING != 0
     }
