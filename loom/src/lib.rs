@@ -23,16 +23,12 @@ mod engine {
     }
 
     mod buffer {
-        mod dirty_table;
         mod frame_state;
         #[cfg(test)]
         mod frame_state_loom;
         mod latch;
         #[cfg(test)]
         mod latch_loom;
-
-        /// Its number in the pool.
-        type FrameId = u32;
     }
 
     mod log {

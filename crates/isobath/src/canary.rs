@@ -140,8 +140,6 @@ canaries! {
     KeepLastSpace,
     /// Of a read of several pages that failed, each page is judged as if it had been read.
     TrustFailedReads,
-    /// A frame leaves the dirty page table when a writer takes it, before a floor holds its changes.
-    LeaveTableEarly,
 }
 
 #[cfg(any(test, feature = "simulation"))]
@@ -180,17 +178,6 @@ impl Canary {
     #[must_use]
     pub fn switched_on() -> Option<Canary> {
         ON.get()
-    }
-}
-
-/// Whether any bug is switched on.
-#[inline(always)]
-pub(crate) fn is_switched_on() -> bool {
-    #[cfg(any(test, feature = "simulation"))]
-    return ON.get().is_some();
-    #[cfg(not(any(test, feature = "simulation")))]
-    {
-        false
     }
 }
 

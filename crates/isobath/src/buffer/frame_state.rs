@@ -25,8 +25,7 @@
 //! - `write_ended`, `write_failed`: the task whose `start_write` has won, once. No latch: changes go on meanwhile.
 //! - `give_up`: who takes the latch exclusively and finds the frame clean.
 //!
-//! A dirty frame is in the [`super::DirtyPageTable`], which calls `changed`, `start_write`, `write_failed` and `free_page` and keeps its
-//! entries with them. Beside its state a frame may be in two queues. `QUEUED` says that it is in the [`super::DirtyQueue`], perhaps for a
+//! Beside its state a frame may be in two queues. `QUEUED` says that it is in the [`super::DirtyQueue`], perhaps for a
 //! page that it held before; so it is there at most once. `UNLISTED` says that no replacement queue holds it, as that
 //! of a new page before its first write. The task that takes `UNLISTED` away owns what follows: to list the frame, or to
 //! give it back where the page was freed.
@@ -86,18 +85,6 @@ pub(super) struct Changed {
     pub(super) turned_dirty: bool,
     /// The caller puts the frame into the queue of frames to write.
     pub(super) to_queue: bool,
-    /// What became of the frame's oldest change.
-    pub(super) oldest: Oldest,
-}
-
-/// What a change of a page makes of its frame's oldest change.
-pub(super) enum Oldest {
-    /// It is what it was.
-    Kept,
-    /// The frame was clean: it is this change's record.
-    First,
-    /// The frame was dirty with this one, and this change's record is older.
-    Lowered(Lsn),
 }
 
 /// Why a write of a frame does not start.
@@ -124,8 +111,8 @@ pub(crate) struct Freed {
     pub(crate) address: Address,
     /// A write of the page is in flight: who ends it frees the copies and gives the frame back.
     pub(crate) is_written: bool,
-    /// The oldest of the changes that the page had and that are not written, and never will be.
-    pub(crate) oldest_change: Option<Lsn>,
+    /// The page had changes that are not written, and never will be.
+    pub(crate) was_dirty: bool,
 }
 
 impl FrameHeader {
@@ -163,11 +150,6 @@ impl FrameHeader {
     pub(crate) fn oldest_change(&self) -> Option<Lsn> {
         let flags = self.flags.load(Acquire);
         (flags & (DIRTY | FREED) == DIRTY).then(|| Lsn(self.oldest_lsn.load(Acquire)))
-    }
-
-    /// The oldest change of the page when it was dirty last, or is.
-    pub(super) fn last_oldest_change(&self) -> Lsn {
-        Lsn(self.oldest_lsn.load(Acquire))
     }
 
     /// Whether the newest complete copy has all changes, and no other copy is being written.
@@ -277,20 +259,15 @@ impl FrameHeader {
         let early = canary::sings(Canary::DirtyTooEarly).then(mark);
         // Before the flag: who finds the frame dirty takes this for its oldest
         // change. No task copies the page until then, so none clears the flag.
-        let oldest = if early.unwrap_or_else(|| self.flags.load(Acquire)) & DIRTY == 0 {
+        if early.unwrap_or_else(|| self.flags.load(Acquire)) & DIRTY == 0 {
             self.oldest_lsn.store(record.0, Release);
-            Oldest::First
         } else {
-            match self.oldest_lsn.fetch_min(record.0, AcqRel) {
-                before if record.0 < before => Oldest::Lowered(Lsn(before)),
-                _ => Oldest::Kept,
-            }
-        };
+            self.oldest_lsn.fetch_min(record.0, AcqRel);
+        }
         let before = early.unwrap_or_else(mark);
         Changed {
             turned_dirty: before & DIRTY == 0,
             to_queue: before & QUEUED == 0,
-            oldest,
         }
     }
 
@@ -309,14 +286,13 @@ impl FrameHeader {
 
     /// Dirty → writing: `copy` takes the bytes of `page`, no task changes them meanwhile, and `history` is its write
     /// history from now on. Before the frame says that it is clean, `hold` is told its oldest change; it may be told one
-    /// where no write starts. `copy` is told it where one does, before others may change the page. Returns the version that
-    /// was copied.
-    pub(super) fn start_write(
+    /// where no write starts. Returns the version that was copied.
+    pub(crate) fn start_write(
         &self,
         page: PageId,
         history: History,
         hold: impl FnOnce(Lsn),
-        copy: impl FnOnce(Lsn),
+        copy: impl FnOnce(),
     ) -> Result<Lsn, NotStarted> {
         if !self.latch.try_shared() {
             // A frame that was freed stays latched.
@@ -326,9 +302,8 @@ impl FrameHeader {
             });
         }
         let same = self.page() == page;
-        let oldest = self.last_oldest_change();
         if same {
-            hold(oldest);
+            hold(Lsn(self.oldest_lsn.load(Acquire)));
         }
         // Two writers may hold the frame shared: one of them wins the right to write.
         let started = self.flags.fetch_update(AcqRel, Acquire, |flags| {
@@ -337,7 +312,7 @@ impl FrameHeader {
         });
         let version = self.version();
         if started.is_ok() {
-            copy(oldest);
+            copy();
             self.history.store(history.0, Relaxed);
         }
         self.latch.unlock_shared();
@@ -366,7 +341,7 @@ impl FrameHeader {
 
     /// Writing → dirty, or freed: the write has failed. Whether it was without changes that came meanwhile, or the address
     /// of the newest complete copy of a page that was freed.
-    pub(super) fn write_failed(&self) -> Result<bool, Address> {
+    pub(crate) fn write_failed(&self) -> Result<bool, Address> {
         let mut flags = self.flags.load(Acquire);
         loop {
             if flags & FREED != 0 {
@@ -423,12 +398,12 @@ impl FrameHeader {
     }
 
     /// Any → freed: the page has ended. The caller holds the latch, and never releases it.
-    pub(super) fn free_page(&self) -> Freed {
+    pub(crate) fn free_page(&self) -> Freed {
         let before = self.flags.fetch_or(FREED, AcqRel);
         Freed {
             address: self.address(),
             is_written: before & WRITING != 0,
-            oldest_change: (before & DIRTY != 0).then(|| self.last_oldest_change()),
+            was_dirty: before & DIRTY != 0,
         }
     }
 

@@ -5,11 +5,9 @@
 use isobath_flash::policy::History;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
-use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use loom::thread;
 
-use super::FrameId;
-use super::dirty_table::DirtyPageTable;
 use super::frame_state::{FrameHeader, NotStarted};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
@@ -17,9 +15,6 @@ use crate::pagestore::Address;
 /// Without a bound the header's many accesses have more interleavings than an hour has time for.
 const INTERRUPTIONS: usize = 3;
 const PAGE: PageId = PageId(7);
-const FRAME: FrameId = 0;
-/// No change is held.
-const NONE: u64 = u64::MAX;
 
 fn address(segment: u32) -> Address {
     Address::new(segment, 0, 4096)
@@ -28,11 +23,6 @@ fn address(segment: u32) -> Address {
 /// A frame with one word of a page, and what others keep of it.
 struct Frame {
     header: FrameHeader,
-    table: DirtyPageTable,
-    /// The change that is logged and not applied.
-    unapplied: AtomicU64,
-    /// The floor of the writer.
-    floor: AtomicU64,
     /// The page's content: the LSN of its newest change.
     word: AtomicU64,
     /// How often the frame stands in the queue of frames to write.
@@ -72,9 +62,6 @@ impl Frame {
     fn free() -> Frame {
         Frame {
             header: FrameHeader::new_free(),
-            table: DirtyPageTable::new(),
-            unapplied: AtomicU64::new(NONE),
-            floor: AtomicU64::new(NONE),
             word: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             given_back: AtomicU64::new(0),
@@ -85,8 +72,7 @@ impl Frame {
     }
 
     fn note_change(&self, lsn: Lsn) {
-        let change = self.table.changed(FRAME, &self.header, lsn, lsn);
-        if change.to_queue {
+        if self.header.changed(lsn, lsn).to_queue {
             self.queued.fetch_add(1, AcqRel);
         }
     }
@@ -129,14 +115,10 @@ impl Frame {
         }
         let mut copy = 0;
         let mut held = None;
-        let started = self.table.start_write(
-            FRAME,
-            &self.header,
-            (PAGE, History(0)),
-            |oldest| {
-                held = Some(oldest);
-                self.floor.fetch_min(oldest.0, AcqRel);
-            },
+        let started = self.header.start_write(
+            PAGE,
+            History(0),
+            |oldest| held = Some(oldest),
             || copy = self.word.load(Relaxed),
         );
         let version = match started {
@@ -147,10 +129,9 @@ impl Frame {
         assert_eq!(version, Lsn(copy), "the copy is of another version");
         assert!(held.is_some_and(|oldest| oldest <= version));
         if fails {
-            match self.table.write_failed(FRAME, &self.header) {
+            match self.header.write_failed() {
                 Err(old) => {
                     self.free_copy(old);
-                    self.table.freed_pages_written(1);
                     self.retire();
                 }
                 Ok(_) => self.queue(),
@@ -163,11 +144,9 @@ impl Frame {
         if end.changed {
             self.queue();
         }
-        self.floor.store(NONE, Release);
         self.free_copy(old);
         if end.freed {
             self.free_copy(address(segment));
-            self.table.freed_pages_written(1);
         }
         if end.unlisted {
             let what = match end.freed {
@@ -183,7 +162,7 @@ impl Frame {
         if !self.header.latch().try_exclusive() {
             return false;
         }
-        let freed = self.table.free_page(FRAME, &self.header);
+        let freed = self.header.free_page();
         if !freed.is_written {
             self.free_copy(freed.address);
             self.retire();
@@ -191,22 +170,12 @@ impl Frame {
         true
     }
 
-    /// What a checkpoint takes for the oldest change in no copy, read in its order; and the copy.
-    fn oldest_unflushed(&self) -> (u64, u64) {
-        let unapplied = self.unapplied.load(Acquire);
-        let dirty = self.table.oldest().map_or(NONE, |oldest| oldest.0);
-        let floor = self.floor.load(Acquire);
-        let oldest = unapplied.min(dirty).min(floor);
-        (oldest, self.stored.load(Acquire))
-    }
-
-    /// Nothing that was changed is in neither the copy nor the queue; the table says what the header says.
+    /// Nothing that was changed is in neither the copy nor the queue.
     fn assert_kept(&self) {
         let written = self.stored.load(Relaxed) == self.word.load(Relaxed);
         let queued = self.queued.load(Acquire);
         assert!(queued <= 1, "queued twice");
         assert!(!self.header.is_written());
-        assert_eq!(self.table.oldest(), self.header.oldest_change());
         if !written {
             assert!(
                 self.header.oldest_change().is_some(),
@@ -356,67 +325,5 @@ fn who_finds_a_frame_dirty_finds_its_oldest_change() {
         assert!(oldest.is_none_or(|lsn| lsn == Lsn(5)), "{oldest:?}");
         change.join().unwrap();
         assert_eq!(frame.header.oldest_change(), Some(Lsn(5)));
-    });
-}
-
-#[test]
-fn a_checkpoint_beside_changes_and_writes_misses_no_change() {
-    model(|| {
-        let frame = Frame::new();
-        frame.unapplied.store(2, Relaxed);
-        let change = thread::spawn({
-            let frame = Arc::clone(&frame);
-            move || {
-                let has_changed = frame.change(2);
-                frame.unapplied.store(NONE, Release);
-                has_changed
-            }
-        });
-        let write = beside(&frame, |frame| frame.write(2, false));
-        let (oldest, stored) = frame.oldest_unflushed();
-        let has_changed = change.join().unwrap();
-        write.join().unwrap();
-        assert!(oldest <= 1 || stored >= 1, "{oldest} {stored}");
-        assert!(
-            !has_changed || oldest <= 2 || stored >= 2,
-            "{oldest} {stored}"
-        );
-        frame.assert_kept();
-    });
-}
-
-#[test]
-fn two_changes_of_one_record_around_a_write_stay_in_the_table() {
-    model(|| {
-        let frame = Frame::new();
-        let change = beside(&frame, |frame| {
-            if frame.header.latch().try_exclusive() {
-                frame.word.store(2, Relaxed);
-                let _ = frame.table.changed(FRAME, &frame.header, Lsn(1), Lsn(2));
-                frame.header.latch().unlock_exclusive();
-            }
-        });
-        let write = beside(&frame, |frame| frame.write(2, false));
-        change.join().unwrap();
-        write.join().unwrap();
-        assert_eq!(frame.table.oldest(), frame.header.oldest_change());
-    });
-}
-
-#[test]
-fn a_page_that_is_freed_beside_its_write_counts_until_that_has_ended() {
-    model(|| {
-        let frame = Frame::new();
-        let write = beside(&frame, |frame| frame.write(2, false));
-        let end = beside(&frame, |frame| {
-            let _ = frame.end();
-        });
-        let is_both = frame.header.is_freed() && frame.header.is_written();
-        let counts = frame.table.has_freed_in_write();
-        let is_still_written = frame.header.is_written();
-        assert!(counts || !is_both || !is_still_written);
-        write.join().unwrap();
-        end.join().unwrap();
-        assert!(!frame.table.has_freed_in_write());
     });
 }

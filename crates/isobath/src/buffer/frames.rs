@@ -81,17 +81,6 @@ impl Drop for Region {
     }
 }
 
-#[cfg(test)]
-thread_local! {
-    static HEADERS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
-/// How often this thread has looked at a header.
-#[cfg(test)]
-pub(crate) fn headers_looked_at() -> u64 {
-    HEADERS.get()
-}
-
 /// The frames and their headers.
 pub(crate) struct Frames {
     pages: Region,
@@ -157,8 +146,6 @@ impl Frames {
     #[inline(always)]
     pub(crate) fn header(&self, frame: FrameId) -> &FrameHeader {
         assert!(frame < self.count);
-        #[cfg(test)]
-        HEADERS.set(HEADERS.get() + 1);
         // SAFETY: within the region; zero bytes are a valid header.
         unsafe { &*self.headers.base.cast::<FrameHeader>().add(frame as usize) }
     }

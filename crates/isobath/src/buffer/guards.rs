@@ -118,8 +118,7 @@ impl<'p> Exclusive<'p> {
     /// `version` its version, and queues it for writing if it was clean before.
     pub(crate) fn changed(&mut self, record: Lsn, version: Lsn) {
         self.changed = true;
-        let table = &self.pool.dirty_table;
-        let change = table.changed(self.frame, self.header(), record, version);
+        let change = self.header().changed(record, version);
         if change.turned_dirty {
             self.pool.dirty.turned_dirty();
         }

@@ -7,7 +7,6 @@
 //! starts over. So no task ever yields with a latch in hand.
 
 mod dirty;
-mod dirty_table;
 mod frame_state;
 #[cfg(all(test, loom))]
 mod frame_state_loom;
@@ -22,10 +21,7 @@ mod replacement;
 mod words;
 
 pub(crate) use dirty::DirtyQueue;
-pub(crate) use dirty_table::DirtyPageTable;
 pub(crate) use frame_state::{FrameHeader, NotStarted};
-#[cfg(test)]
-pub(crate) use frames::headers_looked_at;
 pub(crate) use frames::{FRAME_COST, Frames};
 pub(crate) use free::FreeFrames;
 pub(crate) use guards::{Exclusive, Optimistic, Reservation};
@@ -68,7 +64,6 @@ pub(crate) struct BufferPool {
     pub(crate) frames: Frames,
     pub(crate) mapping: MappingTable,
     pub(crate) dirty: DirtyQueue,
-    pub(crate) dirty_table: DirtyPageTable,
 }
 
 impl BufferPool {
@@ -82,7 +77,6 @@ impl BufferPool {
             frames: Frames::map(frame_count)?,
             mapping: MappingTable::reserve(page_capacity)?,
             dirty: DirtyQueue::new(),
-            dirty_table: DirtyPageTable::new(),
         })
     }
 

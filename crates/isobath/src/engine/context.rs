@@ -123,12 +123,11 @@ impl WriteContext for TaskContext<'_> {
         );
         // The latch is never released: the frame leaves as a free frame does.
         let frame = page.leak();
-        let header = engine.pool.frames.header(frame);
-        let freed = engine.pool.dirty_table.free_page(frame, header);
+        let freed = engine.pool.frames.header(frame).free_page();
         if !freed.is_written {
             self.local.kill_after(record, freed.address);
         }
-        if freed.oldest_change.is_some() {
+        if freed.was_dirty {
             engine.frames_written_back(1);
         }
         engine.free_id(id, freed.address);

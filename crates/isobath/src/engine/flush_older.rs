@@ -26,6 +26,16 @@ impl Until {
     }
 }
 
+impl Engine {
+    /// Dirty frames with a change older than `before`.
+    fn count_older(&self, before: Lsn) -> usize {
+        (0..self.pool.frames.used())
+            .filter_map(|frame| self.pool.frames.header(frame).oldest_change())
+            .filter(|&change| change < before)
+            .count()
+    }
+}
+
 impl WorkerState {
     /// Waits until no page that has ended is still being written: only then its
     /// last place dies.
@@ -34,7 +44,12 @@ impl WorkerState {
     ///
     /// [`Error::Poisoned`].
     pub(crate) fn wait_for_ended_pages(&self) -> Result<(), Error> {
-        while self.engine.pool.dirty_table.has_freed_in_write() {
+        let frames = &self.engine.pool.frames;
+        let is_written = |frame| {
+            let header = frames.header(frame);
+            header.is_freed() && header.is_written()
+        };
+        while (0..frames.used()).any(is_written) {
             self.engine.writable()?;
             self.worker.yield_now();
         }
@@ -68,7 +83,7 @@ impl WorkerState {
                 return Ok(false);
             }
             // Copies may still be in flight, or their records.
-            while !engine.pool.dirty_table.has_older(before) {
+            while engine.count_older(before) == 0 {
                 engine.writable()?;
                 let complete = engine.log.contiguous_lsn();
                 if engine.oldest_unflushed(complete) >= before.min(complete) {
@@ -89,7 +104,7 @@ impl WorkerState {
             engine.writable()?;
             // Every counted frame eventually increments this.
             let cleaned = engine.pool.dirty.written_back();
-            let left = engine.pool.dirty_table.count_older(before);
+            let left = engine.count_older(before);
             if left == 0 {
                 return Ok(true);
             }

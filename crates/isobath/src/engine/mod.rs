@@ -13,8 +13,6 @@ mod cleaner;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod compare;
 mod context;
-#[cfg(test)]
-mod dirty_table_tests;
 mod discard;
 mod flush_older;
 mod growth;

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use super::{Engine, WorkerState};
 use crate::Error;
-use crate::buffer::FrameHeader;
 use crate::canary::{self, Canary};
 use crate::log::record::{Kind, Mapped, Token, mapping_body};
 use crate::page::Lsn;
@@ -101,13 +100,6 @@ impl Engine {
         let start = self.oldest_unflushed(start);
         // Whatever moves it back may move it into the range of a late record.
         let start = start.min(self.backup.log_floor());
-        if cfg!(any(debug_assertions, feature = "simulation")) {
-            let scanned = self.oldest_change_by_scan();
-            assert!(
-                start <= scanned || canary::is_switched_on(),
-                "a frame with the change {scanned:?} is dirty, and the log would begin at {start:?}"
-            );
-        }
         let start = self.before_late_records(start);
         // A floor may be older than what it holds back. The checkpoint before this
         // needed nothing older, so neither does this; and the log has nothing older.
@@ -129,8 +121,12 @@ impl Engine {
         if canary::sings(Canary::CutLogEarly) {
             return complete;
         }
-        let dirty = self.pool.dirty_table.oldest();
-        let mut oldest = dirty.map_or(complete.0, |change| change.0.min(complete.0));
+        let mut oldest = complete.0;
+        for frame in 0..self.pool.frames.used() {
+            if let Some(change) = self.pool.frames.header(frame).oldest_change() {
+                oldest = oldest.min(change.0);
+            }
+        }
         for floor in &self.unflushed.floors {
             if !canary::sings(Canary::IgnoreBatches) {
                 oldest = oldest.min(floor.load(Acquire));
@@ -141,16 +137,6 @@ impl Engine {
         written.retain(|(_, record)| *record >= durable && !canary::sings(Canary::IgnoreRecords));
         let waiting = written.iter().map(|(floor, _)| *floor);
         Lsn(waiting.fold(oldest, u64::min))
-    }
-
-    /// The oldest change of any dirty frame, by a look at all frames: what the dirty page table is checked against.
-    ///
-    /// Once [`Engine::oldest_unflushed`] has been read, no frame has an older change than that: such a change was in the table when it
-    /// was read, or in a floor, and a frame that turns dirty since then has a change that was not complete before.
-    pub(super) fn oldest_change_by_scan(&self) -> Lsn {
-        let headers = (0..self.pool.frames.used()).map(|frame| self.pool.frames.header(frame));
-        let changes = headers.filter_map(FrameHeader::oldest_change);
-        changes.min().unwrap_or(Lsn(NONE))
     }
 
     /// Where the log may start at `start` or earlier, so that no record is behind

@@ -154,9 +154,6 @@ impl WorkerState {
             if !header.leave_queue() {
                 continue;
             }
-            if canary::sings(Canary::LeaveTableEarly) {
-                self.engine.pool.dirty_table.remove_early(frame, header);
-            }
             batch.requests.push(Request {
                 page: header.page(),
                 write: PageWrite {
@@ -274,11 +271,10 @@ impl WorkerState {
                 pool.frames.words(frame).load_all(whole);
             }
         };
-        let header = pool.frames.header(frame);
-        let what = (placed.page, placed.history);
-        let started = pool
-            .dirty_table
-            .start_write(frame, header, what, hold, copy);
+        let started =
+            pool.frames
+                .header(frame)
+                .start_write(placed.page, placed.history, hold, copy);
         let lsn = match started {
             Ok(lsn) => lsn,
             Err(NotStarted::Later) => {
@@ -377,8 +373,7 @@ impl WorkerState {
         let record = written.then(|| self.install_copies(batch, &mut old));
         let mut dead: Vec<Address> = Vec::new();
         let mut count = 0;
-        // Pages that were freed while they were written.
-        let mut freed = 0;
+        let mut is_late = false;
         // Frames of new pages, which no replacement queue holds yet.
         let mut listed: Vec<(FrameId, PageId, bool)> = Vec::new();
         for placed in &batch.placed {
@@ -391,10 +386,9 @@ impl WorkerState {
             let header = engine.pool.frames.header(frame);
             if !written {
                 dead.push(placed.address);
-                match engine.pool.dirty_table.write_failed(frame, header) {
+                match header.write_failed() {
                     Err(address) => {
                         old.push(address);
-                        freed += 1;
                         self.retire_unlisted(frame);
                     }
                     Ok(turned_dirty) => {
@@ -413,18 +407,15 @@ impl WorkerState {
             if end.freed {
                 // The page's end is newer than what the record says, and may be before it.
                 old.push(placed.address);
-                freed += 1;
+                is_late = true;
             }
             if end.unlisted {
                 listed.push((frame, placed.page, end.freed));
             }
         }
         engine.defer_free(engine.newest_record(), old.into_iter());
-        if freed > 0 {
-            engine.pool.dirty_table.freed_pages_written(freed);
-        }
         if let Some(record) = record {
-            let since = (freed > 0).then_some(batch.ends_from);
+            let since = is_late.then_some(batch.ends_from);
             engine.unflushed.written(batch.slot, record, since);
         }
         let mut freed_segment = false;

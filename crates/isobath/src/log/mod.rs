@@ -281,22 +281,14 @@ impl Log {
     /// A position in the log without a record: above every LSN given before,
     /// and no other's.
     pub(crate) fn stamp(&self, writer: usize) -> Lsn {
-        self.stamp_changes(writer, |_| {})
-    }
-
-    /// The same for changes without a record, which `note` notes before the log is complete up to there.
-    pub(crate) fn stamp_changes(&self, writer: usize, note: impl FnOnce(Lsn)) -> Lsn {
         let Some(on) = &self.on else {
-            let lsn = Lsn(self.in_flight.skip(8));
-            note(lsn);
-            return lsn;
+            return Lsn(self.in_flight.skip(8));
         };
         self.in_flight.begin(writer);
         let lsn = self.in_flight.take(8);
         if on.fits(lsn + 8) {
             on.put_word(lsn, skip_word(on.seed, lsn, on.open_epoch, Skip::Word));
         }
-        note(Lsn(lsn));
         self.in_flight.end(writer);
         Lsn(lsn)
     }

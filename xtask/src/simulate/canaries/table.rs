@@ -295,7 +295,4 @@ pub(super) const ROWS: &[Row] = &[
     test(Canary::TrustFailedReads, "0085", "A read of several pages that failed says nothing about any of them.",
         ("isobath", None, "engine::long_read_tests::pages_of_a_failed_read_are_read_alone"),
         "campaigns read few neighbours ahead, and an error of a page that is not wanted ends nothing"),
-    test(Canary::LeaveTableEarly, "0067", "A frame leaves the dirty page table once a floor holds its changes.",
-        ("isobath", None, "engine::dirty_table_tests::no_log_begins_behind_a_change_that_is_in_no_copy"),
-        "a checkpoint has to begin between a writer's look at a frame and its copy, and the power to go before that copy's record is durable"),
 ];

@@ -92,12 +92,10 @@ impl<'p> Modification<'p> {
     /// token; these are not logged.
     pub(super) fn apply_private<C: WriteContext>(mut self, ctx: &C) {
         self.store_images();
-        let changed = &mut self.changed;
-        ctx.log().stamp_changes(ctx.writer(), |version| {
-            for (page, _) in changed {
-                page.changed(version, version);
-            }
-        });
+        let version = ctx.log().stamp(ctx.writer());
+        for (page, _) in &mut self.changed {
+            page.changed(version, version);
+        }
     }
 
     fn store_images(&mut self) {
