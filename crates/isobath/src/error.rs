@@ -468,15 +468,16 @@ impl Error {
         matches!(self, Error::Conflict { .. } | Error::SnapshotTooOld)
     }
 
-    /// Whether there is something already where a store was to be created.
-    pub(crate) fn is_already_there(&self) -> bool {
+    /// Whether there is something already where a store was to be created on `paths`; a log alone is no store.
+    pub(crate) fn is_already_there(&self, paths: &[PathBuf]) -> bool {
         let Error::Volume(error) = self else {
             return false;
         };
-        matches!(
-            **error,
-            VolumeError::AlreadyExists { .. } | VolumeError::DeviceInUse { .. }
-        )
+        match &**error {
+            VolumeError::AlreadyExists { path } => paths.contains(path),
+            VolumeError::DeviceInUse { .. } => true,
+            _ => false,
+        }
     }
 }
 

@@ -134,7 +134,7 @@
 //! | operation | error |
 //! | --- | --- |
 //! | [`Store::create`], [`Store::open`] and those like them | [`OpenError`] |
-//! | [`Store::begin`], [`Store::snapshot`], [`Transaction::commit`], [`Transaction::rollback_to`] | [`TransactionError`] |
+//! | [`Store::begin`], [`Store::snapshot`], [`Transaction::commit`] | [`TransactionError`] |
 //! | [`Tree::load`], [`Tree::bulk_load`], [`Loader`] | [`LoadError`] |
 //! | [`Store::backup`] | [`BackupError`] |
 //! | [`Store::restore`], [`Store::restore_on_volume`] | [`RestoreError`] |

@@ -415,6 +415,12 @@ impl Options {
         Some((path, least))
     }
 
+    /// The same, with the log on the store's own volume.
+    pub(crate) fn with_log_on_volume(mut self) -> Options {
+        self.log_path = None;
+        self
+    }
+
     /// The path given for the log.
     pub(crate) fn given_log_path(&self) -> Option<&Path> {
         self.log_path.as_deref()

@@ -268,11 +268,16 @@ impl Runtime {
         }
         let mut first = Ok(());
         for done in waiting {
-            let result = block_on(done).unwrap_or(Err(Error::Closed));
+            let result = block_on(done).unwrap_or_else(|_| Err(self.given_up()));
             first = first.and(result);
         }
         lent.end();
         first
+    }
+
+    /// Why work that was taken was given up. A commit among it may have become durable.
+    fn given_up(&self) -> Error {
+        self.engine.not_poisoned().err().unwrap_or(Error::Closed)
     }
 
     /// Counts a piece of work. While the store is closing, only tasks that are
@@ -331,7 +336,7 @@ impl Runtime {
         // SAFETY: what `work` borrows outlives this function, which returns only
         // after the task has ended.
         let done = unsafe { self.send(urgency, admitted, work) };
-        let result = block_on(done).unwrap_or(Err(Error::Closed));
+        let result = block_on(done).unwrap_or_else(|_| Err(self.given_up()));
         lent.end();
         result
     }

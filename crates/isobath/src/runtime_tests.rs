@@ -180,7 +180,8 @@ fn who_waits_for_a_worker_that_panics_is_told() {
     for task in tasks {
         assert!(task.join().is_err());
     }
-    assert!(waiting.join().unwrap().is_err());
+    let waited = waiting.join().unwrap();
+    assert!(matches!(waited, Err(Error::Poisoned { .. })), "{waited:?}");
     assert!(tree.insert(b"k", b"v").is_err());
     assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
 }

@@ -141,7 +141,7 @@ impl Store {
             return Store::open(&paths, options);
         }
         match Store::create_at(&paths, options) {
-            Err(error) if error.is_already_there() => Store::open(&paths, options),
+            Err(error) if error.is_already_there(&paths) => Store::open(&paths, options),
             other => other.map_err(of_kind),
         }
     }

@@ -37,10 +37,7 @@ pub(super) fn restore(
     options: &Options,
     watch: Watch<'_>,
 ) -> Result<RestoreReport, Error> {
-    options.config()?;
-    if options.is_read_only() {
-        return Err(Error::ReadOnly);
-    }
+    let options = &checked(options)?;
     let chain = open_chain(backups)?;
     let volume = Volume::create(&paths, &options.volume_options())?;
     let made = restore_chain(&chain, volume.clone(), paths, options, watch);
@@ -57,9 +54,18 @@ pub(super) fn restore_on(
     options: &Options,
     watch: Watch<'_>,
 ) -> Result<RestoreReport, Error> {
-    options.config()?;
+    let options = &checked(options)?;
     let chain = open_chain(backups)?;
     restore_chain(&chain, volume, Vec::new(), options, watch)
+}
+
+/// The options that a restored store is opened with. It has its log on its own volume.
+fn checked(options: &Options) -> Result<Options, Error> {
+    options.config()?;
+    match options.is_read_only() {
+        true => Err(Error::ReadOnly),
+        false => Ok(options.clone().with_log_on_volume()),
+    }
 }
 
 /// Opens backups that follow one another.

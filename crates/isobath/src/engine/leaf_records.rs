@@ -27,7 +27,11 @@ impl LeafRecords {
     pub(super) fn note(&self, tree: TreeId, records: usize) {
         let place = self.place(tree);
         let (id, before) = place.get();
-        let before = if id == tree.0 { before - before / 8 } else { 0 };
+        let before = if id == tree.0 {
+            before - before.div_ceil(8)
+        } else {
+            0
+        };
         // A leaf has fewer records than bytes.
         place.set((tree.0, before.max(records as u32)));
     }
@@ -45,7 +49,7 @@ mod tests {
         seen.note(TreeId(3), 2);
         assert_eq!(seen.of(TreeId(3)), Some(35));
         (0..60).for_each(|_| seen.note(TreeId(3), 2));
-        assert_eq!(seen.of(TreeId(3)), Some(7));
+        assert_eq!(seen.of(TreeId(3)), Some(2));
         seen.note(TreeId(3 + PLACES as u32), 9);
         assert_eq!(seen.of(TreeId(3)), None);
         assert_eq!(seen.of(TreeId(3 + PLACES as u32)), Some(9));

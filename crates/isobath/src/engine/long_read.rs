@@ -16,6 +16,7 @@ use isobath_io::{AlignedBuf, Io, IoError};
 
 use super::page_miss::LoadStart;
 use super::{Counters, WorkerState};
+use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::Address;
@@ -176,8 +177,8 @@ impl WorkerState {
     /// Starts reading pages that will be wanted soon, the first ones first, while fewer than `most` reads are in
     /// flight; how many of the first ones need not be asked for again. Page 0 stands for none.
     ///
-    /// The first read is started in any case: the caller would read the first page alone otherwise. So the more
-    /// scans there are, the fewer reads each has in flight, but these stay as long as they are.
+    /// A first read of several pages is started in any case: the caller would read the first page alone otherwise. So the
+    /// more scans there are, the fewer reads each has in flight, but these stay as long as they are.
     pub(crate) fn start_ahead(&self, pages: &[PageId], most: usize) -> usize {
         let (mut wanted, mut runs, limit) = {
             let mut reads = self.long_reads.borrow_mut();
@@ -192,7 +193,9 @@ impl WorkerState {
             if page == PageId(0) {
                 continue;
             }
-            if let Ok(address) = self.place_to_load(page) {
+            if let Place::Stored(address) = self.engine.pool.mapping.place(page)
+                && address.length() as usize == PAGE_SIZE
+            {
                 wanted.push(Wanted {
                     address,
                     page,
@@ -203,7 +206,8 @@ impl WorkerState {
         find_runs(&mut wanted, &mut runs, limit);
         let mut done = pages.len();
         for (n, run) in runs.iter().enumerate() {
-            let has_started = (n == 0 || self.loads.borrow().reads < most)
+            let exceeds = n == 0 && run.pages.len() > 1;
+            let has_started = (exceeds || self.loads.borrow().reads < most)
                 && match &wanted[run.pages.clone()] {
                     [alone] => !matches!(self.start_load(alone.page), LoadStart::NoFrame),
                     several => self.start_long_read(several),

@@ -483,7 +483,7 @@ impl Engine {
     }
 
     /// Refuses where a write has failed.
-    pub(super) fn not_poisoned(&self) -> Result<(), Error> {
+    pub(crate) fn not_poisoned(&self) -> Result<(), Error> {
         match self.poison.get() {
             Some(cause) => Err(Error::Poisoned {
                 cause: Arc::new(cause.clone()),

@@ -238,9 +238,8 @@ kind! {
 }
 
 kind! {
-    /// Why a transaction could not begin, commit or go back to a savepoint: [`Store::begin`](crate::Store::begin),
-    /// [`Store::snapshot`](crate::Store::snapshot), [`Transaction::commit`](crate::Transaction::commit) and
-    /// [`Transaction::rollback_to`](crate::Transaction::rollback_to).
+    /// Why a transaction could not begin or commit: [`Store::begin`](crate::Store::begin),
+    /// [`Store::snapshot`](crate::Store::snapshot) and [`Transaction::commit`](crate::Transaction::commit).
     pub enum TransactionError {
         /// Another transaction changed what this one writes, or, if it is serializable, what it has read.
         Conflict { tree: String, key: Vec<u8> },
@@ -250,8 +249,6 @@ kind! {
         TransactionTooLarge { bytes: u64, limit: u64 },
         /// A tree that the transaction changed was dropped.
         TreeDropped { name: String },
-        /// A savepoint of another transaction, or one that was rolled back.
-        NoSuchSavepoint,
         /// The store was opened for reading only.
         ReadOnly,
     }

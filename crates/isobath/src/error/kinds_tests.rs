@@ -225,7 +225,7 @@ fn kinds_with(error: &Error) -> &'static [&'static str] {
         Error::TransactionTooLarge { .. } | Error::SnapshotTooOld | Error::TreeDropped { .. } => {
             &["transaction", "load"]
         }
-        Error::Conflict { .. } | Error::NoSuchSavepoint => &["transaction"],
+        Error::Conflict { .. } => &["transaction"],
         Error::LoadOrder { .. }
         | Error::KeyTooLong { .. }
         | Error::ValueTooLong { .. }
@@ -245,6 +245,7 @@ fn kinds_with(error: &Error) -> &'static [&'static str] {
         | Error::TreeExists { .. }
         | Error::NotPublished { .. }
         | Error::ReadOnlyTransaction
+        | Error::NoSuchSavepoint
         | Error::OtherStore { .. }
         | Error::NeedsLog { .. }
         | Error::BadEncoding { .. } => &[],

@@ -322,6 +322,9 @@ fn operation<'a>(fields: &mut Fields<'a>) -> Option<Operation<'a>> {
     let root = PageId(fields.u64()?);
     let id = TreeId(fields.u32()?);
     let (key_len, value_len) = (fields.u16()?, fields.u16()?);
+    if usize::from(key_len) > crate::MAX_KEY_BYTES {
+        return None;
+    }
     let kind = fields.bytes(1)?[0];
     let key = fields.bytes(key_len)?;
     let value = fields.bytes(value_len)?;
@@ -385,6 +388,27 @@ mod tests {
         let mut bytes = body.to_vec();
         bytes.resize(body.len() + padding(body.len()), 0);
         bytes
+    }
+
+    #[test]
+    fn a_key_longer_than_keys_can_be_is_in_no_record() {
+        let tree = Tree {
+            root: PageId(77),
+            id: TreeId(3),
+        };
+        for (length, is_read) in [
+            (crate::MAX_KEY_BYTES, true),
+            (crate::MAX_KEY_BYTES + 1, false),
+        ] {
+            let mut body = CommitBody::new(&[], &[]);
+            body.push(&Operation {
+                tree,
+                key: &vec![1; length],
+                value: None,
+            });
+            let bytes = padded(body.bytes());
+            assert_eq!(decode(Kind::Commit, &bytes).is_some(), is_read);
+        }
     }
 
     proptest! {

@@ -371,12 +371,12 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`TransactionError::NoSuchSavepoint`] for one of another transaction, or one that was
+    /// [`Error::NoSuchSavepoint`] for one of another transaction, or one that was
     /// made after a savepoint that was rolled back since.
-    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), TransactionError> {
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
         let mine = savepoint.transaction == self.view.number();
         if !mine || !self.writes.rollback_to(savepoint.number) {
-            return Err(TransactionError::NoSuchSavepoint);
+            return Err(Error::NoSuchSavepoint);
         }
         self.defer_free();
         Ok(())

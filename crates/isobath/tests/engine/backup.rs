@@ -779,3 +779,24 @@ fn of_values_that_no_commit_names_nothing_is_restored() {
     Canary::RestoreAsClosed.switch_on();
     assert_ne!(left_of_provisional_values(), Vec::<String>::new());
 }
+
+#[test]
+fn a_restored_store_has_its_log_on_its_own_volume_and_can_be_written() {
+    let place = Place::new();
+    let store = Store::create(&[place.at("a.iso")], &options()).unwrap();
+    store.create_tree("t").unwrap().insert(b"k", b"v").unwrap();
+    back_up(&store, &place.at("full"));
+    store.close().unwrap();
+    let apart = options().log_path(place.at("log"));
+    Store::restore(&[place.at("full")], &[place.at("b.iso")], &apart, &mut on).unwrap();
+    let store = Store::open(&[place.at("b.iso")], &options()).unwrap();
+    assert_eq!(store.tree("t").unwrap().get(b"k").unwrap().unwrap(), b"v");
+    store.close().unwrap();
+    assert!(!place.at("log").exists());
+    let volume = Volume::from_device(FaultDevice::new(0, FaultPlan::new(1)));
+    let read_only = options().read_only(true);
+    let refused =
+        Store::restore_on_volume(&[place.at("full")], volume.clone(), &read_only, &mut on);
+    assert!(refused.is_err());
+    Store::restore_on_volume(&[place.at("full")], volume, &options(), &mut on).unwrap();
+}

@@ -483,3 +483,17 @@ fn both_devices_lose_what_they_had_not_flushed() {
         }
     }
 }
+
+#[test]
+fn a_log_that_was_left_alone_is_named_as_what_is_in_the_way() {
+    let place = Place::new();
+    place.create("data", "log").close().unwrap();
+    fs::remove_file(place.path("data")).unwrap();
+    let options = options().log_path(place.path("log"));
+    let error = Store::open_or_create(&[place.path("data")], &options).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("log exists already") && !place.path("data").exists(),
+        "{message}"
+    );
+}

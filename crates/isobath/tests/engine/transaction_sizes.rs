@@ -6,7 +6,7 @@ use super::common;
 use super::transactions::{options, store, text};
 
 use common::{assert_sound, key, value};
-use isobath::{Error, Options, Store, TransactionError, Volume};
+use isobath::{Error, Options, Store, Volume};
 use isobath_io::{FaultDevice, FaultPlan, Survivors};
 
 #[test]
@@ -33,12 +33,12 @@ fn savepoints_undo_what_came_after_them() {
     assert!(!transaction.contains(&tree, b"b").unwrap());
     assert!(matches!(
         transaction.rollback_to(second),
-        Err(TransactionError::NoSuchSavepoint)
+        Err(Error::NoSuchSavepoint)
     ));
     let mut other = store.begin().unwrap();
     assert!(matches!(
         other.rollback_to(first),
-        Err(TransactionError::NoSuchSavepoint)
+        Err(Error::NoSuchSavepoint)
     ));
     drop(other);
     transaction.commit().unwrap();

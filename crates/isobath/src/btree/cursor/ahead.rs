@@ -162,14 +162,16 @@ impl ReadAhead {
         }
         let mut next = Vec::new();
         let (range, has_more);
+        // Whether what lies behind this separator, as the cursor goes, is outside the range.
+        let is_beyond = |separator: &[u8]| match (limit, forward) {
+            (Bound::Included(limit), true) => *separator > *limit,
+            (Bound::Excluded(limit), true) => *separator >= *limit,
+            (Bound::Included(limit) | Bound::Excluded(limit), false) => *separator <= *limit,
+            (Bound::Unbounded, _) => false,
+        };
         let mut ends_before = |separator: usize| -> Result<bool, AttemptError> {
             hold.checked(node.key(separator, &mut next))?;
-            Ok(match (limit, forward) {
-                (Bound::Included(limit), true) => next[..] > *limit,
-                (Bound::Excluded(limit), true) => next[..] >= *limit,
-                (Bound::Included(limit) | Bound::Excluded(limit), false) => next[..] <= *limit,
-                (Bound::Unbounded, _) => false,
-            })
+            Ok(is_beyond(&next))
         };
         if forward {
             let first = hold.checked(node.child_position(edge))?;
@@ -210,7 +212,7 @@ impl ReadAhead {
         } else {
             next[..] < *edge
         };
-        self.at_end = !has_more || !advanced;
+        self.at_end = !has_more || !advanced || is_beyond(&next);
         self.edge = next;
         Ok(())
     }

@@ -417,12 +417,16 @@ impl Cursor {
         let (Next::Start, Some(limit)) = (&self.next, self.limit) else {
             return;
         };
-        let start = match (self.direction, &self.lower, &self.upper) {
+        let mut start = match (self.direction, &self.lower, &self.upper) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _)
-            | (Direction::Reverse, _, Bound::Included(key) | Bound::Excluded(key)) => &key[..],
-            (Direction::Forward, Bound::Unbounded, _) => &[],
+            | (Direction::Reverse, _, Bound::Included(key) | Bound::Excluded(key)) => key.clone(),
+            (Direction::Forward, Bound::Unbounded, _) => Vec::new(),
             (Direction::Reverse, _, Bound::Unbounded) => return,
         };
+        if let (Direction::Reverse, Bound::Included(_)) = (self.direction, &self.upper) {
+            // The leaves below a separator do not have it.
+            start.push(0);
+        }
         let Some(per_leaf) = ctx.leaf_records(self.tree.id) else {
             return;
         };
@@ -432,7 +436,7 @@ impl Cursor {
         }
         if leaves > 1 && self.ahead.is_wanted() {
             let end = far_end(self.direction, &self.lower, &self.upper);
-            self.ahead.run(ctx, &self.tree, self.direction, start, end);
+            self.ahead.run(ctx, &self.tree, self.direction, &start, end);
         }
     }
 
