@@ -322,7 +322,7 @@ fn operation<'a>(fields: &mut Fields<'a>) -> Option<Operation<'a>> {
     let root = PageId(fields.u64()?);
     let id = TreeId(fields.u32()?);
     let (key_len, value_len) = (fields.u16()?, fields.u16()?);
-    if usize::from(key_len) > crate::MAX_KEY_BYTES {
+    if key_len > crate::MAX_KEY_BYTES {
         return None;
     }
     let kind = fields.bytes(1)?[0];
