@@ -279,7 +279,7 @@ impl Actor {
         running
             .transaction
             .rollback_to(savepoint)
-            .map_err(|error| Stop::Error(error.into(), "going back to a savepoint"))?;
+            .map_err(|error| Stop::Error(error, "going back to a savepoint"))?;
         self.recorder.restore_writes(running.at, &before);
         running.mine = mine;
         Ok(())
