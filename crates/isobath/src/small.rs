@@ -91,6 +91,16 @@ pub(crate) fn checkpoint_segments(segments: u32, full: u32) -> u32 {
     full
 }
 
+/// Frames that are looked at before other tasks have a turn, where they are `full` elsewhere.
+#[inline(always)]
+pub(crate) fn frames_at_once(full: u32) -> u32 {
+    #[cfg(any(test, feature = "simulation"))]
+    if CHOSEN.get().words_per_page.is_some() {
+        return 16;
+    }
+    full
+}
+
 /// Bytes of log after which a simulation requests a checkpoint.
 #[inline(always)]
 pub(crate) fn checkpoint_bytes() -> Option<u64> {

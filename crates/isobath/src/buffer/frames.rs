@@ -12,10 +12,14 @@ use super::frame_state::FrameHeader;
 use super::mapping::FrameId;
 use super::words::Words;
 use crate::page::PAGE_SIZE;
+use crate::small;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of memory that one frame costs: the page and its header.
 pub(crate) const FRAME_COST: usize = PAGE_SIZE + std::mem::size_of::<FrameHeader>();
+
+/// Headers that are looked at before other tasks have a turn: some 50 µs.
+const FRAMES_AT_ONCE: u32 = 1 << 14;
 
 /// An anonymous mapping, zeroed, aligned to 2 MiB, advised to use huge pages.
 struct Region {
@@ -118,6 +122,17 @@ impl Frames {
     #[inline]
     pub(crate) fn used(&self) -> u32 {
         self.used.load(Ordering::Acquire)
+    }
+
+    /// The frames that were ever used, as [`Frames::used`] has them. After so many of them that a worker's other tasks should
+    /// have a turn, `pause` runs, which may yield: what needs all frames at one moment cannot use this.
+    pub(crate) fn each_used(&self, mut pause: impl FnMut()) -> impl Iterator<Item = FrameId> {
+        let at_once = small::frames_at_once(FRAMES_AT_ONCE);
+        (0..self.used()).inspect(move |frame| {
+            if frame % at_once == at_once - 1 {
+                pause();
+            }
+        })
     }
 
     /// Takes up to `most` frames into use that never were; for one caller at a time.

@@ -274,7 +274,7 @@ impl WorkerState {
         self.flush_older_than(engine.log.contiguous_lsn())?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
-        let start = engine.recovery_start();
+        let start = engine.recovery_start(|| self.worker.yield_now());
         engine.hold_log(start);
         let superblock = current.superblock.clone();
         *engine.current.lock() = Some(current);

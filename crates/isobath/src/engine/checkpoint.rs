@@ -549,7 +549,7 @@ impl WorkerState {
             return Ok(Outcome::NotWritten);
         };
         engine.backup.checkpoint_begins();
-        let start = engine.recovery_start();
+        let start = engine.recovery_start(|| self.worker.yield_now());
         let outcome = match is_flushed {
             true => Outcome::Written,
             false if start > engine.log.start() => Outcome::WrittenInPart,

@@ -15,8 +15,8 @@ use crate::extent::{self, ExtentWriter};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Address;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{Durability, Error, How, Options, Simulation, Store, Switches};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::{Durability, Error, How, Options, Simulation, Small, Store, Switches};
 
 /// Ids that no page has, so that the mapping table takes some writes.
 const IDLE_IDS: u64 = 504 * 40;
@@ -282,15 +282,15 @@ fn what_holds_the_log_cuts_no_late_record_off() {
         let record = engine.newest_record();
         tree.insert(b"c", &[1; 100]).unwrap();
         // Until nothing else holds the log.
-        while engine.recovery_start() <= record {
+        while engine.recovery_start(|| ()) <= record {
             local.flush_older_than(engine.log.contiguous_lsn()).unwrap();
             local.wait_durable(engine.newest_record()).unwrap();
             local.worker.yield_now();
         }
         engine.unflushed.add_late(&[(since, record)]);
-        assert!(engine.recovery_start() > record);
+        assert!(engine.recovery_start(|| ()) > record);
         engine.hold_log(floor);
-        assert_eq!(engine.recovery_start(), since);
+        assert_eq!(engine.recovery_start(|| ()), since);
         engine.release_log();
     });
     work.join().unwrap();
@@ -516,7 +516,7 @@ fn no_superblock_is_written_once_a_write_has_failed() {
         let mut current = engine.current.lock().take().unwrap();
         let before = current.superblock.sequence;
         engine.poison(Error::LogOverrun);
-        let start = engine.recovery_start();
+        let start = engine.recovery_start(|| ());
         let outcome = super::checkpoint::write(
             engine,
             &mut current,
@@ -527,6 +527,41 @@ fn no_superblock_is_written_once_a_write_has_failed() {
         outcome.is_err() && current.superblock.sequence == before
     });
     assert!(refused.join().unwrap());
+}
+
+#[test]
+fn other_tasks_have_turns_while_all_frames_are_looked_at() {
+    Small {
+        words_per_page: Some(u64::MAX),
+        checkpoint_bytes: None,
+    }
+    .switch_on();
+    let (simulation, _) = quiet();
+    let tree = simulation.store().tree("t").unwrap();
+    (0..1_000).for_each(|n| tree.insert(&key(n), &[1; 900]).unwrap());
+    let (turns, done) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (counted, ended) = (Arc::clone(&turns), Arc::clone(&done));
+    let other = in_task(&simulation, 0, move |local| {
+        while !ended.load(Ordering::Relaxed) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            local.worker.yield_now();
+        }
+    });
+    let look = in_task(&simulation, 0, move |local| {
+        let engine = &local.engine;
+        let before = turns.load(Ordering::Relaxed);
+        engine.recovery_start(|| local.worker.yield_now());
+        let taken = turns.load(Ordering::Relaxed) - before;
+        done.store(true, Ordering::Relaxed);
+        (taken, u64::from(engine.pool.frames.used()))
+    });
+    let (taken, frames) = look.join().unwrap();
+    other.join().unwrap();
+    assert!(frames > 100 && taken >= frames / 16 - 1, "{taken} {frames}");
+    simulation.close().unwrap();
 }
 
 /// Makes pages; how often another worker, which is interrupted everywhere as the first one is, sees a frame that is dirty and
@@ -592,7 +627,7 @@ fn the_changes_of_a_batch_that_failed_hold_the_log() {
         let engine = simulation.engine();
         let frames = &engine.pool.frames;
         let held = (0..frames.count()).filter_map(|frame| frames.header(frame).oldest_change());
-        assert!(engine.recovery_start().0 <= held.min().map_or(u64::MAX, |lsn| lsn.0));
+        assert!(engine.recovery_start(|| ()).0 <= held.min().map_or(u64::MAX, |lsn| lsn.0));
         // A change beside the failed write may have made a frame's oldest change a newer one.
         batches += u32::from(engine.unflushed.is_held());
     }

@@ -27,9 +27,9 @@ impl Until {
 }
 
 impl Engine {
-    /// Dirty frames with a change older than `before`.
-    fn count_older(&self, before: Lsn) -> usize {
-        (0..self.pool.frames.used())
+    /// Dirty frames with a change older than `before`, each as it is when it is looked at; `pause` may yield.
+    fn count_older(&self, before: Lsn, pause: impl FnMut()) -> usize {
+        (self.pool.frames.each_used(pause))
             .filter_map(|frame| self.pool.frames.header(frame).oldest_change())
             .filter(|&change| change < before)
             .count()
@@ -49,7 +49,7 @@ impl WorkerState {
             let header = frames.header(frame);
             header.is_freed() && header.is_written()
         };
-        while (0..frames.used()).any(is_written) {
+        while frames.each_used(|| self.worker.yield_now()).any(is_written) {
             self.engine.writable()?;
             self.worker.yield_now();
         }
@@ -83,10 +83,11 @@ impl WorkerState {
                 return Ok(false);
             }
             // Copies may still be in flight, or their records.
-            while engine.count_older(before) == 0 {
+            let pause = || self.worker.yield_now();
+            while engine.count_older(before, pause) == 0 {
                 engine.writable()?;
                 let complete = engine.log.contiguous_lsn();
-                if engine.oldest_unflushed(complete) >= before.min(complete) {
+                if engine.oldest_unflushed(complete, pause) >= before.min(complete) {
                     return Ok(true);
                 }
                 self.wait_durable(engine.newest_record())?;
@@ -104,7 +105,7 @@ impl WorkerState {
             engine.writable()?;
             // Every counted frame eventually increments this.
             let cleaned = engine.pool.dirty.written_back();
-            let left = engine.count_older(before);
+            let left = engine.count_older(before, || self.worker.yield_now());
             if left == 0 {
                 return Ok(true);
             }

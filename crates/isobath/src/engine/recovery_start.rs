@@ -90,14 +90,14 @@ impl Engine {
     /// A change moves from the log's incomplete end, or a commit in flight, to a
     /// dirty frame, from there to the floor of who writes it, to the written batches, and
     /// to the mapping table. These are read in the same order, so that each change
-    /// is seen at least once; see docs/decisions/0014.
-    pub(crate) fn recovery_start(&self) -> Lsn {
+    /// is seen at least once, however long that takes; see docs/decisions/0014. So `pause` may yield.
+    pub(crate) fn recovery_start(&self, pause: impl FnMut()) -> Lsn {
         let complete = self.log.contiguous_lsn();
         let start = match canary::sings(Canary::IgnoreUnapplied) {
             true => complete,
             false => self.oldest_commit(complete),
         };
-        let start = self.oldest_unflushed(start);
+        let start = self.oldest_unflushed(start, pause);
         // Whatever moves it back may move it into the range of a late record.
         let start = start.min(self.backup.log_floor());
         let start = self.before_late_records(start);
@@ -116,13 +116,13 @@ impl Engine {
     }
 
     /// The oldest change that no durable copy contains, as of now and of
-    /// `complete`, which was read before.
-    pub(super) fn oldest_unflushed(&self, complete: Lsn) -> Lsn {
+    /// `complete`, which was read before. For `pause` see [`Engine::recovery_start`].
+    pub(super) fn oldest_unflushed(&self, complete: Lsn, pause: impl FnMut()) -> Lsn {
         if canary::sings(Canary::CutLogEarly) {
             return complete;
         }
         let mut oldest = complete.0;
-        for frame in 0..self.pool.frames.used() {
+        for frame in self.pool.frames.each_used(pause) {
             if let Some(change) = self.pool.frames.header(frame).oldest_change() {
                 oldest = oldest.min(change.0);
             }
