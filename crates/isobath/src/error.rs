@@ -468,6 +468,12 @@ impl Error {
         matches!(self, Error::Conflict { .. } | Error::SnapshotTooOld)
     }
 
+    /// Whether another process, or another opening in this one, has the store open.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Error::Volume(cause) if matches!(**cause, VolumeError::Locked { .. }))
+    }
+
     /// Whether there is something already where a store was to be created on `paths`; a log alone is no store.
     pub(crate) fn is_already_there(&self, paths: &[PathBuf]) -> bool {
         let Error::Volume(error) = self else {

@@ -19,8 +19,6 @@ use crate::task::{TaskHandle, TaskPanic};
 /// Work for a worker; it may borrow from the thread or task that waits for it.
 pub(crate) type Job<'j, T> = Box<dyn FnOnce(&WorkerState) -> Result<T, Error> + Send + 'j>;
 
-type Receiver<T> = oneshot::AsyncReceiver<Result<T, TaskPanic>>;
-
 /// Accepted work; it counts until this is dropped.
 pub(crate) struct Admitted(Arc<Engine>);
 
@@ -379,20 +377,17 @@ impl Runtime {
         worker: Option<usize>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
-        let (done, work) = self.start_task(worker, Urgency::Ordinary, work);
-        let engine = Arc::downgrade(&self.engine);
-        TaskHandle::new(done, work.map(|work| (engine, work)))
+        self.start_task(worker, Urgency::Ordinary, work)
     }
 
-    /// As [`Self::spawn`], on that worker whichever task waits for it, and although every task that there may be waits for
+    /// As [`Self::spawn`], on that worker, whichever task waits for it, and although every task that there may be waits for
     /// what this does.
     pub(crate) fn spawn_there<T: Send + 'static>(
         &self,
         worker: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> TaskHandle<T> {
-        let (done, _) = self.start_task(Some(worker), Urgency::Urgent, work);
-        TaskHandle::new(done, None)
+        self.start_task(Some(worker), Urgency::Urgent, work)
     }
 
     fn start_task<T: Send + 'static>(
@@ -400,12 +395,12 @@ impl Runtime {
         worker: Option<usize>,
         urgency: Urgency,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> (Receiver<T>, Option<Arc<dyn Work>>) {
+    ) -> TaskHandle<T> {
         let (tell, done) = oneshot::async_channel();
         let in_task = WorkerState::with_current(&self.engine, |local| local.is_some());
-        let Ok(admitted) = self.admit(in_task) else {
-            drop(tell);
-            return (done, None);
+        let admitted = match self.admit(in_task) {
+            Ok(admitted) => admitted,
+            Err(reason) => return TaskHandle::refused(done, reason),
         };
         let work = move || {
             let result = catch_unwind(AssertUnwindSafe(work));
@@ -415,7 +410,9 @@ impl Runtime {
         let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.config.workers;
         let may_block = !in_task && !self.simulated;
         self.engine.worker_handles[worker].run(Arc::clone(&task), urgency, may_block);
-        (done, Some(task))
+        let may_be_run_by_waiters = urgency == Urgency::Ordinary;
+        let engine = Arc::downgrade(&self.engine);
+        TaskHandle::new(done, may_be_run_by_waiters.then_some(task), engine)
     }
 
     /// Stops every worker once its tasks have finished. Idempotent.

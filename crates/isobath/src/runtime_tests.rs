@@ -115,7 +115,7 @@ fn without_memory_for_stacks_work_waits_for_other_work() {
 
 /// A task that is made ready again and again while its read is under way goes on when that has ended.
 #[test]
-fn who_waits_for_io_is_not_woken_by_anything_else() {
+fn a_waiter_for_io_is_not_woken_by_anything_else() {
     let device = FaultDevice::new(0, FaultPlan::new(1).latency_us(500..=500));
     let simulation = Simulation::new(Volume::from_device(device), &options(), 9).unwrap();
     let waiting = Arc::new(Mutex::new(None));
@@ -156,7 +156,7 @@ fn who_waits_for_io_is_not_woken_by_anything_else() {
 }
 
 #[test]
-fn who_waits_for_a_worker_that_panics_is_told() {
+fn waiters_for_a_worker_that_panics_get_the_cause() {
     let store = Store::in_memory(&options().workers(2).tasks_per_worker(4)).unwrap();
     let tree = store.create_tree("t").unwrap();
     // More than run at a time: some have begun, some have not.
@@ -176,10 +176,16 @@ fn who_waits_for_a_worker_that_panics_is_told() {
             })
         }
     });
+    let awaited = tree.insert_async(b"later", b"v");
     store.runtime().engine.worker_handles[0].unpark(TaskId::IMPOSSIBLE);
     for task in tasks {
         assert!(task.join().is_err());
     }
+    let awaited = crate::sched::block_on(awaited);
+    assert!(
+        matches!(awaited, Err(Error::Poisoned { .. })),
+        "{awaited:?}"
+    );
     let waited = waiting.join().unwrap();
     assert!(matches!(waited, Err(Error::Poisoned { .. })), "{waited:?}");
     assert!(tree.insert(b"k", b"v").is_err());
@@ -200,7 +206,7 @@ fn a_task_of_the_engines_own_that_panics_closes_the_store() {
 }
 
 #[test]
-fn whoever_closes_second_waits_for_the_first() {
+fn the_second_closer_waits_for_the_first() {
     for _ in 0..20 {
         let store = Store::in_memory(&options().log_bytes(4 << 20)).unwrap();
         let tree = store.create_tree("t").unwrap();

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use crate::engine::{Engine, WorkerState};
-use crate::error::{Error, StorageError, panic_message};
+use crate::error::{Error, StorageError, of_kind, panic_message};
 use crate::sched::{Work, Worker, block_on};
 
 /// The task panicked; the store goes on.
@@ -27,9 +27,9 @@ impl TaskPanic {
         }
     }
 
-    fn closed() -> TaskPanic {
+    fn not_run(reason: &Error) -> TaskPanic {
         TaskPanic {
-            message: "the store was closed before the task ran".to_owned(),
+            message: format!("the task did not run to its end: {reason}"),
         }
     }
 }
@@ -41,7 +41,11 @@ impl TaskPanic {
 #[must_use = "dropping the handle lets the task run on unobserved"]
 pub struct TaskHandle<T> {
     done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
-    work: Option<(Weak<Engine>, Arc<dyn Work>)>,
+    /// What a waiting task of the engine may run in its place.
+    work: Option<Arc<dyn Work>>,
+    engine: Weak<Engine>,
+    /// Why the work was not taken.
+    refused: Option<Error>,
 }
 
 impl<T> std::fmt::Debug for TaskHandle<T> {
@@ -51,24 +55,51 @@ impl<T> std::fmt::Debug for TaskHandle<T> {
 }
 
 impl<T> TaskHandle<T> {
-    /// The result comes from `done`; `work`, if given, is what a waiting task of that engine may run.
+    /// The result of a task of `engine` comes from `done`; `work`, if given, is what a waiting task of that engine may run.
     pub(crate) fn new(
         done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
-        work: Option<(Weak<Engine>, Arc<dyn Work>)>,
+        work: Option<Arc<dyn Work>>,
+        engine: Weak<Engine>,
     ) -> TaskHandle<T> {
-        TaskHandle { done, work }
+        TaskHandle {
+            done,
+            work,
+            engine,
+            refused: None,
+        }
+    }
+
+    /// The handle of a task that was not taken, for which `done` has no sender any more.
+    pub(crate) fn refused(
+        done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
+        reason: Error,
+    ) -> TaskHandle<T> {
+        TaskHandle {
+            done,
+            work: None,
+            engine: Weak::new(),
+            refused: Some(reason),
+        }
+    }
+
+    /// Why there is no result and never will be.
+    fn no_result(&self) -> Error {
+        let poisoned = || self.engine.upgrade()?.not_poisoned().err();
+        self.refused
+            .clone()
+            .or_else(poisoned)
+            .unwrap_or(Error::Closed)
     }
 
     /// Runs the work here if it has not begun, and this is a task that could keep it from beginning.
     fn run_here(&self) {
-        let Some((engine, work)) = &self.work else {
+        let Some(work) = &self.work else {
             return;
         };
         if !Worker::with_current(|worker| worker.is_some_and(Worker::has_stack)) {
             return;
         }
-        let of_this_engine = engine
-            .upgrade()
+        let of_this_engine = (self.engine.upgrade())
             .is_some_and(|engine| WorkerState::with_current(&engine, |local| local.is_some()));
         if of_this_engine {
             work.run();
@@ -79,7 +110,8 @@ impl<T> TaskHandle<T> {
     ///
     /// # Errors
     ///
-    /// [`TaskPanic`] if it panicked, or was never run because the store closed.
+    /// [`TaskPanic`] if it panicked, or was not run to its end: because the store was closed, a worker died, or the process was
+    /// forked.
     pub fn join(self) -> Result<T, TaskPanic> {
         block_on(self)
     }
@@ -108,15 +140,14 @@ impl<T, E: From<StorageError>> Future for OperationFuture<T, E> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.run_here();
-        Pin::new(&mut self.0.done)
-            .poll(context)
-            .map(|received| match received {
-                Ok(Ok(result)) => result,
-                Ok(Err(panic)) => Err(E::from(StorageError::TaskPanicked {
-                    message: panic.message,
-                })),
-                Err(_) => Err(E::from(StorageError::Closed)),
-            })
+        let received = Pin::new(&mut self.0.done).poll(context);
+        received.map(|received| match received {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => Err(E::from(StorageError::TaskPanicked {
+                message: panic.message,
+            })),
+            Err(_) => Err(E::from(of_kind(self.0.no_result()))),
+        })
     }
 }
 
@@ -127,7 +158,7 @@ impl<T> Future for TaskHandle<T> {
         self.run_here();
         Pin::new(&mut self.done)
             .poll(context)
-            .map(|received| received.unwrap_or_else(|_| Err(TaskPanic::closed())))
+            .map(|received| received.unwrap_or_else(|_| Err(TaskPanic::not_run(&self.no_result()))))
     }
 }
 

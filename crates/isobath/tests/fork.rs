@@ -4,8 +4,16 @@
 
 mod common;
 
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use common::tiny;
 use isobath::{Error, StorageError, Store, TransactionError};
+
+fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
 
 #[test]
 fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
@@ -24,6 +32,10 @@ fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
                 Ok(()) | Err(TransactionError::Storage(StorageError::Forked))
             )
             && store.spawn(|| ()).join().is_err()
+            && matches!(
+                poll_once(tree.get_async("before")),
+                Poll::Ready(Err(Error::Forked))
+            )
             && matches!(store.clone().close(), Err(Error::Forked));
         // Handles can be dropped.
         drop((store, tree));

@@ -123,16 +123,30 @@ pub(crate) fn of(error: &Error) -> isobath_status {
         Error::SnapshotTooOld => ISOBATH_TOO_OLD,
         Error::TransactionTooLarge { .. } => ISOBATH_TOO_LARGE,
         Error::ReadOnly | Error::ReadOnlyTransaction => ISOBATH_READ_ONLY,
-        Error::CorruptPage { .. } | Error::Structure { .. } | Error::LogCorrupt { .. } => {
-            ISOBATH_CORRUPT
-        }
+        Error::CorruptPage { .. }
+        | Error::Structure { .. }
+        | Error::LogCorrupt { .. }
+        | Error::LogHeaderCorrupt { .. }
+        | Error::LogTruncated { .. }
+        | Error::SuperblockCorrupt { .. }
+        | Error::Truncated { .. } => ISOBATH_CORRUPT,
         Error::Io(_) | Error::PageRead { .. } => ISOBATH_IO,
         Error::Poisoned { .. } => ISOBATH_POISONED,
         Error::Closed | Error::Forked => ISOBATH_CLOSED,
         Error::Interrupted => ISOBATH_INTERRUPTED,
-        // The volume's errors are no part of the engine's interface; their names are.
-        Error::Volume(cause) if format!("{cause:?}").starts_with("Locked") => ISOBATH_IN_USE,
-        Error::Volume(_) | Error::NotAStore { .. } | Error::NewerFormat { .. } => ISOBATH_OPEN,
+        error if error.is_in_use() => ISOBATH_IN_USE,
+        Error::Volume(_)
+        | Error::NotAStore { .. }
+        | Error::NewerFormat { .. }
+        | Error::UnknownLogRecord { .. }
+        | Error::NeedsRecovery { .. }
+        | Error::NotClosedCleanly { .. }
+        | Error::ReaderOverrun { .. }
+        | Error::LogMissing { .. }
+        | Error::NoSeparateLog { .. }
+        | Error::NotALog { .. }
+        | Error::LogOfOtherStore { .. }
+        | Error::LogOutOfStep { .. } => ISOBATH_OPEN,
         Error::TaskPanicked { .. } => ISOBATH_PANIC,
         _ => ISOBATH_OTHER,
     }
@@ -225,6 +239,14 @@ mod tests {
             code(OpenError::NotAStore { paths: Vec::new() }),
             ISOBATH_OPEN
         );
+        let truncated = OpenError::Truncated {
+            paths: Vec::new(),
+            found: 1,
+            expected: 2,
+        };
+        assert_eq!(code(truncated), ISOBATH_CORRUPT);
+        let unrecovered = OpenError::NeedsRecovery { paths: Vec::new() };
+        assert_eq!(code(unrecovered), ISOBATH_OPEN);
         assert_eq!(code(conflict), ISOBATH_CONFLICT);
         assert_eq!(code(TransactionError::SnapshotTooOld), ISOBATH_TOO_OLD);
         assert_eq!(code(TransactionError::ReadOnly), ISOBATH_READ_ONLY);

@@ -314,7 +314,7 @@ fn a_copy_that_is_moved_is_the_one_that_dies() {
 }
 
 #[test]
-fn who_finds_a_frame_dirty_finds_its_oldest_change() {
+fn a_dirty_frame_shows_its_oldest_change() {
     model(|| {
         let frame = Frame::loaded();
         let change = beside(&frame, |frame| {

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_loses_what_he_is_reading() {
+    fn a_buffer_in_use_is_not_given_to_another_reader() {
         let buffers = ReadBuffers::default();
         let readers: Vec<SharedBuffer> = (0..200).map(|_| SharedBuffer::default()).collect();
         assert_eq!(fill(&buffers, &readers[0]), 8);
