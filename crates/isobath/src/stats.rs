@@ -203,7 +203,7 @@ impl Stats {
             stall_ns: read(&counters.stall_ns),
             stall_ns_max: read(&counters.stall_ns_max),
             evictions: read(&counters.evictions),
-            segments: u64::from(space.segments()),
+            segments: u64::from(space.usable_segments()),
             free_segments: u64::from(space.free_segments()),
             segment_bytes: u64::from(space.segment_bytes()),
             segment_emptiness: space.emptiness_histogram(),
