@@ -244,6 +244,10 @@ impl WorkerState {
             if tail >= space.segments() && target.log.is_none() {
                 return Ok(true);
             }
+            if !space.may_fence(tail, target.log) {
+                // It has outgrown its small segments meanwhile.
+                return Ok(false);
+            }
             space.fence(tail, target.log, &mut closing);
         }
         self.close_fenced(&mut closing)?;

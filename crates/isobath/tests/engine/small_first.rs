@@ -1,5 +1,7 @@
 //! A store without a limit begins with small segments, and outgrows them.
 
+#![allow(missing_docs, clippy::unwrap_used)]
+
 use std::ops::ControlFlow;
 use std::path::Path;
 

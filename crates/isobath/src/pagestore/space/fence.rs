@@ -55,6 +55,12 @@ impl Space {
         }
     }
 
+    /// Whether the segments from `tail` on, and those of `run`, are in use, and others are.
+    pub(crate) fn may_fence(&self, tail: u32, run: Option<Run>) -> bool {
+        let lowest = run.map_or(tail - 1, |run| run.first.min(tail - 1));
+        !self.is_left(lowest)
+    }
+
     /// Takes the segments from `tail` on out of use, and those of `run`. Those of them that are open are closed; their
     /// summaries are to be written.
     pub(crate) fn fence(&mut self, tail: u32, run: Option<Run>, closing: &mut Vec<Closing>) {
