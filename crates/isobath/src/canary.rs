@@ -57,6 +57,8 @@ canaries! {
     LoadBesideCommits,
     /// What is unused of a segment that was closed before it was full counts as live: no cleaning wins it back.
     CountUnusedAsLive,
+    /// Small segments are cleaned in a volume that has outgrown them.
+    CleanSmallSegments,
     /// Cleaning goes on although it gains nothing.
     CleanForNothing,
     /// A backup holds the log until it has verified what it wrote.

@@ -15,7 +15,7 @@ use isobath_io::AlignedBuf;
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::engine::{Config, Counters, Detours, Stretch, WorkerState};
+use crate::engine::{Config, Counters, Detours, Engine, Stretch, WorkerState};
 use crate::log::record::Token;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
@@ -103,9 +103,19 @@ impl Extent {
     }
 }
 
-/// Payload bytes of a full chunk: eight chunks and their summary fit a segment.
+/// Payload bytes of a full chunk in a large segment. A longer value is written to large segments only.
 pub(crate) fn payload_bytes(config: &Config) -> usize {
-    let room = config.segment_bytes - PAGE_SIZE as u32;
+    payload_in(config.sizes.large, config)
+}
+
+/// Payload bytes of a full chunk in the segments that are in use.
+fn payload_now(engine: &Engine) -> usize {
+    payload_in(engine.used_segment_bytes(), &engine.config)
+}
+
+/// Payload bytes of a full chunk: eight chunks and their summary fit a segment.
+fn payload_in(segment_bytes: u32, config: &Config) -> usize {
+    let room = segment_bytes - PAGE_SIZE as u32;
     let chunk = (room / CHUNKS_PER_SEGMENT).min(MAX_CHUNK);
     (chunk - chunk % config.block_bytes) as usize - HEADER_SIZE
 }

@@ -17,7 +17,8 @@ use crate::buffer::FRAME_COST;
 use crate::engine::Config;
 use crate::log::{Durability, Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
-use crate::pagestore::{MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES};
+use crate::pagestore::{MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SegmentSizes};
+use crate::small;
 use memory::Memory;
 
 /// Frames that a pool needs at least, and more for each worker.
@@ -200,6 +201,8 @@ impl Options {
     /// Bytes of a segment, the unit of allocation and cleaning: a multiple of
     /// 4096 from 64 KiB to 64 MiB. Fixed when the store is created; by default 2 MiB, and less where
     /// the volume is limited to less than 1 GiB: small segments leave more of a small volume for data.
+    /// By default the first 16 MiB of a volume without a limit are segments of 64 KiB, so that a small store has a small
+    /// file; with this option all segments have these bytes.
     #[must_use]
     pub fn segment_bytes(mut self, bytes: u32) -> Options {
         self.segment_bytes = Some(bytes);
@@ -480,7 +483,19 @@ impl Options {
         })
     }
 
-    /// Segments of the log.
+    /// Bytes of the segments of a new store. One that nothing limits begins with small ones.
+    fn sizes(&self) -> SegmentSizes {
+        let large = self.segment_size();
+        let is_plain = self.segment_bytes.is_none() && self.volume_limit().is_none();
+        // A log of a size that was asked for would not leave the small ones.
+        let log_grows = self.log_bytes.is_none_or(|bytes| bytes == 0);
+        match (is_plain && log_grows) || small::has_first_segments() {
+            true => SegmentSizes::small_first(large),
+            false => SegmentSizes::uniform(large),
+        }
+    }
+
+    /// Large segments of the log.
     fn log_segments(&self) -> u32 {
         let bytes = self.wanted_log_bytes();
         bytes.div_ceil(u64::from(self.segment_size())) as u32
@@ -602,7 +617,7 @@ impl Options {
             depth: self.depth,
             stack_bytes: self.stack_bytes,
             transaction_bytes: self.transaction_bytes,
-            segment_bytes: segment,
+            sizes: self.sizes(),
             block_bytes: 0,
             fill_factor: self.fill_factor,
             read_only: self.read_only,

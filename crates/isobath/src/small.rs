@@ -10,6 +10,8 @@ pub struct Small {
     pub words_per_page: Option<u64>,
     /// Bytes of log from one checkpoint to the next, at most.
     pub checkpoint_bytes: Option<u64>,
+    /// Small segments that a new store begins with, whatever its options say.
+    pub first_segments: Option<u32>,
 }
 
 #[cfg(any(test, feature = "simulation"))]
@@ -18,6 +20,7 @@ thread_local! {
         std::cell::Cell::new(Small {
             words_per_page: None,
             checkpoint_bytes: None,
+            first_segments: None,
         })
     };
 }
@@ -108,4 +111,18 @@ pub(crate) fn checkpoint_bytes() -> Option<u64> {
     return CHOSEN.get().checkpoint_bytes;
     #[cfg(not(any(test, feature = "simulation")))]
     None
+}
+
+/// Small segments that a simulated store begins with, where that was chosen.
+#[inline(always)]
+pub(crate) fn first_segments() -> Option<u32> {
+    #[cfg(any(test, feature = "simulation"))]
+    return CHOSEN.get().first_segments;
+    #[cfg(not(any(test, feature = "simulation")))]
+    None
+}
+
+/// Whether small segments were chosen for a simulated store.
+pub(crate) fn has_first_segments() -> bool {
+    first_segments().is_some()
 }

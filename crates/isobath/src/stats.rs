@@ -106,11 +106,11 @@ stats! {
     recovery_ns: Gauge,
     /// Pages that left the pool.
     evictions: Counter,
-    /// Segments of the volume.
+    /// Segments of the volume that are in use: without the small ones that it has outgrown.
     segments: Gauge,
     /// Segments that hold nothing.
     free_segments: Gauge,
-    /// Bytes of one segment.
+    /// Bytes of one of these segments.
     segment_bytes: Gauge,
     /// Bytes on the volume of pages and chunks that are current.
     live_bytes: Gauge,
@@ -203,7 +203,7 @@ impl Stats {
             stall_ns: read(&counters.stall_ns),
             stall_ns_max: read(&counters.stall_ns_max),
             evictions: read(&counters.evictions),
-            segments: u64::from(space.segments()),
+            segments: u64::from(space.usable_segments()),
             free_segments: u64::from(space.free_segments()),
             segment_bytes: u64::from(space.segment_bytes()),
             segment_emptiness: space.emptiness_histogram(),

@@ -257,7 +257,7 @@ impl Store {
         let mut config = options.config()?;
         let given = options.given_log_path();
         engine::open_log(&volume, &mut superblock, paths, given)?;
-        config.segment_bytes = superblock.segment_bytes;
+        config.sizes = superblock.sizes;
         let policy = options.policy()?;
         let mut opened = engine::open(volume, superblock, paths, config, options.frames(), policy)?;
         opened.plan.listener = options.on_recovery.0.clone();

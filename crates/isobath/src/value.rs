@@ -81,7 +81,14 @@ impl ValueWriter {
         let (whole, rest) = rest.split_at((rest.len() - 1) / self.payload * self.payload);
         let chunks = std::iter::once(&self.buffer[..]).chain(whole.chunks(self.payload));
         let extent = self.extent.get_or_insert_default();
-        let result = self.tree.run(|local| extent.write_full(local, chunks));
+        let (payload, is_first) = (self.payload, extent.length() == 0);
+        let result = self.tree.run(|local| {
+            if is_first {
+                // The buffer is as long as a chunk of a large segment.
+                extent.expect_length(local, payload as u64 + 1)?;
+            }
+            extent.write_full(local, chunks)
+        });
         let kept = if result.is_ok() { 0 } else { before };
         self.buffer.truncate(kept);
         result.map(|()| rest)
@@ -117,9 +124,8 @@ impl ValueWriter {
             return Ok(Finished::Inline(buffer));
         }
         let result = self.tree.runtime.run(move |local| {
-            if !buffer.is_empty()
-                && let Err(error) = extent.write(local, &buffer)
-            {
+            let chunks = buffer.chunks(extent.payload(local));
+            if let Err(error) = extent.write_full(local, chunks) {
                 extent.abandon(local);
                 return Err(error);
             }

@@ -31,6 +31,7 @@ fn script(seed: u64) -> Scenario {
     scenario.more.small = Small {
         words_per_page: Some(32),
         checkpoint_bytes: Some(4 << 10),
+        first_segments: None,
     };
     scenario.tasks = scenario.tasks.max(7);
     scenario

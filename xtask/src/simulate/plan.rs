@@ -8,7 +8,7 @@ use isobath_io::{Fault, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigge
 
 use crate::random::Random;
 
-/// Bytes of a segment in simulated stores.
+/// Bytes of a segment in simulated stores; of a small one, where there are large ones.
 const SEGMENT: u64 = 64 << 10;
 /// Bytes of their logs: as few as can be.
 const LOG: u64 = 4 << 20;
@@ -173,6 +173,7 @@ impl Default for More {
             small: Small {
                 words_per_page: None,
                 checkpoint_bytes: None,
+                first_segments: None,
             },
             visits: 0,
             deletes: false,
@@ -200,6 +201,7 @@ impl More {
                     Some(16 << 10),
                     Some(64 << 10),
                 ]),
+                first_segments: None,
             },
             visits: random.one_of(&[0, 10, 30]),
             deletes: random.chance(50),
@@ -290,6 +292,12 @@ impl Scenario {
             // What restores a backup lays out full pages.
             self.more.small.words_per_page = None;
         }
+        if self.limit_bytes.is_none() && !self.faults.full && self.seed.is_multiple_of(3) {
+            // What a store begins with, and a few more.
+            let log = if self.separate_log { 0 } else { LOG / SEGMENT };
+            let more = Random::new(self.seed ^ 0x736d_616c).below(40);
+            self.more.small.first_segments = Some((24 + log + more) as u32);
+        }
         // A load is a task of its own, which its caller's task waits for; and there is one more for
         // looks and backups.
         let per_worker = (self.actors as usize).div_ceil(self.workers);
@@ -331,6 +339,7 @@ impl Scenario {
         self.more.small = Small {
             words_per_page: Some(8),
             checkpoint_bytes: Some(32 << 10),
+            ..self.more.small
         };
         self.more.slow = 5;
         self
@@ -433,7 +442,10 @@ impl Scenario {
             .workers(self.workers)
             .tasks_per_worker(self.tasks)
             .depth_per_worker(16)
-            .segment_bytes(SEGMENT as u32)
+            .segment_bytes(match self.more.small.first_segments {
+                Some(_) => 2 * SEGMENT as u32,
+                None => SEGMENT as u32,
+            })
             .log_bytes(if self.log { LOG } else { 0 })
             .volume_limit_bytes(self.limit_bytes)
     }

@@ -88,7 +88,7 @@ const FRESH: Rest = Rest {
     seal_seq: 0,
 };
 
-/// The records of all segments of one space. All segments have the same size.
+/// The records of all segments of one space. All segments that are filled have the same size.
 #[derive(Debug, Clone)]
 pub struct SegmentTable {
     segment_bytes: u32,
@@ -152,6 +152,12 @@ impl SegmentTable {
     /// B: bytes per segment.
     pub fn segment_bytes(&self) -> u32 {
         self.segment_bytes
+    }
+
+    /// Segments are larger from now on; those in use, which are smaller, have the rest empty.
+    pub fn enlarge_segments(&mut self, bytes: u32) {
+        debug_assert!(bytes >= self.segment_bytes);
+        self.segment_bytes = bytes;
     }
 
     /// Bytes of current pages in `segment`.

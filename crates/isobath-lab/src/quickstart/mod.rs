@@ -151,7 +151,7 @@ pub fn prepare(plan: Plan, monitor: &dyn Monitor) -> Result<Prepared, LabError> 
     // Small files share pages with their keys; pages fill to about two thirds
     // under unordered inserts, and a fifth of the volume is slack.
     let pages = files.bytes + files.list.len() as u64 * 2048;
-    let disk_bytes = pages * 2 + record_bytes * 3 / 2 + (64 << 20);
+    let disk_bytes = pages * 2 + record_bytes * 3 / 2 + (96 << 20);
     let free = free_space(&plan.store)?;
     if free.available_bytes < disk_bytes {
         return Err(LabError::NoSpace {

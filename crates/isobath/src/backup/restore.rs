@@ -16,6 +16,7 @@ use crate::error::{BackupFileError, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
+use crate::pagestore::SegmentSizes;
 use crate::pagestore::checkpoint::{self, Array, Sink, words_per_page};
 use crate::pagestore::{
     Address, ArrayRoot, Entry, MAX_LENGTH, SUPERBLOCK_OFFSETS, Superblock, summaries,
@@ -262,7 +263,7 @@ fn build(chain: &[BackupFile], volume: &Volume, watch: Watch<'_>) -> Result<Rest
 
 fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> {
     let header = &file.header;
-    let mut superblock = Superblock::new(uuid(), header.segment_bytes, 0);
+    let mut superblock = Superblock::new(uuid(), SegmentSizes::uniform(header.segment_bytes), 0);
     // Without a log there is nothing to recover, unless something was provisional: its end is recovery's, too.
     superblock.clean = state.log_start == state.log_end
         && (state.provisional.is_empty() || canary::sings(Canary::RestoreAsClosed));
@@ -384,7 +385,7 @@ struct Image {
 
 impl Image {
     fn new(volume: Volume, superblock: &Superblock, words: Vec<u64>) -> Image {
-        let segment_bytes = superblock.segment_bytes;
+        let segment_bytes = superblock.sizes.large;
         let filling = || Filling {
             segment: None,
             cursor: 0,

@@ -156,13 +156,13 @@ fn header(engine: &Engine, pass: &PassStart, base: Option<&BackupFile>) -> Resul
         id: uuid(),
         base: [0; 16],
         generation: 0,
-        segment_bytes: engine.config.segment_bytes,
+        segment_bytes: engine.config.sizes.large,
         // As many as hold the log, also where it has a device of its own.
         log_segments: pass
             .log_bytes
-            .div_ceil(u64::from(engine.config.segment_bytes)) as u32,
+            .div_ceil(u64::from(engine.config.sizes.large)) as u32,
         max_log_segments: match engine.log.max_area_bytes() {
-            most if most > pass.log_bytes => (most / u64::from(engine.config.segment_bytes)) as u32,
+            most if most > pass.log_bytes => (most / u64::from(engine.config.sizes.large)) as u32,
             _ => 0,
         },
         created: now.map_or(0, |now| now.as_secs()),

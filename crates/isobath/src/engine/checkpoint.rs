@@ -153,9 +153,9 @@ struct Pages<'a> {
 
 impl Pages<'_> {
     fn place(&mut self) -> Result<Address, Error> {
-        let segment_bytes = self.engine.config.segment_bytes;
+        let sizes = self.engine.config.sizes;
         if let Some((segment, next)) = self.current.open
-            && next + PAGE_SIZE as u32 <= segment_bytes
+            && next + PAGE_SIZE as u32 <= sizes.bytes_of(segment)
         {
             self.current.open = Some((segment, next + PAGE_SIZE as u32));
             *self.current.segments.entry(segment).or_insert(0) += 1;
@@ -413,7 +413,7 @@ fn release(engine: &Engine, current: &mut Current, dead: impl Iterator<Item = Ad
 /// Has the pages of sparse segments written again by the next checkpoint,
 /// where checkpoints take more than twice the room that they need.
 fn compact(engine: &Engine, current: &Current) {
-    let per_segment = u64::from(engine.config.segment_bytes) / PAGE_SIZE as u64;
+    let per_segment = u64::from(engine.used_segment_bytes()) / PAGE_SIZE as u64;
     let live: u64 = current.segments.values().map(|live| u64::from(*live)).sum();
     let enough = 2 * live.div_ceil(per_segment) + 1;
     if current.segments.len() as u64 <= enough {

@@ -105,7 +105,7 @@ fn opened_after_crash(device: &Arc<FaultDevice>) -> Arc<Engine> {
     let image = Volume::from_device(device.crash_image(Survivors::Executed, 0));
     let superblock = read_superblock(&image, &[]).unwrap();
     let mut config = options().config().unwrap();
-    config.segment_bytes = superblock.segment_bytes;
+    config.sizes = superblock.sizes;
     let (frames, policy) = (options().frames(), options().policy().unwrap());
     open(image, superblock, &[], config, frames, policy)
         .unwrap()

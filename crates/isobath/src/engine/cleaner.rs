@@ -198,8 +198,8 @@ impl WorkerState {
         survivors: &mut Vec<Survivor>,
         dirty: &mut Vec<FrameId>,
     ) {
-        let Some(address) = summaries::address(entry, segment, self.engine.config.segment_bytes)
-        else {
+        let bytes = self.engine.config.sizes.bytes_of(segment);
+        let Some(address) = summaries::address(entry, segment, bytes) else {
             return;
         };
         let page = entry.page;

@@ -127,7 +127,7 @@ fn summaries_hold(crashed: &Engine, problems: &mut Vec<String>) {
         if living.is_empty() || at == 0 {
             continue;
         }
-        let length = crashed.config.segment_bytes - at;
+        let length = crashed.config.sizes.bytes_of(segment) - at;
         let mut bytes = vec![0; length as usize];
         let from = Address::new(segment, at, length);
         if let Err(error) = volume.read_at(crashed.offset_of(from), &mut bytes) {

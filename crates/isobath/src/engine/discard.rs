@@ -19,7 +19,7 @@ impl WorkerState {
     pub(crate) fn discard_free(&self) -> Result<u64, Error> {
         let engine = &self.engine;
         engine.writable()?;
-        let segment_bytes = engine.config.segment_bytes;
+        let sizes = engine.config.sizes;
         let (mut cursor, mut bytes) = (0, 0);
         loop {
             let batch = engine.space.lock().take_spare(cursor, AT_A_TIME);
@@ -27,13 +27,13 @@ impl WorkerState {
                 return Ok(bytes);
             }
             for &segment in &batch {
-                let offset = u64::from(segment) * u64::from(segment_bytes);
+                let (offset, length) = (sizes.start_of(segment), sizes.bytes_of(segment));
                 // SAFETY: a discard refers to no memory.
-                unsafe { self.worker.start_io(Io::discard(offset, segment_bytes, 0)) };
+                unsafe { self.worker.start_io(Io::discard(offset, length, 0)) };
+                bytes += u64::from(length);
             }
             let result = self.worker.wait_io().map_err(Error::Io);
             cursor += batch.len();
-            bytes += batch.len() as u64 * u64::from(segment_bytes);
             engine.space.lock().give_spare(cursor, batch);
             engine.segment_waiters.wake_all();
             result?;

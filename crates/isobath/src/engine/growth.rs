@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use isobath_io::VolumeError;
 
+use super::open::FIRST_SEGMENTS;
 use super::{Counters, Engine, FULL_PERCENT, MAX_GROW, MIN_GROW};
 use crate::Error;
 use crate::log::Durability;
@@ -93,20 +94,72 @@ impl Engine {
         self.grow_locked(bytes)
     }
 
-    /// Grows the volume by `count` segments and takes them for the log.
-    pub(super) fn grow_by_run(&self, count: u32) -> Result<Run, NotGrown> {
+    /// Grows the volume by segments for `bytes` bytes and takes them for the log. All of them are of one size.
+    pub(super) fn grow_by_run(&self, bytes: u64) -> Result<Run, NotGrown> {
         let _one_at_a_time = self.growth.one_at_a_time.lock();
         self.writable().map_err(NotGrown::Failed)?;
-        let first = self.space.lock().segments();
+        let sizes = self.config.sizes;
+        let before = self.space.lock().segments();
+        let needed = |segments| bytes.div_ceil(u64::from(sizes.used_by(segments))) as u32;
+        let is_small = !sizes.are_outgrown_by(before.saturating_add(needed(before)));
+        let first = match is_small || sizes.are_outgrown_by(before) {
+            true => before,
+            // What pages need comes first.
+            false => sizes.first_large + FIRST_SEGMENTS,
+        };
+        let count = match is_small {
+            true => needed(before),
+            false => needed(first),
+        };
         self.extend_to(first.saturating_add(count))?;
         let run = Run { first, count };
         let mut space = self.space.lock();
         space.grow(first + count);
         let taken = space.adopt_run(run);
         debug_assert!(taken, "new segments are free");
-        self.count_log_segments(count);
+        self.count_log_segments(run);
         self.update_capacity(&space);
+        drop(space);
+        if first > before {
+            self.segment_waiters.wake_all();
+        }
         Ok(run)
+    }
+
+    /// Has the volume outgrow its small segments, if it has none but those.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VolumeFull`] where there is no room for large ones.
+    pub(crate) fn outgrow_small_segments(&self) -> Result<(), Error> {
+        let sizes = self.config.sizes;
+        if self.used_segment_bytes() == sizes.large {
+            return Ok(());
+        }
+        let _one_at_a_time = self.growth.one_at_a_time.lock();
+        self.writable()?;
+        let before = self.space.lock().segments();
+        if sizes.are_outgrown_by(before) {
+            return Ok(());
+        }
+        let grown = self.extend_by(before, self.to_large(0) - before);
+        grown.map_err(|error| match error {
+            NotGrown::NoSpace(reason) => Error::VolumeFull {
+                used: self.reserved_bytes.load(Ordering::Acquire),
+                limit: self.capacity_bytes.load(Ordering::Acquire),
+                reason: Arc::new(reason),
+            },
+            NotGrown::Failed(error) => error,
+        })
+    }
+
+    /// Segments of a volume that has just outgrown its small ones, and needs room for `bytes` more bytes. What is in the small
+    /// ones will be written to large ones.
+    fn to_large(&self, bytes: u64) -> u32 {
+        let sizes = self.config.sizes;
+        let bytes = bytes + self.reserved_bytes.load(Ordering::Acquire);
+        let needed = (bytes * 100 / FULL_PERCENT).div_ceil(u64::from(sizes.large)) as u32;
+        sizes.first_large + FIRST_SEGMENTS + needed
     }
 
     /// For the holder of `one_at_a_time`.
@@ -117,17 +170,26 @@ impl Engine {
             self.segment_waiters.wake_all();
             return Ok(());
         }
-        let segment_bytes = u64::from(self.config.segment_bytes);
+        let sizes = self.config.sizes;
         let before = self.space.lock().segments();
-        let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
-        let mut step = (before / 16).clamp(MIN_GROW, MAX_GROW).max(needed);
-        let is_flushed_often = self.growth_is_flushed_often();
-        if is_flushed_often {
+        let segment_bytes = u64::from(sizes.used_by(before));
+        let mut needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
+        let mut step = match sizes.are_outgrown_by(before) {
+            true => (sizes.usable_of(before) / 16).clamp(MIN_GROW, MAX_GROW),
+            // Each step costs flushes, and the volume has outgrown them soon.
+            false => (before / 4).max(MIN_GROW).min(sizes.first_large - before),
+        };
+        step = step.max(needed);
+        if self.growth_is_flushed_often() {
             step = needed.max(step.min((MAX_INITIALIZED / segment_bytes) as u32));
         }
+        if !sizes.are_outgrown_by(before) && sizes.are_outgrown_by(before.saturating_add(step)) {
+            needed = self.to_large(bytes) - before;
+            step = needed;
+        }
         loop {
-            match self.extend_to(before.saturating_add(step)) {
-                Ok(()) => break,
+            match self.extend_by(before, step) {
+                Ok(()) => return Ok(()),
                 // The last bit before the limit counts, too.
                 Err(NotGrown::NoSpace(_)) if step > needed => step = needed.max(step / 2),
                 Err(NotGrown::NoSpace(error)) => {
@@ -139,10 +201,25 @@ impl Engine {
                 Err(failed) => return Err(failed),
             }
         }
+    }
+
+    /// Makes the volume, which has `before` segments, longer by `step`, and hands these out. For the holder of
+    /// `one_at_a_time`.
+    fn extend_by(&self, before: u32, step: u32) -> Result<(), NotGrown> {
+        let sizes = self.config.sizes;
+        let is_flushed_often = self.growth_is_flushed_often();
+        self.extend_to(before.saturating_add(step))?;
         if is_flushed_often {
-            self.initialize(before, step)?;
+            // No small ones that the volume outgrows with this step.
+            let from = match sizes.are_outgrown_by(before + step) {
+                true => before.max(sizes.first_large),
+                false => before,
+            };
+            let most = (MAX_INITIALIZED / u64::from(sizes.bytes_of(from))) as u32;
+            self.initialize(from, (before + step - from).min(most.max(1)))?;
         }
-        *self.growth.last.lock() = (self.log.counters().flushes, u64::from(step) * segment_bytes);
+        let grown = sizes.start_of(before + step) - sizes.start_of(before);
+        *self.growth.last.lock() = (self.log.counters().flushes, grown);
         self.growth.refused_at.store(NEVER, Ordering::Relaxed);
         trace::tell!(
             info,
@@ -173,10 +250,11 @@ impl Engine {
 
     /// Writes zeros to `count` segments from `first` on, which nothing uses yet.
     fn initialize(&self, first: u32, count: u32) -> Result<(), NotGrown> {
-        let segment_bytes = u64::from(self.config.segment_bytes);
+        let sizes = self.config.sizes;
         let volume = self.volume().map_err(NotGrown::Failed)?;
-        let written = u64::from(count) * segment_bytes;
-        let zeroed = volume.write_zeros(u64::from(first) * segment_bytes, written);
+        let start = sizes.start_of(first);
+        let written = sizes.start_of(first + count) - start;
+        let zeroed = volume.write_zeros(start, written);
         zeroed.map_err(|error| {
             let error = Error::Io(error);
             self.poison(error.clone());
@@ -192,7 +270,7 @@ impl Engine {
         let _one_at_a_time = self.growth.one_at_a_time.lock();
         self.writable()?;
         let segments = self.space.lock().segments();
-        let bytes = u64::from(segments) * u64::from(self.config.segment_bytes);
+        let bytes = self.config.sizes.start_of(segments);
         let volume = self.volume()?;
         volume.shrink(bytes).map_err(|error| {
             // Labels have an unknown outcome.
@@ -206,10 +284,10 @@ impl Engine {
 
     /// Makes the volume `segments` segments long.
     fn extend_to(&self, segments: u32) -> Result<(), NotGrown> {
-        let segment_bytes = u64::from(self.config.segment_bytes);
-        let asked = u64::from(segments) * segment_bytes;
+        let sizes = self.config.sizes;
+        let asked = sizes.start_of(segments);
         if segments > self.growth.most {
-            let limit = u64::from(self.growth.most) * segment_bytes;
+            let limit = sizes.start_of(self.growth.most);
             return Err(NotGrown::NoSpace(VolumeError::Limit { limit, asked }));
         }
         let volume = self.volume().map_err(NotGrown::Failed)?;

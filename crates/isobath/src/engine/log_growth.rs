@@ -16,7 +16,7 @@ use super::{Counters, Engine, WorkerState};
 use crate::Error;
 use crate::canary::{self, Canary};
 use crate::log::{Log, ReservationRequest};
-use crate::pagestore::{Run, SUPERBLOCK_OFFSETS};
+use crate::pagestore::{Run, SUPERBLOCK_OFFSETS, SegmentSizes};
 use crate::sched::clock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::trace;
@@ -31,8 +31,9 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// How far the log has grown, and whether it should.
 pub(super) struct LogGrowth {
-    /// Segments of its area, of the one before it, and of one in the making.
-    segments: AtomicU32,
+    /// Small and large segments of its area, of the one before it, and of one in the making.
+    segments: [AtomicU32; 2],
+    sizes: SegmentSizes,
     /// Bytes that the area should have at least.
     wanted: AtomicU64,
     /// The volume had no room, since the store was opened.
@@ -44,14 +45,27 @@ pub(super) struct LogGrowth {
 }
 
 impl LogGrowth {
-    pub(super) fn new(segments: u32) -> LogGrowth {
-        LogGrowth {
-            segments: AtomicU32::new(segments),
+    /// That of a log that has these runs.
+    pub(super) fn new(runs: &[Run], sizes: SegmentSizes) -> LogGrowth {
+        let growth = LogGrowth {
+            segments: [AtomicU32::new(0), AtomicU32::new(0)],
+            sizes,
             wanted: AtomicU64::new(0),
             refused: AtomicBool::new(false),
             checkpoint: AtomicBool::new(false),
             making: AtomicBool::new(false),
-        }
+        };
+        runs.iter().for_each(|run| growth.count(*run));
+        growth
+    }
+
+    /// Those of the segments like `run`'s.
+    fn like(&self, run: Run) -> &AtomicU32 {
+        &self.segments[usize::from(run.first >= self.sizes.first_large)]
+    }
+
+    fn count(&self, run: Run) {
+        self.like(run).fetch_add(run.count, Ordering::Relaxed);
     }
 
     /// Whether a larger area is being made.
@@ -70,9 +84,10 @@ impl LogGrowth {
         self.checkpoint.load(Ordering::Relaxed)
     }
 
-    /// Segments that the log has.
-    pub(super) fn segments(&self) -> u32 {
-        self.segments.load(Ordering::Relaxed)
+    /// Segments that the log has, of those that a volume of `segments` segments uses.
+    pub(super) fn segments(&self, segments: u32) -> u32 {
+        let large = self.sizes.are_outgrown_by(segments);
+        self.segments[usize::from(large)].load(Ordering::Relaxed)
     }
 }
 
@@ -131,9 +146,8 @@ impl Engine {
 
     /// The log does not lie in `run`, or no longer.
     pub(super) fn log_not_moved(&self, run: Run) {
-        self.log_growth
-            .segments
-            .fetch_sub(run.count, Ordering::Relaxed);
+        let segments = self.log_growth.like(run);
+        segments.fetch_sub(run.count, Ordering::Relaxed);
         let mut space = self.space.lock();
         space.release_run(run);
         self.update_capacity(&space);
@@ -143,11 +157,10 @@ impl Engine {
 
     /// Segments for a larger area, at the volume's end; `None` where there is no room.
     fn space_for_larger_log(&self) -> Result<Option<Larger>, Error> {
-        let segment = u64::from(self.config.segment_bytes);
         let wanted = self.log_growth.wanted.load(Ordering::Relaxed);
         let bytes = wanted.max(2 * self.log.area_bytes());
         let bytes = bytes.min(self.log.max_area_bytes());
-        match self.grow_by_run(bytes.div_ceil(segment) as u32) {
+        match self.grow_by_run(bytes) {
             Ok(run) => Ok(Some(Larger { run, filled: 0 })),
             Err(NotGrown::NoSpace(_)) => {
                 self.log_growth.refused.store(true, Ordering::Relaxed);
@@ -158,8 +171,8 @@ impl Engine {
     }
 
     /// Counts the segments of a new area as the log's, before others can take them.
-    pub(super) fn count_log_segments(&self, count: u32) {
-        self.log_growth.segments.fetch_add(count, Ordering::Relaxed);
+    pub(super) fn count_log_segments(&self, run: Run) {
+        self.log_growth.count(run);
     }
 }
 
@@ -197,7 +210,8 @@ impl WorkerState {
     }
 
     pub(super) fn bytes_of(&self, run: Run) -> u64 {
-        u64::from(run.count) * u64::from(self.engine.config.segment_bytes)
+        let sizes = self.engine.config.sizes;
+        sizes.start_of(run.first + run.count) - sizes.start_of(run.first)
     }
 
     fn is_filled(&self, area: &Larger) -> bool {
@@ -216,7 +230,7 @@ impl WorkerState {
     fn fill(&self, area: &mut Larger) -> Result<(), Error> {
         let length = FILL_BYTES.min(self.bytes_of(area.run) - area.filled);
         let zeros = AlignedBuf::new(length as usize);
-        let start = u64::from(area.run.first) * u64::from(self.engine.config.segment_bytes);
+        let start = self.engine.config.sizes.start_of(area.run.first);
         let io = Io::write(start + area.filled, zeros.as_ptr(), length as u32, 0);
         // SAFETY: the buffer is borrowed until `wait_io` returned.
         unsafe { self.worker.start_io(io) };

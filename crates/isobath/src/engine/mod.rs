@@ -89,10 +89,11 @@ use crate::log::record::MAPPED_BYTES;
 use crate::log::{Durability, Log};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{
-    Address, PageIds, PageTrace, ReservedWords, Space, page_payload, worst_case_bytes,
+    Address, PageIds, PageTrace, ReservedWords, Run, SegmentSizes, Space, page_payload,
+    worst_case_bytes,
 };
 use crate::sched::{WaitQueue, WorkerHandle};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::trace;
 use crate::txn::Transactions;
@@ -121,7 +122,7 @@ pub(crate) struct Config {
     pub(crate) tasks: usize,
     pub(crate) depth: u32,
     pub(crate) stack_bytes: usize,
-    pub(crate) segment_bytes: u32,
+    pub(crate) sizes: SegmentSizes,
     /// Alignment of what is read and written, in bytes.
     pub(crate) block_bytes: u32,
     pub(crate) fill_factor: f64,
@@ -200,8 +201,8 @@ pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) pool: BufferPool,
     pub(crate) log: Log,
-    /// See [`Engine::dirty_logged`].
-    dirty_log_bytes: usize,
+    /// Bytes of the segments that are in use.
+    used_segment_bytes: AtomicU32,
     log_growth: log_growth::LogGrowth,
     /// Taken out when the store closes, so that its files are free for others
     /// whatever handles remain.
@@ -285,8 +286,8 @@ pub(crate) struct Parts {
 
 /// Bytes of log for the new place of one dirty page at worst: a record for each batch, in a flushed block of its own, and
 /// one more such flush before it (decision 0019).
-fn dirty_log_bytes(config: &Config) -> usize {
-    let batch = writeback::BATCH.min(config.segment_bytes as usize / PAGE_SIZE);
+fn dirty_log_bytes(segment_bytes: u32) -> usize {
+    let batch = writeback::BATCH.min(segment_bytes as usize / PAGE_SIZE);
     MAPPED_BYTES + 2 * PAGE_SIZE / batch.max(1)
 }
 
@@ -296,13 +297,8 @@ impl Engine {
         let limit_segments = parts.current.superblock.limit_segments;
         let sequence = parts.current.superblock.sequence;
         let retains = !parts.config.read_only && parts.volume.sees_pins();
-        let log_segments = parts
-            .current
-            .superblock
-            .log_runs()
-            .map(|run| run.count)
-            .sum();
-        let dirty_log_bytes = dirty_log_bytes(&parts.config);
+        let log_runs: Vec<Run> = parts.current.superblock.log_runs().collect();
+        let sizes = parts.config.sizes;
         let frames = parts.pool.frames.count();
         let transactions = Transactions::new(&parts.config, &parts.log);
         let changes = ChangedMapPages::new(parts.pool.mapping.capacity());
@@ -321,8 +317,8 @@ impl Engine {
             config: parts.config,
             pool: parts.pool,
             log: parts.log,
-            dirty_log_bytes,
-            log_growth: log_growth::LogGrowth::new(log_segments),
+            used_segment_bytes: AtomicU32::new(sizes.large),
+            log_growth: log_growth::LogGrowth::new(&log_runs, sizes),
             volume: Mutex::new(Some(parts.volume.clone())),
             beside: Mutex::default(),
             retains,
@@ -410,8 +406,12 @@ impl Engine {
 
     /// The byte offset of `address` in the volume.
     pub(crate) fn offset_of(&self, address: Address) -> u64 {
-        u64::from(address.segment()) * u64::from(self.config.segment_bytes)
-            + u64::from(address.offset())
+        self.config.sizes.start_of(address.segment()) + u64::from(address.offset())
+    }
+
+    /// Bytes of the segments that are in use.
+    pub(crate) fn used_segment_bytes(&self) -> u32 {
+        self.used_segment_bytes.load(Ordering::Acquire)
     }
 
     /// Where the page in `frame` is stored; nowhere before its first write.
@@ -450,7 +450,8 @@ impl Engine {
         if !self.log.is_on() {
             return usize::MAX;
         }
-        (self.log.area_bytes() / DIRTY_LOG_SHARE) as usize / self.dirty_log_bytes
+        (self.log.area_bytes() / DIRTY_LOG_SHARE) as usize
+            / dirty_log_bytes(self.used_segment_bytes())
     }
 
     /// The limit of a store that is larger than its pool.
@@ -547,11 +548,14 @@ impl Engine {
     fn update_capacity(&self, space: &Space) {
         // Beside the reserve, every stream has a segment open and the cleaner needs some spare ones
         // to work towards.
-        let checkpoints = space.segments() / 250 + 2;
-        let log = self.log_growth.segments();
+        self.used_segment_bytes
+            .store(space.segment_bytes(), Ordering::Release);
+        let segments = space.usable_segments();
+        let checkpoints = segments / 250 + 2;
+        let log = self.log_growth.segments(space.segments());
         let kept =
             1 + log + checkpoints + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
-        let usable = u64::from(space.segments().saturating_sub(kept));
+        let usable = u64::from(segments.saturating_sub(kept));
         let bytes = usable * page_payload(space.segment_bytes()) * FULL_PERCENT / 100;
         self.capacity_bytes.store(bytes, Ordering::Release);
     }
@@ -635,7 +639,7 @@ impl Engine {
         if space.grows_for_readers() {
             return true;
         }
-        let room = u64::from(space.segments() - space.system_segments());
+        let room = u64::from(space.usable_segments() - space.system_segments());
         let total = room * u64::from(space.segment_bytes());
         // Not what the space counts: that has pages twice while they are moved.
         let live = self.allocated_bytes.load(Ordering::Relaxed);

@@ -22,7 +22,7 @@ use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
     Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, Run,
-    SUPERBLOCK_OFFSETS, Space, Superblock, Unreadable, worst_case_bytes,
+    SUPERBLOCK_OFFSETS, SegmentSizes, Space, Superblock, Unreadable, worst_case_bytes,
 };
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
@@ -73,7 +73,6 @@ pub(crate) fn create(
     store_id: [u8; 16],
 ) -> Result<Opened, Error> {
     config.block_bytes = volume.logical_block();
-    let segment_bytes = config.segment_bytes;
     let log_device_bytes = config.log_bytes.min(separate_log::area_bytes(&volume)) / BLOCK * BLOCK;
     if log_device_bytes > 0 {
         config.log_segments = 0;
@@ -92,31 +91,39 @@ pub(crate) fn create(
         .limit()
         .into_iter()
         .chain(config.limit_bytes.flatten());
-    let most = limits.min().unwrap_or(u64::MAX) / u64::from(segment_bytes);
+    if volume.limit().is_some() && !crate::small::has_first_segments() {
+        // All of its room is there already: a device.
+        config.sizes = SegmentSizes::uniform(config.sizes.large);
+    }
+    let most = limits.min().unwrap_or(u64::MAX);
     if config.log_fits_volume && config.log_segments > 0 {
-        let least = MIN_AREA_BYTES.div_ceil(u64::from(segment_bytes));
-        config.log_segments = config.log_segments.min((most / 16).max(least) as u32);
+        let large = u64::from(config.sizes.large);
+        let least = MIN_AREA_BYTES.div_ceil(large);
+        config.log_segments = config
+            .log_segments
+            .min((most / large / 16).max(least) as u32);
     }
     let max_log_segments = begin_log_small(&mut config);
+    let sizes = config.sizes;
     let first = FIRST_SEGMENTS + config.log_segments;
-    if most < u64::from(first) {
+    if most < sizes.start_of(first) {
         return Err(Error::BadOption {
             option: "volume_limit_bytes",
             reason: format!(
                 "a store with these options needs at least {}",
-                ByteSize::at_least(u64::from(first) * u64::from(segment_bytes))
+                ByteSize::at_least(sizes.start_of(first))
             ),
         });
     }
     let segments = first;
     let (pool, seqs) = reserve_tables(frames, segments)?;
-    volume.grow(u64::from(segments) * u64::from(segment_bytes))?;
-    let mut superblock = Superblock::new(store_id, segment_bytes, segments);
+    volume.grow(sizes.start_of(segments))?;
+    let mut superblock = Superblock::new(store_id, sizes, segments);
     superblock.log_segments = config.log_segments;
     superblock.max_log_segments = max_log_segments;
     superblock.log_device_bytes = log_device_bytes;
     superblock.log_path.clone_from(&config.log_path);
-    superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), segment_bytes);
+    superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), sizes);
     let log = log_of(&config, &superblock, FIRST_LSN);
     if let Some(area) = log.area() {
         area.fill_with_zeros(&volume).map_err(Error::Io)?;
@@ -126,7 +133,7 @@ pub(crate) fn create(
     Via::Volume(volume.clone()).superblock(&superblock)?;
     let system = 1 + config.log_segments;
     let align = volume.logical_block();
-    let space = Space::new(segments, segment_bytes, align, system, policy);
+    let space = Space::new(segments, sizes, align, system, policy);
     let engine = Engine::new(Parts {
         config,
         pool,
@@ -147,17 +154,15 @@ pub(crate) fn create(
 }
 
 /// What a superblock says of a limit of the volume's bytes: whole segments, 0 for none.
-fn limit_segments(bytes: Option<u64>, segment_bytes: u32) -> u32 {
-    let segments =
-        |bytes: u64| (bytes / u64::from(segment_bytes)).clamp(1, u64::from(MAX_SEGMENTS));
-    bytes.map_or(0, |bytes| segments(bytes) as u32)
+fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
+    bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
 
 /// The log of a store, which goes on at `end`.
 fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     match log_area(superblock) {
         Some(area) if !config.read_only => Log::on(LogConfig {
-            max_bytes: u64::from(superblock.max_log_segments) * u64::from(superblock.segment_bytes),
+            max_bytes: u64::from(superblock.max_log_segments) * u64::from(superblock.sizes.large),
             transaction_bytes: config.transaction_bytes,
             area,
             store_id: superblock.store_id,
@@ -180,10 +185,10 @@ pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
         first: superblock.log_first,
         count: superblock.log_segments,
     };
-    let area = area_of(now, superblock.segment_bytes)?;
+    let area = area_of(now, superblock.sizes)?;
     match superblock.log_before {
         Some((switch, before)) => {
-            let before = area_of(before, superblock.segment_bytes)?;
+            let before = area_of(before, superblock.sizes)?;
             Some(area.growing_from(switch, before))
         }
         None => Some(area),
@@ -191,20 +196,35 @@ pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
 }
 
 /// The area that consists of these segments.
-pub(super) fn area_of(run: Run, segment_bytes: u32) -> Option<LogArea> {
-    let segment = u64::from(segment_bytes);
-    let (offset, length) = (u64::from(run.first), u64::from(run.count));
-    LogArea::new(vec![(offset * segment, length * segment)])
+pub(super) fn area_of(run: Run, sizes: SegmentSizes) -> Option<LogArea> {
+    let (start, end) = (
+        sizes.start_of(run.first),
+        sizes.start_of(run.first.checked_add(run.count)?),
+    );
+    LogArea::new(vec![(start, end - start)])
 }
 
-/// Makes a new store's log begin small where its size was not given; returns the segments that it may grow to, 0 for a
-/// log that does not grow.
+/// Makes a new store's log begin small where its size was not given; returns the large segments that it may grow to, 0 for a
+/// log that does not grow. The log's segments, large ones until then, are those that the volume begins with: small ones, if
+/// there are enough.
 fn begin_log_small(config: &mut Config) -> u32 {
-    let least = MIN_AREA_BYTES.div_ceil(u64::from(config.segment_bytes)) as u32;
-    if !config.log_grows || config.log_segments <= least {
-        return 0;
+    let large = u64::from(config.sizes.large);
+    let least = MIN_AREA_BYTES.div_ceil(large) as u32;
+    let grows = config.log_grows && config.log_segments > least;
+    let most = match grows {
+        true => std::mem::replace(&mut config.log_segments, least),
+        false => 0,
+    };
+    let bytes = match grows {
+        true => MIN_AREA_BYTES,
+        false => u64::from(config.log_segments) * large,
+    };
+    let small = bytes.div_ceil(u64::from(config.sizes.used_by(1))) as u32;
+    match config.sizes.are_outgrown_by(FIRST_SEGMENTS + small) {
+        true => config.sizes = SegmentSizes::uniform(config.sizes.large),
+        false => config.log_segments = small,
     }
-    std::mem::replace(&mut config.log_segments, least)
+    most
 }
 
 /// Reads the newer of the two superblocks.
@@ -280,8 +300,8 @@ pub(crate) fn open(
         });
     }
     separate_log::verify(&volume, &superblock, paths)?;
-    let segment_bytes = superblock.segment_bytes;
-    let expected = u64::from(superblock.segments) * u64::from(segment_bytes);
+    let sizes = superblock.sizes;
+    let expected = sizes.start_of(superblock.segments);
     if volume.len() < expected {
         return Err(Error::Truncated {
             paths: paths.to_vec(),
@@ -290,10 +310,7 @@ pub(crate) fn open(
         });
     }
     // The volume may have grown after the last checkpoint.
-    let whole = volume.len() / u64::from(segment_bytes);
-    let segments = superblock
-        .segments
-        .max(whole.min(u64::from(MAX_SEGMENTS)) as u32);
+    let segments = superblock.segments.max(sizes.whole_in(volume.len()));
     let (pool, seqs) = reserve_tables(frames, segments)?;
     let loaded = Loaded::read(&volume, &superblock, segments, &pool)?;
     let scan = match log_area(&superblock) {
@@ -331,7 +348,7 @@ pub(crate) fn open(
     }
     let mapped = Mapped::of(&superblock, segments, high_water, &pool)?;
     let align = volume.logical_block();
-    let mut space = Space::new(segments, segment_bytes, align, 1, policy);
+    let mut space = Space::new(segments, sizes, align, 1, policy);
     space.restore(
         superblock.tick,
         &table,
@@ -351,15 +368,16 @@ pub(crate) fn open(
             return Err(misplaced(0, Address::new(segment, 0, 0)));
         }
     }
+    space.leave_small();
     list_unsummarized(&mut space, high_water, &pool);
     let mut current = loaded.current;
     current.superblock.open_epoch = next_epoch(superblock.open_epoch.max(end.open_epoch));
     if let Some(limit) = config.limit_bytes {
-        current.superblock.limit_segments = limit_segments(limit, segment_bytes);
+        current.superblock.limit_segments = limit_segments(limit, sizes);
     }
     if current.superblock.max_log_segments > 0 && config.transaction_bytes > MAX_TRANSACTION_BYTES {
         let bytes = Log::bytes_for(config.transaction_bytes);
-        let wanted = bytes.div_ceil(u64::from(segment_bytes)) as u32;
+        let wanted = bytes.div_ceil(u64::from(sizes.large)) as u32;
         current.superblock.max_log_segments = current.superblock.max_log_segments.max(wanted);
     }
     let log = log_of(&config, &current.superblock, end.lsn);
@@ -466,7 +484,7 @@ impl Loaded {
     ) -> Result<Loaded, Error> {
         let reader = Reader {
             volume,
-            segment_bytes: u64::from(superblock.segment_bytes),
+            sizes: superblock.sizes,
             segments,
             sequence: superblock.checkpoint,
             visited: RefCell::default(),
@@ -576,14 +594,15 @@ impl Mapped {
                 Place::Free | Place::Resident(_) => continue,
             };
             let end = u64::from(address.offset()) + u64::from(address.length());
-            let fits = end <= u64::from(superblock.segment_bytes)
+            let bytes_there = superblock.sizes.bytes_of(address.segment());
+            let fits = end <= u64::from(bytes_there)
                 && address.length() > 0
                 && !superblock.is_reserved(address.segment());
             let Some(live) = live.get_mut(address.segment() as usize).filter(|_| fits) else {
                 return Err(misplaced(id.0, address));
             };
             *live = (live.0.saturating_add(address.length()), live.1 + 1);
-            if live.0 > superblock.segment_bytes {
+            if live.0 > bytes_there {
                 return Err(misplaced(id.0, address));
             }
             let length = u64::from(address.length());

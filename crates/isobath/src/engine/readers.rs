@@ -126,8 +126,8 @@ fn end_of(mut reader: Reader<'_>) -> Result<u64, Error> {
 /// Where the newest state of the store has page `id`, and the sequence number of the segment; `None` where it has no copy.
 fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Error> {
     let superblock = read_superblock(volume, &[])?;
-    let whole = volume.len() / u64::from(superblock.segment_bytes);
-    let segments = superblock.segments.max(whole as u32);
+    let whole = superblock.sizes.whole_in(volume.len());
+    let segments = superblock.segments.max(whole);
     let (pool, _) = reserve_tables(FEW_FRAMES, segments)?;
     let loaded = Loaded::read(volume, &superblock, segments, &pool)?;
     let mut seqs: Vec<u64> = loaded.table.iter().map(|words| words[0]).collect();

@@ -90,18 +90,23 @@ pub(crate) struct Shrunk {
 impl Engine {
     /// Segments that a volume needs for what is stored now and a log of `log` segments.
     fn segments_needed(&self, space: &Space, log: u32) -> u32 {
+        let sizes = space.sizes();
         let segment = u64::from(space.segment_bytes());
         let live = self.allocated_bytes.load(Ordering::Acquire);
         let reserved = self.reserved_bytes.load(Ordering::Acquire);
         let payload = page_payload(space.segment_bytes());
         // Bound: the present length.
         let mut segments = super::open::FIRST_SEGMENTS + log;
+        if sizes.are_outgrown_by(space.segments()) {
+            segments += sizes.first_large;
+        }
         while segments < space.segments() {
             let shares = space.shares(segments);
-            let system = 1 + log + segments / 250 + 2;
+            let used = sizes.usable_of(segments);
+            let system = 1 + log + used / 250 + 2;
             let kept = system + shares.reserve + shares.open + writeback::SPARE_ENOUGH;
-            let usable = u64::from(segments.saturating_sub(kept));
-            let room = u64::from(segments.saturating_sub(system)) * segment;
+            let usable = u64::from(used.saturating_sub(kept));
+            let room = u64::from(used.saturating_sub(system)) * segment;
             let holds = match self.growth.is_limited() {
                 true => {
                     usable * payload * FULL_PERCENT / 100 >= reserved
@@ -207,8 +212,10 @@ impl WorkerState {
                 }
             }
         } else {
-            let log = engine.log_growth.segments();
-            let needed = engine.segments_needed(&engine.space.lock(), log);
+            let space = engine.space.lock();
+            let log = engine.log_growth.segments(space.segments());
+            let needed = engine.segments_needed(&space, log);
+            drop(space);
             self.make_free(needed, 0)?;
             discarded = self.discard_free()?;
         }
@@ -236,6 +243,10 @@ impl WorkerState {
             let tail = target.segments.max(space.segments().saturating_sub(gain));
             if tail >= space.segments() && target.log.is_none() {
                 return Ok(true);
+            }
+            if !space.may_fence(tail, target.log) {
+                // It has outgrown its small segments meanwhile.
+                return Ok(false);
             }
             space.fence(tail, target.log, &mut closing);
         }
@@ -432,7 +443,7 @@ impl WorkerState {
     /// of the log is in use all the time.
     fn move_log_down(&self, run: Run) -> Result<bool, Error> {
         let engine = &self.engine;
-        engine.count_log_segments(run.count);
+        engine.count_log_segments(run);
         let mut area = Larger::in_run(run);
         let moved = self.fill_all(&mut area).and_then(|()| self.try_moves(run));
         if !matches!(moved, Ok(true)) {

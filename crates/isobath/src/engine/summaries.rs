@@ -39,7 +39,7 @@ impl WorkerState {
         let at = space.summary_offset(segment);
         drop(space);
         let seq = self.engine.seqs.at(u64::from(segment)).load(Acquire);
-        let length = self.engine.config.segment_bytes - at;
+        let length = self.engine.config.sizes.bytes_of(segment) - at;
         let mut buffer = AlignedBuf::new(length as usize);
         let from = Address::new(segment, at, length);
         let io = Io::read(self.engine.offset_of(from), buffer.as_mut_ptr(), length, 0);

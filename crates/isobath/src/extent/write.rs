@@ -3,7 +3,9 @@
 use isobath_flash::policy::{Cause, History, PageWrite};
 use isobath_io::AlignedBuf;
 
-use super::{Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_bytes, stored_bytes};
+use super::{
+    Extent, RUN_BYTES, Runs, end_chunks, free_chunks, payload_bytes, payload_now, stored_bytes,
+};
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
@@ -35,6 +37,8 @@ pub(crate) struct ExtentWriter {
     expected: u64,
     chunks: u64,
     length: u64,
+    /// Payload bytes of every chunk but the last; 0 before the first one.
+    payload: usize,
 }
 
 impl ExtentWriter {
@@ -49,15 +53,36 @@ impl ExtentWriter {
 
     /// Expects `bytes` more, so that their chunks get consecutive ids.
     pub(crate) fn expect(&mut self, local: &WorkerState, bytes: u64) -> Result<(), Error> {
-        let payload = payload_bytes(&local.engine.config) as u64;
-        self.expected = bytes.div_ceil(payload).max(1);
+        self.expect_length(local, bytes)?;
+        self.expected = bytes.div_ceil(self.payload(local) as u64).max(1);
         self.take_ids(local, self.expected)
+    }
+
+    /// Expects the value to have `bytes` bytes at least: where that is more than a chunk, it goes to large segments. In small
+    /// ones it would have very many chunks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VolumeFull`].
+    pub(crate) fn expect_length(&self, local: &WorkerState, bytes: u64) -> Result<(), Error> {
+        if bytes > payload_bytes(&local.engine.config) as u64 {
+            local.engine.outgrow_small_segments()?;
+        }
+        Ok(())
+    }
+
+    /// Payload bytes of every chunk but the last.
+    pub(crate) fn payload(&mut self, local: &WorkerState) -> usize {
+        if self.payload == 0 {
+            self.payload = payload_now(&local.engine);
+        }
+        self.payload
     }
 
     fn take_ids(&mut self, local: &WorkerState, count: u64) -> Result<(), Error> {
         let engine = &local.engine;
         // The index of runs has to fit a chunk.
-        let whole = self.runs.0.len() >= payload_bytes(&engine.config) / RUN_BYTES / 2;
+        let whole = self.runs.0.len() >= self.payload(local) / RUN_BYTES / 2;
         let mut ids = engine.ids.lock();
         let taken = ids.allocate_some(&engine.pool.mapping, count, whole);
         let (first, count) = taken.ok_or(Error::TooManyPages)?;
@@ -79,6 +104,7 @@ impl ExtentWriter {
     }
 
     /// Writes one chunk; all but the last are full.
+    #[cfg(test)]
     pub(crate) fn write(&mut self, local: &WorkerState, payload: &[u8]) -> Result<(), Error> {
         self.write_together(local, &[payload])
     }
@@ -90,7 +116,7 @@ impl ExtentWriter {
         chunks: impl Iterator<Item = &'c [u8]>,
     ) -> Result<(), Error> {
         let before = self.chunks;
-        let payload = payload_bytes(&local.engine.config);
+        let payload = self.payload(local);
         let most = (TOGETHER_BYTES / payload).clamp(1, TOGETHER_CHUNKS);
         let mut chunks = chunks.peekable();
         let mut group = Vec::with_capacity(most);
@@ -138,7 +164,7 @@ impl ExtentWriter {
                 self.give_ids_back(local);
                 self.ahead = ahead;
             }
-            self.length -= count * payload_bytes(&local.engine.config) as u64;
+            self.length -= count * self.payload(local) as u64;
             self.chunks = kept;
         }
     }
@@ -167,7 +193,7 @@ impl ExtentWriter {
     /// The descriptor of all that was written.
     pub(crate) fn finish(mut self, local: &WorkerState) -> Result<Extent, Error> {
         self.give_ids_back(local);
-        let payload = payload_bytes(&local.engine.config) as u32;
+        let payload = self.payload(local) as u32;
         let single = self.runs.0.len() == 1;
         let first = if single {
             Ok(PageId(self.runs.0[0].0))
@@ -343,7 +369,7 @@ pub(crate) fn write_all(
         ..ExtentWriter::default()
     };
     writer.expect(local, value.len() as u64)?;
-    let chunks = value.chunks(payload_bytes(&local.engine.config));
+    let chunks = value.chunks(writer.payload(local));
     if let Err(error) = writer.write_full(local, chunks) {
         writer.abandon(local);
         return Err(error);

@@ -9,7 +9,7 @@
 
 use isobath_io::{IoError, Volume};
 
-use super::{Address, ArrayRoot};
+use super::{Address, ArrayRoot, SegmentSizes};
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset, put_u64,
 };
@@ -119,7 +119,7 @@ pub(crate) fn write<S: Sink>(
 /// Reads an array.
 pub(crate) struct Reader<'v> {
     pub(crate) volume: &'v Volume,
-    pub(crate) segment_bytes: u64,
+    pub(crate) sizes: SegmentSizes,
     pub(crate) segments: u32,
     /// Of the superblock that names the array.
     pub(crate) sequence: u64,
@@ -241,10 +241,10 @@ impl Reader<'_> {
     }
 
     fn offset(&self, array: Array, level: u64, index: u64, at: Address) -> Result<u64, LoadError> {
-        let offset = u64::from(at.segment()) * self.segment_bytes + u64::from(at.offset());
+        let offset = self.sizes.start_of(at.segment()) + u64::from(at.offset());
         let inside = at.segment() > 0
             && at.segment() < self.segments
-            && u64::from(at.offset()) + PAGE_SIZE as u64 <= self.segment_bytes;
+            && at.offset() + PAGE_SIZE as u32 <= self.sizes.bytes_of(at.segment());
         if inside {
             Ok(offset)
         } else {
@@ -297,11 +297,11 @@ mod tests {
         #[test]
         fn arrays_of_any_length_read_back(words in prop_oneof![0u64..3, 500u64..1100, 254_000u64..255_000], gaps in 1u32..4) {
             let volume = Volume::in_memory(64 << 20, None);
-            let segment_bytes = 1u64 << 20;
+            let sizes = SegmentSizes::uniform(1 << 20);
             let values: Vec<u64> = (0..words).map(|i| i * 3).collect();
             let mut sink = ToVolume { volume: &volume, next: 256, gaps };
             let root = write(&mut sink, Array::Segments, &values).expect("memory");
-            let reader = Reader { volume: &volume, segment_bytes, segments: 64, sequence: 7, visited: Vec::new().into() };
+            let reader = Reader { volume: &volume, sizes, segments: 64, sequence: 7, visited: Vec::new().into() };
             let mut seen = 0;
             reader.read(Array::Segments, root, |index, word| {
                 assert_eq!((index, word), (seen, seen * 3));

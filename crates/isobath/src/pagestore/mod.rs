@@ -5,6 +5,7 @@ pub(crate) mod checkpoint;
 mod history;
 mod ids;
 mod reserved;
+mod sizes;
 mod space;
 mod summary;
 mod superblock;
@@ -15,6 +16,7 @@ pub(crate) use address::{
 };
 pub(crate) use ids::PageIds;
 pub(crate) use reserved::ReservedWords;
+pub(crate) use sizes::SegmentSizes;
 pub(crate) use space::{
     CleaningEnd, Closing, Content, NoSegment, Placed, Request, Space, Victim, page_payload,
     worst_case_bytes,

@@ -18,7 +18,7 @@ use isobath_flash::policy::{
 use super::history::PageHistories;
 use super::summary::{self, Entry};
 use super::trace::PageTrace;
-use super::{Address, ReservedWords, Run};
+use super::{Address, ReservedWords, Run, SegmentSizes};
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
 use cleaning::CleaningProgress;
@@ -113,6 +113,7 @@ struct Open {
 /// The state of every segment, and the streams' open segments.
 pub(crate) struct Space {
     pub(crate) table: SegmentTable,
+    sizes: SegmentSizes,
     /// Segments of the volume; the table may have more, which were cut off and are free.
     count: u32,
     /// Segments that are being emptied.
@@ -158,6 +159,8 @@ pub(crate) struct Space {
     unsummarized: HashMap<u32, Vec<Entry>>,
     /// Segments that hold no pages of the store: superblocks, log, checkpoints.
     system: u32,
+    /// Of these, small ones.
+    small_system: u32,
     /// No segment becomes free: a reader needs obsolete pages.
     keeps_dead: bool,
     retained: Retained,
@@ -168,14 +171,15 @@ impl Space {
     /// hold the superblocks and the log.
     pub(crate) fn new(
         segments: u32,
-        segment_bytes: u32,
+        sizes: SegmentSizes,
         block: u32,
         system: u32,
         policy: Box<dyn CleaningPolicy>,
     ) -> Space {
         let streams = usize::from(policy.streams()) * 2;
         let mut space = Space {
-            table: SegmentTable::new(system, segment_bytes).keeping(policy.history_kind()),
+            table: SegmentTable::new(system, sizes.used_by(system)).keeping(policy.history_kind()),
+            sizes,
             count: system,
             fence: None,
             histories: PageHistories::new(&*policy),
@@ -200,6 +204,7 @@ impl Space {
             block,
             unsummarized: HashMap::new(),
             system,
+            small_system: system.min(sizes.first_large),
             keeps_dead: false,
             retained: Retained::default(),
         };
@@ -222,14 +227,40 @@ impl Space {
         self.waste.resize(slots, 0);
         // Low numbers are taken first, so that a small store stays compact.
         self.free.splice(0..0, (before..segments).rev());
-        self.has_grown(segments - before);
+        let usable = self.sizes.usable_of(segments);
+        self.has_grown(usable.saturating_sub(self.sizes.usable_of(before)));
+        if !self.sizes.are_outgrown_by(before) {
+            self.leave_small();
+        }
         self.resized();
+    }
+
+    /// Takes no small segment from now on, if the volume has outgrown them, and cleans none: that would take space, and give
+    /// none.
+    pub(crate) fn leave_small(&mut self) {
+        if !self.sizes.are_outgrown_by(self.count) {
+            return;
+        }
+        self.table.enlarge_segments(self.sizes.large);
+        let first_large = self.sizes.first_large;
+        self.free.retain(|&segment| segment >= first_large);
+        for id in (0..first_large).map(SegmentId) {
+            let is_sealed = self.table.state(id) == SegmentState::Sealed;
+            if is_sealed && !canary::sings(Canary::CleanSmallSegments) {
+                self.table.begin_cleaning(id);
+            }
+        }
+    }
+
+    /// Whether `segment` is small, in a volume that has outgrown these: it is never free again.
+    fn is_left(&self, segment: u32) -> bool {
+        segment < self.sizes.first_large && self.sizes.are_outgrown_by(self.count)
     }
 
     /// The number of segments has changed.
     fn resized(&mut self) {
         let segments = self.count;
-        let pages = u64::from(segments) * u64::from(self.segment_bytes()) / PAGE_SIZE as u64;
+        let pages = self.sizes.start_of(segments) / PAGE_SIZE as u64;
         if self.policy.is_outgrown(pages) {
             self.begin_policy_anew(pages);
         }
@@ -293,6 +324,7 @@ impl Space {
         self.busy[segment as usize] = 1;
         self.summaries[segment as usize] = 0;
         self.system += 1;
+        self.small_system += u32::from(segment < self.sizes.first_large);
     }
 
     /// Gives a segment of the system back.
@@ -303,12 +335,16 @@ impl Space {
         self.table.free(id);
         self.busy[segment as usize] = 0;
         self.system -= 1;
+        self.small_system -= u32::from(segment < self.sizes.first_large);
         self.put_free(segment);
     }
 
-    /// Segments that hold no pages of the store: superblocks, log, checkpoints.
+    /// Segments, of those that are in use at all, that hold no pages of the store: superblocks, log, checkpoints.
     pub(crate) fn system_segments(&self) -> u32 {
-        self.system
+        match self.sizes.are_outgrown_by(self.count) {
+            true => self.system - self.small_system,
+            false => self.system,
+        }
     }
 
     /// What was written to a sealed segment that has no summary; `None` if it has one.
@@ -328,8 +364,14 @@ impl Space {
         self.unsummarized.entry(segment).or_default().push(entry);
     }
 
+    /// Segments of the volume.
     pub(crate) fn segments(&self) -> u32 {
         self.count
+    }
+
+    /// Those of them that are in use: all, or all large ones.
+    pub(crate) fn usable_segments(&self) -> u32 {
+        self.sizes.usable_of(self.count)
     }
 
     pub(crate) fn free_segments(&self) -> u32 {
@@ -355,8 +397,14 @@ impl Space {
         self.live_bytes
     }
 
+    /// Bytes of the segments that are in use.
     pub(crate) fn segment_bytes(&self) -> u32 {
         self.table.segment_bytes()
+    }
+
+    /// The sizes of all segments.
+    pub(crate) fn sizes(&self) -> SegmentSizes {
+        self.sizes
     }
 
     /// Byte offset of the summary of `segment`; 0 if it has none.
@@ -494,7 +542,7 @@ impl Space {
     /// with its summary.
     fn has_room(&self, open: &Open, length: u32) -> bool {
         let end = open.cursor.next_multiple_of(self.block) + length.next_multiple_of(self.block);
-        end + summary::size(open.entries.len() + 1) <= self.segment_bytes()
+        end + summary::size(open.entries.len() + 1) <= self.sizes.bytes_of(open.segment)
     }
 
     fn opened(&self) -> u32 {
@@ -523,6 +571,8 @@ impl Space {
         let (fenced, others): (Vec<u32>, Vec<u32>) = segments
             .into_iter()
             .partition(|&segment| self.is_behind_fence(segment));
+        let others = others.into_iter();
+        let others: Vec<u32> = others.filter(|&segment| !self.is_left(segment)).collect();
         self.free.splice(at..at, others);
         fenced
             .into_iter()
@@ -548,7 +598,7 @@ impl Space {
     fn close(&mut self, slot: usize, full: bool, closing: &mut Vec<Closing>) {
         if let Some(open) = self.open[slot].take() {
             let size = summary::size(open.entries.len());
-            let offset = self.segment_bytes() - size;
+            let offset = self.sizes.bytes_of(open.segment) - size;
             self.summaries[open.segment as usize] = offset;
             let waste = offset.saturating_sub(open.cursor) / PAGE_SIZE as u32;
             let full = full || canary::sings(Canary::CountUnusedAsLive);
@@ -679,6 +729,9 @@ impl Space {
             let id = SegmentId(segment);
             self.table.seal(id, self.now);
             self.policy.sealed(&self.table, id);
+            if self.is_left(segment) && !canary::sings(Canary::CleanSmallSegments) {
+                self.table.begin_cleaning(id);
+            }
         }
         self.free_if_empty(segment)
     }

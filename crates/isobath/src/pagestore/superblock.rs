@@ -6,11 +6,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use super::Address;
+use super::{Address, SegmentSizes};
 use crate::page::{PAGE_SIZE, PageId, get_u32, get_u64, put_u32, put_u64};
 
 /// The on-disk format that this engine writes.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
+/// What it writes where all segments have one size.
+const UNIFORM_VERSION: u32 = 2;
 /// What it writes where nothing needs more: a log that lies behind segment 0 and does not grow.
 const FIRST_VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"ISOBATH\0";
@@ -43,8 +45,8 @@ pub(crate) struct Superblock {
     pub(crate) sequence: u64,
     /// Identity of the store.
     pub(crate) store_id: [u8; 16],
-    /// Bytes of a segment.
-    pub(crate) segment_bytes: u32,
+    /// Bytes of the segments.
+    pub(crate) sizes: SegmentSizes,
     /// Segments of the volume when this was written.
     pub(crate) segments: u32,
     /// No writer has the store open: the checkpoint is all there is. Where nothing
@@ -135,12 +137,12 @@ impl Superblock {
     pub(crate) const FIRST_LSN: u64 = PAGE_SIZE as u64;
 
     /// That of a new store without a log.
-    pub(crate) fn new(store_id: [u8; 16], segment_bytes: u32, segments: u32) -> Superblock {
+    pub(crate) fn new(store_id: [u8; 16], sizes: SegmentSizes, segments: u32) -> Superblock {
         let empty = ArrayRoot::EMPTY;
         Superblock {
             sequence: 1,
             store_id,
-            segment_bytes,
+            sizes,
             segments,
             clean: false,
             next_lsn: Superblock::FIRST_LSN,
@@ -189,7 +191,11 @@ impl Superblock {
 
     fn version(&self) -> u32 {
         let stays = self.log_first == 1 && self.max_log_segments == 0 && self.log_before.is_none();
-        if stays { FIRST_VERSION } else { FORMAT_VERSION }
+        match (self.sizes.small_words(), stays) {
+            ((0, 0), true) => FIRST_VERSION,
+            ((0, 0), false) => UNIFORM_VERSION,
+            _ => FORMAT_VERSION,
+        }
     }
 
     /// The 4 KiB to write.
@@ -200,7 +206,7 @@ impl Superblock {
         put_u64(&mut bytes, 16, self.sequence);
         bytes[24..40].copy_from_slice(&self.store_id);
         put_u32(&mut bytes, 40, PAGE_SIZE as u32);
-        put_u32(&mut bytes, 44, self.segment_bytes);
+        put_u32(&mut bytes, 44, self.sizes.large);
         put_u32(&mut bytes, 48, self.segments);
         put_u32(&mut bytes, 52, u32::from(self.clean));
         put_u64(&mut bytes, 56, self.next_lsn);
@@ -218,6 +224,8 @@ impl Superblock {
         put_u32(&mut bytes, 148, self.open_epoch);
         put_u64(&mut bytes, 152, self.log_start);
         put_u32(&mut bytes, 160, self.log_epoch);
+        let (small, small_segments) = self.sizes.small_words();
+        put_u32(&mut bytes, 164, small);
         put_u64(&mut bytes, 168, self.log_durable);
         put_u64(&mut bytes, 176, self.log_device_bytes);
         let path = self.log_path.as_os_str().as_bytes();
@@ -232,6 +240,7 @@ impl Superblock {
                 put_u32(&mut bytes, LOG_PLACE + 16, before.first);
                 put_u32(&mut bytes, LOG_PLACE + 20, before.count);
             }
+            put_u32(&mut bytes, LOG_PLACE + 24, small_segments);
         }
         let sum = checksum(&bytes);
         put_u32(&mut bytes, CHECKSUM, sum);
@@ -248,14 +257,13 @@ impl Superblock {
         if version > FORMAT_VERSION {
             return Err(Unreadable::Newer { version, matches });
         }
-        let segment_bytes = get_u32(bytes, 44);
-        let sizes = super::MIN_SEGMENT_BYTES..=super::MAX_SEGMENT_BYTES;
-        let sound = get_u32(bytes, 40) == PAGE_SIZE as u32
-            && sizes.contains(&segment_bytes)
-            && segment_bytes.is_multiple_of(PAGE_SIZE as u32);
-        if !matches || !sound {
-            return Err(Unreadable::Corrupt);
-        }
+        let (small, small_segments) = match version > UNIFORM_VERSION {
+            true => (get_u32(bytes, 164), get_u32(bytes, LOG_PLACE + 24)),
+            false => (0, 0),
+        };
+        let sizes = SegmentSizes::decode(get_u32(bytes, 44), small, small_segments);
+        let sizes = sizes.filter(|_| matches && get_u32(bytes, 40) == PAGE_SIZE as u32);
+        let sizes = sizes.ok_or(Unreadable::Corrupt)?;
         let address = |at| {
             let raw = get_u64(bytes, at);
             if raw < 1 << 62 {
@@ -282,7 +290,7 @@ impl Superblock {
         Ok(Superblock {
             sequence: get_u64(bytes, 16),
             store_id,
-            segment_bytes,
+            sizes,
             segments: get_u32(bytes, 48),
             clean: get_u32(bytes, 52) & 1 != 0,
             next_lsn: get_u64(bytes, 56),
@@ -330,7 +338,7 @@ mod tests {
         let superblock = Superblock {
             sequence: 3,
             store_id: *b"0123456789abcdef",
-            segment_bytes: 2 << 20,
+            sizes: SegmentSizes::small_first(2 << 20),
             segments: 99,
             clean: true,
             next_lsn: 4,
@@ -369,10 +377,10 @@ mod tests {
             assert!(Superblock::decode(&bytes).is_err(), "byte {at}");
             bytes[at] ^= 1;
         }
-        bytes[8] = 3;
+        bytes[8] = 4;
         let newer = |matches| {
             Err(Unreadable::Newer {
-                version: 3,
+                version: 4,
                 matches,
             })
         };

@@ -109,11 +109,10 @@ impl<'v> Source<'v> {
     }
 
     fn read_mapping(&mut self, superblock: &Superblock) {
-        let segments = self.volume.len() / u64::from(superblock.segment_bytes);
         let reader = Reader {
             volume: self.volume,
-            segment_bytes: u64::from(superblock.segment_bytes),
-            segments: segments.min(u64::from(u32::MAX)) as u32,
+            sizes: superblock.sizes,
+            segments: superblock.sizes.whole_in(self.volume.len()),
             sequence: superblock.checkpoint,
             visited: std::cell::RefCell::default(),
         };
@@ -172,11 +171,10 @@ impl<'v> Source<'v> {
 
     /// What nothing had confirmed when the checkpoint was written.
     fn read_provisional(&self, superblock: &Superblock) -> Vec<u64> {
-        let segments = self.volume.len() / u64::from(superblock.segment_bytes);
         let reader = Reader {
             volume: self.volume,
-            segment_bytes: u64::from(superblock.segment_bytes),
-            segments: segments.min(u64::from(u32::MAX)) as u32,
+            sizes: superblock.sizes,
+            segments: superblock.sizes.whole_in(self.volume.len()),
             sequence: superblock.checkpoint,
             visited: std::cell::RefCell::default(),
         };
@@ -307,8 +305,8 @@ impl<'v> Source<'v> {
     /// Reads what lies where the store says that `page` is.
     fn read_mapped(&self, page: PageId) -> Option<Result<Vec<u8>, String>> {
         let (mapping, address) = self.mapped(page)?;
-        let segment_bytes = u64::from(self.superblock.as_ref()?.segment_bytes);
-        let at = u64::from(address.segment()) * segment_bytes + u64::from(address.offset());
+        let sizes = self.superblock.as_ref()?.sizes;
+        let at = sizes.start_of(address.segment()) + u64::from(address.offset());
         let seq = mapping.seqs.get(address.segment() as usize).copied();
         let mut bytes = vec![0; address.length() as usize];
         let read = self.volume.read_at(at, &mut bytes);
@@ -423,9 +421,8 @@ impl<'v> Source<'v> {
             let newest = copies.first()?;
             let is_current = match self.mapped(page) {
                 Some((_, address)) => {
-                    let segment_bytes = u64::from(self.superblock.as_ref()?.segment_bytes);
-                    let at =
-                        u64::from(address.segment()) * segment_bytes + u64::from(address.offset());
+                    let sizes = self.superblock.as_ref()?.sizes;
+                    let at = sizes.start_of(address.segment()) + u64::from(address.offset());
                     copies.iter().any(|copy| copy.offset == at)
                         || self.read_mapped(page).is_some_and(|read| read.is_ok())
                 }

@@ -84,7 +84,7 @@ impl Simulation {
     pub fn open(volume: Volume, options: &Options, seed: u64) -> Result<Simulation, Error> {
         let mut config = options.config()?;
         let superblock = engine::read_superblock(&volume, &[])?;
-        config.segment_bytes = superblock.segment_bytes;
+        config.sizes = superblock.sizes;
         let frames = options.frames();
         let policy = options.policy()?;
         let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
@@ -301,7 +301,7 @@ impl Drop for Simulation {
 fn compare(layout: &Layout, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
     let superblock = engine::read_superblock(&volume, &[])?;
     let mut config = options.config()?;
-    config.segment_bytes = superblock.segment_bytes;
+    config.sizes = superblock.sizes;
     let (frames, policy) = (options.frames(), options.policy()?);
     let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
     Ok(layout.compare(&opened.engine))

@@ -28,6 +28,7 @@ mod recovery;
 mod salvage;
 mod separate_log;
 mod simulation;
+mod small_first;
 mod space;
 mod store;
 mod switches;

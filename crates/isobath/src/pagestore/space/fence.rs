@@ -44,14 +44,21 @@ impl Space {
         // the next victim is read.
         // A checkpoint needs a word per page and a few per segment, beside the
         // one that it replaces.
-        let checkpoint = small::checkpoint_segments(segments, segments / 300 + 2);
+        let usable = self.sizes.usable_of(segments);
+        let checkpoint = small::checkpoint_segments(segments, usable / 300 + 2);
         // The log's space is not available to pages.
-        let room = segments.saturating_sub(self.system);
+        let room = usable.saturating_sub(self.system_segments());
         Shares {
             checkpoint,
             open: (self.open.len() as u32).min((room / 32).max(MIN_OPEN)),
-            reserve: MIN_OPEN.min(segments / 4) + checkpoint,
+            reserve: MIN_OPEN.min(usable / 4) + checkpoint,
         }
+    }
+
+    /// Whether the segments from `tail` on, and those of `run`, are in use, and others are.
+    pub(crate) fn may_fence(&self, tail: u32, run: Option<Run>) -> bool {
+        let lowest = run.map_or(tail - 1, |run| run.first.min(tail - 1));
+        !self.is_left(lowest)
     }
 
     /// Takes the segments from `tail` on out of use, and those of `run`. Those of them that are open are closed; their
@@ -104,6 +111,9 @@ impl Space {
 
     /// A free segment, for the next allocation.
     pub(super) fn add_free(&mut self, segment: u32) {
+        if self.is_left(segment) {
+            return;
+        }
         match &mut self.fence {
             Some(fence) if fence.contains(segment) => fence.free.push(segment),
             _ => self.free.push(segment),
@@ -146,8 +156,12 @@ impl Space {
 
     /// The lowest `count` neighbouring segments that can be emptied: without the superblocks, those of `taken`, and bad ones.
     pub(crate) fn lowest_run(&self, count: u32, taken: Run) -> Option<Run> {
-        let mut first = 1;
-        for segment in 1..self.count {
+        let lowest = match self.sizes.are_outgrown_by(self.count) {
+            true => self.sizes.first_large.max(1),
+            false => 1,
+        };
+        let mut first = lowest;
+        for segment in lowest..self.count {
             if taken.contains(segment) || self.bad.contains(&segment) {
                 first = segment + 1;
             } else if segment + 1 - first == count {

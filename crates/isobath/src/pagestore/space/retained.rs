@@ -84,7 +84,7 @@ impl Space {
         if self.retained.is_needed(superblock) && !canary::sings(Canary::ReuseBesideReaders) {
             self.retained.segments.push_back((superblock, segment));
             let least = RETAINED_BYTES / self.segment_bytes();
-            if self.retained() > least.max(self.segments() / RETAINED_SHARE) {
+            if self.retained() > least.max(self.usable_segments() / RETAINED_SHARE) {
                 self.overrun_readers();
             }
         } else {
@@ -136,6 +136,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::pagestore::SegmentSizes;
     use isobath_flash::policy::PolicyKind;
 
     /// Readers' pins, and a space of segments of 1 MiB that asks for them.
@@ -150,7 +151,7 @@ mod tests {
         fn new(segments: u32) -> Readers {
             let pins = Arc::new(Mutex::new(BTreeSet::new()));
             let policy = PolicyKind::Greedy.build(10_000);
-            let mut space = Space::new(segments, 1 << 20, 4096, 1, policy);
+            let mut space = Space::new(segments, SegmentSizes::uniform(1 << 20), 4096, 1, policy);
             let asked = Arc::clone(&pins);
             let is_pinned = move |range| asked.lock().unwrap().range(range).next().is_some();
             space.retain_for_readers(1, Box::new(is_pinned));

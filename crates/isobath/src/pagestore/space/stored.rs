@@ -71,7 +71,8 @@ impl Space {
             }
             // A summary that cannot be there is none: the mapping table has what it would say.
             let summary = words[1] as u32;
-            let is_inside = summary < self.segment_bytes() && summary.is_multiple_of(GRANULE);
+            let bytes_here = self.sizes.bytes_of(segment);
+            let is_inside = summary < bytes_here && summary.is_multiple_of(GRANULE);
             self.summaries[segment as usize] = if is_inside { summary } else { 0 };
             let record = SegmentRecord {
                 live_bytes: bytes,
@@ -85,8 +86,8 @@ impl Space {
             self.table.restore(SegmentId(segment), &record);
             let waste = (words[1] >> 48) as u32 * PAGE_SIZE as u32;
             // Stores of earlier versions count the rest of a segment that was not full, too.
-            let was_full = waste <= self.segment_bytes() / CHUNK_SHARE
-                || canary::sings(Canary::CountUnusedAsLive);
+            let was_full =
+                waste <= bytes_here / CHUNK_SHARE || canary::sings(Canary::CountUnusedAsLive);
             if waste > 0 && was_full {
                 self.set_waste(segment, waste);
             }

@@ -1,0 +1,136 @@
+//! A store without a limit begins with small segments, and outgrows them.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use super::common;
+use common::{assert_sound, key, value};
+use isobath::{BackupOptions, Durability, Options, Store, Volume};
+
+/// Bytes of small segments that a volume begins with.
+const SMALL: u64 = 16 << 20;
+/// Bytes before the first segment, in files.
+const LABELS: u64 = 2 << 20;
+
+fn options() -> Options {
+    Options::new()
+        .pool_bytes(8 << 20)
+        .workers(2)
+        .durability(Durability::None)
+}
+
+fn length(path: &Path) -> u64 {
+    path.metadata().unwrap().len()
+}
+
+#[test]
+fn the_first_file_is_short_and_grows_with_the_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.iso");
+    let store = Store::create(&[&path], &options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    tree.insert(b"key", b"value").unwrap();
+    store.close().unwrap();
+    assert!(length(&path) <= 8 << 20, "{}", length(&path));
+    // Opened again and again: before, while and after it outgrows its small segments.
+    for round in 0..12u64 {
+        let store = Store::open(&[&path], &options()).unwrap();
+        let tree = store.tree("t").unwrap();
+        for n in round * 4000..(round + 1) * 4000 {
+            tree.insert(&key(n), &value(n, 400)).unwrap();
+        }
+        for n in (0..round * 4000).step_by(7) {
+            let wanted = value(n, 400);
+            assert_eq!(tree.get(&key(n)).unwrap().as_ref(), Some(&wanted), "{n}");
+            tree.insert(&key(n), &wanted).unwrap();
+        }
+        assert_sound(&store, None);
+        let stats = store.stats();
+        let outgrown = stats.volume_bytes > SMALL;
+        assert_eq!(
+            stats.segment_bytes,
+            if outgrown { 2 << 20 } else { 64 << 10 }
+        );
+        assert!(stats.segments * stats.segment_bytes <= stats.volume_bytes);
+        store.close().unwrap();
+        // The data, once more for what is cleaned and logged, or what a volume of large segments begins with.
+        let data = (round + 1) * 4000 * 430;
+        let most = match length(&path) > SMALL + LABELS {
+            false => (8 << 20) + 4 * data,
+            true => SMALL + (80 << 20) + 4 * data,
+        };
+        assert!(length(&path) <= most, "{} for {data}", length(&path));
+    }
+    assert!(length(&path) > SMALL + (48 << 20));
+    let store = Store::open(&[&path], &options().read_only(true)).unwrap();
+    assert_sound(&store, Some(48_001));
+    store.close().unwrap();
+    let store = Store::open(&[&path], &options()).unwrap();
+    store.compact().unwrap();
+    assert_sound(&store, Some(48_001));
+    store.close().unwrap();
+    let store = Store::open(&[&path], &options()).unwrap();
+    assert_sound(&store, Some(48_001));
+    store.close().unwrap();
+}
+
+#[test]
+fn values_of_all_lengths_survive_outgrowing() {
+    let volume = Volume::in_memory(0, None);
+    let store = Store::create_on_volume(volume.clone(), &options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let lengths = [900, 7_000, 9_000, 60_000, 200_000, 261_000];
+    let long = [300_000, 1 << 20, 5 << 20];
+    let put = |n: u64, length: usize| {
+        let whole = value(n, length);
+        let mut writer = tree.writer(&key(2 * n)).unwrap();
+        whole
+            .chunks(10_007)
+            .for_each(|part| writer.append(part).unwrap());
+        writer.finish().unwrap();
+        tree.insert(&key(2 * n + 1), &whole).unwrap();
+    };
+    let found = |store: &Store, n: u64, length: usize| {
+        let tree = store.tree("t").unwrap();
+        for key in [key(2 * n), key(2 * n + 1)] {
+            assert!(
+                tree.get(&key).unwrap() == Some(value(n, length)),
+                "{n}, {length}"
+            );
+        }
+    };
+    for (n, &length) in (0u64..).zip(&lengths) {
+        put(n, length);
+    }
+    assert_eq!(store.stats().segment_bytes, 64 << 10);
+    for (n, &length) in (100u64..).zip(&long) {
+        put(n, length);
+        // Its chunks are long ones.
+        assert_eq!(store.stats().segment_bytes, 2 << 20);
+    }
+    for (n, &length) in (200u64..).zip(&lengths) {
+        put(n, length);
+    }
+    let all = || {
+        let short = |from| (from..).zip(&lengths);
+        short(0u64).chain((100u64..).zip(&long)).chain(short(200))
+    };
+    all().for_each(|(n, &length)| found(&store, n, length));
+    assert_sound(&store, None);
+    let dir = tempfile::tempdir().unwrap();
+    let (file, copy) = (dir.path().join("b.isb"), dir.path().join("copy.iso"));
+    let mut on = |_: &str, _: u64, _: u64| ControlFlow::Continue(());
+    store.backup(&file, &BackupOptions::new(), &mut on).unwrap();
+    store.close().unwrap();
+    Store::restore(&[&file], &[&copy], &options(), &mut on).unwrap();
+    let store = Store::open(&[&copy], &options()).unwrap();
+    all().for_each(|(n, &length)| found(&store, n, length));
+    assert_sound(&store, None);
+    store.close().unwrap();
+    let store = Store::open_on_volume(volume, &options()).unwrap();
+    all().for_each(|(n, &length)| found(&store, n, length));
+    assert_sound(&store, None);
+    store.close().unwrap();
+}
