@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use isobath_io::Io;
+use isobath_io::{Io, LOG_OFFSET};
 
 use super::{Counters, Engine, WorkerState};
 use crate::Error;
@@ -282,9 +282,17 @@ impl WorkerState {
         let engine = &self.engine;
         self.register_ring();
         let since = clock::now();
-        for (offset, memory, length) in engine.log.writes(flush) {
+        // The chunks that its records name were written before these were appended; what is reaped now is on the drive after
+        // a flush that begins now, on whichever device of the volume.
+        let with_volume =
+            engine.log.flushes_volume(flush) && !canary::sings(Canary::FlushLogAlone);
+        // Where the log lies on the volume that flush covers the log's writes, too, once they have ended.
+        let writes = engine.log.writes(flush);
+        let is_separate = writes.iter().all(|(offset, ..)| *offset >= LOG_OFFSET);
+        let at_once = !with_volume || is_separate;
+        for (offset, memory, length) in writes {
             let io = Io::write(offset, memory, length, 0);
-            let io = if canary::sings(Canary::SkipLogFlush) {
+            let io = if !at_once || canary::sings(Canary::SkipLogFlush) {
                 io
             } else {
                 io.durable()
@@ -293,7 +301,15 @@ impl WorkerState {
             // covers is not overwritten before it is durable.
             unsafe { self.worker.start_io(io) };
         }
-        let result = self.worker.wait_io();
+        let mut result = Ok(());
+        if !at_once {
+            result = self.worker.wait_io();
+        }
+        if with_volume && result.is_ok() {
+            // SAFETY: a flush has no buffer.
+            unsafe { self.worker.start_io(Io::flush(0)) };
+        }
+        let result = result.and_then(|()| self.worker.wait_io());
         let bytes = flush.end - flush.start;
         Counters::add(&engine.counters.bytes_written, bytes);
         let took = clock::now() - since;

@@ -153,7 +153,7 @@ fn limit_segments(bytes: Option<u64>, segment_bytes: u32) -> u32 {
     bytes.map_or(0, |bytes| segments(bytes) as u32)
 }
 
-/// The log of a store, which goes on at `end`.
+/// The log of a store, which goes on at `end`, a whole block where a log is kept.
 fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     match log_area(superblock) {
         Some(area) if !config.read_only => Log::on(LogConfig {
@@ -162,7 +162,7 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
             area,
             store_id: superblock.store_id,
             start: Lsn(superblock.log_start),
-            next: Lsn(end.0.next_multiple_of(BLOCK)),
+            next: end,
             open_epoch: superblock.open_epoch,
             writers: config.workers,
         }),
@@ -307,6 +307,7 @@ pub(crate) fn open(
         None => Scan::empty(LogEnd {
             lsn: Lsn(superblock.next_lsn),
             open_epoch: superblock.open_epoch,
+            is_cut: false,
         }),
     };
     let mut table = loaded.table;
@@ -362,7 +363,7 @@ pub(crate) fn open(
         let wanted = bytes.div_ceil(u64::from(segment_bytes)) as u32;
         current.superblock.max_log_segments = current.superblock.max_log_segments.max(wanted);
     }
-    let log = log_of(&config, &current.superblock, end.lsn);
+    let log = log_of(&config, &current.superblock, end.goes_on_at());
     let is_written = !config.read_only;
     let engine = Engine::new(Parts {
         config,
