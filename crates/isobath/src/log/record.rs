@@ -478,6 +478,13 @@ mod tests {
                 address: Address::new(9, 0, 65536),
                 seq: 13,
             },
+            Mapped {
+                what: Copied::UnflushedChunk,
+                page: PageId(3),
+                version: Lsn(96),
+                address: Address::new(9, 65536, 4096),
+                seq: 13,
+            },
         ];
         let body = mapping_body(5, &copies);
         assert_eq!(
