@@ -148,6 +148,8 @@ canaries! {
     TrustUnflushedChunks,
     /// A recovery also looks for chunks that the log says are gone.
     VerifyEndedChunks,
+    /// A recovery also looks for chunks that no commit has named.
+    VerifyOrphans,
     /// Where a recovery cuts the log off, what lies behind is left as it is.
     LeaveCutTail,
 }

@@ -21,6 +21,7 @@ use crate::page::Lsn;
 use crate::sched::{TaskId, clock};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
+static CONC: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| std::env::var("CONC").is_ok());
 /// Tasks that write the log, per worker.
 pub(super) const LOG_WRITERS: usize = 2;
 
@@ -289,7 +290,7 @@ impl WorkerState {
         // Where the log lies on the volume that flush covers the log's writes, too, once they have ended.
         let writes = engine.log.writes(flush);
         let is_separate = writes.iter().all(|(offset, ..)| *offset >= LOG_OFFSET);
-        let at_once = !with_volume || is_separate;
+        let at_once = !with_volume || is_separate || *CONC;
         for (offset, memory, length) in writes {
             let io = Io::write(offset, memory, length, 0);
             let io = if !at_once || canary::sings(Canary::SkipLogFlush) {

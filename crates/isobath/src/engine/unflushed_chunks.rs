@@ -7,51 +7,79 @@ use super::recovery::{reader, unknown_record};
 use crate::Error;
 use crate::canary::{self, Canary};
 use crate::extent;
-use crate::log::record::{Body, Copied, Mapped, decode};
+use crate::log::record::{Body, Copied, Mapped, Token, decode};
 use crate::log::{LogArea, ReadError, Reader};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::Superblock;
-use crate::sync::HashMap;
+use crate::sync::{HashMap, HashSet};
 
 /// Readings of a log beside a writer that goes on, at most.
 const ROUNDS: usize = 20;
 
-/// Of one reading of the log, the chunks that were not flushed when it named them and that exist at the reading's end: the
-/// record of each, and what it says.
+/// A chunk that was not flushed when the log named it.
+#[derive(Clone, Copy)]
+struct Named {
+    record: Lsn,
+    token: Token,
+    chunk: Mapped,
+}
+
+/// Of one reading of the log, the chunks that were not flushed when it named them.
 #[derive(Default)]
-pub(super) struct UnflushedChunks(HashMap<PageId, (Lsn, Mapped)>);
+pub(super) struct UnflushedChunks {
+    /// Those that exist at the reading's end.
+    live: HashMap<PageId, Named>,
+    /// Tokens that records have confirmed. What belongs to others no commit has named: a recovery frees it at once, and
+    /// uses its place before the record that says so is durable.
+    confirmed: HashSet<Token>,
+}
 
 impl UnflushedChunks {
     /// Takes the record at `lsn` into account.
     pub(super) fn note(&mut self, lsn: Lsn, body: &Body<'_>) {
         match body {
-            Body::Commit { chunks, .. } | Body::Free { chunks, .. } => self.end(chunks),
-            Body::Structure { ended, .. } => self.end(ended),
-            Body::Mapping { copies, .. } => {
+            Body::Commit { tokens, chunks, .. } | Body::Free { tokens, chunks } => {
+                self.confirm(tokens, chunks);
+            }
+            Body::Structure { tokens, ended, .. } => self.confirm(tokens, ended),
+            Body::Mapping { token, copies } => {
                 for copy in copies {
-                    self.note_copy(lsn, copy);
+                    self.note_copy(lsn, *token, copy);
                 }
             }
         }
+    }
+
+    fn confirm(&mut self, tokens: &[Token], ended: &[PageId]) {
+        self.confirmed.extend(tokens);
+        self.end(ended);
     }
 
     fn end(&mut self, ids: &[PageId]) {
         // The place of one that has ended may hold something else by now, if the record of its end was durable.
         if !canary::sings(Canary::VerifyEndedChunks) {
             for id in ids {
-                self.0.remove(id);
+                self.live.remove(id);
             }
         }
     }
 
-    fn note_copy(&mut self, lsn: Lsn, copy: &Mapped) {
+    fn note_copy(&mut self, record: Lsn, token: Token, copy: &Mapped) {
         match copy.what {
-            Copied::UnflushedChunk => drop(self.0.insert(copy.page, (lsn, *copy))),
+            Copied::UnflushedChunk => {
+                let chunk = *copy;
+                let named = Named {
+                    record,
+                    token,
+                    chunk,
+                };
+                self.live.insert(copy.page, named);
+            }
             Copied::NewChunk => self.end(&[copy.page]),
             // The copy was flushed before its record, and this place may be used again.
             Copied::MovedChunk => {
-                let known = self.0.get(&copy.page);
-                if known.is_some_and(|(_, chunk)| chunk.version == copy.version) {
+                let known = self.live.get(&copy.page);
+                if known.is_some_and(|named| named.chunk.version == copy.version) {
                     self.end(&[copy.page]);
                 }
             }
@@ -60,7 +88,7 @@ impl UnflushedChunks {
         }
     }
 
-    /// The record of the oldest chunk that is not where `log`, which was read to its end, says. `None` if all of
+    /// The record of the oldest chunk, of those that some commit has, that is not where `log`, which was read to its end, says. `None` if all of
     /// them are there, or what is not was durable once: that is corrupt, and its reader will find it so.
     ///
     /// # Errors
@@ -90,15 +118,19 @@ impl UnflushedChunks {
         superblock: &Superblock,
         durable: Lsn,
     ) -> Result<Option<Lsn>, IoError> {
-        let mut chunks: Vec<&(Lsn, Mapped)> = self.0.values().collect();
-        chunks.retain(|(lsn, _)| *lsn >= durable);
-        chunks.sort_unstable_by_key(|(lsn, chunk)| (*lsn, chunk.page));
-        for (lsn, chunk) in chunks {
-            if !is_there(volume, superblock, chunk)? {
-                return Ok(Some(*lsn));
+        let mut needed: Vec<&Named> = self.live.values().collect();
+        needed.retain(|named| named.record >= durable && self.is_confirmed(named.token));
+        needed.sort_unstable_by_key(|named| (named.record, named.chunk.page));
+        for named in needed {
+            if !is_there(volume, superblock, &named.chunk)? {
+                return Ok(Some(named.record));
             }
         }
         Ok(None)
+    }
+
+    fn is_confirmed(&self, token: Token) -> bool {
+        self.confirmed.contains(&token) || canary::sings(Canary::VerifyOrphans)
     }
 }
 

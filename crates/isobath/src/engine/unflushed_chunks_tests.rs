@@ -31,32 +31,55 @@ fn free() -> Body<'static> {
     }
 }
 
+fn commit() -> Body<'static> {
+    Body::Commit {
+        tokens: vec![5],
+        chunks: Vec::new(),
+        operations: Vec::new(),
+    }
+}
+
 /// The record of the chunk that has to be there after `records`.
 fn needed(records: &[(u64, Body<'_>)]) -> Option<u64> {
     let mut chunks = UnflushedChunks::default();
     for (lsn, body) in records {
         chunks.note(Lsn(*lsn), body);
     }
-    chunks.0.get(&PAGE).map(|(lsn, _)| lsn.0)
+    let needed = chunks.live.get(&PAGE);
+    needed
+        .filter(|named| chunks.is_confirmed(named.token))
+        .map(|named| named.record.0)
 }
 
 #[test]
 fn a_chunk_has_to_be_there_until_the_log_says_that_it_is_gone() {
     let new = |lsn| (lsn, mapping(Copied::UnflushedChunk, lsn - 8));
-    assert_eq!(needed(&[new(100)]), Some(100));
-    assert_eq!(needed(&[new(100), (200, free())]), None);
-    assert_eq!(needed(&[new(100), (200, free()), new(300)]), Some(300));
+    let named = || (110, commit());
+    assert_eq!(needed(&[new(100), named()]), Some(100));
+    assert_eq!(needed(&[new(100), named(), (200, free())]), None);
+    let again = [new(100), named(), (200, free()), new(300)];
+    assert_eq!(needed(&again), Some(300));
     // Flushed, as all were that versions before this one wrote.
-    assert_eq!(needed(&[(100, mapping(Copied::NewChunk, 92))]), None);
+    let flushed = (100, mapping(Copied::NewChunk, 92));
+    assert_eq!(needed(&[flushed, named()]), None);
     // Moved, and so flushed elsewhere.
-    let moved = |version| mapping(Copied::MovedChunk, version);
-    assert_eq!(needed(&[new(100), (200, moved(92))]), None);
+    let moved = |version| (200, mapping(Copied::MovedChunk, version));
+    assert_eq!(needed(&[new(100), named(), moved(92)]), None);
     // Records that come late, of earlier owners of the id.
-    assert_eq!(needed(&[new(100), (200, moved(60))]), Some(100));
-    let page = mapping(Copied::Page, 60);
-    assert_eq!(needed(&[new(100), (200, page)]), Some(100));
+    assert_eq!(needed(&[new(100), named(), moved(60)]), Some(100));
+    let page = (200, mapping(Copied::Page, 60));
+    assert_eq!(needed(&[new(100), named(), page]), Some(100));
     Canary::VerifyEndedChunks.switch_on();
-    assert_eq!(needed(&[new(100), (200, free())]), Some(100));
+    let ended = [new(100), named(), (200, free())];
+    assert_eq!(needed(&ended), Some(100));
+}
+
+#[test]
+fn a_chunk_that_no_commit_names_need_not_be_there() {
+    let alone = [(100, mapping(Copied::UnflushedChunk, 92))];
+    assert_eq!(needed(&alone), None);
+    Canary::VerifyOrphans.switch_on();
+    assert_eq!(needed(&alone), Some(100));
 }
 
 // ---- power cuts ---------------------------------------------------------------------------------------------------------

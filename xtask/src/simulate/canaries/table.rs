@@ -303,6 +303,8 @@ pub(super) const ROWS: &[Row] = &[
         campaign(POWER)),
     row(Canary::VerifyEndedChunks, "0086", "A recovery does not look for chunks that the log says are gone.",
         campaign(POWER).shape(Shape::Crowded)),
+    row(Canary::VerifyOrphans, "0086", "A recovery does not look for chunks that nothing has confirmed.",
+        campaign(POWER).shape(Shape::Crowded)),
     row(Canary::LeaveCutTail, "0086", "Where a recovery cuts the log off it seals it.",
         campaign(POWER).shape(Shape::Restless)),
 ];
