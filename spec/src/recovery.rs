@@ -62,8 +62,10 @@ impl Scan {
     fn first_missing(&self, places: &[Place; PLACES], broken: Option<Rule>) -> Option<Lsn> {
         let is_missing = |&&(_, page, address): &&(Lsn, u8, Address)| {
             let page = usize::from(page);
-            let is_newest = matches!(self.newest[page], Some((_, Newest::Copy(at))) if at == address);
-            let is_orphan = self.provisional[page].is_some_and(|token| !self.confirmed.contains(&token));
+            let is_newest =
+                matches!(self.newest[page], Some((_, Newest::Copy(at))) if at == address);
+            let is_orphan =
+                self.provisional[page].is_some_and(|token| !self.confirmed.contains(&token));
             (is_newest || broken == Some(Rule::EndedNotVerified))
                 && (!is_orphan || broken == Some(Rule::OrphansNotVerified))
                 && read(places, page, address).is_err()

@@ -128,9 +128,8 @@ impl State {
     pub(super) fn flush_log(&mut self, broken: Option<Rule>) -> Option<()> {
         let news = &self.log[usize::from(self.durable)..];
         let more = !news.is_empty();
-        let names_unflushed = |record: &Record| {
-            matches!(record, Record::Mapping { unflushed, .. } if *unflushed)
-        };
+        let names_unflushed =
+            |record: &Record| matches!(record, Record::Mapping { unflushed, .. } if *unflushed);
         if news.iter().any(names_unflushed) && broken != Some(Rule::FlushWithRecord) {
             let _ = self.flush_volume();
         }

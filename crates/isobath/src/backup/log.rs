@@ -233,10 +233,7 @@ fn own_copies(token: u64, copies: &[Mapped], map: &Scratch, start: Lsn) -> Resul
                 ..here
             }),
             // The backup's own copy is where the checkpoint, or the chunk's first record, says.
-            Copied::Page
-            | Copied::NewChunk
-            | Copied::UnflushedChunk
-            | Copied::MovedChunk => {}
+            Copied::Page | Copied::NewChunk | Copied::UnflushedChunk | Copied::MovedChunk => {}
         }
     }
     if own.is_empty() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use isobath_io::{Io, LOG_OFFSET};
+use isobath_io::Io;
 
 use super::{Counters, Engine, WorkerState};
 use crate::Error;
@@ -21,7 +21,6 @@ use crate::page::Lsn;
 use crate::sched::{TaskId, clock};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-static CONC: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| std::env::var("CONC").is_ok());
 /// Tasks that write the log, per worker.
 pub(super) const LOG_WRITERS: usize = 2;
 
@@ -283,17 +282,9 @@ impl WorkerState {
         let engine = &self.engine;
         self.register_ring();
         let since = clock::now();
-        // The chunks that its records name were written before these were appended; what is reaped now is on the drive after
-        // a flush that begins now, on whichever device of the volume.
-        let with_volume =
-            engine.log.flushes_volume(flush) && !canary::sings(Canary::FlushLogAlone);
-        // Where the log lies on the volume that flush covers the log's writes, too, once they have ended.
-        let writes = engine.log.writes(flush);
-        let is_separate = writes.iter().all(|(offset, ..)| *offset >= LOG_OFFSET);
-        let at_once = !with_volume || is_separate || *CONC;
-        for (offset, memory, length) in writes {
+        for (offset, memory, length) in engine.log.writes(flush) {
             let io = Io::write(offset, memory, length, 0);
-            let io = if !at_once || canary::sings(Canary::SkipLogFlush) {
+            let io = if canary::sings(Canary::SkipLogFlush) {
                 io
             } else {
                 io.durable()
@@ -302,15 +293,13 @@ impl WorkerState {
             // covers is not overwritten before it is durable.
             unsafe { self.worker.start_io(io) };
         }
-        let mut result = Ok(());
-        if !at_once {
-            result = self.worker.wait_io();
-        }
-        if with_volume && result.is_ok() {
+        // The writes of the chunks that its records name had ended before these were appended. So a flush of all devices of the
+        // volume that begins now makes them durable.
+        if engine.log.flushes_volume(flush) && !canary::sings(Canary::FlushLogAlone) {
             // SAFETY: a flush has no buffer.
             unsafe { self.worker.start_io(Io::flush(0)) };
         }
-        let result = result.and_then(|()| self.worker.wait_io());
+        let result = self.worker.wait_io();
         let bytes = flush.end - flush.start;
         Counters::add(&engine.counters.bytes_written, bytes);
         let took = clock::now() - since;

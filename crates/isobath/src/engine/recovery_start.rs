@@ -215,7 +215,9 @@ impl WorkerState {
         let record = engine
             .log
             .append(self.worker.index, Kind::Mapping, &[&body], |lsn| {
-                let unflushed = copies.iter().filter(|copy| copy.what == Copied::UnflushedChunk);
+                let unflushed = copies
+                    .iter()
+                    .filter(|copy| copy.what == Copied::UnflushedChunk);
                 let bytes = unflushed.map(|copy| u64::from(copy.address.length())).sum();
                 if bytes > 0 {
                     engine.log.names_unflushed(lsn, bytes);

@@ -145,7 +145,12 @@ fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<
     }
     let mut image = AlignedBuf::new(length as usize);
     volume.read_at(start, image.as_mut_slice())?;
-    Ok(extent::is_chunk(&image, chunk.page, chunk.version, chunk.seq))
+    Ok(extent::is_chunk(
+        &image,
+        chunk.page,
+        chunk.version,
+        chunk.seq,
+    ))
 }
 
 /// Where the log of `superblock` ends for a reader of its store: before the first record that names a chunk which is not

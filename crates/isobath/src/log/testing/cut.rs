@@ -36,7 +36,8 @@ fn ends_where_it_was_cut(seed: u64, choose: impl Fn(&History) -> u64) -> bool {
     is_right &= history.read().is_ok_and(|(found, _)| found == expected);
     write(&log, &history.volume, flushes[0].0);
     expected.extend(flushes.into_iter().flat_map(|(_, news)| news));
-    let is_whole = |(found, end): (Vec<Written>, LogEnd)| found == expected && end.lsn == log.next();
+    let is_whole =
+        |(found, end): (Vec<Written>, LogEnd)| found == expected && end.lsn == log.next();
     is_right && history.read().is_ok_and(is_whole)
 }
 
