@@ -9,7 +9,8 @@ impl State {
     pub(super) fn crash(&self, records: Lsn, survivors: u8, broken: Option<Rule>) -> Option<State> {
         let mut left = self.left;
         left.crashes = left.crashes.checked_sub(1)?;
-        let recovered = recover(self, records, survivors).ok()?;
+        let recovered = recover(self, records, survivors, broken).ok()?;
+        let records = recovered.records;
         let mut state = State {
             left,
             log: self.log[..usize::from(records)].to_vec(),
@@ -61,9 +62,10 @@ impl State {
     }
 
     /// Whether every crash now leaves a store with all that was committed, and nothing else.
-    pub(super) fn survives_every_crash(&self) -> bool {
+    pub(super) fn survives_every_crash(&self, broken: Option<Rule>) -> bool {
         (self.durable..=self.end()).all(|records| {
-            (0..self.cached_subsets()).all(|survivors| recover(self, records, survivors).is_ok())
+            (0..self.cached_subsets())
+                .all(|survivors| recover(self, records, survivors, broken).is_ok())
         })
     }
 

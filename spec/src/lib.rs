@@ -94,10 +94,12 @@ pub(crate) enum Record {
         freed: u8,
         token: Option<Lsn>,
     },
+    /// `unflushed`: the copy was written, and is flushed with this record.
     Mapping {
         page: u8,
         version: Lsn,
         address: Address,
+        unflushed: bool,
     },
     /// `page` belongs to this record's LSN, as a token, until something confirms that.
     Provisional {
@@ -468,7 +470,7 @@ impl Model for Protocol {
                 .unmarked
                 .pop()
                 .map(|page| state.changed[usize::from(page)] = true),
-            Action::FlushLog => state.flush_log(),
+            Action::FlushLog => state.flush_log(broken),
             Action::ReleaseAddress => state.release_address(broken),
             Action::Checkpoint => state.checkpoint(broken),
             Action::Crash { records, survivors } => return last.crash(records, survivors, broken),
@@ -478,9 +480,10 @@ impl Model for Protocol {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("nothing is lost in a crash", |_, state: &State| {
-                state.survives_every_crash()
-            }),
+            Property::always(
+                "nothing is lost in a crash",
+                |protocol: &Protocol, state: &State| state.survives_every_crash(protocol.broken),
+            ),
             Property::always(
                 "pages are where the mapping table says",
                 |_, state: &State| state.is_readable(),

@@ -1,6 +1,6 @@
 //! What a recovery makes of a drive (`Scan::read`, `Scan::apply` and `Plan::run` of the engine).
 
-use crate::{Address, Lsn, PAGES, PLACES, Page, Place, ROOT, Record, State};
+use crate::{Address, Lsn, PAGES, PLACES, Page, Place, ROOT, Record, Rule, State};
 
 /// The newest that the log says of a page.
 #[derive(Clone, Copy)]
@@ -12,6 +12,8 @@ enum Newest {
 
 /// A store after recovery.
 pub(crate) struct Recovered {
+    /// How many records of the log count.
+    pub(crate) records: Lsn,
     pub(crate) pages: [Option<Page>; PAGES],
     /// Commits to apply, in order.
     pub(crate) commits: Vec<Lsn>,
@@ -30,9 +32,49 @@ struct Scan {
     confirmed: Vec<Lsn>,
     commits: Vec<Lsn>,
     next_seq: u8,
+    /// Copies that were not flushed before their records.
+    unflushed: Vec<(Lsn, u8, Address)>,
 }
 
 impl Scan {
+    /// What the first `records` of the log say.
+    fn read(state: &State, records: Lsn) -> Scan {
+        let superblock = &state.superblock;
+        let mut scan = Scan {
+            newest: [None; PAGES],
+            provisional: [None; PAGES],
+            confirmed: Vec::new(),
+            commits: Vec::new(),
+            next_seq: superblock.next_seq,
+            unflushed: Vec::new(),
+        };
+        for &(token, page) in &superblock.provisional {
+            scan.provisional[usize::from(page)] = Some(token);
+        }
+        for lsn in superblock.start..records {
+            scan.note(lsn, state.log[usize::from(lsn)]);
+        }
+        scan
+    }
+
+    /// The first record of a copy that was not flushed and is not there, though something has confirmed it and nothing says
+    /// that it is gone (`UnflushedChunks::first_missing`).
+    fn first_missing(&self, places: &[Place; PLACES], broken: Option<Rule>) -> Option<Lsn> {
+        let is_missing = |&&(_, page, address): &&(Lsn, u8, Address)| {
+            let page = usize::from(page);
+            let is_newest =
+                matches!(self.newest[page], Some((_, Newest::Copy(at))) if at == address);
+            let is_orphan =
+                self.provisional[page].is_some_and(|token| !self.confirmed.contains(&token));
+            (is_newest || broken == Some(Rule::EndedNotVerified))
+                && (!is_orphan || broken == Some(Rule::OrphansNotVerified))
+                && read(places, page, address).is_err()
+        };
+        let missing = self.unflushed.iter().find(is_missing);
+        let found = missing.map(|entry| entry.0);
+        found.filter(|_| broken != Some(Rule::MissingEndsLog))
+    }
+
     fn note(&mut self, lsn: Lsn, record: Record) {
         match record {
             Record::Stamp => {}
@@ -54,7 +96,11 @@ impl Scan {
                 page,
                 version,
                 address,
+                unflushed,
             } => {
+                if unflushed {
+                    self.unflushed.push((lsn, page, address));
+                }
                 self.next_seq = self.next_seq.max(address.seq + 1);
                 self.newest(usize::from(page), version, Newest::Copy(address));
             }
@@ -103,26 +149,22 @@ fn surviving(state: &State, survivors: u8) -> [Place; PLACES] {
 /// What is lost, or there without an owner.
 pub(crate) fn recover(
     state: &State,
-    records: Lsn,
+    mut records: Lsn,
     survivors: u8,
+    broken: Option<Rule>,
 ) -> Result<Recovered, &'static str> {
     let superblock = &state.superblock;
     let places = surviving(state, survivors);
-    let mut scan = Scan {
-        newest: [None; PAGES],
-        provisional: [None; PAGES],
-        confirmed: Vec::new(),
-        commits: Vec::new(),
-        next_seq: superblock.next_seq,
-    };
-    for &(token, page) in &superblock.provisional {
-        scan.provisional[usize::from(page)] = Some(token);
+    let mut scan = Scan::read(state, records);
+    while let Some(missing) = scan.first_missing(&places, broken) {
+        records = missing;
+        scan = Scan::read(state, records);
     }
     if superblock.start > records {
         return Err("the log ends before the checkpoint begins");
     }
-    for lsn in superblock.start..records {
-        scan.note(lsn, state.log[usize::from(lsn)]);
+    if state.durable > records {
+        return Err("the log is cut off before what was durable");
     }
     let mut orphaned = Vec::new();
     for (page, token) in scan.provisional.iter().enumerate() {
@@ -132,6 +174,7 @@ pub(crate) fn recover(
         }
     }
     let mut recovered = Recovered {
+        records,
         pages: [None; PAGES],
         commits: scan.commits,
         orphaned,

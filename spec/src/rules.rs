@@ -40,10 +40,18 @@ pub enum Rule {
     CompareAndSwap,
     /// The first checkpoint after a recovery covers all that was recovered (`run`).
     RecoveredCovered,
+    /// A flush of the log with a record of a copy that was not flushed flushes the volume, too (`flush_log`).
+    FlushWithRecord,
+    /// Recovery ends the log before the first record of such a copy that is not there (`first_missing`).
+    MissingEndsLog,
+    /// It does not look for copies that the log says are gone or elsewhere: their places may be in use again (`note`).
+    EndedNotVerified,
+    /// Nor for those that nothing has confirmed: an earlier recovery may have freed them (`first_missing`).
+    OrphansNotVerified,
 }
 
 /// All of them.
-pub const RULES: [Rule; 18] = [
+pub const RULES: [Rule; 22] = [
     Rule::WriteAhead,
     Rule::FlushBeforeMapping,
     Rule::ReuseAfterDurable,
@@ -62,4 +70,8 @@ pub const RULES: [Rule; 18] = [
     Rule::VersionsGrow,
     Rule::CompareAndSwap,
     Rule::RecoveredCovered,
+    Rule::FlushWithRecord,
+    Rule::MissingEndsLog,
+    Rule::EndedNotVerified,
+    Rule::OrphansNotVerified,
 ];

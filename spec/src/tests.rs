@@ -59,6 +59,9 @@ fn scope_of(rule: Rule) -> Option<Bounds> {
         Rule::ProvisionalListed => [0, 0, 1, 0, 0, 1, 0],
         Rule::ConfirmedRemoved => [1, 0, 1, 1, 0, 1, 0],
         Rule::FreedByRecoveryLogged => [0, 1, 1, 0, 0, 0, 1],
+        Rule::FlushWithRecord | Rule::MissingEndsLog => [0, 0, 1, 0, 0, 0, 0],
+        Rule::EndedNotVerified => [0, 0, 1, 0, 4, 0, 0],
+        Rule::OrphansNotVerified => [1, 0, 1, 1, 0, 0, 1],
         Rule::OutOfOrderRecords | Rule::FreedBeforeRecord => [2, 1, 0, 3, 0, 1, 0],
     }))
 }

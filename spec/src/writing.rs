@@ -49,9 +49,12 @@ impl State {
     /// The copy is installed and its mapping record appended (`install_copies`, `log_copies`).
     pub(super) fn log_batch(&mut self, at: usize, broken: Option<Rule>) -> Option<()> {
         let mut batch = self.batches[at]?;
+        // What nothing names before another record does may be flushed with its mapping record (`names_unflushed`).
+        let unflushed =
+            batch.stage == Stage::Issued && matches!(batch.purpose, Purpose::Load { .. });
         let flushed = batch.stage == Stage::Flushed
             || batch.stage == Stage::Issued && broken == Some(Rule::FlushBeforeMapping);
-        if !flushed {
+        if !flushed && !unflushed {
             return None;
         }
         let page = usize::from(batch.page);
@@ -76,6 +79,7 @@ impl State {
             page: batch.page,
             version,
             address,
+            unflushed,
         });
         if same {
             self.pages[page].exists = true;
@@ -120,9 +124,15 @@ impl State {
         Some(())
     }
 
-    /// The log is flushed up to its end (`log_writer`).
-    pub(super) fn flush_log(&mut self) -> Option<()> {
-        let more = self.durable < self.end();
+    /// The log is flushed up to its end, and with it the volume where a record names a copy that was not (`log_writer`).
+    pub(super) fn flush_log(&mut self, broken: Option<Rule>) -> Option<()> {
+        let news = &self.log[usize::from(self.durable)..];
+        let more = !news.is_empty();
+        let names_unflushed =
+            |record: &Record| matches!(record, Record::Mapping { unflushed, .. } if *unflushed);
+        if news.iter().any(names_unflushed) && broken != Some(Rule::FlushWithRecord) {
+            let _ = self.flush_volume();
+        }
         self.durable = self.end();
         more.then_some(())
     }

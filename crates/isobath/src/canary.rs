@@ -142,6 +142,18 @@ canaries! {
     KeepLastSpace,
     /// Of a read of several pages that failed, each page is judged as if it had been read.
     TrustFailedReads,
+    /// A flush of the log leaves the chunks that its records name in the drive's cache.
+    FlushLogAlone,
+    /// Chunks are named by the log before their writes have ended.
+    NameChunksEarly,
+    /// A recovery takes every chunk that the log names for one that is there.
+    TrustUnflushedChunks,
+    /// A recovery also looks for chunks that the log says are gone.
+    VerifyEndedChunks,
+    /// A recovery also looks for chunks that no commit has named.
+    VerifyOrphans,
+    /// Where a recovery cuts the log off, what lies behind is left as it is.
+    LeaveCutTail,
 }
 
 #[cfg(any(test, feature = "simulation"))]

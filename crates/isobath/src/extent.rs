@@ -313,6 +313,15 @@ fn read_chunks(
     outcome
 }
 
+/// Whether `image` is the chunk `id` of the value with `stamp`, as it was written into the segment whose sequence number
+/// was `seq` then.
+pub(crate) fn is_chunk(image: &[u8], id: PageId, stamp: Lsn, seq: u64) -> bool {
+    image.len() >= HEADER_SIZE
+        && page::verify(image, id, seq).is_ok()
+        && image[offset::KIND] == PageKind::Chunk as u8
+        && get_u64(image, offset::LSN) == stamp.0
+}
+
 fn verify_chunk(
     local: &WorkerState,
     id: PageId,

@@ -181,7 +181,7 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
     };
     match (copy.what, &life.newest) {
         (Copied::Provisional, _) => (life.born, life.newest) = (Some(lsn), Newest::Nothing),
-        (Copied::NewChunk, _) => {
+        (Copied::NewChunk | Copied::UnflushedChunk, _) => {
             life.born = Some(lsn);
             life.newest = Newest::Copy { at, is_chunk: true };
         }
@@ -218,14 +218,22 @@ fn own_copies(token: u64, copies: &[Mapped], map: &Scratch, start: Lsn) -> Resul
         match copy.what {
             Copied::Provisional => own.push(*copy),
             Copied::Page if known.exists() && known.version >= copy.version.0 => own.push(here),
-            Copied::NewChunk if known.exists() && known.version == copy.version.0 => own.push(here),
+            // The backup has it as a whole, wherever the store had it.
+            Copied::NewChunk | Copied::UnflushedChunk
+                if known.exists() && known.version == copy.version.0 =>
+            {
+                own.push(Mapped {
+                    what: Copied::NewChunk,
+                    ..here
+                });
+            }
             // Ended before it was copied; its token still says whose it was.
-            Copied::NewChunk if token != 0 => own.push(Mapped {
+            Copied::NewChunk | Copied::UnflushedChunk if token != 0 => own.push(Mapped {
                 what: Copied::Provisional,
                 ..here
             }),
             // The backup's own copy is where the checkpoint, or the chunk's first record, says.
-            Copied::Page | Copied::NewChunk | Copied::MovedChunk => {}
+            Copied::Page | Copied::NewChunk | Copied::UnflushedChunk | Copied::MovedChunk => {}
         }
     }
     if own.is_empty() {

@@ -550,9 +550,14 @@ impl Image {
     fn own_copies(&self, token: u64, copies: &[Mapped]) -> Option<Vec<u8>> {
         let mut own = Vec::with_capacity(copies.len());
         for copy in copies {
-            if copy.what == Copied::Provisional {
-                own.push(*copy);
-                continue;
+            match copy.what {
+                Copied::Provisional => {
+                    own.push(*copy);
+                    continue;
+                }
+                // A backup has its chunks as a whole.
+                Copied::UnflushedChunk => return None,
+                Copied::Page | Copied::NewChunk | Copied::MovedChunk => {}
             }
             let address = self.address(copy.page)?;
             own.push(Mapped {

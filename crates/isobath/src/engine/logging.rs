@@ -293,6 +293,12 @@ impl WorkerState {
             // covers is not overwritten before it is durable.
             unsafe { self.worker.start_io(io) };
         }
+        // The writes of the chunks that its records name had ended before these were appended. So a flush of all devices of the
+        // volume that begins now makes them durable.
+        if engine.log.flushes_volume(flush) && !canary::sings(Canary::FlushLogAlone) {
+            // SAFETY: a flush has no buffer.
+            unsafe { self.worker.start_io(Io::flush(0)) };
+        }
         let result = self.worker.wait_io();
         let bytes = flush.end - flush.start;
         Counters::add(&engine.counters.bytes_written, bytes);

@@ -46,6 +46,7 @@ mod shrink;
 mod shrink_tests;
 mod stall;
 mod summaries;
+mod unflushed_chunks;
 mod volume_flush;
 mod worker_state;
 mod writeback;

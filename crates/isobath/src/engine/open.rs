@@ -158,7 +158,7 @@ fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
 
-/// The log of a store, which goes on at `end`.
+/// The log of a store, which goes on at `end`, a whole block where a log is kept.
 fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     match log_area(superblock) {
         Some(area) if !config.read_only => Log::on(LogConfig {
@@ -167,7 +167,7 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
             area,
             store_id: superblock.store_id,
             start: Lsn(superblock.log_start),
-            next: Lsn(end.0.next_multiple_of(BLOCK)),
+            next: end,
             open_epoch: superblock.open_epoch,
             writers: config.workers,
         }),
@@ -324,6 +324,7 @@ pub(crate) fn open(
         None => Scan::empty(LogEnd {
             lsn: Lsn(superblock.next_lsn),
             open_epoch: superblock.open_epoch,
+            is_cut: false,
         }),
     };
     let mut table = loaded.table;
@@ -380,7 +381,7 @@ pub(crate) fn open(
         let wanted = bytes.div_ceil(u64::from(sizes.large)) as u32;
         current.superblock.max_log_segments = current.superblock.max_log_segments.max(wanted);
     }
-    let log = log_of(&config, &current.superblock, end.lsn);
+    let log = log_of(&config, &current.superblock, end.goes_on_at());
     let is_written = !config.read_only;
     let engine = Engine::new(Parts {
         config,

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use isobath_io::{IoError, OverlayDevice, Volume};
 
 use super::open::{Loaded, log_area, read_superblock, reserve_tables};
-use super::{Engine, LogBase, LogScan, log_reader};
+use super::unflushed_chunks::find_end;
+use super::{Engine, LogBase, LogScan};
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::log::{BLOCK, DEVICE_HEADER_BYTES, ReadError, Reader};
+use crate::log::{BLOCK, DEVICE_HEADER_BYTES};
 use crate::page::PageId;
 use crate::pagestore::{Address, SUPERBLOCK_OFFSETS, Superblock};
 
@@ -67,8 +68,8 @@ pub(crate) fn keep_log(
     let Some(area) = log_area(superblock) else {
         return Ok(());
     };
-    let reached = end_of(log_reader(volume, &area, superblock))?;
-    let durable = reached.max(superblock.log_durable);
+    let reached = find_end(volume, &area, superblock)?;
+    let durable = reached.0.max(superblock.log_durable);
     let first = superblock.log_start / BLOCK * BLOCK;
     let (end, limit) = (durable.next_multiple_of(BLOCK), first + area.bytes());
     let overrun = Error::LogCorrupt {
@@ -106,21 +107,6 @@ fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(
     SUPERBLOCK_OFFSETS
         .iter()
         .try_for_each(|&offset| volume.write_at(offset, &bytes[..]))
-}
-
-/// Where the log seems to end, or up to where it says that it was durable.
-fn end_of(mut reader: Reader<'_>) -> Result<u64, Error> {
-    loop {
-        match reader.next() {
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(reader.end().lsn.0),
-            Err(ReadError::Lost { durable, .. }) if !canary::sings(Canary::TrustLiveLogEnd) => {
-                return Ok(durable);
-            }
-            Err(ReadError::Lost { position, .. }) => return Ok(position),
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 /// Where the newest state of the store has page `id`, and the sequence number of the segment; `None` where it has no copy.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use isobath_io::Volume;
 
+use super::unflushed_chunks::{UnflushedChunks, find_end};
 use super::{Engine, TaskContext, WorkerState};
 use crate::Error;
 use crate::buffer::{Place, Reservation};
@@ -72,6 +73,8 @@ pub(crate) struct Scan {
     commits: u64,
     /// Records of copies that are older than what the log says of their pages before: what that is, and the record.
     late: Vec<(Lsn, Lsn)>,
+    /// Chunks that may not have reached the drive.
+    unflushed: UnflushedChunks,
     pub(super) end: LogEnd,
 }
 
@@ -159,30 +162,55 @@ impl Scan {
             loads: Loads::default(),
             commits: 0,
             late: Vec::new(),
+            unflushed: UnflushedChunks::default(),
             end,
         }
     }
 
     /// Reads the log from where `superblock` says to its end, on top of the
-    /// checkpoint's `base`.
+    /// checkpoint's `base`. The end is before the first record that names a chunk which is not there, though it has to be.
     pub(super) fn read(
         volume: &Volume,
         area: &LogArea,
         superblock: &Superblock,
         base: &Base<'_>,
     ) -> Result<Scan, Error> {
-        let (scan, failed) = Scan::read_as_far(volume, area, superblock, base);
-        failed.map_or(Ok(scan), Err)
+        let mut log = reader(volume, area, superblock);
+        let (scan, failed) = Scan::read_with(&mut log, superblock, base);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let missing = scan.unflushed.first_missing(volume, superblock, &log)?;
+        if missing.is_none() {
+            return Ok(scan);
+        }
+        let cut = find_end(volume, area, superblock)?;
+        let mut log = reader(volume, area, superblock).until(cut);
+        let (mut shorter, failed) = Scan::read_with(&mut log, superblock, base);
+        shorter.end = LogEnd {
+            lsn: cut,
+            is_cut: cut < scan.end.lsn,
+            ..scan.end
+        };
+        failed.map_or(Ok(shorter), Err)
     }
 
-    /// As [`Scan::read`], up to where the log cannot be read any further, and why not.
+    /// As [`Scan::read`], up to where the log cannot be read any further, and why not; whatever it says of chunks is taken
+    /// for true.
     pub(crate) fn read_as_far(
         volume: &Volume,
         area: &LogArea,
         superblock: &Superblock,
         base: &Base<'_>,
     ) -> (Scan, Option<Error>) {
-        let mut reader = reader(volume, area, superblock);
+        Scan::read_with(&mut reader(volume, area, superblock), superblock, base)
+    }
+
+    fn read_with(
+        reader: &mut Reader<'_>,
+        superblock: &Superblock,
+        base: &Base<'_>,
+    ) -> (Scan, Option<Error>) {
         let mut scan = Scan::empty(reader.end());
         scan.start = Lsn(superblock.log_start);
         scan.provisional_before(base.provisional);
@@ -223,6 +251,7 @@ impl Scan {
     }
 
     fn note(&mut self, lsn: Lsn, body: &Body<'_>, base: &Base<'_>) {
+        self.unflushed.note(lsn, body);
         match body {
             Body::Commit {
                 tokens,
@@ -313,7 +342,7 @@ impl Scan {
                 }
                 self.newest(page, copy.version, Newest::Copy(copy.address));
             }
-            Copied::NewChunk => {
+            Copied::NewChunk | Copied::UnflushedChunk => {
                 self.provisional.insert(page, token);
                 self.chunks.insert(page, copy.version);
                 self.pages.insert(page, (lsn, Newest::Copy(copy.address)));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{Engine, WorkerState};
 use crate::Error;
 use crate::canary::{self, Canary};
-use crate::log::record::{Kind, Mapped, Token, mapping_body};
+use crate::log::record::{Copied, Kind, Mapped, Token, mapping_body};
 use crate::page::Lsn;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
@@ -214,7 +214,15 @@ impl WorkerState {
         }
         let record = engine
             .log
-            .append(self.worker.index, Kind::Mapping, &[&body], |_| {});
+            .append(self.worker.index, Kind::Mapping, &[&body], |lsn| {
+                let unflushed = copies
+                    .iter()
+                    .filter(|copy| copy.what == Copied::UnflushedChunk);
+                let bytes = unflushed.map(|copy| u64::from(copy.address.length())).sum();
+                if bytes > 0 {
+                    engine.log.names_unflushed(lsn, bytes);
+                }
+            });
         if late {
             // As if others ran for a while.
             (0..3_000).for_each(|_| self.worker.yield_now());

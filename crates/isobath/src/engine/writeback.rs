@@ -288,8 +288,24 @@ impl WorkerState {
     }
 
     /// Writes what lies in staging, one page or chunk after another, to where
-    /// it was placed, in as few I/Os as possible, and the closing summaries.
+    /// it was placed, in as few I/Os as possible, and the closing summaries; and flushes it.
     pub(super) fn write_out(
+        &self,
+        staging: &AlignedBuf,
+        placed: &[Placed],
+        closing: &[Closing],
+    ) -> Result<(), Error> {
+        self.write_unflushed(staging, placed, closing)?;
+        let flushed = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
+        if flushed && !placed.is_empty() {
+            // The mapping record that follows must name what is on the drive.
+            self.flush_volume()?;
+        }
+        Ok(())
+    }
+
+    /// As [`WorkerState::write_out`], without the flush.
+    fn write_unflushed(
         &self,
         staging: &AlignedBuf,
         placed: &[Placed],
@@ -336,13 +352,7 @@ impl WorkerState {
         let counters = &self.engine.counters;
         Counters::add(&counters.bytes_written, bytes + closing_bytes);
         Counters::add(&counters.summary_bytes, closing_bytes);
-        result.map_err(Error::Io)?;
-        let flushed = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
-        if flushed && !placed.is_empty() {
-            // The mapping record that follows must name what is on the drive.
-            self.flush_volume()?;
-        }
-        Ok(())
+        result.map_err(Error::Io)
     }
 
     fn start_summary(&self, closing: &Closing) -> AlignedBuf {
@@ -609,15 +619,20 @@ impl WorkerState {
     }
 
     /// Writes chunks, sealed in `staging`, to their places, and has `install`
-    /// publish them before their segments can be cleaned.
+    /// publish them before their segments can be cleaned. They are on the drive once the record is durable that names
+    /// them: that has to be told to [`crate::log::Log::names_unflushed`].
     pub(crate) fn write_chunks(
         &self,
         staging: &AlignedBuf,
         chunks: &PlacedChunks,
         install: impl FnOnce(),
     ) -> Result<(), Error> {
-        let result = self.write_out(staging, &chunks.placed, &chunks.closing);
-        if result.is_ok() {
+        let mut install = Some(install);
+        if canary::sings(Canary::NameChunksEarly) {
+            install.take().into_iter().for_each(|install| install());
+        }
+        let result = self.write_unflushed(staging, &chunks.placed, &chunks.closing);
+        if let Some(install) = install.filter(|_| result.is_ok()) {
             install();
         }
         let mut space = self.engine.space.lock();

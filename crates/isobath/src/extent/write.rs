@@ -1,4 +1,5 @@
-//! Writing large values: chunks in groups, so that many share one flush.
+//! Writing large values: chunks in groups, named by a mapping record each. The flush that makes the record durable
+//! makes them durable, too (docs/decisions/0086).
 
 use isobath_flash::policy::{Cause, History, PageWrite};
 use isobath_io::AlignedBuf;
@@ -14,7 +15,7 @@ use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{self, HEADER_SIZE, Lsn, PageId, PageKind, offset, put_u32};
 use crate::pagestore::Request;
 
-/// Bytes of chunks that are written together, and then flushed once.
+/// Bytes of chunks that are written together, and named by one record.
 const TOGETHER_BYTES: usize = 1 << 20;
 /// Chunks that are written together: their mapping record is short, however small the segments are.
 const TOGETHER_CHUNKS: usize = 16;
@@ -131,7 +132,7 @@ impl ExtentWriter {
         Ok(())
     }
 
-    /// Writes a few chunks with one flush; where that fails, those before the first that was not written are there.
+    /// Writes a few chunks with one record; where that fails, those before the first that was not written are there.
     fn write_together(&mut self, local: &WorkerState, payloads: &[&[u8]]) -> Result<(), Error> {
         let mut ids = Vec::with_capacity(payloads.len());
         let taken = payloads.iter().try_for_each(|_| {
@@ -307,7 +308,7 @@ fn place_and_write(
         .addresses()
         .zip(ids)
         .map(|(address, &page)| Mapped {
-            what: Copied::NewChunk,
+            what: Copied::UnflushedChunk,
             page,
             version: stamp,
             address,

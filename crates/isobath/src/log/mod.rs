@@ -15,6 +15,7 @@ mod rewrite;
 mod ring;
 #[cfg(test)]
 mod testing;
+mod unflushed;
 
 pub(crate) use area::LogArea;
 pub(crate) use device::{
@@ -41,6 +42,7 @@ use layout::{Header, Seed, Skip, body_checksum, record_bytes, skip_word};
 use record::Kind;
 use reservation::{RING_PER_TRANSACTION, Reservations};
 use ring::Ring;
+use unflushed::Unflushed;
 
 /// Least and most bytes of the ring.
 pub(crate) const MIN_RING_BYTES: u64 = 512 << 10;
@@ -85,6 +87,7 @@ struct On {
     /// Where this opening began.
     first: u64,
     flushing: Flushing,
+    unflushed: Unflushed,
     reservations: Reservations,
     /// Commits, per writer.
     commits: Box<[Count]>,
@@ -167,6 +170,7 @@ impl Log {
                 open_epoch: config.open_epoch,
                 first: next,
                 flushing: Flushing::new(next),
+                unflushed: Unflushed::default(),
                 reservations: Reservations::new(config.start.0),
                 commits: (0..config.writers).map(|_| Count::default()).collect(),
             })),
@@ -305,7 +309,7 @@ impl Log {
         (start, end)
     }
 
-    /// Every record that starts below this is durable.
+    /// Every record that starts below this is durable, with the chunks that it names.
     pub(crate) fn durable(&self) -> Lsn {
         match &self.on {
             Some(on) => Lsn(on.flushing.durable()),
@@ -368,6 +372,22 @@ impl Log {
             || self.pad(on, writer),
             || self.in_flight.contiguous_lsn(),
         )
+    }
+
+    /// The record at `lsn`, which is being appended, names `bytes` bytes of chunks that were written and not flushed. The
+    /// flush that makes it durable makes them durable first.
+    pub(crate) fn names_unflushed(&self, lsn: Lsn, bytes: u64) {
+        if let Some(on) = &self.on {
+            on.unflushed.add(lsn, bytes);
+            if on.unflushed.is_much() {
+                on.flushing.request_flush(lsn.0 + 1);
+            }
+        }
+    }
+
+    /// Whether `flush`, which was just taken, has to make the volume's completed writes durable, too.
+    pub(crate) fn flushes_volume(&self, flush: Flush) -> bool {
+        self.on.as_ref().is_some_and(|on| on.unflushed.is_in(flush))
     }
 
     /// The I/Os of a flush: (volume offset, first byte in memory, length).

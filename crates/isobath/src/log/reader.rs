@@ -48,6 +48,18 @@ pub(crate) struct LogEnd {
     pub(crate) lsn: Lsn,
     /// The newest open epoch met.
     pub(crate) open_epoch: u32,
+    /// Sound records begin here, which do not count: one of them names a chunk that is not there.
+    pub(crate) is_cut: bool,
+}
+
+impl LogEnd {
+    /// Where a writer goes on behind it, once [`seal_tail`] has sealed it.
+    pub(crate) fn goes_on_at(&self) -> Lsn {
+        let at = self.lsn.0.next_multiple_of(BLOCK);
+        // A block that holds records is written once more, and only that.
+        let is_taken = self.is_cut && at == self.lsn.0;
+        Lsn(at + if is_taken { BLOCK } else { 0 })
+    }
 }
 
 /// A record read back.
@@ -70,6 +82,8 @@ pub(crate) struct Reader<'v> {
     limit: u64,
     /// Where the log is known to end; what follows may be a writer's new records.
     known_end: Option<Lsn>,
+    /// The log was durable below this, by what the records say that were read.
+    durable: u64,
     buffer: AlignedBuf,
     /// LSN of the buffer's first byte; a multiple of a block.
     base: u64,
@@ -103,6 +117,7 @@ impl<'v> Reader<'v> {
             open_epoch,
             limit: base + area.bytes(),
             known_end: None,
+            durable: 0,
             buffer: AlignedBuf::new(0),
             base,
             filled: 0,
@@ -118,6 +133,25 @@ impl<'v> Reader<'v> {
     /// The position reached.
     pub(crate) fn position(&self) -> Lsn {
         Lsn(self.at)
+    }
+
+    /// Up to where the log was durable, by what the records say that were read.
+    pub(crate) fn known_durable(&self) -> Lsn {
+        Lsn(self.durable)
+    }
+
+    /// As [`Reader::known_durable`], by what the records behind the log's end say, too. Called at that end.
+    ///
+    /// # Errors
+    ///
+    /// Any of the volume's.
+    pub(crate) fn known_durable_behind(&self) -> Result<Lsn, IoError> {
+        let mut known = self.durable;
+        self.search_behind(|durable| {
+            known = known.max(durable);
+            false
+        })?;
+        Ok(Lsn(known))
     }
 
     /// The next record; `None` at the log's end.
@@ -147,6 +181,7 @@ impl<'v> Reader<'v> {
         })?;
         self.at = header.lsn + u64::from(header.length);
         self.open_epoch = header.open_epoch;
+        self.durable = self.durable.max(header.durable);
         let from = (header.lsn - self.base) as usize;
         Ok(Entry {
             lsn: Lsn(header.lsn),
@@ -177,6 +212,7 @@ impl<'v> Reader<'v> {
         LogEnd {
             lsn: Lsn(self.at),
             open_epoch: self.open_epoch,
+            is_cut: false,
         }
     }
 
@@ -252,6 +288,17 @@ impl<'v> Reader<'v> {
     /// Looks behind the end for a record that knows the log to have been durable
     /// beyond it. A crash leaves none: what it tears was not durable yet.
     fn check_end(&self) -> Result<(), ReadError> {
+        match self.search_behind(|durable| durable > self.at)? {
+            Some(durable) => Err(ReadError::Lost {
+                position: self.at,
+                durable,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// What the first record behind the present position knew to be durable for which `is_it` holds.
+    fn search_behind(&self, mut is_it: impl FnMut(u64) -> bool) -> Result<Option<u64>, IoError> {
         let search_end = self.limit.min(self.at.saturating_add(SEARCH_BYTES));
         let first = self.at - self.at % BLOCK;
         let mut buffer = AlignedBuf::new(READ_BYTES);
@@ -262,17 +309,14 @@ impl<'v> Reader<'v> {
             for block in (0..count).step_by(BLOCK as usize) {
                 let bytes = &buffer[block..count];
                 if let Some(durable) = self.durable_at(base + block as u64, bytes)?
-                    && durable > self.at
+                    && is_it(durable)
                 {
-                    return Err(ReadError::Lost {
-                        position: self.at,
-                        durable,
-                    });
+                    return Ok(Some(durable));
                 }
             }
             base += count as u64;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// What the first record in the block that lies at `block` knew to be
@@ -313,7 +357,9 @@ pub(crate) fn next_epoch(newest: u32) -> u32 {
 
 /// Prepares the log to go on behind `end`, as `open_epoch`: where that is in
 /// the middle of a block, whose rest a crash has torn, a skip to the next block
-/// is written there, durably. Returns where the log goes on.
+/// is written there, durably. So it is where sound records begin at the end that do
+/// not count: none of them may be read again, by whatever is written behind them. Returns where the
+/// log goes on.
 ///
 /// Nothing in that block was acknowledged: a flush ends with a block. So it may
 /// be written once more, as long as nothing else of this opening was.
@@ -329,12 +375,12 @@ pub(crate) fn seal_tail(
     open_epoch: u32,
 ) -> Result<Lsn, IoError> {
     let within = (end.lsn.0 % BLOCK) as usize;
-    if within == 0 {
+    if within == 0 && !end.is_cut {
         return Ok(end.lsn);
     }
     let start = end.lsn.0 - within as u64;
-    if canary::sings(Canary::LeaveTornTail) {
-        return Ok(Lsn(start + BLOCK));
+    if canary::sings(Canary::LeaveTornTail) || end.is_cut && canary::sings(Canary::LeaveCutTail) {
+        return Ok(end.goes_on_at());
     }
     let mut block = vec![0; BLOCK as usize];
     area.read(volume, start, &mut block)?;
@@ -343,5 +389,5 @@ pub(crate) fn seal_tail(
     put_u64(&mut block, within, word);
     area.write(volume, start, &block)?;
     volume.sync()?;
-    Ok(Lsn(start + BLOCK))
+    Ok(end.goes_on_at())
 }

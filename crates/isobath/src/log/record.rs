@@ -52,15 +52,18 @@ pub(crate) struct Operation<'a> {
 pub(crate) enum Copied {
     /// A page of a tree; `version` orders it among all that is known of the page.
     Page = 0,
-    /// A chunk that did not exist before.
+    /// A chunk that did not exist before, which is on the drive.
     NewChunk = 1,
     /// A chunk that was moved.
     MovedChunk = 2,
     /// No copy yet: a page that belongs to the record's token until that is confirmed.
     Provisional = 3,
+    /// A chunk that did not exist before, which was written and is on the drive once this record counts as durable
+    /// (docs/decisions/0086).
+    UnflushedChunk = 4,
 }
 
-/// One entry of a mapping record: a copy that is on the drive.
+/// One entry of a mapping record: a copy, which is on the drive but for [`Copied::UnflushedChunk`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mapped {
     pub(crate) what: Copied,
@@ -363,6 +366,7 @@ fn mapped(fields: &mut Fields<'_>) -> Option<Mapped> {
         1 => Copied::NewChunk,
         2 => Copied::MovedChunk,
         3 => Copied::Provisional,
+        4 => Copied::UnflushedChunk,
         _ => return None,
     };
     Some(Mapped {
@@ -472,6 +476,13 @@ mod tests {
                 page: PageId(1 << 40),
                 version: Lsn(0),
                 address: Address::new(9, 0, 65536),
+                seq: 13,
+            },
+            Mapped {
+                what: Copied::UnflushedChunk,
+                page: PageId(3),
+                version: Lsn(96),
+                address: Address::new(9, 65536, 4096),
                 seq: 13,
             },
         ];

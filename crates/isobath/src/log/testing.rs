@@ -3,6 +3,8 @@
 
 #![allow(unsafe_code)]
 
+mod cut;
+
 use std::time::Duration;
 
 use isobath_flash::rng::Rng;

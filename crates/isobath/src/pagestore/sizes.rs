@@ -1,5 +1,5 @@
 //! How long the segments of a volume are, and where they lie: a volume may begin with small ones, so that a small store has
-//! a small file, and goes on with large ones (docs/decisions/0086-small-segments-first.md).
+//! a small file, and goes on with large ones (docs/decisions/0087-small-segments-first.md).
 
 use super::{MAX_SEGMENT_BYTES, MAX_SEGMENTS, MIN_SEGMENT_BYTES};
 use crate::page::PAGE_SIZE;

@@ -1,0 +1,40 @@
+//! Which flushes of the log have to make chunks durable, too: those that hold records of chunks that were written and not
+//! flushed (docs/decisions/0086).
+
+use super::flush::Flush;
+use crate::page::Lsn;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of chunks that may wait for a flush of the log before one is requested: what a recovery reads to verify them.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// The records of chunks that were not flushed.
+#[derive(Default)]
+pub(super) struct Unflushed {
+    /// Behind the start of the newest of them.
+    newest: AtomicU64,
+    /// Bytes of their chunks since the last flush that covers them began.
+    bytes: AtomicU64,
+}
+
+impl Unflushed {
+    /// The record at `lsn` names `bytes` bytes of chunks, whose writes have ended. Called before the record is complete.
+    pub(super) fn add(&self, lsn: Lsn, bytes: u64) {
+        self.newest.fetch_max(lsn.0 + 1, Ordering::SeqCst);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a flush ought to begin although no task waits for one.
+    pub(super) fn is_much(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) >= MAX_BYTES
+    }
+
+    /// Whether `flush`, which was just taken, may hold such a record. All records in it are complete.
+    pub(super) fn is_in(&self, flush: Flush) -> bool {
+        let is_in = self.newest.load(Ordering::SeqCst) > flush.start;
+        if is_in {
+            self.bytes.store(0, Ordering::Relaxed);
+        }
+        is_in
+    }
+}
