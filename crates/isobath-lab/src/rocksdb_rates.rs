@@ -178,6 +178,7 @@ fn described(plan: &RatesPlan, workload: &Workload, records: u64) -> Described {
                 exponent
             }
         },
+        order: None,
         point_reads: get + rmw,
         scans: scan,
         updates: update + rmw,

@@ -74,6 +74,7 @@ fn described(of: &Recorded, row: &Row) -> (Workload, RocksdbSettings, Run) {
         key_bytes: row.key_bytes,
         value_bytes: row.value_bytes,
         zipf_exponent: 0.0,
+        order: None,
         point_reads: row.point_reads,
         scans: row.scans,
         updates: row.updates,

@@ -425,6 +425,9 @@ pub(crate) fn advise(
         .map(Vec::from)
         .collect();
     out.table(&["CPU", "µs", "from"], &rows, false)?;
+    for assumption in &advice.assumptions {
+        out.line(&format!("assumed of {assumption}"))?;
+    }
     for warning in &advice.warnings {
         out.line(&format!("note: {warning}"))?;
     }
