@@ -234,6 +234,11 @@ impl<'a> Advisor<'a> {
         self
     }
 
+    /// From now on, uses these CPU costs of RocksDB.
+    pub fn use_rocksdb_costs(&mut self, costs: RocksdbCosts) {
+        self.rocksdb_costs = costs;
+    }
+
     /// What RocksDB does with settings of the caller's.
     ///
     /// # Errors
