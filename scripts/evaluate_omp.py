@@ -34,6 +34,7 @@ def parse_arguments():
     parser.add_argument("--only", default="objects,programs,locks,memory,sensitivity", help="sections, with commas")
     parser.add_argument("--programs", default="kmeans,pagerank,matmul", help="programs of the sections programs and sensitivity, with commas")
     parser.add_argument("--full", action="store_true", help="all numbers of threads, five times the objects, twice the matrix")
+    parser.add_argument("--tiny", action="store_true", help="the smallest inputs, warm: shows that everything runs, measures nothing")
     return parser.parse_args()
 
 
@@ -43,6 +44,7 @@ class Evaluation:
         self.directory = os.path.abspath(arguments.directory)
         self.out = os.path.abspath(arguments.out)
         self.scale = 5 if arguments.full else 1
+        self.tiny = arguments.tiny
         self.rows = []
         self.numbered = 0
         self.lines = ["# Objects in a key-value device and in files", ""]
@@ -113,7 +115,13 @@ class Evaluation:
             return None
         return rate_of(done.stdout)
 
+    def count(self, objects):
+        """So many objects; with --tiny a fiftieth."""
+        return max(20, objects // 50) if self.tiny else objects * self.scale
+
     def make_cold(self):
+        if self.tiny:
+            return
         os.sync()
         try:
             with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
@@ -171,7 +179,7 @@ class Evaluation:
     def objects(self):
         counts = (1, 2, 4, 8, 16, 32) if self.arguments.full else (1, 4, 32)
         for size in SIZES:
-            count = (4000 if size < 100_000 else 600) * self.scale
+            count = self.count(4000 if size < 100_000 else 600)
             columns = ["objects", "threads", "PDA", "objects_per_s", "mib_per_s", "p50_us", "p90_us", "p99_us", "cpu_s"]
             rows = []
             for threads in counts:
@@ -209,11 +217,12 @@ class Evaluation:
         self.remove("images")
         self.remove("graph")
         self.remove("matrix")
-        self.run([self.program("generate", backend), images, "images", str(2000 * self.scale)])
+        self.run([self.program("generate", backend), images, "images", str(self.count(2000))])
         if not os.path.exists(graph):
-            self.run([self.program("generate", backend), graph, "graph", "18"])
+            self.run([self.program("generate", backend), graph, "graph", "10" if self.tiny else "18"])
         matrix = self.where("matrix", backend)
-        self.run([self.program("generate", backend), matrix, "matrix", str(20 * (2 if self.arguments.full else 1)), "--tile", "96"])
+        tiles = 2 if self.tiny else 20 * (2 if self.arguments.full else 1)
+        self.run([self.program("generate", backend), matrix, "matrix", str(tiles), "--tile", "96"])
         programs = {
             "kmeans": [images, "--iterations", "4"],
             "pagerank": [self.where("graph", backend), "--graph", graph, "--parts", "512"],
@@ -242,7 +251,7 @@ class Evaluation:
             self.remark("Time in locks: not measured, there is no perf here.")
             return
         rows = []
-        size, count = SIZES[0], 1000 * self.scale
+        size, count = SIZES[0], self.count(1000)
         for label, backend, options in (STORES[0], STORES[1]):
             for operation in ("store", "load"):
                 if operation == "store":
@@ -266,7 +275,7 @@ class Evaluation:
         self.table("Processor time in locks (Fig. 7)", rows, ["objects", "operation", "threads", "in_locks_percent"])
 
     def memory(self):
-        size, count = SIZES[1], 3200 * self.scale
+        size, count = SIZES[1], self.count(3200)
         limit = size * count // 4
         group = control_group(limit)
         if group is None:
@@ -292,7 +301,7 @@ class Evaluation:
         self.table(title, rows, ["objects", "limit_mib", "objects_per_s", "mib_per_s", "cpu_s", "max_rss_mib"])
 
     def sensitivity(self):
-        size, count = SIZES[0], 2000 * self.scale
+        size, count = SIZES[0], self.count(2000)
         self.remove(f"objects{size}")
         self.access("kv", "store", size, count, 8, 1)
         rows = []
@@ -304,6 +313,8 @@ class Evaluation:
         self.remove(f"objects{size}")
         inputs = self.make_inputs("kv")
         fixed = [(pc, pda) for pc in (1, 2, 4) for pda in (1, 2, 4, 8, 16, 32)]
+        if self.tiny:
+            fixed = [(1, 1), (2, 2)]
         for name, arguments in inputs.items():
             rows = []
             for pc, pda in fixed:

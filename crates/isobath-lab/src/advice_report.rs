@@ -21,6 +21,7 @@ pub fn render(advice: &Advice, workload: &str) -> String {
             "The drive, by the " (drive.model) ": " (grouped(drive.page_reads_per_s)) " random 4 KiB reads/s and "
             (grouped(drive.page_writes_per_s)) " writes/s with " (drive.depth) " in flight."
         }
+        @for assumption in &advice.assumptions { p { "Assumed of " (assumption) } }
         @for warning in &advice.warnings { p.unknown { (warning) } }
         h2 { "Predicted" }
         (table(&[words(""), number("Isobath"), number("RocksDB")], predicted))
@@ -125,6 +126,11 @@ pub fn predicted(p: &Predicted) -> Vec<(&'static str, String)> {
         (
             "page reads per operation",
             format!("{:.2}", p.page_reads_per_operation),
+        ),
+        (
+            "I/Os that read them",
+            p.read_ios_per_operation
+                .map_or_else(|| "-".to_owned(), |ios| format!("{ios:.2}")),
         ),
         (
             "write amplification (WA-A)",

@@ -1,16 +1,16 @@
 //! What RocksDB is predicted to do beside what it does: one drive, one configuration, the same minutes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use isobath_model::advise::{Advisor, Law, RocksdbSettings, Run};
+use isobath_model::advise::{Advisor, Law, RocksdbCosts, RocksdbSettings, Run};
 use isobath_model::lsm::Layout;
 use isobath_model::profile::DeviceProfile;
 use isobath_model::workload::{Durability, Workload as Described};
 use serde::Serialize;
 
 use crate::bench::{Choice, LookupPlan, ScanLength, Workload, lookup};
-use crate::calibrate::Costs;
+use crate::calibrate::{Calibration, Costs};
 use crate::drive_model::with_costs;
 use crate::engine::rocksdb::{LEVEL_BASE_BUFFERS, Sizes};
 use crate::engine::{Callers, EngineConfig, EngineKind, Schema, SpaceConfig, Tuning};
@@ -47,6 +47,18 @@ pub struct RatesPlan {
     pub warm_up: Duration,
     /// See above.
     pub duration: Duration,
+    /// Calibrate in turn with so many runs of each workload; otherwise there is one run of each.
+    pub in_turn: Option<InTurn>,
+}
+
+/// Short calibrations before, between and after the runs of a workload, beside their files: a machine whose speed drifts from minute to
+/// minute is judged by what it was in those minutes.
+#[derive(Debug, Clone, Copy)]
+pub struct InTurn {
+    /// Runs of each workload.
+    pub runs: u32,
+    /// What each calibration measures.
+    pub part: Calibration,
 }
 
 /// One workload.
@@ -56,10 +68,14 @@ pub struct RatesRow {
     pub workload: String,
     /// Operations per second that the model predicts.
     pub predicted_per_s: f64,
+    /// The least and the greatest rate that the calibrations of these minutes predict, each for itself; `None` where there is one.
+    pub predicted_per_s_range: Option<(f64, f64)>,
     /// What it says is the limit.
     pub limited_by: &'static str,
-    /// Operations per second that were measured; a scan is one.
+    /// Operations per second that were measured, the median of the runs; a scan is one.
     pub measured_per_s: f64,
+    /// The same of each run.
+    pub runs_per_s: Vec<f64>,
     /// Predicted less measured, over measured.
     pub error_ratio: f64,
     /// Device reads per operation, predicted, pages.
@@ -78,6 +94,8 @@ pub struct RatesRow {
     pub drive_reads_per_s: Option<(f64, f64)>,
     /// The same by the profile that the prediction rests on.
     pub profile_reads_per_s: f64,
+    /// The costs that were measured before, between and after the runs; empty where costs are given.
+    pub calibrations: Vec<RocksdbCosts>,
 }
 
 /// Measures every workload of the plan and predicts it from the profile.
@@ -95,32 +113,112 @@ pub fn rates(
             "RocksDB needs 32 MiB of memory to be compared".to_owned(),
         ));
     }
-    let advisor = Advisor::new(profile)
-        .map_err(|error| LabError::Request(format!("the profile: {error}")))?;
-    let advisor = match costs {
-        Some(costs) => with_costs(advisor, costs),
-        None => advisor,
-    };
+    let refused = |error| LabError::Request(format!("the profile: {error}"));
+    let mut advisor = Advisor::new(profile).map_err(refused)?;
+    if let Some(costs) = costs {
+        advisor = with_costs(advisor, costs);
+    }
     for warning in advisor.warnings() {
         monitor.say(&warning);
     }
-    let row = |name: &String| compare(plan, &advisor, name, monitor);
-    plan.workloads.iter().map(row).collect()
+    let mut rows = Vec::new();
+    // What was measured after a workload was measured before the next.
+    let mut last = None;
+    for name in &plan.workloads {
+        let mut calibrations = Vec::new();
+        let mut runs = Vec::new();
+        for _ in 0..plan.in_turn.map_or(1, |in_turn| in_turn.runs.max(1)) {
+            if let Some(in_turn) = plan.in_turn {
+                if calibrations.is_empty() {
+                    calibrations.push(match last.take() {
+                        Some(last) => last,
+                        None => calibrate_part(plan, in_turn, monitor)?,
+                    });
+                }
+                runs.push(measure(plan, name, monitor)?);
+                calibrations.push(calibrate_part(plan, in_turn, monitor)?);
+            } else {
+                runs.push(measure(plan, name, monitor)?);
+            }
+        }
+        last = calibrations.last().cloned();
+        rows.push(compare(plan, &mut advisor, name, calibrations, &runs)?);
+    }
+    Ok(rows)
 }
 
+/// A calibration in the directory that the runs have their database in.
+fn calibrate_part(
+    plan: &RatesPlan,
+    in_turn: InTurn,
+    monitor: &dyn Monitor,
+) -> Result<RocksdbCosts, LabError> {
+    let directory = plan.path.parent().filter(|p| !p.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    crate::engine::rocksdb::calibrate(in_turn.part, directory, monitor)
+}
+
+/// What one run gave.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    per_s: f64,
+    reads: f64,
+    cpu_us: f64,
+    written_bytes: f64,
+    drive: Option<(f64, f64)>,
+}
+
+fn measure(plan: &RatesPlan, name: &str, monitor: &dyn Monitor) -> Result<Measured, LabError> {
+    let workload = Workload::named(name)?;
+    let records = (plan.data_bytes / workload.record_bytes()).max(1);
+    let report = lookup(&bench_plan(plan, workload, records), monitor)?;
+    // Rows are of the same seconds: a row's calls over its own duration.
+    let calls_per_s = |row: &crate::bench::Row| {
+        row.calls as f64 * row.operations_per_s / (row.operations as f64).max(1.0)
+    };
+    let per_s: f64 = report.rows.iter().map(calls_per_s).sum();
+    // What is counted per operation counts every record of a scan.
+    let all: f64 = report.rows.iter().map(|row| row.operations_per_s).sum();
+    let per_call = all / per_s.max(1e-9);
+    let of_first = |value: fn(&crate::bench::Row) -> f64| report.rows.first().map_or(0.0, value);
+    let drive = report
+        .drive_before
+        .as_ref()
+        .zip(report.drive_after.as_ref());
+    Ok(Measured {
+        per_s,
+        reads: of_first(|row| row.device_bytes_read_per_operation) * per_call / 4096.0,
+        cpu_us: of_first(|row| row.cpu_us_per_operation) * per_call,
+        written_bytes: of_first(|row| row.device_bytes_written_per_operation) * per_call,
+        drive: drive.map(|(a, b)| (a.reads_per_s, b.reads_per_s)),
+    })
+}
+
+/// What is predicted by the costs of these minutes, or those that were given, beside what was measured.
 fn compare(
     plan: &RatesPlan,
-    advisor: &Advisor<'_>,
+    advisor: &mut Advisor<'_>,
     name: &str,
-    monitor: &dyn Monitor,
+    calibrations: Vec<RocksdbCosts>,
+    runs: &[Measured],
 ) -> Result<RatesRow, LabError> {
     let workload = Workload::named(name)?;
     let records = (plan.data_bytes / workload.record_bytes()).max(1);
     let described = described(plan, &workload, records);
-    let settings = settings(plan, &described);
-    let predicted = advisor
-        .predict_rocksdb_run(&described, &settings, &run(plan, &workload))
-        .map_err(|error| LabError::Request(format!("{name}: {error}")))?;
+    let (settings, run) = (settings(plan, &described), run(plan, &workload));
+    let mut predict = |costs: Option<RocksdbCosts>| {
+        if let Some(costs) = costs {
+            advisor.use_rocksdb_costs(costs);
+        }
+        advisor
+            .predict_rocksdb_run(&described, &settings, &run)
+            .map_err(|error| LabError::Request(format!("{name}: {error}")))
+    };
+    let mut rates = Vec::new();
+    for costs in &calibrations {
+        rates.push(predict(Some(costs.clone()))?.operations_per_s);
+    }
+    let predicted = predict(median_costs(&calibrations))?;
     let profile_reads_per_s = advisor
         .predictor()
         .predict(&isobath_model::OperatingPoint::random_reads(
@@ -129,39 +227,98 @@ fn compare(
         ))
         .map_err(|error| LabError::Request(format!("the profile: {error}")))?
         .throughput_pages_per_s;
-    let report = lookup(&bench_plan(plan, workload, records), monitor)?;
-    // Rows are of the same seconds: a row's calls over its own duration.
-    let calls_per_s = |row: &crate::bench::Row| {
-        row.calls as f64 * row.operations_per_s / (row.operations as f64).max(1.0)
-    };
-    let measured_per_s: f64 = report.rows.iter().map(calls_per_s).sum();
-    // What is counted per operation counts every record of a scan.
-    let all: f64 = report.rows.iter().map(|row| row.operations_per_s).sum();
-    let per_call = all / measured_per_s.max(1e-9);
-    let of_first = |value: fn(&crate::bench::Row) -> f64| report.rows.first().map_or(0.0, value);
-    let drive = report
-        .drive_before
-        .as_ref()
-        .zip(report.drive_after.as_ref());
+    let of_runs = |value: fn(&Measured) -> f64| median(runs.iter().map(value).collect());
+    let measured_per_s = of_runs(|run| run.per_s);
+    let least = rates.iter().copied().reduce(f64::min);
     Ok(RatesRow {
         workload: name.to_owned(),
         predicted_per_s: predicted.operations_per_s,
+        predicted_per_s_range: least.zip(rates.iter().copied().reduce(f64::max)),
         limited_by: predicted.limited_by,
         measured_per_s,
+        runs_per_s: runs.iter().map(|run| run.per_s).collect(),
         error_ratio: predicted.operations_per_s / measured_per_s.max(1e-9) - 1.0,
         predicted_reads_per_operation: predicted.page_reads_per_operation,
-        measured_reads_per_operation: of_first(|row| row.device_bytes_read_per_operation)
-            * per_call
-            / 4096.0,
+        measured_reads_per_operation: of_runs(|run| run.reads),
         predicted_cpu_us: predicted.cpu_us_per_operation,
-        measured_cpu_us: of_first(|row| row.cpu_us_per_operation) * per_call,
+        measured_cpu_us: of_runs(|run| run.cpu_us),
         predicted_written_bytes: predicted.write_amplification
             * described.writes()
             * described.record_bytes(),
-        measured_written_bytes: of_first(|row| row.device_bytes_written_per_operation) * per_call,
-        drive_reads_per_s: drive.map(|(a, b)| (a.reads_per_s, b.reads_per_s)),
+        measured_written_bytes: of_runs(|run| run.written_bytes),
+        drive_reads_per_s: runs
+            .first()
+            .and_then(|run| run.drive)
+            .zip(runs.last().and_then(|run| run.drive))
+            .map(|(first, last)| (first.0, last.1)),
         profile_reads_per_s,
+        calibrations,
     })
+}
+
+/// Of an even number, the mean of the two in the middle.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => values[middle],
+        _ => 0.5 * (values[middle - 1] + values[middle]),
+    }
+}
+
+/// The median of each cost.
+fn median_costs(parts: &[RocksdbCosts]) -> Option<RocksdbCosts> {
+    let first = parts.first()?;
+    let of = |cost: fn(&RocksdbCosts) -> f64| median(parts.iter().map(cost).collect());
+    let blocks: Vec<f64> = parts.iter().filter_map(|part| part.block_us).collect();
+    Some(RocksdbCosts {
+        lookup_us: of(|c| c.lookup_us),
+        block_above_io_us: of(|c| c.block_above_io_us),
+        block_us: (!blocks.is_empty()).then(|| median(blocks)),
+        write_us: of(|c| c.write_us),
+        rewritten_record_us: of(|c| c.rewritten_record_us),
+        rewritten_byte_us: of(|c| c.rewritten_byte_us),
+        scanned_record_us: of(|c| c.scanned_record_us),
+        scan_ahead_us: of(|c| c.scan_ahead_us),
+        write_byte_us: of(|c| c.write_byte_us),
+        write_wait_us: of(|c| c.write_wait_us),
+        source: format!("{} parts of {}", parts.len(), first.source),
+    })
+}
+
+/// How far apart the calibrations are in one cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// The cost.
+    pub what: &'static str,
+    /// The least that was measured, µs.
+    pub least_us: f64,
+    /// The most.
+    pub most_us: f64,
+}
+
+/// Of each cost that says much about a rate, how far apart the calibrations of these rows are.
+#[must_use]
+pub fn spreads(rows: &[RatesRow]) -> Vec<Spread> {
+    let spread = |what, cost: fn(&RocksdbCosts) -> f64| {
+        let all = rows
+            .iter()
+            .flat_map(|row| row.calibrations.iter().map(cost));
+        Spread {
+            what,
+            least_us: all.clone().fold(f64::INFINITY, f64::min),
+            most_us: all.fold(0.0, f64::max),
+        }
+    };
+    vec![
+        spread("a lookup", |c| c.lookup_us),
+        spread("a block", |c| c.block_us.unwrap_or(0.0)),
+        spread("a write", |c| c.write_us),
+        spread("its wait for another", |c| c.write_wait_us),
+        spread("a record rewritten", |c| c.rewritten_record_us),
+        spread("a record scanned", |c| c.scanned_record_us),
+    ]
 }
 
 /// The benchmark's workload in the advisor's terms. A read-modify-write is one operation that reads and updates.
@@ -178,6 +335,7 @@ fn described(plan: &RatesPlan, workload: &Workload, records: u64) -> Described {
                 exponent
             }
         },
+        order: None,
         point_reads: get + rmw,
         scans: scan,
         updates: update + rmw,
@@ -297,6 +455,62 @@ fn bench_plan(plan: &RatesPlan, workload: Workload, records: u64) -> LookupPlan 
 mod tests {
     use super::*;
 
+    fn costs(write_us: f64) -> RocksdbCosts {
+        RocksdbCosts {
+            write_us,
+            block_us: Some(2.0 * write_us),
+            ..RocksdbCosts::default()
+        }
+    }
+
+    #[test]
+    fn what_one_calibration_says_alone_does_not_count() {
+        let of = |parts: &[f64]| {
+            let parts: Vec<_> = parts.iter().map(|us| costs(*us)).collect();
+            median_costs(&parts).map(|costs| (costs.write_us, costs.block_us))
+        };
+        assert_eq!(of(&[5.0, 900.0, 7.0]), Some((7.0, Some(14.0))));
+        assert_eq!(of(&[5.0, 7.0]), Some((6.0, Some(12.0))));
+        assert_eq!(of(&[]), None);
+    }
+
+    /// A tiny experiment, as a whole: calibrations before, between and after the runs, on the files' own directory.
+    #[test]
+    fn calibrations_and_runs_take_turns() {
+        let directory = tempfile::TempDir::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let profile =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/profile.json");
+        let profile = crate::drive_model::read_profile(&profile).unwrap();
+        let plan = RatesPlan {
+            path: directory.path().join("rates"),
+            workloads: vec!["update-small".to_owned(), "lookup".to_owned()],
+            data_bytes: 16 << 20,
+            memory_bytes: MEMORY_BYTES_MIN,
+            clients: 4,
+            warm_up: Duration::from_millis(100),
+            duration: Duration::from_millis(300),
+            in_turn: Some(InTurn {
+                runs: 2,
+                part: Calibration {
+                    records: 100_000,
+                    operations: 5_000,
+                },
+            }),
+        };
+        let rows = rates(&plan, &profile, None, &crate::Silent).unwrap();
+        for row in &rows {
+            assert_eq!((row.calibrations.len(), row.runs_per_s.len()), (3, 2));
+            let (least, most) = row.predicted_per_s_range.unwrap();
+            assert!(least > 0.0 && least <= most && row.measured_per_s > 0.0);
+        }
+        // What was measured behind one workload is what was measured before the next.
+        assert_eq!(rows[0].calibrations[2], rows[1].calibrations[0]);
+        // A wait is a difference, which may be none.
+        assert!(spreads(&rows).iter().all(|s| s.least_us <= s.most_us));
+        let left = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 0, "databases are removed");
+    }
+
     #[test]
     fn workloads_become_shares_of_operations() {
         let plan = RatesPlan {
@@ -307,6 +521,7 @@ mod tests {
             clients: 8,
             warm_up: Duration::ZERO,
             duration: Duration::ZERO,
+            in_turn: None,
         };
         for name in WORKLOADS {
             let workload = Workload::named(name).unwrap();

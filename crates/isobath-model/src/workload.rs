@@ -6,6 +6,7 @@
 //! key_bytes = 16
 //! value_bytes = 2048
 //! zipf_exponent = 0.0            # optional: 0 is uniform, 0.99 is YCSB's skew
+//! order = "rewritten"            # optional: "loaded" in the order of keys and not rewritten since, or "rewritten"
 //!
 //! [operations]                   # shares of all operations; they must add up to 1
 //! point_reads = 0.70
@@ -74,6 +75,8 @@ pub struct Workload {
     pub value_bytes: f64,
     /// Exponent of the Zipf distribution over records, 0 for uniform.
     pub zipf_exponent: f64,
+    /// How records lie on the drive; `None` where the file does not say.
+    pub order: Option<Order>,
     /// Share of operations that read one record.
     pub point_reads: f64,
     /// Share of operations that scan.
@@ -117,7 +120,26 @@ pub enum Durability {
     None,
 }
 
+/// How records lie on the drive, relative to their keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Loaded in the order of their keys, and hardly rewritten since.
+    Loaded,
+    /// Rewritten or inserted at random since they were loaded: pages whose keys follow each other lie anywhere.
+    Rewritten,
+}
+
 impl Workload {
+    /// How records lie on the drive: as the file says or, where it does not, as they come to lie in the steady state of the
+    /// operations. Writes at random rewrite every page some day; what is never written stays as it was loaded.
+    pub fn order_on_drive(&self) -> Order {
+        self.order.unwrap_or(match self.writes() > 0.0 {
+            true => Order::Rewritten,
+            false => Order::Loaded,
+        })
+    }
+
     /// Bytes per record.
     pub fn record_bytes(&self) -> f64 {
         self.key_bytes + self.value_bytes
@@ -161,6 +183,7 @@ impl Workload {
                 )?,
                 None => 0.0,
             },
+            order: d.order,
             point_reads: check.share("operations.point_reads", o.point_reads.as_ref())?,
             scans: check.share("operations.scans", o.scans.as_ref())?,
             updates: check.share("operations.updates", o.updates.as_ref())?,
@@ -254,6 +277,7 @@ struct Data {
     key_bytes: Spanned<f64>,
     value_bytes: Spanned<f64>,
     zipf_exponent: Option<Spanned<f64>>,
+    order: Option<Order>,
 }
 
 #[derive(Deserialize)]

@@ -74,6 +74,7 @@ fn described(of: &Recorded, row: &Row) -> (Workload, RocksdbSettings, Run) {
         key_bytes: row.key_bytes,
         value_bytes: row.value_bytes,
         zipf_exponent: 0.0,
+        order: None,
         point_reads: row.point_reads,
         scans: row.scans,
         updates: row.updates,
@@ -130,6 +131,10 @@ fn rates_are_those_of_the_recorded_run() {
         let error = predicted.operations_per_s / row.measured_per_s - 1.0;
         let missed = MISSED.iter().find(|missed| missed.0 == row.workload);
         let most = missed.map_or(RATE_ERROR, |missed| missed.1);
+        println!(
+            "{}: {:.0} predicted, {:.0} measured, {error:+.2}, {}",
+            row.workload, predicted.operations_per_s, row.measured_per_s, predicted.limited_by
+        );
         assert!(error.abs() < most, "{}: {error:+.2}", row.workload);
         reached += u32::from(error.abs() < RATE_ERROR);
     }

@@ -1,6 +1,6 @@
 //! Workload files: the documented example, and errors that name field and line.
 #![allow(clippy::unwrap_used, reason = "a failed step must stop the test")]
-use isobath_model::workload::{Durability, Workload, WorkloadError};
+use isobath_model::workload::{Durability, Order, Workload, WorkloadError};
 
 fn documented_example() -> String {
     let source = include_str!("../src/workload.rs");
@@ -19,6 +19,20 @@ fn the_documented_example_is_readable() {
     assert_eq!(workload.durability, Durability::Synced);
     assert!((workload.data_bytes() - 64e6 * 2064.0).abs() < 1.0);
     assert!((workload.writes() - 0.25).abs() < 1e-12);
+    assert_eq!(workload.order_on_drive(), Order::Rewritten);
+}
+
+#[test]
+fn the_order_on_the_drive_is_given_or_follows_from_writes() {
+    let text = documented_example().replace("\"rewritten\"", "\"loaded\"");
+    let mut workload = Workload::from_toml(&text).unwrap();
+    assert_eq!(workload.order_on_drive(), Order::Loaded);
+    workload.order = None;
+    assert_eq!(workload.order_on_drive(), Order::Rewritten);
+    (workload.updates, workload.inserts) = (0.0, 0.0);
+    assert_eq!(workload.order_on_drive(), Order::Loaded);
+    let error = Workload::from_toml(&text.replace("\"loaded\"", "\"sorted\"")).unwrap_err();
+    assert!(error.to_string().contains("field order"), "{error}");
 }
 
 fn line_of(text: &str, key: &str) -> usize {

@@ -12,16 +12,30 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// `None` if the pattern has bits that the mask has not: no key could match.
-    pub(crate) fn new(filter: &kvs_key_group_filter) -> Option<Filter> {
+    /// Bits of the pattern that the mask has not do not count: programs leave them there, and key-value drives ignore them.
+    pub(crate) fn new(filter: &kvs_key_group_filter) -> Filter {
+        let (mask, pattern) = Filter::words(filter);
+        Filter {
+            mask,
+            pattern: pattern & mask,
+        }
+    }
+
+    /// `None` if there are such bits: taken literally no key could match, and what destroys must not guess.
+    pub(crate) fn literal(filter: &kvs_key_group_filter) -> Option<Filter> {
+        let (mask, pattern) = Filter::words(filter);
+        (pattern & !mask == 0).then_some(Filter { mask, pattern })
+    }
+
+    /// Mask and pattern as numbers.
+    fn words(filter: &kvs_key_group_filter) -> (u32, u32) {
         // As keys compare: the first byte counts most.
         let word = |bytes: [u8; MAX_KEY_GROUP_BYTES]| {
             bytes
                 .iter()
                 .fold(0, |word, byte| word << 8 | u32::from(*byte))
         };
-        let (mask, pattern) = (word(filter.bitmask), word(filter.bit_pattern));
-        (pattern & !mask == 0).then_some(Filter { mask, pattern })
+        (word(filter.bitmask), word(filter.bit_pattern))
     }
 
     /// Whether a key, which has at least 4 bytes, belongs to the group.
@@ -63,11 +77,11 @@ impl Filter {
 mod tests {
     use super::*;
 
-    fn filter(bitmask: [u8; 4], bit_pattern: [u8; 4]) -> Option<Filter> {
-        Filter::new(&kvs_key_group_filter {
+    fn raw(bitmask: [u8; 4], bit_pattern: [u8; 4]) -> kvs_key_group_filter {
+        kvs_key_group_filter {
             bitmask,
             bit_pattern,
-        })
+        }
     }
 
     #[test]
@@ -94,7 +108,7 @@ mod tests {
         for mask in masks {
             for pattern in words {
                 let pattern = u32::from_be_bytes(mask) & pattern;
-                let filter = filter(mask, pattern.to_be_bytes()).unwrap();
+                let filter = Filter::literal(&raw(mask, pattern.to_be_bytes())).unwrap();
                 let range = filter.range();
                 for word in words
                     .iter()
@@ -113,6 +127,17 @@ mod tests {
                 }
             }
         }
-        assert_eq!(filter([0xff, 0, 0, 0], [1, 1, 0, 0]), None);
+    }
+
+    #[test]
+    fn bits_outside_the_mask_do_not_count() {
+        let (more, exact) = (
+            raw([0xff, 0xff, 0, 0], *b"0000"),
+            raw([0xff, 0xff, 0, 0], [b'0', b'0', 0, 0]),
+        );
+        assert_eq!(Filter::new(&more), Filter::new(&exact));
+        assert!(Filter::new(&more).matches(b"00zz") && !Filter::new(&more).matches(b"01zz"));
+        assert_eq!(Filter::literal(&more), None);
+        assert_eq!(Filter::literal(&exact), Some(Filter::new(&exact)));
     }
 }

@@ -316,15 +316,15 @@ pub unsafe extern "C" fn kvs_delete_kvp_async(
     guard(|| unsafe { delete(ks_hd, key, opt, later(private1, private2, post_fn)?) })
 }
 
-/// A filter that is there and makes sense.
+/// A filter of what is deleted, which must say so exactly.
 ///
 /// # Safety
 ///
 /// The pointer is valid or NULL.
-unsafe fn filter_of(filter: *const kvs_key_group_filter) -> Result<Filter, Code> {
+unsafe fn doomed(filter: *const kvs_key_group_filter) -> Result<Filter, Code> {
     // SAFETY: the caller guarantees this.
     let filter = unsafe { filter.as_ref() }.ok_or(KVS_ERR_PARAM_INVALID)?;
-    Filter::new(filter).ok_or(KVS_ERR_ITERATOR_FILTER_INVALID)
+    Filter::literal(filter).ok_or(KVS_ERR_ITERATOR_FILTER_INVALID)
 }
 
 /// Deletes the pairs of a group.
@@ -340,7 +340,7 @@ pub unsafe extern "C" fn kvs_delete_key_group(
     guard(|| {
         let space = registry::space(ks_hd)?;
         // SAFETY: as the caller's.
-        let filter = unsafe { filter_of(grp_fltr)? };
+        let filter = unsafe { doomed(grp_fltr)? };
         issue(
             space,
             Operation::DeleteGroup { filter },
@@ -366,7 +366,7 @@ pub unsafe extern "C" fn kvs_delete_key_group_async(
     guard(|| {
         let space = registry::space(ks_hd)?;
         // SAFETY: as the caller's.
-        let filter = unsafe { filter_of(grp_fltr)? };
+        let filter = unsafe { doomed(grp_fltr)? };
         let told = Told {
             option: grp_fltr.cast(),
             ..Told::nothing()
@@ -484,7 +484,8 @@ pub unsafe extern "C" fn kvs_create_iterator(
             _ => return Err(KVS_ERR_OPTION_INVALID),
         };
         // SAFETY: as the caller's.
-        let filter = unsafe { filter_of(iter_fltr)? };
+        let filter = unsafe { iter_fltr.as_ref() }.ok_or(KVS_ERR_PARAM_INVALID)?;
+        let filter = Filter::new(filter);
         let handle = space.device.iterators.open(&space, filter, has_values)?;
         // SAFETY: checked.
         unsafe { iter_hd.write(handle) };

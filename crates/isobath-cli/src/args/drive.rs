@@ -51,7 +51,8 @@ Examples:
   isobath advise isobath-profile.json my.toml --options-file OPTIONS --html advice.html
   isobath advise --calibrate costs.json
   isobath advise isobath-profile.json my.toml --calibration costs.json
-  isobath advise isobath-profile.json --rates /mnt/nvme/rates --calibration costs.json")]
+  isobath advise isobath-profile.json --rates /mnt/nvme/rates --calibration costs.json
+  isobath advise isobath-profile.json --rates /mnt/nvme/rates --in-turn 2")]
 pub(crate) struct AdviseArgs {
     /// A profile that `isobath probe` wrote
     #[arg(value_name = "PROFILE", required_unless_present = "calibrate", value_hint = ValueHint::FilePath)]
@@ -103,6 +104,10 @@ pub(crate) struct AdviseArgs {
     /// With --rates: seconds that each workload is measured, after half as many
     #[arg(long, value_name = "SECONDS", requires = "rates", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) seconds: u32,
+    /// With --rates: run each workload N times, with a short calibration before, between and after the runs, beside their files, and
+    /// predict from the medians of those: for machines whose speed drifts from minute to minute
+    #[arg(long, value_name = "N", requires = "rates", conflicts_with = "calibration", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) in_turn: Option<u32>,
     /// Write RocksDB's settings as an OPTIONS file that RocksDB loads
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) options_file: Option<PathBuf>,

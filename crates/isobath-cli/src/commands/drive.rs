@@ -274,7 +274,7 @@ fn rates(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    use isobath_lab::rocksdb_rates::{RatesPlan, WORKLOADS, rates};
+    use isobath_lab::rocksdb_rates::{InTurn, RatesPlan, WORKLOADS, rates, spreads};
     let duration = std::time::Duration::from_secs(u64::from(args.seconds));
     let plan = RatesPlan {
         path: path.to_owned(),
@@ -287,6 +287,13 @@ fn rates(
         clients: args.threads,
         warm_up: duration / 2,
         duration,
+        in_turn: args.in_turn.map(|runs| InTurn {
+            runs,
+            part: Calibration {
+                records: PART_RECORDS,
+                operations: PART_OPERATIONS,
+            },
+        }),
     };
     let profile = drive_model::read_profile(profile)?;
     let costs = args.calibration.as_deref().map(calibrate::read_costs);
@@ -310,6 +317,8 @@ fn rates(
             vec![
                 row.workload.clone(),
                 format!("{:.0}", row.predicted_per_s),
+                row.predicted_per_s_range
+                    .map_or_else(dash, |(least, most)| format!("{least:.0} to {most:.0}")),
                 format!("{:.0}", row.measured_per_s),
                 format!("{:+.0}%", 100.0 * row.error_ratio),
                 row.limited_by.to_owned(),
@@ -329,6 +338,7 @@ fn rates(
     let columns = [
         "RocksDB",
         "predicted/s",
+        "by single calibrations",
         "measured/s",
         "error",
         "limit",
@@ -340,8 +350,30 @@ fn rates(
     ];
     out.table(&columns, &cells, true)?;
     out.line("pairs are predicted / measured; the drive's reads are random ones of 4 KiB before / after each run, and what the profile says")?;
+    if let Some(runs) = args.in_turn {
+        let text = format!(
+            "CPU constants of RocksDB: medians of {} calibrations of {PART_RECORDS} records, in turn with the runs of each workload",
+            runs + 1
+        );
+        out.line(&text)?;
+        let spreads = spreads(&rows).into_iter();
+        let spreads = spreads.map(|spread| {
+            format!(
+                "{} {:.2} to {:.2}",
+                spread.what, spread.least_us, spread.most_us
+            )
+        });
+        let spreads: Vec<String> = spreads.collect();
+        return out.line(&format!("over all of them, µs: {}", spreads.join(", ")));
+    }
     out.line(&format!("CPU constants of RocksDB: measured, {source}"))
 }
+
+/// What a calibration in turn with runs measures: some five seconds.
+#[cfg(feature = "rocksdb")]
+const PART_RECORDS: u32 = 1_000_000;
+#[cfg(feature = "rocksdb")]
+const PART_OPERATIONS: u32 = 100_000;
 
 #[cfg(not(feature = "rocksdb"))]
 fn rates(
@@ -425,6 +457,9 @@ pub(crate) fn advise(
         .map(Vec::from)
         .collect();
     out.table(&["CPU", "µs", "from"], &rows, false)?;
+    for assumption in &advice.assumptions {
+        out.line(&format!("assumed of {assumption}"))?;
+    }
     for warning in &advice.warnings {
         out.line(&format!("note: {warning}"))?;
     }

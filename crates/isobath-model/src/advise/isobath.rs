@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::hit_share;
 use super::drive::DriveView;
+use super::scan_reads::{Leaves, ScanReads};
 use super::{AdviseError, Constant, Demand, EngineAdvice, Reason, group_of, predict};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
@@ -47,8 +48,8 @@ const RECORD_OVERHEAD_BYTES: f64 = 12.0;
 /// What random inserts leave B-tree leaves filled to: ln 2. Records loaded in order fill them.
 const LEAF_FILL_INSERTED: f64 = std::f64::consts::LN_2;
 const LEAF_FILL_LOADED: f64 = 1.0;
-/// Leaves that a scan reads ahead together.
-const READ_AHEAD_LEAVES: f64 = 16.0;
+/// Values outside of leaves that a scan reads together.
+const READ_AHEAD_VALUES: f64 = 16.0;
 /// Values above this live in extents outside of the leaf, referred to by this many bytes.
 const INLINE_BYTES_MAX: f64 = 1024.0;
 const EXTENT_REFERENCE_BYTES: f64 = 24.0;
@@ -301,9 +302,19 @@ fn demand(
     // A record outside its leaf takes a second access, of all its pages in one I/O.
     let extent = shape.extent_pages_per_record;
     let extents = |records: f64| miss * has_extent * records;
-    let scan_leaves = miss * (workload.scan_records / shape.leaf_records + 1.0);
+    let scan = ScanReads::of(
+        workload.scan_records,
+        &Leaves {
+            records: shape.leaf_records,
+            miss,
+            order: workload.order_on_drive(),
+            scan_share: workload.scans,
+        },
+    );
+    // Leaves that are read one by one, and reads of several.
     let leaf_reads =
-        workload.point_reads * miss + workload.scans * scan_leaves + workload.writes() * miss;
+        (workload.point_reads + workload.writes()) * miss + workload.scans * scan.alone;
+    let long_reads = workload.scans * scan.together;
     let extent_reads =
         workload.point_reads * extents(1.0) + workload.scans * extents(workload.scan_records);
     // An update of a page that is dirty already costs no further write.
@@ -331,25 +342,30 @@ fn demand(
     };
     let write_depth = depth.min(WRITE_DEPTH_MAX);
     let drive_us = leaf_reads * drive.page_read_us(depth)?
+        + long_reads * drive.random_read_us(depth, scan.pages_together)?
         + extent_reads * drive.random_read_us(depth, extent)?
         + (stored_pages + log_pages) * drive.bulk_page_us(write_depth, 0.0)?
         // Cleaning reads what it moves.
         + (stored_pages - tree_pages) * drive.bulk_page_us(write_depth, 1.0)?;
-    let page_reads = leaf_reads + extent_reads * extent;
-    let ios = leaf_reads + extent_reads;
+    let leaves = (workload.point_reads + workload.writes()) * miss + workload.scans * scan.leaves;
+    let page_reads = leaves + extent_reads * extent;
+    let ios = leaf_reads + long_reads + extent_reads;
+    // Each page of a read has its frame, its checksum and its word in the mapping table.
     let cpu_us = costs.hit_us
-        + ios * (drive.cpu_us_per_io() + costs.miss_us)
+        + ios * drive.cpu_us_per_io()
+        + (leaves + extent_reads) * costs.miss_us
         + workload.writes() * costs.write_us
         + stored_pages * costs.page_written_us
         + workload.scans * workload.scan_records * costs.scanned_record_us;
     let (leaf_us, extent_us) = (drive.read_latency_us(1)?, drive.random_read_us(1, extent)?);
     let point_alone_us = costs.hit_us + miss * (costs.miss_us + leaf_us + has_extent * extent_us);
-    // The first leaf says which others there are; those are read together, a window at a time, and so are the values.
-    let rounds =
-        miss * (1.0 + (workload.scan_records / shape.leaf_records / READ_AHEAD_LEAVES).ceil());
+    // Leaves that are asked for together are read together, a window at a time, and so are the values.
+    let in_flight = (scan.together / scan.windows.max(1e-9)).clamp(1.0, f64::from(depth));
+    let leaves_us = scan.alone * leaf_us
+        + scan.together * drive.random_read_us(in_flight.ceil() as u32, scan.pages_together)?;
     let scan_alone_us = costs.hit_us
-        + rounds * leaf_us
-        + extents(workload.scan_records) * extent_us / READ_AHEAD_LEAVES
+        + leaves_us
+        + extents(workload.scan_records) * extent_us / READ_AHEAD_VALUES
         + workload.scan_records * costs.scanned_record_us;
     let write_alone_us = costs.hit_us + costs.write_us + miss * leaf_us + flush_us;
     Ok(Demand {
@@ -363,6 +379,7 @@ fn demand(
             + workload.writes() * write_alone_us,
         point_read_alone_us: point_alone_us,
         page_reads,
+        read_ios: Some(ios),
         point_read_accesses: miss * (1.0 + has_extent),
         point_read_cpu_us: costs.hit_us + miss * costs.miss_us,
         written_bytes: (stored_pages + log_pages) * PAGE,

@@ -15,6 +15,7 @@ mod options_file;
 mod queue;
 mod rocksdb;
 mod run;
+mod scan_reads;
 
 use serde::Serialize;
 
@@ -29,7 +30,7 @@ use crate::lsm::EngineModel;
 use crate::point::OperatingPoint;
 use crate::profile::DeviceProfile;
 use crate::select::{HeldOutError, Predictor};
-use crate::workload::Workload;
+use crate::workload::{Order, Workload};
 use drive::DriveView;
 
 /// Why there is no advice.
@@ -70,6 +71,8 @@ pub struct Predicted {
     pub cpu_us_per_operation: f64,
     /// Device reads per operation, pages.
     pub page_reads_per_operation: f64,
+    /// I/Os that these take: neighbouring pages are read with one; `None` where that is not predicted.
+    pub read_ios_per_operation: Option<f64>,
     /// Bytes written to the drive per byte of records written (WA-A).
     pub write_amplification: f64,
     /// Bytes written to the drive per second, at the target rate if there is one, else at the greatest.
@@ -159,6 +162,8 @@ pub struct Advice {
     pub structure_because: String,
     /// The constants of the engines behind the predictions, and where each comes from.
     pub constants: Vec<Constant>,
+    /// What the predictions take for granted that the workload does not say, or says.
+    pub assumptions: Vec<String>,
     /// What to know before trusting the numbers.
     pub warnings: Vec<String>,
 }
@@ -227,6 +232,11 @@ impl<'a> Advisor<'a> {
     pub fn with_rocksdb_costs(mut self, costs: RocksdbCosts) -> Self {
         self.rocksdb_costs = costs;
         self
+    }
+
+    /// From now on, uses these CPU costs of RocksDB.
+    pub fn use_rocksdb_costs(&mut self, costs: RocksdbCosts) {
+        self.rocksdb_costs = costs;
     }
 
     /// What RocksDB does with settings of the caller's.
@@ -300,9 +310,31 @@ impl<'a> Advisor<'a> {
                 self.rocksdb_costs.constants(),
             ]
             .concat(),
+            assumptions: assumptions(workload),
             warnings,
         })
     }
+}
+
+/// What scans take for granted of how records lie on the drive.
+fn assumptions(workload: &Workload) -> Vec<String> {
+    if workload.scans <= 0.0 {
+        return Vec::new();
+    }
+    let because = match (workload.order, workload.writes() > 0.0) {
+        (Some(_), _) => "as data.order says",
+        (None, true) => "since the workload writes; data.order = \"loaded\" says otherwise",
+        (None, false) => "since nothing is written; data.order = \"rewritten\" says otherwise",
+    };
+    let assumed = match workload.order_on_drive() {
+        Order::Loaded => {
+            "leaves lie in the order of their keys, as a sorted load leaves them: neighbours are read with one I/O"
+        }
+        Order::Rewritten => {
+            "leaves lie in no order, as random writes leave them: each is read with an I/O of its own"
+        }
+    };
+    vec![format!("Isobath's scans: {assumed} ({because}).")]
 }
 
 fn missed_targets(engine: &str, workload: &Workload, predicted: &Predicted) -> Vec<String> {
@@ -408,6 +440,7 @@ struct Demand {
     /// Latency of one point read with one client, µs.
     point_read_alone_us: f64,
     page_reads: f64,
+    read_ios: Option<f64>,
     /// Device reads of one point read, one after another.
     point_read_accesses: f64,
     point_read_cpu_us: f64,
@@ -469,6 +502,7 @@ fn predict(
         read_latency_us_p99: drive.read_p99_ratio(read_depth).map(p99_us),
         cpu_us_per_operation: demand.cpu_us,
         page_reads_per_operation: demand.page_reads,
+        read_ios_per_operation: demand.read_ios,
         write_amplification: if user_bytes > 0.0 {
             demand.written_bytes / user_bytes
         } else {

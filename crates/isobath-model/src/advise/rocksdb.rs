@@ -419,6 +419,7 @@ fn demand(
             + workload.writes() * (costs.write_us + flush_us),
         point_read_alone_us: point_alone_us,
         page_reads,
+        read_ios: None,
         point_read_accesses: query_blocks,
         point_read_cpu_us: point_cpu_us,
         written_bytes,

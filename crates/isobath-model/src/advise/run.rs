@@ -190,6 +190,7 @@ impl Model<'_, '_> {
             alone_us: costs.client_cpu_us + costs.ios * read_us,
             point_read_alone_us: costs.get_cpu_us + costs.get_ios * read_us,
             page_reads: costs.page_reads,
+            read_ios: None,
             point_read_accesses: costs.get_ios,
             point_read_cpu_us: costs.get_cpu_us,
             written_bytes: costs.written_bytes,
