@@ -138,8 +138,7 @@ impl UnflushedChunks {
 /// and in one use of a segment each place is written once.
 fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<bool, IoError> {
     let (at, length) = (chunk.address, chunk.address.length());
-    let segment = u64::from(superblock.segment_bytes);
-    let start = u64::from(at.segment()) * segment + u64::from(at.offset());
+    let start = superblock.sizes.start_of(at.segment()) + u64::from(at.offset());
     if length == 0 || start + u64::from(length) > volume.len() {
         return Ok(false);
     }
