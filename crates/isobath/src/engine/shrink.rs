@@ -290,7 +290,8 @@ impl WorkerState {
             run.count
         };
         let segments = self.engine.segments_needed(&space, count);
-        let lowest = match changes {
+        // One that has just outgrown its small segments may have no room for the log beside what pages need.
+        let lowest = match changes && segments <= space.segments() {
             true => space.lowest_run(count, run),
             false => None,
         };

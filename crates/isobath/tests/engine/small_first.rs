@@ -109,6 +109,8 @@ fn values_of_all_lengths_survive_outgrowing() {
         put(n, length);
         // Its chunks are long ones.
         assert_eq!(store.stats().segment_bytes, 2 << 20);
+        // Just after it has outgrown the small ones there may be nothing to give back, and no room to move the log to.
+        store.compact().unwrap();
     }
     for (n, &length) in (200u64..).zip(&lengths) {
         put(n, length);
