@@ -186,7 +186,7 @@ fn records(prefix: &str, count: u64, length: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
 /// what appeared, and old snapshots see nothing of it.
 #[test]
 fn loads_of_one_tree_beside_each_other() {
-    for seed in 0..parameter("ISOBATH_SEEDS", 100) {
+    for seed in 0..parameter("ISOBATH_SEEDS", 200) {
         // A load appears in a few steps without a wait: others come between them only by interruption.
         let how = How::EveryPlace {
             rate: if seed % 4 < 2 { 0.0 } else { 0.5 },
