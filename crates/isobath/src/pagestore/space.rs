@@ -6,6 +6,7 @@
 
 mod cleaning;
 mod fence;
+mod outgrown;
 mod retained;
 mod stored;
 
@@ -235,28 +236,6 @@ impl Space {
         self.resized();
     }
 
-    /// Takes no small segment from now on, if the volume has outgrown them, and cleans none: that would take space, and give
-    /// none.
-    pub(crate) fn leave_small(&mut self) {
-        if !self.sizes.are_outgrown_by(self.count) {
-            return;
-        }
-        self.table.enlarge_segments(self.sizes.large);
-        let first_large = self.sizes.first_large;
-        self.free.retain(|&segment| segment >= first_large);
-        for id in (0..first_large).map(SegmentId) {
-            let is_sealed = self.table.state(id) == SegmentState::Sealed;
-            if is_sealed && !canary::sings(Canary::CleanSmallSegments) {
-                self.table.begin_cleaning(id);
-            }
-        }
-    }
-
-    /// Whether `segment` is small, in a volume that has outgrown these: it is never free again.
-    fn is_left(&self, segment: u32) -> bool {
-        segment < self.sizes.first_large && self.sizes.are_outgrown_by(self.count)
-    }
-
     /// The number of segments has changed.
     fn resized(&mut self) {
         let segments = self.count;
@@ -339,14 +318,6 @@ impl Space {
         self.put_free(segment);
     }
 
-    /// Segments, of those that are in use at all, that hold no pages of the store: superblocks, log, checkpoints.
-    pub(crate) fn system_segments(&self) -> u32 {
-        match self.sizes.are_outgrown_by(self.count) {
-            true => self.system - self.small_system,
-            false => self.system,
-        }
-    }
-
     /// What was written to a sealed segment that has no summary; `None` if it has one.
     pub(crate) fn unsummarized(&self, segment: u32) -> Option<Vec<Entry>> {
         self.unsummarized.get(&segment).cloned()
@@ -367,11 +338,6 @@ impl Space {
     /// Segments of the volume.
     pub(crate) fn segments(&self) -> u32 {
         self.count
-    }
-
-    /// Those of them that are in use: all, or all large ones.
-    pub(crate) fn usable_segments(&self) -> u32 {
-        self.sizes.usable_of(self.count)
     }
 
     pub(crate) fn free_segments(&self) -> u32 {

@@ -1,0 +1,44 @@
+//! Small segments that a volume has outgrown: no one takes them, and none is cleaned
+//! (docs/decisions/0086-small-segments-first.md).
+
+use isobath_flash::policy::{SegmentId, SegmentState};
+
+use super::Space;
+use crate::canary::{self, Canary};
+
+impl Space {
+    /// Segments that are in use: all, or all large ones.
+    pub(crate) fn usable_segments(&self) -> u32 {
+        self.sizes.usable_of(self.count)
+    }
+
+    /// Segments, of those that are in use at all, that hold no pages of the store: superblocks, log, checkpoints.
+    pub(crate) fn system_segments(&self) -> u32 {
+        match self.sizes.are_outgrown_by(self.count) {
+            true => self.system - self.small_system,
+            false => self.system,
+        }
+    }
+
+    /// Takes no small segment from now on, if the volume has outgrown them, and cleans none: that would take space, and give
+    /// none.
+    pub(crate) fn leave_small(&mut self) {
+        if !self.sizes.are_outgrown_by(self.count) {
+            return;
+        }
+        self.table.enlarge_segments(self.sizes.large);
+        let first_large = self.sizes.first_large;
+        self.free.retain(|&segment| segment >= first_large);
+        for id in (0..first_large).map(SegmentId) {
+            let is_sealed = self.table.state(id) == SegmentState::Sealed;
+            if is_sealed && !canary::sings(Canary::CleanSmallSegments) {
+                self.table.begin_cleaning(id);
+            }
+        }
+    }
+
+    /// Whether `segment` is small, in a volume that has outgrown these: it is never free again.
+    pub(super) fn is_left(&self, segment: u32) -> bool {
+        segment < self.sizes.first_large && self.sizes.are_outgrown_by(self.count)
+    }
+}
