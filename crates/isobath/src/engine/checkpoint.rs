@@ -14,7 +14,7 @@ use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
 use crate::pagestore::checkpoint::{self, Array, Sink, words_per_page};
-use crate::pagestore::{Address, Closing, SUPERBLOCK_OFFSETS, Superblock, summaries};
+use crate::pagestore::{Address, SUPERBLOCK_OFFSETS, SealedSegment, Superblock, summaries};
 use crate::sched::clock;
 use crate::small;
 use crate::sync::HashMap;
@@ -433,7 +433,7 @@ fn compact(engine: &Engine, current: &Current) {
 
 /// Writes the summaries of all open segments; blocking, once the workers have ended.
 fn close_segments(engine: &Engine, volume: &Volume) -> Result<(), Error> {
-    let mut closing: Vec<Closing> = Vec::new();
+    let mut closing: Vec<SealedSegment> = Vec::new();
     engine.space.lock().close_all(&mut closing);
     for closing in &closing {
         let mut bytes = vec![0; summaries::size(closing.entries.len()) as usize];

@@ -90,7 +90,7 @@ use crate::log::record::MAPPED_BYTES;
 use crate::log::{Durability, Log};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::{
-    Address, PageIds, PageTrace, ReservedWords, Run, SegmentSizes, Space, page_payload,
+    Address, PageIds, PageTrace, ReservedWords, Run, SegmentAllocator, SegmentSizes, page_payload,
     worst_case_bytes,
 };
 use crate::sched::{WaitQueue, WorkerHandle};
@@ -214,7 +214,7 @@ pub(crate) struct Engine {
     retains: bool,
     /// Present sequence number of every segment; what a page read must carry.
     pub(crate) seqs: ReservedWords,
-    pub(crate) space: Mutex<Space>,
+    pub(crate) space: Mutex<SegmentAllocator>,
     pub(crate) ids: Mutex<PageIds>,
     /// Bytes of all pages and chunks that exist, whether written yet or not.
     pub(crate) allocated_bytes: AtomicU64,
@@ -277,7 +277,7 @@ pub(crate) struct Parts {
     pub(crate) log: Log,
     pub(crate) volume: Volume,
     pub(crate) seqs: ReservedWords,
-    pub(crate) space: Space,
+    pub(crate) space: SegmentAllocator,
     pub(crate) ids: PageIds,
     pub(crate) allocated_bytes: u64,
     pub(crate) reserved_bytes: u64,
@@ -546,7 +546,7 @@ impl Engine {
 
     // ---- reservations --------------------------------------------------------
 
-    fn update_capacity(&self, space: &Space) {
+    fn update_capacity(&self, space: &SegmentAllocator) {
         // Beside the reserve, every stream has a segment open and the cleaner needs some spare ones
         // to work towards.
         self.used_segment_bytes
@@ -633,7 +633,7 @@ impl Engine {
 
     /// Whether the volume should grow instead of being cleaned: live data
     /// fills it beyond the fill factor.
-    pub(crate) fn prefers_growth(&self, space: &Space) -> bool {
+    pub(crate) fn prefers_growth(&self, space: &SegmentAllocator) -> bool {
         if self.growth_was_refused() {
             return false;
         }

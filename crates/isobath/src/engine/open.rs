@@ -22,7 +22,7 @@ use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
 use crate::pagestore::checkpoint::{Array, LoadError, Reader};
 use crate::pagestore::{
     Address, ArrayRoot, Entry, FORMAT_VERSION, MAX_SEGMENTS, PageIds, ReservedWords, Run,
-    SUPERBLOCK_OFFSETS, SegmentSizes, Space, Superblock, Unreadable, worst_case_bytes,
+    SUPERBLOCK_OFFSETS, SegmentAllocator, SegmentSizes, Superblock, Unreadable, worst_case_bytes,
 };
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
@@ -133,7 +133,7 @@ pub(crate) fn create(
     Via::Volume(volume.clone()).superblock(&superblock)?;
     let system = 1 + config.log_segments;
     let align = volume.logical_block();
-    let space = Space::new(segments, sizes, align, system, policy);
+    let space = SegmentAllocator::new(segments, sizes, align, system, policy);
     let engine = Engine::new(Parts {
         config,
         pool,
@@ -349,7 +349,7 @@ pub(crate) fn open(
     }
     let mapped = Mapped::of(&superblock, segments, high_water, &pool)?;
     let align = volume.logical_block();
-    let mut space = Space::new(segments, sizes, align, 1, policy);
+    let mut space = SegmentAllocator::new(segments, sizes, align, 1, policy);
     space.restore(
         superblock.tick,
         &table,
@@ -415,7 +415,7 @@ impl Engine {
 }
 
 /// Notes what lives in segments that have no summary, for the cleaner.
-fn list_unsummarized(space: &mut Space, high_water: u64, pool: &BufferPool) {
+fn list_unsummarized(space: &mut SegmentAllocator, high_water: u64, pool: &BufferPool) {
     let lacking = (0..space.segments()).any(|segment| space.lacks_summary(segment));
     if !lacking {
         return;

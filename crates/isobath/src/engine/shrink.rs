@@ -13,7 +13,7 @@ use crate::Error;
 use crate::canary::{self, Canary};
 use crate::log::MIN_AREA_BYTES;
 use crate::page::Lsn;
-use crate::pagestore::{Closing, Run, Space, page_payload};
+use crate::pagestore::{Run, SealedSegment, SegmentAllocator, page_payload};
 use crate::sched::clock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::trace;
@@ -89,7 +89,7 @@ pub(crate) struct Shrunk {
 
 impl Engine {
     /// Segments that a volume needs for what is stored now and a log of `log` segments.
-    fn segments_needed(&self, space: &Space, log: u32) -> u32 {
+    fn segments_needed(&self, space: &SegmentAllocator, log: u32) -> u32 {
         let sizes = space.sizes();
         let segment = u64::from(space.segment_bytes());
         let live = self.allocated_bytes.load(Ordering::Acquire);
@@ -336,7 +336,7 @@ impl WorkerState {
     }
 
     /// Writes the summaries of segments that were closed because they are to be emptied.
-    fn close_fenced(&self, closing: &mut Vec<Closing>) -> Result<(), Error> {
+    fn close_fenced(&self, closing: &mut Vec<SealedSegment>) -> Result<(), Error> {
         let closed = self.write_summaries(closing);
         if let Err(error) = &closed {
             self.engine.poison(error.clone());

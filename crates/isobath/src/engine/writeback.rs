@@ -15,7 +15,7 @@ use crate::canary::{self, Canary};
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogReservation, ReservationClass};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
-use crate::pagestore::{Address, Closing, Content, NoSegment, Placed, Request, summaries};
+use crate::pagestore::{Address, Content, NoSegment, Placement, Request, SealedSegment, summaries};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Pages that a writer takes at a time.
@@ -65,8 +65,8 @@ pub(super) struct Batch {
     pub(super) requests: Vec<Request>,
     /// What the policy orders; scratch space.
     writes: Vec<PageWrite>,
-    pub(super) placed: Vec<Placed>,
-    pub(super) closing: Vec<Closing>,
+    pub(super) placed: Vec<Placement>,
+    pub(super) closing: Vec<SealedSegment>,
     /// Per placed page or chunk: the version that is being written.
     pub(super) versions: Vec<Lsn>,
     /// Per survivor that the cleaner moves: how the log calls its copy.
@@ -261,7 +261,7 @@ impl WorkerState {
 
     /// Copies a dirty frame's page into `image`, sealed for its new place, and
     /// marks the frame as being written.
-    fn copy_for_write(&self, placed: &Placed, slot: usize, image: &mut [u8]) -> Option<Lsn> {
+    fn copy_for_write(&self, placed: &Placement, slot: usize, image: &mut [u8]) -> Option<Lsn> {
         let pool = &self.engine.pool;
         let frame = placed.token as FrameId;
         // Too much held back is no harm.
@@ -292,8 +292,8 @@ impl WorkerState {
     pub(super) fn write_out(
         &self,
         staging: &AlignedBuf,
-        placed: &[Placed],
-        closing: &[Closing],
+        placed: &[Placement],
+        closing: &[SealedSegment],
     ) -> Result<(), Error> {
         self.write_unflushed(staging, placed, closing)?;
         let flushed = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
@@ -308,8 +308,8 @@ impl WorkerState {
     fn write_unflushed(
         &self,
         staging: &AlignedBuf,
-        placed: &[Placed],
-        closing: &[Closing],
+        placed: &[Placement],
+        closing: &[SealedSegment],
     ) -> Result<(), Error> {
         let mut run_start = 0;
         let mut staged = 0;
@@ -355,7 +355,7 @@ impl WorkerState {
         result.map_err(Error::Io)
     }
 
-    fn start_summary(&self, closing: &Closing) -> AlignedBuf {
+    fn start_summary(&self, closing: &SealedSegment) -> AlignedBuf {
         let size = summaries::size(closing.entries.len());
         let mut buffer = AlignedBuf::new(size as usize);
         let address = Address::new(closing.segment, closing.offset, size);
@@ -562,8 +562,8 @@ impl WorkerState {
 /// Chunks that got places, and the segments that filled up.
 #[derive(Default)]
 pub(crate) struct PlacedChunks {
-    placed: Vec<Placed>,
-    closing: Vec<Closing>,
+    placed: Vec<Placement>,
+    closing: Vec<SealedSegment>,
 }
 
 impl PlacedChunks {
@@ -648,13 +648,13 @@ impl WorkerState {
     }
 
     /// Writes the summaries of segments that were closed.
-    pub(super) fn write_summaries(&self, closing: &mut Vec<Closing>) -> Result<(), Error> {
+    pub(super) fn write_summaries(&self, closing: &mut Vec<SealedSegment>) -> Result<(), Error> {
         let closed = self.write_out(&AlignedBuf::new(64), &[], closing);
         self.finish_closing(closing);
         closed
     }
 
-    fn finish_closing(&self, closing: &mut Vec<Closing>) {
+    fn finish_closing(&self, closing: &mut Vec<SealedSegment>) {
         let mut space = self.engine.space.lock();
         let mut freed = false;
         for closing in closing.drain(..) {

@@ -1,12 +1,12 @@
 //! The out-of-place page store: where pages are on the volume, and which space is free.
 
 mod address;
+mod allocator;
 pub(crate) mod checkpoint;
 mod history;
 mod ids;
 mod reserved;
 mod sizes;
-mod space;
 mod summary;
 mod superblock;
 mod trace;
@@ -14,13 +14,13 @@ mod trace;
 pub(crate) use address::{
     Address, GRANULE, MAX_LENGTH, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MIN_SEGMENT_BYTES,
 };
+pub(crate) use allocator::{
+    CleaningEnd, Content, NoSegment, Placement, Request, SealedSegment, SegmentAllocator, Victim,
+    page_payload, worst_case_bytes,
+};
 pub(crate) use ids::PageIds;
 pub(crate) use reserved::ReservedWords;
 pub(crate) use sizes::SegmentSizes;
-pub(crate) use space::{
-    CleaningEnd, Closing, Content, NoSegment, Placed, Request, Space, Victim, page_payload,
-    worst_case_bytes,
-};
 pub(crate) use summary::Entry;
 pub(crate) use superblock::{
     ArrayRoot, FORMAT_VERSION, MAX_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, Run, Superblock,

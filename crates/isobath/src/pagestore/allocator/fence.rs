@@ -6,7 +6,7 @@
 
 use isobath_flash::policy::{SegmentId, SegmentState};
 
-use super::{Closing, MIN_OPEN, Run, Space};
+use super::{MIN_OPEN, Run, SealedSegment, SegmentAllocator};
 use crate::small;
 
 /// Which segments are being emptied.
@@ -37,7 +37,7 @@ pub(crate) struct Shares {
     pub(crate) reserve: u32,
 }
 
-impl Space {
+impl SegmentAllocator {
     /// What a volume of `segments` segments keeps for what.
     pub(crate) fn shares(&self, segments: u32) -> Shares {
         // Every stream of relocated pages may hold one half-filled segment while
@@ -63,7 +63,7 @@ impl Space {
 
     /// Takes the segments from `tail` on out of use, and those of `run`. Those of them that are open are closed; their
     /// summaries are to be written.
-    pub(crate) fn fence(&mut self, tail: u32, run: Option<Run>, closing: &mut Vec<Closing>) {
+    pub(crate) fn fence(&mut self, tail: u32, run: Option<Run>, closing: &mut Vec<SealedSegment>) {
         self.unfence();
         let fence = Fence {
             tail,
@@ -140,7 +140,7 @@ impl Space {
         self.bad.last().map_or(0, |segment| segment + 1)
     }
 
-    /// Takes the fenced run, if all of it is free, as [`Space::take_system`] does.
+    /// Takes the fenced run, if all of it is free, as [`SegmentAllocator::take_system`] does.
     pub(crate) fn adopt_fenced_run(&mut self) -> Option<Run> {
         let fence = self.fence.as_mut()?;
         let run = fence.run?;

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
-use super::Space;
+use super::SegmentAllocator;
 use crate::canary::{self, Canary};
 
 /// Share of the volume that is retained at most: one segment in this many.
@@ -44,7 +44,7 @@ impl Retained {
     }
 }
 
-impl Space {
+impl SegmentAllocator {
     /// From now on what readers may need is retained. The newest superblock has the number `superblock`.
     pub(crate) fn retain_for_readers(&mut self, superblock: u64, is_pinned: PinnedBy) {
         self.retained.is_pinned = Some(is_pinned);
@@ -142,7 +142,7 @@ mod tests {
     /// Readers' pins, and a space of segments of 1 MiB that asks for them.
     struct Readers {
         pins: Arc<Mutex<BTreeSet<u64>>>,
-        space: Space,
+        space: SegmentAllocator,
         /// Segments in use, to be freed.
         used: Vec<u32>,
     }
@@ -151,7 +151,8 @@ mod tests {
         fn new(segments: u32) -> Readers {
             let pins = Arc::new(Mutex::new(BTreeSet::new()));
             let policy = PolicyKind::Greedy.build(10_000);
-            let mut space = Space::new(segments, SegmentSizes::uniform(1 << 20), 4096, 1, policy);
+            let mut space =
+                SegmentAllocator::new(segments, SegmentSizes::uniform(1 << 20), 4096, 1, policy);
             let asked = Arc::clone(&pins);
             let is_pinned = move |range| asked.lock().unwrap().range(range).next().is_some();
             space.retain_for_readers(1, Box::new(is_pinned));

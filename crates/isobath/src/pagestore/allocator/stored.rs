@@ -2,13 +2,13 @@
 
 use isobath_flash::policy::{History, SegmentId, SegmentRecord, SegmentState, StreamId};
 
-use super::{CHUNK_SHARE, ReservedWords, Space};
+use super::{CHUNK_SHARE, ReservedWords, SegmentAllocator};
 use crate::canary::{self, Canary};
 use crate::page::PAGE_SIZE;
 use crate::pagestore::GRANULE;
 use crate::sync::atomic::Ordering;
 
-impl Space {
+impl SegmentAllocator {
     /// Four words of `segment` for the checkpoint: sequence number, summary
     /// offset with stream, sealed-at tick, what the policy knows of its pages.
     pub(crate) fn to_words(&self, segment: u32, seqs: &ReservedWords) -> [u64; 4] {

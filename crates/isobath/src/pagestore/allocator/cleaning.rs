@@ -2,7 +2,7 @@
 
 use isobath_flash::policy::{SegmentId, SegmentState};
 
-use super::{Space, chunk_waste, page_payload};
+use super::{SegmentAllocator, chunk_waste, page_payload};
 use crate::canary::{self, Canary};
 
 /// Whether cleaning gains space: what it has moved since a user write got a place, since something became free, or
@@ -45,7 +45,7 @@ pub(crate) enum CleaningEnd {
     Bad,
 }
 
-impl Space {
+impl SegmentAllocator {
     /// Whether `segment` is sealed, and no write into it or read of it is under way.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn is_at_rest(&self, segment: u32) -> bool {
@@ -54,13 +54,13 @@ impl Space {
     }
 
     /// The sealed segment to clean next, which is not offered again. It stays
-    /// pinned until [`Space::end_cleaning`], so that it is not filled again
+    /// pinned until [`SegmentAllocator::end_cleaning`], so that it is not filled again
     /// while it is being read.
     ///
     /// What lives in a victim fits one segment. So as long as no more victims
     /// are cleaned at a time than segments are free, and in reserve, every one of them finds
     /// space to the end. The reserve includes a checkpoint's share: a checkpoint that comes
-    /// meanwhile waits for them ([`Space::has_space_for_checkpoint`]), and no other victim
+    /// meanwhile waits for them ([`SegmentAllocator::has_space_for_checkpoint`]), and no other victim
     /// is chosen until it has space.
     pub(crate) fn begin_cleaning(&mut self) -> Victim {
         let none = match self.keeps_dead || self.cleaning > 0 {
@@ -97,7 +97,7 @@ impl Space {
         self.free_segments() > kept
     }
 
-    /// As [`Space::take_system`], but leaves what the victims under way need.
+    /// As [`SegmentAllocator::take_system`], but leaves what the victims under way need.
     pub(crate) fn take_for_checkpoint(&mut self) -> Option<u32> {
         if self.has_space_for_checkpoint() {
             self.take_system()

@@ -45,7 +45,7 @@ pub(crate) struct Request {
 
 /// A page or chunk that got a place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Placed {
+pub(crate) struct Placement {
     pub(crate) token: u64,
     pub(crate) page: PageId,
     pub(crate) address: Address,
@@ -54,7 +54,7 @@ pub(crate) struct Placed {
 
 /// A segment that is full: its summary is to be written.
 #[derive(Debug)]
-pub(crate) struct Closing {
+pub(crate) struct SealedSegment {
     pub(crate) segment: u32,
     /// Byte offset of the summary in the segment.
     pub(crate) offset: u32,
@@ -103,7 +103,7 @@ pub(crate) fn page_payload(segment_bytes: u32) -> u64 {
 }
 
 /// A segment that a stream is filling.
-struct Open {
+struct OpenSegment {
     segment: u32,
     cursor: u32,
     entries: Vec<Entry>,
@@ -112,7 +112,7 @@ struct Open {
 }
 
 /// The state of every segment, and the streams' open segments.
-pub(crate) struct Space {
+pub(crate) struct SegmentAllocator {
     pub(crate) table: SegmentTable,
     sizes: SegmentSizes,
     /// Segments of the volume; the table may have more, which were cut off and are free.
@@ -127,7 +127,7 @@ pub(crate) struct Space {
     pub(crate) now: u64,
     pub(crate) next_seq: u64,
     free: Vec<u32>,
-    open: Vec<Option<Open>>,
+    open: Vec<Option<OpenSegment>>,
     /// Writes in flight per segment, one more while it is open.
     busy: Vec<u32>,
     /// Byte offset of the summary of a sealed segment; 0 before it is sealed.
@@ -167,7 +167,7 @@ pub(crate) struct Space {
     retained: Retained,
 }
 
-impl Space {
+impl SegmentAllocator {
     /// A space of `segments` segments, all free but the first `system`, which
     /// hold the superblocks and the log.
     pub(crate) fn new(
@@ -176,9 +176,9 @@ impl Space {
         block: u32,
         system: u32,
         policy: Box<dyn CleaningPolicy>,
-    ) -> Space {
+    ) -> SegmentAllocator {
         let streams = usize::from(policy.streams()) * 2;
-        let mut space = Space {
+        let mut space = SegmentAllocator {
             table: SegmentTable::new(system, sizes.used_by(system)).keeping(policy.history_kind()),
             sizes,
             count: system,
@@ -265,14 +265,14 @@ impl Space {
     }
 
     /// Takes a free segment for the system's own use: nothing frees it, and no
-    /// policy sees it, until [`Space::release_system`].
+    /// policy sees it, until [`SegmentAllocator::release_system`].
     pub(crate) fn take_system(&mut self) -> Option<u32> {
         let segment = self.pop_free()?;
         self.hold(segment);
         Some(segment)
     }
 
-    /// Takes this free segment as [`Space::take_system`] does; `false` if it is not free.
+    /// Takes this free segment as [`SegmentAllocator::take_system`] does; `false` if it is not free.
     pub(crate) fn adopt_system(&mut self, segment: u32) -> bool {
         let Some(at) = self.free.iter().position(|free| *free == segment) else {
             return false;
@@ -282,7 +282,7 @@ impl Space {
         true
     }
 
-    /// Takes these free segments as [`Space::take_system`] does; `false`, and none is taken, if one is not free.
+    /// Takes these free segments as [`SegmentAllocator::take_system`] does; `false`, and none is taken, if one is not free.
     pub(crate) fn adopt_run(&mut self, run: Run) -> bool {
         let free = self.free.iter().filter(|&&segment| run.contains(segment));
         if free.count() as u32 != run.count {
@@ -381,15 +381,15 @@ impl Space {
     /// Gives places to `requests`, in order, until one finds no segment.
     ///
     /// Each segment that receives something is busy once more until
-    /// [`Space::written`]. Segments that became full are added to `closing`;
+    /// [`SegmentAllocator::written`]. Segments that became full are added to `closing`;
     /// each is busy until its summary is written, too.
     pub(crate) fn place(
         &mut self,
         content: Content,
         requests: &[Request],
         seqs: &ReservedWords,
-        placed: &mut Vec<Placed>,
-        closing: &mut Vec<Closing>,
+        placed: &mut Vec<Placement>,
+        closing: &mut Vec<SealedSegment>,
     ) -> Result<(), NoSegment> {
         let mut behind = None;
         for request in requests {
@@ -407,7 +407,7 @@ impl Space {
                 }
                 Cause::Relocated => self.progress.moved(request.write.bytes),
             }
-            placed.push(Placed {
+            placed.push(Placement {
                 token: request.write.token,
                 page: request.page,
                 address,
@@ -425,7 +425,7 @@ impl Space {
         request: &Request,
         behind: Option<u32>,
         seqs: &ReservedWords,
-        closing: &mut Vec<Closing>,
+        closing: &mut Vec<SealedSegment>,
     ) -> Result<Address, NoSegment> {
         let length = request.write.bytes;
         if let Some(open) = &self.open[slot]
@@ -442,7 +442,7 @@ impl Space {
             seqs.at(u64::from(segment))
                 .store(self.next_seq, crate::sync::atomic::Ordering::Release);
             self.next_seq += 1;
-            self.open[slot] = Some(Open {
+            self.open[slot] = Some(OpenSegment {
                 segment,
                 cursor: 0,
                 entries: Vec::new(),
@@ -497,7 +497,7 @@ impl Space {
         } else {
             streams..2 * streams
         };
-        let has_room = |open: &Open| self.has_room(open, request.write.bytes);
+        let has_room = |open: &OpenSegment| self.has_room(open, request.write.bytes);
         Ok(alike
             .filter(|&other| self.open[other].as_ref().is_some_and(has_room))
             .min_by_key(|&other| other.abs_diff(slot))
@@ -506,7 +506,7 @@ impl Space {
 
     /// Whether `length` bytes more fit into an open segment, in blocks of their own, and
     /// with its summary.
-    fn has_room(&self, open: &Open, length: u32) -> bool {
+    fn has_room(&self, open: &OpenSegment, length: u32) -> bool {
         let end = open.cursor.next_multiple_of(self.block) + length.next_multiple_of(self.block);
         end + summary::size(open.entries.len() + 1) <= self.sizes.bytes_of(open.segment)
     }
@@ -523,7 +523,7 @@ impl Space {
     }
 
     /// Takes up to `most` free segments, and at most half of the spare ones, out of use: those from place `from` on in the
-    /// list of free segments. For [`Space::give_spare`].
+    /// list of free segments. For [`SegmentAllocator::give_spare`].
     pub(crate) fn take_spare(&mut self, from: usize, most: usize) -> Vec<u32> {
         let most = most.min(self.spare_segments().div_ceil(2) as usize);
         let from = from.min(self.free.len());
@@ -531,7 +531,7 @@ impl Space {
         self.free.drain(from..to).collect()
     }
 
-    /// Puts segments back that [`Space::take_spare`] took, in front of place `before`.
+    /// Puts segments back that [`SegmentAllocator::take_spare`] took, in front of place `before`.
     pub(crate) fn give_spare(&mut self, before: usize, segments: Vec<u32>) {
         let at = before.saturating_sub(segments.len()).min(self.free.len());
         let (fenced, others): (Vec<u32>, Vec<u32>) = segments
@@ -561,7 +561,7 @@ impl Space {
 
     /// Ends the open segment of `slot`; its summary keeps it busy. What is unused of a segment that is
     /// `full` is too short for the next chunk; the rest of another one is worth cleaning.
-    fn close(&mut self, slot: usize, full: bool, closing: &mut Vec<Closing>) {
+    fn close(&mut self, slot: usize, full: bool, closing: &mut Vec<SealedSegment>) {
         if let Some(open) = self.open[slot].take() {
             let size = summary::size(open.entries.len());
             let offset = self.sizes.bytes_of(open.segment) - size;
@@ -571,7 +571,7 @@ impl Space {
             if full && slot >= usize::from(self.policy.streams()) && waste > 0 {
                 self.set_waste(open.segment, waste * PAGE_SIZE as u32);
             }
-            closing.push(Closing {
+            closing.push(SealedSegment {
                 segment: open.segment,
                 offset,
                 entries: open.entries,
@@ -599,7 +599,7 @@ impl Space {
     }
 
     /// Ends every open segment, as before a checkpoint.
-    pub(crate) fn close_all(&mut self, closing: &mut Vec<Closing>) {
+    pub(crate) fn close_all(&mut self, closing: &mut Vec<SealedSegment>) {
         for slot in 0..self.open.len() {
             self.close(slot, false, closing);
         }
@@ -649,12 +649,12 @@ impl Space {
         self.free.len() > before
     }
 
-    /// From now on no segment becomes free, so that obsolete pages can still be read, until [`Space::release_dead`].
+    /// From now on no segment becomes free, so that obsolete pages can still be read, until [`SegmentAllocator::release_dead`].
     pub(crate) fn retain_obsolete(&mut self) {
         self.keeps_dead = true;
     }
 
-    /// Ends [`Space::retain_obsolete`]; frees the segments in which everything is obsolete by now.
+    /// Ends [`SegmentAllocator::retain_obsolete`]; frees the segments in which everything is obsolete by now.
     pub(crate) fn release_dead(&mut self) {
         self.keeps_dead = false;
         self.restart_progress();
@@ -663,7 +663,7 @@ impl Space {
         }
     }
 
-    /// Whether [`Space::retain_obsolete`] holds.
+    /// Whether [`SegmentAllocator::retain_obsolete`] holds.
     pub(crate) fn retains_obsolete(&self) -> bool {
         self.keeps_dead
     }
@@ -785,5 +785,5 @@ impl Space {
 }
 
 #[cfg(test)]
-#[path = "space_tests.rs"]
+#[path = "allocator_tests.rs"]
 mod tests;

@@ -7,26 +7,31 @@ use super::*;
 const SEGMENT_BYTES: u32 = 64 << 10;
 
 /// A space of 900 segments, one of them the system's.
-fn space() -> (Space, ReservedWords) {
+fn space() -> (SegmentAllocator, ReservedWords) {
     space_of(PolicyKind::Greedy)
 }
 
-fn space_of(policy: PolicyKind) -> (Space, ReservedWords) {
+fn space_of(policy: PolicyKind) -> (SegmentAllocator, ReservedWords) {
     let policy = policy.build(10_000);
     let seqs = ReservedWords::reserve(1 << 20).unwrap();
     (
-        Space::new(900, SegmentSizes::uniform(SEGMENT_BYTES), 4096, 1, policy),
+        SegmentAllocator::new(900, SegmentSizes::uniform(SEGMENT_BYTES), 4096, 1, policy),
         seqs,
     )
 }
 
 /// Writes a page; where it is, unless there is no segment for it.
-fn write(space: &mut Space, seqs: &ReservedWords, page: u64, cause: Cause) -> Option<Address> {
+fn write(
+    space: &mut SegmentAllocator,
+    seqs: &ReservedWords,
+    page: u64,
+    cause: Cause,
+) -> Option<Address> {
     write_with(space, seqs, page, cause, History::UNKNOWN)
 }
 
 fn write_with(
-    space: &mut Space,
+    space: &mut SegmentAllocator,
     seqs: &ReservedWords,
     page: u64,
     cause: Cause,
@@ -53,7 +58,7 @@ fn write_with(
 }
 
 /// Writes new pages until a user finds no segment any more; where they are.
-fn fill(space: &mut Space, seqs: &ReservedWords, next_page: &mut u64) -> Vec<Address> {
+fn fill(space: &mut SegmentAllocator, seqs: &ReservedWords, next_page: &mut u64) -> Vec<Address> {
     std::iter::from_fn(|| {
         let address = write(space, seqs, *next_page, Cause::User)?;
         *next_page += 1;
@@ -63,7 +68,7 @@ fn fill(space: &mut Space, seqs: &ReservedWords, next_page: &mut u64) -> Vec<Add
 }
 
 /// Moves pages once each, as cleaning does.
-fn move_all(space: &mut Space, seqs: &ReservedWords, addresses: &mut [Address]) {
+fn move_all(space: &mut SegmentAllocator, seqs: &ReservedWords, addresses: &mut [Address]) {
     for (page, address) in (1..).zip(addresses) {
         let moved = write(space, seqs, page, Cause::Relocated).unwrap();
         space.invalidate(std::mem::replace(address, moved));
@@ -71,7 +76,7 @@ fn move_all(space: &mut Space, seqs: &ReservedWords, addresses: &mut [Address]) 
 }
 
 /// A victim to clean.
-fn begin(space: &mut Space) -> u32 {
+fn begin(space: &mut SegmentAllocator) -> u32 {
     match space.begin_cleaning() {
         Victim::Segment(segment) => segment,
         other => panic!("{other:?}"),
@@ -79,7 +84,7 @@ fn begin(space: &mut Space) -> u32 {
 }
 
 /// How many victims are cleaned at a time where no task ends.
-fn victims(space: &mut Space) -> u32 {
+fn victims(space: &mut SegmentAllocator) -> u32 {
     let next = || match space.begin_cleaning() {
         Victim::Segment(segment) => Some(segment),
         Victim::Wait | Victim::None => None,
@@ -135,7 +140,8 @@ fn checkpoint_beside_victims() -> (usize, usize, bool) {
     });
     let chosen: Vec<u32> = (0..space.reserve()).map(|_| begin(&mut space)).collect();
     assert_eq!(space.begin_cleaning(), Victim::Wait);
-    let take = |space: &mut Space| std::iter::from_fn(|| space.take_for_checkpoint()).count();
+    let take =
+        |space: &mut SegmentAllocator| std::iter::from_fn(|| space.take_for_checkpoint()).count();
     let before = take(&mut space);
     let mut is_whole = true;
     for (page, address) in live {
@@ -165,7 +171,7 @@ fn a_checkpoint_leaves_victims_the_space_that_they_count_on() {
 fn the_smallest_spaces_keep_a_segment_for_cleaning() {
     let (_, seqs) = space();
     let policy = PolicyKind::Greedy.build(100);
-    let mut space = Space::new(4, SegmentSizes::uniform(SEGMENT_BYTES), 4096, 1, policy);
+    let mut space = SegmentAllocator::new(4, SegmentSizes::uniform(SEGMENT_BYTES), 4096, 1, policy);
     space.reserve_for_checkpoint(false);
     fill(&mut space, &seqs, &mut 1);
     assert_eq!(space.free_segments(), 1);
@@ -261,7 +267,12 @@ fn a_summary_outside_its_segment_is_none() {
 }
 
 /// Writes a chunk of `length` bytes, and the summaries of segments that became full.
-fn write_chunk(space: &mut Space, seqs: &ReservedWords, page: u64, length: u32) -> Address {
+fn write_chunk(
+    space: &mut SegmentAllocator,
+    seqs: &ReservedWords,
+    page: u64,
+    length: u32,
+) -> Address {
     let request = Request {
         page: PageId(page),
         write: PageWrite {
@@ -283,16 +294,16 @@ fn write_chunk(space: &mut Space, seqs: &ReservedWords, page: u64, length: u32) 
 }
 
 /// The space after it was closed and opened again; `live` is what lives there.
-fn reopened(before: Space, seqs: &ReservedWords, live: &[Address]) -> Space {
+fn reopened(before: SegmentAllocator, seqs: &ReservedWords, live: &[Address]) -> SegmentAllocator {
     reopened_with(PolicyKind::Greedy, before, seqs, live)
 }
 
 fn reopened_with(
     policy: PolicyKind,
-    mut before: Space,
+    mut before: SegmentAllocator,
     seqs: &ReservedWords,
     live: &[Address],
-) -> Space {
+) -> SegmentAllocator {
     let mut closing = Vec::new();
     before.close_all(&mut closing);
     for closing in closing {
@@ -377,7 +388,7 @@ fn named_summary() -> (u32, u32, u32) {
     let [full] = &closing[..] else {
         panic!("{closing:?}");
     };
-    let named = |space: &Space| space.to_words(full.segment, &seqs)[1] as u32;
+    let named = |space: &SegmentAllocator| space.to_words(full.segment, &seqs)[1] as u32;
     let before = named(&space);
     space.written(full.segment);
     (before, named(&space), full.offset)
@@ -392,7 +403,7 @@ fn a_checkpoint_names_a_summary_once_it_is_written() {
 }
 
 /// Pages of a space under life-table: 1 to 200 are updated ten times each after all of them were written.
-fn with_hot_pages() -> (Space, ReservedWords, Vec<Address>) {
+fn with_hot_pages() -> (SegmentAllocator, ReservedWords, Vec<Address>) {
     const PAGES: u64 = 2000;
     let (mut space, seqs) = space_of(PolicyKind::LifeTable);
     let hot = (0..2000).map(|n| n % 200);
@@ -412,7 +423,7 @@ fn with_hot_pages() -> (Space, ReservedWords, Vec<Address>) {
 }
 
 /// Whether the allocator distinguishes hot pages from cold ones, and all have metadata.
-fn tells_hot_pages(space: &Space, addresses: &[Address]) -> bool {
+fn tells_hot_pages(space: &SegmentAllocator, addresses: &[Address]) -> bool {
     let history = |page: usize| space.inherited(PageId(page as u64 + 1), addresses[page]);
     let known = |page| history(page).is_known();
     (0..addresses.len()).all(known) && history(100) != history(1500)
@@ -450,11 +461,11 @@ fn a_space_can_be_opened_with_another_policy() {
 }
 
 /// A space of 40 small segments, all in use but what is kept, that has grown by 30 large ones; and where its pages are.
-fn outgrown() -> (Space, ReservedWords, Vec<Address>) {
+fn outgrown() -> (SegmentAllocator, ReservedWords, Vec<Address>) {
     let seqs = ReservedWords::reserve(1 << 20).unwrap();
     let sizes = SegmentSizes::decode(4 * SEGMENT_BYTES, SEGMENT_BYTES, 40).unwrap();
     let policy = PolicyKind::Greedy.build(10_000);
-    let mut space = Space::new(40, sizes, 4096, 1, policy);
+    let mut space = SegmentAllocator::new(40, sizes, 4096, 1, policy);
     assert_eq!(
         (space.usable_segments(), space.segment_bytes()),
         (40, SEGMENT_BYTES)
@@ -536,7 +547,7 @@ fn a_volume_that_has_outgrown_small_segments_is_opened_as_it_was() {
         *words = (words.0 + address.length(), words.1 + 1);
     }
     let policy = PolicyKind::Greedy.build(10_000);
-    let mut opened = Space::new(segments, space.sizes(), 4096, 1, policy);
+    let mut opened = SegmentAllocator::new(segments, space.sizes(), 4096, 1, policy);
     opened.restore(space.now, &words, &live_words, 0, &seqs);
     // The log may still lie in small ones.
     let free = (1..40).find(|&s| live_words[s as usize].1 == 0).unwrap();

@@ -3,10 +3,10 @@
 
 use isobath_flash::policy::{SegmentId, SegmentState};
 
-use super::Space;
+use super::SegmentAllocator;
 use crate::canary::{self, Canary};
 
-impl Space {
+impl SegmentAllocator {
     /// Segments that are in use: all, or all large ones.
     pub(crate) fn usable_segments(&self) -> u32 {
         self.sizes.usable_of(self.count)
