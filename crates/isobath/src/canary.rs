@@ -154,6 +154,8 @@ canaries! {
     VerifyOrphans,
     /// Where a recovery cuts the log off, what lies behind is left as it is.
     LeaveCutTail,
+    /// An opening gives sequence numbers to segments that the one before it gave, of which a crash left no word.
+    GiveSeqsAgain,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -451,6 +451,11 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
         current.superblock.provisional = ArrayRoot::EMPTY;
     }
     current.superblock.clean = false;
+    // Whatever this opening writes: the next one tells it from its own by the segments' sequence numbers, also where no
+    // checkpoint and no record says which were given.
+    if !canary::sings(Canary::GiveSeqsAgain) {
+        current.superblock.next_segment_seq = engine.space.lock().next_seq;
+    }
     separate_log::announce(&volume, &current.superblock)?;
     // Both of them: were only one to say "open" and be corrupted later, an opening would take the other, whose
     // checkpoint is overwritten by then.

@@ -197,3 +197,97 @@ fn a_value_whose_write_goes_on_is_not_covered() {
     let lost = (1..=4).map(|seed| lost_in_all(seed, seed % 2 == 0));
     assert!(lost.fold(0, u64::saturating_add) > 0);
 }
+
+// ---- one power cut after another ----------------------------------------------------------------------------------------
+
+/// A new drive that holds a closed store with an empty tree, and its log on a device of its own.
+fn closed_store(seed: u64) -> Arc<FaultDevice> {
+    let plan = FaultPlan::new(seed)
+        .latency_us(0..=300)
+        .log_bytes((64 << 10) + (4 << 20));
+    let device = FaultDevice::new(0, plan);
+    let volume = Volume::from_device(Arc::clone(&device) as _);
+    let store = Store::create_on_volume(volume, &options()).unwrap();
+    store.create_tree("t").unwrap();
+    store.close().unwrap();
+    device
+}
+
+/// Opens the store on `device` and writes `value`, step by step, until `is_over`.
+fn write_until(
+    device: &Arc<FaultDevice>,
+    options: &Options,
+    value: &[u8],
+    mut is_over: impl FnMut(bool) -> bool,
+) {
+    let volume = Volume::from_device(Arc::clone(device) as _);
+    let mut simulation = Simulation::open(volume, options, 7).unwrap();
+    let engine = Arc::clone(simulation.engine());
+    let tree = simulation.store().tree("t").unwrap();
+    let done = Arc::new(AtomicU64::new(0));
+    let (task_tree, task_done, value) = (tree.clone(), Arc::clone(&done), value.to_vec());
+    drop(simulation.spawn(0, move || {
+        if task_tree.insert(b"k", &value).is_ok() {
+            task_done.store(1, Ordering::Relaxed);
+        }
+    }));
+    for _ in 0..20_000 {
+        simulation.step();
+        if is_over(done.load(Ordering::Relaxed) > 0) {
+            break;
+        }
+    }
+    device.power_off();
+    engine.poison(crate::Error::Closed);
+    drop(tree);
+    drop(simulation);
+}
+
+/// What a store has after two power cuts: one took a commit from the log and left its chunk; one, in the opening after it,
+/// took the chunk of another commit and left that in the log.
+fn found_after_two_cuts(seed: u64) -> Vec<Option<u8>> {
+    let device = closed_store(seed);
+    let mut first = None;
+    let unlogged = options().durability(crate::Durability::None);
+    write_until(&device, &unlogged, &[1; 6_000], |done| {
+        if done {
+            first = Some(device.crash_image(Survivors::Executed, 0));
+        }
+        done
+    });
+    let device = first.unwrap();
+    let plan = FaultPlan::new(seed).latency_us(0..=300);
+    let plan = plan.log_bytes((64 << 10) + (4 << 20));
+    let (mut images, mut last) = (Vec::new(), 0);
+    write_until(&device, &options(), &[2; 6_000], |done| {
+        if !done && device.digest() != last {
+            last = device.digest();
+            let (data, log) = (Survivors::None, Survivors::Executed);
+            images.push(device.crash_image_apart(data, log, 0, plan.clone()));
+        }
+        done
+    });
+    let found = images.into_iter().map(|image| {
+        let volume = Volume::from_device(image as _);
+        let store = Store::open_on_volume(volume, &options()).unwrap();
+        let value = store.tree("t").unwrap().get(b"k").unwrap();
+        value.map(|value| value[0])
+    });
+    found.collect()
+}
+
+/// Whether the first value, which the first power cut took, was found again.
+fn finds_the_lost_value() -> bool {
+    (1..=4).any(|seed| found_after_two_cuts(seed).contains(&Some(1)))
+}
+
+#[test]
+fn a_chunk_that_an_earlier_opening_left_is_no_other_one() {
+    assert!(!finds_the_lost_value());
+}
+
+#[test]
+fn an_opening_that_gives_sequence_numbers_again_finds_chunks_of_another() {
+    Canary::GiveSeqsAgain.switch_on();
+    assert!(finds_the_lost_value());
+}

@@ -313,4 +313,7 @@ pub(super) const ROWS: &[Row] = &[
     test(Canary::LeaveCutTail, "0086", "Where a recovery cuts the log off it seals it.",
         ("isobath", None, "log::testing::cut::what_lies_behind_a_cut_is_never_read_again"),
         "campaigns of many short rounds find it, but not always in a minute"),
+    test(Canary::GiveSeqsAgain, "0086", "No two openings give a segment the same sequence number.",
+        ("isobath", None, "engine::unflushed_chunks::tests::an_opening_that_gives_sequence_numbers_again_finds_chunks_of_another"),
+        "two crashes without a checkpoint between them have to take the log of the one value and the chunk of the other"),
 ];
