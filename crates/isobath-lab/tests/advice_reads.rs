@@ -43,7 +43,9 @@ fn scans_read_as_many_pages_as_advised() {
     let profile = read_profile(&profile).unwrap();
     let advisor = Advisor::new(&profile).unwrap();
     let pool_bytes = advice(&advisor, "loaded", 100).isobath.settings.pool_bytes;
+    // As a large store has them; without it a store begins with small ones.
     let options = Options::new()
+        .segment_bytes(2 << 20)
         .pool_bytes(pool_bytes as u64)
         .workers(1)
         .tasks_per_worker(8)
