@@ -228,8 +228,8 @@ fn kinds_with(error: &Error) -> &'static [&'static str] {
         Error::Conflict { .. } => &["transaction"],
         Error::LoadOrder { .. }
         | Error::KeyTooLong { .. }
-        | Error::ValueTooLong { .. }
-        | Error::Sort { .. } => &["load"],
+        | Error::ValueTooLong { .. } => &["load"],
+        Error::Sort { .. } => &["transaction", "load"],
         Error::Interrupted => &["load", "backup", "restore"],
         Error::BadBackup { .. } | Error::BackupChain { .. } | Error::File { .. } => {
             &["backup", "restore"]
