@@ -62,9 +62,14 @@ impl LogPart<'_> {
 
     /// Copies that the log names, that live at its end, and that `map` does not have: where they are.
     pub(super) fn missing(&self, map: &Scratch) -> Result<Vec<(PageId, MapEntry)>, Error> {
+        let mut is_rewritten = false;
+        self.records(|_, _, _, body| {
+            is_rewritten |= rewrites(body);
+            Ok(())
+        })?;
         let mut lives: HashMap<PageId, Life> = HashMap::default();
         self.records(|lsn, _, _, body| {
-            note(&mut lives, lsn, body, self.pass.start);
+            note(&mut lives, lsn, body, self.pass.start, is_rewritten);
             Ok(())
         })?;
         let mut missing = Vec::new();
@@ -77,7 +82,9 @@ impl LogPart<'_> {
                 known.version != at.version
             } else {
                 // Any copy since its beginning will do: the log has what changed after it.
-                !known.exists() || life.born.is_some_and(|born| known.version < born.0)
+                !known.exists()
+                    || life.born.is_some_and(|born| known.version < born.0)
+                    || is_rewritten && known.version < at.version
             };
             if lacks {
                 missing.push((page, at));
@@ -122,6 +129,13 @@ impl LogPart<'_> {
     }
 }
 
+/// Whether commits before this record are not repeated in a tree, because its pages have what they changed: then older copies
+/// of these will not do.
+fn rewrites(body: &Body<'_>) -> bool {
+    let whole = matches!(body, Body::Structure { loaded: Some(lower), .. } if lower.is_empty());
+    whole && !canary::sings(Canary::KeepOldCopies)
+}
+
 /// What the log says of one page.
 #[derive(Default)]
 struct Life {
@@ -134,8 +148,8 @@ struct Life {
 enum Newest {
     #[default]
     Nothing,
-    /// The log has an image of it.
-    Image,
+    /// The log has an image of it, here.
+    Image(Lsn),
     Copy {
         at: MapEntry,
         is_chunk: bool,
@@ -150,7 +164,13 @@ fn is_old_news(copy: &Mapped, start: Lsn) -> bool {
     copy.what == Copied::Page && copy.version < start
 }
 
-fn note(lives: &mut HashMap<PageId, Life>, lsn: Lsn, body: &Body<'_>, start: Lsn) {
+fn note(
+    lives: &mut HashMap<PageId, Life>,
+    lsn: Lsn,
+    body: &Body<'_>,
+    start: Lsn,
+    is_rewritten: bool,
+) {
     let end = |pages: &[PageId], lives: &mut HashMap<PageId, Life>| {
         for page in pages {
             let life = lives.entry(*page).or_default();
@@ -161,19 +181,19 @@ fn note(lives: &mut HashMap<PageId, Life>, lsn: Lsn, body: &Body<'_>, start: Lsn
         Body::Commit { chunks, .. } | Body::Free { chunks, .. } => end(chunks, lives),
         Body::Structure { ended, images, .. } => {
             for image in images {
-                lives.entry(image.page).or_default().newest = Newest::Image;
+                lives.entry(image.page).or_default().newest = Newest::Image(lsn);
             }
             end(ended, lives);
         }
         Body::Mapping { copies, .. } => {
             for copy in copies.iter().filter(|copy| !is_old_news(copy, start)) {
-                note_copy(lives.entry(copy.page).or_default(), lsn, copy);
+                note_copy(lives.entry(copy.page).or_default(), lsn, copy, is_rewritten);
             }
         }
     }
 }
 
-fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
+fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped, is_rewritten: bool) {
     let at = MapEntry {
         address: copy.address.to_raw(),
         seq: copy.seq,
@@ -190,7 +210,7 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
         }
         // It existed when the round began, which has seen it; or it ended while it was moved, and its id may be another's.
         (Copied::MovedChunk, _) => {}
-        (Copied::Page, Newest::Image) => {}
+        (Copied::Page, Newest::Image(image)) if !is_rewritten || copy.version < *image => {}
         // It ended while it was written, and its id may be a chunk's by now.
         (Copied::Page, _)
             if life.born.is_some_and(|born| copy.version < born)
@@ -275,7 +295,7 @@ mod tests {
     fn named(records: &[(u64, Body<'_>)]) -> Option<(u32, bool)> {
         let mut lives = HashMap::default();
         for (lsn, body) in records {
-            note(&mut lives, Lsn(*lsn), body, START);
+            note(&mut lives, Lsn(*lsn), body, START, false);
         }
         match lives.remove(&PAGE)?.newest {
             Newest::Copy { at, is_chunk } => {

@@ -32,10 +32,10 @@ fn is_same(tree: &Tree, model: &Model) {
 }
 
 fn is_seen(transaction: &Transaction, tree: &Tree, model: &Model, random: &mut Random, keys: u64) {
-    let (from, to) = (random.below(keys), random.below(keys));
+    let (from, to) = (key(random.below(keys)), key(random.below(keys)));
     let bounds = (
-        Bound::Included(key(from.min(to))),
-        Bound::Excluded(key(from.max(to))),
+        Bound::Included(from.clone().min(to.clone())),
+        Bound::Excluded(from.clone().max(to.clone())),
     );
     if from != to {
         let wanted: Vec<_> = model.range(bounds.clone()).collect();
@@ -269,8 +269,9 @@ fn a_large_transaction_is_recovered_in_full_or_not_at_all() {
         writing.join().unwrap();
         images.push(device.crash_image(Survivors::None, 0));
     });
-    let last = images.len() - 1;
-    for (at, image) in images.into_iter().enumerate() {
+    let (last, every) = (images.len() - 1, images.len().div_ceil(12));
+    let some = images.into_iter().enumerate();
+    for (at, image) in some.filter(|(at, _)| at % every == 0 || *at == last) {
         let recovered = Store::open_on_volume(Volume::from_device(image), &options()).unwrap();
         let mut states = Vec::new();
         for n in 0..3 {
