@@ -144,8 +144,8 @@ canaries! {
     SwapRootsEarly,
     /// Recovery repeats commits over trees that were rewritten after them.
     RepeatOverRewritten,
-    /// A backup keeps copies of pages that are older than the rewriting of their tree.
-    KeepOldCopies,
+    /// Trees are rewritten while a backup copies the store.
+    RewriteBesideBackups,
     /// Trees have their new roots before the record of these is durable.
     SwapBeforeRecord,
     /// A tree is rewritten without waiting for the commits in flight.

@@ -62,14 +62,9 @@ impl LogPart<'_> {
 
     /// Copies that the log names, that live at its end, and that `map` does not have: where they are.
     pub(super) fn missing(&self, map: &Scratch) -> Result<Vec<(PageId, MapEntry)>, Error> {
-        let mut is_rewritten = false;
-        self.records(|_, _, _, body| {
-            is_rewritten |= rewrites(body);
-            Ok(())
-        })?;
         let mut lives: HashMap<PageId, Life> = HashMap::default();
         self.records(|lsn, _, _, body| {
-            note(&mut lives, lsn, body, self.pass.start, is_rewritten);
+            note(&mut lives, lsn, body, self.pass.start);
             Ok(())
         })?;
         let mut missing = Vec::new();
@@ -82,9 +77,7 @@ impl LogPart<'_> {
                 known.version != at.version
             } else {
                 // Any copy since its beginning will do: the log has what changed after it.
-                !known.exists()
-                    || life.born.is_some_and(|born| known.version < born.0)
-                    || is_rewritten && known.version < at.version
+                !known.exists() || life.born.is_some_and(|born| known.version < born.0)
             };
             if lacks {
                 missing.push((page, at));
@@ -129,13 +122,6 @@ impl LogPart<'_> {
     }
 }
 
-/// Whether commits before this record are not repeated in a tree, because its pages have what they changed: then older copies
-/// of these will not do.
-fn rewrites(body: &Body<'_>) -> bool {
-    let whole = matches!(body, Body::Structure { loaded: Some(lower), .. } if lower.is_empty());
-    whole && !canary::sings(Canary::KeepOldCopies)
-}
-
 /// What the log says of one page.
 #[derive(Default)]
 struct Life {
@@ -148,8 +134,8 @@ struct Life {
 enum Newest {
     #[default]
     Nothing,
-    /// The log has an image of it, here.
-    Image(Lsn),
+    /// The log has an image of it.
+    Image,
     Copy {
         at: MapEntry,
         is_chunk: bool,
@@ -164,13 +150,7 @@ fn is_old_news(copy: &Mapped, start: Lsn) -> bool {
     copy.what == Copied::Page && copy.version < start
 }
 
-fn note(
-    lives: &mut HashMap<PageId, Life>,
-    lsn: Lsn,
-    body: &Body<'_>,
-    start: Lsn,
-    is_rewritten: bool,
-) {
+fn note(lives: &mut HashMap<PageId, Life>, lsn: Lsn, body: &Body<'_>, start: Lsn) {
     let end = |pages: &[PageId], lives: &mut HashMap<PageId, Life>| {
         for page in pages {
             let life = lives.entry(*page).or_default();
@@ -181,19 +161,19 @@ fn note(
         Body::Commit { chunks, .. } | Body::Free { chunks, .. } => end(chunks, lives),
         Body::Structure { ended, images, .. } => {
             for image in images {
-                lives.entry(image.page).or_default().newest = Newest::Image(lsn);
+                lives.entry(image.page).or_default().newest = Newest::Image;
             }
             end(ended, lives);
         }
         Body::Mapping { copies, .. } => {
             for copy in copies.iter().filter(|copy| !is_old_news(copy, start)) {
-                note_copy(lives.entry(copy.page).or_default(), lsn, copy, is_rewritten);
+                note_copy(lives.entry(copy.page).or_default(), lsn, copy);
             }
         }
     }
 }
 
-fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped, is_rewritten: bool) {
+fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
     let at = MapEntry {
         address: copy.address.to_raw(),
         seq: copy.seq,
@@ -210,7 +190,7 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped, is_rewritten: bool) {
         }
         // It existed when the round began, which has seen it; or it ended while it was moved, and its id may be another's.
         (Copied::MovedChunk, _) => {}
-        (Copied::Page, Newest::Image(image)) if !is_rewritten || copy.version < *image => {}
+        (Copied::Page, Newest::Image) => {}
         // It ended while it was written, and its id may be a chunk's by now.
         (Copied::Page, _)
             if life.born.is_some_and(|born| copy.version < born)
@@ -295,7 +275,7 @@ mod tests {
     fn named(records: &[(u64, Body<'_>)]) -> Option<(u32, bool)> {
         let mut lives = HashMap::default();
         for (lsn, body) in records {
-            note(&mut lives, Lsn(*lsn), body, START, false);
+            note(&mut lives, Lsn(*lsn), body, START);
         }
         match lives.remove(&PAGE)?.newest {
             Newest::Copy { at, is_chunk } => {

@@ -362,7 +362,8 @@ impl Transaction {
     }
 
     /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as the changes
-    /// themselves; further changes fail with [`Error::TransactionTooLarge`] then.
+    /// themselves; more goes to a temporary file. There a thousand savepoints fit; further changes fail with
+    /// [`Error::TransactionTooLarge`] then.
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint {
             transaction: self.view.number(),

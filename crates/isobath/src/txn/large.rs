@@ -97,6 +97,7 @@ pub(crate) fn commit_large(
         token: engine.log.stamp(local.worker.index).0,
         most: (engine.log.roots_limit() / 8) as usize,
     };
+    let _rewriting = local.begin_rewriting()?;
     let closed = commit.close()?;
     let mut built = Vec::new();
     let done = commit

@@ -299,7 +299,7 @@ pub(super) const ROWS: &[Row] = &[
         campaign(POWER).shape(Shape::Spilling)),
     row(Canary::RepeatOverRewritten, "0033", "Recovery does not repeat commits over trees that were rewritten since.",
         campaign(POWER).shape(Shape::Spilling)),
-    row(Canary::KeepOldCopies, "0033", "A backup has copies of pages that are as new as the rewriting of their tree.",
+    row(Canary::RewriteBesideBackups, "0033", "No tree is rewritten while a backup copies the store.",
         campaign(&[]).shape(Shape::Spilling)),
     row(Canary::SwapBeforeRecord, "0033", "Trees get their new roots once the record of these is durable.",
         campaign(POWER).shape(Shape::Spilling)),
