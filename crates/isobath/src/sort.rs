@@ -344,7 +344,11 @@ impl PartialEq for Head {
 impl Eq for Head {}
 
 impl Merge {
-    pub(crate) fn new(file: &Arc<File>, runs: &[Run], told: Option<OnReplaced>) -> io::Result<Merge> {
+    pub(crate) fn new(
+        file: &Arc<File>,
+        runs: &[Run],
+        told: Option<OnReplaced>,
+    ) -> io::Result<Merge> {
         let readers = runs.iter().map(|&run| Reader::new(file, run)).collect();
         let mut merge = Merge {
             readers,

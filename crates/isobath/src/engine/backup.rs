@@ -13,10 +13,10 @@ use super::checkpoint::{Current, stored_word};
 use super::{Counters, Engine, WorkerState, log_area};
 use crate::Error;
 use crate::buffer::Place;
+use crate::canary::{self, Canary};
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, Superblock};
-use crate::canary::{self, Canary};
 use crate::sched::clock;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

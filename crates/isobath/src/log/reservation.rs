@@ -230,9 +230,9 @@ impl Log {
 
     /// Most bytes of the record of a transaction that was written beside its trees, in the area that the log has now.
     pub(crate) fn roots_limit(&self) -> u64 {
-        self.on.as_ref().map_or(TRANSACTION_LIMIT, |on| {
-            on.record_limit(on.area_bytes())
-        })
+        self.on
+            .as_ref()
+            .map_or(TRANSACTION_LIMIT, |on| on.record_limit(on.area_bytes()))
     }
 
     /// Bytes of a log that takes transactions of `bytes` bytes.

@@ -408,9 +408,7 @@ impl MergeCursor {
             .into_iter()
             .map(|(key, old)| Ok((key.to_vec(), from_old(old)?)));
         let older = older.collect::<Result<Vec<_>, Error>>()?;
-        let own = own
-            .into_iter()
-            .map(|(key, write)| (key, from_write(write)));
+        let own = own.into_iter().map(|(key, write)| (key, from_write(write)));
         let mut merged = overlay(present(records), older);
         merged = overlay(merged, own.collect());
         let visible = merged

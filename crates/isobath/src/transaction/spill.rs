@@ -90,7 +90,6 @@ pub(super) struct Spilled {
     runs: Vec<Sorted>,
 }
 
-
 impl Spilled {
     pub(super) fn new(directory: PathBuf) -> Result<Spilled, Error> {
         let file = tempfile::tempfile_in(&directory).map_err(failed(&directory))?;
@@ -160,13 +159,11 @@ impl Spilled {
         Ok(())
     }
 
-    fn merge_from(
-        &mut self,
-        from: usize,
-        to: usize,
-        dead: &mut Vec<Extent>,
-    ) -> Result<(), Error> {
-        let runs: Vec<Run> = self.runs[from..to].iter().map(|sorted| sorted.run).collect();
+    fn merge_from(&mut self, from: usize, to: usize, dead: &mut Vec<Extent>) -> Result<(), Error> {
+        let runs: Vec<Run> = self.runs[from..to]
+            .iter()
+            .map(|sorted| sorted.run)
+            .collect();
         let tier = self.runs[from].tier + 1;
         let directory = self.directory.clone();
         let failed = failed(&directory);

@@ -199,7 +199,10 @@ impl WriteSet {
             self.give_up(Some(write));
             return Err(error);
         }
-        let before = self.trees[at].1.get(key).map_or(0, |before| before.bytes(key));
+        let before = self.trees[at]
+            .1
+            .get(key)
+            .map_or(0, |before| before.bytes(key));
         self.bytes = self.bytes - before + write.bytes(key);
         let shared = self.shared(at, key);
         let writes = &mut self.trees[at].1;
@@ -532,10 +535,7 @@ impl Encoded<'_> {
 }
 
 /// The writes within `bounds`, in ascending order.
-fn within<'w>(
-    writes: Option<&'w TreeWrites>,
-    bounds: Bounds<'_>,
-) -> Vec<(&'w [u8], &'w Write)> {
+fn within<'w>(writes: Option<&'w TreeWrites>, bounds: Bounds<'_>) -> Vec<(&'w [u8], &'w Write)> {
     match writes {
         Some(writes) if is_range(bounds) => writes
             .range::<[u8], _>(bounds)

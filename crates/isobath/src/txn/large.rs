@@ -262,7 +262,10 @@ impl<'a> LargeCommit<'a> {
         engine.writable()?;
         let tracker = &transactions.tracker;
         let slot = tracker.register(local.worker.index, &engine.log);
-        let before: Vec<u64> = closed.iter().map(|(_, tree)| tree.begin_loading()).collect();
+        let before: Vec<u64> = closed
+            .iter()
+            .map(|(_, tree)| tree.begin_loading())
+            .collect();
         let reopen = || {
             for ((_, tree), before) in closed.iter().zip(&before) {
                 tree.set_loaded(*before);

@@ -110,7 +110,13 @@ fn random_large_transactions_do_what_a_map_does() {
             let mut kept = Vec::new();
             for _ in 0..random.one_of(&[20, 2000, 6000]) {
                 let at = random.below(2) as usize;
-                change(&mut transaction, &trees[at], &mut now[at], &mut random, keys);
+                change(
+                    &mut transaction,
+                    &trees[at],
+                    &mut now[at],
+                    &mut random,
+                    keys,
+                );
                 match random.below(300) {
                     0 | 1 => kept.push((transaction.savepoint(), now.clone())),
                     2 if !kept.is_empty() => {
@@ -173,7 +179,9 @@ fn a_large_transaction_beside_others_is_atomic() {
             scope.spawn(|| {
                 let mut random = Random::new(3);
                 while !is_done() {
-                    let Ok(snapshot) = store.snapshot() else { continue };
+                    let Ok(snapshot) = store.snapshot() else {
+                        continue;
+                    };
                     let (a, b) = (key(random.below(2000)), key(random.below(2000)));
                     let (a, b, c) = (
                         snapshot.get(&tree, &a),
@@ -190,7 +198,8 @@ fn a_large_transaction_beside_others_is_atomic() {
             let mut n = 0;
             while !is_done() {
                 n += 1;
-                tree.insert([&b"z"[..], &key(n)].concat(), b"beside").unwrap();
+                tree.insert([&b"z"[..], &key(n)].concat(), b"beside")
+                    .unwrap();
             }
         });
         for n in 1..20 {
@@ -245,7 +254,8 @@ fn a_large_transaction_is_recovered_in_full_or_not_at_all() {
         .collect();
     for at in 0..3000 {
         for tree in &trees {
-            tree.insert(key(at), value(0, 100 + at as usize % 900)).unwrap();
+            tree.insert(key(at), value(0, 100 + at as usize % 900))
+                .unwrap();
         }
     }
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -256,7 +266,9 @@ fn a_large_transaction_is_recovered_in_full_or_not_at_all() {
             for at in (0..3000).step_by(7) {
                 for tree in &trees {
                     transaction.insert(tree, key(at), value(1, 1000)).unwrap();
-                    transaction.insert(tree, key(at + 10_000), value(1, 2000)).unwrap();
+                    transaction
+                        .insert(tree, key(at + 10_000), value(1, 2000))
+                        .unwrap();
                 }
             }
             transaction.commit().unwrap();

@@ -155,7 +155,10 @@ fn larger(options: &Options, count: u64) {
     assert!(!transaction.contains(&tree, &key(count)).unwrap());
     assert!(!tree.contains(key(0)).unwrap());
     transaction.commit().unwrap();
-    assert_eq!(tree.get(key(count - 1)).unwrap(), Some(value(count - 1, 1000)));
+    assert_eq!(
+        tree.get(key(count - 1)).unwrap(),
+        Some(value(count - 1, 1000))
+    );
     assert_sound(&store, Some(count));
     store.close().unwrap();
 }

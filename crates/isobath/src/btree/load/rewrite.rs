@@ -265,7 +265,9 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
         let node = Node::open(image, tree).map_err(|why| corrupt(self.ctx, id, why))?;
         let mut key = Vec::new();
         for position in 0..node.count() {
-            let record = node.key(position, &mut key).and_then(|()| node.value(position));
+            let record = node
+                .key(position, &mut key)
+                .and_then(|()| node.value(position));
             let at = record.map_err(|why| corrupt(self.ctx, id, why))?;
             let old = ValueRef {
                 kind: at.kind,
@@ -440,7 +442,9 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
 /// The body of the record that gives trees their new content: confirms `tokens`, frees `ended`. Commits before it are not to be
 /// repeated in the first tree.
 pub(crate) fn roots_body(trees: &[Rewritten], ended: &[PageId], tokens: &[Token]) -> Vec<u8> {
-    let first = trees.first().map_or(crate::types::CATALOG.id, |first| first.tree.id);
+    let first = trees
+        .first()
+        .map_or(crate::types::CATALOG.id, |first| first.tree.id);
     let images = trees.iter().map(|tree| (tree.tree.root, &tree.root.0));
     structure_body(first, images, ended.iter().copied(), tokens, Some(&[]))
 }
