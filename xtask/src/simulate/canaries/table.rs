@@ -156,8 +156,9 @@ pub(super) const ROWS: &[Row] = &[
         campaign(&[FaultKind::Rot]).quick()),
     row(Canary::AcknowledgeEarly, "0014", "A synced commit is acknowledged once its record is durable.",
         campaign(POWER).quick()),
+    // Some seconds: the flushes of records that name new chunks flush pages, too.
     row(Canary::SkipPageFlush, "0014", "Pages are flushed before the mapping record that names them is logged.",
-        campaign(POWER).quick()),
+        campaign(POWER)),
     row(Canary::ReuseSegmentsAtOnce, "0014", "An address is used again once the record that replaces it is durable.",
         campaign(POWER).scale(4)),
     row(Canary::SkipWriteValidation, "0015", "Of two transactions that change a record, the first to commit wins.",
