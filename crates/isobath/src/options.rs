@@ -17,7 +17,7 @@ use crate::buffer::FRAME_COST;
 use crate::engine::Config;
 use crate::log::{Durability, Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
-use crate::pagestore::{MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SegmentSizes};
+use crate::pagestore::{MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SegmentSizes, Superblock};
 use crate::small;
 use memory::Memory;
 
@@ -35,6 +35,9 @@ const VERSION_SHARE: u64 = 16;
 /// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of it for data.
 const SEGMENT_BYTES: u32 = 2 << 20;
 const MIN_SEGMENTS: u64 = 512;
+/// Volumes with a lower limit are cleaned by [`PolicyKind::Mdc`] by default: [`PolicyKind::LifeTable`] keeps more segments
+/// open, up to a 32nd of them, which is less room for data.
+const LIFE_TABLE_BYTES: u64 = 1 << 30;
 /// Address space of a task's stack, which is also the least; memory is used only as it is touched.
 const STACK_BYTES: usize = 256 << 10;
 const MAX_STACK_BYTES: usize = 1 << 30;
@@ -76,7 +79,8 @@ pub struct Options {
     backend: Backend,
     direct: DirectMode,
     stripe_unit: u32,
-    policy: PolicyKind,
+    /// `None` is the default.
+    policy: Option<PolicyKind>,
     version_store_bytes: Option<u64>,
     durability: Durability,
     early_visibility: bool,
@@ -134,7 +138,7 @@ impl Options {
             backend: Backend::Auto,
             direct: DirectMode::Auto,
             stripe_unit: VolumeOptions::DEFAULT_STRIPE_UNIT,
-            policy: PolicyKind::Mdc,
+            policy: None,
             version_store_bytes: None,
             durability: Durability::Synced,
             early_visibility: false,
@@ -352,11 +356,11 @@ impl Options {
         self
     }
 
-    /// How segments to clean are chosen; by default [`PolicyKind::Mdc`]. It is no property of the store, which may be
-    /// opened with another one each time.
+    /// How segments to clean are chosen; by default [`PolicyKind::LifeTable`], and [`PolicyKind::Mdc`] where the volume has
+    /// a limit below 1 GiB. It is no property of the store, which may be opened with another one each time.
     #[must_use]
     pub fn cleaning_policy(mut self, policy: PolicyKind) -> Options {
-        self.policy = policy;
+        self.policy = Some(policy);
         self
     }
 
@@ -446,19 +450,43 @@ impl Options {
         }
     }
 
-    /// The cleaning policy; the `-opt` ones need exact update rates, which no
-    /// engine knows.
+    /// The cleaning policy of a new store.
     pub(crate) fn policy(&self) -> Result<Box<dyn CleaningPolicy>, Error> {
-        if self.policy.needs_rates() {
+        self.policy_within(self.volume_limit())
+    }
+
+    /// The cleaning policy of the store with this superblock.
+    pub(crate) fn policy_of(
+        &self,
+        superblock: &Superblock,
+    ) -> Result<Box<dyn CleaningPolicy>, Error> {
+        let stored = match superblock.limit_segments {
+            0 => None,
+            segments => Some(superblock.sizes.start_of(segments)),
+        };
+        self.policy_within(match self.volume_limit {
+            VolumeLimit::AsStored => stored,
+            VolumeLimit::Given(_) => self.volume_limit(),
+        })
+    }
+
+    /// The cleaning policy of a volume with this limit; the `-opt` ones need exact update rates, which no engine knows.
+    fn policy_within(&self, limit: Option<u64>) -> Result<Box<dyn CleaningPolicy>, Error> {
+        let usual = match limit {
+            Some(bytes) if bytes < LIFE_TABLE_BYTES => PolicyKind::Mdc,
+            _ => PolicyKind::LifeTable,
+        };
+        let policy = self.policy.unwrap_or(usual);
+        if policy.needs_rates() {
             return Err(bad(
                 "cleaning_policy",
                 format!(
                     "{} needs exact update rates; only the simulator has them",
-                    self.policy.name()
+                    policy.name()
                 ),
             ));
         }
-        Ok(self.policy.build(u64::from(self.frames())))
+        Ok(policy.build(u64::from(self.frames())))
     }
 
     /// Bytes of the log, whole pages.

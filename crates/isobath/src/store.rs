@@ -258,7 +258,7 @@ impl Store {
         let given = options.given_log_path();
         engine::open_log(&volume, &mut superblock, paths, given)?;
         config.sizes = superblock.sizes;
-        let policy = options.policy()?;
+        let policy = options.policy_of(&superblock)?;
         let mut opened = engine::open(volume, superblock, paths, config, options.frames(), policy)?;
         opened.plan.listener = options.on_recovery.0.clone();
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;

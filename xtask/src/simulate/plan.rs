@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use isobath::{Durability, Options, Small};
+use isobath::{Durability, Options, PolicyKind, Small};
 use isobath_io::{Fault, FaultPlan, FaultRule, IoErrorKind, Op, Survivors, Trigger};
 
 use crate::random::Random;
@@ -123,6 +123,8 @@ pub(crate) struct Scenario {
     /// Bytes of old values that are kept for snapshots.
     pub(crate) version_bytes: u64,
     pub(crate) extra_frames: u64,
+    /// How segments to clean are chosen.
+    pub(crate) policy: PolicyKind,
     /// Whether there is a log; without one no power may be cut.
     pub(crate) log: bool,
     /// Whether the log has a device of its own, with a write cache of its own.
@@ -251,6 +253,14 @@ impl Scenario {
             log: faults.power || random.chance(LOGGED_PERCENT),
             separate_log: false,
             extra_frames: random.one_of(&[0, 0, 40, 400]),
+            policy: Random::new(seed ^ 0x706f_6c69_6379).one_of(&[
+                PolicyKind::LifeTable,
+                PolicyKind::LifeTable,
+                PolicyKind::LifeTable,
+                PolicyKind::Mdc,
+                PolicyKind::Mdc,
+                PolicyKind::MultiLog,
+            ]),
             limit_bytes: full.then(|| LOG + (2 << 20) + random.below(8) * (512 << 10)),
             latency_us: 0..=random.one_of(&[0, 5, 40, 200]),
             atomic_unit: random.one_of(&[512, 512, 4096]),
@@ -442,6 +452,7 @@ impl Scenario {
             .workers(self.workers)
             .tasks_per_worker(self.tasks)
             .depth_per_worker(16)
+            .cleaning_policy(self.policy)
             .segment_bytes(match self.more.small.first_segments {
                 Some(_) => 2 * SEGMENT as u32,
                 None => SEGMENT as u32,

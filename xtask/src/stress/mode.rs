@@ -3,7 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use isobath::{Durability, Options};
+use isobath::{Durability, Options, PolicyKind};
 
 use crate::crash::{LogPlace, Problem, Way};
 use crate::random::Random;
@@ -61,6 +61,8 @@ pub(super) struct Mode {
     pub(super) cores: Cores,
     pub(super) durability: Wait,
     pub(super) end: End,
+    /// How segments to clean are chosen.
+    pub(super) policy: PolicyKind,
 }
 
 impl Mode {
@@ -85,6 +87,12 @@ impl Mode {
             cores: random.one_of(&[Cores::All, Cores::Two, Cores::One]),
             durability: random.one_of(&[Wait::Synced, Wait::Buffered, Wait::None]),
             end: random.one_of(&ends),
+            policy: random.one_of(&[
+                PolicyKind::LifeTable,
+                PolicyKind::LifeTable,
+                PolicyKind::Mdc,
+                PolicyKind::MultiLog,
+            ]),
         }
     }
 
@@ -123,6 +131,12 @@ impl Mode {
             "cores" => self.cores = of(value)?,
             "durability" => self.durability = of(value)?,
             "end" => self.end = of(value)?,
+            "policy" => {
+                self.policy = value
+                    .parse()
+                    .ok()
+                    .filter(|p: &PolicyKind| !p.needs_rates())?
+            }
             _ => return None,
         }
         Some(())
@@ -136,6 +150,7 @@ impl Mode {
             .tasks_per_worker(if self.workers > 2 { 8 } else { 16 })
             .durability(self.durability.durability())
             .backend(self.backend.backend())
+            .cleaning_policy(self.policy)
     }
 }
 
@@ -147,7 +162,7 @@ impl fmt::Display for Mode {
         }
         write!(
             f,
-            "files={},log={},full={},backend={},threads={},workers={},pool={},cores={},durability={},end={}",
+            "files={},log={},full={},backend={},threads={},workers={},pool={},cores={},durability={},end={},policy={}",
             self.files,
             name(self.log),
             self.full,
@@ -157,7 +172,8 @@ impl fmt::Display for Mode {
             self.pool_mib,
             name(self.cores),
             name(self.durability),
-            name(self.end)
+            name(self.end),
+            self.policy
         )
     }
 }
@@ -175,7 +191,14 @@ mod tests {
             assert_eq!(mode.to_string(), other.to_string());
         }
         let mut mode = Mode::draw(&mut Random::new(1));
-        for wrong in ["threads=0", "threads=17", "end=never", "colour=red", "x"] {
+        for wrong in [
+            "threads=0",
+            "threads=17",
+            "end=never",
+            "colour=red",
+            "policy=mdc-opt",
+            "x",
+        ] {
             assert!(mode.fix(wrong).is_err(), "{wrong}");
         }
     }

@@ -86,7 +86,7 @@ impl Simulation {
         let superblock = engine::read_superblock(&volume, &[])?;
         config.sizes = superblock.sizes;
         let frames = options.frames();
-        let policy = options.policy()?;
+        let policy = options.policy_of(&superblock)?;
         let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
         Simulation::start(opened, seed, Store::opened)
     }
@@ -302,7 +302,7 @@ fn compare(layout: &Layout, volume: Volume, options: &Options) -> Result<Vec<Str
     let superblock = engine::read_superblock(&volume, &[])?;
     let mut config = options.config()?;
     config.sizes = superblock.sizes;
-    let (frames, policy) = (options.frames(), options.policy()?);
+    let (frames, policy) = (options.frames(), options.policy_of(&superblock)?);
     let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
     Ok(layout.compare(&opened.engine))
 }
