@@ -155,15 +155,21 @@ impl Device for Gated {
 
 const FIRST: u64 = 1000;
 
+/// A pool and a log that take what the tests change without a page being written back.
 fn options() -> Options {
-    tiny(1, 8).log_bytes(4 << 20)
+    tiny(1, 8).pool_bytes(24 << 20).log_bytes(16 << 20)
 }
 
 fn filled(device: &Arc<Gated>, options: &Options) -> (Store, Tree) {
     let store = Store::create_on_volume(device.volume(), options).unwrap();
     let tree = store.create_tree("t").unwrap();
-    for n in 0..FIRST {
-        tree.insert(&key(n), &value(n, 900)).unwrap();
+    // In few commits: each one alone takes a block of the log, which would grow.
+    for first in (0..FIRST).step_by(50) {
+        let mut transaction = store.begin().unwrap();
+        for n in first..first + 50 {
+            transaction.insert(&tree, &key(n), &value(n, 900)).unwrap();
+        }
+        transaction.commit().unwrap();
     }
     (store, tree)
 }
