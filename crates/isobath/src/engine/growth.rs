@@ -346,14 +346,15 @@ impl WorkerState {
             let before = engine.space.lock().segments();
             self.extend_by(&turn, before, engine.to_large(0) - before)
         };
-        self.stalled_by_growth(outgrow).map_err(|error| match error {
-            NotGrown::NoSpace(reason) => Error::VolumeFull {
-                used: engine.reserved_bytes.load(Ordering::Acquire),
-                limit: engine.capacity_bytes.load(Ordering::Acquire),
-                reason,
-            },
-            NotGrown::Failed(error) => error,
-        })
+        self.stalled_by_growth(outgrow)
+            .map_err(|error| match error {
+                NotGrown::NoSpace(reason) => Error::VolumeFull {
+                    used: engine.reserved_bytes.load(Ordering::Acquire),
+                    limit: engine.capacity_bytes.load(Ordering::Acquire),
+                    reason,
+                },
+                NotGrown::Failed(error) => error,
+            })
     }
 
     fn grow_by_step(&self, turn: &Turn<'_>, bytes: u64) -> Result<(), NotGrown> {

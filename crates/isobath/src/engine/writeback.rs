@@ -517,7 +517,10 @@ impl WorkerState {
         }
         let (grow, segments) = (engine.prefers_growth(&space), space.segments());
         drop(space);
-        let grown = grow && self.stalled_by_growth(|| self.grow_beyond(segments)).is_ok();
+        let grown = grow
+            && self
+                .stalled_by_growth(|| self.grow_beyond(segments))
+                .is_ok();
         if grown || engine.overrun_readers_for_space() {
             return Ok(());
         }

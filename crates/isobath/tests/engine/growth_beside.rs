@@ -183,7 +183,10 @@ struct Inserters {
 
 impl Inserters {
     fn start(tree: &Tree, count: usize) -> Inserters {
-        let (stop, next) = (Arc::<AtomicBool>::default(), Arc::new(AtomicU64::new(FIRST)));
+        let (stop, next) = (
+            Arc::<AtomicBool>::default(),
+            Arc::new(AtomicU64::new(FIRST)),
+        );
         let work = |_| {
             let (tree, stop, next) = (tree.clone(), Arc::clone(&stop), Arc::clone(&next));
             thread::spawn(move || {
@@ -317,7 +320,11 @@ fn of_tasks_that_wait_for_growth_all_learn_that_there_is_no_space() {
     thread::sleep(Duration::from_millis(50));
     device.open(End::Full(device.len()));
     let begin = Instant::now();
-    while !inserters.threads.iter().all(thread::JoinHandle::is_finished) {
+    while !inserters
+        .threads
+        .iter()
+        .all(thread::JoinHandle::is_finished)
+    {
         assert!(begin.elapsed() < PATIENCE, "a task was not told");
         thread::sleep(Duration::from_millis(1));
     }
@@ -347,7 +354,11 @@ fn of_tasks_that_wait_for_growth_all_learn_that_it_failed() {
     device.open(End::Broken);
     let (done, errors) = {
         let begin = Instant::now();
-        while !inserters.threads.iter().all(thread::JoinHandle::is_finished) {
+        while !inserters
+            .threads
+            .iter()
+            .all(thread::JoinHandle::is_finished)
+        {
             assert!(begin.elapsed() < PATIENCE, "a task was not told");
             thread::sleep(Duration::from_millis(1));
         }
@@ -355,10 +366,17 @@ fn of_tasks_that_wait_for_growth_all_learn_that_it_failed() {
     };
     for error in &errors {
         let is_cause = matches!(error, Error::Volume(_));
-        assert!(is_cause || matches!(error, Error::Poisoned { .. }), "{error}");
+        assert!(
+            is_cause || matches!(error, Error::Poisoned { .. }),
+            "{error}"
+        );
     }
     assert_eq!(errors.len(), 6);
-    assert_eq!(tree.get(&key(5)).unwrap(), Some(value(5, 900)), "reads go on");
+    assert_eq!(
+        tree.get(&key(5)).unwrap(),
+        Some(value(5, 900)),
+        "reads go on"
+    );
     assert!(store.close().is_err());
     device.open(End::Well);
     let store = Store::open_on_volume(device.volume(), &options()).unwrap();
