@@ -46,6 +46,9 @@ impl WorkerState {
             if stopping && self.system_tasks.get() == 1 {
                 return;
             }
+            if self.grow_ahead() {
+                continue;
+            }
             if !self.cleaning_is_wanted() {
                 if stopping {
                     self.worker.yield_now();
@@ -85,7 +88,7 @@ impl WorkerState {
             let segments = space.segments();
             let grow = engine.prefers_growth(&space);
             drop(space);
-            let has_grown = grow && engine.grow_beyond(segments).is_ok();
+            let has_grown = grow && self.grow_beyond(segments).is_ok();
             if !has_grown && !engine.overrun_readers_for_space() {
                 return true;
             }
@@ -112,9 +115,14 @@ impl WorkerState {
         let mut is_done = space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH);
         is_done |= space.cleaning() > 0;
         drop(space);
-        if !is_done && engine.grow_beyond(segments).is_err() {
-            // The next page that becomes obsolete, or segment that is sealed, asks for cleaning again.
-            engine.cleaning_wanted.store(false, Release);
+        if is_done {
+            return;
+        }
+        // The next page that becomes obsolete, or segment that is sealed, asks for cleaning again, also while the volume
+        // grows.
+        engine.cleaning_wanted.store(false, Release);
+        if self.grow_beyond(segments).is_ok() {
+            engine.cleaning_wanted.store(true, Release);
         }
     }
 

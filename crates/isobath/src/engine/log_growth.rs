@@ -155,21 +155,6 @@ impl Engine {
         self.segment_waiters.wake_all();
     }
 
-    /// Segments for a larger area, at the volume's end; `None` where there is no room.
-    fn space_for_larger_log(&self) -> Result<Option<Larger>, Error> {
-        let wanted = self.log_growth.wanted.load(Ordering::Relaxed);
-        let bytes = wanted.max(2 * self.log.area_bytes());
-        let bytes = bytes.min(self.log.max_area_bytes());
-        match self.grow_by_run(bytes) {
-            Ok(run) => Ok(Some(Larger { run, filled: 0 })),
-            Err(NotGrown::NoSpace(_)) => {
-                self.log_growth.refused.store(true, Ordering::Relaxed);
-                Ok(None)
-            }
-            Err(NotGrown::Failed(error)) => Err(error),
-        }
-    }
-
     /// Counts the segments of a new area as the log's, before others can take them.
     pub(super) fn count_log_segments(&self, run: Run) {
         self.log_growth.count(run);
@@ -190,10 +175,7 @@ impl WorkerState {
             }
         }
         let step = match larger {
-            None => self
-                .engine
-                .space_for_larger_log()
-                .map(|made| *larger = made),
+            None => self.space_for_larger_log().map(|made| *larger = made),
             Some(area) if !self.is_filled(area) => self.fill(area),
             Some(area) => self.move_log(area.run).map(|moved| {
                 if moved {
@@ -207,6 +189,22 @@ impl WorkerState {
         }
         growth.making.store(larger.is_some(), Ordering::SeqCst);
         true
+    }
+
+    /// Segments for a larger area, at the volume's end; `None` where there is no room.
+    fn space_for_larger_log(&self) -> Result<Option<Larger>, Error> {
+        let engine = &self.engine;
+        let wanted = engine.log_growth.wanted.load(Ordering::Relaxed);
+        let bytes = wanted.max(2 * engine.log.area_bytes());
+        let bytes = bytes.min(engine.log.max_area_bytes());
+        match self.grow_by_run(bytes) {
+            Ok(run) => Ok(Some(Larger { run, filled: 0 })),
+            Err(NotGrown::NoSpace(_)) => {
+                engine.log_growth.refused.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(NotGrown::Failed(error)) => Err(error),
+        }
     }
 
     pub(super) fn bytes_of(&self, run: Run) -> u64 {

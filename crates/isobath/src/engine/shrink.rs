@@ -404,7 +404,7 @@ impl WorkerState {
             self.checkpoint_now()?;
             self.checkpoint_now()?;
         }
-        engine.cut_volume()?;
+        self.cut_volume()?;
         Ok(true)
     }
 

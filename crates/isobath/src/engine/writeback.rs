@@ -517,7 +517,11 @@ impl WorkerState {
         }
         let (grow, segments) = (engine.prefers_growth(&space), space.segments());
         drop(space);
-        if grow && engine.grow_beyond(segments).is_ok() || engine.overrun_readers_for_space() {
+        let grown = grow
+            && self
+                .stalled_by_growth(|| self.grow_beyond(segments))
+                .is_ok();
+        if grown || engine.overrun_readers_for_space() {
             return Ok(());
         }
         self.engine.request_cleaning();
@@ -583,7 +587,7 @@ impl WorkerState {
     pub(crate) fn reserve_chunk(&self, length: u32) -> Result<(), Error> {
         // Bound: each round but the last frees a value or fails a snapshot.
         loop {
-            match self.engine.reserve_chunk(length) {
+            match self.reserve_one_chunk(length) {
                 Err(full @ Error::VolumeFull { .. }) => {
                     if !self.engine.transactions.free_old_values(self) {
                         return Err(full);
