@@ -1,12 +1,10 @@
 //! The cleaner: moves what is live out of the segments that the policy names,
 //! a segment at a time, beside the foreground (paper 003).
 
-#![allow(unsafe_code)]
-
 use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
 
-use super::blocks::{Detours, Stretch};
+use super::blocks::Stretch;
 use super::writeback::{BATCH, Batch, SPARE_ENOUGH};
 use super::{Counters, WorkerState};
 use crate::Error;
@@ -272,27 +270,26 @@ impl WorkerState {
 
     /// Reads a group into staging, one after another, neighbours in one I/O.
     fn read_group(&self, group: &[Survivor], staging: &mut AlignedBuf) -> Result<(), Failed> {
-        let mut at = 0;
-        let mut first = 0;
-        let mut detours = Detours::default();
-        while first < group.len() {
-            let start = group[first].address;
-            let mut length = start.length();
-            let mut end = first + 1;
-            while end < group.len() && group[end].address.offset() == start.offset() + length {
-                length += group[end].address.length();
-                end += 1;
+        let mut bytes = 0;
+        let mut rest = staging.as_mut_slice();
+        let result = self.worker.io_scope(|io| {
+            let mut first = 0;
+            while first < group.len() {
+                let start = group[first].address;
+                let mut length = start.length();
+                let mut end = first + 1;
+                while end < group.len() && group[end].address.offset() == start.offset() + length {
+                    length += group[end].address.length();
+                    end += 1;
+                }
+                let into = rest.split_off_mut(..length as usize).unwrap_or_default();
+                self.start_read(io, Stretch { start, length }, into);
+                bytes += u64::from(length);
+                first = end;
             }
-            let stretch = Stretch { start, length };
-            // SAFETY: staging is the caller's until `wait_io` below returned.
-            unsafe { self.start_read(stretch, staging.as_mut_slice(), at, &mut detours) };
-            at += length as usize;
-            first = end;
-        }
-        let result = self.worker.wait_io().map_err(|_| Failed::Read);
-        detours.finish(staging.as_mut_slice());
-        Counters::add(&self.engine.counters.bytes_read, at as u64);
-        result
+        });
+        Counters::add(&self.engine.counters.bytes_read, bytes);
+        result.map_err(|_| Failed::Read)
     }
 
     fn place_survivors(

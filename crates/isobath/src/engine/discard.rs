@@ -1,9 +1,5 @@
 //! Discarding segments that hold nothing on the drive.
 
-#![allow(unsafe_code)]
-
-use isobath_io::Io;
-
 use super::WorkerState;
 use crate::Error;
 
@@ -26,17 +22,17 @@ impl WorkerState {
             if batch.is_empty() {
                 return Ok(bytes);
             }
-            for &segment in &batch {
-                let (offset, length) = (sizes.start_of(segment), sizes.bytes_of(segment));
-                // SAFETY: a discard refers to no memory.
-                unsafe { self.worker.start_io(Io::discard(offset, length, 0)) };
-                bytes += u64::from(length);
-            }
-            let result = self.worker.wait_io().map_err(Error::Io);
+            let result = self.worker.io_scope(|io| {
+                for &segment in &batch {
+                    let (offset, length) = (sizes.start_of(segment), sizes.bytes_of(segment));
+                    io.discard(offset, length);
+                    bytes += u64::from(length);
+                }
+            });
             cursor += batch.len();
             engine.space.lock().give_spare(cursor, batch);
             engine.segment_waiters.wake_all();
-            result?;
+            result.map_err(Error::Io)?;
         }
     }
 }

@@ -1,11 +1,9 @@
 //! When the volume grows, by how much, and what it means that it cannot. How, and in which order: `resize.rs`.
 
-#![allow(unsafe_code)]
-
 use std::sync::Arc;
 use std::time::Instant;
 
-use isobath_io::{AlignedBuf, Io, VolumeError};
+use isobath_io::{AlignedBuf, VolumeError};
 
 use super::open::FIRST_SEGMENTS;
 use super::resize::{Resize, Turn};
@@ -437,10 +435,8 @@ impl WorkerState {
         let zeros = AlignedBuf::new(ZEROS.min(bytes as usize));
         while at < end {
             let length = (end - at).min(ZEROS as u64);
-            let io = Io::write(at, zeros.as_ptr(), length as u32, 0);
-            // SAFETY: the buffer is borrowed until `wait_io` returned.
-            unsafe { self.worker.start_io(io) };
-            self.worker.wait_io().map_err(|error| {
+            let written = self.worker.write(at, &zeros.as_slice()[..length as usize]);
+            written.map_err(|error| {
                 let error = Error::Io(error);
                 engine.poison(error.clone());
                 NotGrown::Failed(error)

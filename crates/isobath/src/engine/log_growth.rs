@@ -4,11 +4,9 @@
 //! The order is what matters. The new area is on the volume, zeroed and durable, before a superblock names it; both
 //! superblocks name it before a record lies in it; and the old one is free once a checkpoint needs no record there.
 
-#![allow(unsafe_code)]
-
 use std::time::Duration;
 
-use isobath_io::{AlignedBuf, Io};
+use isobath_io::AlignedBuf;
 
 use super::checkpoint::Via;
 use super::growth::NotGrown;
@@ -229,16 +227,12 @@ impl WorkerState {
         let length = FILL_BYTES.min(self.bytes_of(area.run) - area.filled);
         let zeros = AlignedBuf::new(length as usize);
         let start = self.engine.config.sizes.start_of(area.run.first);
-        let io = Io::write(start + area.filled, zeros.as_ptr(), length as u32, 0);
-        // SAFETY: the buffer is borrowed until `wait_io` returned.
-        unsafe { self.worker.start_io(io) };
-        self.worker.wait_io().map_err(Error::Io)?;
+        let written = self.worker.write(start + area.filled, zeros.as_slice());
+        written.map_err(Error::Io)?;
         Counters::add(&self.engine.counters.bytes_written, length);
         area.filled += length;
         if self.is_filled(area) {
-            // SAFETY: a flush has no buffer.
-            unsafe { self.worker.start_io(Io::flush(0)) };
-            self.worker.wait_io().map_err(Error::Io)?;
+            self.worker.flush().map_err(Error::Io)?;
         }
         Ok(())
     }

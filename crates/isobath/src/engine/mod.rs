@@ -54,7 +54,7 @@ mod writeback;
 
 pub(crate) use admission::Admission;
 pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
-pub(crate) use blocks::{Detours, Stretch};
+pub(crate) use blocks::Stretch;
 pub(crate) use context::{InlineContext, TaskContext};
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
