@@ -34,6 +34,7 @@ def parse_arguments():
     parser.add_argument("--only", default="objects,programs,locks,memory,sensitivity", help="sections, with commas")
     parser.add_argument("--programs", default="kmeans,pagerank,matmul", help="programs of the sections programs and sensitivity, with commas")
     parser.add_argument("--full", action="store_true", help="all numbers of threads, five times the objects, twice the matrix")
+    parser.add_argument("--longer", type=int, default=1, help="programs run so many times as long: what a controller's search costs is a part of short runs")
     parser.add_argument("--tiny", action="store_true", help="the smallest inputs, warm: shows that everything runs, measures nothing")
     return parser.parse_args()
 
@@ -221,13 +222,17 @@ class Evaluation:
         if not os.path.exists(graph):
             self.run([self.program("generate", backend), graph, "graph", "10" if self.tiny else "18"])
         matrix = self.where("matrix", backend)
-        tiles = 2 if self.tiny else 20 * (2 if self.arguments.full else 1)
+        longer = max(1, self.arguments.longer)
+        # The work grows with the cube of the tiles, and each is read again for each of a row and a column.
+        tiles = 2 if self.tiny else round(20 * (2 if self.arguments.full else 1) * longer ** (1 / 3))
         self.run([self.program("generate", backend), matrix, "matrix", str(tiles), "--tile", "96"])
         programs = {
-            "kmeans": [images, "--iterations", "4"],
+            "kmeans": [images, "--iterations", str(4 * longer), "--tolerance", "0"],
             "pagerank": [self.where("graph", backend), "--graph", graph, "--parts", "512"],
             "matmul": [matrix],
         }
+        if longer > 1:
+            programs["pagerank"] += ["--iterations", str(50 * longer), "--tolerance", "0"]
         return {name: programs[name] for name in self.arguments.programs.split(",")}
 
     def programs(self):
