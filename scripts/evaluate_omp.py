@@ -184,14 +184,14 @@ class Evaluation:
             columns = ["objects", "threads", "PDA", "objects_per_s", "mib_per_s", "p50_us", "p90_us", "p99_us", "cpu_s"]
             rows = []
             for threads in counts:
-                for label, backend, options in STORES:
+                for label, backend, options, accesses in STORES:
                     self.remove(f"objects{size}")
-                    found = self.access(backend, "store", size, count, threads, 1, options)
-                    rows.append({**found, "objects": label, "threads": threads, "PDA": 1})
+                    found = self.access(backend, "store", size, count, threads, accesses, options)
+                    rows.append({**found, "objects": label, "threads": threads, "PDA": accesses})
             self.table(f"Stores of {size} bytes", rows, columns)
             self.note_limit(size, reads=False)
             self.remove(f"objects{size}")
-            for _, backend, options in (STORES[0], STORES[1]):
+            for _, backend, options, _ in (STORES[0], STORES[1]):
                 self.access(backend, "store", size, count, 8, 1, options)
             for state in ("guest-cold", "warm"):
                 rows = []
@@ -343,14 +343,15 @@ class Evaluation:
             self.table(f"{name}: fixed choices and controllers, guest-cold", rows, ["choice", "elapsed_s", "cpu_s", "to_best_fixed"])
 
 
-# Label, backend, options of the place.
+# Label, backend, options of the place, PDA.
 STORES = [
-    ("device", "kv", ""),
-    ("files, synced", "files", ""),
-    ("files, O_DIRECT and synced", "files", "?io=direct"),
-    ("files, not durable", "files", "?io=buffered"),
+    ("device", "kv", "", 1),
+    ("files, synced", "files", "", 1),
+    ("files, O_DIRECT and synced", "files", "?io=direct", 1),
+    ("files, not durable", "files", "?io=buffered", 1),
+    ("device", "kv", "", 16),
+    ("files, synced", "files", "", 16),
 ]
-# The same with PDA.
 LOADS = {
     "guest-cold": [
         ("device", "kv", "&pool=16MiB", 1),
