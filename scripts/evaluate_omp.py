@@ -257,7 +257,7 @@ class Evaluation:
             return
         rows = []
         size, count = SIZES[0], self.count(1000)
-        for label, backend, options in (STORES[0], STORES[1]):
+        for label, backend, options, _ in (STORES[0], STORES[1]):
             for operation in ("store", "load"):
                 if operation == "store":
                     self.remove(f"objects{size}")
