@@ -34,6 +34,7 @@ def parse_arguments():
     parser.add_argument("--only", default="objects,programs,locks,memory,sensitivity", help="sections, with commas")
     parser.add_argument("--programs", default="kmeans,pagerank,matmul", help="programs of the sections programs and sensitivity, with commas")
     parser.add_argument("--full", action="store_true", help="all numbers of threads, five times the objects, twice the matrix")
+    parser.add_argument("--longer", type=int, default=1, help="programs run so many times as long: what a controller's search costs is a part of short runs")
     parser.add_argument("--tiny", action="store_true", help="the smallest inputs, warm: shows that everything runs, measures nothing")
     return parser.parse_args()
 
@@ -183,14 +184,14 @@ class Evaluation:
             columns = ["objects", "threads", "PDA", "objects_per_s", "mib_per_s", "p50_us", "p90_us", "p99_us", "cpu_s"]
             rows = []
             for threads in counts:
-                for label, backend, options in STORES:
+                for label, backend, options, accesses in STORES:
                     self.remove(f"objects{size}")
-                    found = self.access(backend, "store", size, count, threads, 1, options)
-                    rows.append({**found, "objects": label, "threads": threads, "PDA": 1})
+                    found = self.access(backend, "store", size, count, threads, accesses, options)
+                    rows.append({**found, "objects": label, "threads": threads, "PDA": accesses})
             self.table(f"Stores of {size} bytes", rows, columns)
             self.note_limit(size, reads=False)
             self.remove(f"objects{size}")
-            for _, backend, options in (STORES[0], STORES[1]):
+            for _, backend, options, _ in (STORES[0], STORES[1]):
                 self.access(backend, "store", size, count, 8, 1, options)
             for state in ("guest-cold", "warm"):
                 rows = []
@@ -221,13 +222,17 @@ class Evaluation:
         if not os.path.exists(graph):
             self.run([self.program("generate", backend), graph, "graph", "10" if self.tiny else "18"])
         matrix = self.where("matrix", backend)
-        tiles = 2 if self.tiny else 20 * (2 if self.arguments.full else 1)
+        longer = max(1, self.arguments.longer)
+        # The work grows with the cube of the tiles, and each is read again for each of a row and a column.
+        tiles = 2 if self.tiny else round(20 * (2 if self.arguments.full else 1) * longer ** (1 / 3))
         self.run([self.program("generate", backend), matrix, "matrix", str(tiles), "--tile", "96"])
         programs = {
-            "kmeans": [images, "--iterations", "4"],
+            "kmeans": [images, "--iterations", str(4 * longer), "--tolerance", "0"],
             "pagerank": [self.where("graph", backend), "--graph", graph, "--parts", "512"],
             "matmul": [matrix],
         }
+        if longer > 1:
+            programs["pagerank"] += ["--iterations", str(50 * longer), "--tolerance", "0"]
         return {name: programs[name] for name in self.arguments.programs.split(",")}
 
     def programs(self):
@@ -252,7 +257,7 @@ class Evaluation:
             return
         rows = []
         size, count = SIZES[0], self.count(1000)
-        for label, backend, options in (STORES[0], STORES[1]):
+        for label, backend, options, _ in (STORES[0], STORES[1]):
             for operation in ("store", "load"):
                 if operation == "store":
                     self.remove(f"objects{size}")
@@ -338,14 +343,15 @@ class Evaluation:
             self.table(f"{name}: fixed choices and controllers, guest-cold", rows, ["choice", "elapsed_s", "cpu_s", "to_best_fixed"])
 
 
-# Label, backend, options of the place.
+# Label, backend, options of the place, PDA.
 STORES = [
-    ("device", "kv", ""),
-    ("files, synced", "files", ""),
-    ("files, O_DIRECT and synced", "files", "?io=direct"),
-    ("files, not durable", "files", "?io=buffered"),
+    ("device", "kv", "", 1),
+    ("files, synced", "files", "", 1),
+    ("files, O_DIRECT and synced", "files", "?io=direct", 1),
+    ("files, not durable", "files", "?io=buffered", 1),
+    ("device", "kv", "", 16),
+    ("files, synced", "files", "", 16),
 ]
-# The same with PDA.
 LOADS = {
     "guest-cold": [
         ("device", "kv", "&pool=16MiB", 1),
