@@ -1,5 +1,5 @@
 //! Small segments that a volume has outgrown: no one takes them, and none is cleaned
-//! (docs/decisions/0086-small-segments-first.md).
+//! (docs/decisions/0087-small-segments-first.md).
 
 use isobath_flash::policy::{SegmentId, SegmentState};
 
@@ -29,6 +29,7 @@ impl SegmentAllocator {
         self.table.enlarge_segments(self.sizes.large);
         let first_large = self.sizes.first_large;
         self.free.retain(|&segment| segment >= first_large);
+        self.release_outgrown();
         for id in (0..first_large).map(SegmentId) {
             let is_sealed = self.table.state(id) == SegmentState::Sealed;
             if is_sealed && !canary::sings(Canary::CleanSmallSegments) {
