@@ -38,6 +38,18 @@ impl SegmentAllocator {
         }
     }
 
+    /// Small segments that hold nothing and that the volume has outgrown; none while a reader in another process may need
+    /// what was there.
+    pub(crate) fn unused_outgrown(&self) -> Vec<u32> {
+        if self.has_readers() && !canary::sings(Canary::ReuseBesideReaders) {
+            return Vec::new();
+        }
+        let is_unused = |segment: &u32| {
+            self.is_left(*segment) && self.table.state(SegmentId(*segment)) == SegmentState::Free
+        };
+        (0..self.sizes.first_large).filter(is_unused).collect()
+    }
+
     /// Whether `segment` is small, in a volume that has outgrown these: it is never free again.
     pub(super) fn is_left(&self, segment: u32) -> bool {
         segment < self.sizes.first_large && self.sizes.are_outgrown_by(self.count)

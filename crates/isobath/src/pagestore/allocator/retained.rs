@@ -61,6 +61,11 @@ impl SegmentAllocator {
         self.retained.superblock = superblock;
     }
 
+    /// Whether a reader in another process may need what becomes free now, or became so before.
+    pub(crate) fn has_readers(&self) -> bool {
+        self.retained() > 0 || self.retained.is_needed(self.retained.superblock)
+    }
+
     /// Segments that are retained.
     pub(crate) fn retained(&self) -> u32 {
         self.retained.segments.len() as u32
