@@ -275,7 +275,11 @@ impl WorkerState {
             return false;
         }
         let before = engine.space.lock().segments();
-        let is_met = || engine.space.lock().segments() > before || engine.shrinking.is_running();
+        let is_met = || {
+            engine.space.lock().segments() > before
+                || engine.shrinking.is_running()
+                || engine.stopping.load(Ordering::Acquire)
+        };
         // Failure poisons the store; what has no room is refused when it is needed.
         if let Ok(Some(turn)) = self.begin_resizing(is_met) {
             let sizes = engine.config.sizes;
