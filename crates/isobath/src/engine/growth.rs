@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isobath_io::{AlignedBuf, Io, VolumeError};
 
@@ -15,6 +15,7 @@ use crate::canary::{self, Canary};
 use crate::log::Durability;
 use crate::page::PAGE_SIZE;
 use crate::pagestore::{MAX_SEGMENTS, Run, worst_case_bytes};
+use crate::sched::clock;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::trace;
@@ -409,6 +410,9 @@ impl WorkerState {
         self.extend_to(turn, before.saturating_add(step))?;
         if canary::sings(Canary::InitializeLate) {
             engine.use_grown(before + step);
+            // So late that the space is in use.
+            self.worker
+                .sleep_until(clock::now() + Duration::from_millis(20));
         }
         if is_flushed_often {
             // No small ones that the volume outgrows with this step.
