@@ -1,7 +1,7 @@
 //! When the volume grows, by how much, and what it means that it cannot. How, and in which order: `resize.rs`.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isobath_io::{AlignedBuf, VolumeError};
 
@@ -13,6 +13,7 @@ use crate::canary::{self, Canary};
 use crate::log::Durability;
 use crate::page::PAGE_SIZE;
 use crate::pagestore::{MAX_SEGMENTS, Run, worst_case_bytes};
+use crate::sched::clock;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::trace;
@@ -273,7 +274,11 @@ impl WorkerState {
             return false;
         }
         let before = engine.space.lock().segments();
-        let is_met = || engine.space.lock().segments() > before || engine.shrinking.is_running();
+        let is_met = || {
+            engine.space.lock().segments() > before
+                || engine.shrinking.is_running()
+                || engine.stopping.load(Ordering::Acquire)
+        };
         // Failure poisons the store; what has no room is refused when it is needed.
         if let Ok(Some(turn)) = self.begin_resizing(is_met) {
             let sizes = engine.config.sizes;
@@ -403,6 +408,9 @@ impl WorkerState {
         self.extend_to(turn, before.saturating_add(step))?;
         if canary::sings(Canary::InitializeLate) {
             engine.use_grown(before + step);
+            // So late that the space is in use.
+            self.worker
+                .sleep_until(clock::now() + Duration::from_millis(20));
         }
         if is_flushed_often {
             // No small ones that the volume outgrows with this step.

@@ -152,6 +152,16 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// Starts the thread of a call.
+fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    #[cfg(test)]
+    if tests::NO_THREADS.get() {
+        return Err(std::io::ErrorKind::WouldBlock.into());
+    }
+    let thread = std::thread::Builder::new().name("isobath-resize".to_owned());
+    thread.spawn(work)
+}
+
 impl WorkerState {
     /// Waits for the right to resize the volume; `None` once `is_met` says that there is no need to.
     ///
@@ -240,8 +250,7 @@ impl WorkerState {
         };
         // The thread of the call before has no more to do than to end.
         resizing.join();
-        let thread = std::thread::Builder::new().name("isobath-resize".to_owned());
-        match thread.spawn(small::inherited(work)) {
+        match start(small::inherited(work)) {
             Ok(thread) => *resizing.thread.lock() = Some(thread),
             // Where the system gives no thread, the worker stands still.
             Err(_) => return resize.call(volume),
@@ -265,5 +274,42 @@ impl Engine {
     /// Waits until no thread uses the volume; the workers have ended.
     pub(crate) fn end_resizing(&self) {
         self.resizing.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{Options, Store};
+
+    thread_local! {
+        /// As if the system gave no thread, to the worker of this thread.
+        pub(super) static NO_THREADS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[test]
+    fn a_worker_without_a_thread_resizes_the_volume_itself() {
+        let options = Options::new()
+            .pool_bytes(8 << 20)
+            .segment_bytes(64 << 10)
+            .log_bytes(4 << 20)
+            .workers(1);
+        let store = Store::create_on_volume(Volume::in_memory(0, None), &options).unwrap();
+        store.spawn(|| NO_THREADS.set(true)).join().unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let before = store.stats().volume_bytes;
+        for n in 0..6000u64 {
+            tree.insert(n.to_be_bytes(), [7; 900]).unwrap();
+        }
+        assert!(store.stats().volume_bytes > before);
+        let engine = &store.runtime().engine;
+        assert!(engine.resizing.thread.lock().is_none(), "a thread was had");
+        assert_eq!(
+            tree.get(5999u64.to_be_bytes()).unwrap().as_deref(),
+            Some(&[7; 900][..])
+        );
+        store.close().unwrap();
     }
 }
