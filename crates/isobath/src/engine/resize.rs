@@ -301,13 +301,13 @@ mod tests {
         let tree = store.create_tree("t").unwrap();
         let before = store.stats().volume_bytes;
         for n in 0..6000u64 {
-            tree.insert(n.to_be_bytes(), [7; 900]).unwrap();
+            tree.insert(n.to_le_bytes(), [7; 900]).unwrap();
         }
         assert!(store.stats().volume_bytes > before);
         let engine = &store.runtime().engine;
         assert!(engine.resizing.thread.lock().is_none(), "a thread was had");
         assert_eq!(
-            tree.get(5999u64.to_be_bytes()).unwrap().as_deref(),
+            tree.get(5999u64.to_le_bytes()).unwrap().as_deref(),
             Some(&[7; 900][..])
         );
         store.close().unwrap();
