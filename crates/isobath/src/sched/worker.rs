@@ -366,7 +366,7 @@ impl Worker {
         if self.order.get() == 0 {
             return None;
         }
-        let (long, share) = (self.draw() % 3 == 0, (self.draw() >> 20) % 64);
+        let (long, share) = (self.draw().is_multiple_of(3), (self.draw() >> 20) % 64);
         let most = if long { most } else { most / 32 };
         Some(most * share as u32 / 64)
     }
