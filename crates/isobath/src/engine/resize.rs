@@ -300,16 +300,13 @@ mod tests {
         store.spawn(|| NO_THREADS.set(true)).join().unwrap();
         let tree = store.create_tree("t").unwrap();
         let before = store.stats().volume_bytes;
-        for n in 0..6000u64 {
-            tree.insert(n.to_le_bytes(), [7; 900]).unwrap();
+        for n in 0..6000 {
+            tree.insert(format!("{n:05}"), [7; 900]).unwrap();
         }
         assert!(store.stats().volume_bytes > before);
         let engine = &store.runtime().engine;
         assert!(engine.resizing.thread.lock().is_none(), "a thread was had");
-        assert_eq!(
-            tree.get(5999u64.to_le_bytes()).unwrap().as_deref(),
-            Some(&[7; 900][..])
-        );
+        assert_eq!(tree.get("05999").unwrap().as_deref(), Some(&[7; 900][..]));
         store.close().unwrap();
     }
 }
