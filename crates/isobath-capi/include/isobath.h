@@ -257,7 +257,7 @@ typedef struct isobath_compaction {
   uint64_t bytes_before;
   // The volume's length after.
   uint64_t bytes_after;
-  // Bytes that block devices were asked to discard.
+  // Bytes that block devices were asked to discard, and file systems to take back inside files.
   uint64_t bytes_discarded;
 } isobath_compaction;
 

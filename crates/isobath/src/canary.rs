@@ -154,6 +154,10 @@ canaries! {
     VerifyOrphans,
     /// Where a recovery cuts the log off, what lies behind is left as it is.
     LeaveCutTail,
+    /// The segments that a volume grows by are used before it has grown.
+    UseSpaceEarly,
+    /// The segments that a volume grows by are used before zeros were written to them.
+    InitializeLate,
     /// An opening gives sequence numbers to segments that the one before it gave, of which a crash left no word.
     GiveSeqsAgain,
 }

@@ -6,8 +6,6 @@
 //! of chunks with consecutive ids, is described by its first id; others name an
 //! index chunk that lists the runs of ids.
 
-#![allow(unsafe_code)]
-
 mod write;
 
 use isobath_io::AlignedBuf;
@@ -15,7 +13,7 @@ use isobath_io::AlignedBuf;
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::engine::{Config, Counters, Detours, Engine, Stretch, WorkerState};
+use crate::engine::{Config, Counters, Engine, Stretch, WorkerState};
 use crate::log::record::Token;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
@@ -246,8 +244,8 @@ fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
     }
 }
 
-/// Where a chunk is, what it is read into, and how.
-type ChunkBuffer = (Address, AlignedBuf, Detours);
+/// Where a chunk is, and what it is read into.
+type ChunkBuffer = (Address, AlignedBuf);
 
 /// Reads chunks one by one, of which some could not be read together: the first that still cannot is the error.
 fn read_apart(
@@ -255,13 +253,14 @@ fn read_apart(
     ids: &[PageId],
     buffers: &mut [ChunkBuffer],
 ) -> Result<(), Error> {
-    for (id, (address, buffer, detours)) in ids.iter().zip(buffers) {
+    for (id, (address, buffer)) in ids.iter().zip(buffers) {
         let (start, length) = (*address, address.length());
-        *detours = Detours::default();
         let stretch = Stretch { start, length };
-        // SAFETY: the buffer and its detours live until `wait_io` below returned.
-        unsafe { local.start_read(stretch, buffer.as_mut_slice(), 0, detours) };
-        local.worker.wait_io().map_err(|source| {
+        let into = buffer.as_mut_slice();
+        let read = local
+            .worker
+            .io_scope(|io| local.start_read(io, stretch, into));
+        read.map_err(|source| {
             let error = Error::PageRead {
                 page: id.0,
                 offset: local.engine.offset_of(start),
@@ -285,25 +284,24 @@ fn read_chunks(
     let mut buffers: Vec<ChunkBuffer> = Vec::with_capacity(ids.len());
     for &id in ids {
         let Some(address) = local.pin_chunk(id) else {
-            let pinned = buffers.iter().map(|(address, ..)| *address);
+            let pinned = buffers.iter().map(|(address, _)| *address);
             pinned.for_each(|address| local.unpin(address));
             return Err(gone(id));
         };
         let buffer = AlignedBuf::new(address.length() as usize);
-        buffers.push((address, buffer, Detours::default()));
+        buffers.push((address, buffer));
     }
-    for (address, buffer, detours) in &mut buffers {
-        let (start, length) = (*address, address.length());
-        let stretch = Stretch { start, length };
-        // SAFETY: the buffers and their detours live until `wait_io` below returned.
-        unsafe { local.start_read(stretch, buffer.as_mut_slice(), 0, detours) };
-    }
-    let mut outcome = match local.worker.wait_io() {
+    let read = local.worker.io_scope(|io| {
+        for (address, buffer) in &mut buffers {
+            let (start, length) = (*address, address.length());
+            local.start_read(io, Stretch { start, length }, buffer.as_mut_slice());
+        }
+    });
+    let mut outcome = match read {
         Ok(()) => Ok(()),
         Err(_) => read_apart(local, ids, &mut buffers),
     };
-    for (id, (address, buffer, detours)) in ids.iter().zip(&mut buffers) {
-        detours.finish(buffer.as_mut_slice());
+    for (id, (address, buffer)) in ids.iter().zip(&buffers) {
         if outcome.is_ok() {
             outcome = verify_chunk(local, *id, *address, stamp, buffer.as_slice(), into);
         }

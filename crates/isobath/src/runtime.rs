@@ -429,6 +429,7 @@ impl Runtime {
             // A worker's panic was printed by its thread; there is no result to take.
             let _ = thread.join();
         }
+        self.engine.end_resizing();
     }
 }
 

@@ -137,12 +137,16 @@ stats! {
     version_bytes_limit: Gauge,
     /// Snapshots and transactions that failed for that reason.
     snapshots_aborted: Counter,
-    /// Times that a change or a write waited for other writes or for cleaning.
+    /// Times that a change or a write waited for other writes, for cleaning or for space.
     stalls: Counter,
     /// Nanoseconds of all those waits together.
     stall_ns: Counter,
     /// Nanoseconds of the longest one.
     stall_ns_max: Gauge,
+    /// Of `stalls`, those for the volume to grow.
+    growth_stalls: Counter,
+    /// Nanoseconds of these together.
+    growth_stall_ns: Counter,
     /// Bytes of records and stamps that were logged; 0 without a log.
     log_bytes: Counter,
     /// Bytes of the log that were written, in whole blocks of 4 KiB; part of `bytes_written`
@@ -202,6 +206,8 @@ impl Stats {
             stalls: read(&counters.stalls),
             stall_ns: read(&counters.stall_ns),
             stall_ns_max: read(&counters.stall_ns_max),
+            growth_stalls: read(&counters.growth_stalls),
+            growth_stall_ns: read(&counters.growth_stall_ns),
             evictions: read(&counters.evictions),
             segments: u64::from(space.usable_segments()),
             free_segments: u64::from(space.free_segments()),

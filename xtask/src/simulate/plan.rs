@@ -163,6 +163,8 @@ pub(crate) struct More {
     pub(crate) backups: u64,
     /// The power goes within so many steps, each as likely as the others.
     pub(crate) cut_within: Option<u64>,
+    /// Zeros are written to what the volume grows by.
+    pub(crate) initializes: bool,
 }
 
 impl Default for More {
@@ -184,6 +186,7 @@ impl Default for More {
             slow: 1,
             backups: 0,
             cut_within: None,
+            initializes: false,
         }
     }
 }
@@ -212,6 +215,7 @@ impl More {
             slow: 1,
             backups: random.one_of(&[0, 0, 0, 2]),
             cut_within: None,
+            initializes: random.chance(50),
         }
     }
 }
@@ -468,6 +472,7 @@ impl Scenario {
             .latency_us(self.latency_us.clone())
             .atomic_unit(self.atomic_unit)
             .max_bytes(self.limit_bytes)
+            .first_writes_cost_more(self.more.initializes)
             .log_bytes(if self.separate_log {
                 LOG_HEADERS + LOG
             } else {

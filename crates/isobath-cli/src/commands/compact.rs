@@ -18,13 +18,16 @@ pub(crate) fn compact(args: &CompactArgs, out: &mut Output) -> Result<(), Failur
             "bytes_discarded": gained.bytes_discarded,
         }));
     }
+    let (before, after) = (size(gained.bytes_before), size(gained.bytes_after));
+    if gained.bytes_before != gained.bytes_after {
+        out.line(&format!("{before} -> {after}"))?;
+    }
     if gained.bytes_discarded > 0 {
         let bytes = size(gained.bytes_discarded);
         return out.line(&format!("the drive was asked to discard {bytes}"));
     }
-    let (before, after) = (size(gained.bytes_before), size(gained.bytes_after));
     match gained.bytes_before == gained.bytes_after {
         true => out.line(&format!("{after}: nothing to give back")),
-        false => out.line(&format!("{before} -> {after}")),
+        false => Ok(()),
     }
 }

@@ -238,6 +238,10 @@ impl Device for FaultDevice {
         Ok(())
     }
 
+    fn first_writes_cost_more(&self) -> bool {
+        self.plan.first_writes_cost_more
+    }
+
     fn can_shrink(&self) -> bool {
         true
     }

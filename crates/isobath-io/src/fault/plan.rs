@@ -106,6 +106,7 @@ pub struct FaultPlan {
     pub(crate) logical_block: u32,
     pub(crate) log_bytes: u64,
     pub(crate) sleeps: bool,
+    pub(crate) first_writes_cost_more: bool,
 }
 
 impl FaultPlan {
@@ -121,6 +122,7 @@ impl FaultPlan {
             logical_block: 512,
             log_bytes: 0,
             sleeps: false,
+            first_writes_cost_more: false,
         }
     }
 
@@ -171,6 +173,13 @@ impl FaultPlan {
     #[must_use]
     pub fn space_bytes(mut self, bytes: u64) -> Self {
         self.space_bytes = bytes;
+        self
+    }
+
+    /// What the device says of [first writes](crate::Volume::first_writes_cost_more); default false. They cost no more here.
+    #[must_use]
+    pub fn first_writes_cost_more(mut self, more: bool) -> Self {
+        self.first_writes_cost_more = more;
         self
     }
 

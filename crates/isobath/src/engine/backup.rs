@@ -1,13 +1,11 @@
 //! What a backup needs of the engine (docs/decisions/0016): the log kept from where it begins, copies of pages as
 //! they are on the volume, and for a short while obsolete pages too.
 
-#![allow(unsafe_code)]
-
 use std::sync::Arc;
 
 use isobath_io::AlignedBuf;
 
-use super::blocks::{Detours, Stretch};
+use super::blocks::Stretch;
 use super::checkpoint::{Current, stored_word};
 use super::{Counters, Engine, WorkerState, log_area};
 use crate::Error;
@@ -427,35 +425,32 @@ impl WorkerState {
             at += wanted.address.length() as usize;
         }
         let mut rest = &batch.wanted[..];
-        let mut in_flight = 0;
-        let mut detours = Detours::default();
-        let mut result = Ok(());
-        while let Some(first) = rest.first() {
-            let start = first.address;
-            let mut length = start.length();
-            let mut count = 1;
-            while let Some(next) = rest.get(count)
-                && next.address.segment() == start.segment()
-                && next.address.offset() == start.offset() + length
-                && length + next.address.length() <= RUN_BYTES
-            {
-                length += next.address.length();
-                count += 1;
-            }
-            let stretch = Stretch { start, length };
-            let into = batch.bytes.as_mut_slice();
-            // SAFETY: the batch's buffer is borrowed until `wait_io` below returned.
-            unsafe { self.start_read(stretch, into, first.at, &mut detours) };
-            rest = &rest[count..];
-            in_flight += 1;
-            if in_flight == DEPTH || rest.is_empty() {
-                result = result.and(self.worker.wait_io());
-                detours.finish(batch.bytes.as_mut_slice());
-                in_flight = 0;
-            }
+        let mut bytes = batch.bytes.as_mut_slice();
+        while !rest.is_empty() {
+            let read = self.worker.io_scope(|io| {
+                for _ in 0..DEPTH {
+                    let Some(first) = rest.first() else {
+                        break;
+                    };
+                    let start = first.address;
+                    let mut length = start.length();
+                    let mut count = 1;
+                    while let Some(next) = rest.get(count)
+                        && next.address.segment() == start.segment()
+                        && next.address.offset() == start.offset() + length
+                        && length + next.address.length() <= RUN_BYTES
+                    {
+                        length += next.address.length();
+                        count += 1;
+                    }
+                    let into = bytes.split_off_mut(..length as usize).unwrap_or_default();
+                    self.start_read(io, Stretch { start, length }, into);
+                    rest = &rest[count..];
+                }
+            });
+            read.map_err(Error::Io)?;
         }
         Counters::add(&self.engine.counters.bytes_read, at as u64);
-        result.map_err(Error::Io)?;
         for wanted in &batch.wanted {
             let image = &batch.bytes[wanted.at..wanted.at + wanted.address.length() as usize];
             verify(image, wanted).map_err(|corruption| {

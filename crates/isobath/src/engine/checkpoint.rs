@@ -1,12 +1,10 @@
 //! Checkpoints: the mapping table on the volume, page by page as it changes,
 //! and the superblock that names it (docs/decisions/0014).
 
-#![allow(unsafe_code)]
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use isobath_io::{AlignedBuf, Io, Volume};
+use isobath_io::{AlignedBuf, Volume};
 
 use super::{Counters, Engine, WorkerState};
 use crate::Error;
@@ -80,27 +78,18 @@ pub(crate) enum Via<'a> {
 impl Via<'_> {
     fn write(&self, at: u64, bytes: &AlignedBuf, length: usize) -> Result<(), Error> {
         match self {
-            Via::Task(local) => {
-                let io = Io::write(at, bytes.as_ptr(), length as u32, 0);
-                // SAFETY: the buffer is borrowed until `wait_io` returned.
-                unsafe { local.worker.start_io(io) };
-                local.worker.wait_io().map_err(Error::Io)
-            }
-            Via::Volume(volume) => volume
-                .write_at(at, &bytes.as_slice()[..length])
-                .map_err(Error::Io),
+            Via::Task(local) => local.worker.write(at, &bytes.as_slice()[..length]),
+            Via::Volume(volume) => volume.write_at(at, &bytes.as_slice()[..length]),
         }
+        .map_err(Error::Io)
     }
 
     fn flush(&self) -> Result<(), Error> {
         match self {
-            Via::Task(local) => {
-                // SAFETY: a flush has no buffer.
-                unsafe { local.worker.start_io(Io::flush(0)) };
-                local.worker.wait_io().map_err(Error::Io)
-            }
-            Via::Volume(volume) => volume.sync().map_err(Error::Io),
+            Via::Task(local) => local.worker.flush(),
+            Via::Volume(volume) => volume.sync(),
         }
+        .map_err(Error::Io)
     }
 
     /// Waits until every record up to now is durable.

@@ -1,12 +1,10 @@
 //! The cleaner: moves what is live out of the segments that the policy names,
 //! a segment at a time, beside the foreground (paper 003).
 
-#![allow(unsafe_code)]
-
 use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
 
-use super::blocks::{Detours, Stretch};
+use super::blocks::Stretch;
 use super::writeback::{BATCH, Batch, SPARE_ENOUGH};
 use super::{Counters, WorkerState};
 use crate::Error;
@@ -45,6 +43,9 @@ impl WorkerState {
             // checkpoint reports it.
             if stopping && self.system_tasks.get() == 1 {
                 return;
+            }
+            if self.grow_ahead() {
+                continue;
             }
             if !self.cleaning_is_wanted() {
                 if stopping {
@@ -85,7 +86,7 @@ impl WorkerState {
             let segments = space.segments();
             let grow = engine.prefers_growth(&space);
             drop(space);
-            let has_grown = grow && engine.grow_beyond(segments).is_ok();
+            let has_grown = grow && self.grow_beyond(segments).is_ok();
             if !has_grown && !engine.overrun_readers_for_space() {
                 return true;
             }
@@ -112,9 +113,14 @@ impl WorkerState {
         let mut is_done = space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH);
         is_done |= space.cleaning() > 0;
         drop(space);
-        if !is_done && engine.grow_beyond(segments).is_err() {
-            // The next page that becomes obsolete, or segment that is sealed, asks for cleaning again.
-            engine.cleaning_wanted.store(false, Release);
+        if is_done {
+            return;
+        }
+        // The next page that becomes obsolete, or segment that is sealed, asks for cleaning again, also while the volume
+        // grows.
+        engine.cleaning_wanted.store(false, Release);
+        if self.grow_beyond(segments).is_ok() {
+            engine.cleaning_wanted.store(true, Release);
         }
     }
 
@@ -264,27 +270,26 @@ impl WorkerState {
 
     /// Reads a group into staging, one after another, neighbours in one I/O.
     fn read_group(&self, group: &[Survivor], staging: &mut AlignedBuf) -> Result<(), Failed> {
-        let mut at = 0;
-        let mut first = 0;
-        let mut detours = Detours::default();
-        while first < group.len() {
-            let start = group[first].address;
-            let mut length = start.length();
-            let mut end = first + 1;
-            while end < group.len() && group[end].address.offset() == start.offset() + length {
-                length += group[end].address.length();
-                end += 1;
+        let mut bytes = 0;
+        let mut rest = staging.as_mut_slice();
+        let result = self.worker.io_scope(|io| {
+            let mut first = 0;
+            while first < group.len() {
+                let start = group[first].address;
+                let mut length = start.length();
+                let mut end = first + 1;
+                while end < group.len() && group[end].address.offset() == start.offset() + length {
+                    length += group[end].address.length();
+                    end += 1;
+                }
+                let into = rest.split_off_mut(..length as usize).unwrap_or_default();
+                self.start_read(io, Stretch { start, length }, into);
+                bytes += u64::from(length);
+                first = end;
             }
-            let stretch = Stretch { start, length };
-            // SAFETY: staging is the caller's until `wait_io` below returned.
-            unsafe { self.start_read(stretch, staging.as_mut_slice(), at, &mut detours) };
-            at += length as usize;
-            first = end;
-        }
-        let result = self.worker.wait_io().map_err(|_| Failed::Read);
-        detours.finish(staging.as_mut_slice());
-        Counters::add(&self.engine.counters.bytes_read, at as u64);
-        result
+        });
+        Counters::add(&self.engine.counters.bytes_read, bytes);
+        result.map_err(|_| Failed::Read)
     }
 
     fn place_survivors(

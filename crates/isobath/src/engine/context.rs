@@ -96,7 +96,7 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
-        self.local.engine.reserve_pages(u64::from(pages))?;
+        self.local.reserve_pages(u64::from(pages))?;
         self.take_reserved(pages).inspect_err(|_| {
             self.local.engine.release_pages(u64::from(pages));
         })

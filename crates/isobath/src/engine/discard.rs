@@ -1,8 +1,6 @@
 //! Discarding segments that hold nothing on the drive.
 
-#![allow(unsafe_code)]
-
-use isobath_io::Io;
+use isobath_io::IoErrorKind;
 
 use super::WorkerState;
 use crate::Error;
@@ -11,6 +9,35 @@ use crate::Error;
 const AT_A_TIME: usize = 8;
 
 impl WorkerState {
+    /// Has file systems take back what small segments take that hold nothing and that the volume has outgrown: no one writes
+    /// there again. Answers how many bytes that were, 0 where a file system cannot do that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the device fails; nothing is lost. [`Error::ReadOnly`], [`Error::Poisoned`].
+    pub(super) fn discard_outgrown(&self) -> Result<u64, Error> {
+        let engine = &self.engine;
+        engine.writable()?;
+        let sizes = engine.config.sizes;
+        let unused = engine.space.lock().unused_outgrown();
+        let mut bytes = 0;
+        for batch in unused.chunks(AT_A_TIME) {
+            let discarded = self.worker.io_scope(|io| {
+                for &segment in batch {
+                    let (offset, length) = (sizes.start_of(segment), sizes.bytes_of(segment));
+                    io.discard(offset, length);
+                    bytes += u64::from(length);
+                }
+            });
+            match discarded {
+                Ok(()) => {}
+                Err(error) if error.kind() == IoErrorKind::Unsupported => return Ok(0),
+                Err(error) => return Err(Error::Io(error)),
+            }
+        }
+        Ok(bytes)
+    }
+
     /// Discards every free segment; answers how many bytes that were.
     ///
     /// # Errors
@@ -24,19 +51,19 @@ impl WorkerState {
         loop {
             let batch = engine.space.lock().take_spare(cursor, AT_A_TIME);
             if batch.is_empty() {
-                return Ok(bytes);
+                return Ok(bytes + self.discard_outgrown()?);
             }
-            for &segment in &batch {
-                let (offset, length) = (sizes.start_of(segment), sizes.bytes_of(segment));
-                // SAFETY: a discard refers to no memory.
-                unsafe { self.worker.start_io(Io::discard(offset, length, 0)) };
-                bytes += u64::from(length);
-            }
-            let result = self.worker.wait_io().map_err(Error::Io);
+            let result = self.worker.io_scope(|io| {
+                for &segment in &batch {
+                    let (offset, length) = (sizes.start_of(segment), sizes.bytes_of(segment));
+                    io.discard(offset, length);
+                    bytes += u64::from(length);
+                }
+            });
             cursor += batch.len();
             engine.space.lock().give_spare(cursor, batch);
             engine.segment_waiters.wake_all();
-            result?;
+            result.map_err(Error::Io)?;
         }
     }
 }

@@ -4,11 +4,9 @@
 //! The order is what matters. The new area is on the volume, zeroed and durable, before a superblock names it; both
 //! superblocks name it before a record lies in it; and the old one is free once a checkpoint needs no record there.
 
-#![allow(unsafe_code)]
-
 use std::time::Duration;
 
-use isobath_io::{AlignedBuf, Io};
+use isobath_io::AlignedBuf;
 
 use super::checkpoint::Via;
 use super::growth::NotGrown;
@@ -155,21 +153,6 @@ impl Engine {
         self.segment_waiters.wake_all();
     }
 
-    /// Segments for a larger area, at the volume's end; `None` where there is no room.
-    fn space_for_larger_log(&self) -> Result<Option<Larger>, Error> {
-        let wanted = self.log_growth.wanted.load(Ordering::Relaxed);
-        let bytes = wanted.max(2 * self.log.area_bytes());
-        let bytes = bytes.min(self.log.max_area_bytes());
-        match self.grow_by_run(bytes) {
-            Ok(run) => Ok(Some(Larger { run, filled: 0 })),
-            Err(NotGrown::NoSpace(_)) => {
-                self.log_growth.refused.store(true, Ordering::Relaxed);
-                Ok(None)
-            }
-            Err(NotGrown::Failed(error)) => Err(error),
-        }
-    }
-
     /// Counts the segments of a new area as the log's, before others can take them.
     pub(super) fn count_log_segments(&self, run: Run) {
         self.log_growth.count(run);
@@ -190,10 +173,7 @@ impl WorkerState {
             }
         }
         let step = match larger {
-            None => self
-                .engine
-                .space_for_larger_log()
-                .map(|made| *larger = made),
+            None => self.space_for_larger_log().map(|made| *larger = made),
             Some(area) if !self.is_filled(area) => self.fill(area),
             Some(area) => self.move_log(area.run).map(|moved| {
                 if moved {
@@ -207,6 +187,22 @@ impl WorkerState {
         }
         growth.making.store(larger.is_some(), Ordering::SeqCst);
         true
+    }
+
+    /// Segments for a larger area, at the volume's end; `None` where there is no room.
+    fn space_for_larger_log(&self) -> Result<Option<Larger>, Error> {
+        let engine = &self.engine;
+        let wanted = engine.log_growth.wanted.load(Ordering::Relaxed);
+        let bytes = wanted.max(2 * engine.log.area_bytes());
+        let bytes = bytes.min(engine.log.max_area_bytes());
+        match self.grow_by_run(bytes) {
+            Ok(run) => Ok(Some(Larger { run, filled: 0 })),
+            Err(NotGrown::NoSpace(_)) => {
+                engine.log_growth.refused.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(NotGrown::Failed(error)) => Err(error),
+        }
     }
 
     pub(super) fn bytes_of(&self, run: Run) -> u64 {
@@ -231,16 +227,12 @@ impl WorkerState {
         let length = FILL_BYTES.min(self.bytes_of(area.run) - area.filled);
         let zeros = AlignedBuf::new(length as usize);
         let start = self.engine.config.sizes.start_of(area.run.first);
-        let io = Io::write(start + area.filled, zeros.as_ptr(), length as u32, 0);
-        // SAFETY: the buffer is borrowed until `wait_io` returned.
-        unsafe { self.worker.start_io(io) };
-        self.worker.wait_io().map_err(Error::Io)?;
+        let written = self.worker.write(start + area.filled, zeros.as_slice());
+        written.map_err(Error::Io)?;
         Counters::add(&self.engine.counters.bytes_written, length);
         area.filled += length;
         if self.is_filled(area) {
-            // SAFETY: a flush has no buffer.
-            unsafe { self.worker.start_io(Io::flush(0)) };
-            self.worker.wait_io().map_err(Error::Io)?;
+            self.worker.flush().map_err(Error::Io)?;
         }
         Ok(())
     }

@@ -40,6 +40,7 @@ mod readers;
 pub(crate) mod recovery;
 mod recovery_start;
 mod registered;
+mod resize;
 mod separate_log;
 mod shrink;
 #[cfg(test)]
@@ -53,7 +54,7 @@ mod writeback;
 
 pub(crate) use admission::Admission;
 pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
-pub(crate) use blocks::{Detours, Stretch};
+pub(crate) use blocks::Stretch;
 pub(crate) use context::{InlineContext, TaskContext};
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
@@ -77,7 +78,6 @@ use isobath_io::Volume;
 use changes::ChangedMapPages;
 use checkpoint::Current;
 use chunk_frees::ChunkFrees;
-use growth::NotGrown;
 use pending_frees::PendingFrees;
 use provisional::Provisional;
 use recovery_start::UnflushedBatches;
@@ -177,6 +177,8 @@ pub(crate) struct Counters {
     pub(crate) stalls: AtomicU64,
     pub(crate) stall_ns: AtomicU64,
     pub(crate) stall_ns_max: AtomicU64,
+    pub(crate) growth_stalls: AtomicU64,
+    pub(crate) growth_stall_ns: AtomicU64,
 }
 
 impl Counters {
@@ -184,7 +186,15 @@ impl Counters {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// A change, or a write, waited this long for others' writes or for cleaning.
+    /// The same for growth of the volume.
+    pub(crate) fn stalled_by_growth(&self, time: std::time::Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Counters::add(&self.growth_stalls, 1);
+        Counters::add(&self.growth_stall_ns, ns);
+        self.stalled(time);
+    }
+
+    /// A change, or a write, waited this long for others' writes, for cleaning or for space.
     pub(crate) fn stalled(&self, time: std::time::Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Counters::add(&self.stalls, 1);
@@ -264,6 +274,7 @@ pub(crate) struct Engine {
     /// What a backup under way asks of the others.
     pub(crate) backup: Backing,
     growth: growth::Growth,
+    resizing: resize::Resizing,
     shrinking: shrink::Shrinking,
     /// Shows the statistics to others, if they may see them.
     publisher: Mutex<Option<Arc<Publisher>>>,
@@ -353,6 +364,7 @@ impl Engine {
             transactions,
             backup: Backing::default(),
             growth: growth::Growth::up_to(limit_segments),
+            resizing: resize::Resizing::new(),
             shrinking: shrink::Shrinking::default(),
             publisher: Mutex::new(None),
             publishes: AtomicBool::new(false),
@@ -513,6 +525,7 @@ impl Engine {
         ] {
             waiters.wake_all();
         }
+        self.resizing.wake_waiters();
     }
 
     /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its tasks hold is never
@@ -559,16 +572,8 @@ impl Engine {
         let usable = u64::from(segments.saturating_sub(kept));
         let bytes = usable * page_payload(space.segment_bytes()) * FULL_PERCENT / 100;
         self.capacity_bytes.store(bytes, Ordering::Release);
-    }
-
-    /// Accounts for `pages` new pages, growing the volume where needed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::VolumeFull`] where it cannot grow; nothing is accounted for then.
-    pub(crate) fn reserve_pages(&self, pages: u64) -> Result<(), Error> {
-        let bytes = pages * PAGE_SIZE as u64;
-        self.reserve_bytes(bytes, bytes)
+        let payload = page_payload(space.segment_bytes());
+        self.growth.set_capacity(bytes, segments, payload);
     }
 
     /// Accounts for `pages` new pages of an operation that frees space, like dropping a tree, even
@@ -585,11 +590,6 @@ impl Engine {
         self.release_bytes(bytes, bytes);
     }
 
-    /// Accounts for a new chunk of `length` bytes; see [`Engine::reserve_pages`].
-    pub(crate) fn reserve_chunk(&self, length: u32) -> Result<(), Error> {
-        self.reserve_bytes(u64::from(length), worst_case_bytes(length))
-    }
-
     /// Bytes of large values on the volume that only snapshots may read, beyond which the oldest snapshots fail: as many
     /// as everything else takes.
     pub(crate) fn old_values_limit(&self) -> u64 {
@@ -601,29 +601,6 @@ impl Engine {
     /// Gives back the space of a chunk that exists no longer.
     pub(crate) fn release_chunk(&self, length: u32) {
         self.release_bytes(u64::from(length), worst_case_bytes(length));
-    }
-
-    fn reserve_bytes(&self, bytes: u64, room: u64) -> Result<(), Error> {
-        loop {
-            let now = self.reserved_bytes.fetch_add(room, Ordering::AcqRel) + room;
-            let capacity = self.capacity_bytes.load(Ordering::Acquire);
-            if now <= capacity {
-                self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
-                return Ok(());
-            }
-            self.reserved_bytes.fetch_sub(room, Ordering::AcqRel);
-            match self.grow(room) {
-                Ok(()) => {}
-                Err(NotGrown::NoSpace(reason)) => {
-                    return Err(Error::VolumeFull {
-                        used: now - room,
-                        limit: capacity,
-                        reason: Arc::new(reason),
-                    });
-                }
-                Err(NotGrown::Failed(error)) => return Err(error),
-            }
-        }
     }
 
     fn release_bytes(&self, bytes: u64, room: u64) {

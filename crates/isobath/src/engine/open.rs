@@ -158,11 +158,23 @@ fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
 
+/// Bytes that the log of a store may grow to: of a limit, also one that the store got later, a sixteenth at most, unless
+/// transactions were asked for that need more.
+fn max_log_bytes(config: &Config, superblock: &Superblock) -> u64 {
+    let sizes = superblock.sizes;
+    let most = u64::from(superblock.max_log_segments) * u64::from(sizes.large);
+    match superblock.limit_segments {
+        0 => most,
+        _ if config.transaction_bytes > MAX_TRANSACTION_BYTES => most,
+        limit => most.min((sizes.start_of(limit) / 16).max(MIN_AREA_BYTES)),
+    }
+}
+
 /// The log of a store, which goes on at `end`, a whole block where a log is kept.
 fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
     match log_area(superblock) {
         Some(area) if !config.read_only => Log::on(LogConfig {
-            max_bytes: u64::from(superblock.max_log_segments) * u64::from(superblock.sizes.large),
+            max_bytes: max_log_bytes(config, superblock),
             transaction_bytes: config.transaction_bytes,
             area,
             store_id: superblock.store_id,

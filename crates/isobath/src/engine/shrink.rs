@@ -203,22 +203,22 @@ impl WorkerState {
         let _span = trace::span!("compact");
         let volume = engine.volume()?;
         let before = volume.len();
-        let mut discarded = 0;
-        if volume.can_shrink() {
+        let discarded = if volume.can_shrink() {
             for _ in 0..MAX_ROUNDS {
                 let length = volume.len();
                 if self.shrink_once()? && volume.len() == length {
                     break;
                 }
             }
+            self.discard_outgrown()?
         } else {
             let space = engine.space.lock();
             let log = engine.log_growth.segments(space.segments());
             let needed = engine.segments_needed(&space, log);
             drop(space);
             self.make_free(needed, 0)?;
-            discarded = self.discard_free()?;
-        }
+            self.discard_free()?
+        };
         Ok(Shrunk {
             before,
             after: volume.len(),
@@ -404,7 +404,7 @@ impl WorkerState {
             self.checkpoint_now()?;
             self.checkpoint_now()?;
         }
-        engine.cut_volume()?;
+        self.cut_volume()?;
         Ok(true)
     }
 

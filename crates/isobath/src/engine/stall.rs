@@ -110,7 +110,7 @@ impl WorkerState {
             && let Some(reason) = engine.why_no_room()
         {
             engine.poison(engine.no_room(reason));
-        } else if all > STANDSTILL && !engine.waits_for_backup() {
+        } else if all > STANDSTILL && !engine.waits_for_backup() && !engine.is_resizing() {
             engine.poison(engine.no_room("nothing moves any more; reopen the store".into()));
         }
     }
@@ -157,6 +157,7 @@ impl Engine {
         let may_come = self.cleaning_wanted.load(Ordering::Acquire)
             || space.cleaning() > 0
             || space.retains_obsolete()
+            || self.is_resizing()
             || self.has_pending_frees();
         (!may_come).then(|| "cleaning gains nothing, and the volume cannot grow".into())
     }

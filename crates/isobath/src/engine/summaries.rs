@@ -1,9 +1,7 @@
 //! What lives in a segment: by its summary, or by the mapping table where the
 //! summary cannot be read.
 
-#![allow(unsafe_code)]
-
-use isobath_io::{AlignedBuf, Io};
+use isobath_io::AlignedBuf;
 
 use super::checkpoint::stored_word;
 use super::{Counters, WorkerState};
@@ -42,15 +40,14 @@ impl WorkerState {
         let length = self.engine.config.sizes.bytes_of(segment) - at;
         let mut buffer = AlignedBuf::new(length as usize);
         let from = Address::new(segment, at, length);
-        let io = Io::read(self.engine.offset_of(from), buffer.as_mut_ptr(), length, 0);
-        // SAFETY: the buffer lives until `wait_io` returned.
-        unsafe { self.worker.start_io(io) };
-        self.worker.wait_io().map_err(Error::Io)?;
+        let offset = self.engine.offset_of(from);
+        let read = self.worker.read(offset, buffer.as_mut_slice());
+        read.map_err(Error::Io)?;
         Counters::add(&self.engine.counters.bytes_read, u64::from(length));
         summaries::decode(buffer.as_slice(), segment, seq).map_err(|corruption| {
             Error::CorruptPage {
                 page: 1 << 63 | u64::from(segment),
-                offset: self.engine.offset_of(from),
+                offset,
                 corruption,
             }
         })

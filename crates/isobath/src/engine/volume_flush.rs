@@ -1,9 +1,5 @@
 //! Flushes of the volume that tasks share.
 
-#![allow(unsafe_code)]
-
-use isobath_io::Io;
-
 use super::WorkerState;
 use crate::Error;
 use crate::sched::WaitQueue;
@@ -66,9 +62,7 @@ impl WorkerState {
 
     fn run_flush(&self) -> Result<(), Error> {
         let engine = &self.engine;
-        // SAFETY: a flush has no buffer.
-        unsafe { self.worker.start_io(Io::flush(0)) };
-        let result = self.worker.wait_io().map_err(Error::Io);
+        let result = self.worker.flush().map_err(Error::Io);
         if let Err(error) = &result {
             engine.poison(error.clone());
         }

@@ -373,7 +373,9 @@ impl WorkerState {
                 woke = true;
             }
         }
-        let clean = stopping || self.engine.cleaning_wanted.load(Ordering::Relaxed);
+        let clean = stopping
+            || self.engine.cleaning_wanted.load(Ordering::Relaxed)
+            || self.engine.growth.is_requested();
         if clean && let Some(task) = self.idle_cleaner.take() {
             self.worker.make_ready(task);
             woke = true;

@@ -1,12 +1,10 @@
 //! Writing dirty pages back: in batches, ordered by expected lifetime, out of
 //! place, by tasks of every worker (paper 001, section 3.3; paper 003, section 5.3).
 
-#![allow(unsafe_code)]
-
 use std::time::Instant;
 
 use isobath_flash::policy::{Cause, PageWrite};
-use isobath_io::{AlignedBuf, Io};
+use isobath_io::AlignedBuf;
 
 use super::{Counters, Engine, WorkerState};
 use crate::Error;
@@ -311,51 +309,50 @@ impl WorkerState {
         placed: &[Placement],
         closing: &[SealedSegment],
     ) -> Result<(), Error> {
-        let mut run_start = 0;
-        let mut staged = 0;
-        let mut bytes = 0u64;
-        // Runs that do not fill whole blocks, as where chunks of a store that was made on
-        // smaller blocks are moved.
-        let mut padded: Vec<AlignedBuf> = Vec::new();
-        while run_start < placed.len() {
-            let first = placed[run_start].address;
-            let mut length = first.length();
-            let mut run_end = run_start + 1;
-            while run_end < placed.len() {
-                let next = placed[run_end].address;
-                if next.segment() != first.segment() || next.offset() != first.offset() + length {
-                    break;
+        let (mut bytes, mut closing_bytes) = (0, 0);
+        let result = self.worker.io_scope(|io| {
+            let mut run_start = 0;
+            let mut staged = 0;
+            while run_start < placed.len() {
+                let first = placed[run_start].address;
+                let mut length = first.length();
+                let mut run_end = run_start + 1;
+                while run_end < placed.len() {
+                    let next = placed[run_end].address;
+                    if next.segment() != first.segment() || next.offset() != first.offset() + length
+                    {
+                        break;
+                    }
+                    length += next.length();
+                    run_end += 1;
                 }
-                length += next.length();
-                run_end += 1;
+                let from = &staging.as_slice()[staged..staged + length as usize];
+                staged += length as usize;
+                let at = self.engine.offset_of(first);
+                let whole = length.next_multiple_of(self.engine.config.block_bytes);
+                // A run that does not fill whole blocks, as where chunks of a store that was made on smaller blocks are moved.
+                if whole != length || !self.engine.is_aligned(from.as_ptr()) {
+                    io.write_owned(at, padded_copy(from, whole));
+                } else {
+                    io.write(at, from);
+                }
+                bytes += u64::from(whole);
+                run_start = run_end;
             }
-            let mut from = &staging.as_slice()[staged..staged + length as usize];
-            staged += length as usize;
-            let whole = length.next_multiple_of(self.engine.config.block_bytes);
-            if whole != length || !self.engine.is_aligned(from.as_ptr()) {
-                padded.push(padded_copy(from, whole));
-                from = padded.last().map_or(from, AlignedBuf::as_slice);
+            for closing in closing {
+                let (at, summary) = self.summary_of(closing);
+                closing_bytes += summary.len() as u64;
+                io.write_owned(at, summary);
             }
-            let io = Io::write(self.engine.offset_of(first), from.as_ptr(), whole, 0);
-            // SAFETY: the staging buffer is the caller's, and `padded` is here, until
-            // `wait_io` below returned.
-            unsafe { self.worker.start_io(io) };
-            bytes += u64::from(whole);
-            run_start = run_end;
-        }
-        let summaries: Vec<AlignedBuf> = closing.iter().map(|c| self.start_summary(c)).collect();
-        let result = self.worker.wait_io();
-        let closing_bytes = summaries
-            .iter()
-            .map(|summary| summary.len() as u64)
-            .sum::<u64>();
+        });
         let counters = &self.engine.counters;
         Counters::add(&counters.bytes_written, bytes + closing_bytes);
         Counters::add(&counters.summary_bytes, closing_bytes);
         result.map_err(Error::Io)
     }
 
-    fn start_summary(&self, closing: &SealedSegment) -> AlignedBuf {
+    /// The summary of a segment, and the byte of the volume where it is written.
+    fn summary_of(&self, closing: &SealedSegment) -> (u64, AlignedBuf) {
         let size = summaries::size(closing.entries.len());
         let mut buffer = AlignedBuf::new(size as usize);
         let address = Address::new(closing.segment, closing.offset, size);
@@ -366,11 +363,7 @@ impl WorkerState {
             seq,
             buffer.as_mut_slice(),
         );
-        let io = Io::write(self.engine.offset_of(address), buffer.as_ptr(), size, 0);
-        // SAFETY: the buffer is returned to `write_out`, which keeps it until
-        // its `wait_io` returned.
-        unsafe { self.worker.start_io(io) };
-        buffer
+        (self.engine.offset_of(address), buffer)
     }
 
     /// Installs the new addresses of written frames, or makes them dirty again.
@@ -517,7 +510,11 @@ impl WorkerState {
         }
         let (grow, segments) = (engine.prefers_growth(&space), space.segments());
         drop(space);
-        if grow && engine.grow_beyond(segments).is_ok() || engine.overrun_readers_for_space() {
+        let grown = grow
+            && self
+                .stalled_by_growth(|| self.grow_beyond(segments))
+                .is_ok();
+        if grown || engine.overrun_readers_for_space() {
             return Ok(());
         }
         self.engine.request_cleaning();
@@ -583,7 +580,7 @@ impl WorkerState {
     pub(crate) fn reserve_chunk(&self, length: u32) -> Result<(), Error> {
         // Bound: each round but the last frees a value or fails a snapshot.
         loop {
-            match self.engine.reserve_chunk(length) {
+            match self.reserve_one_chunk(length) {
                 Err(full @ Error::VolumeFull { .. }) => {
                     if !self.engine.transactions.free_old_values(self) {
                         return Err(full);

@@ -67,7 +67,7 @@ impl ExtentWriter {
     /// [`Error::VolumeFull`].
     pub(crate) fn expect_length(&self, local: &WorkerState, bytes: u64) -> Result<(), Error> {
         if bytes > payload_bytes(&local.engine.config) as u64 {
-            local.engine.outgrow_small_segments()?;
+            local.outgrow_small_segments()?;
         }
         Ok(())
     }

@@ -512,6 +512,22 @@ fn a_volume_that_has_outgrown_small_segments_neither_takes_nor_cleans_them() {
 }
 
 #[test]
+fn small_segments_that_hold_nothing_can_be_given_back_unless_a_reader_needs_them() {
+    let (mut space, _, addresses) = outgrown();
+    let unused = space.unused_outgrown();
+    assert!(addresses.iter().all(|a| !unused.contains(&a.segment())));
+    addresses.iter().for_each(|&address| {
+        space.invalidate(address);
+    });
+    let unused = space.unused_outgrown();
+    assert!(unused.len() >= 35 && unused.iter().all(|&segment| (1..40).contains(&segment)));
+    space.retain_for_readers(1, Box::new(|pins| pins.contains(&1)));
+    assert_eq!(space.unused_outgrown(), Vec::<u32>::new());
+    space.forget_readers();
+    assert_eq!(space.unused_outgrown(), unused);
+}
+
+#[test]
 fn a_small_segment_is_used_to_its_own_end_and_no_further() {
     let (mut space, seqs, addresses) = outgrown();
     for address in &addresses {

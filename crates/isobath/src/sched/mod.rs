@@ -6,6 +6,7 @@
 //! from one thread in any order.
 
 pub(crate) mod clock;
+mod io_scope;
 pub(crate) mod overflow;
 mod task;
 mod wait_queue;
@@ -14,6 +15,7 @@ mod wait_queue_loom;
 mod worker;
 mod worker_handle;
 
+pub(crate) use io_scope::IoScope;
 pub(crate) use task::{TaskId, TaskRef, block_on};
 pub(crate) use wait_queue::WaitQueue;
 #[cfg(test)]

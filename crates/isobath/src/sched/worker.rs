@@ -360,6 +360,17 @@ impl Worker {
         }
     }
 
+    /// In a simulation, a time up to `most`, drawn; elsewhere none.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn draw_time(&self, most: Duration) -> Option<Duration> {
+        if self.order.get() == 0 {
+            return None;
+        }
+        let (long, share) = (self.draw().is_multiple_of(3), (self.draw() >> 20) % 64);
+        let most = if long { most } else { most / 32 };
+        Some(most * share as u32 / 64)
+    }
+
     /// The next number of the generator that orders ready tasks (xorshift64).
     fn draw(&self) -> u64 {
         let state = self.order.get();

@@ -33,7 +33,7 @@ impl<'l> ReservedTask<'l> {
         if from_reserve {
             local.engine.reserve_beyond_limit(pages);
         } else if pages > 0 {
-            local.engine.reserve_pages(pages)?;
+            local.reserve_pages(pages)?;
         }
         Ok(ReservedTask {
             task: TaskContext { local },
@@ -82,11 +82,10 @@ impl WriteContext for ReservedTask<'_> {
 
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
         let wanted = u64::from(pages);
-        let engine = &self.task.local.engine;
         // More than the worst case that was reserved has to be reserved now.
         let missing = wanted.saturating_sub(self.pages.get());
         if missing > 0 {
-            engine.reserve_pages(missing)?;
+            self.task.local.reserve_pages(missing)?;
             self.pages.set(self.pages.get() + missing);
         }
         let reserved = self.task.take_reserved(pages)?;

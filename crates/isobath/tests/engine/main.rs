@@ -15,6 +15,7 @@ mod corruption;
 mod drops;
 mod faults;
 mod growth;
+mod growth_beside;
 mod large_values;
 mod limits;
 mod loading;

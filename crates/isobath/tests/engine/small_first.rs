@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::common;
 use common::{assert_sound, key, value};
-use isobath::{BackupOptions, Durability, Options, Store, Volume};
+use isobath::{BackupOptions, Durability, Error, Options, Store, Volume};
 
 /// Bytes of small segments that a volume begins with.
 const SMALL: u64 = 16 << 20;
@@ -135,4 +135,72 @@ fn values_of_all_lengths_survive_outgrowing() {
     all().for_each(|(n, &length)| found(&store, n, length));
     assert_sound(&store, None);
     store.close().unwrap();
+}
+
+#[test]
+fn compaction_gives_back_what_outgrown_segments_take() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.iso");
+    let taken = || path.metadata().unwrap().blocks() * 512;
+    let store = Store::create(&[&path], &options()).unwrap();
+    let kept = store.create_tree("kept").unwrap();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..40_000 {
+        tree.insert(&key(n), &value(n, 400)).unwrap();
+        if n % 100 == 0 {
+            kept.insert(&key(n), &value(n, 400)).unwrap();
+        }
+    }
+    store.drop_tree("t").unwrap();
+    for n in (0..40_000).step_by(100) {
+        kept.insert(&key(n), &value(n + 1, 400)).unwrap();
+    }
+    store.checkpoint().unwrap();
+    let gained = store.compact().unwrap();
+    assert!(gained.bytes_discarded > SMALL / 2, "{gained:?}");
+    assert!(
+        taken() + SMALL / 2 < length(&path),
+        "{} of {}",
+        taken(),
+        length(&path)
+    );
+    // It goes on with them empty.
+    for n in 0..40_000 {
+        kept.insert(&key(n), &value(n + 2, 400)).unwrap();
+    }
+    assert_sound(&store, None);
+    store.close().unwrap();
+    let store = Store::open(&[&path], &options()).unwrap();
+    assert_sound(&store, Some(40_000));
+    let kept = store.tree("kept").unwrap();
+    for n in 0..40_000 {
+        assert_eq!(kept.get(&key(n)).unwrap(), Some(value(n + 2, 400)), "{n}");
+    }
+    store.close().unwrap();
+}
+
+/// The log of a store with a limit takes a small part of it, also where the limit came later than the store.
+#[test]
+fn a_limit_that_comes_later_is_for_data_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.iso");
+    let store = Store::create(&[&path], &options()).unwrap();
+    store.create_tree("t").unwrap();
+    store.close().unwrap();
+    let limited = options().volume_limit_bytes(Some(14 << 20));
+    let store = Store::open(&[&path], &limited).unwrap();
+    let tree = store.tree("t").unwrap();
+    let mut records = 0u64;
+    let full = loop {
+        match tree.insert(&key(records * 7919 % 100_003), &value(records, 300)) {
+            Ok(_) => records += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, Error::VolumeFull { .. }), "{full}");
+    assert!(records * 300 > 4 << 20, "{} bytes", records * 300);
+    assert_sound(&store, Some(records));
+    store.close().unwrap();
+    assert!(length(&path) <= (14 << 20) + LABELS);
 }

@@ -1,5 +1,5 @@
 //! Small segments that a volume has outgrown: no one takes them, and none is cleaned
-//! (docs/decisions/0086-small-segments-first.md).
+//! (docs/decisions/0087-small-segments-first.md).
 
 use isobath_flash::policy::{SegmentId, SegmentState};
 
@@ -29,12 +29,25 @@ impl SegmentAllocator {
         self.table.enlarge_segments(self.sizes.large);
         let first_large = self.sizes.first_large;
         self.free.retain(|&segment| segment >= first_large);
+        self.release_outgrown();
         for id in (0..first_large).map(SegmentId) {
             let is_sealed = self.table.state(id) == SegmentState::Sealed;
             if is_sealed && !canary::sings(Canary::CleanSmallSegments) {
                 self.table.begin_cleaning(id);
             }
         }
+    }
+
+    /// Small segments that hold nothing and that the volume has outgrown; none while a reader in another process may need
+    /// what was there.
+    pub(crate) fn unused_outgrown(&self) -> Vec<u32> {
+        if self.has_readers() && !canary::sings(Canary::ReuseBesideReaders) {
+            return Vec::new();
+        }
+        let is_unused = |segment: &u32| {
+            self.is_left(*segment) && self.table.state(SegmentId(*segment)) == SegmentState::Free
+        };
+        (0..self.sizes.first_large).filter(is_unused).collect()
     }
 
     /// Whether `segment` is small, in a volume that has outgrown these: it is never free again.

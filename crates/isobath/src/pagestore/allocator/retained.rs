@@ -61,6 +61,11 @@ impl SegmentAllocator {
         self.retained.superblock = superblock;
     }
 
+    /// Whether a reader in another process may need what becomes free now, or became so before.
+    pub(crate) fn has_readers(&self) -> bool {
+        self.retained() > 0 || self.retained.is_needed(self.retained.superblock)
+    }
+
     /// Segments that are retained.
     pub(crate) fn retained(&self) -> u32 {
         self.retained.segments.len() as u32
@@ -78,8 +83,20 @@ impl SegmentAllocator {
         }
     }
 
+    /// Ends waiting for readers of small segments, which the volume has outgrown: no one writes there again.
+    pub(super) fn release_outgrown(&mut self) {
+        let first_large = self.sizes.first_large;
+        self.retained
+            .segments
+            .retain(|&(_, segment)| segment >= first_large);
+        self.retained.grown = 0;
+    }
+
     /// Nothing lives in `segment`, and this process reads nothing there: it is free, now or once no reader needs it.
     pub(super) fn put_free(&mut self, segment: u32) {
+        if self.is_left(segment) {
+            return;
+        }
         let superblock = self.retained.superblock;
         if self.retained.is_needed(superblock) && !canary::sings(Canary::ReuseBesideReaders) {
             self.retained.segments.push_back((superblock, segment));
@@ -139,7 +156,7 @@ mod tests {
     use crate::pagestore::SegmentSizes;
     use isobath_flash::policy::PolicyKind;
 
-    /// Readers' pins, and a space of segments of 1 MiB that asks for them.
+    /// Readers' pins, and a space that asks for them.
     struct Readers {
         pins: Arc<Mutex<BTreeSet<u64>>>,
         space: SegmentAllocator,
@@ -149,10 +166,13 @@ mod tests {
 
     impl Readers {
         fn new(segments: u32) -> Readers {
+            Readers::of(segments, SegmentSizes::uniform(1 << 20))
+        }
+
+        fn of(segments: u32, sizes: SegmentSizes) -> Readers {
             let pins = Arc::new(Mutex::new(BTreeSet::new()));
             let policy = PolicyKind::Greedy.build(10_000);
-            let mut space =
-                SegmentAllocator::new(segments, SegmentSizes::uniform(1 << 20), 4096, 1, policy);
+            let mut space = SegmentAllocator::new(segments, sizes, 4096, 1, policy);
             let asked = Arc::clone(&pins);
             let is_pinned = move |range| asked.lock().unwrap().range(range).next().is_some();
             space.retain_for_readers(1, Box::new(is_pinned));
@@ -231,6 +251,55 @@ mod tests {
         );
         assert!(readers.space.take_system().is_some());
         assert!(readers.space.take_system().is_none());
+    }
+
+    /// No one takes a small segment of a volume that has outgrown these, so that nothing has to be retained there.
+    #[test]
+    fn small_segments_that_are_outgrown_are_not_retained() {
+        let sizes = SegmentSizes::decode(2 << 20, 64 << 10, 256).unwrap();
+        let mut readers = Readers::of(256, sizes);
+        readers.pin(1);
+        // Before the volume grows.
+        (0..5).for_each(|_| assert!(!readers.free_one()));
+        assert_eq!(readers.space.retained(), 5);
+        assert!(readers.space.grows_for_readers());
+        readers.space.grow(256 + 24);
+        assert_eq!(readers.space.retained(), 0);
+        assert!(!readers.space.grows_for_readers());
+        let large = readers.space.take_system().unwrap();
+        let other = readers.space.take_system().unwrap();
+        assert!(large >= 256 && other >= 256);
+        readers.space.release_system(large);
+        assert_eq!(readers.space.retained(), 1);
+        assert!(readers.space.grows_for_readers());
+        // Many more than are retained of a volume this long.
+        while !readers.used.is_empty() {
+            assert!(!readers.free_one());
+        }
+        assert_eq!(readers.space.retained(), 1, "the large one is needed still");
+        assert!(readers.space.grows_for_readers());
+        // A segment that becomes free later waits for the reader, too: it was not overrun.
+        readers.space.release_system(other);
+        assert_eq!(readers.space.retained(), 2);
+        readers.unpin(1);
+        readers.space.release_retained();
+        assert_eq!(readers.space.retained(), 0);
+        assert_eq!(readers.space.free_segments(), 24);
+    }
+
+    /// What the volume had grown by for readers while it had small segments does not count for large ones.
+    #[test]
+    fn a_volume_that_has_outgrown_small_segments_grows_for_readers_anew() {
+        let sizes = SegmentSizes::decode(2 << 20, 64 << 10, 256).unwrap();
+        let mut readers = Readers::of(200, sizes);
+        readers.pin(1);
+        readers.free_one();
+        readers.space.grow(256);
+        assert!(!readers.space.grows_for_readers());
+        readers.space.grow(256 + 24);
+        let large = readers.space.take_system().unwrap();
+        readers.space.release_system(large);
+        assert!(readers.space.grows_for_readers());
     }
 
     #[test]
