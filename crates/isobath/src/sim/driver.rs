@@ -24,7 +24,7 @@ use crate::sync::interrupt::{self, Hold, Place, Who};
 const STEP_TIME: Duration = Duration::from_micros(10);
 /// Steps in a row, per operation that waits, after which a simulation
 /// counts as stuck.
-const MAX_STEPS: u64 = 3_000_000;
+const MAX_STEPS: u64 = 20_000_000;
 /// Steps in a row that did nothing, after which the one that is held back goes on.
 const PATIENCE: u32 = 400;
 /// Bytes of address space of a worker's stack.
