@@ -65,7 +65,8 @@ pub enum Error {
     /// The mapping table's address space is used up.
     #[error("the store has as many pages as its mapping table can name")]
     TooManyPages,
-    /// A transaction's writes take more room in the log than a transaction may have.
+    /// A transaction's record takes more room in the log than it may have: one of a transaction that spilled names all pages and
+    /// chunks that it replaces, and all large values, in 8 bytes each. Or savepoints have cut what spilled into too many runs.
     #[error(
         "the transaction would log {}; at most {} are possible: raise Options::transaction_bytes, or \
          Options::log_bytes of a new store to 32 times as much; or split it, or bulk-load",

@@ -82,6 +82,8 @@ pub(crate) enum Shape {
     Copied,
     /// A volume that is hardly larger than what it holds, and so is cleaned all the time.
     Crowded,
+    /// Transactions that spill, and so rewrite their trees.
+    Spilling,
 }
 
 impl Shape {
@@ -95,6 +97,7 @@ impl Shape {
             Shape::Brief => "brief",
             Shape::Copied => "copied",
             Shape::Crowded => "crowded",
+            Shape::Spilling => "spilling",
         }
     }
 }
@@ -174,6 +177,7 @@ impl Default for More {
                 words_per_page: None,
                 checkpoint_bytes: None,
                 first_segments: None,
+                spill_bytes: None,
             },
             visits: 0,
             deletes: false,
@@ -188,7 +192,7 @@ impl Default for More {
 
 impl More {
     fn draw(random: &mut Random) -> More {
-        More {
+        let mut more = More {
             passing: 1 + random.below(3) as usize,
             loads: random.one_of(&[0, 15, 40]),
             held_snapshots: random.one_of(&[0, 0, 2, 5]),
@@ -202,6 +206,7 @@ impl More {
                     Some(64 << 10),
                 ]),
                 first_segments: None,
+                spill_bytes: None,
             },
             visits: random.one_of(&[0, 10, 30]),
             deletes: random.chance(50),
@@ -210,7 +215,10 @@ impl More {
             slow: 1,
             backups: random.one_of(&[0, 0, 0, 2]),
             cut_within: None,
-        }
+        };
+        // Behind what seeds drew before.
+        more.small.spill_bytes = random.one_of(&[None, None, None, Some(0), Some(300), Some(2000)]);
+        more
     }
 }
 
@@ -315,6 +323,7 @@ impl Scenario {
             Shape::Brief => self.brief(),
             Shape::Copied => self.copied(),
             Shape::Crowded => self.crowded(),
+            Shape::Spilling => self.spilling(),
         }
     }
 
@@ -339,6 +348,7 @@ impl Scenario {
         self.more.small = Small {
             words_per_page: Some(8),
             checkpoint_bytes: Some(32 << 10),
+            spill_bytes: None,
             ..self.more.small
         };
         self.more.slow = 5;
@@ -415,6 +425,22 @@ impl Scenario {
         self = self.with_more();
         self.more.beside = 4;
         self.more.cut_within = Some(20_000);
+        self
+    }
+
+    fn spilling(mut self) -> Scenario {
+        self.workers = self.workers.max(2);
+        self.actors = self.actors.max(3);
+        self.operations = 8 + self.operations % 100;
+        self.rounds = 4;
+        self.trees = self.trees.max(2);
+        self.transactions = self.transactions.max(50);
+        self.log = true;
+        self = self.with_more();
+        self.more.deletes = true;
+        self.more.beside = self.seed % 3;
+        self.more.small.spill_bytes = Some([0, 300, 2000][self.seed as usize % 3]);
+        self.more.cut_within = (!self.seed.is_multiple_of(3)).then_some(4_000);
         self
     }
 

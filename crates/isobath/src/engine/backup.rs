@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use isobath_io::AlignedBuf;
 
@@ -12,10 +13,12 @@ use super::checkpoint::{Current, stored_word};
 use super::{Counters, Engine, WorkerState, log_area};
 use crate::Error;
 use crate::buffer::Place;
+use crate::canary::{self, Canary};
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, Superblock};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sched::clock;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// No backup asks for the log to be kept.
 const NO_FLOOR: u64 = u64::MAX;
@@ -25,6 +28,8 @@ const BATCH_BYTES: usize = 4 << 20;
 const RUN_BYTES: u32 = 256 << 10;
 /// Reads of a backup in flight: enough for a drive's rate, and the foreground's reads do not queue behind many.
 const DEPTH: usize = 32;
+/// Time after which a large transaction looks again whether the backup that it waits for has ended.
+const REWRITE_RETRY: Duration = Duration::from_millis(1);
 /// Mapping words that are looked at under one lock.
 const LOOKS: usize = 64;
 
@@ -34,6 +39,8 @@ pub(crate) struct Backing {
     floor: AtomicU64,
     /// There is one.
     running: AtomicBool,
+    /// Large transactions that rewrite trees, or ask whether they may.
+    rewriting: AtomicUsize,
     /// Something kept a checkpoint from shortening the log, and does so no longer.
     checkpoint_again: AtomicBool,
 }
@@ -43,6 +50,7 @@ impl Default for Backing {
         Backing {
             floor: AtomicU64::new(NO_FLOOR),
             running: AtomicBool::new(false),
+            rewriting: AtomicUsize::new(0),
             checkpoint_again: AtomicBool::new(false),
         }
     }
@@ -67,6 +75,38 @@ impl Backing {
     /// A checkpoint begins, and will look at the floor after this.
     pub(super) fn checkpoint_begins(&self) {
         self.checkpoint_again.store(false, Ordering::SeqCst);
+    }
+}
+
+/// While a large transaction rewrites trees: no backup copies the store meanwhile.
+pub(crate) struct Rewriting<'e>(&'e Engine);
+
+impl Drop for Rewriting<'_> {
+    fn drop(&mut self) {
+        self.0.backup.rewriting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl WorkerState {
+    /// Waits until no backup is under way, and keeps the next one from copying. A backup may have copies of pages that
+    /// are older than its log, for the log repeats what has changed in them; where a tree was rewritten it does not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn begin_rewriting(&self) -> Result<Rewriting<'_>, Error> {
+        let engine = &*self.engine;
+        loop {
+            engine.backup.rewriting.fetch_add(1, Ordering::SeqCst);
+            let rewriting = Rewriting(engine);
+            let may = !engine.backup.running.load(Ordering::SeqCst);
+            if may || canary::sings(Canary::RewriteBesideBackups) {
+                return Ok(rewriting);
+            }
+            drop(rewriting);
+            engine.writable()?;
+            self.worker.sleep_until(clock::now() + REWRITE_RETRY);
+        }
     }
 }
 
@@ -269,6 +309,13 @@ impl WorkerState {
         }
         if !engine.log.is_on() {
             return Err(Error::BackupNeedsLog);
+        }
+        // Those that begin from here on see that a backup is under way.
+        while engine.backup.rewriting.load(Ordering::SeqCst) > 0
+            && !canary::sings(Canary::RewriteBesideBackups)
+        {
+            engine.writable()?;
+            self.worker.yield_now();
         }
         engine.release_log();
         self.flush_older_than(engine.log.contiguous_lsn())?;

@@ -226,10 +226,10 @@ fn kinds_with(error: &Error) -> &'static [&'static str] {
             &["transaction", "load"]
         }
         Error::Conflict { .. } => &["transaction"],
-        Error::LoadOrder { .. }
-        | Error::KeyTooLong { .. }
-        | Error::ValueTooLong { .. }
-        | Error::Sort { .. } => &["load"],
+        Error::LoadOrder { .. } | Error::KeyTooLong { .. } | Error::ValueTooLong { .. } => {
+            &["load"]
+        }
+        Error::Sort { .. } => &["transaction", "load"],
         Error::Interrupted => &["load", "backup", "restore"],
         Error::BadBackup { .. } | Error::BackupChain { .. } | Error::File { .. } => {
             &["backup", "restore"]

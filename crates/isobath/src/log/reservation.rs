@@ -203,10 +203,13 @@ fn take(held: &AtomicU64, used: u64, need: u64, most: u64) -> bool {
 }
 
 impl super::On {
-    fn transaction_limit(&self, area_bytes: u64) -> u64 {
+    fn record_limit(&self, area_bytes: u64) -> u64 {
         let ring = self.ring.bytes() / RING_PER_TRANSACTION;
-        let area = area_bytes / TRANSACTION_SHARE;
-        self.transaction_bytes.min(ring).min(area)
+        ring.min(area_bytes / TRANSACTION_SHARE)
+    }
+
+    fn transaction_limit(&self, area_bytes: u64) -> u64 {
+        self.transaction_bytes.min(self.record_limit(area_bytes))
     }
 }
 
@@ -223,6 +226,13 @@ impl Log {
         self.on.as_ref().map_or(MAX_TRANSACTION_BYTES, |on| {
             on.transaction_limit(on.area_bytes())
         })
+    }
+
+    /// Most bytes of the record of a transaction that was written beside its trees, in the area that the log has now.
+    pub(crate) fn roots_limit(&self) -> u64 {
+        self.on
+            .as_ref()
+            .map_or(TRANSACTION_LIMIT, |on| on.record_limit(on.area_bytes()))
     }
 
     /// Bytes of a log that takes transactions of `bytes` bytes.

@@ -2,6 +2,7 @@
 
 mod retry;
 mod scan;
+mod spill;
 mod view;
 mod write_set;
 mod writer;
@@ -25,9 +26,10 @@ use crate::task::OperationFuture;
 use crate::tree::{Tree, Wanted, check_key, check_value};
 use crate::txn::Dead;
 use crate::txn::commit::{self, CommitContext};
+use crate::txn::large;
 use crate::txn::serializable::ReadSet;
 use crate::value::ValueReader;
-use crate::{Durability, Error, Record, WriteBatch, extent};
+use crate::{Durability, Error, Record, WriteBatch, extent, small};
 use scan::Source;
 use view::View;
 use write_set::{Write, WriteSet};
@@ -133,7 +135,7 @@ impl Transaction {
         Ok(Source {
             tree,
             view: Some(&self.view),
-            writes: self.writes.of(tree),
+            writes: self.writes.of(tree)?,
             reads: self.reads.as_ref(),
         })
     }
@@ -344,8 +346,10 @@ impl Transaction {
     }
 
     fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
-        let limit = self.view.runtime().engine.log.transaction_limit();
-        let result = self.writes.put(tree, key, write, limit);
+        let runtime = self.view.runtime();
+        let limit = small::spill_bytes(runtime.engine.log.transaction_limit());
+        let directory = &runtime.directory;
+        let result = self.writes.put(tree, key, write, limit, directory);
         self.defer_free();
         result
     }
@@ -358,7 +362,8 @@ impl Transaction {
     }
 
     /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as the changes
-    /// themselves; further changes fail with [`Error::TransactionTooLarge`] then.
+    /// themselves; more goes to a temporary file. There a thousand savepoints fit; further changes fail with
+    /// [`Error::TransactionTooLarge`] then.
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint {
             transaction: self.view.number(),
@@ -406,6 +411,9 @@ impl Transaction {
             return self.view.is_durable();
         }
         let runtime = Arc::clone(self.view.runtime());
+        if self.writes.is_spilled() {
+            return self.commit_large(&runtime, validated);
+        }
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
         let (writes, view, durability) = (&self.writes, &self.view, self.durability);
         let result = runtime.run(|local| {
@@ -422,10 +430,41 @@ impl Transaction {
             };
             commit::change_all(local, &changes, context, durability, &mut |_, _| Ok(true))
         });
+        let user_bytes = self.writes.user_bytes();
+        self.end(&runtime, result.map(|_| user_bytes))
+    }
+
+    /// Commits what is more than one log record can have.
+    fn commit_large(&mut self, runtime: &Arc<Runtime>, validated: bool) -> Result<(), Error> {
+        let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
+        let context = CommitContext {
+            snapshot: validated.then(|| self.view.registered()),
+            reads,
+            frees_space: false,
+            ends: None,
+        };
+        let changes = self.writes.large(&runtime.directory);
+        let result = changes.and_then(|mut changes| {
+            let trees = changes.trees();
+            runtime.run(|local| {
+                let mut next = |at| changes.next(at);
+                large::commit_large(local, &trees, context, &mut next)
+            })?;
+            Ok((changes.dead, changes.user_bytes))
+        });
+        let result = result.map(|(dead, user_bytes)| {
+            self.writes.bury(dead);
+            user_bytes
+        });
+        self.end(runtime, result)
+    }
+
+    /// Notes how the commit has ended; where it has succeeded, of how many bytes of keys and values it was.
+    fn end(&mut self, runtime: &Arc<Runtime>, result: Result<u64, Error>) -> Result<(), Error> {
         match result {
-            Ok(_) => {
+            Ok(user_bytes) => {
                 let counters = &runtime.engine.counters;
-                Counters::add(&counters.user_bytes, self.writes.user_bytes());
+                Counters::add(&counters.user_bytes, user_bytes);
                 self.writes.forget();
                 Ok(())
             }

@@ -27,6 +27,7 @@
 
 mod change;
 pub(crate) mod commit;
+pub(crate) mod large;
 pub(crate) mod locks;
 pub(crate) mod reserved_task;
 pub(crate) mod serializable;

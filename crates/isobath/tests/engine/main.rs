@@ -15,6 +15,7 @@ mod corruption;
 mod drops;
 mod faults;
 mod growth;
+mod large_transactions;
 mod large_values;
 mod limits;
 mod loading;
