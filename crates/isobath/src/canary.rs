@@ -148,6 +148,8 @@ canaries! {
     RewriteBesideBackups,
     /// Trees have their new roots before the record of these is durable.
     SwapBeforeRecord,
+    /// The empty pages of a tree without records are freed before a load, also while a large commit rewrites the tree.
+    CollapseBesideRewrites,
     /// A tree is rewritten without waiting for the commits in flight.
     RewriteBesideCommits,
     /// Of a read of several pages that failed, each page is judged as if it had been read.

@@ -121,7 +121,7 @@ pub(crate) fn of(error: &Error) -> isobath_status {
         }
         Error::Conflict { .. } => ISOBATH_CONFLICT,
         Error::SnapshotTooOld => ISOBATH_TOO_OLD,
-        Error::TransactionTooLarge { .. } => ISOBATH_TOO_LARGE,
+        Error::TransactionTooLarge { .. } | Error::TooManySavepoints { .. } => ISOBATH_TOO_LARGE,
         Error::ReadOnly | Error::ReadOnlyTransaction => ISOBATH_READ_ONLY,
         Error::CorruptPage { .. }
         | Error::Structure { .. }

@@ -228,11 +228,19 @@ impl Log {
         })
     }
 
-    /// Most bytes of the record of a transaction that was written beside its trees, in the area that the log has now.
-    pub(crate) fn roots_limit(&self) -> u64 {
+    /// Most bytes of one record, once the log has grown: that of a transaction which was written beside its trees may be larger than
+    /// [`Log::transaction_limit`].
+    pub(crate) fn record_limit(&self) -> u64 {
         self.on
             .as_ref()
-            .map_or(TRANSACTION_LIMIT, |on| on.record_limit(on.area_bytes()))
+            .map_or(u64::MAX, |on| on.record_limit(on.max_bytes))
+    }
+
+    /// The same in the area that the log has now.
+    pub(crate) fn record_limit_now(&self) -> u64 {
+        self.on
+            .as_ref()
+            .map_or(u64::MAX, |on| on.record_limit(on.area_bytes()))
     }
 
     /// Bytes of a log that takes transactions of `bytes` bytes.

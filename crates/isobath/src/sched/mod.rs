@@ -7,6 +7,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod overflow;
+mod patience;
 mod task;
 mod wait_queue;
 #[cfg(all(test, loom))]
@@ -14,6 +15,7 @@ mod wait_queue_loom;
 mod worker;
 mod worker_handle;
 
+pub(crate) use patience::Patience;
 pub(crate) use task::{TaskId, TaskRef, block_on};
 pub(crate) use wait_queue::WaitQueue;
 #[cfg(test)]

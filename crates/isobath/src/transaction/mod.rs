@@ -135,7 +135,7 @@ impl Transaction {
         Ok(Source {
             tree,
             view: Some(&self.view),
-            writes: self.writes.of(tree)?,
+            writes: self.writes.of(tree),
             reads: self.reads.as_ref(),
         })
     }
@@ -350,8 +350,16 @@ impl Transaction {
         let limit = small::spill_bytes(runtime.engine.log.transaction_limit());
         let directory = &runtime.directory;
         let result = self.writes.put(tree, key, write, limit, directory);
+        self.note_spilled();
         self.defer_free();
         result
+    }
+
+    fn note_spilled(&mut self) {
+        let bytes = self.writes.take_spilled_bytes();
+        if bytes > 0 {
+            Counters::add(&self.view.transactions().counters.spilled_bytes, bytes);
+        }
     }
 
     /// Large values that the transaction wrote and gave up go to the next task.
@@ -362,8 +370,8 @@ impl Transaction {
     }
 
     /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as the changes
-    /// themselves; more goes to a temporary file. There a thousand savepoints fit; further changes fail with
-    /// [`Error::TransactionTooLarge`] then.
+    /// themselves; more goes to a temporary file, which keeps up to 1,024 savepoints apart. Further changes fail with
+    /// [`Error::TooManySavepoints`] then, until one of the earlier savepoints was rolled back to.
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint {
             transaction: self.view.number(),
@@ -456,6 +464,7 @@ impl Transaction {
             self.writes.bury(dead);
             user_bytes
         });
+        self.note_spilled();
         self.end(runtime, result)
     }
 

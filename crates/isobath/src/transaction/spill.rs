@@ -56,6 +56,15 @@ fn encode(write: &Write) -> Vec<u8> {
     }
 }
 
+fn record_bytes(place: usize, write: &Write) -> u64 {
+    let value = match write {
+        Write::Removed => 0,
+        Write::Inline(value) => value.len(),
+        Write::Extent(_) => DESCRIPTOR_BYTES,
+    };
+    (HEAD_BYTES + place + 1 + value) as u64
+}
+
 pub(super) fn decode(bytes: &[u8]) -> io::Result<Write> {
     let (kind, value) = bytes.split_first().ok_or(io::ErrorKind::InvalidData)?;
     Ok(match *kind {
@@ -80,14 +89,21 @@ struct Sorted {
     blocks: Vec<(Vec<u8>, u64)>,
     /// Whether it has large values.
     has_extents: bool,
+    /// The trees that it has changes of, ascending.
+    trees: Vec<usize>,
+}
+
+fn bytes_of(sorted: &Option<Sorted>) -> u64 {
+    sorted.as_ref().map_or(0, |sorted| sorted.run.end - sorted.run.start)
 }
 
 /// All runs of a transaction, oldest first.
 pub(super) struct Spilled {
     directory: PathBuf,
     file: Arc<File>,
-    end: u64,
     runs: Vec<Sorted>,
+    /// Bytes that were written and not told of.
+    written: u64,
 }
 
 impl Spilled {
@@ -96,37 +112,68 @@ impl Spilled {
         Ok(Spilled {
             directory,
             file: Arc::new(file),
-            end: 0,
             runs: Vec::new(),
+            written: 0,
         })
+    }
+
+    /// Bytes that were written since this was asked last.
+    pub(super) fn take_written(&mut self) -> u64 {
+        std::mem::take(&mut self.written)
     }
 
     pub(super) fn runs(&self) -> usize {
         self.runs.len()
     }
 
+    /// The trees that there are changes of.
+    pub(super) fn trees(&self) -> Vec<usize> {
+        let mut trees: Vec<usize> = self.runs.iter().flat_map(|run| &run.trees).copied().collect();
+        trees.sort_unstable();
+        trees.dedup();
+        trees
+    }
+
+    /// Where in the file a run of up to `bytes` bytes has room: between others, if that is so.
+    fn room(&self, bytes: u64) -> u64 {
+        let mut taken: Vec<Run> = self.runs.iter().map(|sorted| sorted.run).collect();
+        taken.sort_unstable_by_key(|run| run.start);
+        let mut at = 0;
+        for run in taken {
+            if run.start >= at + bytes {
+                break;
+            }
+            at = at.max(run.end);
+        }
+        at
+    }
+
     /// Adds a run of `writes`, which are in order; nothing where there are none.
     pub(super) fn add<'w>(
         &mut self,
-        writes: impl Iterator<Item = (Vec<u8>, &'w Write)>,
+        writes: impl Iterator<Item = (Vec<u8>, &'w Write)> + Clone,
     ) -> Result<(), Error> {
+        let bytes = writes.clone().map(|(place, write)| record_bytes(place.len(), write));
+        let start = self.room(bytes.sum());
         let records = writes.map(|(place, write)| Ok((place, encode(write))));
-        let sorted = self.write(0, records).map_err(failed(&self.directory))?;
+        let sorted = self.write(start, 0, records).map_err(failed(&self.directory))?;
+        self.written += bytes_of(&sorted);
         self.runs.extend(sorted);
         Ok(())
     }
 
     fn write(
-        &mut self,
+        &self,
+        start: u64,
         tier: u8,
         records: impl Iterator<Item = io::Result<(Vec<u8>, Vec<u8>)>>,
     ) -> io::Result<Option<Sorted>> {
-        let start = self.end;
         let mut sorted = Sorted {
             run: Run { start, end: start },
             tier,
             blocks: Vec::new(),
             has_extents: false,
+            trees: Vec::new(),
         };
         let mut at = start;
         let noted = records.map(|record| {
@@ -135,13 +182,16 @@ impl Spilled {
             if is_new {
                 sorted.blocks.push((place.clone(), at));
             }
+            let tree = parts(&place).0;
+            if sorted.trees.last() != Some(&tree) {
+                sorted.trees.push(tree);
+            }
             sorted.has_extents |= value[0] == EXTENT;
             at += (HEAD_BYTES + place.len() + value.len()) as u64;
             Ok((0, place, value))
         });
         let end = write_run(&self.file, start, noted)?;
         sorted.run.end = end;
-        self.end = end;
         Ok((end > start).then_some(sorted))
     }
 
@@ -173,7 +223,10 @@ impl Spilled {
             let next = merge.next_past(&mut |value| shadowed.extend(extent_of(value)));
             next.transpose()
         });
-        let merged = self.write(tier, records).map_err(&failed)?;
+        let bytes = runs.iter().map(|run| run.end - run.start).sum();
+        let merged = self.write(self.room(bytes), tier, records);
+        let merged = merged.map_err(&failed)?;
+        self.written += bytes_of(&merged);
         dead.append(&mut shadowed);
         self.runs.splice(from..to, merged);
         Ok(())

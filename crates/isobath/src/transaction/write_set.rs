@@ -130,8 +130,6 @@ pub(super) struct WriteSet {
     next_savepoint: u64,
     /// What was too much for memory, older than what is there now.
     spilled: Option<Spilled>,
-    /// Spilling has failed: a part of the changes is lost.
-    broken: Option<Error>,
     /// Large values that were written and are not wanted any more.
     dead: Vec<Extent>,
 }
@@ -148,7 +146,7 @@ impl WriteSet {
 
     /// Whether the changes are more than memory may hold.
     pub(super) fn is_spilled(&self) -> bool {
-        self.broken.is_some() || self.runs() > 0
+        self.runs() > 0
     }
 
     fn runs(&self) -> usize {
@@ -156,21 +154,12 @@ impl WriteSet {
     }
 
     /// The changes of one tree.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Sort`] where some are lost.
-    pub(super) fn of(&self, tree: &Tree) -> Result<Own<'_>, Error> {
-        self.check()?;
+    pub(super) fn of(&self, tree: &Tree) -> Own<'_> {
         let at = self.position(&tree.state);
-        Ok(at.map_or_else(Own::default, |at| Own {
+        at.map_or_else(Own::default, |at| Own {
             memory: Some(&self.trees[at].1),
             spilled: self.spilled.as_ref().map(|spilled| (spilled, at)),
-        }))
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        self.broken.clone().map_or(Ok(()), Err)
+        })
     }
 
     fn position(&self, state: &Arc<TreeState>) -> Option<usize> {
@@ -179,7 +168,7 @@ impl WriteSet {
     }
 
     /// Adds a change. Where those in memory, or what savepoints keep, take more than `limit` bytes with it, they go to a temporary
-    /// file in `directory` first. One that is refused is given up.
+    /// file in `directory` first. One that is refused is given up, and all else is as before.
     pub(super) fn put(
         &mut self,
         tree: &Tree,
@@ -193,18 +182,19 @@ impl WriteSet {
                 .push((Arc::clone(&tree.state), TreeWrites::new()));
             self.trees.len() - 1
         });
-        if self.is_full(at, key, &write, limit)
-            && let Err(error) = self.check().and_then(|()| self.spill(directory))
-        {
-            self.give_up(Some(write));
-            return Err(error);
+        let before = self.trees[at].1.get(key);
+        let mut kept = before.map_or(0, |before| before.bytes(key));
+        let mut shared = self.shared(at, key);
+        let undo_bytes = self.undo_bytes + Undo::OVERHEAD + kept.max(key.len() as u64);
+        if self.bytes - kept + write.bytes(key) > limit || shared.is_some() && undo_bytes > limit {
+            if let Err(error) = self.spill(directory) {
+                self.give_up(Some(write));
+                return Err(error);
+            }
+            // Nothing is in memory now that a savepoint could be gone back to.
+            (kept, shared) = (0, self.shared(at, key));
         }
-        let before = self.trees[at]
-            .1
-            .get(key)
-            .map_or(0, |before| before.bytes(key));
-        self.bytes = self.bytes - before + write.bytes(key);
-        let shared = self.shared(at, key);
+        self.bytes = self.bytes - kept + write.bytes(key);
         let writes = &mut self.trees[at].1;
         let before = match writes.get_mut(key) {
             Some(place) => Some(std::mem::replace(place, write)),
@@ -221,17 +211,6 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Whether a change does not fit into memory.
-    fn is_full(&self, at: usize, key: &[u8], write: &Write, limit: u64) -> bool {
-        let before = self.trees[at].1.get(key);
-        let kept = before.map_or(0, |before| before.bytes(key));
-        if self.bytes - kept + write.bytes(key) > limit || self.broken.is_some() {
-            return true;
-        }
-        self.shared(at, key).is_some()
-            && self.undo_bytes + Undo::OVERHEAD + kept.max(key.len() as u64) > limit
-    }
-
     /// How the undo list names a key that it has to have, and does not yet.
     fn shared(&self, at: usize, key: &[u8]) -> Option<(usize, Arc<[u8]>)> {
         let last = self.savepoints.last()?;
@@ -242,11 +221,18 @@ impl WriteSet {
         (!self.saved.contains(&shared)).then_some(shared)
     }
 
-    /// Moves all changes in memory to a temporary file, those between two savepoints apart from the others.
+    /// Moves all changes in memory to a temporary file, those between two savepoints apart from the others. Where that fails they
+    /// are in memory as before.
     fn spill(&mut self, directory: &Path) -> Result<(), Error> {
         let newest = self.runs();
         let first = self.savepoints.partition_point(|s| s.runs < newest);
         let mut layers: Vec<BTreeMap<Vec<u8>, Write>> = Vec::new();
+        let kept_apart = self.savepoints.len() - first;
+        if kept_apart > 0 && newest + kept_apart >= MAX_RUNS {
+            return Err(Error::TooManySavepoints {
+                limit: MAX_RUNS as u64,
+            });
+        }
         for at in (first..self.savepoints.len()).rev() {
             let mut layer = BTreeMap::new();
             while self.undo.len() > self.savepoints[at].undo {
@@ -263,18 +249,33 @@ impl WriteSet {
             layers.push(layer);
         }
         layers.reverse();
-        let result = self.spill_layers(directory, first, &layers);
-        if let Err(error) = &result {
-            // What is in memory is no state that the transaction had.
-            self.broken = Some(error.clone());
-            let lost: Vec<Write> = layers.into_iter().flat_map(BTreeMap::into_values).collect();
-            lost.into_iter().for_each(|write| self.give_up(Some(write)));
-            return result;
+        if let Err(error) = self.spill_layers(directory, first, &layers) {
+            self.take_back(first, layers);
+            return Err(error);
         }
         self.trees.iter_mut().for_each(|(_, writes)| writes.clear());
         (self.bytes, self.undo_bytes) = (0, 0);
         self.saved.clear();
-        Ok(())
+        let kept = self.savepoints.last().map_or(0, |last| last.runs);
+        match &mut self.spilled {
+            Some(spilled) => spilled.merge(kept, &mut self.dead),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the changes between savepoints, from the one at `first` on, what they were before they were taken apart.
+    fn take_back(&mut self, first: usize, layers: Vec<BTreeMap<Vec<u8>, Write>>) {
+        for (saved, layer) in self.savepoints[first..].iter_mut().zip(layers) {
+            saved.undo = self.undo.len();
+            self.saved.clear();
+            for (place, write) in layer {
+                let (tree, key) = spill::parts(&place);
+                let before = self.trees[tree].1.insert(key.to_vec(), write);
+                let key: Arc<[u8]> = key.into();
+                self.saved.insert((tree, Arc::clone(&key)));
+                self.undo.push(Undo { tree, key, before });
+            }
+        }
     }
 
     fn spill_layers(
@@ -287,12 +288,6 @@ impl WriteSet {
             Some(spilled) => spilled,
             none => none.insert(Spilled::new(directory.to_path_buf())?),
         };
-        if spilled.runs() + layers.len() >= MAX_RUNS {
-            return Err(Error::TransactionTooLarge {
-                bytes: (spilled.runs() + layers.len()) as u64,
-                limit: MAX_RUNS as u64,
-            });
-        }
         let before = spilled.runs();
         let base = self.trees.iter().enumerate();
         let base = base.flat_map(|(tree, (_, writes))| {
@@ -314,14 +309,18 @@ impl WriteSet {
         for (saved, runs) in self.savepoints[first..].iter_mut().zip(counts) {
             (saved.undo, saved.runs) = (0, runs);
         }
-        let kept = self.savepoints.last().map_or(0, |last| last.runs);
-        spilled.merge(kept, &mut self.dead)
+        Ok(())
     }
 
     fn give_up(&mut self, write: Option<Write>) {
         if let Some(Write::Extent(extent)) = write {
             self.dead.push(extent);
         }
+    }
+
+    /// Bytes that were written to the temporary file since this was asked last.
+    pub(super) fn take_spilled_bytes(&mut self) -> u64 {
+        self.spilled.as_mut().map_or(0, Spilled::take_written)
     }
 
     /// Large values that are to be freed.
@@ -410,7 +409,6 @@ impl WriteSet {
 
     /// All changes of a transaction of which some were spilled, as its commit takes them.
     pub(super) fn large(&mut self, directory: &Path) -> Result<LargeChanges<'_>, Error> {
-        self.check()?;
         // No savepoint is gone back to any more.
         self.savepoints.clear();
         for undo in std::mem::take(&mut self.undo) {
@@ -420,11 +418,13 @@ impl WriteSet {
         let Some(spilled) = &mut self.spilled else {
             return Err(Error::Closed);
         };
+        let touched = spilled.trees();
         let mut merge = spilled.sorted(&mut self.dead)?;
         let mut dead = Vec::new();
         let next = spilled.next_of(&mut merge, &mut dead)?;
         Ok(LargeChanges {
             trees: &self.trees,
+            touched,
             spilled,
             merge,
             next,
@@ -467,6 +467,8 @@ impl WriteSet {
 /// The changes of a large transaction, by tree and key.
 pub(super) struct LargeChanges<'w> {
     trees: &'w [(Arc<TreeState>, TreeWrites)],
+    /// The places of those that have changes.
+    touched: Vec<usize>,
     spilled: &'w Spilled,
     merge: Merge,
     next: Option<(Vec<u8>, Write)>,
@@ -477,19 +479,23 @@ pub(super) struct LargeChanges<'w> {
 }
 
 impl<'w> LargeChanges<'w> {
-    /// The trees, some perhaps without changes.
+    /// The trees that have changes.
     pub(super) fn trees(&self) -> Vec<LargeTree<'w>> {
-        let tree = |(state, _): &'w (Arc<TreeState>, TreeWrites)| LargeTree {
-            tree: state.tree,
-            name: &state.name,
-            status: &state.status,
+        let tree = |at: &usize| {
+            let state = &self.trees[*at].0;
+            LargeTree {
+                tree: state.tree,
+                name: &state.name,
+                status: &state.status,
+            }
         };
-        self.trees.iter().map(tree).collect()
+        self.touched.iter().map(tree).collect()
     }
 
-    /// The next change of the tree at `at`.
+    /// The next change of the tree at `at` of [`LargeChanges::trees`].
     pub(super) fn next(&mut self, at: usize) -> Result<Option<btree::Change>, Error> {
-        let is_of = |next: &mut (Vec<u8>, Write)| spill::parts(&next.0).0 == at;
+        let tree = self.touched[at];
+        let is_of = |next: &mut (Vec<u8>, Write)| spill::parts(&next.0).0 == tree;
         let Some((place, write)) = self.next.take_if(is_of) else {
             return Ok(None);
         };

@@ -25,6 +25,7 @@ use crate::extent::{self, Extent};
 use crate::log::ReservationClass;
 use crate::log::record::{Kind, Token, structure_body};
 use crate::page::{Lsn, PageId};
+use crate::sched::Patience;
 
 /// How full new pages are made on average, in percent, as those of a bulk load.
 const FILL_PERCENT: usize = 94;
@@ -95,7 +96,7 @@ pub(crate) fn commit_large(
         trees,
         context,
         token: engine.log.stamp(local.worker.index).0,
-        most: (engine.log.roots_limit() / 8) as usize,
+        most: (engine.log.record_limit() / 8) as usize,
     };
     let _rewriting = local.begin_rewriting()?;
     let closed = commit.close()?;
@@ -108,6 +109,7 @@ pub(crate) fn commit_large(
         Ok(()) => {
             drop(closed);
             Counters::add(&engine.transactions.counters.commits, 1);
+            Counters::add(&engine.transactions.counters.large_commits, 1);
             Ok(())
         }
         Err(error) => {
@@ -123,9 +125,10 @@ pub(crate) fn commit_large(
 impl<'a> LargeCommit<'a> {
     /// Closes all trees, in one order for all commits, and waits for the commits in flight.
     fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, Error> {
-        let wait = || {
+        let mut patience = Patience::default();
+        let mut wait = || {
             self.local.engine.writable()?;
-            self.local.worker.yield_now();
+            patience.wait(&self.local.worker);
             Ok::<(), Error>(())
         };
         let mut order: Vec<usize> = (0..self.trees.len()).collect();
@@ -133,14 +136,14 @@ impl<'a> LargeCommit<'a> {
         let mut closed = Vec::with_capacity(order.len());
         for at in order {
             let tree = &self.trees[at];
-            let own = tree.status.close_to_load(wait)?;
+            let own = tree.status.close_to_load(&mut wait)?;
             let dropped = || Error::TreeDropped {
                 name: tree.name.to_owned(),
             };
             closed.push((at, own.ok_or_else(dropped)?));
         }
         if !canary::sings(Canary::RewriteBesideCommits) {
-            self.local.engine.transactions.tracker.drain(false, wait)?;
+            self.local.engine.transactions.tracker.drain(false, &mut wait)?;
         }
         let snapshot = self.context.snapshot;
         for tree in self.trees {
@@ -219,12 +222,13 @@ impl<'a> LargeCommit<'a> {
     fn prepare(&self, content: &Content) -> Result<Vec<u8>, Error> {
         let (local, engine) = (self.local, &self.local.engine);
         let body = btree::roots_body(&content.trees, &content.ended(), &content.tokens);
-        if body.len() as u64 > engine.log.roots_limit() {
+        if body.len() as u64 > engine.log.record_limit() {
             return Err(self.too_large(body.len() as u64));
         }
         if !engine.log.is_on() {
             return Ok(body);
         }
+        local.await_log_for(body.len() as u64)?;
         if !canary::sings(Canary::SwapRootsEarly) {
             TaskContext { local }.flush_older_than(engine.log.next())?;
         }

@@ -305,3 +305,240 @@ fn a_large_transaction_is_recovered_in_full_or_not_at_all() {
     }
     store.close().unwrap();
 }
+
+/// A value that goes to chunks.
+fn large(n: u64) -> Vec<u8> {
+    value(n, 20_000 + n as usize % 9000)
+}
+
+#[test]
+fn reads_inside_see_what_was_spilled() {
+    let store = Store::in_memory(&options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut model = Model::new();
+    let mut put = |at: u64, value: Vec<u8>| drop(model.insert(key(at), value));
+    for at in 0..3000 {
+        tree.insert(key(at), value(at, 100)).unwrap();
+        put(at, value(at, 100));
+    }
+    let mut transaction = store.begin().unwrap();
+    for at in (0..4000).step_by(2) {
+        transaction.insert(&tree, key(at), value(at, 300)).unwrap();
+        put(at, value(at, 300));
+    }
+    for at in (0..4000).step_by(100) {
+        transaction.insert(&tree, key(at), large(at)).unwrap();
+        put(at, large(at));
+    }
+    let mut writer = transaction.writer(&tree, key(51)).unwrap();
+    writer.append(&large(51)).unwrap();
+    writer.finish().unwrap();
+    put(51, large(51));
+    for at in (0..4000).step_by(3) {
+        let existed = transaction.remove(&tree, key(at)).unwrap();
+        assert_eq!(existed, model.remove(&key(at)).is_some());
+    }
+    assert!(store.stats().spilled_bytes > 500_000);
+    let records = |from: &mut dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>), Error>>| {
+        from.map(Result::unwrap).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = model.clone().into_iter().collect();
+    assert_eq!(records(&mut transaction.range(&tree, ..).unwrap()), all);
+    let mut back = records(&mut transaction.range(&tree, ..).unwrap().rev());
+    back.reverse();
+    assert_eq!(back, all);
+    // From both ends in turns, until they meet.
+    let mut range = transaction.range(&tree, ..).unwrap();
+    let (mut front, mut back) = (Vec::new(), Vec::new());
+    let mut random = Random::new(5);
+    loop {
+        let (side, next) = match random.below(3) {
+            0 => (&mut back, range.next_back()),
+            _ => (&mut front, range.next()),
+        };
+        let Some(record) = next else { break };
+        side.push(record.unwrap());
+    }
+    drop(range);
+    front.extend(back.into_iter().rev());
+    assert_eq!(front, all);
+    let prefix = &key(1234)[..key(1234).len() - 2];
+    let wanted = all.iter().filter(|(key, _)| key.starts_with(prefix));
+    let found = records(&mut transaction.prefix(&tree, prefix).unwrap());
+    assert!(found.iter().eq(wanted) && !found.is_empty());
+    let keys: Vec<_> = (0..4100).step_by(7).map(key).collect();
+    let values = transaction.get_many(&tree, &keys).unwrap();
+    for (key, value) in keys.iter().zip(values) {
+        assert_eq!(value.as_ref(), model.get(key));
+        assert_eq!(transaction.contains(&tree, key).unwrap(), value.is_some());
+        let reader = transaction.reader(&tree, key).unwrap();
+        let read = reader.map(|mut reader| {
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut reader, &mut bytes).unwrap();
+            bytes
+        });
+        assert_eq!(read, value);
+    }
+    transaction.commit().unwrap();
+    is_same(&tree, &model);
+    assert_eq!(store.stats().large_commits, 1);
+    assert_sound(&store, Some(model.len() as u64));
+    store.close().unwrap();
+}
+
+#[test]
+fn trees_are_filled_and_emptied_in_one_commit() {
+    let device = FaultDevice::new(0, FaultPlan::new(1));
+    let volume = || Volume::from_device(device.clone());
+    let store = Store::create_on_volume(volume(), &options()).unwrap();
+    let (full, empty) = (
+        store.create_tree("full").unwrap(),
+        store.create_tree("empty").unwrap(),
+    );
+    let other = store.create_tree("other").unwrap();
+    other.insert("a", "b").unwrap();
+    for at in 0..3000 {
+        let bytes = match at % 50 {
+            0 => large(at),
+            _ => value(at, 300),
+        };
+        full.insert(key(at), bytes).unwrap();
+    }
+    for round in 0..4 {
+        let (from, to) = match round % 2 {
+            0 => (&full, &empty),
+            _ => (&empty, &full),
+        };
+        let mut before = store.begin().unwrap();
+        before.insert(&other, "a", "c").unwrap();
+        let mut transaction = store.begin().unwrap();
+        let records: Vec<_> = from.range(..).map(Result::unwrap).collect();
+        assert_eq!(records.len(), 3000);
+        for (key, value) in &records {
+            transaction.insert(to, key, value).unwrap();
+            assert!(transaction.remove(from, key).unwrap());
+        }
+        // A tree of which nothing changes in the end stays open to others.
+        let savepoint = transaction.savepoint();
+        transaction.insert(&other, "a", "x").unwrap();
+        transaction.rollback_to(savepoint).unwrap();
+        transaction.commit().unwrap();
+        before.commit().unwrap();
+        assert!(from.range(..).next().is_none());
+        assert!(to.range(..).map(Result::unwrap).eq(records));
+        assert_sound(&store, None);
+    }
+    let image = device.crash_image(Survivors::None, 0);
+    store.close().unwrap();
+    for device in [image, device] {
+        let store = Store::open_on_volume(Volume::from_device(device), &options()).unwrap();
+        assert_eq!(store.tree("full").unwrap().range(..).count(), 3000);
+        assert_sound(&store, Some(3001));
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_spilled_is_refused_and_nothing_else() {
+    let home = tempfile::tempdir().unwrap();
+    let (here, away) = (home.path().join("here"), home.path().join("away"));
+    std::fs::create_dir(&here).unwrap();
+    let store = Store::create(here.join("s.isobath"), &options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let mut transaction = store.begin().unwrap();
+    let mut model = Model::new();
+    let mut states = Vec::new();
+    std::fs::rename(&here, &away).unwrap();
+    for at in 0..1000 {
+        if at % 50 == 0 {
+            states.push((transaction.savepoint(), model.clone()));
+        }
+        match transaction.insert(&tree, key(at % 700), value(at, 200)) {
+            Ok(()) => drop(model.insert(key(at % 700), value(at, 200))),
+            Err(Error::Sort { directory, .. }) => assert!(directory.ends_with("here")),
+            Err(error) => panic!("{error}"),
+        }
+        if at == 600 {
+            let seen = transaction.range(&tree, ..).unwrap().map(Result::unwrap);
+            assert!(seen.eq(model.clone()) && model.len() < 600);
+        }
+        if at == 650 {
+            std::fs::rename(&away, &here).unwrap();
+        }
+    }
+    assert!(model.len() >= 349);
+    for (savepoint, model) in states.iter().rev().step_by(3) {
+        transaction.rollback_to(*savepoint).unwrap();
+        let seen = transaction.range(&tree, ..).unwrap().map(Result::unwrap);
+        assert!(seen.eq(model.clone()));
+    }
+    for at in 0..2000 {
+        transaction.insert(&tree, key(at), value(at, 100)).unwrap();
+    }
+    transaction.commit().unwrap();
+    assert_sound(&store, Some(2000));
+    store.close().unwrap();
+}
+
+#[test]
+fn a_full_volume_refuses_a_large_commit_and_nothing_is_left_behind() {
+    let limited = options().log_bytes(4 << 20).volume_limit_bytes(Some(24 << 20));
+    let store = Store::in_memory(&limited).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    for at in 0..2000 {
+        tree.insert(key(at), value(0, 1000)).unwrap();
+    }
+    let before = store.stats().allocated_bytes;
+    let mut refused = 0;
+    for count in [40_000, 20_000, 30_000, 1000] {
+        let mut transaction = store.begin().unwrap();
+        for at in 0..count {
+            transaction.insert(&tree, key(at * 2), value(1, 1000)).unwrap();
+        }
+        match transaction.commit() {
+            Ok(()) => assert!(count == 1000),
+            Err(error) => {
+                assert!(matches!(Error::from(error), Error::VolumeFull { .. }));
+                refused += 1;
+                assert_eq!(store.stats().allocated_bytes, before);
+                assert_eq!(tree.range(..).count(), 2000);
+            }
+        }
+        assert_sound(&store, None);
+    }
+    assert_eq!(refused, 3);
+    assert_eq!(tree.get(key(1998)).unwrap(), Some(value(1, 1000)));
+    store.close().unwrap();
+}
+
+#[test]
+fn what_the_log_cannot_name_is_too_large() {
+    // The roots' new images are in the record.
+    let fixed = options().log_bytes(4 << 20);
+    let fill = |store: &Store| {
+        let trees = (0..80).map(|n| store.create_tree(&format!("t{n}")).unwrap());
+        let trees: Vec<_> = trees.collect();
+        let mut transaction = store.begin().unwrap();
+        for tree in &trees {
+            (0..10).for_each(|at| transaction.insert(tree, key(at), value(at, 300)).unwrap());
+        }
+        (transaction.commit().map_err(Error::from), trees)
+    };
+    let store = Store::in_memory(&fixed).unwrap();
+    let (result, trees) = fill(&store);
+    assert!(matches!(
+        result,
+        Err(Error::TransactionTooLarge { bytes, limit: 131_072 }) if bytes > 200_000
+    ));
+    assert!(trees.iter().all(|tree| tree.range(..).next().is_none()));
+    assert_sound(&store, Some(0));
+    store.close().unwrap();
+    // A log whose size was not given grows.
+    let growing = Options::new().pool_bytes(16 << 20).workers(2).transaction_bytes(64 << 10);
+    let store = Store::in_memory(&growing).unwrap();
+    let (result, trees) = fill(&store);
+    result.unwrap();
+    assert!(trees.iter().all(|tree| tree.range(..).count() == 10));
+    assert_sound(&store, Some(800));
+    store.close().unwrap();
+}

@@ -54,11 +54,18 @@ pub(crate) struct Loader<'c, C: WriteContext> {
 
 impl<'c, C: WriteContext> Loader<'c, C> {
     /// Starts a load into `tree`, after its last key. Leaves are filled to
-    /// `fill_percent` on average, inner nodes at most; from 50 to 100.
-    pub(crate) fn new(ctx: &'c C, tree: Tree, fill_percent: usize) -> Result<Self, C::Error> {
+    /// `fill_percent` on average, inner nodes at most; from 50 to 100. Pages of a tree without records go before, while what `alone`
+    /// answers keeps others from rewriting the tree.
+    pub(crate) fn new<G>(
+        ctx: &'c C,
+        tree: Tree,
+        fill_percent: usize,
+        alone: impl FnOnce() -> Result<G, C::Error>,
+    ) -> Result<Self, C::Error> {
         let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, Direction::Reverse);
         let last = cursor.next(ctx)?.map(|entry| entry.key.to_vec());
         if last.is_none() {
+            let _alone = alone()?;
             link::collapse(ctx, &tree)?;
         }
         let is_empty = last.is_none() && link::is_empty_leaf(ctx, &tree)?;
