@@ -39,6 +39,8 @@ pub(crate) struct Backing {
     floor: AtomicU64,
     /// There is one.
     running: AtomicBool,
+    /// It has not copied yet all that it is going to have.
+    copying: AtomicBool,
     /// Large transactions that rewrite trees, or ask whether they may.
     rewriting: AtomicUsize,
     /// Something kept a checkpoint from shortening the log, and does so no longer.
@@ -50,6 +52,7 @@ impl Default for Backing {
         Backing {
             floor: AtomicU64::new(NO_FLOOR),
             running: AtomicBool::new(false),
+            copying: AtomicBool::new(false),
             rewriting: AtomicUsize::new(0),
             checkpoint_again: AtomicBool::new(false),
         }
@@ -88,7 +91,7 @@ impl Drop for Rewriting<'_> {
 }
 
 impl WorkerState {
-    /// Waits until no backup is under way, and keeps the next one from copying. A backup may have copies of pages that
+    /// Waits until no backup copies the store, and keeps the next one from copying. A backup may have copies of pages that
     /// are older than its log, for the log repeats what has changed in them; where a tree was rewritten it does not.
     ///
     /// # Errors
@@ -99,7 +102,7 @@ impl WorkerState {
         loop {
             engine.backup.rewriting.fetch_add(1, Ordering::SeqCst);
             let rewriting = Rewriting(engine);
-            let may = !engine.backup.running.load(Ordering::SeqCst);
+            let may = !engine.backup.copying.load(Ordering::SeqCst);
             if may || canary::sings(Canary::RewriteBesideBackups) {
                 return Ok(rewriting);
             }
@@ -113,7 +116,16 @@ impl WorkerState {
 impl Engine {
     /// Begins a backup; `false` if one is under way.
     pub(crate) fn begin_backup(&self) -> bool {
-        !self.backup.running.swap(true, Ordering::SeqCst)
+        let begins = !self.backup.running.swap(true, Ordering::SeqCst);
+        if begins {
+            self.backup.copying.store(true, Ordering::SeqCst);
+        }
+        begins
+    }
+
+    /// The backup needs nothing more of the store.
+    pub(crate) fn backup_has_copied(&self) {
+        self.backup.copying.store(false, Ordering::SeqCst);
     }
 
     /// Keeps the log from `floor` on: a backup needs it, or a recovery has not applied what is there.
@@ -131,6 +143,7 @@ impl Engine {
     /// Ends a backup.
     pub(crate) fn end_backup(&self) {
         self.release_log();
+        self.backup_has_copied();
         self.backup.running.store(false, Ordering::SeqCst);
     }
 

@@ -281,9 +281,9 @@ impl Transaction {
     /// # Errors
     ///
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`],
-    /// [`Error::TransactionTooLarge`], [`Error::ReadOnlyTransaction`],
-    /// [`Error::TreeDropped`], [`Error::OtherStore`], [`Error::Poisoned`],
-    /// [`Error::VolumeFull`], [`Error::Closed`]; the transaction is as before then.
+    /// [`Error::Sort`] where the transaction is larger than memory may hold and its temporary file cannot be written,
+    /// [`Error::TooManySavepoints`], [`Error::ReadOnlyTransaction`], [`Error::TreeDropped`], [`Error::OtherStore`],
+    /// [`Error::Poisoned`], [`Error::VolumeFull`], [`Error::Closed`]; the transaction is as before then.
     pub fn insert(
         &mut self,
         tree: &Tree,
@@ -405,7 +405,7 @@ impl Transaction {
     /// [`TransactionError::Conflict`] and [`TransactionError::SnapshotTooOld`], after which the same
     /// may succeed when it is begun anew (see
     /// [`Store::transact`](crate::Store::transact)); [`TransactionError::TreeDropped`],
-    /// [`TransactionError::TransactionTooLarge`], [`StorageError::VolumeFull`](crate::StorageError::VolumeFull),
+    /// [`TransactionError::TransactionTooLarge`], [`TransactionError::Sort`], [`StorageError::VolumeFull`](crate::StorageError::VolumeFull),
     /// [`StorageError::Closed`](crate::StorageError::Closed), or a failed read. Nothing was
     /// changed then. [`StorageError::Poisoned`](crate::StorageError::Poisoned) or a failed write: whether the changes
     /// last is known at the next opening.

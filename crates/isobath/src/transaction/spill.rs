@@ -404,3 +404,16 @@ impl Spilled {
         Ok((list, false))
     }
 }
+
+#[cfg(test)]
+impl Spilled {
+    /// Has `file` take the place of the temporary file.
+    pub(super) fn swap_file(&mut self, file: &mut Arc<File>) {
+        std::mem::swap(&mut self.file, file);
+    }
+
+    /// Where the last run ends.
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.runs.iter().map(|sorted| sorted.run.end).max().unwrap_or(0)
+    }
+}

@@ -173,6 +173,7 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
                 continue;
             }
             step.next += 1;
+            self.ctx.next_turn();
             let child = step.child(self.tree, position);
             let child = child.map_err(|why| corrupt(self.ctx, id, why))?;
             let is_hollow = self.is_open && self.leaf.count() == 0;
@@ -327,6 +328,8 @@ impl<'c, C: WriteContext> Rewrite<'c, C> {
 
     /// Writes the open leaf, all but its last record.
     fn emit_leaf(&mut self) -> Result<(), C::Error> {
+        // Nothing is held, and this goes on for long.
+        self.ctx.next_turn();
         let page = self.pages.reserve()?;
         let (image, next_lower) = self.leaf.build(self.tree.id, false);
         let id = self.pages.write(page, image);
