@@ -15,7 +15,7 @@ use std::time::Instant;
 use isobath::{Options, Store};
 
 const VALUE_BYTES: usize = 1000;
-const POOL_BYTES: usize = 32 << 20;
+const POOL_BYTES: u64 = 32 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -347,3 +347,39 @@ fn push_extent(
     }
     pushed
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sync::atomic::{AtomicBool, Ordering};
+    use crate::{Options, Store};
+
+    /// A load frees the pages of a tree without records, and those are not its own while a large commit rewrites the tree.
+    #[test]
+    fn a_load_does_not_begin_while_its_tree_is_rewritten() {
+        let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(2)).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let never = || Err::<(), ()>(());
+        let closed = tree.state.status.close_to_load(never).unwrap().unwrap();
+        let has_begun = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let loading = scope.spawn(|| {
+                tree.run(|local| {
+                    load_in_task(local, &tree.state, |loader| {
+                        has_begun.store(true, Ordering::SeqCst);
+                        push(local, loader, b"key", b"value").map(|()| true)
+                    })
+                })
+            });
+            std::thread::sleep(Duration::from_millis(200));
+            let was_early = has_begun.load(Ordering::SeqCst);
+            drop(closed);
+            assert_eq!(loading.join().unwrap().unwrap(), 1);
+            assert!(!was_early);
+        });
+        assert_eq!(tree.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+        store.close().unwrap();
+    }
+}

@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use isobath_io::AlignedBuf;
 
@@ -17,7 +16,7 @@ use crate::canary::{self, Canary};
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, Superblock};
-use crate::sched::clock;
+use crate::sched::Patience;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// No backup asks for the log to be kept.
@@ -28,8 +27,6 @@ const BATCH_BYTES: usize = 4 << 20;
 const RUN_BYTES: u32 = 256 << 10;
 /// Reads of a backup in flight: enough for a drive's rate, and the foreground's reads do not queue behind many.
 const DEPTH: usize = 32;
-/// Time after which a large transaction looks again whether the backup that it waits for has ended.
-const REWRITE_RETRY: Duration = Duration::from_millis(1);
 /// Mapping words that are looked at under one lock.
 const LOOKS: usize = 64;
 
@@ -99,6 +96,7 @@ impl WorkerState {
     /// [`Error::Poisoned`].
     pub(crate) fn begin_rewriting(&self) -> Result<Rewriting<'_>, Error> {
         let engine = &*self.engine;
+        let mut patience = Patience::default();
         loop {
             engine.backup.rewriting.fetch_add(1, Ordering::SeqCst);
             let rewriting = Rewriting(engine);
@@ -108,7 +106,7 @@ impl WorkerState {
             }
             drop(rewriting);
             engine.writable()?;
-            self.worker.sleep_until(clock::now() + REWRITE_RETRY);
+            patience.wait(&self.worker);
         }
     }
 }
@@ -324,11 +322,12 @@ impl WorkerState {
             return Err(Error::BackupNeedsLog);
         }
         // Those that begin from here on see that a backup is under way.
+        let mut patience = Patience::default();
         while engine.backup.rewriting.load(Ordering::SeqCst) > 0
             && !canary::sings(Canary::RewriteBesideBackups)
         {
             engine.writable()?;
-            self.worker.yield_now();
+            patience.wait(&self.worker);
         }
         engine.release_log();
         self.flush_older_than(engine.log.contiguous_lsn())?;

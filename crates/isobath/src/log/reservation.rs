@@ -17,9 +17,9 @@ use crate::canary::{self, Canary};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Most bytes of the log record of one transaction: its keys and values inline,
+/// Most bytes of one transaction that are kept in memory and are one log record: its keys and values inline,
 /// and 17 bytes for each write. [`Options::transaction_bytes`](crate::Options::transaction_bytes) allows more; a store
-/// with a small log takes less. Larger values and bulk loads do not count.
+/// with a small log keeps less. Larger values and bulk loads do not count. What a transaction has beyond that goes to a temporary file.
 pub const MAX_TRANSACTION_BYTES: u64 = 4 << 20;
 /// Most that the option may allow. A recovery looks for records as far behind the log's end as twice the ring for it.
 pub(crate) const TRANSACTION_LIMIT: u64 = MAX_RING_BYTES / RING_PER_TRANSACTION;

@@ -20,15 +20,18 @@ use crate::Error;
 use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Counters, TaskContext, WorkerState};
+use crate::engine::{Counters, Engine, TaskContext, WorkerState};
 use crate::extent::{self, Extent};
 use crate::log::ReservationClass;
 use crate::log::record::{Kind, Token, structure_body};
-use crate::page::{Lsn, PageId};
+use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::sched::Patience;
 
 /// How full new pages are made on average, in percent, as those of a bulk load.
 const FILL_PERCENT: usize = 94;
+
+/// Frames of the pool for each root that one commit may change.
+const FRAMES_PER_ROOT: u64 = 4;
 
 /// A tree that the transaction changes.
 #[derive(Clone, Copy)]
@@ -80,8 +83,8 @@ struct LargeCommit<'a> {
 ///
 /// # Errors
 ///
-/// [`Error::TransactionTooLarge`] where the record, which has 8 bytes for each page and each chunk that is replaced and for each large
-/// value, does not fit into the log; [`Error::Conflict`], [`Error::SnapshotTooOld`], [`Error::TreeDropped`],
+/// [`Error::TransactionTooLarge`] where the record, which has the roots, and 8 bytes for each page and each chunk that is replaced and for each large
+/// value, does not fit into the log, or the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`], [`Error::TreeDropped`],
 /// [`Error::VolumeFull`], those of `next` and of reading: nothing has changed then. [`Error::Poisoned`] or a failed write.
 pub(crate) fn commit_large(
     local: &WorkerState,
@@ -91,6 +94,7 @@ pub(crate) fn commit_large(
 ) -> Result<(), Error> {
     let engine = &local.engine;
     TaskContext { local }.admit()?;
+    check_trees(engine, trees.len())?;
     let commit = LargeCommit {
         local,
         trees,
@@ -120,6 +124,18 @@ pub(crate) fn commit_large(
             Err(error)
         }
     }
+}
+
+/// All roots are in memory and latched when they get their new content.
+fn check_trees(engine: &Engine, trees: usize) -> Result<(), Error> {
+    let most = u64::from(engine.pool.frames.count()) / FRAMES_PER_ROOT;
+    if trees as u64 > most {
+        return Err(Error::TransactionTooLarge {
+            bytes: trees as u64 * PAGE_SIZE as u64,
+            limit: most * PAGE_SIZE as u64,
+        });
+    }
+    Ok(())
 }
 
 impl<'a> LargeCommit<'a> {
@@ -234,7 +250,7 @@ impl<'a> LargeCommit<'a> {
         }
         // The record itself says so of the first tree.
         for tree in &self.trees[1..] {
-            let none: [(PageId, &[u8; crate::page::PAGE_SIZE]); 0] = [];
+            let none: [(PageId, &[u8; PAGE_SIZE]); 0] = [];
             let freed: [PageId; 0] = [];
             let said = structure_body(
                 tree.tree.id,

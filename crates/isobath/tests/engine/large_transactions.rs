@@ -512,6 +512,32 @@ fn a_full_volume_refuses_a_large_commit_and_nothing_is_left_behind() {
 }
 
 #[test]
+fn more_roots_than_the_pool_can_hold_are_too_large() {
+    // Some 1,900 frames; without a log only they count.
+    let store = Store::in_memory(&options().log_bytes(0)).unwrap();
+    let trees = (0..600).map(|n| store.create_tree(&format!("t{n}")).unwrap());
+    let trees: Vec<_> = trees.collect();
+    for count in [600, 400] {
+        let mut transaction = store.begin().unwrap();
+        for tree in &trees[..count] {
+            (0..3).for_each(|at| transaction.insert(tree, key(at), value(at, 5000)).unwrap());
+            (3..6).for_each(|at| transaction.insert(tree, key(at), value(at, 300)).unwrap());
+        }
+        match transaction.commit().map_err(Error::from) {
+            Ok(()) => assert_eq!(count, 400),
+            Err(error) => assert!(
+                count == 600 && matches!(error, Error::TransactionTooLarge { .. }),
+                "{error}"
+            ),
+        }
+        let filled = trees.iter().filter(|tree| tree.range(..).count() == 6).count();
+        assert_eq!(filled, if count == 600 { 0 } else { 400 });
+        assert_sound(&store, None);
+    }
+    store.close().unwrap();
+}
+
+#[test]
 fn what_the_log_cannot_name_is_too_large() {
     // The roots' new images are in the record.
     let fixed = options().log_bytes(4 << 20);
