@@ -454,6 +454,10 @@ impl Scenario {
         scenario.faults.power = true;
         scenario.log = true;
         scenario.own_keys = 1 + random.below(30);
+        if seed.is_multiple_of(4) {
+            scenario.transactions = scenario.transactions.max(50);
+            scenario.more.small.spill_bytes = Some(0);
+        }
         scenario
     }
 

@@ -43,8 +43,8 @@ impl WorkerState {
     /// Frees pages that belong to `token` and that nothing has named, and cancels the token.
     pub(crate) fn discard_pages(&self, token: Token, pages: Vec<PageId>) {
         let mut left = pages;
-        // Bound: each round frees a page, or waits for another task that keeps one.
-        while !left.is_empty() {
+        // Bound: each round frees a page, or waits for another task that keeps one. What a poisoned store keeps a recovery frees.
+        while !left.is_empty() && self.engine.writable().is_ok() {
             let _reservation = self.reserve_for_free(0, TOGETHER);
             let freeing = self.engine.begin_freeing();
             let mut taken = Vec::with_capacity(TOGETHER);
