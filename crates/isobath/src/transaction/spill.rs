@@ -94,7 +94,9 @@ struct Sorted {
 }
 
 fn bytes_of(sorted: &Option<Sorted>) -> u64 {
-    sorted.as_ref().map_or(0, |sorted| sorted.run.end - sorted.run.start)
+    sorted
+        .as_ref()
+        .map_or(0, |sorted| sorted.run.end - sorted.run.start)
 }
 
 /// All runs of a transaction, oldest first.
@@ -128,7 +130,12 @@ impl Spilled {
 
     /// The trees that there are changes of.
     pub(super) fn trees(&self) -> Vec<usize> {
-        let mut trees: Vec<usize> = self.runs.iter().flat_map(|run| &run.trees).copied().collect();
+        let mut trees: Vec<usize> = self
+            .runs
+            .iter()
+            .flat_map(|run| &run.trees)
+            .copied()
+            .collect();
         trees.sort_unstable();
         trees.dedup();
         trees
@@ -153,10 +160,14 @@ impl Spilled {
         &mut self,
         writes: impl Iterator<Item = (Vec<u8>, &'w Write)> + Clone,
     ) -> Result<(), Error> {
-        let bytes = writes.clone().map(|(place, write)| record_bytes(place.len(), write));
+        let bytes = writes
+            .clone()
+            .map(|(place, write)| record_bytes(place.len(), write));
         let start = self.room(bytes.sum());
         let records = writes.map(|(place, write)| Ok((place, encode(write))));
-        let sorted = self.write(start, 0, records).map_err(failed(&self.directory))?;
+        let sorted = self
+            .write(start, 0, records)
+            .map_err(failed(&self.directory))?;
         self.written += bytes_of(&sorted);
         self.runs.extend(sorted);
         Ok(())
@@ -414,6 +425,10 @@ impl Spilled {
 
     /// Where the last run ends.
     pub(super) fn file_bytes(&self) -> u64 {
-        self.runs.iter().map(|sorted| sorted.run.end).max().unwrap_or(0)
+        self.runs
+            .iter()
+            .map(|sorted| sorted.run.end)
+            .max()
+            .unwrap_or(0)
     }
 }

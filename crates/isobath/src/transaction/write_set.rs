@@ -605,7 +605,8 @@ mod tests {
             };
             let tree = self.trees[usize::from(place[0])].clone();
             let directory = std::env::temp_dir();
-            self.writes.put(&tree, &place[1..], write, LIMIT, &directory)
+            self.writes
+                .put(&tree, &place[1..], write, LIMIT, &directory)
         }
 
         /// Breaks the temporary file, or mends it, where there is one.
@@ -621,7 +622,11 @@ mod tests {
             for (at, tree) in self.trees.iter().enumerate() {
                 let own = self.writes.of(tree);
                 let (mut found, cut) = own
-                    .within((Bound::Unbounded, Bound::Unbounded), Direction::Forward, 10_000)
+                    .within(
+                        (Bound::Unbounded, Bound::Unbounded),
+                        Direction::Forward,
+                        10_000,
+                    )
                     .unwrap();
                 assert!(cut.is_none());
                 for (key, write) in found.drain(..) {
@@ -696,7 +701,10 @@ mod tests {
         let spilled = rig.writes.spilled.as_mut().unwrap();
         let (file, written) = (spilled.file_bytes(), spilled.take_written());
         // Of each tier up to seven runs and the one that is being made of eight.
-        assert!(file * 2 < written && spilled.runs() < 50, "{file} {written}");
+        assert!(
+            file * 2 < written && spilled.runs() < 50,
+            "{file} {written}"
+        );
         store.close().unwrap();
     }
 }

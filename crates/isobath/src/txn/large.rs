@@ -159,7 +159,11 @@ impl<'a> LargeCommit<'a> {
             closed.push((at, own.ok_or_else(dropped)?));
         }
         if !canary::sings(Canary::RewriteBesideCommits) {
-            self.local.engine.transactions.tracker.drain(false, &mut wait)?;
+            self.local
+                .engine
+                .transactions
+                .tracker
+                .drain(false, &mut wait)?;
         }
         let snapshot = self.context.snapshot;
         for tree in self.trees {

@@ -482,7 +482,9 @@ fn what_cannot_be_spilled_is_refused_and_nothing_else() {
 
 #[test]
 fn a_full_volume_refuses_a_large_commit_and_nothing_is_left_behind() {
-    let limited = options().log_bytes(4 << 20).volume_limit_bytes(Some(24 << 20));
+    let limited = options()
+        .log_bytes(4 << 20)
+        .volume_limit_bytes(Some(24 << 20));
     let store = Store::in_memory(&limited).unwrap();
     let tree = store.create_tree("t").unwrap();
     for at in 0..2000 {
@@ -493,7 +495,9 @@ fn a_full_volume_refuses_a_large_commit_and_nothing_is_left_behind() {
     for count in [40_000, 20_000, 30_000, 1000] {
         let mut transaction = store.begin().unwrap();
         for at in 0..count {
-            transaction.insert(&tree, key(at * 2), value(1, 1000)).unwrap();
+            transaction
+                .insert(&tree, key(at * 2), value(1, 1000))
+                .unwrap();
         }
         match transaction.commit() {
             Ok(()) => assert!(count == 1000),
@@ -530,7 +534,10 @@ fn more_roots_than_the_pool_can_hold_are_too_large() {
                 "{error}"
             ),
         }
-        let filled = trees.iter().filter(|tree| tree.range(..).count() == 6).count();
+        let filled = trees
+            .iter()
+            .filter(|tree| tree.range(..).count() == 6)
+            .count();
         assert_eq!(filled, if count == 600 { 0 } else { 400 });
         assert_sound(&store, None);
     }
@@ -560,7 +567,10 @@ fn what_the_log_cannot_name_is_too_large() {
     assert_sound(&store, Some(0));
     store.close().unwrap();
     // A log whose size was not given grows.
-    let growing = Options::new().pool_bytes(16 << 20).workers(2).transaction_bytes(64 << 10);
+    let growing = Options::new()
+        .pool_bytes(16 << 20)
+        .workers(2)
+        .transaction_bytes(64 << 10);
     let store = Store::in_memory(&growing).unwrap();
     let (result, trees) = fill(&store);
     result.unwrap();

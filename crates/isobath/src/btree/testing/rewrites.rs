@@ -196,13 +196,19 @@ fn subtrees_without_changes_stay_as_they_are() {
         assert_eq!(ctx.live_pages(), pages);
         let replaced = rewrite(&ctx, tree, &changes, usize::MAX, None).unwrap();
         // Not more than each change's way from the root to its leaf.
-        assert!(replaced <= count as usize * height as usize + 2, "{replaced}");
+        assert!(
+            replaced <= count as usize * height as usize + 2,
+            "{replaced}"
+        );
         apply(&mut model, &changes);
         if round % 8 == 7 {
             check(&ctx, tree, &model);
         }
     }
-    let all: Changes = std::mem::take(&mut model).into_keys().map(|key| (key, None)).collect();
+    let all: Changes = std::mem::take(&mut model)
+        .into_keys()
+        .map(|key| (key, None))
+        .collect();
     rewrite(&ctx, tree, &all, usize::MAX, None).unwrap();
     check(&ctx, tree, &Model::new());
     assert_eq!(ctx.live_pages(), 1);
