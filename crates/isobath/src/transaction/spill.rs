@@ -33,19 +33,27 @@ const REMOVED: u8 = 0;
 const INLINE: u8 = 1;
 const EXTENT: u8 = 2;
 
+/// Keys and what they are going to have.
+type Writes = Vec<(Vec<u8>, Write)>;
+
 /// A tree, by its place in the write set, and a key of it, as runs order them.
 pub(super) fn place(tree: usize, key: &[u8]) -> Vec<u8> {
     let mut place = Vec::with_capacity(TREE_BYTES + key.len());
-    place.extend_from_slice(&(tree as u32).to_be_bytes());
+    // The most significant byte first: runs are in the order of their bytes.
+    place.extend(tree_bytes(tree));
     place.extend_from_slice(key);
     place
+}
+
+fn tree_bytes(tree: usize) -> impl Iterator<Item = u8> {
+    (0..TREE_BYTES).rev().map(move |at| (tree >> (8 * at)) as u8)
 }
 
 /// The tree and the key of a place.
 pub(super) fn parts(place: &[u8]) -> (usize, &[u8]) {
     let (tree, key) = place.split_at(TREE_BYTES.min(place.len()));
-    let tree = tree.try_into().map_or(0, u32::from_be_bytes);
-    (tree as usize, key)
+    let tree = tree.iter().fold(0, |tree, byte| tree << 8 | usize::from(*byte));
+    (tree, key)
 }
 
 fn encode(write: &Write) -> Vec<u8> {
@@ -336,7 +344,7 @@ impl Spilled {
         bounds: Bounds<'_>,
         direction: Direction,
         most: usize,
-    ) -> Result<(Vec<Vec<(Vec<u8>, Write)>>, Option<Vec<u8>>), Error> {
+    ) -> Result<(Vec<Writes>, Option<Vec<u8>>), Error> {
         let mut cut: Option<Vec<u8>> = None;
         let mut lists = Vec::with_capacity(self.runs.len());
         for sorted in &self.runs {
@@ -365,7 +373,7 @@ impl Spilled {
         bounds: Bounds<'_>,
         direction: Direction,
         most: usize,
-    ) -> io::Result<(Vec<(Vec<u8>, Write)>, bool)> {
+    ) -> io::Result<(Writes, bool)> {
         let is_in = |key: &[u8]| {
             (match bounds.0 {
                 Bound::Included(lower) => key >= lower,

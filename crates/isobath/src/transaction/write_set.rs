@@ -695,7 +695,7 @@ mod tests {
         let (store, mut rig) = Rig::new(1);
         let count = 40_000u32;
         for number in 0..count {
-            let place = [&[0], &number.to_be_bytes()[..]].concat();
+            let place = [&[0], format!("{number:08}").as_bytes()].concat();
             rig.put(&place, number).unwrap();
         }
         let spilled = rig.writes.spilled.as_mut().unwrap();
