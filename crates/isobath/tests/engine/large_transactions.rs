@@ -276,7 +276,9 @@ fn a_large_transaction_is_recovered_in_full_or_not_at_all() {
         });
         while !done.load(std::sync::atomic::Ordering::Relaxed) {
             images.push(device.crash_image(Survivors::None, 0));
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            // However slow this is, some dozens of images are enough.
+            let pause = 5 + images.len() as u64;
+            std::thread::sleep(std::time::Duration::from_millis(pause));
         }
         writing.join().unwrap();
         images.push(device.crash_image(Survivors::None, 0));
@@ -517,7 +519,7 @@ fn a_full_volume_refuses_a_large_commit_and_nothing_is_left_behind() {
 
 #[test]
 fn more_roots_than_the_pool_can_hold_are_too_large() {
-    // Some 1,900 frames; without a log only they count.
+    // Some 1,900 frames; without a log only they count, and transactions spill from 4 MiB on.
     let store = Store::in_memory(&options().log_bytes(0)).unwrap();
     let trees = (0..600).map(|n| store.create_tree(&format!("t{n}")).unwrap());
     let trees: Vec<_> = trees.collect();
@@ -525,7 +527,7 @@ fn more_roots_than_the_pool_can_hold_are_too_large() {
         let mut transaction = store.begin().unwrap();
         for tree in &trees[..count] {
             (0..3).for_each(|at| transaction.insert(tree, key(at), value(at, 5000)).unwrap());
-            (3..6).for_each(|at| transaction.insert(tree, key(at), value(at, 300)).unwrap());
+            (3..14).for_each(|at| transaction.insert(tree, key(at), value(at, 1200)).unwrap());
         }
         match transaction.commit().map_err(Error::from) {
             Ok(()) => assert_eq!(count, 400),
@@ -536,7 +538,7 @@ fn more_roots_than_the_pool_can_hold_are_too_large() {
         }
         let filled = trees
             .iter()
-            .filter(|tree| tree.range(..).count() == 6)
+            .filter(|tree| tree.range(..).count() == 14)
             .count();
         assert_eq!(filled, if count == 600 { 0 } else { 400 });
         assert_sound(&store, None);
