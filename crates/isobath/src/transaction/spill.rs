@@ -46,13 +46,17 @@ pub(super) fn place(tree: usize, key: &[u8]) -> Vec<u8> {
 }
 
 fn tree_bytes(tree: usize) -> impl Iterator<Item = u8> {
-    (0..TREE_BYTES).rev().map(move |at| (tree >> (8 * at)) as u8)
+    (0..TREE_BYTES)
+        .rev()
+        .map(move |at| (tree >> (8 * at)) as u8)
 }
 
 /// The tree and the key of a place.
 pub(super) fn parts(place: &[u8]) -> (usize, &[u8]) {
     let (tree, key) = place.split_at(TREE_BYTES.min(place.len()));
-    let tree = tree.iter().fold(0, |tree, byte| tree << 8 | usize::from(*byte));
+    let tree = tree
+        .iter()
+        .fold(0, |tree, byte| tree << 8 | usize::from(*byte));
     (tree, key)
 }
 

@@ -90,7 +90,7 @@ fn keys() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn sized(key: &[u8], length: usize, byte: u8) -> Vec<u8> {
-    vec![byte; length.min(1280 - key.len())]
+    vec![byte; length.min(1000).min(1280 - key.len())]
 }
 
 proptest! {
@@ -164,7 +164,7 @@ proptest! {
     }
 }
 
-/// Three levels above the leaves, and changes that leave most of that as it is.
+/// Two levels above the leaves, and changes that leave most of that as it is.
 #[test]
 fn subtrees_without_changes_stay_as_they_are() {
     let ctx = TestContext::new(1 << 15, 1 << 17);
@@ -179,7 +179,7 @@ fn subtrees_without_changes_stay_as_they_are() {
     let mut model: Model = (0..30_000).map(|n| (name(2 * n), vec![1; 300])).collect();
     load(&ctx, tree, &model, 100).unwrap();
     let height = tree.verify(&ctx, &mut ()).unwrap().levels;
-    assert!(height >= 4, "{height}");
+    assert!(height >= 3, "{height}");
     let mut state = 9;
     for round in 0..40 {
         let mut changes = Changes::new();
