@@ -52,7 +52,7 @@ typedef enum isobath_status {
   ISOBATH_CONFLICT = 13,
   // What the snapshot reads is gone: begin anew.
   ISOBATH_TOO_OLD = 14,
-  // The transaction's changes are too many bytes.
+  // The transaction replaces more pages than one log record can name, or has too many savepoints.
   ISOBATH_TOO_LARGE = 15,
   // The store, or the transaction, is for reading only.
   ISOBATH_READ_ONLY = 16,

@@ -9,7 +9,7 @@ use oneshot::{AsyncReceiver, Sender};
 use crate::btree::{self, Descriptor, Loader, ValueRef};
 use crate::canary::{self, Canary};
 use crate::engine::{Counters, TaskContext, WorkerState};
-use crate::sched::block_on;
+use crate::sched::{Patience, block_on};
 use crate::tree::{Tree, TreeState, check_key, check_value};
 use crate::txn::tree_status::Closed;
 use crate::{Error, extent};
@@ -160,7 +160,11 @@ fn load_in_task(
     take: impl FnOnce(&mut Loader<'_, TaskContext<'_>>) -> Result<bool, Error>,
 ) -> Result<u64, Error> {
     let ctx = TaskContext { local };
-    let mut loader = Loader::new(&ctx, tree.tree, FILL_PERCENT)?;
+    let alone = || match canary::sings(Canary::CollapseBesideRewrites) {
+        true => Ok(None),
+        false => close_to_others(local, tree).map(Some),
+    };
+    let mut loader = Loader::new(&ctx, tree.tree, FILL_PERCENT, alone)?;
     let outcome = take(&mut loader);
     // Before the token is cancelled: values that no record names have to be free by then.
     let mut free = |extent: &Descriptor| local.engine.transactions.free_large(local, extent);
@@ -228,17 +232,28 @@ fn appear(
     Ok(loaded)
 }
 
-/// Closes the tree's status, and waits for the commits that have not seen that.
-fn close_tree<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
+/// Closes the tree's status, once no other load or large commit has closed it.
+fn close_to_others<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
+    let mut patience = Patience::default();
     let wait = || {
         local.engine.writable()?;
-        local.worker.yield_now();
+        patience.wait(&local.worker);
         Ok::<(), Error>(())
     };
     let dropped = || Error::TreeDropped {
         name: tree.name.to_string(),
     };
-    let closed = tree.status.close_to_load(wait)?.ok_or_else(dropped)?;
+    tree.status.close_to_load(wait)?.ok_or_else(dropped)
+}
+
+/// Closes the tree's status, and waits for the commits that have not seen that.
+fn close_tree<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
+    let closed = close_to_others(local, tree)?;
+    let wait = || {
+        local.engine.writable()?;
+        local.worker.yield_now();
+        Ok::<(), Error>(())
+    };
     if !canary::sings(Canary::LoadBesideCommits) {
         local.engine.transactions.tracker.drain(false, wait)?;
     }
@@ -331,4 +346,40 @@ fn push_extent(
         local.engine.transactions.free_uncommitted(local, written);
     }
     pushed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sync::atomic::{AtomicBool, Ordering};
+    use crate::{Options, Store};
+
+    /// A load frees the pages of a tree without records, and those are not its own while a large commit rewrites the tree.
+    #[test]
+    fn a_load_does_not_begin_while_its_tree_is_rewritten() {
+        let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(2)).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let never = || Err::<(), ()>(());
+        let closed = tree.state.status.close_to_load(never).unwrap().unwrap();
+        let has_begun = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let loading = scope.spawn(|| {
+                tree.run(|local| {
+                    load_in_task(local, &tree.state, |loader| {
+                        has_begun.store(true, Ordering::SeqCst);
+                        push(local, loader, b"key", b"value").map(|()| true)
+                    })
+                })
+            });
+            std::thread::sleep(Duration::from_millis(200));
+            let was_early = has_begun.load(Ordering::SeqCst);
+            drop(closed);
+            assert_eq!(loading.join().unwrap().unwrap(), 1);
+            assert!(!was_early);
+        });
+        assert_eq!(tree.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+        store.close().unwrap();
+    }
 }

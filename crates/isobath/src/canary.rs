@@ -140,6 +140,18 @@ canaries! {
     CheckpointWaitsForItself,
     /// The last space in the log is kept from the pages that a checkpoint waits for.
     KeepLastSpace,
+    /// The record that gives trees their new roots does not wait for the pages below them.
+    SwapRootsEarly,
+    /// Recovery repeats commits over trees that were rewritten after them.
+    RepeatOverRewritten,
+    /// Trees are rewritten while a backup copies the store.
+    RewriteBesideBackups,
+    /// Trees have their new roots before the record of these is durable.
+    SwapBeforeRecord,
+    /// The empty pages of a tree without records are freed before a load, also while a large commit rewrites the tree.
+    CollapseBesideRewrites,
+    /// A tree is rewritten without waiting for the commits in flight.
+    RewriteBesideCommits,
     /// Of a read of several pages that failed, each page is judged as if it had been read.
     TrustFailedReads,
     /// A flush of the log leaves the chunks that its records name in the drive's cache.

@@ -65,7 +65,8 @@ pub enum Error {
     /// The mapping table's address space is used up.
     #[error("the store has as many pages as its mapping table can name")]
     TooManyPages,
-    /// A transaction's writes take more room in the log than a transaction may have.
+    /// A transaction's record takes more room in the log than it may have: one of a transaction that spilled names all pages and
+    /// chunks that it replaces, and all large values, in 8 bytes each.
     #[error(
         "the transaction would log {}; at most {} are possible: raise Options::transaction_bytes, or \
          Options::log_bytes of a new store to 32 times as much; or split it, or bulk-load",
@@ -381,6 +382,16 @@ pub enum Error {
     /// A savepoint of another transaction, or one that was rolled back.
     #[error("the savepoint is not one of this transaction, or was rolled back itself")]
     NoSuchSavepoint,
+    /// The changes between two savepoints of a transaction that spilled lie apart from the others in its temporary file, as often as
+    /// this is possible. The transaction is as before.
+    #[error(
+        "the transaction is larger than memory may hold, and only {limit} of its savepoints can be kept: roll back to an earlier one, \
+         commit, or make fewer"
+    )]
+    TooManySavepoints {
+        /// Savepoints that can be kept.
+        limit: u64,
+    },
     /// A tree of another store was used in a transaction.
     #[error("the tree {name:?} belongs to another store than the transaction")]
     OtherStore {

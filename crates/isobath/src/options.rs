@@ -184,8 +184,8 @@ impl Options {
         self
     }
 
-    /// Bytes that the changes of one transaction may have, 64 KiB to 16 MiB: keys and values, and 17 for each; values in
-    /// extents do not count. By default 4 MiB ([`MAX_TRANSACTION_BYTES`](crate::MAX_TRANSACTION_BYTES)). A transaction may also
+    /// Bytes of one transaction's changes from which on they go to a temporary file, 64 KiB to 16 MiB: keys and values, and 17 for each; values in
+    /// extents do not count. A commit of more has its trees to itself. By default 4 MiB ([`MAX_TRANSACTION_BYTES`](crate::MAX_TRANSACTION_BYTES)). A transaction may also
     /// take a 32nd of what the log may grow to: this option lets a log whose size was not given grow so far; where
     /// [`Options::log_bytes`] was given, give it 32 times as much. More than the default takes four times as much memory.
     #[must_use]

@@ -12,6 +12,8 @@ pub struct Small {
     pub checkpoint_bytes: Option<u64>,
     /// Small segments that a new store begins with, whatever its options say.
     pub first_segments: Option<u32>,
+    /// Bytes from which on a transaction's changes go to a temporary file.
+    pub spill_bytes: Option<u64>,
 }
 
 #[cfg(any(test, feature = "simulation"))]
@@ -21,6 +23,7 @@ thread_local! {
             words_per_page: None,
             checkpoint_bytes: None,
             first_segments: None,
+            spill_bytes: None,
         })
     };
 }
@@ -125,4 +128,13 @@ pub(crate) fn first_segments() -> Option<u32> {
 /// Whether small segments were chosen for a simulated store.
 pub(crate) fn has_first_segments() -> bool {
     first_segments().is_some()
+}
+
+/// Bytes from which on a transaction's changes go to a temporary file, where they are `full` elsewhere.
+#[inline(always)]
+pub(crate) fn spill_bytes(full: u64) -> u64 {
+    #[cfg(any(test, feature = "simulation"))]
+    return CHOSEN.get().spill_bytes.unwrap_or(full).min(full);
+    #[cfg(not(any(test, feature = "simulation")))]
+    full
 }

@@ -16,7 +16,7 @@ const MERGED_RUNS: usize = 128;
 /// Bytes that are read or written at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 /// Bytes of a record's number and lengths in a run.
-const HEAD_BYTES: usize = 16;
+pub(crate) const HEAD_BYTES: usize = 16;
 
 /// Called with the numbers of two records with one key, of which the second one stays.
 pub(crate) type OnReplaced = Arc<dyn Fn(u64, u64) + Send + Sync>;
@@ -58,9 +58,9 @@ struct Spilled {
 
 /// Bytes of the file that are one sorted run.
 #[derive(Clone, Copy)]
-struct Run {
-    start: u64,
-    end: u64,
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
 }
 
 impl Buffer {
@@ -207,7 +207,7 @@ impl Sorter {
     }
 }
 
-fn failed(directory: &Path) -> impl Fn(io::Error) -> Error {
+pub(crate) fn failed(directory: &Path) -> impl Fn(io::Error) -> Error {
     move |error| Error::Sort {
         directory: directory.to_path_buf(),
         source: Arc::new(error),
@@ -221,22 +221,7 @@ impl Spilled {
         records: impl Iterator<Item = io::Result<(u64, K, V)>>,
     ) -> io::Result<()> {
         let start = self.end;
-        let to = At {
-            file: &self.file,
-            at: start,
-        };
-        let mut to = BufWriter::with_capacity(BUFFER_BYTES, to);
-        for record in records {
-            let (number, key, value) = record?;
-            let (key, value) = (key.as_ref(), value.as_ref());
-            to.write_all(&number.to_le_bytes())?;
-            to.write_all(&(key.len() as u32).to_le_bytes())?;
-            to.write_all(&(value.len() as u32).to_le_bytes())?;
-            to.write_all(key)?;
-            to.write_all(value)?;
-        }
-        to.flush()?;
-        self.end = to.get_ref().at;
+        self.end = write_run(&self.file, start, records)?;
         let end = self.end;
         self.runs.push(Run { start, end });
         Ok(())
@@ -255,6 +240,27 @@ impl Spilled {
         *self = merged;
         Ok(())
     }
+}
+
+/// Writes sorted records into `file` from `start` on; where they end.
+pub(crate) fn write_run<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    file: &File,
+    start: u64,
+    records: impl Iterator<Item = io::Result<(u64, K, V)>>,
+) -> io::Result<u64> {
+    let to = At { file, at: start };
+    let mut to = BufWriter::with_capacity(BUFFER_BYTES, to);
+    for record in records {
+        let (number, key, value) = record?;
+        let (key, value) = (key.as_ref(), value.as_ref());
+        to.write_all(&number.to_le_bytes())?;
+        to.write_all(&(key.len() as u32).to_le_bytes())?;
+        to.write_all(&(value.len() as u32).to_le_bytes())?;
+        to.write_all(key)?;
+        to.write_all(value)?;
+    }
+    to.flush()?;
+    Ok(to.get_ref().at)
 }
 
 /// Writes to a file from a position on.
@@ -338,7 +344,11 @@ impl PartialEq for Head {
 impl Eq for Head {}
 
 impl Merge {
-    fn new(file: &Arc<File>, runs: &[Run], told: Option<OnReplaced>) -> io::Result<Merge> {
+    pub(crate) fn new(
+        file: &Arc<File>,
+        runs: &[Run],
+        told: Option<OnReplaced>,
+    ) -> io::Result<Merge> {
         let readers = runs.iter().map(|&run| Reader::new(file, run)).collect();
         let mut merge = Merge {
             readers,
@@ -355,6 +365,19 @@ impl Merge {
     }
 
     fn step(&mut self) -> io::Result<Option<Head>> {
+        self.step_past(&mut |_| {})
+    }
+
+    /// The next record; `passed` receives the values that older runs have of its key.
+    pub(crate) fn next_past(
+        &mut self,
+        passed: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<Option<Record>> {
+        let head = self.step_past(passed)?;
+        Ok(head.map(|head| (head.key, head.value)))
+    }
+
+    fn step_past(&mut self, passed: &mut dyn FnMut(&[u8])) -> io::Result<Option<Head>> {
         let Some(head) = self.heads.pop() else {
             return Ok(None);
         };
@@ -365,6 +388,7 @@ impl Merge {
                 if let Some(told) = &self.on_replaced {
                     told(older.number, head.number);
                 }
+                passed(&older.value);
                 self.refill(older.run)?;
             }
         }

@@ -127,6 +127,10 @@ stats! {
     commits: Counter,
     /// Commits that failed because of other transactions.
     conflicts: Counter,
+    /// Of `commits`, those of transactions larger than memory may hold, which rewrote the leaves that they changed.
+    large_commits: Counter,
+    /// Bytes of changes that transactions wrote to temporary files, merging included; no part of `bytes_written`.
+    spilled_bytes: Counter,
     /// Snapshots and transactions that are open now.
     open_snapshots: Gauge,
     /// Old values that they may still read.
@@ -193,6 +197,8 @@ impl Stats {
             summary_bytes_written: read(&counters.summary_bytes),
             commits: read(&transactions.counters.commits),
             conflicts: read(&transactions.counters.conflicts),
+            large_commits: read(&transactions.counters.large_commits),
+            spilled_bytes: read(&transactions.counters.spilled_bytes),
             open_snapshots: transactions.snapshots.active(),
             versions: transactions.versions.count(),
             version_bytes: transactions.versions.bytes(),

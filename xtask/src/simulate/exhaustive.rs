@@ -71,7 +71,9 @@ fn one_cut(
     interrupt: bool,
     coverage: &mut Coverage,
 ) -> Result<bool, Failure> {
-    let mut run = Run::new(Scenario::short(seed));
+    let scenario = Scenario::short(seed);
+    scenario.more.small.switch_on();
+    let mut run = Run::new(scenario);
     run.cut_by_rule = true;
     let device = FaultDevice::new(0, run.scenario.device(0));
     device.add_rule(FaultRule::new(Fault::PowerLoss, Trigger::At(index)));

@@ -82,6 +82,8 @@ pub(crate) enum Shape {
     Copied,
     /// A volume that is hardly larger than what it holds, and so is cleaned all the time.
     Crowded,
+    /// Transactions that spill, and so rewrite their trees.
+    Spilling,
 }
 
 impl Shape {
@@ -95,6 +97,7 @@ impl Shape {
             Shape::Brief => "brief",
             Shape::Copied => "copied",
             Shape::Crowded => "crowded",
+            Shape::Spilling => "spilling",
         }
     }
 }
@@ -178,6 +181,7 @@ impl Default for More {
                 words_per_page: None,
                 checkpoint_bytes: None,
                 first_segments: None,
+                spill_bytes: None,
             },
             visits: 0,
             deletes: false,
@@ -193,7 +197,7 @@ impl Default for More {
 
 impl More {
     fn draw(random: &mut Random) -> More {
-        More {
+        let mut more = More {
             passing: 1 + random.below(3) as usize,
             loads: random.one_of(&[0, 15, 40]),
             held_snapshots: random.one_of(&[0, 0, 2, 5]),
@@ -207,6 +211,7 @@ impl More {
                     Some(64 << 10),
                 ]),
                 first_segments: None,
+                spill_bytes: None,
             },
             visits: random.one_of(&[0, 10, 30]),
             deletes: random.chance(50),
@@ -216,7 +221,10 @@ impl More {
             backups: random.one_of(&[0, 0, 0, 2]),
             cut_within: None,
             initializes: random.chance(50),
-        }
+        };
+        // Behind what seeds drew before.
+        more.small.spill_bytes = random.one_of(&[None, None, None, Some(0), Some(300), Some(2000)]);
+        more
     }
 }
 
@@ -329,6 +337,7 @@ impl Scenario {
             Shape::Brief => self.brief(),
             Shape::Copied => self.copied(),
             Shape::Crowded => self.crowded(),
+            Shape::Spilling => self.spilling(),
         }
     }
 
@@ -353,6 +362,7 @@ impl Scenario {
         self.more.small = Small {
             words_per_page: Some(8),
             checkpoint_bytes: Some(32 << 10),
+            spill_bytes: None,
             ..self.more.small
         };
         self.more.slow = 5;
@@ -432,6 +442,22 @@ impl Scenario {
         self
     }
 
+    fn spilling(mut self) -> Scenario {
+        self.workers = self.workers.max(2);
+        self.actors = self.actors.max(3);
+        self.operations = 8 + self.operations % 100;
+        self.rounds = 4;
+        self.trees = self.trees.max(2);
+        self.transactions = self.transactions.max(50);
+        self.log = true;
+        self = self.with_more();
+        self.more.deletes = true;
+        self.more.beside = self.seed % 3;
+        self.more.small.spill_bytes = Some([0, 300, 2000][self.seed as usize % 3]);
+        self.more.cut_within = (!self.seed.is_multiple_of(3)).then_some(4_000);
+        self
+    }
+
     /// A short run for crash points at every I/O.
     pub(crate) fn short(seed: u64) -> Scenario {
         let mut random = Random::new(seed);
@@ -442,6 +468,10 @@ impl Scenario {
         scenario.faults.power = true;
         scenario.log = true;
         scenario.own_keys = 1 + random.below(30);
+        if seed.is_multiple_of(4) {
+            scenario.transactions = scenario.transactions.max(50);
+            scenario.more.small.spill_bytes = Some(0);
+        }
         scenario
     }
 

@@ -40,7 +40,7 @@ pub enum isobath_status {
     ISOBATH_CONFLICT = 13,
     /// What the snapshot reads is gone: begin anew.
     ISOBATH_TOO_OLD = 14,
-    /// The transaction's changes are too many bytes.
+    /// The transaction replaces more pages than one log record can name, or has too many savepoints.
     ISOBATH_TOO_LARGE = 15,
     /// The store, or the transaction, is for reading only.
     ISOBATH_READ_ONLY = 16,
@@ -121,7 +121,7 @@ pub(crate) fn of(error: &Error) -> isobath_status {
         }
         Error::Conflict { .. } => ISOBATH_CONFLICT,
         Error::SnapshotTooOld => ISOBATH_TOO_OLD,
-        Error::TransactionTooLarge { .. } => ISOBATH_TOO_LARGE,
+        Error::TransactionTooLarge { .. } | Error::TooManySavepoints { .. } => ISOBATH_TOO_LARGE,
         Error::ReadOnly | Error::ReadOnlyTransaction => ISOBATH_READ_ONLY,
         Error::CorruptPage { .. }
         | Error::Structure { .. }

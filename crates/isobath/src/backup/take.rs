@@ -62,6 +62,7 @@ pub(super) fn take(
         });
     }
     let report = make(runtime, &output, base.as_ref(), watch)?;
+    runtime.engine.backup_has_copied();
     if !options.unverified {
         verify(output.path(), watch)?;
     }

@@ -10,10 +10,12 @@ use super::checkpoint::{Current, stored_word};
 use super::{Counters, Engine, WorkerState, log_area};
 use crate::Error;
 use crate::buffer::Place;
+use crate::canary::{self, Canary};
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::{Address, Superblock};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sched::Patience;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// No backup asks for the log to be kept.
 const NO_FLOOR: u64 = u64::MAX;
@@ -32,6 +34,10 @@ pub(crate) struct Backing {
     floor: AtomicU64,
     /// There is one.
     running: AtomicBool,
+    /// It has not copied yet all that it is going to have.
+    copying: AtomicBool,
+    /// Large transactions that rewrite trees, or ask whether they may.
+    rewriting: AtomicUsize,
     /// Something kept a checkpoint from shortening the log, and does so no longer.
     checkpoint_again: AtomicBool,
 }
@@ -41,6 +47,8 @@ impl Default for Backing {
         Backing {
             floor: AtomicU64::new(NO_FLOOR),
             running: AtomicBool::new(false),
+            copying: AtomicBool::new(false),
+            rewriting: AtomicUsize::new(0),
             checkpoint_again: AtomicBool::new(false),
         }
     }
@@ -68,10 +76,52 @@ impl Backing {
     }
 }
 
+/// While a large transaction rewrites trees: no backup copies the store meanwhile.
+pub(crate) struct Rewriting<'e>(&'e Engine);
+
+impl Drop for Rewriting<'_> {
+    fn drop(&mut self) {
+        self.0.backup.rewriting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl WorkerState {
+    /// Waits until no backup copies the store, and keeps the next one from copying. A backup may have copies of pages that
+    /// are older than its log, for the log repeats what has changed in them; where a tree was rewritten it does not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn begin_rewriting(&self) -> Result<Rewriting<'_>, Error> {
+        let engine = &*self.engine;
+        let mut patience = Patience::default();
+        loop {
+            engine.backup.rewriting.fetch_add(1, Ordering::SeqCst);
+            let rewriting = Rewriting(engine);
+            let may = !engine.backup.copying.load(Ordering::SeqCst);
+            if may || canary::sings(Canary::RewriteBesideBackups) {
+                return Ok(rewriting);
+            }
+            drop(rewriting);
+            engine.writable()?;
+            patience.wait(&self.worker);
+        }
+    }
+}
+
 impl Engine {
     /// Begins a backup; `false` if one is under way.
     pub(crate) fn begin_backup(&self) -> bool {
-        !self.backup.running.swap(true, Ordering::SeqCst)
+        let begins = !self.backup.running.swap(true, Ordering::SeqCst);
+        if begins {
+            self.backup.copying.store(true, Ordering::SeqCst);
+        }
+        begins
+    }
+
+    /// The backup needs nothing more of the store.
+    pub(crate) fn backup_has_copied(&self) {
+        self.backup.copying.store(false, Ordering::SeqCst);
     }
 
     /// Keeps the log from `floor` on: a backup needs it, or a recovery has not applied what is there.
@@ -89,6 +139,7 @@ impl Engine {
     /// Ends a backup.
     pub(crate) fn end_backup(&self) {
         self.release_log();
+        self.backup_has_copied();
         self.backup.running.store(false, Ordering::SeqCst);
     }
 
@@ -267,6 +318,14 @@ impl WorkerState {
         }
         if !engine.log.is_on() {
             return Err(Error::BackupNeedsLog);
+        }
+        // Those that begin from here on see that a backup is under way.
+        let mut patience = Patience::default();
+        while engine.backup.rewriting.load(Ordering::SeqCst) > 0
+            && !canary::sings(Canary::RewriteBesideBackups)
+        {
+            engine.writable()?;
+            patience.wait(&self.worker);
         }
         engine.release_log();
         self.flush_older_than(engine.log.contiguous_lsn())?;

@@ -297,13 +297,27 @@ impl WorkerState {
         if bytes > engine.log.transaction_limit() {
             return Err(too_large(engine.log.transaction_limit()));
         }
+        self.await_log_for(bytes)
+    }
+
+    /// Waits until the log has grown so far that one record of `bytes` bytes, which it can hold once it has grown, fits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TransactionTooLarge`] where the volume has no space for that; [`Error::Poisoned`].
+    pub(crate) fn await_log_for(&self, bytes: u64) -> Result<(), Error> {
+        let engine = &self.engine;
+        if bytes <= engine.log.record_limit_now() {
+            return Ok(());
+        }
         let wanted = Log::area_for(bytes);
         let since = clock::now();
         // Bound: growth ends, or is refused.
-        while bytes > engine.log.transaction_limit_now() {
+        while bytes > engine.log.record_limit_now() {
             engine.writable()?;
             if engine.log_growth.refused.load(Ordering::Relaxed) {
-                return Err(too_large(engine.log.transaction_limit_now()));
+                let limit = engine.log.record_limit_now();
+                return Err(Error::TransactionTooLarge { bytes, limit });
             }
             if engine
                 .log_growth

@@ -38,6 +38,7 @@ fn cuts(seed: u64, first_segments: Option<u32>) -> Vec<Cut> {
         words_per_page: None,
         checkpoint_bytes: Some(96 << 10),
         first_segments,
+        spill_bytes: None,
     }
     .switch_on();
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=300));

@@ -29,6 +29,7 @@ mod long_read;
 #[cfg(test)]
 mod long_read_tests;
 mod open;
+mod page_frees;
 mod page_miss;
 #[cfg(test)]
 mod page_miss_tests;

@@ -245,8 +245,10 @@ kind! {
         Conflict { tree: String, key: Vec<u8> },
         /// So much was changed since the snapshot began that what it would see is kept no longer.
         SnapshotTooOld,
-        /// The transaction's writes take more space in the log than a transaction may have.
+        /// The transaction replaces so many pages that the log has no space for the record that names them.
         TransactionTooLarge { bytes: u64, limit: u64 },
+        /// The transaction's writes could not be kept in temporary files.
+        Sort { directory: PathBuf, source: Arc<std::io::Error> },
         /// A tree that the transaction changed was dropped.
         TreeDropped { name: String },
         /// The store was opened for reading only.

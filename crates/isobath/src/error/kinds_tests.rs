@@ -150,6 +150,7 @@ fn all() -> Vec<Error> {
         Error::SnapshotTooOld,
         Error::ReadOnlyTransaction,
         Error::NoSuchSavepoint,
+        Error::TooManySavepoints { limit: 9 },
         Error::OtherStore { name: name() },
         Error::BackupNeedsLog,
         Error::NeedsLog { what: "shrink" },
@@ -226,10 +227,10 @@ fn kinds_with(error: &Error) -> &'static [&'static str] {
             &["transaction", "load"]
         }
         Error::Conflict { .. } => &["transaction"],
-        Error::LoadOrder { .. }
-        | Error::KeyTooLong { .. }
-        | Error::ValueTooLong { .. }
-        | Error::Sort { .. } => &["load"],
+        Error::LoadOrder { .. } | Error::KeyTooLong { .. } | Error::ValueTooLong { .. } => {
+            &["load"]
+        }
+        Error::Sort { .. } => &["transaction", "load"],
         Error::Interrupted => &["load", "backup", "restore"],
         Error::BadBackup { .. } | Error::BackupChain { .. } | Error::File { .. } => {
             &["backup", "restore"]
@@ -246,6 +247,7 @@ fn kinds_with(error: &Error) -> &'static [&'static str] {
         | Error::NotPublished { .. }
         | Error::ReadOnlyTransaction
         | Error::NoSuchSavepoint
+        | Error::TooManySavepoints { .. }
         | Error::OtherStore { .. }
         | Error::NeedsLog { .. }
         | Error::BadEncoding { .. } => &[],

@@ -17,9 +17,9 @@ use crate::canary::{self, Canary};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Most bytes of the log record of one transaction: its keys and values inline,
+/// Most bytes of one transaction that are kept in memory and are one log record: its keys and values inline,
 /// and 17 bytes for each write. [`Options::transaction_bytes`](crate::Options::transaction_bytes) allows more; a store
-/// with a small log takes less. Larger values and bulk loads do not count.
+/// with a small log keeps less. Larger values and bulk loads do not count. What a transaction has beyond that goes to a temporary file.
 pub const MAX_TRANSACTION_BYTES: u64 = 4 << 20;
 /// Most that the option may allow. A recovery looks for records as far behind the log's end as twice the ring for it.
 pub(crate) const TRANSACTION_LIMIT: u64 = MAX_RING_BYTES / RING_PER_TRANSACTION;
@@ -203,10 +203,13 @@ fn take(held: &AtomicU64, used: u64, need: u64, most: u64) -> bool {
 }
 
 impl super::On {
-    fn transaction_limit(&self, area_bytes: u64) -> u64 {
+    fn record_limit(&self, area_bytes: u64) -> u64 {
         let ring = self.ring.bytes() / RING_PER_TRANSACTION;
-        let area = area_bytes / TRANSACTION_SHARE;
-        self.transaction_bytes.min(ring).min(area)
+        ring.min(area_bytes / TRANSACTION_SHARE)
+    }
+
+    fn transaction_limit(&self, area_bytes: u64) -> u64 {
+        self.transaction_bytes.min(self.record_limit(area_bytes))
     }
 }
 
@@ -223,6 +226,21 @@ impl Log {
         self.on.as_ref().map_or(MAX_TRANSACTION_BYTES, |on| {
             on.transaction_limit(on.area_bytes())
         })
+    }
+
+    /// Most bytes of one record, once the log has grown: that of a transaction which was written beside its trees may be larger than
+    /// [`Log::transaction_limit`].
+    pub(crate) fn record_limit(&self) -> u64 {
+        self.on
+            .as_ref()
+            .map_or(u64::MAX, |on| on.record_limit(on.max_bytes))
+    }
+
+    /// The same in the area that the log has now.
+    pub(crate) fn record_limit_now(&self) -> u64 {
+        self.on
+            .as_ref()
+            .map_or(u64::MAX, |on| on.record_limit(on.area_bytes()))
     }
 
     /// Bytes of a log that takes transactions of `bytes` bytes.

@@ -8,6 +8,7 @@
 pub(crate) mod clock;
 mod io_scope;
 pub(crate) mod overflow;
+mod patience;
 mod task;
 mod wait_queue;
 #[cfg(all(test, loom))]
@@ -16,6 +17,7 @@ mod worker;
 mod worker_handle;
 
 pub(crate) use io_scope::IoScope;
+pub(crate) use patience::Patience;
 pub(crate) use task::{TaskId, TaskRef, block_on};
 pub(crate) use wait_queue::WaitQueue;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod retry;
 mod scan;
+mod spill;
 mod view;
 mod write_set;
 mod writer;
@@ -25,9 +26,10 @@ use crate::task::OperationFuture;
 use crate::tree::{Tree, Wanted, check_key, check_value};
 use crate::txn::Dead;
 use crate::txn::commit::{self, CommitContext};
+use crate::txn::large;
 use crate::txn::serializable::ReadSet;
 use crate::value::ValueReader;
-use crate::{Durability, Error, Record, WriteBatch, extent};
+use crate::{Durability, Error, Record, WriteBatch, extent, small};
 use scan::Source;
 use view::View;
 use write_set::{Write, WriteSet};
@@ -279,9 +281,9 @@ impl Transaction {
     /// # Errors
     ///
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`],
-    /// [`Error::TransactionTooLarge`], [`Error::ReadOnlyTransaction`],
-    /// [`Error::TreeDropped`], [`Error::OtherStore`], [`Error::Poisoned`],
-    /// [`Error::VolumeFull`], [`Error::Closed`]; the transaction is as before then.
+    /// [`Error::Sort`] where the transaction is larger than memory may hold and its temporary file cannot be written,
+    /// [`Error::TooManySavepoints`], [`Error::ReadOnlyTransaction`], [`Error::TreeDropped`], [`Error::OtherStore`],
+    /// [`Error::Poisoned`], [`Error::VolumeFull`], [`Error::Closed`]; the transaction is as before then.
     pub fn insert(
         &mut self,
         tree: &Tree,
@@ -344,10 +346,20 @@ impl Transaction {
     }
 
     fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
-        let limit = self.view.runtime().engine.log.transaction_limit();
-        let result = self.writes.put(tree, key, write, limit);
+        let runtime = self.view.runtime();
+        let limit = small::spill_bytes(runtime.engine.log.transaction_limit());
+        let directory = &runtime.directory;
+        let result = self.writes.put(tree, key, write, limit, directory);
+        self.note_spilled();
         self.defer_free();
         result
+    }
+
+    fn note_spilled(&mut self) {
+        let bytes = self.writes.take_spilled_bytes();
+        if bytes > 0 {
+            Counters::add(&self.view.transactions().counters.spilled_bytes, bytes);
+        }
     }
 
     /// Large values that the transaction wrote and gave up go to the next task.
@@ -358,7 +370,8 @@ impl Transaction {
     }
 
     /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as the changes
-    /// themselves; further changes fail with [`Error::TransactionTooLarge`] then.
+    /// themselves; more goes to a temporary file, which keeps up to 1,024 savepoints apart. Further changes fail with
+    /// [`Error::TooManySavepoints`] then, until one of the earlier savepoints was rolled back to.
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint {
             transaction: self.view.number(),
@@ -392,7 +405,7 @@ impl Transaction {
     /// [`TransactionError::Conflict`] and [`TransactionError::SnapshotTooOld`], after which the same
     /// may succeed when it is begun anew (see
     /// [`Store::transact`](crate::Store::transact)); [`TransactionError::TreeDropped`],
-    /// [`TransactionError::TransactionTooLarge`], [`StorageError::VolumeFull`](crate::StorageError::VolumeFull),
+    /// [`TransactionError::TransactionTooLarge`], [`TransactionError::Sort`], [`StorageError::VolumeFull`](crate::StorageError::VolumeFull),
     /// [`StorageError::Closed`](crate::StorageError::Closed), or a failed read. Nothing was
     /// changed then. [`StorageError::Poisoned`](crate::StorageError::Poisoned) or a failed write: whether the changes
     /// last is known at the next opening.
@@ -406,6 +419,9 @@ impl Transaction {
             return self.view.is_durable();
         }
         let runtime = Arc::clone(self.view.runtime());
+        if self.writes.is_spilled() {
+            return self.commit_large(&runtime, validated);
+        }
         let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
         let (writes, view, durability) = (&self.writes, &self.view, self.durability);
         let result = runtime.run(|local| {
@@ -422,10 +438,42 @@ impl Transaction {
             };
             commit::change_all(local, &changes, context, durability, &mut |_, _| Ok(true))
         });
+        let user_bytes = self.writes.user_bytes();
+        self.end(&runtime, result.map(|_| user_bytes))
+    }
+
+    /// Commits what is more than one log record can have.
+    fn commit_large(&mut self, runtime: &Arc<Runtime>, validated: bool) -> Result<(), Error> {
+        let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
+        let context = CommitContext {
+            snapshot: validated.then(|| self.view.registered()),
+            reads,
+            frees_space: false,
+            ends: None,
+        };
+        let changes = self.writes.large(&runtime.directory);
+        let result = changes.and_then(|mut changes| {
+            let trees = changes.trees();
+            runtime.run(|local| {
+                let mut next = |at| changes.next(at);
+                large::commit_large(local, &trees, context, &mut next)
+            })?;
+            Ok((changes.dead, changes.user_bytes))
+        });
+        let result = result.map(|(dead, user_bytes)| {
+            self.writes.bury(dead);
+            user_bytes
+        });
+        self.note_spilled();
+        self.end(runtime, result)
+    }
+
+    /// Notes how the commit has ended; where it has succeeded, of how many bytes of keys and values it was.
+    fn end(&mut self, runtime: &Arc<Runtime>, result: Result<u64, Error>) -> Result<(), Error> {
         match result {
-            Ok(_) => {
+            Ok(user_bytes) => {
                 let counters = &runtime.engine.counters;
-                Counters::add(&counters.user_bytes, self.writes.user_bytes());
+                Counters::add(&counters.user_bytes, user_bytes);
                 self.writes.forget();
                 Ok(())
             }

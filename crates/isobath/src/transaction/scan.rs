@@ -1,11 +1,12 @@
 //! Reading one tree as a transaction sees it: the leaves, then the version
 //! store, then the transaction's own changes.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Bound;
 
 use super::view::View;
-use super::write_set::{TreeWrites, Write, within};
+use super::write_set::{Own, Write};
 use crate::Error;
 use crate::btree::{Cursor, Direction, ValueKind};
 use crate::context::ReadContext;
@@ -33,7 +34,7 @@ pub(super) struct Source<'s> {
     pub(super) tree: &'s Tree,
     /// `None` for an operation outside transactions, which reads what it may see now.
     pub(super) view: Option<&'s View>,
-    pub(super) writes: Option<&'s TreeWrites>,
+    pub(super) writes: Own<'s>,
     pub(super) reads: Option<&'s Mutex<ReadSet>>,
 }
 
@@ -110,8 +111,8 @@ impl Source<'_> {
         self.unseen().is_loaded(self.tree.state.tree.id, key)
     }
 
-    fn own(&self, key: &[u8]) -> Option<&Write> {
-        self.writes?.get(key)
+    fn own(&self, key: &[u8]) -> Result<Option<Cow<'_, Write>>, Error> {
+        self.writes.get(key)
     }
 
     fn read_extent(&self, extent: Extent, into: &mut Vec<u8>) -> Result<(), Error> {
@@ -120,8 +121,8 @@ impl Source<'_> {
     }
 
     pub(super) fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        if let Some(write) = self.own(key) {
-            return self.take_own(write, value);
+        if let Some(write) = self.own(key)? {
+            return self.take_own(&write, value);
         }
         self.note(key);
         // Whatever happens to the key meanwhile, its version is there afterwards.
@@ -167,7 +168,7 @@ impl Source<'_> {
     }
 
     pub(super) fn contains(&self, key: &[u8]) -> Result<bool, Error> {
-        if let Some(write) = self.own(key) {
+        if let Some(write) = self.own(key)? {
             return Ok(*write != Write::Removed);
         }
         self.note(key);
@@ -186,8 +187,8 @@ impl Source<'_> {
         for (key, slot) in keys.iter().zip(&mut values) {
             let found = slot.is_some();
             let mut value = slot.take().unwrap_or_default();
-            let found = match self.own(key) {
-                Some(write) => self.take_own(write, &mut value)?,
+            let found = match self.own(key)? {
+                Some(write) => self.take_own(&write, &mut value)?,
                 None => self.replace_by_older(key, found, &mut value)?,
             };
             *slot = found.then_some(value);
@@ -196,7 +197,7 @@ impl Source<'_> {
     }
 
     pub(super) fn reader(&self, key: &[u8]) -> Result<Option<ValueReader>, Error> {
-        let found = match self.own(key) {
+        let found = match self.own(key)?.as_deref() {
             Some(Write::Removed) => None,
             Some(Write::Inline(bytes)) => Some(Found::Bytes(bytes.to_vec())),
             Some(Write::Extent(extent)) => Some(Found::Large(*extent)),
@@ -268,7 +269,7 @@ pub(crate) fn scan_seen(
     let source = Source {
         tree,
         view: None,
-        writes: None,
+        writes: Own::default(),
         reads: None,
     };
     source.scan(bounds, direction, wanted, visit)
@@ -352,8 +353,32 @@ impl MergeCursor {
         let more = self.read_leaves(source, &mut records)?;
         let mut records = records.records;
         // The part of the range that was read, and what is left of it.
-        let last = records.last().map(|(key, _)| key.clone());
-        let (lower, upper) = match (last.filter(|_| more), self.direction) {
+        let mut last = records.last().map(|(key, _)| key.clone());
+        let (mut own, mut is_cut) = (Vec::new(), false);
+        if !source.writes.is_empty() {
+            let (lower, upper) = self.until(last.as_deref().filter(|_| more));
+            let (writes, cut) =
+                source
+                    .writes
+                    .within((lower, upper), self.direction, LARGEST_BATCH)?;
+            own = writes;
+            if let Some(cut) = cut {
+                // The transaction's own changes are many: the batch ends with the last of these.
+                records.retain(|(key, _)| match self.direction {
+                    Direction::Forward => *key <= cut,
+                    Direction::Reverse => *key >= cut,
+                });
+                let rest = match self.direction {
+                    Direction::Forward => (Bound::Excluded(&cut[..]), as_slice(&self.upper)),
+                    Direction::Reverse => (as_slice(&self.lower), Bound::Excluded(&cut[..])),
+                };
+                let tree = source.tree.state.tree;
+                self.leaves = Cursor::new(tree, rest.0, rest.1, self.direction);
+                last = Some(cut);
+                is_cut = true;
+            }
+        }
+        let (lower, upper) = match (last.filter(|_| more || is_cut), self.direction) {
             (None, _) => {
                 self.ended = true;
                 (self.lower.clone(), self.upper.clone())
@@ -367,10 +392,7 @@ impl MergeCursor {
                 std::mem::replace(&mut self.upper, Bound::Excluded(last)),
             ),
         };
-        let bounds = (
-            lower.as_ref().map(Vec::as_slice),
-            upper.as_ref().map(Vec::as_slice),
-        );
+        let bounds = (as_slice(&lower), as_slice(&upper));
         let id = source.tree.state.tree.id;
         source.interrupted();
         source.await_parts()?;
@@ -379,7 +401,6 @@ impl MergeCursor {
         if let Some(from) = source.unseen().loaded_from(id) {
             records.retain(|(key, _)| **key < *from);
         }
-        let own = within(source.writes, bounds);
         if self.direction == Direction::Reverse {
             records.reverse();
         }
@@ -387,9 +408,7 @@ impl MergeCursor {
             .into_iter()
             .map(|(key, old)| Ok((key.to_vec(), from_old(old)?)));
         let older = older.collect::<Result<Vec<_>, Error>>()?;
-        let own = own
-            .into_iter()
-            .map(|(key, write)| (key.to_vec(), from_write(write)));
+        let own = own.into_iter().map(|(key, write)| (key, from_write(write)));
         let mut merged = overlay(present(records), older);
         merged = overlay(merged, own.collect());
         let visible = merged
@@ -407,6 +426,16 @@ impl MergeCursor {
             reads.lock().add_range(source.names(), lower, upper);
         }
         Ok(())
+    }
+
+    /// What is still to come up to `last`, the end of a batch.
+    fn until<'b>(&'b self, last: Option<&'b [u8]>) -> Bounds<'b> {
+        let (lower, upper) = (as_slice(&self.lower), as_slice(&self.upper));
+        match (last, self.direction) {
+            (None, _) => (lower, upper),
+            (Some(last), Direction::Forward) => (lower, Bound::Included(last)),
+            (Some(last), Direction::Reverse) => (Bound::Included(last), upper),
+        }
     }
 
     /// Reads the next leaves, here as far as they are in memory.
@@ -469,12 +498,16 @@ fn from_old(old: OldValue) -> Result<Option<Found>, Error> {
     })
 }
 
-fn from_write(write: &Write) -> Option<Found> {
+fn from_write(write: Write) -> Option<Found> {
     match write {
         Write::Removed => None,
-        Write::Inline(bytes) => Some(Found::Bytes(bytes.to_vec())),
-        Write::Extent(extent) => Some(Found::Large(*extent)),
+        Write::Inline(bytes) => Some(Found::Bytes(bytes.into_vec())),
+        Write::Extent(extent) => Some(Found::Large(extent)),
     }
+}
+
+fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
 }
 
 /// Records in key order as a transaction sees them, from

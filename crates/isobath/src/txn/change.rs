@@ -9,6 +9,7 @@ use crate::canary::{self, Canary};
 use crate::engine::WorkerState;
 use crate::extent::Extent;
 use crate::log::record::Token;
+use crate::sched::Patience;
 
 /// One key's change.
 #[derive(Clone, Copy)]
@@ -59,11 +60,12 @@ impl Change<'_> {
         }
     }
 
-    /// Waits while a bulk load of the tree is being linked. The caller has no slot.
+    /// Waits while a bulk load of the tree is being linked, or a large commit rewrites it. The caller has no slot.
     pub(super) fn await_load(&self, local: &WorkerState) -> Result<(), Error> {
+        let mut patience = Patience::default();
         while !self.may_change()? {
             local.engine.writable()?;
-            local.worker.yield_now();
+            patience.wait(&local.worker);
         }
         Ok(())
     }

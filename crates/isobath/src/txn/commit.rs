@@ -298,7 +298,7 @@ fn await_earlier(local: &WorkerState, lsn: Lsn, durability: Durability) -> Resul
 }
 
 /// Waits until every snapshot that begins sees the commit at `lsn`.
-fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Error> {
+pub(super) fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Error> {
     let engine = &local.engine;
     let transactions = &engine.transactions;
     if transactions.tracker.reported() > lsn.0 {

@@ -27,6 +27,7 @@
 
 mod change;
 pub(crate) mod commit;
+pub(crate) mod large;
 pub(crate) mod locks;
 pub(crate) mod reserved_task;
 pub(crate) mod serializable;
@@ -118,6 +119,8 @@ const FREEING_TRIES: u8 = 3;
 pub(crate) struct TransactionCounters {
     pub(crate) commits: AtomicU64,
     pub(crate) conflicts: AtomicU64,
+    pub(crate) large_commits: AtomicU64,
+    pub(crate) spilled_bytes: AtomicU64,
     pub(crate) snapshots_aborted: AtomicU64,
 }
 

@@ -114,13 +114,24 @@ impl ReadSet {
         snapshot: &Registered,
         own: Option<CommitNumber>,
     ) -> Result<(), Error> {
+        self.validate_beside(versions, snapshot, own, &[])
+    }
+
+    /// As [`ReadSet::validate`], for a commit that has the trees `rewritten` to itself.
+    pub(crate) fn validate_beside(
+        &self,
+        versions: &Versions,
+        snapshot: &Registered,
+        own: Option<CommitNumber>,
+        rewritten: &[TreeId],
+    ) -> Result<(), Error> {
         let at = snapshot.lsn;
         for reads in &self.trees {
             let conflict = |key: Vec<u8>| Error::Conflict {
                 tree: reads.name.to_string(),
                 key,
             };
-            if reads.status.loaded() > at {
+            if reads.status.loaded() > at && !rewritten.contains(&reads.tree) {
                 return Err(conflict(Vec::new()));
             }
             for key in &reads.keys {

@@ -16,6 +16,7 @@ mod drops;
 mod faults;
 mod growth;
 mod growth_beside;
+mod large_transactions;
 mod large_values;
 mod limits;
 mod loading;

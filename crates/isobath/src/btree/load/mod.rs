@@ -3,37 +3,30 @@
 //! modification. Until then, and if the load fails, the tree is as it was.
 
 mod link;
+mod pages;
+mod rewrite;
 mod stage;
+
+pub(crate) use rewrite::{Change, Rewrite, Rewritten, install_roots, roots_body};
 
 use std::ops::Bound;
 
 use link::{Built, Linked};
+use pages::Pages;
 use stage::{InnerStage, LeafStage};
 
-use super::node::{CAPACITY, Image, separator};
-use super::smo::Modification;
+use super::node::{CAPACITY, separator};
 use super::{Cursor, Descriptor, Direction, Tree, ValueRef};
 use crate::Error;
-use crate::buffer::Reservation;
 use crate::context::WriteContext;
-use crate::log::LogReservation;
 use crate::log::record::Token;
 use crate::page::PageId;
-
-/// Pages reserved at a time.
-const RESERVED: u32 = 16;
 
 const NOT_ABOVE: &str = "its key is not above that of the record before it";
 const NOT_BEYOND: &str = "its key is not above every key that the tree has";
 const OVERTAKEN: &str =
     "keys were inserted above it, or right below it, while the load was running";
 const TOO_HOLLOW: &str = "too many empty pages follow the tree's last key; remove a key near it";
-
-/// A reserved page, and log space for it.
-struct Page<'c> {
-    reservation: Reservation,
-    room: LogReservation<'c>,
-}
 
 /// A bulk load in progress.
 pub(crate) struct Loader<'c, C: WriteContext> {
@@ -44,7 +37,7 @@ pub(crate) struct Loader<'c, C: WriteContext> {
     leaf: LeafStage,
     /// `inner[i]` collects the nodes of level `i` for the open node of level `i + 1`.
     inner: Vec<InnerStage>,
-    reservation: Option<Reservation>,
+    pages: Pages<'c, C>,
     records: u64,
     /// What all keys must lie above: the tree's last key; none where the tree
     /// is one empty leaf.
@@ -61,27 +54,35 @@ pub(crate) struct Loader<'c, C: WriteContext> {
 
 impl<'c, C: WriteContext> Loader<'c, C> {
     /// Starts a load into `tree`, after its last key. Leaves are filled to
-    /// `fill_percent` on average, inner nodes at most; from 50 to 100.
-    pub(crate) fn new(ctx: &'c C, tree: Tree, fill_percent: usize) -> Result<Self, C::Error> {
+    /// `fill_percent` on average, inner nodes at most; from 50 to 100. Pages of a tree without records go before, while what `alone`
+    /// answers keeps others from rewriting the tree.
+    pub(crate) fn new<G>(
+        ctx: &'c C,
+        tree: Tree,
+        fill_percent: usize,
+        alone: impl FnOnce() -> Result<G, C::Error>,
+    ) -> Result<Self, C::Error> {
         let mut cursor = Cursor::new(tree, Bound::Unbounded, Bound::Unbounded, Direction::Reverse);
         let last = cursor.next(ctx)?.map(|entry| entry.key.to_vec());
         if last.is_none() {
+            let _alone = alone()?;
             link::collapse(ctx, &tree)?;
         }
         let is_empty = last.is_none() && link::is_empty_leaf(ctx, &tree)?;
+        let token = ctx.log().stamp(ctx.writer()).0;
         Ok(Loader {
             ctx,
             tree,
             limit: CAPACITY * fill_percent.clamp(50, 100) / 100,
             leaf: LeafStage::new(),
             inner: Vec::new(),
-            reservation: None,
+            pages: Pages::new(ctx, tree, token),
             records: 0,
             edge: (!is_empty).then(|| last.unwrap_or_default()),
             orphans: Vec::new(),
             built: None,
             is_over: false,
-            token: ctx.log().stamp(ctx.writer()).0,
+            token,
         })
     }
 
@@ -135,52 +136,11 @@ impl<'c, C: WriteContext> Loader<'c, C> {
 
     /// Writes the open leaf, all but its last record unless `is_last`.
     fn emit_leaf(&mut self, is_last: bool) -> Result<(), C::Error> {
-        let page = self.reserve()?;
+        let page = self.pages.reserve()?;
         let (image, next_lower) = self.leaf.build(self.tree.id, is_last);
-        let id = self.write(page, image);
+        let id = self.pages.write(page, image);
         let lower = self.leaf.replace_lower(next_lower);
         self.add_child(0, lower, id)
-    }
-
-    /// Makes sure that a page can be taken.
-    fn reserve(&mut self) -> Result<Page<'c>, C::Error> {
-        let room = self.ctx.reserve_for_structure()?;
-        if let Some(reservation) = self.reservation.take() {
-            if reservation.len() > 0 {
-                return Ok(Page { reservation, room });
-            }
-            self.ctx.release(reservation);
-        }
-        // Nothing is held while waiting for pages to be written.
-        drop(room);
-        self.ctx.admit()?;
-        let reservation = self.ctx.reserve(RESERVED)?;
-        match self.ctx.reserve_for_structure() {
-            Ok(room) => {
-                let ids: Vec<PageId> = reservation.ids().collect();
-                self.ctx.add_provisional(self.token, &ids);
-                Ok(Page { reservation, room })
-            }
-            Err(stop) => {
-                self.ctx.release(reservation);
-                Err(stop)
-            }
-        }
-    }
-
-    /// Writes one finished page, which nothing names yet.
-    fn write(&mut self, page: Page<'c>, image: Box<Image>) -> PageId {
-        let Page {
-            mut reservation,
-            room: _reservation,
-        } = page;
-        let page = reservation.take(self.ctx.pool());
-        let id = page.id();
-        self.reservation = Some(reservation);
-        Modification::new(self.tree)
-            .page(page, image)
-            .apply_private(self.ctx);
-        id
     }
 
     /// Adds a finished node of `level`, whose range starts at `lower`, to the
@@ -196,7 +156,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             if self.inner[level].push(&lower, id, self.limit) {
                 return Ok(());
             }
-            let page = match self.reserve() {
+            let page = match self.pages.reserve() {
                 Ok(page) => page,
                 Err(stop) => {
                     self.orphans.push(id);
@@ -207,7 +167,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
             let (image, next) = stage.build(self.tree.id, level as u8 + 1, false);
             let fits = stage.push(&lower, id, self.limit);
             assert!(fits, "an inner node holds two separators");
-            let finished = self.write(page, image);
+            let finished = self.pages.write(page, image);
             (level, lower, id) = (level + 1, next, finished);
         }
     }
@@ -228,9 +188,9 @@ impl<'c, C: WriteContext> Loader<'c, C> {
                 if !is_last && self.inner[level].fits_unbounded() {
                     continue;
                 }
-                let page = self.reserve()?;
+                let page = self.pages.reserve()?;
                 let (image, next) = self.inner[level].build(self.tree.id, level as u8 + 1, is_last);
-                let id = self.write(page, image);
+                let id = self.pages.write(page, image);
                 self.add_child(level + 1, next, id)?;
             }
             level += 1;
@@ -343,13 +303,6 @@ impl<C: WriteContext> Drop for Loader<'_, C> {
     fn drop(&mut self) {
         if !self.is_over {
             self.free_built(&mut |_| {});
-        }
-        if let Some(reservation) = self.reservation.take() {
-            let ids: Vec<PageId> = reservation.ids().collect();
-            if !ids.is_empty() {
-                self.ctx.cancel_provisional(None, &ids);
-            }
-            self.ctx.release(reservation);
         }
     }
 }

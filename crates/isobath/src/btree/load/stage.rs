@@ -145,6 +145,25 @@ impl LeafStage {
         self.records.len() < 2 || self.cost(0) <= CAPACITY
     }
 
+    /// Whether all records fit a page that ends at `upper`.
+    pub(super) fn fits_below(&self, upper: &[u8]) -> bool {
+        let prefix = common_prefix(&self.lower, upper);
+        self.records.len() < 2 || self.cost(prefix) + upper.len() <= CAPACITY
+    }
+
+    /// Builds the leaf of all records; it ends at `upper`, where that is given.
+    pub(super) fn build_all(&mut self, tree: TreeId, upper: Option<&[u8]>) -> Box<Image> {
+        let mut builder = Builder::new(tree, 0, &self.lower, upper);
+        for &record in &self.records {
+            let pushed = builder.push_record(self.key(record), self.value(record));
+            assert!(pushed.is_ok(), "staged records fit");
+        }
+        self.arena.clear();
+        self.records.clear();
+        (self.key_bytes, self.value_bytes, self.shortest_key) = (0, 0, usize::MAX);
+        builder.finish()
+    }
+
     /// Builds the leaf: of all records, without an upper bound, if `is_last`;
     /// else of all but the last one, which stays. Returns the lower bound of what
     /// stays, too.
@@ -262,6 +281,28 @@ impl InnerStage {
         let (lower, leftmost) = next.unwrap_or_default();
         let started = std::mem::replace(self, InnerStage::new(lower, leftmost));
         (image, started.lower)
+    }
+
+    /// Whether all children fit a node that ends at `upper`.
+    pub(super) fn fits_below(&self, upper: &[u8]) -> bool {
+        let prefix = common_prefix(&self.lower, upper);
+        self.entries.is_empty() || self.cost(prefix) + upper.len() <= CAPACITY
+    }
+
+    /// Builds the node of all children; it ends at `upper`, where that is given. Returns its lower bound, too.
+    pub(super) fn build_all(
+        self,
+        tree: TreeId,
+        level: u8,
+        upper: Option<&[u8]>,
+    ) -> (Box<Image>, Vec<u8>) {
+        let mut builder = Builder::new(tree, level, &self.lower, upper);
+        builder.set_leftmost(self.leftmost);
+        for (key, child) in &self.entries {
+            let pushed = builder.push_child(key, *child);
+            assert!(pushed.is_ok(), "staged children fit");
+        }
+        (builder.finish(), self.lower)
     }
 
     /// Whether it has one child only.

@@ -83,7 +83,7 @@ impl Bench {
         };
         let value = [7; 120];
         let started = Clock::start();
-        let mut loader = Loader::new(&bench.ctx, tree, 100).unwrap();
+        let mut loader = Loader::new(&bench.ctx, tree, 100, || Ok(())).unwrap();
         for number in 0..records {
             loader
                 .push(&bench.key(number), ValueRef::inline(&value))

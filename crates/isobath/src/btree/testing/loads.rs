@@ -28,7 +28,7 @@ pub(super) fn load(
     model: &Model,
     fill: usize,
 ) -> Result<u64, Error> {
-    let mut loader = Loader::new(ctx, tree, fill)?;
+    let mut loader = Loader::new(ctx, tree, fill, || Ok(()))?;
     for (key, value) in model {
         loader.push(key, ValueRef::inline(value))?;
     }
@@ -76,7 +76,7 @@ proptest! {
         model.extend(loaded);
         check(&ctx, tree, &model);
         // Aborted and refused loads leave everything as it was.
-        let mut loader = Loader::new(&ctx, tree, fill).unwrap();
+        let mut loader = Loader::new(&ctx, tree, fill, || Ok(())).unwrap();
         for number in 0..2000u32 {
             let key = [&[255u8; 12][..], &number.to_string().into_bytes(), &[255; 200]].concat();
             let _ = loader.push(&key, ValueRef::inline(b"value"));
@@ -162,7 +162,7 @@ fn input_out_of_order_is_refused() {
         Err(Error::LoadOrder { record, .. }) => record,
         other => panic!("{other:?}"),
     };
-    let mut loader = Loader::new(&ctx, tree, 100).unwrap();
+    let mut loader = Loader::new(&ctx, tree, 100, || Ok(())).unwrap();
     let value = ValueRef::inline(b"v");
     assert_eq!(order(loader.push(b"0000000999", value)), 0);
     loader.push(b"0000001000", value).unwrap();
@@ -175,7 +175,7 @@ fn input_out_of_order_is_refused() {
     drop(loader);
     check(&ctx, tree, &model);
     // Another task inserts beyond the load's first key before it ends.
-    let mut loader = Loader::new(&ctx, tree, 100).unwrap();
+    let mut loader = Loader::new(&ctx, tree, 100, || Ok(())).unwrap();
     for number in 0..500 {
         loader
             .push(format!("1{number:05}").as_bytes(), value)
@@ -207,7 +207,7 @@ fn a_tree_is_freed_in_bounded_steps() {
     let ctx = TestContext::new(8192, 1 << 16);
     let other = ctx.tree();
     let tree = ctx.tree();
-    let mut loader = Loader::new(&ctx, tree, 100).unwrap();
+    let mut loader = Loader::new(&ctx, tree, 100, || Ok(())).unwrap();
     for number in 0..100_000u32 {
         let key = format!("{number:010}");
         let descriptor = number.to_le_bytes();

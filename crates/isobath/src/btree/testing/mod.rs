@@ -4,6 +4,7 @@ mod bench;
 mod corruption;
 mod loads;
 mod model;
+mod rewrites;
 mod scans;
 mod stress;
 mod tails;

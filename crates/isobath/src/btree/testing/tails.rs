@@ -121,7 +121,7 @@ fn a_tail_that_is_emptied_during_the_load_goes_with_it() {
         let loaded: Model = (0..2000)
             .map(|number| (key("b", number), vec![2; 200]))
             .collect();
-        let mut loader = Loader::new(&ctx, tree, 90).unwrap();
+        let mut loader = Loader::new(&ctx, tree, 90, || Ok(())).unwrap();
         for (key, value) in &loaded {
             loader.push(key, ValueRef::inline(value)).unwrap();
         }

@@ -1,0 +1,93 @@
+//! Pages that are built beside a tree: taken a few at a time, written while nothing names them, and listed under a token
+//! so that a recovery frees them unless a record has confirmed that.
+
+use super::super::Tree;
+use super::super::node::Image;
+use super::super::smo::Modification;
+use crate::buffer::Reservation;
+use crate::context::WriteContext;
+use crate::log::LogReservation;
+use crate::log::record::Token;
+use crate::page::PageId;
+
+/// Pages reserved at a time.
+const RESERVED: u32 = 16;
+
+/// A reserved page, and log space for it.
+pub(super) struct Page<'c> {
+    reservation: Reservation,
+    room: LogReservation<'c>,
+}
+
+/// Where the pages that are built come from.
+pub(super) struct Pages<'c, C: WriteContext> {
+    ctx: &'c C,
+    tree: Tree,
+    token: Token,
+    reservation: Option<Reservation>,
+}
+
+impl<'c, C: WriteContext> Pages<'c, C> {
+    /// Pages for `tree` that belong to `token`.
+    pub(super) fn new(ctx: &'c C, tree: Tree, token: Token) -> Self {
+        Pages {
+            ctx,
+            tree,
+            token,
+            reservation: None,
+        }
+    }
+
+    /// Makes sure that a page can be taken.
+    pub(super) fn reserve(&mut self) -> Result<Page<'c>, C::Error> {
+        let room = self.ctx.reserve_for_structure()?;
+        if let Some(reservation) = self.reservation.take() {
+            if reservation.len() > 0 {
+                return Ok(Page { reservation, room });
+            }
+            self.ctx.release(reservation);
+        }
+        // Nothing is held while waiting for pages to be written.
+        drop(room);
+        self.ctx.admit()?;
+        let reservation = self.ctx.reserve(RESERVED)?;
+        match self.ctx.reserve_for_structure() {
+            Ok(room) => {
+                let ids: Vec<PageId> = reservation.ids().collect();
+                self.ctx.add_provisional(self.token, &ids);
+                Ok(Page { reservation, room })
+            }
+            Err(stop) => {
+                self.ctx.release(reservation);
+                Err(stop)
+            }
+        }
+    }
+
+    /// Writes one finished page, which nothing names yet.
+    pub(super) fn write(&mut self, page: Page<'c>, image: Box<Image>) -> PageId {
+        let Page {
+            mut reservation,
+            room: _reservation,
+        } = page;
+        let page = reservation.take(self.ctx.pool());
+        let id = page.id();
+        self.reservation = Some(reservation);
+        Modification::new(self.tree)
+            .page(page, image)
+            .apply_private(self.ctx);
+        id
+    }
+}
+
+impl<C: WriteContext> Drop for Pages<'_, C> {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            let ids: Vec<PageId> = reservation.ids().collect();
+            if !ids.is_empty() {
+                self.ctx.cancel_provisional(None, &ids);
+            }
+            self.ctx.release(reservation);
+        }
+    }
+}

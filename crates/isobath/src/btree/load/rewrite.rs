@@ -1,0 +1,480 @@
+//! Rewriting a tree with many changes at once: new leaves for the ranges that changes touch, new inner nodes above them, and all
+//! else as it is.
+//!
+//! The tree, which no one else changes meanwhile, is walked from left to right. A subtree without a change becomes a part of the
+//! new tree as it is; where one has some, its records and the changes are merged into new leaves. New pages belong to a token, and
+//! nothing names them: the tree is as it was until the root gets its new content ([`install_roots`]).
+
+use super::super::descend::root;
+use super::super::node::{CAPACITY, Image, MalformedNode, Node};
+use super::super::{AttemptError, Tree, ValueKind, ValueRef};
+use super::pages::Pages;
+use super::stage::{InnerStage, LeafStage};
+use crate::Error;
+use crate::context::{ReadContext, WriteContext};
+use crate::log::record::{Token, structure_body};
+use crate::page::{Lsn, PageId, offset, put_u64};
+
+/// Leaves that are read ahead while one leaf after the other is changed.
+const READ_AHEAD: usize = 16;
+
+/// What a key is going to have.
+pub(crate) struct Change {
+    pub(crate) key: Vec<u8>,
+    /// `None` if nothing.
+    pub(crate) value: Option<(ValueKind, Vec<u8>)>,
+}
+
+/// Gives the changes of the tree, by ascending keys, each key once.
+pub(crate) type Changes<'s, E> = dyn FnMut() -> Result<Option<Change>, E> + 's;
+/// Receives the descriptors of large values that changes replace or remove.
+pub(crate) type OnReplaced<'s, E> = dyn FnMut(&[u8]) -> Result<(), E> + 's;
+
+/// A tree that is being rewritten.
+pub(crate) struct Rewrite<'c, C: WriteContext> {
+    ctx: &'c C,
+    tree: Tree,
+    limit: usize,
+    pages: Pages<'c, C>,
+    leaf: LeafStage,
+    /// Whether the open leaf has a range.
+    is_open: bool,
+    /// `inner[i]` collects nodes of level `i`.
+    inner: Vec<Option<InnerStage>>,
+    /// The next change that was not merged yet.
+    next: Option<Change>,
+    built: Vec<PageId>,
+    /// Pages of the tree as it was that have no part in the new one, parents before their children.
+    replaced: Vec<PageId>,
+    /// So many of them may be.
+    most: usize,
+    /// The last leaf was read for its changes.
+    was_touched: bool,
+}
+
+/// A tree's new content, beside it.
+pub(crate) struct Rewritten {
+    tree: Tree,
+    root: Box<Image>,
+    /// Pages that go once the root has its new content, parents before their children.
+    pub(crate) replaced: Vec<PageId>,
+}
+
+/// A node of the old tree on the way to the one that is looked at.
+struct Step {
+    image: Box<Image>,
+    level: u8,
+    next: usize,
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
+}
+
+/// A child of the old tree.
+struct Child {
+    id: PageId,
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
+}
+
+impl Step {
+    fn child(&self, tree: Tree, position: usize) -> Result<Child, MalformedNode> {
+        let node = Node::open(&*self.image, tree.id)?;
+        let key = |position| {
+            let mut key = Vec::new();
+            node.key(position, &mut key).map(|()| key)
+        };
+        Ok(Child {
+            id: node.child(position)?,
+            lower: match position {
+                0 => self.lower.clone(),
+                _ => key(position - 1)?,
+            },
+            upper: match position == node.count() {
+                true => self.upper.clone(),
+                false => Some(key(position)?),
+            },
+        })
+    }
+
+    /// The children from `position` on that are to be read ahead.
+    fn ahead(&self, tree: Tree, position: usize) -> Result<Vec<PageId>, MalformedNode> {
+        let node = Node::open(&*self.image, tree.id)?;
+        let end = node.count().min(position + READ_AHEAD);
+        (position..=end).map(|at| node.child(at)).collect()
+    }
+}
+
+fn corrupt<C: ReadContext>(ctx: &C, id: PageId, why: MalformedNode) -> C::Error {
+    let failed = AttemptError::Corrupt(id, why.0).resolve(ctx);
+    failed.err().unwrap_or_else(|| Error::Closed.into())
+}
+
+impl<'c, C: WriteContext> Rewrite<'c, C> {
+    /// Of `tree`; pages are filled to `fill_percent`, belong to `token`, and replace `most` at most.
+    pub(crate) fn new(
+        ctx: &'c C,
+        tree: Tree,
+        fill_percent: usize,
+        token: Token,
+        most: usize,
+    ) -> Self {
+        Rewrite {
+            ctx,
+            tree,
+            limit: CAPACITY * fill_percent.clamp(50, 100) / 100,
+            pages: Pages::new(ctx, tree, token),
+            leaf: LeafStage::new(),
+            is_open: false,
+            inner: Vec::new(),
+            next: None,
+            built: Vec::new(),
+            replaced: Vec::new(),
+            most,
+            was_touched: false,
+        }
+    }
+
+    /// The pages that were built, to be freed where the new content is not wanted.
+    pub(crate) fn built(&mut self) -> Vec<PageId> {
+        std::mem::take(&mut self.built)
+    }
+
+    /// Builds the new content of the tree.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TransactionTooLarge`] where too many pages would be replaced; those of `changes` and `on_replaced`, of reading
+    /// and of reserving pages.
+    pub(crate) fn run(
+        &mut self,
+        changes: &mut Changes<'_, C::Error>,
+        on_replaced: &mut OnReplaced<'_, C::Error>,
+    ) -> Result<Rewritten, C::Error> {
+        self.next = changes()?;
+        let (image, level) = self.read(self.tree.root, None)?;
+        let mut steps: Vec<Step> = Vec::new();
+        match level {
+            0 => self.merge_leaf(&image, &[], None, changes, on_replaced)?,
+            _ => steps.push(Step {
+                image,
+                level,
+                next: 0,
+                lower: Vec::new(),
+                upper: None,
+            }),
+        }
+        // Bound: each round passes a child of a node, or a node.
+        while let Some(step) = steps.last_mut() {
+            let (level, position) = (step.level - 1, step.next);
+            let id = step.image.page_id();
+            let count = Node::open(&*step.image, self.tree.id).map(|node| node.count());
+            if position > count.map_err(|why| corrupt(self.ctx, id, why))? {
+                steps.pop();
+                continue;
+            }
+            step.next += 1;
+            self.ctx.next_turn();
+            let child = step.child(self.tree, position);
+            let child = child.map_err(|why| corrupt(self.ctx, id, why))?;
+            let is_hollow = self.is_open && self.leaf.count() == 0;
+            if !self.is_changed(child.upper.as_deref()) && !is_hollow {
+                self.was_touched = false;
+                self.share(level, child.lower, child.id)?;
+                continue;
+            }
+            if level == 0 && self.was_touched && position % READ_AHEAD == 0 {
+                let ahead = step.ahead(self.tree, position);
+                let ahead = ahead.map_err(|why| corrupt(self.ctx, id, why))?;
+                let _ = self.ctx.read_ahead(&ahead);
+            }
+            self.replace(child.id)?;
+            let (image, _) = self.read(child.id, Some(level))?;
+            if level == 0 {
+                self.was_touched = true;
+                let upper = child.upper.as_deref();
+                self.merge_leaf(&image, &child.lower, upper, changes, on_replaced)?;
+            } else {
+                steps.push(Step {
+                    image,
+                    level,
+                    next: 0,
+                    lower: child.lower,
+                    upper: child.upper,
+                });
+            }
+        }
+        self.finish()
+    }
+
+    /// Whether a change is left below `upper`.
+    fn is_changed(&self, upper: Option<&[u8]>) -> bool {
+        let next = self.next.as_ref();
+        next.is_some_and(|next| upper.is_none_or(|upper| &next.key[..] < upper))
+    }
+
+    fn replace(&mut self, id: PageId) -> Result<(), C::Error> {
+        self.replaced.push(id);
+        if self.replaced.len() > self.most {
+            return Err(Error::TransactionTooLarge {
+                bytes: 8 * self.replaced.len() as u64,
+                limit: 8 * self.most as u64,
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// A copy of a page, and its level.
+    fn read(&self, id: PageId, level: Option<u8>) -> Result<(Box<Image>, u8), C::Error> {
+        loop {
+            let attempt = || {
+                let page = self.ctx.pool().read_untouched(id)?;
+                let image = Image::copy_of(page.words());
+                page.validate()?;
+                Ok(image)
+            };
+            match attempt() {
+                Ok(image) => {
+                    let found = Node::open(&*image, self.tree.id).map(|node| node.level());
+                    let found = found.map_err(|why| corrupt(self.ctx, id, why))?;
+                    if level.is_some_and(|level| level != found) {
+                        let why = MalformedNode("its level is not one below its parent's");
+                        return Err(corrupt(self.ctx, id, why));
+                    }
+                    return Ok((image, found));
+                }
+                Err::<_, AttemptError>(fail) => fail.resolve(self.ctx)?,
+            }
+        }
+    }
+
+    /// Adds the records of a leaf, with the changes of its range.
+    fn merge_leaf(
+        &mut self,
+        image: &Image,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+        changes: &mut Changes<'_, C::Error>,
+        on_replaced: &mut OnReplaced<'_, C::Error>,
+    ) -> Result<(), C::Error> {
+        if !self.is_open {
+            self.leaf.set_lower(lower);
+            self.is_open = true;
+        }
+        let id = image.page_id();
+        let tree = self.tree.id;
+        let node = Node::open(image, tree).map_err(|why| corrupt(self.ctx, id, why))?;
+        let mut key = Vec::new();
+        for position in 0..node.count() {
+            let record = node
+                .key(position, &mut key)
+                .and_then(|()| node.value(position));
+            let at = record.map_err(|why| corrupt(self.ctx, id, why))?;
+            let old = ValueRef {
+                kind: at.kind,
+                bytes: &image.bytes()[at.at..at.at + at.len],
+            };
+            while self.next.as_ref().is_some_and(|next| next.key < key) {
+                self.take_change(changes)?;
+            }
+            if self.next.as_ref().is_some_and(|next| next.key == key) {
+                if old.kind == ValueKind::Extent {
+                    on_replaced(old.bytes)?;
+                }
+                self.take_change(changes)?;
+            } else {
+                self.push(&key, old)?;
+            }
+        }
+        while self.is_changed(upper) {
+            self.take_change(changes)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what the next change leaves of its key.
+    fn take_change(&mut self, changes: &mut Changes<'_, C::Error>) -> Result<(), C::Error> {
+        let following = changes()?;
+        let Some(change) = std::mem::replace(&mut self.next, following) else {
+            return Ok(());
+        };
+        if let Some((kind, bytes)) = change.value {
+            let value = ValueRef {
+                kind,
+                bytes: &bytes,
+            };
+            self.push(&change.key, value)?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<(), C::Error> {
+        if self.leaf.count() == 0 {
+            self.leaf.push_first(key, value);
+            return Ok(());
+        }
+        if self.leaf.push(key, value, self.limit) {
+            return Ok(());
+        }
+        if key <= self.leaf.last_key() {
+            let why = MalformedNode("its keys are not in order");
+            return Err(corrupt(self.ctx, self.tree.root, why));
+        }
+        self.emit_leaf()?;
+        let fits = self.leaf.push(key, value, self.limit);
+        assert!(fits, "a leaf can be closed after one record");
+        Ok(())
+    }
+
+    /// Writes the open leaf, all but its last record.
+    fn emit_leaf(&mut self) -> Result<(), C::Error> {
+        // Nothing is held, and this goes on for long.
+        self.ctx.next_turn();
+        let page = self.pages.reserve()?;
+        let (image, next_lower) = self.leaf.build(self.tree.id, false);
+        let id = self.pages.write(page, image);
+        self.built.push(id);
+        let lower = self.leaf.replace_lower(next_lower);
+        self.add_child(0, lower, id)
+    }
+
+    /// Adds a subtree of the old tree, whose top is of `level` and whose range starts at `lower`.
+    fn share(&mut self, level: u8, lower: Vec<u8>, id: PageId) -> Result<(), C::Error> {
+        self.close_below(level, Some(&lower))?;
+        self.add_child(usize::from(level), lower, id)
+    }
+
+    /// Finishes the open nodes below `level`, which end at `upper`.
+    fn close_below(&mut self, level: u8, upper: Option<&[u8]>) -> Result<(), C::Error> {
+        if self.is_open {
+            let fits = |leaf: &LeafStage| match upper {
+                Some(upper) => leaf.fits_below(upper),
+                None => leaf.fits_unbounded(),
+            };
+            if !fits(&self.leaf) {
+                self.emit_leaf()?;
+            }
+            let page = self.pages.reserve()?;
+            let image = self.leaf.build_all(self.tree.id, upper);
+            let id = self.pages.write(page, image);
+            self.built.push(id);
+            let lower = self.leaf.replace_lower(Vec::new());
+            self.is_open = false;
+            self.add_child(0, lower, id)?;
+        }
+        for below in 0..usize::from(level).min(self.inner.len()) {
+            self.close_inner(below, upper)?;
+        }
+        Ok(())
+    }
+
+    /// Finishes the open node of children of level `below`, which ends at `upper`.
+    fn close_inner(&mut self, below: usize, upper: Option<&[u8]>) -> Result<(), C::Error> {
+        let Some(mut stage) = self.inner[below].take() else {
+            return Ok(());
+        };
+        let node_level = below as u8 + 1;
+        let fits = match upper {
+            Some(upper) => stage.fits_below(upper),
+            None => stage.fits_unbounded(),
+        };
+        if !fits {
+            let page = self.pages.reserve()?;
+            let (image, lower) = stage.build(self.tree.id, node_level, false);
+            let id = self.pages.write(page, image);
+            self.built.push(id);
+            self.add_child(below + 1, lower, id)?;
+        }
+        let page = self.pages.reserve()?;
+        let (image, lower) = stage.build_all(self.tree.id, node_level, upper);
+        let id = self.pages.write(page, image);
+        self.built.push(id);
+        self.add_child(below + 1, lower, id)
+    }
+
+    /// Adds a finished node of `level`, whose range starts at `lower`, to the level above it.
+    fn add_child(&mut self, level: usize, lower: Vec<u8>, id: PageId) -> Result<(), C::Error> {
+        let (mut level, mut lower, mut id) = (level, lower, id);
+        // Bound: one level higher each time.
+        loop {
+            if self.inner.len() <= level {
+                self.inner.resize_with(level + 1, || None);
+            }
+            let Some(stage) = &mut self.inner[level] else {
+                self.inner[level] = Some(InnerStage::new(lower, id));
+                return Ok(());
+            };
+            if stage.push(&lower, id, self.limit) {
+                return Ok(());
+            }
+            let page = self.pages.reserve()?;
+            let (image, next) = stage.build(self.tree.id, level as u8 + 1, false);
+            let fits = stage.push(&lower, id, self.limit);
+            assert!(fits, "an inner node holds two separators");
+            let finished = self.pages.write(page, image);
+            self.built.push(finished);
+            (level, lower, id) = (level + 1, next, finished);
+        }
+    }
+
+    /// Finishes all open nodes; the last one's content becomes the root's.
+    fn finish(&mut self) -> Result<Rewritten, C::Error> {
+        self.close_below(0, None)?;
+        let mut level = 0;
+        // Bound: the number of levels, which grows only while nodes remain.
+        let top = loop {
+            let is_last = level + 1 == self.inner.len();
+            match &self.inner[level] {
+                Some(stage) if is_last && stage.is_single() => break stage.single().1,
+                _ => self.close_inner(level, None)?,
+            }
+            level += 1;
+        };
+        let (mut root, _) = self.read(top, None)?;
+        put_u64(&mut root.0, offset::PAGE_ID, self.tree.root.0);
+        // Its content is the root's. Nothing names it but what is replaced.
+        self.replaced.push(top);
+        Ok(Rewritten {
+            tree: self.tree,
+            root,
+            replaced: std::mem::take(&mut self.replaced),
+        })
+    }
+}
+
+/// The body of the record that gives trees their new content: confirms `tokens`, frees `ended`. Commits before it are not to be
+/// repeated in the first tree.
+pub(crate) fn roots_body(trees: &[Rewritten], ended: &[PageId], tokens: &[Token]) -> Vec<u8> {
+    let first = trees
+        .first()
+        .map_or(crate::types::CATALOG.id, |first| first.tree.id);
+    let images = trees.iter().map(|tree| (tree.tree.root, &tree.root.0));
+    structure_body(first, images, ended.iter().copied(), tokens, Some(&[]))
+}
+
+/// Gives all `trees` their new content in one step, as the record at `record` says.
+pub(crate) fn install_roots<C: WriteContext>(
+    ctx: &C,
+    trees: &[Rewritten],
+    record: Lsn,
+) -> Result<(), C::Error> {
+    loop {
+        let attempt = || {
+            let latched = trees.iter().map(|tree| {
+                let page = root(ctx.pool(), &tree.tree)?.page.exclusive()?;
+                Ok((page, &tree.root))
+            });
+            // All are latched before the first one changes.
+            let latched = latched.collect::<Result<Vec<_>, AttemptError>>()?;
+            for (mut page, image) in latched {
+                page.words().store_all(&image.0);
+                page.changed(record, record);
+            }
+            Ok(())
+        };
+        match attempt() {
+            Ok(()) => return Ok(()),
+            Err::<_, AttemptError>(fail) => fail.resolve(ctx)?,
+        }
+    }
+}

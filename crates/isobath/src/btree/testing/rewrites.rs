@@ -1,0 +1,217 @@
+//! Trees that are rewritten beside themselves.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::loads::{Model, check, load};
+use super::{TestContext, next_random};
+use crate::Error;
+use crate::btree::{Change, Rewrite, Tree, ValueKind, install_roots};
+use crate::buffer::Restart;
+use crate::context::{ReadContext, WriteContext};
+use crate::page::{Lsn, PageId};
+
+type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+fn free(ctx: &TestContext, pages: &[PageId]) {
+    for &id in pages {
+        loop {
+            let attempt = || -> Result<_, Restart> { ctx.pool().read_untouched(id)?.exclusive() };
+            match attempt() {
+                Ok(page) => {
+                    ctx.end(&page);
+                    ctx.free(page, Lsn(0));
+                    break;
+                }
+                Err(why) => ctx.resolve(why).unwrap(),
+            }
+        }
+    }
+}
+
+/// Rewrites the tree with `changes`, of which the one at `fails` cannot be read.
+fn rewrite(
+    ctx: &TestContext,
+    tree: Tree,
+    changes: &Changes,
+    most: usize,
+    fails: Option<usize>,
+) -> Result<usize, Error> {
+    let mut rewrite = Rewrite::new(ctx, tree, 94, 8, most);
+    let mut left = changes.iter().enumerate();
+    let mut next = || match left.next() {
+        Some((at, _)) if Some(at) == fails => Err(Error::Interrupted),
+        Some((_, (key, value))) => Ok(Some(Change {
+            key: key.clone(),
+            value: value.clone().map(|value| (ValueKind::Inline, value)),
+        })),
+        None => Ok(None),
+    };
+    let done = rewrite.run(&mut next, &mut |_| Ok(()));
+    let built = rewrite.built();
+    drop(rewrite);
+    match done {
+        Ok(rewritten) => {
+            let replaced = rewritten.replaced.clone();
+            install_roots(ctx, &[rewritten], ctx.log().stamp(0)).unwrap();
+            free(ctx, &replaced);
+            Ok(replaced.len())
+        }
+        Err(error) => {
+            free(ctx, &built);
+            Err(error)
+        }
+    }
+}
+
+fn apply(model: &mut Model, changes: &Changes) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(model.insert(key.clone(), value.clone())),
+            None => drop(model.remove(key)),
+        }
+    }
+}
+
+/// Keys that share much, and some that are as long as keys can be.
+fn keys() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        2 => prop::collection::vec(any::<u8>(), 0..4),
+        4 => (any::<u16>(), 0..1000usize).prop_map(|(number, len)| {
+            let mut key = format!("{number:05}").into_bytes();
+            key.resize(5 + len, b'k');
+            key
+        }),
+        1 => (any::<u8>(), any::<u8>()).prop_map(|(middle, last)| {
+            [&[200u8; 700][..], &[middle], &[150; 322], &[last]].concat()
+        }),
+    ]
+}
+
+fn sized(key: &[u8], length: usize, byte: u8) -> Vec<u8> {
+    vec![byte; length.min(1000).min(1280 - key.len())]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn rewritten_equals_changed_one_by_one(
+        before in prop::collection::btree_map(keys(), 0..1280usize, 0..500),
+        is_loaded in any::<bool>(),
+        rounds in prop::collection::vec(
+            (
+                prop::collection::btree_map(keys(), prop::option::of(0..1280usize), 0..60),
+                // Of the records that are there: how many are removed or replaced in a row, from where, and how many stay between.
+                prop::collection::vec((any::<prop::sample::Index>(), 0..200usize, 1..4usize, any::<bool>()), 0..4),
+                prop::option::of(0..80usize),
+            ),
+            1..5,
+        ),
+        evict in 0..50usize,
+    ) {
+        let ctx = TestContext::new(4096, 1 << 16);
+        let tree = ctx.tree();
+        let mut model: Model = before
+            .into_iter()
+            .map(|(key, length)| { let value = sized(&key, length, 1); (key, value) })
+            .collect();
+        if is_loaded {
+            load(&ctx, tree, &model, 100).unwrap();
+        } else {
+            for (key, value) in &model {
+                let _ = tree.insert(&ctx, key, crate::btree::ValueRef::inline(value)).unwrap();
+            }
+        }
+        for (number, (drawn, rows, fails)) in rounds.into_iter().enumerate() {
+            let mut changes: Changes = drawn
+                .into_iter()
+                .map(|(key, length)| {
+                    let value = length.map(|length| sized(&key, length, number as u8 + 2));
+                    (key, value)
+                })
+                .collect();
+            let all: Vec<&Vec<u8>> = model.keys().collect();
+            for (from, count, step, is_removed) in rows {
+                if !all.is_empty() {
+                    let row = all[from.index(all.len())..].iter().step_by(step).take(count);
+                    changes.extend(row.map(|key| {
+                        let value = (!is_removed).then(|| sized(key, 400, number as u8 + 2));
+                        ((*key).clone(), value)
+                    }));
+                }
+            }
+            ctx.evict(evict);
+            let fails = fails.filter(|at| *at < changes.len());
+            if fails.is_some() {
+                let failed = rewrite(&ctx, tree, &changes, usize::MAX, fails);
+                prop_assert!(matches!(failed, Err(Error::Interrupted)));
+                check(&ctx, tree, &model);
+            }
+            let replaced = rewrite(&ctx, tree, &changes, usize::MAX, None).unwrap();
+            apply(&mut model, &changes);
+            check(&ctx, tree, &model);
+            // A change in place goes on from there.
+            if let Some((key, _)) = model.pop_first() {
+                prop_assert!(tree.remove(&ctx, &key).unwrap().existed());
+            }
+            let key = format!("{:05}", replaced % 60_000).into_bytes();
+            let _ = tree.insert(&ctx, &key, crate::btree::ValueRef::inline(b"in place")).unwrap();
+            model.insert(key, b"in place".to_vec());
+            check(&ctx, tree, &model);
+        }
+    }
+}
+
+/// Two levels above the leaves, and changes that leave most of that as it is.
+#[test]
+fn subtrees_without_changes_stay_as_they_are() {
+    let ctx = TestContext::new(1 << 15, 1 << 17);
+    let tree = ctx.tree();
+    let name = |number: u64| {
+        // Long separators make inner nodes small.
+        let mut key = format!("{number:08}").into_bytes();
+        key.resize(500, b'k');
+        key.extend_from_slice(format!("{number:08}").as_bytes());
+        key
+    };
+    let mut model: Model = (0..30_000).map(|n| (name(2 * n), vec![1; 300])).collect();
+    load(&ctx, tree, &model, 100).unwrap();
+    let height = tree.verify(&ctx, &mut ()).unwrap().levels;
+    assert!(height >= 3, "{height}");
+    let mut state = 9;
+    for round in 0..40 {
+        let mut changes = Changes::new();
+        let from = next_random(&mut state) % 60_000;
+        let (count, step) = [(1, 1), (30, 1), (600, 2), (6, 9000), (3000, 20)][round % 5];
+        for at in 0..count {
+            let key = name((from + at * step) % 60_000);
+            let value =
+                (!next_random(&mut state).is_multiple_of(3)).then(|| vec![round as u8; 250]);
+            changes.insert(key, value);
+        }
+        let pages = ctx.live_pages();
+        // A leaf and the inner node above it are two.
+        let refused = rewrite(&ctx, tree, &changes, 1, None);
+        assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })));
+        assert_eq!(ctx.live_pages(), pages);
+        let replaced = rewrite(&ctx, tree, &changes, usize::MAX, None).unwrap();
+        // Not more than each change's way from the root to its leaf.
+        assert!(
+            replaced <= count as usize * height as usize + 2,
+            "{replaced}"
+        );
+        apply(&mut model, &changes);
+        if round % 8 == 7 {
+            check(&ctx, tree, &model);
+        }
+    }
+    let all: Changes = std::mem::take(&mut model)
+        .into_keys()
+        .map(|key| (key, None))
+        .collect();
+    rewrite(&ctx, tree, &all, usize::MAX, None).unwrap();
+    check(&ctx, tree, &Model::new());
+    assert_eq!(ctx.live_pages(), 1);
+}

@@ -1,0 +1,369 @@
+//! The commit of a transaction that is too large for one log record: its trees are rewritten beside themselves, and one record makes
+//! all of that valid (docs/decisions/0033-large-transactions.md).
+//!
+//! 1. Close the trees: other commits to them wait. Wait for those in flight.
+//! 2. Validate and rewrite: new leaves for the ranges that change, new inner nodes above them. What is new belongs to a
+//!    token. Readers see the trees as they were.
+//! 3. Wait until all that is durable, with whatever earlier commits have changed in the trees; then say that earlier commits
+//!    are not to be repeated there.
+//! 4. Register in the tracker, keep snapshots from the trees, validate what was read.
+//! 5. Append the record: the new roots, what is confirmed, what is freed. Wait until it is durable.
+//! 6. Give all roots their new content in one step. Free what they have replaced, parents before their children.
+//! 7. Let snapshots that are newer than the record read the trees, empty the slot, open the trees.
+//!
+//! Before step 5 nothing has happened that a recovery or a reader sees.
+
+use super::TreeStatus;
+use super::commit::{CommitContext, wait_for_watermark};
+use super::tree_status::Closed;
+use crate::Error;
+use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
+use crate::canary::{self, Canary};
+use crate::context::WriteContext;
+use crate::engine::{Counters, Engine, TaskContext, WorkerState};
+use crate::extent::{self, Extent};
+use crate::log::ReservationClass;
+use crate::log::record::{Kind, Token, structure_body};
+use crate::page::{Lsn, PAGE_SIZE, PageId};
+use crate::sched::Patience;
+
+/// How full new pages are made on average, in percent, as those of a bulk load.
+const FILL_PERCENT: usize = 94;
+
+/// Frames of the pool for each root that one commit may change.
+const FRAMES_PER_ROOT: u64 = 4;
+
+/// A tree that the transaction changes.
+#[derive(Clone, Copy)]
+pub(crate) struct LargeTree<'a> {
+    pub(crate) tree: Tree,
+    pub(crate) name: &'a str,
+    pub(crate) status: &'a TreeStatus,
+}
+
+impl LargeTree<'_> {
+    fn conflict(&self, key: &[u8]) -> Error {
+        Error::Conflict {
+            tree: self.name.to_owned(),
+            key: key.to_vec(),
+        }
+    }
+}
+
+/// Gives the next change of the tree at this index, by ascending keys, each key once.
+pub(crate) type NextChange<'s> = dyn FnMut(usize) -> Result<Option<Change>, Error> + 's;
+
+/// What the record is going to say.
+#[derive(Default)]
+struct Content {
+    trees: Vec<Rewritten>,
+    /// Chunks of large values that are replaced or removed.
+    chunks: Vec<PageId>,
+    /// Of large values that are new, and of the pages.
+    tokens: Vec<Token>,
+}
+
+impl Content {
+    fn ended(&self) -> Vec<PageId> {
+        let pages = self.trees.iter().flat_map(|tree| &tree.replaced);
+        pages.chain(&self.chunks).copied().collect()
+    }
+}
+
+struct LargeCommit<'a> {
+    local: &'a WorkerState,
+    trees: &'a [LargeTree<'a>],
+    context: CommitContext<'a>,
+    token: Token,
+    /// Entries of 8 bytes that the record may have.
+    most: usize,
+}
+
+/// Commits the changes of `trees`, all or none, and durably.
+///
+/// # Errors
+///
+/// [`Error::TransactionTooLarge`] where the record, which has the roots, and 8 bytes for each page and each chunk that is replaced and for each large
+/// value, does not fit into the log, or the roots take too much of the pool; [`Error::Conflict`], [`Error::SnapshotTooOld`], [`Error::TreeDropped`],
+/// [`Error::VolumeFull`], those of `next` and of reading: nothing has changed then. [`Error::Poisoned`] or a failed write.
+pub(crate) fn commit_large(
+    local: &WorkerState,
+    trees: &[LargeTree<'_>],
+    context: CommitContext<'_>,
+    next: &mut NextChange<'_>,
+) -> Result<(), Error> {
+    let engine = &local.engine;
+    TaskContext { local }.admit()?;
+    check_trees(engine, trees.len())?;
+    let commit = LargeCommit {
+        local,
+        trees,
+        context,
+        token: engine.log.stamp(local.worker.index).0,
+        most: (engine.log.record_limit() / 8) as usize,
+    };
+    let _rewriting = local.begin_rewriting()?;
+    let closed = commit.close()?;
+    let mut built = Vec::new();
+    let done = commit
+        .rewrite(next, &mut built)
+        .and_then(|content| commit.prepare(&content).map(|body| (content, body)))
+        .and_then(|(content, body)| commit.write(&closed, &content, &body));
+    match done {
+        Ok(()) => {
+            drop(closed);
+            Counters::add(&engine.transactions.counters.commits, 1);
+            Counters::add(&engine.transactions.counters.large_commits, 1);
+            Ok(())
+        }
+        Err(error) => {
+            // Where the record may be in the log its pages stay.
+            if engine.writable().is_ok() {
+                local.discard_pages(commit.token, built);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// All roots are in memory and latched when they get their new content.
+fn check_trees(engine: &Engine, trees: usize) -> Result<(), Error> {
+    let most = u64::from(engine.pool.frames.count()) / FRAMES_PER_ROOT;
+    if trees as u64 > most {
+        return Err(Error::TransactionTooLarge {
+            bytes: trees as u64 * PAGE_SIZE as u64,
+            limit: most * PAGE_SIZE as u64,
+        });
+    }
+    Ok(())
+}
+
+impl<'a> LargeCommit<'a> {
+    /// Closes all trees, in one order for all commits, and waits for the commits in flight.
+    fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, Error> {
+        let mut patience = Patience::default();
+        let mut wait = || {
+            self.local.engine.writable()?;
+            patience.wait(&self.local.worker);
+            Ok::<(), Error>(())
+        };
+        let mut order: Vec<usize> = (0..self.trees.len()).collect();
+        order.sort_unstable_by_key(|&at| self.trees[at].tree.id);
+        let mut closed = Vec::with_capacity(order.len());
+        for at in order {
+            let tree = &self.trees[at];
+            let own = tree.status.close_to_load(&mut wait)?;
+            let dropped = || Error::TreeDropped {
+                name: tree.name.to_owned(),
+            };
+            closed.push((at, own.ok_or_else(dropped)?));
+        }
+        if !canary::sings(Canary::RewriteBesideCommits) {
+            self.local
+                .engine
+                .transactions
+                .tracker
+                .drain(false, &mut wait)?;
+        }
+        let snapshot = self.context.snapshot;
+        for tree in self.trees {
+            if snapshot.is_some_and(|own| own.lsn < tree.status.loaded()) {
+                return Err(tree.conflict(&[]));
+            }
+        }
+        Ok(closed)
+    }
+
+    /// Writes the trees' new content beside them; `built` receives the new pages, also where this fails.
+    fn rewrite(
+        &self,
+        next: &mut NextChange<'_>,
+        built: &mut Vec<PageId>,
+    ) -> Result<Content, Error> {
+        let ctx = TaskContext { local: self.local };
+        let mut content = Content {
+            tokens: vec![self.token],
+            ..Content::default()
+        };
+        for (at, tree) in self.trees.iter().enumerate() {
+            let taken: usize = content.trees.iter().map(|tree| tree.replaced.len()).sum();
+            let most = self.most.saturating_sub(taken);
+            let mut rewrite = Rewrite::new(&ctx, tree.tree, FILL_PERCENT, self.token, most);
+            let (tokens, chunks) = (&mut content.tokens, &mut content.chunks);
+            let mut changes = || {
+                let Some(change) = next(at)? else {
+                    return Ok(None);
+                };
+                self.validate_write(tree, &change.key)?;
+                if let Some((ValueKind::Extent, bytes)) = &change.value {
+                    tokens.extend(Extent::decode(bytes).map(|extent| extent.token()));
+                    self.check_entries(tokens.len())?;
+                }
+                Ok(Some(change))
+            };
+            let mut on_replaced = |descriptor: &[u8]| {
+                chunks.extend(extent::chunk_ids(self.local, extent::decode(descriptor)?)?);
+                self.check_entries(chunks.len())
+            };
+            let rewritten = rewrite.run(&mut changes, &mut on_replaced);
+            built.append(&mut rewrite.built());
+            content.trees.push(rewritten?);
+        }
+        Ok(content)
+    }
+
+    fn check_entries(&self, count: usize) -> Result<(), Error> {
+        if count > self.most {
+            return Err(self.too_large(8 * count as u64));
+        }
+        Ok(())
+    }
+
+    fn too_large(&self, bytes: u64) -> Error {
+        let limit = 8 * self.most as u64;
+        Error::TransactionTooLarge { bytes, limit }
+    }
+
+    /// First committer wins: no commit has changed the key since the snapshot; as the tree is closed none will.
+    fn validate_write(&self, tree: &LargeTree<'_>, key: &[u8]) -> Result<(), Error> {
+        let Some(snapshot) = self.context.snapshot else {
+            return Ok(());
+        };
+        let versions = &self.local.engine.transactions.versions;
+        if versions.is_changed(tree.tree.id, key, snapshot.lsn, None)
+            && !canary::sings(Canary::SkipWriteValidation)
+        {
+            return Err(tree.conflict(key));
+        }
+        Ok(())
+    }
+
+    /// Waits until the new pages are durable, and what earlier commits have changed in pages that stay; the record's body.
+    fn prepare(&self, content: &Content) -> Result<Vec<u8>, Error> {
+        let (local, engine) = (self.local, &self.local.engine);
+        let body = btree::roots_body(&content.trees, &content.ended(), &content.tokens);
+        if body.len() as u64 > engine.log.record_limit() {
+            return Err(self.too_large(body.len() as u64));
+        }
+        if !engine.log.is_on() {
+            return Ok(body);
+        }
+        local.await_log_for(body.len() as u64)?;
+        if !canary::sings(Canary::SwapRootsEarly) {
+            TaskContext { local }.flush_older_than(engine.log.next())?;
+        }
+        // The record itself says so of the first tree.
+        for tree in &self.trees[1..] {
+            let none: [(PageId, &[u8; PAGE_SIZE]); 0] = [];
+            let freed: [PageId; 0] = [];
+            let said = structure_body(
+                tree.tree.id,
+                none.into_iter(),
+                freed.into_iter(),
+                &[],
+                Some(&[]),
+            );
+            let _reservation = local.reserve_log(said.len() as u64, ReservationClass::Structure)?;
+            if !canary::sings(Canary::RepeatOverRewritten) {
+                let writer = local.worker.index;
+                engine.log.append(writer, Kind::Structure, &[&said], |_| {});
+            }
+        }
+        Ok(body)
+    }
+
+    /// Steps 4 to 7.
+    fn write(
+        &self,
+        closed: &[(usize, Closed<'_>)],
+        content: &Content,
+        body: &[u8],
+    ) -> Result<(), Error> {
+        let (local, engine) = (self.local, &self.local.engine);
+        let transactions = &engine.transactions;
+        let bytes = body.len() as u64;
+        let reservation = local.reserve_log(bytes, ReservationClass::Structure)?;
+        engine.writable()?;
+        let tracker = &transactions.tracker;
+        let slot = tracker.register(local.worker.index, &engine.log);
+        let before: Vec<u64> = closed
+            .iter()
+            .map(|(_, tree)| tree.begin_loading())
+            .collect();
+        let reopen = || {
+            for ((_, tree), before) in closed.iter().zip(&before) {
+                tree.set_loaded(*before);
+            }
+        };
+        local.worker.preemption_point();
+        // Those that validate from here on see that the trees change.
+        while tracker.is_validating() {
+            local.worker.yield_now();
+        }
+        let validating = self.context.reads.map(|_| tracker.begin_validating());
+        if let Err(error) = self.validate_reads() {
+            reopen();
+            return Err(error);
+        }
+        local.worker.preemption_point();
+        let ended = content.ended();
+        let lsn = engine
+            .log
+            .append(local.worker.index, Kind::Structure, &[body], |lsn| {
+                if self.context.reads.is_none() {
+                    slot.is_at(lsn);
+                }
+                engine.confirm_allocations(&content.tokens, &ended);
+            });
+        drop((validating, reservation));
+        let ctx = TaskContext { local };
+        let lasts = match canary::sings(Canary::SwapBeforeRecord) || !engine.log.is_on() {
+            true => Ok(()),
+            false => local.wait_durable(lsn),
+        };
+        if let Err(error) = lasts {
+            // For readers the trees stay as they were.
+            slot.abandon();
+            reopen();
+            return Err(error);
+        }
+        if let Err(error) = btree::install_roots(&ctx, &content.trees, lsn) {
+            slot.abandon();
+            reopen();
+            engine.poison(error.clone());
+            return Err(error);
+        }
+        self.free_replaced(content, lsn);
+        for (_, tree) in closed {
+            tree.set_loaded(lsn.0 + 8);
+        }
+        if self.context.reads.is_some() {
+            slot.is_applied(lsn);
+            wait_for_watermark(local, lsn)?;
+        }
+        drop(slot);
+        wait_for_watermark(local, lsn)
+    }
+
+    fn free_replaced(&self, content: &Content, lsn: Lsn) {
+        for tree in &content.trees {
+            self.local.end_pages(lsn, &tree.replaced);
+        }
+        extent::free_logged(self.local, lsn, &content.chunks);
+    }
+
+    fn validate_reads(&self) -> Result<(), Error> {
+        let Some(snapshot) = self.context.snapshot else {
+            return Ok(());
+        };
+        if let Some(reads) = self.context.reads
+            && !canary::sings(Canary::SkipReadValidation)
+        {
+            let own: Vec<_> = self.trees.iter().map(|tree| tree.tree.id).collect();
+            let versions = &self.local.engine.transactions.versions;
+            reads.validate_beside(versions, snapshot, None, &own)?;
+        }
+        // Versions that would have shown a conflict may be gone.
+        snapshot.check()
+    }
+}
