@@ -289,8 +289,9 @@ fn compacting_gives_the_space_of_removed_records_back() {
         )
         .ok();
     // A load into a new store leaves it compact.
-    let loaded = place.run(&["compact", "-s", "s.iso"]).ok();
-    assert!(loaded.text().contains("nothing to give back"));
+    // What the first small segments take may be discarded; the file has nothing to give back.
+    let loaded = &place.run(&["compact", "-s", "s.iso", "--json"]).ok().json()[0];
+    assert_eq!(loaded["bytes_before"], loaded["bytes_after"], "{loaded}");
     place
         .run(&[
             "put",
@@ -313,12 +314,8 @@ fn compacting_gives_the_space_of_removed_records_back() {
         before - after
     );
     assert!(after < before * 3 / 4, "{before} {after}");
-    let again = place.run(&["compact", "-s", "s.iso"]).ok();
-    assert!(
-        again.text().contains("nothing to give back"),
-        "{}",
-        again.text()
-    );
+    let again = &place.run(&["compact", "-s", "s.iso", "--json"]).ok().json()[0];
+    assert_eq!(again["bytes_before"], again["bytes_after"], "{again}");
     place.run(&["check", "-s", "s.iso"]).ok();
     let found = place.run(&["get", "-s", "s.iso", "-t", "other", "k"]).ok();
     assert_eq!(found.text(), "v\n");
