@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use isobath::{Durability, Options, Store};
+use isobath::{Durability, Options, PolicyKind, Store};
 use isobath_flash::rng::Rng;
 use isobath_io::{FaultDevice, FaultPlan, Volume};
 use isobath_lab::drive_model::read_profile;
@@ -46,6 +46,8 @@ fn scans_read_as_many_pages_as_advised() {
     // As a large store has them; without it a store begins with small ones.
     let options = Options::new()
         .segment_bytes(2 << 20)
+        // What was written again in no order lies in no order then; life-table keeps some neighbours together.
+        .cleaning_policy(PolicyKind::Mdc)
         .pool_bytes(pool_bytes as u64)
         .workers(1)
         .tasks_per_worker(8)
