@@ -210,7 +210,7 @@ fn appear(
     let loaded = loader.link(note).inspect_err(|_| {
         closed.set_loaded(before);
     })?;
-    let lasts = local.make_durable(engine.newest_record(), engine.config.durability);
+    let lasts = local.make_durable(engine.newest_record(), engine.shared.config.durability);
     match unseen {
         // For readers the tree stays as it was.
         Some(unseen) if lasts.is_err() => {
@@ -227,7 +227,7 @@ fn appear(
     lasts?;
     let next = engine.log.next();
     while engine.transactions.watermark(&engine.log) < next {
-        engine.writable()?;
+        engine.shared.writable()?;
         local.worker.yield_now();
     }
     Ok(loaded)
@@ -237,7 +237,7 @@ fn appear(
 fn close_to_others<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
     let mut patience = Patience::default();
     let wait = || {
-        local.engine.writable()?;
+        local.engine.shared.writable()?;
         patience.wait(&local.worker);
         Ok::<(), Error>(())
     };
@@ -251,7 +251,7 @@ fn close_to_others<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Close
 fn close_tree<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>, Error> {
     let closed = close_to_others(local, tree)?;
     let wait = || {
-        local.engine.writable()?;
+        local.engine.shared.writable()?;
         local.worker.yield_now();
         Ok::<(), Error>(())
     };
@@ -275,7 +275,10 @@ fn take_parcels(
         for (key, value) in batch.records() {
             push(local, loader, key, value)?;
         }
-        Counters::add(&local.engine.counters.user_bytes, batch.bytes.len() as u64);
+        Counters::add(
+            &local.engine.shared.counters.user_bytes,
+            batch.bytes.len() as u64,
+        );
         batch.lengths.clear();
         batch.bytes.clear();
         // The sender may have ended already.
@@ -303,7 +306,7 @@ fn take_records<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         check_alive(tree)?;
         push(local, loader, key, value)?;
         let bytes = (key.len() + value.len()) as u64;
-        Counters::add(&local.engine.counters.user_bytes, bytes);
+        Counters::add(&local.engine.shared.counters.user_bytes, bytes);
     }
     Ok(true)
 }

@@ -91,7 +91,7 @@ pub(crate) fn named_by<'r>(key: &'r [u8], value: &[u8]) -> Option<(&'r [u8], Tre
 /// Makes the catalog of a new store, durably. Does nothing where there is one.
 pub(crate) fn create(local: &WorkerState) -> Result<(), Error> {
     let ctx = TaskContext { local };
-    let mapping = &local.engine.pool.mapping;
+    let mapping = &local.engine.buffer.pool.mapping;
     if mapping.place(CATALOG.root) != Place::Free {
         return Ok(());
     }
@@ -145,12 +145,12 @@ pub(crate) fn add(
         confirms: Some(token),
         ..entry(&key, Some(&value))
     };
-    let durability = local.engine.config.durability;
+    let durability = local.engine.shared.config.durability;
     let named = commit::change_one(local, naming, durability, |old| old.is_none());
     if matches!(named, Ok(true)) {
         return Ok(());
     }
-    if local.engine.writable().is_ok() {
+    if local.engine.shared.writable().is_ok() {
         tree.free_root(&ctx)?;
         ctx.cancel_provisional(Some(token), &[]);
     }
@@ -182,7 +182,7 @@ fn change(
     commit::change_one(
         local,
         entry(key, value),
-        local.engine.config.durability,
+        local.engine.shared.config.durability,
         precondition,
     )
 }
@@ -217,7 +217,7 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
         name: name.to_owned(),
     };
     let wait = || {
-        engine.writable()?;
+        engine.shared.writable()?;
         local.worker.yield_now();
         Ok::<(), Error>(())
     };
@@ -249,7 +249,7 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
 fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Error> {
     let (mark, key, value) = (dropping_key(tree.id), name_key(name)?, encode(tree));
     let changes = [entry(&mark, Some(&value)), entry(&key, None)];
-    let durability = local.engine.config.durability;
+    let durability = local.engine.shared.config.durability;
     commit::change_all(
         local,
         &changes,
@@ -294,7 +294,7 @@ fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
         ends: Some(tree),
         ..CommitContext::default()
     };
-    let durability = local.engine.config.durability;
+    let durability = local.engine.shared.config.durability;
     let precondition = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
     commit::change_all(
         local,

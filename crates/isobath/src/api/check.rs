@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use isobath_flash::policy::{SegmentId, SegmentState};
-
 use crate::Error;
 use crate::api::catalog;
 use crate::api::store::Progress;
@@ -65,10 +63,7 @@ pub(crate) fn check(local: &WorkerState, progress: Progress<'_>) -> Result<Check
         twice: Vec::new(),
         extents: Vec::new(),
     };
-    let total = {
-        let ids = local.engine.ids.lock();
-        ids.high_water() - PageId::FIRST_FREE.0 - ids.free_count()
-    };
+    let total = local.engine.pagestore.ids_in_use();
     let mut trees = vec![("the catalog".to_owned(), catalog::CATALOG)];
     match catalog::list(local) {
         Ok(named) => trees.extend(named),
@@ -194,9 +189,9 @@ fn check_versions(local: &WorkerState, found: &mut Found, report: &mut CheckRepo
 
 /// Every page id in use was reached.
 fn check_reachability(local: &WorkerState, found: &Found, report: &mut CheckReport) {
-    let high_water = local.engine.ids.lock().high_water();
+    let high_water = local.engine.pagestore.high_water();
     for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
-        let used = local.engine.pool.mapping.place(id) != Place::Free;
+        let used = local.engine.buffer.pool.mapping.place(id) != Place::Free;
         if used && !found.ids.contains(&id) {
             report
                 .problems
@@ -208,9 +203,9 @@ fn check_reachability(local: &WorkerState, found: &Found, report: &mut CheckRepo
 /// Counts the sealed segments whose summary cannot be read.
 fn check_summaries(local: &WorkerState, report: &mut CheckReport) {
     let engine = &local.engine;
-    let segments = engine.space.lock().segments();
+    let segments = engine.pagestore.segments();
     for segment in 1..segments {
-        if !engine.space.lock().pin_sealed(segment) {
+        if !engine.pagestore.pin_sealed(segment) {
             continue;
         }
         report.unreadable_summaries += u64::from(local.read_summary(segment).is_err());
@@ -252,31 +247,25 @@ fn check_accounts(local: &WorkerState, report: &mut CheckReport) -> Result<(), E
 /// Segments whose live bytes are not those of the pages that the mapping table has there, and what is wrong.
 fn wrong_accounts(local: &WorkerState) -> BTreeMap<usize, String> {
     let engine = &local.engine;
-    let high_water = engine.ids.lock().high_water();
-    let space = engine.space.lock();
-    let mut live = vec![0u64; space.segments() as usize];
-    for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
-        let address = match engine.pool.mapping.place(id) {
-            Place::Stored(address) => address,
-            Place::Resident(frame) | Place::Loading(frame) => engine.stored_address(frame),
-            Place::Free => continue,
-        };
-        if !address.is_none() {
-            live[address.segment() as usize] += u64::from(address.length());
+    let high_water = engine.pagestore.high_water();
+    let wrong = engine.pagestore.miscounted(|live| {
+        for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
+            let address = match engine.buffer.pool.mapping.place(id) {
+                Place::Stored(address) => address,
+                Place::Resident(frame) | Place::Loading(frame) => {
+                    engine.buffer.stored_address(frame)
+                }
+                Place::Free => continue,
+            };
+            if !address.is_none() {
+                live[address.segment() as usize] += u64::from(address.length());
+            }
         }
-    }
-    let mut wrong = BTreeMap::new();
-    for (segment, &bytes) in live.iter().enumerate().skip(1) {
-        let id = SegmentId(segment as u32);
-        let counted = u64::from(space.live_bytes_of(segment as u32));
-        // Writes in flight count already, though no page names them yet.
-        let is_sealed = space.table.state(id) != SegmentState::Open;
-        if is_sealed && counted != bytes {
-            let problem = format!(
-                "segment {segment} counts {counted} live bytes, but its pages have {bytes}"
-            );
-            wrong.insert(segment, problem);
-        }
-    }
-    wrong
+    });
+    let problem = |(segment, counted, bytes)| {
+        let problem =
+            format!("segment {segment} counts {counted} live bytes, but its pages have {bytes}");
+        (segment as usize, problem)
+    };
+    wrong.into_iter().map(problem).collect()
 }

@@ -87,9 +87,9 @@ impl Tree {
     /// [`StorageError::Closed`](crate::StorageError::Closed).
     pub fn loader(&self) -> Result<Loader, LoadError> {
         let engine = &self.runtime.engine;
-        let ready = self.alive().and_then(|()| engine.writable());
+        let ready = self.alive().and_then(|()| engine.shared.writable());
         ready.map_err(of_kind::<LoadError>)?;
-        let pool = u64::from(engine.pool.frames.count()) * PAGE_SIZE as u64;
+        let pool = u64::from(engine.buffer.pool.frames.count()) * PAGE_SIZE as u64;
         let limit = (pool / 4).clamp(*SORTED_BYTES.start(), *SORTED_BYTES.end());
         let directory = self.runtime.directory.clone();
         Ok(Loader {
@@ -201,7 +201,7 @@ impl Loader {
     /// Inserts the records by key, those that lie close to each other together; `stored` counts those of commits before the
     /// first one that failed.
     fn insert_all(&self, watch: Watch<'_>, stored: &mut u64) -> Result<(), Error> {
-        let config = &self.tree.runtime.engine.config;
+        let config = &self.tree.runtime.engine.shared.config;
         let per_worker =
             (config.tasks / 2).clamp(*COMMITS_PER_WORKER.start(), *COMMITS_PER_WORKER.end());
         let most = per_worker * config.workers;

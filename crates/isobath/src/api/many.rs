@@ -28,7 +28,7 @@ pub(crate) fn get_each(
     for part in keys.chunks(BATCH_KEYS) {
         tree.state
             .tree
-            .get_many_resident(&engine.pool, part, &mut batch);
+            .get_many_resident(&engine.buffer.pool, part, &mut batch);
         missing.clear();
         let transactions = &engine.transactions;
         // All leaves were read before this: one look is enough where no commit is beside.
@@ -82,7 +82,9 @@ fn fetch(
     if let Some(result) = here {
         return result;
     }
-    let share = missing.len().div_ceil(tree.runtime.engine.config.workers);
+    let share = missing
+        .len()
+        .div_ceil(tree.runtime.engine.shared.config.workers);
     let mut parts: Vec<(&[(usize, PageId)], Fetched)> = missing
         .chunks(share)
         .map(|part| (part, Fetched::default()))

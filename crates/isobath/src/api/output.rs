@@ -96,7 +96,7 @@ impl Store {
     ///
     /// As for [`OutputFile::create`]; [`Error::Closed`].
     pub fn output_file(&self, path: &Path, overwrite: bool) -> Result<OutputFile, Error> {
-        let volume = self.runtime().engine.volume()?;
+        let volume = self.runtime().engine.shared.volume()?;
         let output = isobath_io::OutputFile::create(path, overwrite, protected(Some(&volume)));
         Ok(OutputFile(output?))
     }
@@ -104,7 +104,7 @@ impl Store {
     /// Whether `file` is one of the files or block devices that the store lies on, its log's included, by whatever name.
     #[must_use]
     pub fn holds(&self, file: &Metadata) -> bool {
-        let volume = self.runtime().engine.volume();
+        let volume = self.runtime().engine.shared.volume();
         volume.is_ok_and(|volume| volume.holds(file))
     }
 }

@@ -109,8 +109,8 @@ fn open_at(
     let store = Store::open_with(over, superblock, paths, options)?;
     let engine = engine_of(&store);
     engine.reads_beside(volume.clone(), paths, true);
-    Counters::add(&engine.counters.recovered_bytes, bytes);
-    Counters::add(&engine.counters.recovery_ns, took);
+    Counters::add(&engine.shared.counters.recovered_bytes, bytes);
+    Counters::add(&engine.shared.counters.recovery_ns, took);
     Ok(store)
 }
 

@@ -174,17 +174,17 @@ stats! {
 
 impl Stats {
     pub(crate) fn of(engine: &Engine) -> Stats {
-        let counters = &engine.counters;
+        let counters = &engine.shared.counters;
         let transactions = &engine.transactions;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let volume = engine.volume().ok();
+        let volume = engine.shared.volume().ok();
         let backend = volume.as_ref().map_or_else(|| "closed".to_owned(), backend);
         let log = engine.log.counters();
-        let space = engine.space.lock();
+        let space = engine.pagestore.usage();
         Stats {
-            pool_frames: u64::from(engine.pool.frames.count()),
-            pool_free_frames: engine.free_frames.lock().len(&engine.pool.frames) as u64,
-            dirty_pages: engine.pool.dirty.unwritten() as u64,
+            pool_frames: u64::from(engine.buffer.pool.frames.count()),
+            pool_free_frames: engine.buffer.free_frames() as u64,
+            dirty_pages: engine.buffer.pool.dirty.unwritten() as u64,
             page_reads: read(&counters.page_reads),
             page_writes: read(&counters.page_writes),
             relocations: read(&counters.relocated),
@@ -215,15 +215,15 @@ impl Stats {
             growth_stalls: read(&counters.growth_stalls),
             growth_stall_ns: read(&counters.growth_stall_ns),
             evictions: read(&counters.evictions),
-            segments: u64::from(space.usable_segments()),
-            free_segments: u64::from(space.free_segments()),
-            segment_bytes: u64::from(space.segment_bytes()),
-            segment_emptiness: space.emptiness_histogram(),
-            live_bytes: space.live_bytes(),
-            allocated_bytes: read(&engine.allocated_bytes),
-            capacity_bytes: read(&engine.capacity_bytes),
+            segments: u64::from(space.segments),
+            free_segments: u64::from(space.free_segments),
+            segment_bytes: u64::from(space.segment_bytes),
+            segment_emptiness: space.emptiness,
+            live_bytes: space.live_bytes,
+            allocated_bytes: engine.pagestore.allocated_bytes(),
+            capacity_bytes: engine.pagestore.capacity_bytes(),
             volume_bytes: volume.map_or(0, |volume| volume.len()),
-            page_ids: engine.ids.lock().high_water(),
+            page_ids: engine.pagestore.high_water(),
             log_bytes: log.bytes,
             log_bytes_written: log.bytes_written,
             log_commits: log.commits,
@@ -232,7 +232,7 @@ impl Stats {
             log_flush_ns_max: log.flush_ns_max,
             corrupt_pages: read(&counters.corrupt_pages),
             unreadable_summaries: read(&counters.unreadable_summaries),
-            workers: engine.config.workers as u64,
+            workers: engine.shared.config.workers as u64,
             backend,
         }
     }

@@ -267,7 +267,7 @@ impl Store {
         opened.plan.listener = options.on_recovery.0.clone();
         let runtime = Runtime::start(Arc::clone(&opened.engine))?;
         let store = Store::opened(runtime, opened.plan, paths.to_vec())?;
-        let segments = store.0.runtime.engine.space.lock().segments();
+        let segments = store.0.runtime.engine.pagestore.segments();
         trace::tell!(info, "the store is open", segments = segments);
         Ok(store)
     }
@@ -299,7 +299,7 @@ impl Store {
         plan: Plan,
         paths: Vec<PathBuf>,
     ) -> Result<Store, Error> {
-        let read_only = runtime.engine.config.read_only;
+        let read_only = runtime.engine.shared.config.read_only;
         if !read_only {
             let recovered =
                 recovery::mark_open(&runtime.engine, &plan).and_then(|()| plan.run(&runtime));
@@ -329,11 +329,11 @@ impl Store {
             runtime.directory = PathBuf::from(".").join(directory);
         }
         if let Some(first) = paths.first()
-            && runtime.engine.config.publish_stats
-            && !runtime.engine.config.read_only
+            && runtime.engine.shared.config.publish_stats
+            && !runtime.engine.shared.config.read_only
         {
             let publisher = Publisher::new(first, Stats::to_text);
-            runtime.engine.start_publishing(publisher);
+            runtime.engine.publishing.start(publisher);
         }
         let runtime = Arc::new(runtime);
         Store(Arc::new(Shared {
@@ -387,7 +387,7 @@ impl Store {
     ///
     /// [`Error::CloseInTask`], [`Error::Closed`].
     pub fn undo_creation(self) -> Result<(), Error> {
-        let volume = self.0.runtime.engine.volume()?;
+        let volume = self.0.runtime.engine.shared.volume()?;
         match self.close() {
             Err(Error::CloseInTask) => Err(Error::CloseInTask),
             // That it could not be written does not matter any more.
@@ -634,7 +634,8 @@ impl Store {
     /// every page that is freed: what a cleaning policy sees of a workload. `None` ends that. Chunks of large values
     /// are not told. Page numbers start at 1.
     pub fn trace_pages(&self, trace: Option<Box<dyn PageTrace>>) {
-        self.0.runtime.engine.trace_pages(trace);
+        let engine = &self.0.runtime.engine;
+        engine.pagestore.trace_pages(&engine.buffer, trace);
     }
 
     /// Reads and verifies everything: every page and chunk, every rule of
@@ -684,14 +685,14 @@ impl Store {
     /// Number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.0.runtime.engine.config.workers
+        self.0.runtime.engine.shared.config.workers
     }
 
     /// Where the log is, if it is not in the volume's own files
     /// ([`Options::log_path`]).
     #[must_use]
     pub fn log_path(&self) -> Option<PathBuf> {
-        log::log_path(&self.0.runtime.engine.config.log_path, &self.0.paths)
+        log::log_path(&self.0.runtime.engine.shared.config.log_path, &self.0.paths)
     }
 
     /// The volume's files, in order; none for a store in memory.
@@ -713,8 +714,8 @@ impl Closer {
     fn close_once(&self) -> Result<(), Error> {
         let engine = &self.runtime.engine;
         self.runtime.refuse_and_drain();
-        engine.stop_publishing();
-        if engine.config.read_only {
+        engine.publishing.stop();
+        if engine.shared.config.read_only {
             self.runtime.stop();
             engine.release();
             return Ok(());
@@ -729,12 +730,15 @@ impl Closer {
         self.runtime.stop();
         // Why the store is poisoned says more than that its workers have ended.
         let closed = engine
+            .shared
             .writable()
             .and(flushed)
             .and_then(|()| engine.last_checkpoint());
         #[cfg(any(test, feature = "simulation"))]
         if self.runtime.is_simulated() {
-            engine.note_layout();
+            engine
+                .opening
+                .note_layout(crate::recovery::compare::Layout::of(&engine));
         }
         engine.release();
         closed

@@ -467,7 +467,7 @@ impl Tree {
     pub fn writer(&self, key: impl AsRef<[u8]>) -> Result<ValueWriter, Error> {
         let key = key.as_ref();
         check_key(key)?;
-        self.runtime.engine.writable()?;
+        self.runtime.engine.shared.writable()?;
         Ok(ValueWriter::new(self.clone(), key))
     }
 
@@ -693,7 +693,7 @@ pub(crate) fn insert_in_task(
     if btree::fits_inline(key.len(), value.len()) {
         put_in_task(local, tree, key, ValueRef::inline(value), value.len())
     } else {
-        local.engine.writable()?;
+        local.engine.shared.writable()?;
         let extent = extent::write_all(local, value, None)?;
         put_extent(local, tree, key, extent)
     }
@@ -709,7 +709,7 @@ pub(crate) fn put_extent(
     let descriptor = extent.encode();
     let value = ValueRef::extent(&descriptor);
     let result = put_in_task(local, tree, key, value, extent.length as usize);
-    if result.is_err() && local.engine.writable().is_ok() {
+    if result.is_err() && local.engine.shared.writable().is_ok() {
         // The first error is the one to report. After a failed write nobody
         // knows whether the key has the value.
         local.engine.transactions.free_uncommitted(local, extent);
@@ -724,17 +724,17 @@ fn put_in_task(
     value: ValueRef<'_>,
     length: usize,
 ) -> Result<(), Error> {
-    let durability = local.engine.config.durability;
+    let durability = local.engine.shared.config.durability;
     commit::change_one(local, tree.change(key, Some(value)), durability, |_| true)?;
     let bytes = key.len() + length;
-    Counters::add(&local.engine.counters.user_bytes, bytes as u64);
+    Counters::add(&local.engine.shared.counters.user_bytes, bytes as u64);
     Ok(())
 }
 
 fn remove_in_task(local: &WorkerState, tree: &TreeState, key: &[u8]) -> Result<bool, Error> {
-    let durability = local.engine.config.durability;
+    let durability = local.engine.shared.config.durability;
     let change = tree.change(key, None);
     let existed = commit::change_one(local, change, durability, |old| old.is_some())?;
-    Counters::add(&local.engine.counters.user_bytes, key.len() as u64);
+    Counters::add(&local.engine.shared.counters.user_bytes, key.len() as u64);
     Ok(existed)
 }

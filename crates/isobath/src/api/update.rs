@@ -245,7 +245,7 @@ impl Tree {
         }
         self.run(|local| {
             let change = self.state.change(key, None);
-            let durability = local.engine.config.durability;
+            let durability = local.engine.shared.config.durability;
             let mut is_same = false;
             commit::change_one(local, change, durability, |now| {
                 is_same = read.is(now);
@@ -272,7 +272,7 @@ fn replace_in_task(
     read: &Read,
     new: Option<&[u8]>,
 ) -> Result<bool, Error> {
-    let durability = local.engine.config.durability;
+    let durability = local.engine.shared.config.durability;
     let swap = |value: Option<ValueRef<'_>>| {
         commit::change_one(local, tree.change(key, value), durability, |now| {
             read.is(now)
@@ -280,10 +280,10 @@ fn replace_in_task(
     };
     let swapped = match new {
         Some(new) if !btree::fits_inline(key.len(), new.len()) => {
-            local.engine.writable()?;
+            local.engine.shared.writable()?;
             let extent = extent::write_all(local, new, None)?;
             let swapped = swap(Some(ValueRef::extent(&extent.encode())));
-            if !matches!(swapped, Ok(true)) && local.engine.writable().is_ok() {
+            if !matches!(swapped, Ok(true)) && local.engine.shared.writable().is_ok() {
                 local.engine.transactions.free_uncommitted(local, extent);
             }
             swapped?
@@ -292,7 +292,7 @@ fn replace_in_task(
     };
     if swapped {
         let bytes = key.len() + new.map_or(0, <[u8]>::len);
-        Counters::add(&local.engine.counters.user_bytes, bytes as u64);
+        Counters::add(&local.engine.shared.counters.user_bytes, bytes as u64);
     }
     Ok(swapped)
 }
@@ -301,7 +301,7 @@ fn replace_in_task(
 fn remove_all(local: &WorkerState, tree: &Arc<TreeState>, keys: &[Vec<u8>]) -> Result<u64, Error> {
     let changes: Vec<_> = keys.iter().map(|key| tree.change(key, None)).collect();
     let mut had = vec![false; keys.len()];
-    let durability = local.engine.config.durability;
+    let durability = local.engine.shared.config.durability;
     commit::change_all(
         local,
         &changes,
@@ -318,6 +318,6 @@ fn remove_all(local: &WorkerState, tree: &Arc<TreeState>, keys: &[Vec<u8>]) -> R
         count += 1;
         bytes += key.len() as u64;
     }
-    Counters::add(&local.engine.counters.user_bytes, bytes);
+    Counters::add(&local.engine.shared.counters.user_bytes, bytes);
     Ok(count)
 }

@@ -31,7 +31,7 @@ impl std::fmt::Debug for ValueWriter {
 
 impl ValueWriter {
     pub(crate) fn new(tree: Tree, key: &[u8]) -> ValueWriter {
-        let payload = payload_bytes(&tree.runtime.engine.config);
+        let payload = payload_bytes(&tree.runtime.engine.shared.config);
         ValueWriter {
             key: key.to_vec(),
             buffer: Vec::new(),
@@ -252,7 +252,7 @@ impl ValueReader {
         let Some(extent) = self.extent.as_mut().filter(|_| self.offset < self.length) else {
             return Ok(false);
         };
-        let buffers = &self.tree.runtime.engine.read_buffers;
+        let buffers = self.tree.runtime.engine.buffer.read_buffers();
         let chunks = buffers.admit(&self.buffer, extent.chunk_bytes(), READ_AHEAD);
         buffer.bytes.clear();
         buffer.position = extent.seek(self.offset);
@@ -270,7 +270,12 @@ impl ValueReader {
 impl Drop for ValueReader {
     fn drop(&mut self) {
         if self.extent.is_some() {
-            self.tree.runtime.engine.read_buffers.remove(&self.buffer);
+            self.tree
+                .runtime
+                .engine
+                .buffer
+                .read_buffers()
+                .remove(&self.buffer);
         }
     }
 }

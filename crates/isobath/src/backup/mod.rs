@@ -25,7 +25,7 @@ mod restore;
 pub(crate) mod source;
 mod take;
 
-pub(crate) use source::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
+pub(crate) use source::{BackupState, CopyBatch, DeadKept, MapEntry, RoundStart};
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

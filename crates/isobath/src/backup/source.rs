@@ -10,10 +10,11 @@ use crate::buffer::Place;
 use crate::buffer::blocks::Stretch;
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
-use crate::checkpoint::writer::{Current, stored_word};
+use crate::checkpoint::writer::{CheckpointState, stored_word};
 use crate::engine::Engine;
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
+use crate::pagestore::Pins;
 use crate::recovery::log_area;
 use crate::runtime::{Patience, WorkerState};
 use crate::shared::{Address, Counters};
@@ -31,7 +32,7 @@ const DEPTH: usize = 32;
 const LOOKS: usize = 64;
 
 /// What a backup under way asks of others.
-pub(crate) struct Backing {
+pub(crate) struct BackupState {
     /// No checkpoint may release the log from here on.
     floor: AtomicU64,
     /// There is one.
@@ -44,9 +45,9 @@ pub(crate) struct Backing {
     checkpoint_again: AtomicBool,
 }
 
-impl Default for Backing {
-    fn default() -> Backing {
-        Backing {
+impl Default for BackupState {
+    fn default() -> BackupState {
+        BackupState {
             floor: AtomicU64::new(NO_FLOOR),
             running: AtomicBool::new(false),
             copying: AtomicBool::new(false),
@@ -56,7 +57,7 @@ impl Default for Backing {
     }
 }
 
-impl Backing {
+impl BackupState {
     /// The log is kept from here on at least.
     pub(crate) fn log_floor(&self) -> Lsn {
         Lsn(self.floor.load(Ordering::SeqCst))
@@ -105,7 +106,7 @@ impl WorkerState {
                 return Ok(rewriting);
             }
             drop(rewriting);
-            engine.writable()?;
+            engine.shared.writable()?;
             patience.wait(&self.worker);
         }
     }
@@ -149,9 +150,7 @@ impl Engine {
     /// another one.
     fn checkpoint_again(&self) {
         self.backup.checkpoint_again.store(true, Ordering::SeqCst);
-        for handle in &self.worker_handles {
-            handle.notify();
-        }
+        self.workers.notify_all();
     }
 }
 
@@ -176,7 +175,7 @@ impl MapEntry {
 
 /// Where one round over all pages begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct PassStart {
+pub(crate) struct RoundStart {
     /// A recovery from the copies of the pass reads the log from here.
     pub(crate) start: Lsn,
     /// Ids of pages that existed then are below this.
@@ -246,7 +245,7 @@ impl CopyBatch {
 /// Until this is dropped, obsolete pages stay readable and no checkpoint is written.
 pub(crate) struct DeadKept {
     engine: Arc<Engine>,
-    current: Option<Box<Current>>,
+    current: Option<Box<CheckpointState>>,
     /// The segments that stay readable; `None` while all do.
     pinned: Option<Vec<u32>>,
     /// Everything below this is durable; a whole block.
@@ -262,45 +261,29 @@ impl DeadKept {
         let mut segments: Vec<u32> = places.map(|place| place.segment()).collect();
         segments.sort_unstable();
         segments.dedup();
-        let mut space = self.engine.space.lock();
-        for &segment in &segments {
-            space.pin(segment);
-        }
-        space.release_dead();
-        drop(space);
+        self.engine.pagestore.retain_only(&segments);
         self.pinned = Some(segments);
-        self.engine.segment_waiters.wake_all();
     }
 }
 
 impl Drop for DeadKept {
     fn drop(&mut self) {
-        let mut space = self.engine.space.lock();
-        match self.pinned.take() {
-            Some(segments) => {
-                for segment in segments {
-                    let _ = space.unpin(segment);
-                }
-            }
-            None => space.release_dead(),
-        }
-        drop(space);
+        self.engine.pagestore.release_retained(self.pinned.take());
         if let Some(current) = self.current.take() {
-            *self.engine.current.lock() = Some(current);
+            self.engine.checkpoints.give_back(current);
         }
         self.engine.checkpoint_again();
-        self.engine.segment_waiters.wake_all();
     }
 }
 
 impl WorkerState {
     /// Takes the right to write checkpoints, once it is free.
-    fn take_checkpoints(&self) -> Result<Box<Current>, Error> {
+    fn take_checkpoints(&self) -> Result<Box<CheckpointState>, Error> {
         loop {
-            if let Some(current) = self.engine.current.lock().take() {
+            if let Some(current) = self.engine.checkpoints.take() {
                 return Ok(current);
             }
-            self.engine.writable()?;
+            self.engine.shared.writable()?;
             self.worker.yield_now();
         }
     }
@@ -310,13 +293,12 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::BackupNeedsLog`] for a store that is open for writing and logs nothing; [`Error::Poisoned`].
-    pub(crate) fn begin_pass(&self) -> Result<PassStart, Error> {
+    pub(crate) fn begin_pass(&self) -> Result<RoundStart, Error> {
         let engine = &self.engine;
-        if engine.config.read_only {
+        if engine.shared.config.read_only {
             let start = Lsn(engine.log.next().0.next_multiple_of(PAGE_SIZE as u64));
-            let current = engine.current.lock();
-            let superblock = &current.as_ref().ok_or(Error::Closed)?.superblock;
-            return Ok(self.pass_start(start, superblock, Vec::new()));
+            let superblock = engine.checkpoints.superblock().ok_or(Error::Closed)?;
+            return Ok(self.pass_start(start, &superblock, Vec::new()));
         }
         if !engine.log.is_on() {
             return Err(Error::BackupNeedsLog);
@@ -326,7 +308,7 @@ impl WorkerState {
         while engine.backup.rewriting.load(Ordering::SeqCst) > 0
             && !canary::sings(Canary::RewriteBesideBackups)
         {
-            engine.writable()?;
+            engine.shared.writable()?;
             patience.wait(&self.worker);
         }
         engine.release_log();
@@ -336,7 +318,7 @@ impl WorkerState {
         let start = engine.recovery_start(|| self.worker.yield_now());
         engine.hold_log(start);
         let superblock = current.superblock.clone();
-        *engine.current.lock() = Some(current);
+        engine.checkpoints.give_back(current);
         Ok(self.pass_start(start, &superblock, engine.provisional()))
     }
 
@@ -345,21 +327,21 @@ impl WorkerState {
         start: Lsn,
         superblock: &Superblock,
         provisional: Vec<(Token, Vec<PageId>)>,
-    ) -> PassStart {
+    ) -> RoundStart {
         let engine = &self.engine;
         let vouched = if start >= engine.log.first() {
             superblock.open_epoch
         } else {
             superblock.log_epoch
         };
-        PassStart {
+        RoundStart {
             start,
             provisional,
-            high_water: engine.ids.lock().high_water(),
+            high_water: engine.pagestore.high_water(),
             store_id: superblock.store_id,
             open_epoch: superblock.open_epoch,
             log_epoch: vouched,
-            tick: engine.space.lock().now,
+            tick: engine.pagestore.tick(),
             log_bytes: log_area(superblock).map_or(0, |area| area.bytes()),
         }
     }
@@ -378,7 +360,7 @@ impl WorkerState {
             pinned: None,
             end: Lsn(0),
         };
-        engine.space.lock().retain_obsolete();
+        engine.pagestore.retain_obsolete();
         self.wait_durable(engine.newest_record())?;
         kept.end = engine.log.durable();
         Ok(kept)
@@ -398,50 +380,58 @@ impl WorkerState {
     ) -> Result<(), Error> {
         batch.clear();
         let mut bytes = 0;
-        'all: for (group, known) in known.chunks(LOOKS).enumerate() {
-            let mut space = self.engine.space.lock();
-            for (at, known) in known.iter().enumerate() {
-                let page = PageId(first + (group * LOOKS + at) as u64);
-                // Under the lock: a segment is freed under it, after its last word changed.
-                let place = Place::from_word(stored_word(&self.engine, page));
-                let Place::Stored(address) = place else {
-                    batch.entries.push(MapEntry::default());
-                    continue;
-                };
-                let seq = self.engine.seq_of(address);
-                if known.address == address.to_raw() && known.seq == seq {
-                    batch.entries.push(*known);
-                    continue;
-                }
-                if bytes + address.length() as usize > BATCH_BYTES {
-                    break 'all;
-                }
-                bytes += address.length() as usize;
-                space.pin(address.segment());
-                batch.wanted.push(Wanted {
-                    page,
-                    address,
-                    seq,
-                    entry: batch.entries.len(),
-                    at: 0,
-                });
-                batch.entries.push(MapEntry {
-                    address: address.to_raw(),
-                    seq,
-                    version: known.version,
-                });
+        for (group, known) in known.chunks(LOOKS).enumerate() {
+            let first = first + (group * LOOKS) as u64;
+            let look = |pins: &mut Pins<'_>| self.pin_group(pins, first, known, &mut bytes, batch);
+            if !self.engine.pagestore.pin_places(look) {
+                break;
             }
         }
         let result = self.read_wanted(batch);
-        let mut space = self.engine.space.lock();
-        let mut freed = false;
-        for wanted in &batch.wanted {
-            freed |= space.unpin(wanted.address.segment());
-        }
-        let spare = space.spare_segments();
-        drop(space);
-        self.after_space_change(freed, spare);
+        self.unpin_all(batch.wanted.iter().map(|wanted| wanted.address.segment()));
         result
+    }
+
+    /// Looks at some ids, and pins the pages to copy of them; `false` where the batch is full.
+    fn pin_group(
+        &self,
+        pins: &mut Pins<'_>,
+        first: u64,
+        known: &[MapEntry],
+        bytes: &mut usize,
+        batch: &mut CopyBatch,
+    ) -> bool {
+        for (known, id) in known.iter().zip(first..) {
+            let page = PageId(id);
+            let place = Place::from_word(stored_word(&self.engine, page));
+            let Place::Stored(address) = place else {
+                batch.entries.push(MapEntry::default());
+                continue;
+            };
+            let seq = self.engine.shared.seq_of(address);
+            if known.address == address.to_raw() && known.seq == seq {
+                batch.entries.push(*known);
+                continue;
+            }
+            if *bytes + address.length() as usize > BATCH_BYTES {
+                return false;
+            }
+            *bytes += address.length() as usize;
+            pins.pin(address);
+            batch.wanted.push(Wanted {
+                page,
+                address,
+                seq,
+                entry: batch.entries.len(),
+                at: 0,
+            });
+            batch.entries.push(MapEntry {
+                address: address.to_raw(),
+                seq,
+                version: known.version,
+            });
+        }
+        true
     }
 
     /// Copies what lies at given places, which [`DeadKept`] keeps readable.
@@ -511,13 +501,13 @@ impl WorkerState {
             });
             read.map_err(Error::Io)?;
         }
-        Counters::add(&self.engine.counters.bytes_read, at as u64);
+        Counters::add(&self.engine.shared.counters.bytes_read, at as u64);
         for wanted in &batch.wanted {
             let image = &batch.bytes[wanted.at..wanted.at + wanted.address.length() as usize];
             verify(image, wanted).map_err(|corruption| {
                 let error = Error::CorruptPage {
                     page: wanted.page.0,
-                    offset: self.engine.offset_of(wanted.address),
+                    offset: self.engine.shared.offset_of(wanted.address),
                     corruption,
                 };
                 self.engine.judge_read(wanted.page, wanted.address, error)

@@ -21,7 +21,7 @@ impl Engine {
     pub(crate) fn is_aligned(&self, memory: *const u8) -> bool {
         memory
             .addr()
-            .is_multiple_of(self.config.block_bytes as usize)
+            .is_multiple_of(self.shared.config.block_bytes as usize)
     }
 }
 
@@ -34,8 +34,8 @@ impl WorkerState {
         into: &'scope mut [u8],
     ) {
         let engine = &self.engine;
-        let block = u64::from(engine.config.block_bytes);
-        let from = engine.offset_of(stretch.start);
+        let block = u64::from(engine.shared.config.block_bytes);
+        let from = engine.shared.offset_of(stretch.start);
         let to = from + into.len() as u64;
         debug_assert_eq!(into.len(), stretch.length as usize);
         if (from | to).is_multiple_of(block) && engine.is_aligned(into.as_ptr()) {

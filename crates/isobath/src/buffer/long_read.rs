@@ -193,7 +193,7 @@ impl WorkerState {
             if page == PageId(0) {
                 continue;
             }
-            if let Place::Stored(address) = self.engine.pool.mapping.place(page)
+            if let Place::Stored(address) = self.engine.buffer.pool.mapping.place(page)
                 && address.length() as usize == PAGE_SIZE
             {
                 wanted.push(Wanted {
@@ -291,7 +291,7 @@ impl WorkerState {
             length,
             loads,
         };
-        let io = Io::read(self.engine.offset_of(start), memory, length, 0);
+        let io = Io::read(self.engine.shared.offset_of(start), memory, length, 0);
         // SAFETY: these pages of the buffer are this read's until `end_long_read`; the buffer stays where it is, and
         // is dropped after the worker, whose channel waits for what is in flight.
         unsafe {
@@ -335,11 +335,11 @@ impl WorkerState {
                 // SAFETY: the page is a part of the read, which is over, and its pages of the buffer are still its
                 // own: nothing writes to them.
                 let bytes = unsafe { &*from.cast::<[u8; PAGE_SIZE]>() };
-                self.engine.pool.frames.words(frame).store_all(bytes);
+                self.engine.buffer.pool.frames.words(frame).store_all(bytes);
                 self.end_load(slot, Ok(()));
             }
             let between = u64::from(length).saturating_sub((loads.len() * PAGE_SIZE) as u64);
-            Counters::add(&self.engine.counters.bytes_read, between);
+            Counters::add(&self.engine.shared.counters.bytes_read, between);
         }
         self.end_long_read(at, loads, &buffer);
     }

@@ -39,13 +39,15 @@ fn loaded(seed: u64) -> (Arc<FaultDevice>, Simulation, Tree) {
 
 /// Pages that lie beside each other on the volume, in this order, none of them in memory.
 fn neighbours(local: &WorkerState, count: usize) -> Vec<PageId> {
-    let ids = PageId::FIRST_FREE.0..local.engine.ids.lock().high_water();
-    let stored = ids.filter_map(|id| match local.engine.pool.mapping.place(PageId(id)) {
-        Place::Stored(address) if address.length() as usize == PAGE_SIZE => {
-            Some((address, PageId(id)))
-        }
-        _ => None,
-    });
+    let ids = PageId::FIRST_FREE.0..local.engine.pagestore.high_water();
+    let stored = ids.filter_map(
+        |id| match local.engine.buffer.pool.mapping.place(PageId(id)) {
+            Place::Stored(address) if address.length() as usize == PAGE_SIZE => {
+                Some((address, PageId(id)))
+            }
+            _ => None,
+        },
+    );
     let mut stored: Vec<_> = stored.collect();
     stored.sort_unstable();
     let beside = |pages: &&[(crate::shared::Address, PageId)]| {
@@ -58,12 +60,19 @@ fn neighbours(local: &WorkerState, count: usize) -> Vec<PageId> {
 }
 
 fn is_resident(local: &WorkerState, page: PageId) -> bool {
-    matches!(local.engine.pool.mapping.place(page), Place::Resident(_))
+    matches!(
+        local.engine.buffer.pool.mapping.place(page),
+        Place::Resident(_)
+    )
 }
 
 fn await_all(local: &WorkerState, pages: &[PageId]) {
-    let loading =
-        |page: &PageId| matches!(local.engine.pool.mapping.place(*page), Place::Loading(_));
+    let loading = |page: &PageId| {
+        matches!(
+            local.engine.buffer.pool.mapping.place(*page),
+            Place::Loading(_)
+        )
+    };
     while pages.iter().any(loading) {
         local.worker.yield_now();
     }
@@ -135,7 +144,7 @@ fn what_finds_no_buffer_is_refused_and_can_be_asked_for_again() {
     let (_, simulation, tree) = loaded(7);
     tree.run(|local| {
         let pages = neighbours(local, 8);
-        let pool = local.engine.pool.frames.count() as usize;
+        let pool = local.engine.buffer.pool.frames.count() as usize;
         let all = local.long_reads.borrow_mut().take_all();
         assert!(!all.is_empty() && all.len() <= pool / 16);
         assert_eq!(local.start_ahead(&pages, 64), 0);

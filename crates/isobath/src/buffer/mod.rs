@@ -28,6 +28,7 @@ mod page_miss_tests;
 mod read_buffers;
 mod replacement;
 mod words;
+mod worker_frames;
 
 pub(crate) use blocks::Stretch;
 pub(crate) use dirty::DirtyQueue;
@@ -41,7 +42,11 @@ pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
 pub(crate) use replacement::Partition;
 pub(crate) use words::Words;
 
-use crate::page::PageId;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::runtime::{WaitQueue, Worker};
+use crate::shared::Address;
+use crate::sync::Mutex;
+use crate::sync::atomic::AtomicBool;
 
 /// Why an attempt on pages has to start over, holding nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,5 +147,82 @@ impl BufferPool {
         if let Place::Resident(frame) = self.mapping.place(id) {
             self.frames.prefetch(frame, lines);
         }
+    }
+}
+
+/// The pool, and what workers share to find room in it.
+pub(crate) struct Buffer {
+    pub(crate) pool: BufferPool,
+    /// Per worker: the replacement queues of the pages that it has read or made.
+    partitions: Vec<Mutex<Partition>>,
+    free_frames: Mutex<FreeFrames>,
+    /// Per worker: some page that its tasks wait for was loaded elsewhere.
+    page_news: Vec<AtomicBool>,
+    read_buffers: ReadBuffers,
+    /// Tasks that wait for fewer dirty pages.
+    dirty_waiters: WaitQueue,
+}
+
+impl Buffer {
+    /// `pool`, for so many workers.
+    pub(crate) fn new(pool: BufferPool, workers: usize) -> Buffer {
+        let frames = pool.frames.count() as usize;
+        Buffer {
+            pool,
+            partitions: (0..workers)
+                .map(|_| Mutex::new(Partition::new(frames / workers)))
+                .collect(),
+            free_frames: Mutex::default(),
+            page_news: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            read_buffers: ReadBuffers::default(),
+            dirty_waiters: WaitQueue::new(),
+        }
+    }
+
+    /// Wakes tasks that wait for fewer dirty pages.
+    pub(crate) fn wake_dirty_waiters(&self) {
+        self.dirty_waiters.wake_all();
+    }
+
+    /// Where the page in `frame` is stored; nowhere before its first write.
+    pub(crate) fn stored_address(&self, frame: FrameId) -> Address {
+        self.pool.frames.header(frame).address()
+    }
+
+    /// Whether `id` is a page, not a chunk of a large value, that was written before.
+    pub(crate) fn is_stored_page(&self, id: PageId) -> bool {
+        let address = match self.pool.mapping.place(id) {
+            Place::Free => return false,
+            Place::Stored(address) => address,
+            Place::Resident(frame) | Place::Loading(frame) => self.stored_address(frame),
+        };
+        !address.is_none() && address.length() as usize == PAGE_SIZE
+    }
+
+    /// Puts a page that was read or made by worker `index` into its replacement queues.
+    pub(crate) fn admit(&self, index: usize, frame: FrameId, page: PageId) {
+        self.partitions[index].lock().admit(frame, page);
+    }
+
+    /// Frames that hold no page, beside those that workers keep for themselves.
+    pub(crate) fn free_frames(&self) -> usize {
+        self.free_frames.lock().len(&self.pool.frames)
+    }
+
+    /// Frames in replacement queues.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn queued_frames(&self) -> usize {
+        let queued = self.partitions.iter().map(|queue| queue.lock().len());
+        queued.sum()
+    }
+
+    /// What readers of large values have read ahead.
+    pub(crate) fn read_buffers(&self) -> &ReadBuffers {
+        &self.read_buffers
+    }
+
+    /// Has the task wait for fewer dirty pages, unless `is_over`; whether it has waited.
+    pub(crate) fn wait_for_fewer_dirty(&self, worker: &Worker, is_over: impl Fn() -> bool) -> bool {
+        self.dirty_waiters.wait(worker, 0, is_over)
     }
 }

@@ -156,7 +156,7 @@ impl WorkerState {
 
     /// Where page `id` has to be read from, if it has to.
     pub(crate) fn place_to_load(&self, id: PageId) -> Result<Address, LoadStart> {
-        match self.engine.pool.mapping.place(id) {
+        match self.engine.buffer.pool.mapping.place(id) {
             Place::Resident(_) | Place::Free => Err(LoadStart::Resolved),
             Place::Loading(frame) => Err(match self.loads.borrow().find(id, frame) {
                 Some(slot) => LoadStart::Here(slot),
@@ -172,7 +172,7 @@ impl WorkerState {
     /// Takes a frame for page `id`, which is at `address`: from now on it is being read, and the caller starts
     /// the read, before anything else runs.
     pub(crate) fn begin_load(&self, id: PageId, address: Address) -> Result<u32, LoadStart> {
-        let pool = &self.engine.pool;
+        let pool = &self.engine.buffer.pool;
         let Some(frame) = self.acquire_frame() else {
             return Err(LoadStart::NoFrame);
         };
@@ -195,8 +195,8 @@ impl WorkerState {
             loads.target(slot)
         };
         let io = Io::read(
-            self.engine.offset_of(address),
-            self.engine.pool.frames.pointer(frame),
+            self.engine.shared.offset_of(address),
+            self.engine.buffer.pool.frames.pointer(frame),
             PAGE_SIZE as u32,
             0,
         );
@@ -238,7 +238,7 @@ impl WorkerState {
                 copy: self.page_copy(id, address),
                 error: Error::CorruptPage {
                     page: id.0,
-                    offset: self.engine.offset_of(address),
+                    offset: self.engine.shared.offset_of(address),
                     corruption: PageCorruption::Misplaced {
                         segment: address.segment(),
                         offset: address.offset(),
@@ -258,7 +258,7 @@ impl WorkerState {
         PageCopy {
             page,
             address,
-            seq: self.engine.seq_of(address),
+            seq: self.engine.shared.seq_of(address),
         }
     }
 
@@ -285,7 +285,7 @@ impl WorkerState {
     /// Between two looks the page may have been read, given up, and be read
     /// again, into any frame: each load in progress is asked anew to tell.
     fn waits_elsewhere(&self, page: PageId) -> bool {
-        let pool = &self.engine.pool;
+        let pool = &self.engine.buffer.pool;
         let mut place = pool.mapping.place(page);
         // Bound: each round is another load of the page.
         while let Place::Loading(frame) = place {
@@ -314,7 +314,7 @@ impl WorkerState {
 
     /// Resumes tasks whose pages other workers have loaded.
     pub(crate) fn wake_page_waiters(&self) -> bool {
-        let news = &self.engine.page_news[self.worker.index];
+        let news = &self.engine.buffer.page_news[self.worker.index];
         if !news.load(Relaxed) || !news.swap(false, AcqRel) {
             return false;
         }
@@ -341,7 +341,7 @@ impl WorkerState {
             Ok(()) => self.verify_frame(page, frame, address),
             Err(source) => Err(Error::PageRead {
                 page: page.0,
-                offset: self.engine.offset_of(address),
+                offset: self.engine.shared.offset_of(address),
                 tree: None,
                 source,
             }),
@@ -353,7 +353,7 @@ impl WorkerState {
                 None
             }
             Err(error) => {
-                let mapping = &self.engine.pool.mapping;
+                let mapping = &self.engine.buffer.pool.mapping;
                 let back = mapping.replace(page, Place::Loading(frame), Place::Stored(address));
                 debug_assert!(back, "only the loader ends a load");
                 self.release_frame(frame);
@@ -378,10 +378,10 @@ impl WorkerState {
     }
 
     fn verify_frame(&self, page: PageId, frame: FrameId, address: Address) -> Result<(), Error> {
-        let pool = &self.engine.pool;
+        let pool = &self.engine.buffer.pool;
         // SAFETY: the frame is exclusively latched by this load, and the read is over.
         let bytes = unsafe { std::slice::from_raw_parts(pool.frames.pointer(frame), PAGE_SIZE) };
-        page::verify(bytes, page, self.engine.seq_of(address))
+        page::verify(bytes, page, self.engine.shared.seq_of(address))
             .and_then(|()| match PageKind::from_byte(bytes[offset::KIND]) {
                 Some(PageKind::Leaf | PageKind::Inner) => Ok(()),
                 _ => Err(PageCorruption::WrongKind {
@@ -390,7 +390,7 @@ impl WorkerState {
             })
             .map_err(|corruption| Error::CorruptPage {
                 page: page.0,
-                offset: self.engine.offset_of(address),
+                offset: self.engine.shared.offset_of(address),
                 corruption,
             })?;
         let version = Lsn(get_u64(bytes, offset::LSN));
@@ -400,36 +400,36 @@ impl WorkerState {
 
     fn publish(&self, page: PageId, frame: FrameId) {
         let engine = &self.engine;
-        let latch = &engine.pool.frames.header(frame).latch();
+        let latch = &engine.buffer.pool.frames.header(frame).latch();
         let early = canary::sings(Canary::UnlatchEarly);
         if early {
             latch.unlock_exclusive();
         }
         // The word first: once unlatched the frame may be taken for another page.
-        let came = engine
-            .pool
-            .mapping
-            .replace(page, Place::Loading(frame), Place::Resident(frame));
+        let came =
+            engine
+                .buffer
+                .pool
+                .mapping
+                .replace(page, Place::Loading(frame), Place::Resident(frame));
         debug_assert!(came, "only the loader ends a load");
         if !early {
             latch.unlock_exclusive();
         }
-        engine.partitions[self.worker.index]
-            .lock()
-            .admit(frame, page);
-        Counters::add(&engine.counters.page_reads, 1);
-        Counters::add(&engine.counters.bytes_read, PAGE_SIZE as u64);
+        engine.buffer.admit(self.worker.index, frame, page);
+        Counters::add(&engine.shared.counters.page_reads, 1);
+        Counters::add(&engine.shared.counters.bytes_read, PAGE_SIZE as u64);
     }
 
     /// Tells the workers whose tasks wait for the load of `frame` that it ended.
     fn tell_others(&self, frame: FrameId) {
-        let mut waiting = self.engine.pool.frames.header(frame).take_waiters();
+        let mut waiting = self.engine.buffer.pool.frames.header(frame).take_waiters();
         while waiting != 0 {
             let bit = waiting.trailing_zeros() as usize;
             waiting &= waiting - 1;
-            for index in (bit..self.engine.worker_handles.len()).step_by(64) {
-                self.engine.page_news[index].store(true, Release);
-                self.engine.worker_handles[index].notify();
+            for index in (bit..self.engine.workers.count()).step_by(64) {
+                self.engine.buffer.page_news[index].store(true, Release);
+                self.engine.workers.notify(index);
             }
         }
     }

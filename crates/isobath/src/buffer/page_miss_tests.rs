@@ -136,15 +136,15 @@ fn seen_while_read(seed: u64) -> (usize, usize) {
     let watch = simulation.spawn(1, move || {
         let (mut reads, mut unlatched) = (0, 0);
         while !ended.load(Ordering::Relaxed) {
-            let ids = PageId::FIRST_FREE.0..engine.ids.lock().high_water();
+            let ids = PageId::FIRST_FREE.0..engine.pagestore.high_water();
             for id in ids.map(PageId) {
-                let Place::Loading(frame) = engine.pool.mapping.place(id) else {
+                let Place::Loading(frame) = engine.buffer.pool.mapping.place(id) else {
                     continue;
                 };
                 reads += 1;
-                let latch = engine.pool.frames.header(frame).latch();
+                let latch = engine.buffer.pool.frames.header(frame).latch();
                 let open = latch.optimistic();
-                let is_loading = engine.pool.mapping.place(id) == Place::Loading(frame);
+                let is_loading = engine.buffer.pool.mapping.place(id) == Place::Loading(frame);
                 // In one state of the latch, so the frame has held one page.
                 let open = open.is_some_and(|version| latch.validate(version));
                 unlatched += usize::from(open && is_loading);

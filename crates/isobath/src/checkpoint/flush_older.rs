@@ -22,7 +22,7 @@ impl Until {
     fn is_over(self, engine: &Engine) -> bool {
         self == Until::LogIsShort
             && engine.log.area_is_short_for_system()
-            && !engine.recovering.load(Acquire)
+            && !engine.checkpoints.recovering.load(Acquire)
             && !canary::sings(Canary::CheckpointWaitsForItself)
     }
 }
@@ -30,8 +30,8 @@ impl Until {
 impl Engine {
     /// Dirty frames with a change older than `before`, each as it is when it is looked at; `pause` may yield.
     fn count_older(&self, before: Lsn, pause: impl FnMut()) -> usize {
-        (self.pool.frames.each_used(pause))
-            .filter_map(|frame| self.pool.frames.header(frame).oldest_change())
+        (self.buffer.pool.frames.each_used(pause))
+            .filter_map(|frame| self.buffer.pool.frames.header(frame).oldest_change())
             .filter(|&change| change < before)
             .count()
     }
@@ -45,13 +45,13 @@ impl WorkerState {
     ///
     /// [`Error::Poisoned`].
     pub(crate) fn wait_for_ended_pages(&self) -> Result<(), Error> {
-        let frames = &self.engine.pool.frames;
+        let frames = &self.engine.buffer.pool.frames;
         let is_written = |frame| {
             let header = frames.header(frame);
             header.is_freed() && header.is_written()
         };
         while frames.each_used(|| self.worker.yield_now()).any(is_written) {
-            self.engine.writable()?;
+            self.engine.shared.writable()?;
             self.worker.yield_now();
         }
         Ok(())
@@ -86,7 +86,7 @@ impl WorkerState {
             // Copies may still be in flight, or their records.
             let pause = || self.worker.yield_now();
             while engine.count_older(before, pause) == 0 {
-                engine.writable()?;
+                engine.shared.writable()?;
                 let complete = engine.log.contiguous_lsn();
                 if engine.oldest_unflushed(complete, pause) >= before.min(complete) {
                     return Ok(true);
@@ -103,9 +103,9 @@ impl WorkerState {
         let engine = &self.engine;
         debug_assert!(self.worker.in_task(), "only tasks wait");
         loop {
-            engine.writable()?;
+            engine.shared.writable()?;
             // Every counted frame eventually increments this.
-            let cleaned = engine.pool.dirty.written_back();
+            let cleaned = engine.buffer.pool.dirty.written_back();
             let left = engine.count_older(before, || self.worker.yield_now());
             if left == 0 {
                 return Ok(true);
@@ -115,14 +115,15 @@ impl WorkerState {
             }
             // Writers write however few pages are dirty while a task waits here.
             let target = cleaned + left;
-            engine.flush_waiters.wait(&self.worker, target as u64, || {
-                for handle in &engine.worker_handles {
-                    handle.notify();
-                }
-                engine.pool.dirty.written_back() >= target
-                    || engine.poison.get().is_some()
-                    || until.is_over(engine)
-            });
+            engine
+                .checkpoints
+                .flush_waiters
+                .wait(&self.worker, target as u64, || {
+                    engine.workers.notify_all();
+                    engine.buffer.pool.dirty.written_back() >= target
+                        || engine.shared.is_poisoned()
+                        || until.is_over(engine)
+                });
         }
     }
 }

@@ -123,18 +123,18 @@ impl Engine {
             return complete;
         }
         let mut oldest = complete.0;
-        for frame in self.pool.frames.each_used(pause) {
-            if let Some(change) = self.pool.frames.header(frame).oldest_change() {
+        for frame in self.buffer.pool.frames.each_used(pause) {
+            if let Some(change) = self.buffer.pool.frames.header(frame).oldest_change() {
                 oldest = oldest.min(change.0);
             }
         }
-        for floor in &self.unflushed.floors {
+        for floor in &self.checkpoints.unflushed.floors {
             if !canary::sings(Canary::IgnoreBatches) {
                 oldest = oldest.min(floor.load(Acquire));
             }
         }
         let durable = self.log.durable();
-        let mut written = self.unflushed.written.lock();
+        let mut written = self.checkpoints.unflushed.written.lock();
         written.retain(|(_, record)| *record >= durable && !canary::sings(Canary::IgnoreRecords));
         let waiting = written.iter().map(|(floor, _)| *floor);
         Lsn(waiting.fold(oldest, u64::min))
@@ -143,7 +143,7 @@ impl Engine {
     /// Where the log may start at `start` or earlier, so that no record is behind
     /// that place which is wrong without one before it.
     pub(crate) fn before_late_records(&self, start: Lsn) -> Lsn {
-        let mut late = self.unflushed.late.lock();
+        let mut late = self.checkpoints.unflushed.late.lock();
         late.retain(|(_, record)| *record >= self.log.start());
         // Bound: each round but the last moves it to before another record.
         let mut start = start;
@@ -160,7 +160,7 @@ impl Engine {
     /// it. A checkpoint that leaves changes before this dirty is moved back to before such a record, and however
     /// often it is repeated frees no log.
     pub(crate) fn after_late_records(&self, start: Lsn) -> Lsn {
-        let late = self.unflushed.late.lock();
+        let late = self.checkpoints.unflushed.late.lock();
         // Bound: each round but the last moves it behind another record.
         let mut start = start;
         loop {
@@ -182,11 +182,11 @@ impl WorkerState {
     ///
     /// [`Error::Poisoned`].
     pub(crate) fn wait_for_batches(&self) -> Result<(), Error> {
-        for floor in &self.engine.unflushed.floors {
+        for floor in &self.engine.checkpoints.unflushed.floors {
             let held = floor.load(Acquire);
             // The next batch of the same task holds back something newer.
             while held != NONE && floor.load(Acquire) == held {
-                self.engine.writable()?;
+                self.engine.shared.writable()?;
                 self.worker.yield_now();
             }
         }
@@ -205,7 +205,7 @@ impl WorkerState {
         let mark = || {
             copies
                 .iter()
-                .for_each(|copy| engine.changes.mark(copy.page))
+                .for_each(|copy| engine.checkpoints.mark(copy.page))
         };
         let late = canary::sings(Canary::MarkLate);
         // Before the record is complete: a checkpoint that starts behind the record

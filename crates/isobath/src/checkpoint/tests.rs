@@ -66,7 +66,7 @@ fn checkpoint(engine: &Engine) {
         let local = local.expect("in a task");
         (0..rng_steps(engine)).for_each(|_| local.worker.yield_now());
         // Most of the mapping table has changed.
-        (0..IDLE_IDS / 504).for_each(|page| engine.changes.mark_page(page));
+        (0..IDLE_IDS / 504).for_each(|page| engine.checkpoints.changes.mark_page(page));
         local.checkpoint(engine.log.next()).unwrap();
     });
 }
@@ -91,11 +91,11 @@ fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Pl
         simulation.spawn(0, flush).join().unwrap();
     }
     let crashed = opened_after_crash(device);
-    let count = engine.ids.lock().high_water();
-    let count = count.max(crashed.ids.lock().high_water());
+    let count = engine.pagestore.high_water();
+    let count = count.max(crashed.pagestore.high_water());
     let places = (PageId::FIRST_FREE.0..count).map(|id| {
         let is = Place::from_word(stored_word(&engine, PageId(id)));
-        (id, is, crashed.pool.mapping.place(PageId(id)))
+        (id, is, crashed.buffer.pool.mapping.place(PageId(id)))
     });
     // The newest state of a page that is being loaded is in the log.
     let differ = places.filter(|(_, is, then)| is != then && !matches!(then, Place::Loading(_)));
@@ -122,9 +122,10 @@ fn run(seed: u64) -> Vec<(u64, Place, Place)> {
     let simulation = Simulation::new(volume, &options(), seed).unwrap();
     let engine = Arc::clone(simulation.engine());
     let _ = (engine
-        .ids
+        .pagestore
+        .ids()
         .lock()
-        .allocate_run(&engine.pool.mapping, IDLE_IDS),);
+        .allocate_run(&engine.buffer.pool.mapping, IDLE_IDS),);
     let mut found = Vec::new();
     for round in 0..12 {
         let tasks: Vec<_> = (0..6)
@@ -155,9 +156,13 @@ fn quiet() -> (Simulation, Arc<FaultDevice>) {
     // Its pages are in the first page of the mapping table.
     let _ = simulation.store().create_tree("t").unwrap();
     let engine = simulation.engine();
-    let mapping = &engine.pool.mapping;
-    let _ = engine.ids.lock().allocate_run(mapping, 10 * IDLE_IDS);
-    (0..10 * IDLE_IDS / 504).for_each(|page| engine.changes.mark_page(page));
+    let mapping = &engine.buffer.pool.mapping;
+    let _ = engine
+        .pagestore
+        .ids()
+        .lock()
+        .allocate_run(mapping, 10 * IDLE_IDS);
+    (0..10 * IDLE_IDS / 504).for_each(|page| engine.checkpoints.changes.mark_page(page));
     (simulation, device)
 }
 
@@ -177,7 +182,7 @@ fn lost_beside_a_checkpoint() -> usize {
     let (simulation, device) = quiet();
     let tree = simulation.store().tree("t").unwrap();
     let inserted = in_task(&simulation, 1, move |local| {
-        let changes = &local.engine.changes;
+        let changes = &local.engine.checkpoints.changes;
         while changes.is_marked(0) {
             local.worker.yield_now();
         }
@@ -252,7 +257,7 @@ fn risen_between_record_and_mark() -> usize {
     });
     let second = move |local: &WorkerState| {
         let engine = &local.engine;
-        let place = || engine.pool.mapping.place(value.first().0);
+        let place = || engine.buffer.pool.mapping.place(value.first().0);
         while place() != Place::Free || engine.log.next() == before {
             local.worker.yield_now();
         }
@@ -289,7 +294,7 @@ fn what_holds_the_log_cuts_no_late_record_off() {
             local.wait_durable(engine.newest_record()).unwrap();
             local.worker.yield_now();
         }
-        engine.unflushed.add_late(&[(since, record)]);
+        engine.checkpoints.unflushed.add_late(&[(since, record)]);
         assert!(engine.recovery_start(|| ()) > record);
         engine.hold_log(floor);
         assert_eq!(engine.recovery_start(|| ()), since);
@@ -308,7 +313,7 @@ fn a_late_record_holds_the_log_for_a_while_only() {
         let since = engine.log.next();
         tree.insert(b"a", &[1; 100]).unwrap();
         let record = Lsn(since.0 + (5 << 19));
-        engine.unflushed.add_late(&[(since, record)]);
+        engine.checkpoints.unflushed.add_late(&[(since, record)]);
         let inside = Lsn(since.0 + 8);
         assert_eq!(engine.after_late_records(since), since);
         assert_eq!(engine.after_late_records(inside), Lsn(record.0 + 1));
@@ -335,8 +340,8 @@ fn risen_from_between_two_records() -> usize {
     let copied = in_task(&simulation, 0, move |local| {
         let engine = &local.engine;
         assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
-        let ids = PageId::FIRST_FREE.0..engine.ids.lock().high_water();
-        let places = ids.map(|id| (PageId(id), engine.pool.mapping.place(PageId(id))));
+        let ids = PageId::FIRST_FREE.0..engine.pagestore.high_water();
+        let places = ids.map(|id| (PageId(id), engine.buffer.pool.mapping.place(PageId(id))));
         let mut chunks = places.filter_map(|(id, place)| match place {
             Place::Stored(address) if address.length() != 4096 => Some((id, address)),
             _ => None,
@@ -358,11 +363,11 @@ fn risen_from_between_two_records() -> usize {
             page,
             version: Lsn(8),
             address,
-            seq: engine.seq_of(address),
+            seq: engine.shared.seq_of(address),
         };
         let copied = local.log_copies(0, &[copy]);
-        engine.pool.mapping.set(page, Place::Free);
-        engine.changes.mark(page);
+        engine.buffer.pool.mapping.set(page, Place::Free);
+        engine.checkpoints.mark(page);
         drop(slot);
         other.join().unwrap().unwrap();
         assert!(engine.oldest_end() > end);
@@ -400,11 +405,13 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
     let built = in_task(&simulation, 1, |local| {
         let engine = &local.engine;
         let skip = |count| {
-            let mut ids = engine.ids.lock();
-            let _ = ids.allocate_run(&engine.pool.mapping, count).unwrap();
+            let mut ids = engine.pagestore.ids().lock();
+            let _ = ids
+                .allocate_run(&engine.buffer.pool.mapping, count)
+                .unwrap();
         };
         let mut writer = ExtentWriter::new();
-        let payload = vec![1; extent::payload_bytes(&engine.config)];
+        let payload = vec![1; extent::payload_bytes(&engine.shared.config)];
         for _ in 0..2 {
             writer.write(local, &payload).unwrap();
             skip(1);
@@ -417,7 +424,7 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
         assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
         let ids = extent::chunk_ids(local, value).unwrap();
         let pages = ids[1].0 / PER_PAGE..=ids[0].0 / PER_PAGE;
-        pages.for_each(|page| engine.changes.mark_page(page));
+        pages.for_each(|page| engine.checkpoints.changes.mark_page(page));
         (value, ids)
     });
     let (value, ids) = built.join().unwrap();
@@ -425,7 +432,7 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
     let late = ids[0].0 / PER_PAGE;
     assert!(early + BETWEEN <= late && ids[2].0 / PER_PAGE == early);
     let freed = in_task(&simulation, 1, move |local| {
-        let changes = &local.engine.changes;
+        let changes = &local.engine.checkpoints.changes;
         while changes.is_marked(early) {
             local.worker.yield_now();
         }
@@ -438,11 +445,11 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
                 .unwrap()
                 .is_whole()
         );
-        local.engine.changes.is_marked(early)
+        local.engine.checkpoints.changes.is_marked(early)
     });
     assert!(changes.join().unwrap(), "the value was freed too early");
     let crashed = opened_after_crash(&device);
-    let is_there = |id: &&PageId| crashed.pool.mapping.place(**id) != Place::Free;
+    let is_there = |id: &&PageId| crashed.buffer.pool.mapping.place(**id) != Place::Free;
     let left = ids.iter().filter(is_there).count();
     freed.join().unwrap();
     (left, ids.len())
@@ -469,7 +476,7 @@ fn lost_in_pages_of_an_open_token() -> usize {
         value.first().0
     });
     let id = freed.join().unwrap();
-    let place = || simulation.engine().pool.mapping.place(id);
+    let place = || simulation.engine().buffer.pool.mapping.place(id);
     assert_eq!(place(), Place::Free);
     let tree = simulation.store().tree("t").unwrap();
     let mut keys = 0..200;
@@ -501,12 +508,12 @@ fn no_checkpoint_is_due_before_the_store_is_open() {
     let simulation = Simulation::new(volume, &options(), 1).unwrap();
     simulation.close().unwrap();
     let engine = opened_after_crash(&device);
-    assert!(engine.recovering.load(Ordering::Acquire));
+    assert!(engine.checkpoints.recovering.load(Ordering::Acquire));
     engine.end_opening();
-    assert!(!engine.recovering.load(Ordering::Acquire));
+    assert!(!engine.checkpoints.recovering.load(Ordering::Acquire));
     Canary::CheckpointBeforeOpen.switch_on();
     let engine = opened_after_crash(&device);
-    assert!(!engine.recovering.load(Ordering::Acquire));
+    assert!(!engine.checkpoints.recovering.load(Ordering::Acquire));
 }
 
 #[test]
@@ -515,14 +522,14 @@ fn no_superblock_is_written_once_a_write_has_failed() {
     let refused = in_task(&simulation, 0, |local| {
         let engine = &local.engine;
         local.wait_durable(engine.newest_record()).unwrap();
-        let mut current = engine.current.lock().take().unwrap();
+        let mut current = engine.checkpoints.current.lock().take().unwrap();
         let before = current.superblock.sequence;
         engine.poison(Error::LogOverrun);
         let start = engine.recovery_start(|| ());
         let outcome = crate::checkpoint::writer::write(
             engine,
             &mut current,
-            &crate::checkpoint::writer::Via::Task(local),
+            &crate::checkpoint::writer::CheckpointIo::Task(local),
             start,
             false,
         );
@@ -560,7 +567,7 @@ fn other_tasks_have_turns_while_all_frames_are_looked_at() {
         engine.recovery_start(|| local.worker.yield_now());
         let taken = turns.load(Ordering::Relaxed) - before;
         done.store(true, Ordering::Relaxed);
-        (taken, u64::from(engine.pool.frames.used()))
+        (taken, u64::from(engine.buffer.pool.frames.used()))
     });
     let (taken, frames) = look.join().unwrap();
     other.join().unwrap();
@@ -579,7 +586,7 @@ fn dirty_without_a_change(seed: u64) -> usize {
     let done = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&done);
     let watch = in_task(&simulation, 1, move |local| {
-        let frames = &local.engine.pool.frames;
+        let frames = &local.engine.buffer.pool.frames;
         let mut found = 0;
         while !ended.load(Ordering::Relaxed) {
             for frame in 0..frames.used() {
@@ -629,11 +636,11 @@ fn the_changes_of_a_batch_that_failed_hold_the_log() {
         let rest = || (0..2_000).for_each(|_| crate::yield_now());
         simulation.spawn(0, rest).join().unwrap();
         let engine = simulation.engine();
-        let frames = &engine.pool.frames;
+        let frames = &engine.buffer.pool.frames;
         let held = (0..frames.count()).filter_map(|frame| frames.header(frame).oldest_change());
         assert!(engine.recovery_start(|| ()).0 <= held.min().map_or(u64::MAX, |lsn| lsn.0));
         // A change beside the failed write may have made a frame's oldest change a newer one.
-        batches += u32::from(engine.unflushed.is_held());
+        batches += u32::from(engine.checkpoints.unflushed.is_held());
     }
     // Other writes failed elsewhere.
     assert!(batches > 0);
@@ -649,13 +656,13 @@ fn a_summary_that_cannot_be_read_is_rebuilt() {
         tree.insert(&key(n), &[n as u8; 700]).unwrap();
     }
     let engine = Arc::clone(simulation.engine());
-    let segments = engine.space.lock().segments();
+    let segments = engine.pagestore.space().lock().segments();
     let sealed = (1..segments).find(|&segment| {
-        let mut space = engine.space.lock();
+        let mut space = engine.pagestore.space().lock();
         space.summary_offset(segment) > 0 && space.pin_sealed(segment)
     });
     let segment = sealed.expect("pages were written");
-    let at = engine.space.lock().summary_offset(segment);
+    let at = engine.pagestore.space().lock().summary_offset(segment);
     let live = move |local: &WorkerState| {
         let mut entries = local.entries_of(segment);
         entries.retain(|entry| {
@@ -667,7 +674,7 @@ fn a_summary_that_cannot_be_read_is_rebuilt() {
         entries
     };
     let before = in_task(&simulation, 0, live).join().unwrap();
-    let summary = engine.offset_of(Address::new(segment, at, 4096));
+    let summary = engine.shared.offset_of(Address::new(segment, at, 4096));
     volume.write_at(summary, &[0; 4096]).unwrap();
     let after = in_task(&simulation, 0, live).join().unwrap();
     assert!(!before.is_empty());

@@ -12,7 +12,7 @@ use crate::checkpoint::format::{self, Array, Sink, words_per_page};
 use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
 use crate::engine::Engine;
 use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
-use crate::pagestore::{SealedSegment, summaries};
+use crate::pagestore::summaries;
 use crate::runtime::{WorkerState, clock};
 use crate::shared::{Address, Counters};
 use crate::sync::HashMap;
@@ -25,7 +25,7 @@ pub(crate) const SEGMENT_WORDS: u64 = 4;
 const RUN_BYTES: usize = 256 << 10;
 
 /// The checkpoint that a recovery would begin with, and where its pages lie.
-pub(crate) struct Current {
+pub(crate) struct CheckpointState {
     pub(crate) superblock: Superblock,
     /// Per page of the mapping table: its address and its stamp.
     pub(crate) directory: Vec<(Address, u64)>,
@@ -37,10 +37,10 @@ pub(crate) struct Current {
     pub(crate) open: Option<(u32, u32)>,
 }
 
-impl Current {
+impl CheckpointState {
     /// What a new store has: nothing but its superblock.
-    pub(crate) fn of_new(superblock: Superblock) -> Current {
-        Current {
+    pub(crate) fn of_new(superblock: Superblock) -> CheckpointState {
+        CheckpointState {
             superblock,
             directory: Vec::new(),
             others: Vec::new(),
@@ -70,24 +70,24 @@ impl Outcome {
 
 /// How a checkpoint reaches the volume: as a task, which lets others run
 /// meanwhile, or blocking, once the workers have ended.
-pub(crate) enum Via<'a> {
+pub(crate) enum CheckpointIo<'a> {
     Task(&'a WorkerState),
     Volume(Volume),
 }
 
-impl Via<'_> {
+impl CheckpointIo<'_> {
     fn write(&self, at: u64, bytes: &AlignedBuf, length: usize) -> Result<(), Error> {
         match self {
-            Via::Task(local) => local.worker.write(at, &bytes.as_slice()[..length]),
-            Via::Volume(volume) => volume.write_at(at, &bytes.as_slice()[..length]),
+            CheckpointIo::Task(local) => local.worker.write(at, &bytes.as_slice()[..length]),
+            CheckpointIo::Volume(volume) => volume.write_at(at, &bytes.as_slice()[..length]),
         }
         .map_err(Error::Io)
     }
 
     fn flush(&self) -> Result<(), Error> {
         match self {
-            Via::Task(local) => local.worker.flush(),
-            Via::Volume(volume) => volume.sync(),
+            CheckpointIo::Task(local) => local.worker.flush(),
+            CheckpointIo::Volume(volume) => volume.sync(),
         }
         .map_err(Error::Io)
     }
@@ -95,26 +95,26 @@ impl Via<'_> {
     /// Waits until every record up to now is durable.
     fn flush_log(&self, engine: &Engine) -> Result<(), Error> {
         match self {
-            Via::Task(local) => local.wait_durable(engine.newest_record()),
+            CheckpointIo::Task(local) => local.wait_durable(engine.newest_record()),
             // The last task has waited for it.
-            Via::Volume(_) => Ok(()),
+            CheckpointIo::Volume(_) => Ok(()),
         }
     }
 
     /// Waits until the ends of all chunks that have no word now are in the log.
     fn wait_for_frees(&self) -> Result<(), Error> {
         match self {
-            Via::Task(local) => local.wait_for_frees(),
+            CheckpointIo::Task(local) => local.wait_for_frees(),
             // No task is left that could free any.
-            Via::Volume(_) => Ok(()),
+            CheckpointIo::Volume(_) => Ok(()),
         }
     }
 
     /// Waits for a segment that the cleaner may yet free.
     fn wait_for_segment(&self) -> Result<(), Error> {
         match self {
-            Via::Task(local) => local.wait_for_free_segment(),
-            Via::Volume(_) => Ok(()),
+            CheckpointIo::Task(local) => local.wait_for_free_segment(),
+            CheckpointIo::Volume(_) => Ok(()),
         }
     }
 
@@ -131,8 +131,8 @@ impl Via<'_> {
 /// Pages of a checkpoint on their way to the volume, neighbours in one write.
 struct Pages<'a> {
     engine: &'a Engine,
-    via: &'a Via<'a>,
-    current: &'a mut Current,
+    via: &'a CheckpointIo<'a>,
+    current: &'a mut CheckpointState,
     stamp: u64,
     run: AlignedBuf,
     run_at: Address,
@@ -142,7 +142,7 @@ struct Pages<'a> {
 
 impl Pages<'_> {
     fn place(&mut self) -> Result<Address, Error> {
-        let sizes = self.engine.config.sizes;
+        let sizes = self.engine.shared.config.sizes;
         if let Some((segment, next)) = self.current.open
             && next + PAGE_SIZE as u32 <= sizes.bytes_of(segment)
         {
@@ -157,14 +157,14 @@ impl Pages<'_> {
     }
 
     fn take_segment(&mut self) -> Result<u32, Error> {
-        if let Some(segment) = self.engine.space.lock().take_for_checkpoint() {
+        if let Some(segment) = self.engine.pagestore.take_for_checkpoint() {
             return Ok(segment);
         }
         self.via.wait_for_segment()?;
         // Rather than none, what a victim may need: its cleaner waits for others.
-        let taken = self.engine.space.lock().take_system();
+        let taken = self.engine.pagestore.take_system();
         taken.ok_or_else(|| {
-            let used = self.engine.allocated_bytes.load(Ordering::Relaxed);
+            let used = self.engine.pagestore.allocated_bytes();
             let reason = "no segment is free for a checkpoint";
             Error::VolumeFull {
                 used,
@@ -176,9 +176,9 @@ impl Pages<'_> {
 
     fn flush(&mut self) -> Result<(), Error> {
         if self.run_bytes > 0 {
-            let at = self.engine.offset_of(self.run_at);
+            let at = self.engine.shared.offset_of(self.run_at);
             self.via.write(at, &self.run, self.run_bytes)?;
-            let counters = &self.engine.counters;
+            let counters = &self.engine.shared.counters;
             Counters::add(&counters.bytes_written, self.run_bytes as u64);
             Counters::add(&counters.checkpoint_bytes, self.run_bytes as u64);
             self.run_bytes = 0;
@@ -216,8 +216,8 @@ impl Sink for Pages<'_> {
 /// then, but `current` no longer tells which pages are its own.
 pub(crate) fn write(
     engine: &Engine,
-    current: &mut Current,
-    via: &Via<'_>,
+    current: &mut CheckpointState,
+    via: &CheckpointIo<'_>,
     start: Lsn,
     clean: bool,
 ) -> Result<(), Error> {
@@ -226,7 +226,7 @@ pub(crate) fn write(
     next.checkpoint = next.sequence;
     assert!(start >= engine.log.start(), "the log from there on is gone");
     // What gets an id after this has its records behind `start`.
-    let begun_at = engine.ids.lock().high_water();
+    let begun_at = engine.pagestore.high_water();
     let dead = std::mem::take(&mut current.others);
     engine.leave_fenced(current);
     let mut pages = Pages {
@@ -257,7 +257,7 @@ pub(crate) fn write(
         .flat_map(|(address, stamp)| [address.to_raw(), *stamp])
         .collect();
     next.directory = format::write(&mut pages, Array::Directory, &directory)?;
-    let table = segment_words(engine);
+    let table = engine.pagestore.segment_words(engine.shared.seqs());
     next.segment_table = format::write(&mut pages, Array::Segments, &table)?;
     next.provisional = format::write(&mut pages, Array::Provisional, &provisional)?;
     pages.flush()?;
@@ -268,14 +268,13 @@ pub(crate) fn write(
     via.flush()?;
     // A write may have failed since `start` was found: of what it was to bring to
     // the volume, nothing but the log before `start` may know.
-    engine.not_poisoned()?;
-    {
-        let mut space = engine.space.lock();
-        space.superblock_begins(next.sequence + u64::from(clean));
-        next.segments = space.segments();
-        next.next_segment_seq = space.next_seq;
-        next.tick = space.now;
-    }
+    engine.shared.not_poisoned()?;
+    let space = engine
+        .pagestore
+        .superblock_begins(next.sequence + u64::from(clean));
+    next.segments = space.segments;
+    next.next_segment_seq = space.next_seq;
+    next.tick = space.tick;
     next.clean = clean;
     next.next_lsn = engine.log.next().0;
     next.log_start = start.0;
@@ -285,7 +284,7 @@ pub(crate) fn write(
     }
     let left = next.log_before.take_if(|(switch, _)| start.0 >= *switch);
     // All ids that have a word in the pages above.
-    let high_water = engine.ids.lock().high_water();
+    let high_water = engine.pagestore.high_water();
     next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));
     via.superblock(&next)?;
     if clean {
@@ -300,7 +299,7 @@ pub(crate) fn write(
         engine.log_left(run);
     }
     compact(engine, current);
-    Counters::add(&engine.counters.checkpoints, 1);
+    Counters::add(&engine.shared.counters.checkpoints, 1);
     Ok(())
 }
 
@@ -317,7 +316,7 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
         .resize(count as usize, (Address::NONE, 0));
     let mut replaced = Vec::new();
     for page in 0..count {
-        if !pages.engine.changes.take(page) {
+        if !pages.engine.checkpoints.changes.take(page) {
             continue;
         }
         let engine = pages.engine;
@@ -338,13 +337,6 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
     Ok(replaced)
 }
 
-fn segment_words(engine: &Engine) -> Vec<u64> {
-    let space = engine.space.lock();
-    (0..space.segments())
-        .flat_map(|segment| space.to_words(segment, &engine.seqs))
-        .collect()
-}
-
 fn provisional_words(engine: &Engine) -> Vec<u64> {
     let mut words = Vec::new();
     for (token, pages) in engine.provisional() {
@@ -357,7 +349,7 @@ fn provisional_words(engine: &Engine) -> Vec<u64> {
 /// The mapping word of `id` to store: a resident page is where its frame says.
 pub(crate) fn stored_word(engine: &Engine, id: PageId) -> u64 {
     loop {
-        let place = engine.pool.mapping.place(id);
+        let place = engine.buffer.pool.mapping.place(id);
         let frame = match place {
             Place::Resident(frame) | Place::Loading(frame) => frame,
             Place::Stored(_) => return place.to_word(),
@@ -365,10 +357,10 @@ pub(crate) fn stored_word(engine: &Engine, id: PageId) -> u64 {
         };
         // The frame may pass to another page, and back, between two looks; its
         // latch's word would not stay the same.
-        let latch = engine.pool.frames.header(frame).latch();
+        let latch = engine.buffer.pool.frames.header(frame).latch();
         let before = latch.word();
-        let address = engine.stored_address(frame);
-        if engine.pool.mapping.place(id) == place && latch.word() == before {
+        let address = engine.buffer.stored_address(frame);
+        if engine.buffer.pool.mapping.place(id) == place && latch.word() == before {
             return if address.is_none() {
                 0
             } else {
@@ -380,29 +372,23 @@ pub(crate) fn stored_word(engine: &Engine, id: PageId) -> u64 {
 }
 
 /// `dead` belong to no checkpoint any more: segments without others are free.
-fn release(engine: &Engine, current: &mut Current, dead: impl Iterator<Item = Address>) {
+fn release(engine: &Engine, current: &mut CheckpointState, dead: impl Iterator<Item = Address>) {
     for address in dead.filter(|address| !address.is_none()) {
         if let Some(live) = current.segments.get_mut(&address.segment()) {
             *live -= 1;
         }
     }
     let open = current.open.map(|(segment, _)| segment);
-    let mut space = engine.space.lock();
-    current.segments.retain(|&segment, live| {
-        let keep = *live > 0 || Some(segment) == open;
-        if !keep {
-            space.release_system(segment);
-        }
-        keep
-    });
-    drop(space);
-    engine.segment_waiters.wake_all();
+    let is_free = |segment, live| live == 0 && Some(segment) != open;
+    engine
+        .pagestore
+        .release_system(&mut current.segments, is_free);
 }
 
 /// Has the pages of sparse segments written again by the next checkpoint,
 /// where checkpoints take more than twice the room that they need.
-fn compact(engine: &Engine, current: &Current) {
-    let per_segment = u64::from(engine.used_segment_bytes()) / PAGE_SIZE as u64;
+fn compact(engine: &Engine, current: &CheckpointState) {
+    let per_segment = u64::from(engine.pagestore.used_segment_bytes()) / PAGE_SIZE as u64;
     let live: u64 = current.segments.values().map(|live| u64::from(*live)).sum();
     let enough = 2 * live.div_ceil(per_segment) + 1;
     if current.segments.len() as u64 <= enough {
@@ -415,22 +401,20 @@ fn compact(engine: &Engine, current: &Current) {
     };
     for (page, (address, _)) in current.directory.iter().enumerate() {
         if !address.is_none() && sparse(address.segment()) {
-            engine.changes.mark_page(page as u64);
+            engine.checkpoints.changes.mark_page(page as u64);
         }
     }
 }
 
 /// Writes the summaries of all open segments; blocking, once the workers have ended.
 fn close_segments(engine: &Engine, volume: &Volume) -> Result<(), Error> {
-    let mut closing: Vec<SealedSegment> = Vec::new();
-    engine.space.lock().close_all(&mut closing);
-    for closing in &closing {
+    for closing in &engine.pagestore.close_all() {
         let mut bytes = vec![0; summaries::size(closing.entries.len()) as usize];
         let at = Address::new(closing.segment, closing.offset, bytes.len() as u32);
-        let seq = engine.seq_of(at);
+        let seq = engine.shared.seq_of(at);
         summaries::encode(&closing.entries, closing.segment, seq, &mut bytes);
-        volume.write_at(engine.offset_of(at), &bytes)?;
-        let _ = engine.space.lock().written(closing.segment);
+        volume.write_at(engine.shared.offset_of(at), &bytes)?;
+        engine.pagestore.summary_written(closing.segment);
     }
     Ok(())
 }
@@ -443,7 +427,7 @@ const SHARE_BETWEEN: u64 = 16;
 impl Engine {
     /// Whether the checkpointer should write a checkpoint now.
     pub(crate) fn checkpoint_is_due(&self) -> bool {
-        let since = self.checkpointed_at.load(Ordering::Relaxed);
+        let since = self.checkpoints.checkpointed_at.load(Ordering::Relaxed);
         let least = self.log.area_bytes() / SHARE_BETWEEN;
         let next = self.log.next().0;
         let wanted = self.log.checkpoint_wanted()
@@ -452,10 +436,35 @@ impl Engine {
                 || self.log.area_is_short());
         let begun = since.max(self.log.start().0);
         let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
-        (wanted || is_small || self.log_growth.wants_checkpoint())
+        (wanted || is_small || self.log_tasks.checkpoint_is_wanted())
             && self.checkpoint_frees_log()
-            && !self.recovering.load(Ordering::Acquire)
-            && self.poison.get().is_none()
+            && !self.checkpoints.recovering.load(Ordering::Acquire)
+            && !self.shared.is_poisoned()
+    }
+
+    /// Makes the next checkpoint write its pages outside the segments that are being emptied.
+    fn leave_fenced(&self, current: &mut CheckpointState) {
+        self.pagestore.while_fenced(|is_behind| {
+            if current.open.is_some_and(|(at, _)| is_behind(at)) {
+                current.open = None;
+            }
+            for (page, (address, _)) in current.directory.iter().enumerate() {
+                if !address.is_none() && is_behind(address.segment()) {
+                    self.checkpoints.changes.mark_page(page as u64);
+                }
+            }
+        });
+    }
+
+    /// Whether a checkpoint's pages lie in segments that are being emptied.
+    pub(crate) fn checkpoint_is_fenced(&self) -> bool {
+        let mut found = false;
+        if let Some(current) = self.checkpoints.current.lock().as_ref() {
+            self.pagestore.while_fenced(|is_behind| {
+                found = current.segments.keys().any(|&segment| is_behind(segment));
+            });
+        }
+        found
     }
 
     /// Whether the log may begin later than it does: no backup holds it back.
@@ -470,15 +479,15 @@ impl Engine {
     ///
     /// Any of the volume's; the store then counts as not closed.
     pub(crate) fn last_checkpoint(&self) -> Result<(), Error> {
-        let volume = self.volume()?;
-        let mut current = self.current.lock();
+        let volume = self.shared.volume()?;
+        let mut current = self.checkpoints.current.lock();
         let Some(current) = current.as_mut() else {
             return Err(Error::Closed);
         };
         close_segments(self, &volume)?;
         // Whatever happens to the log from here on, nothing in it is needed.
         let start = Lsn(self.log.next().0.next_multiple_of(PAGE_SIZE as u64));
-        write(self, current, &Via::Volume(volume), start, true)
+        write(self, current, &CheckpointIo::Volume(volume), start, true)
     }
 }
 
@@ -487,7 +496,7 @@ impl WorkerState {
     pub(crate) fn checkpointer(&self) {
         let engine = &self.engine;
         let mut larger = None;
-        while !engine.stopping.load(Ordering::Acquire) {
+        while !engine.workers.is_stopping() {
             if !engine.checkpoint_is_due() {
                 if self.enlarge_log(&mut larger) {
                     continue;
@@ -498,13 +507,16 @@ impl WorkerState {
             }
             // The older half, or somewhat more: what was changed since will be changed again.
             let (start, next) = (engine.log.start(), engine.log.next());
-            let before = match engine.log_growth.wants_checkpoint() {
+            let before = match engine.log_tasks.checkpoint_is_wanted() {
                 true => next,
                 false => engine.after_late_records(Lsn(start.0 + (next.0 - start.0) / 2)),
             };
             match self.checkpoint(before) {
                 Ok(Outcome::Written | Outcome::WrittenInPart) => {
-                    engine.checkpointed_at.store(next.0, Ordering::Relaxed);
+                    engine
+                        .checkpoints
+                        .checkpointed_at
+                        .store(next.0, Ordering::Relaxed);
                     engine.request_larger_log();
                 }
                 // A backup has the right to write checkpoints, for a moment, or the log is full and held.
@@ -523,7 +535,7 @@ impl WorkerState {
     /// Any of the volume's; the store is poisoned then.
     pub(crate) fn checkpoint(&self, before: Lsn) -> Result<Outcome, Error> {
         let engine = &self.engine;
-        if engine.current.lock().is_none() {
+        if engine.checkpoints.current.lock().is_none() {
             return Ok(Outcome::NotWritten);
         }
         let _span = trace::span!("checkpoint");
@@ -534,7 +546,7 @@ impl WorkerState {
             self.flush_older_for_checkpoint(before)
         };
         let is_flushed = is_flushed.inspect_err(|error| engine.poison(error.clone()))?;
-        let Some(mut current) = engine.current.lock().take() else {
+        let Some(mut current) = engine.checkpoints.current.lock().take() else {
             return Ok(Outcome::NotWritten);
         };
         engine.backup.checkpoint_begins();
@@ -546,7 +558,13 @@ impl WorkerState {
         };
         let written = match outcome {
             Outcome::NotWritten => Ok(()),
-            _ => write(engine, &mut current, &Via::Task(self), start, false),
+            _ => write(
+                engine,
+                &mut current,
+                &CheckpointIo::Task(self),
+                start,
+                false,
+            ),
         };
         if outcome == Outcome::NotWritten {
             // While the log is held, what is left would be used up before it can be freed.
@@ -563,7 +581,7 @@ impl WorkerState {
                 log_start = start.0
             );
         }
-        *engine.current.lock() = Some(current);
+        *engine.checkpoints.current.lock() = Some(current);
         written.inspect_err(|error| engine.poison(error.clone()))?;
         Ok(outcome)
     }

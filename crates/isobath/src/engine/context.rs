@@ -6,13 +6,11 @@ use std::time::Instant;
 use super::Engine;
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart};
-use crate::canary::{self, Canary};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
 use crate::runtime::WorkerState;
-use crate::shared::Address;
 use crate::types::TreeId;
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
@@ -28,7 +26,7 @@ impl ReadContext for TaskContext<'_> {
     type Error = Error;
 
     fn pool(&self) -> &BufferPool {
-        &self.local.engine.pool
+        &self.local.engine.buffer.pool
     }
 
     fn resolve(&self, why: Restart) -> Result<(), Error> {
@@ -81,17 +79,18 @@ impl WriteContext for TaskContext<'_> {
 
     fn admit(&self) -> Result<(), Error> {
         let engine = &self.local.engine;
-        engine.writable()?;
-        let is_full = || engine.pool.dirty.unwritten() > engine.dirty_limit();
+        engine.shared.writable()?;
+        let is_full = || engine.buffer.pool.dirty.unwritten() > engine.dirty_limit();
         while is_full() && self.local.worker.in_task() {
             let since = Instant::now();
-            let waited = engine.dirty_waiters.wait(&self.local.worker, 0, || {
-                !is_full() || engine.poison.get().is_some()
-            });
+            let is_over = || !is_full() || engine.shared.is_poisoned();
+            let waited = engine
+                .buffer
+                .wait_for_fewer_dirty(&self.local.worker, is_over);
             if waited {
-                engine.counters.stalled(since.elapsed());
+                engine.shared.counters.stalled(since.elapsed());
             }
-            engine.writable()?;
+            engine.shared.writable()?;
         }
         Ok(())
     }
@@ -99,19 +98,19 @@ impl WriteContext for TaskContext<'_> {
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
         self.local.reserve_pages(u64::from(pages))?;
         self.take_reserved(pages).inspect_err(|_| {
-            self.local.engine.release_pages(u64::from(pages));
+            self.local.engine.pagestore.release_pages(u64::from(pages));
         })
     }
 
     fn release(&self, unused: Reservation) {
         let pages = self.release_taken(unused);
-        self.local.engine.release_pages(pages);
+        self.local.engine.pagestore.release_pages(pages);
     }
 
     fn end(&self, page: &Exclusive<'_>) {
         let engine = &self.local.engine;
-        engine.pool.mapping.set(page.id(), Place::Free);
-        engine.changes.mark(page.id());
+        engine.buffer.pool.mapping.set(page.id(), Place::Free);
+        engine.checkpoints.mark(page.id());
     }
 
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
@@ -119,19 +118,21 @@ impl WriteContext for TaskContext<'_> {
         let id = page.id();
         // No changed page holds the log where the record is: a checkpoint that starts behind it has to find this.
         assert!(
-            engine.pool.mapping.place(id) == Place::Free,
+            engine.buffer.pool.mapping.place(id) == Place::Free,
             "a page ends with its record"
         );
         // The latch is never released: the frame leaves as a free frame does.
         let frame = page.leak();
-        let freed = engine.pool.frames.header(frame).free_page();
+        let freed = engine.buffer.pool.frames.header(frame).free_page();
         if !freed.is_written {
-            self.local.kill_after(record, freed.address);
+            self.local.free_after(record, freed.address);
         }
         if freed.was_dirty {
             engine.frames_written_back(1);
         }
-        engine.free_id(id, freed.address);
+        engine
+            .pagestore
+            .free_id(&engine.buffer.pool.mapping, id, freed.address);
         if !freed.is_written {
             self.local.retire_unlisted(frame);
         }
@@ -161,9 +162,10 @@ impl TaskContext<'_> {
     /// [`WriteContext::reserve`] for pages whose space the caller has reserved,
     /// and keeps where this fails.
     pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, Error> {
+        let engine = &self.local.engine;
         let mut taken = Vec::with_capacity(pages as usize);
         for _ in 0..pages {
-            match self.local.engine.allocate_id() {
+            match engine.pagestore.allocate_id(&engine.buffer.pool.mapping) {
                 Ok(id) => taken.push((self.local.wait_for_frame(), id)),
                 Err(error) => {
                     self.release_taken(Reservation::new(taken));
@@ -183,7 +185,8 @@ impl TaskContext<'_> {
         let pages = unused.len() as u64;
         for (frame, id) in unused {
             self.local.release_frame(frame);
-            engine.ids.lock().free(&engine.pool.mapping, id);
+            let mapping = &engine.buffer.pool.mapping;
+            engine.pagestore.unallocate_id(mapping, id);
         }
         pages
     }
@@ -222,7 +225,7 @@ impl ReadContext for InlineContext<'_> {
     type Error = NeedsWorker;
 
     fn pool(&self) -> &BufferPool {
-        &self.engine.pool
+        &self.engine.buffer.pool
     }
 
     fn resolve(&self, why: Restart) -> Result<(), NeedsWorker> {
@@ -255,31 +258,10 @@ impl WorkerState {
         }
     }
 
-    /// The page at `address`, if that is one, becomes obsolete once the record at `record` is durable.
-    pub(crate) fn kill_after(&self, record: Lsn, address: Address) {
-        if address.is_none() {
-            return;
-        }
-        if record < self.engine.log.durable() || canary::sings(Canary::FreeEarly) {
-            self.invalidate(address);
-        } else {
-            self.engine.defer_free(record, std::iter::once(address));
-        }
-    }
-
-    /// What was at `address` is there no longer, and no log record says that it is.
-    pub(crate) fn invalidate(&self, address: Address) {
-        let mut space = self.engine.space.lock();
-        let freed = space.invalidate(address);
-        let spare = space.spare_segments();
-        drop(space);
-        self.after_space_change(freed, spare);
-    }
-
     /// Takes back the frame of a freed page that no replacement queue holds,
     /// because the page was freed before its first write had ended.
     pub(crate) fn retire_unlisted(&self, frame: crate::buffer::FrameId) {
-        if self.engine.pool.frames.header(frame).take_unlisted() {
+        if self.engine.buffer.pool.frames.header(frame).take_unlisted() {
             self.release_frame(frame);
         }
     }

@@ -109,7 +109,7 @@ pub(crate) fn payload_bytes(config: &Config) -> usize {
 
 /// Payload bytes of a full chunk in the segments that are in use.
 fn payload_now(engine: &Engine) -> usize {
-    payload_in(engine.used_segment_bytes(), &engine.config)
+    payload_in(engine.pagestore.used_segment_bytes(), &engine.shared.config)
 }
 
 /// Payload bytes of a full chunk: eight chunks and their summary fit a segment.
@@ -168,10 +168,8 @@ fn free_chunks(
 ) {
     let gone = end_chunks(local, tokens, record, ids);
     let engine = &local.engine;
-    let mut ids = engine.ids.lock();
-    for &(first, count) in &gone.0 {
-        ids.free_run(&engine.pool.mapping, PageId(first), count);
-    }
+    let mapping = &engine.buffer.pool.mapping;
+    engine.pagestore.free_ids(mapping, gone.0.into_iter());
 }
 
 /// As [`free_chunks`], but the ids of those that were there stay taken.
@@ -199,7 +197,7 @@ fn end_chunks(
     };
     let mut gone = Runs::default();
     for &(id, address) in &taken {
-        local.kill_after(record, address);
+        local.free_after(record, address);
         gone.push(id);
     }
     gone
@@ -212,7 +210,7 @@ fn take_chunks(local: &WorkerState, ids: impl Iterator<Item = PageId>) -> Vec<(P
         if let Some(address) = take_chunk(local, id) {
             // Before the record: a checkpoint that starts behind it stores the word.
             if !canary::sings(Canary::MarkLate) {
-                local.engine.changes.mark(id);
+                local.engine.checkpoints.mark(id);
             }
             taken.push((id, address));
         }
@@ -224,7 +222,7 @@ fn take_chunks(local: &WorkerState, ids: impl Iterator<Item = PageId>) -> Vec<(P
 fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
     let engine = &local.engine;
     loop {
-        let address = match engine.pool.mapping.place(id) {
+        let address = match engine.buffer.pool.mapping.place(id) {
             Place::Stored(address) => address,
             // By a task that takes the id for that of a page; it will be stored again.
             Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
@@ -235,11 +233,12 @@ fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
         };
         // The cleaner may be moving it: only one of the two gets the word.
         if engine
+            .buffer
             .pool
             .mapping
             .replace(id, Place::Stored(address), Place::Free)
         {
-            engine.release_chunk(address.length());
+            engine.pagestore.release_chunk(address.length());
             return Some(address);
         }
     }
@@ -264,7 +263,7 @@ fn read_apart(
         read.map_err(|source| {
             let error = Error::PageRead {
                 page: id.0,
-                offset: local.engine.offset_of(start),
+                offset: local.engine.shared.offset_of(start),
                 tree: None,
                 source,
             };
@@ -307,7 +306,10 @@ fn read_chunks(
             outcome = verify_chunk(local, *id, *address, stamp, buffer.as_slice(), into);
         }
         local.unpin(*address);
-        Counters::add(&engine.counters.bytes_read, u64::from(address.length()));
+        Counters::add(
+            &engine.shared.counters.bytes_read,
+            u64::from(address.length()),
+        );
     }
     outcome
 }
@@ -331,7 +333,7 @@ fn verify_chunk(
 ) -> Result<(), Error> {
     let engine = &local.engine;
     let length = get_u32(image, offset::KIND_SPECIFIC) as usize;
-    page::verify(image, id, engine.seq_of(address))
+    page::verify(image, id, engine.shared.seq_of(address))
         .and_then(|()| {
             let is_chunk = image[offset::KIND] == PageKind::Chunk as u8;
             if is_chunk && length <= image.len() - HEADER_SIZE {
@@ -345,7 +347,7 @@ fn verify_chunk(
         .map_err(|corruption| {
             let error = Error::CorruptPage {
                 page: id.0,
-                offset: engine.offset_of(address),
+                offset: engine.shared.offset_of(address),
                 corruption,
             };
             engine.judge_read(id, address, error)
@@ -542,38 +544,6 @@ pub(crate) fn read_all(
     into.reserve(extent.length as usize);
     while reader.read(local, into)? {}
     Ok(())
-}
-
-impl WorkerState {
-    /// Where the chunk `id` is, its segment kept from reuse until
-    /// [`WorkerState::unpin`]; `None` if there is no such chunk.
-    pub(crate) fn pin_chunk(&self, id: PageId) -> Option<Address> {
-        loop {
-            let mut space = self.engine.space.lock();
-            // Under the lock: a segment is freed under it, after its last word changed.
-            match self.engine.pool.mapping.place(id) {
-                Place::Stored(address) => {
-                    space.pin(address.segment());
-                    return Some(address);
-                }
-                // By a task that takes the id for that of a page; it will be stored again.
-                Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
-                    drop(space);
-                    self.await_load(id);
-                }
-                _ => return None,
-            }
-        }
-    }
-
-    /// Ends a pin.
-    pub(crate) fn unpin(&self, address: Address) {
-        let mut space = self.engine.space.lock();
-        let freed = space.unpin(address.segment());
-        let spare = space.spare_segments();
-        drop(space);
-        self.after_space_change(freed, spare);
-    }
 }
 
 #[cfg(test)]

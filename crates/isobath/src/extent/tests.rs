@@ -27,7 +27,7 @@ fn uses_an_id_twice() -> bool {
         WorkerState::with_current(&inside, |local| {
             let local = local.expect("in a task");
             let engine = &local.engine;
-            let payload = vec![1; payload_bytes(&engine.config)];
+            let payload = vec![1; payload_bytes(&engine.shared.config)];
             let all = (32 << 20) / 4096;
             let mut first = None;
             let mut writer = ExtentWriter::new();
@@ -35,19 +35,19 @@ fn uses_an_id_twice() -> bool {
             let chunks = std::iter::repeat_n(&payload[..], 33).enumerate();
             let chunks = chunks.map(|(at, chunk)| {
                 if at == 32 {
-                    let mut ids = (1..engine.ids.lock().high_water()).map(PageId);
-                    let is_chunk = |id: &PageId| match engine.pool.mapping.place(*id) {
+                    let mut ids = (1..engine.pagestore.high_water()).map(PageId);
+                    let is_chunk = |id: &PageId| match engine.buffer.pool.mapping.place(*id) {
                         Place::Stored(address) => address.length() != 4096,
                         _ => false,
                     };
                     first = ids.find(is_chunk);
-                    engine.reserve_beyond_limit(all);
+                    engine.pagestore.reserve_beyond_limit(all);
                 }
                 chunk
             });
             let full = writer.write_full(local, chunks);
             assert!(matches!(full, Err(Error::VolumeFull { .. })), "{full:?}");
-            engine.release_pages(all);
+            engine.pagestore.release_pages(all);
             // More than the ids that were taken ahead.
             for _ in 0..40 {
                 writer.write(local, &payload).unwrap();

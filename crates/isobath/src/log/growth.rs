@@ -10,10 +10,10 @@ use isobath_io::AlignedBuf;
 
 use crate::canary::{self, Canary};
 use crate::checkpoint::SUPERBLOCK_OFFSETS;
-use crate::checkpoint::writer::Via;
+use crate::checkpoint::writer::CheckpointIo;
 use crate::engine::Engine;
 use crate::log::{Log, ReservationRequest};
-use crate::pagestore::growth::NotGrown;
+use crate::pagestore::NotGrown;
 use crate::runtime::{WorkerState, clock};
 use crate::shared::{Counters, Run, SegmentSizes};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -107,24 +107,30 @@ impl Engine {
     /// A checkpoint was due: a log twice as long would need fewer, if the store is so large that it is worth the room.
     pub(crate) fn request_larger_log(&self) {
         let double = 2 * self.log.area_bytes();
-        let data = self.allocated_bytes.load(Ordering::Relaxed);
-        self.log_growth.checkpoint.store(false, Ordering::Relaxed);
+        let data = self.pagestore.allocated_bytes();
+        self.log_tasks
+            .growth
+            .checkpoint
+            .store(false, Ordering::Relaxed);
         if double <= SMALL_LOG.max(DATA_SHARE * data) {
-            self.log_growth.wanted.fetch_max(double, Ordering::Relaxed);
+            self.log_tasks
+                .growth
+                .wanted
+                .fetch_max(double, Ordering::Relaxed);
         }
     }
 
     /// Whether the log should grow, and may.
     #[inline]
     pub(crate) fn log_grows(&self) -> bool {
-        let growth = &self.log_growth;
+        let growth = &self.log_tasks.growth;
         let bytes = self.log.area_bytes();
         growth.wanted.load(Ordering::Relaxed) > bytes
             && bytes < self.log.max_area_bytes()
             && !growth.refused.load(Ordering::Relaxed)
-            && !self.shrinking.is_running()
-            && !self.recovering.load(Ordering::Acquire)
-            && self.poison.get().is_none()
+            && !self.pagestore.is_shrinking()
+            && !self.checkpoints.is_recovering()
+            && !self.shared.is_poisoned()
             && self.log.area().is_some_and(|area| area.is_alone())
     }
 
@@ -132,7 +138,10 @@ impl Engine {
     pub(crate) fn request_log_growth(&self, need: &ReservationRequest) {
         let wanted = need.area_bytes();
         if wanted > self.log.area_bytes() {
-            self.log_growth.wanted.fetch_max(wanted, Ordering::Relaxed);
+            self.log_tasks
+                .growth
+                .wanted
+                .fetch_max(wanted, Ordering::Relaxed);
         }
     }
 
@@ -144,25 +153,21 @@ impl Engine {
 
     /// The log does not lie in `run`, or no longer.
     pub(crate) fn log_not_moved(&self, run: Run) {
-        let segments = self.log_growth.like(run);
+        let segments = self.log_tasks.growth.like(run);
         segments.fetch_sub(run.count, Ordering::Relaxed);
-        let mut space = self.space.lock();
-        space.release_run(run);
-        self.update_capacity(&space);
-        drop(space);
-        self.segment_waiters.wake_all();
+        self.pagestore.release_log_run(run, &self.log_tasks);
     }
 
     /// Counts the segments of a new area as the log's, before others can take them.
     pub(crate) fn count_log_segments(&self, run: Run) {
-        self.log_growth.count(run);
+        self.log_tasks.growth.count(run);
     }
 }
 
 impl WorkerState {
     /// A step towards a larger log, if it should grow; `false` where there is nothing to do.
     pub(crate) fn enlarge_log(&self, larger: &mut Option<Larger>) -> bool {
-        let growth = &self.engine.log_growth;
+        let growth = &self.engine.log_tasks.growth;
         if larger.is_none() {
             // Who shortens the volume stops this first, then looks whether an area is being made: of the two, one sees the
             // other.
@@ -192,13 +197,17 @@ impl WorkerState {
     /// Segments for a larger area, at the volume's end; `None` where there is no room.
     fn space_for_larger_log(&self) -> Result<Option<Larger>, Error> {
         let engine = &self.engine;
-        let wanted = engine.log_growth.wanted.load(Ordering::Relaxed);
+        let wanted = engine.log_tasks.growth.wanted.load(Ordering::Relaxed);
         let bytes = wanted.max(2 * engine.log.area_bytes());
         let bytes = bytes.min(engine.log.max_area_bytes());
         match self.grow_by_run(bytes) {
             Ok(run) => Ok(Some(Larger { run, filled: 0 })),
             Err(NotGrown::NoSpace(_)) => {
-                engine.log_growth.refused.store(true, Ordering::Relaxed);
+                engine
+                    .log_tasks
+                    .growth
+                    .refused
+                    .store(true, Ordering::Relaxed);
                 Ok(None)
             }
             Err(NotGrown::Failed(error)) => Err(error),
@@ -206,7 +215,7 @@ impl WorkerState {
     }
 
     pub(crate) fn bytes_of(&self, run: Run) -> u64 {
-        let sizes = self.engine.config.sizes;
+        let sizes = self.engine.shared.config.sizes;
         sizes.start_of(run.first + run.count) - sizes.start_of(run.first)
     }
 
@@ -226,10 +235,10 @@ impl WorkerState {
     fn fill(&self, area: &mut Larger) -> Result<(), Error> {
         let length = FILL_BYTES.min(self.bytes_of(area.run) - area.filled);
         let zeros = AlignedBuf::new(length as usize);
-        let start = self.engine.config.sizes.start_of(area.run.first);
+        let start = self.engine.shared.config.sizes.start_of(area.run.first);
         let written = self.worker.write(start + area.filled, zeros.as_slice());
         written.map_err(Error::Io)?;
-        Counters::add(&self.engine.counters.bytes_written, length);
+        Counters::add(&self.engine.shared.counters.bytes_written, length);
         area.filled += length;
         if self.is_filled(area) {
             self.worker.flush().map_err(Error::Io)?;
@@ -240,7 +249,7 @@ impl WorkerState {
     /// Has the log go on in `run`; `false` while a backup has the right to write superblocks.
     pub(crate) fn move_log(&self, run: Run) -> Result<bool, Error> {
         let engine = &self.engine;
-        let Some(mut current) = engine.current.lock().take() else {
+        let Some(mut current) = engine.checkpoints.take() else {
             self.worker.sleep_until(clock::now() + RETRY);
             return Ok(false);
         };
@@ -253,11 +262,8 @@ impl WorkerState {
         next.log_before = Some((switch.0, before));
         next.log_first = run.first;
         next.log_segments = run.count;
-        {
-            let mut space = engine.space.lock();
-            space.superblock_begins(next.sequence + SUPERBLOCK_OFFSETS.len() as u64);
-            next.segments = space.segments();
-        }
+        let last = next.sequence + SUPERBLOCK_OFFSETS.len() as u64;
+        next.segments = engine.pagestore.superblock_begins(last).segments;
         next.log_durable = engine.log.durable().0;
         let area = crate::recovery::open::log_area(&next);
         let early = canary::sings(Canary::MoveLogEarly);
@@ -268,21 +274,18 @@ impl WorkerState {
         // ends where the old area was left.
         let result = SUPERBLOCK_OFFSETS.iter().try_for_each(|_| {
             next.sequence += 1;
-            Via::Task(self).superblock(&next)
+            CheckpointIo::Task(self).superblock(&next)
         });
         if result.is_ok() {
             current.superblock = next;
         }
-        *engine.current.lock() = Some(current);
+        engine.checkpoints.give_back(current);
         result?;
         if let Some(area) = area.filter(|_| !early) {
             engine.log.go_on_in(area);
         }
         trace::tell!(info, "the log has moved", bytes = engine.log.area_bytes());
-        engine
-            .worker_handles
-            .iter()
-            .for_each(|handle| handle.notify());
+        engine.workers.notify_all();
         Ok(true)
     }
 
@@ -314,28 +317,30 @@ impl WorkerState {
         let since = clock::now();
         // Bound: growth ends, or is refused.
         while bytes > engine.log.record_limit_now() {
-            engine.writable()?;
-            if engine.log_growth.refused.load(Ordering::Relaxed) {
+            engine.shared.writable()?;
+            if engine.log_tasks.growth.refused.load(Ordering::Relaxed) {
                 let limit = engine.log.record_limit_now();
                 return Err(Error::TransactionTooLarge { bytes, limit });
             }
             if engine
-                .log_growth
+                .log_tasks
+                .growth
                 .wanted
                 .fetch_max(wanted, Ordering::Relaxed)
                 < wanted
             {
-                engine
-                    .worker_handles
-                    .iter()
-                    .for_each(|handle| handle.notify());
+                engine.workers.notify_all();
             }
             if engine.log.area().is_some_and(|area| !area.is_alone()) {
-                engine.log_growth.checkpoint.store(true, Ordering::Relaxed);
+                engine
+                    .log_tasks
+                    .growth
+                    .checkpoint
+                    .store(true, Ordering::Relaxed);
             }
             self.worker.sleep_until(clock::now() + RETRY);
         }
-        engine.counters.stalled(clock::now() - since);
+        engine.shared.counters.stalled(clock::now() - since);
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ mod in_flight;
 #[cfg(all(test, loom))]
 mod in_flight_loom;
 mod layout;
+mod log_tasks;
 mod reader;
 pub(crate) mod record;
 mod reservation;
@@ -33,6 +34,7 @@ pub(crate) use device::{
 };
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, HEADER_BYTES, OPEN_EPOCH_LIMIT};
+pub(crate) use log_tasks::LogTasks;
 pub(crate) use reader::{LogEnd, ReadError, Reader, next_epoch, seal_tail};
 pub use reservation::MAX_TRANSACTION_BYTES;
 pub(crate) use reservation::{

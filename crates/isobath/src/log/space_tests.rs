@@ -97,7 +97,7 @@ fn filled_while_held() -> Result<u64, Stuck> {
 fn filled_without_checkpoints() -> Result<u64, Stuck> {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
-    let current = engine.current.lock().take();
+    let current = engine.checkpoints.take();
     let half = |local: &WorkerState| {
         while used(&local.engine) < LOG_BYTES * 4 / 10 {
             fill_one_block(local);
@@ -109,7 +109,9 @@ fn filled_without_checkpoints() -> Result<u64, Stuck> {
     change_some_pages(&simulation);
     let ended = start_filling(&engine, &simulation);
     simulation.run_until(|| engine.log.has_reservation_waiters(), STEPS)?;
-    *engine.current.lock() = current;
+    current
+        .into_iter()
+        .for_each(|current| engine.checkpoints.give_back(current));
     simulation.run_until(|| ended.load(Ordering::SeqCst) == FILLERS, STEPS)
 }
 
@@ -119,11 +121,13 @@ fn filled_behind_dirty_pages() -> Result<u64, Stuck> {
     let engine = Arc::clone(simulation.engine());
     let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
     in_task(&engine, &simulation, now).join().unwrap();
-    let current = engine.current.lock().take();
+    let current = engine.checkpoints.take();
     change_some_pages(&simulation);
     let ended = start_filling(&engine, &simulation);
     simulation.run_until(|| engine.log.has_reservation_waiters(), STEPS)?;
-    *engine.current.lock() = current;
+    current
+        .into_iter()
+        .for_each(|current| engine.checkpoints.give_back(current));
     simulation.run_until(|| ended.load(Ordering::SeqCst) == FILLERS, STEPS)
 }
 
@@ -153,7 +157,7 @@ fn a_checkpoint_frees_a_full_log_without_the_pages_that_wait_for_it() {
 fn a_recovery_that_stands_still_says_so() {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
-    engine.recovering.store(true, Ordering::SeqCst);
+    engine.checkpoints.recover_again();
     engine.hold_log(engine.log.start());
     let filler = in_task(&engine, &simulation, |local| {
         loop {
@@ -164,7 +168,7 @@ fn a_recovery_that_stands_still_says_so() {
             let _ = local.log_copies(0, &[]);
         }
     });
-    let is_told = || engine.poison.get().is_some();
+    let is_told = || engine.shared.is_poisoned();
     simulation.run_until(is_told, STEPS).unwrap();
     let told = format!("{:?}", filler.join().unwrap());
     assert!(told.contains("nothing moves any more"), "{told}");

@@ -87,9 +87,9 @@ impl Engine {
     /// Wakes the workers on which a task waits for what is durable now.
     fn wake_durable(&self, except: usize) {
         let durable = self.log.durable().0;
-        for (index, awaited) in self.awaited.iter().enumerate() {
+        for (index, awaited) in self.log_tasks.awaited.iter().enumerate() {
             if index != except && awaited.0.load(Ordering::SeqCst) < durable {
-                self.worker_handles[index].notify();
+                self.workers.notify(index);
             }
         }
     }
@@ -98,9 +98,7 @@ impl Engine {
     pub(crate) fn stop_log(&self) {
         if self.log.is_on() {
             self.log.fail();
-            for handle in &self.worker_handles {
-                handle.notify();
-            }
+            self.workers.notify_all();
         }
     }
 }
@@ -117,7 +115,7 @@ impl WorkerState {
     pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<(), Error> {
         let engine = &self.engine;
         while !engine.log.is_durable(lsn) {
-            engine.writable()?;
+            engine.shared.writable()?;
             engine.log.request_flush(lsn);
             let waiter = Reverse((lsn, self.worker.task_id()));
             self.log.waiters.borrow_mut().push(waiter);
@@ -163,7 +161,7 @@ impl WorkerState {
     fn publish_awaited(&self) {
         let waiters = self.log.waiters.borrow();
         let least = waiters.peek().map_or(NO_WAITER, |Reverse((lsn, _))| lsn.0);
-        self.engine.awaited[self.worker.index]
+        self.engine.log_tasks.awaited[self.worker.index]
             .0
             .store(least, Ordering::SeqCst);
     }
@@ -193,7 +191,7 @@ impl WorkerState {
             }
             if let Some(delay) = log.commit_delay() {
                 self.worker.sleep_until(clock::now() + delay);
-                self.engine.counters.stalled(delay);
+                self.engine.shared.counters.stalled(delay);
             }
         }
         self.wait_for_reservation(ReservationRequest::records(bytes, class))
@@ -212,7 +210,7 @@ impl WorkerState {
         request: ReservationRequest,
     ) -> Result<LogReservation<'_>, Error> {
         let engine = &self.engine;
-        engine.writable()?;
+        engine.shared.writable()?;
         if engine.log.ring_is_filling() {
             engine.log.request_flush_of_all();
         }
@@ -226,26 +224,23 @@ impl WorkerState {
         let waiter = engine
             .log
             .queue_for_reservation(request, Waker::from(Arc::new(task)));
-        engine.stall.watch();
+        engine.pagestore.watch_stall();
         // After the waiter is listed: the log does not become smaller while a task waits.
         engine.request_log_growth(&request);
         if engine.log.area_is_short_for_system() {
             // After the waiter is listed: a checkpoint that waits for pages to be written sees it, or is woken.
-            engine.flush_waiters.wake_all();
+            engine.checkpoints.wake_all();
         }
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.
-            engine
-                .worker_handles
-                .iter()
-                .for_each(|handle| handle.notify());
+            engine.workers.notify_all();
         }
         loop {
             if let Some(room) = engine.log.granted(&waiter) {
-                engine.counters.stalled(clock::now() - since);
+                engine.shared.counters.stalled(clock::now() - since);
                 return Ok(room);
             }
-            if let Err(error) = engine.writable() {
+            if let Err(error) = engine.shared.writable() {
                 engine.log.leave_queue(&waiter);
                 return Err(error);
             }
@@ -273,7 +268,7 @@ impl WorkerState {
 
     /// Whether no task is left on this worker that could request a flush.
     fn log_has_ended(&self) -> bool {
-        self.engine.stopping.load(Ordering::Acquire)
+        self.engine.workers.is_stopping()
             && self.system_tasks.get() == 0
             && self.worker.has_no_user_tasks()
     }
@@ -301,7 +296,7 @@ impl WorkerState {
         }
         let result = self.worker.wait_io();
         let bytes = flush.end - flush.start;
-        Counters::add(&engine.counters.bytes_written, bytes);
+        Counters::add(&engine.shared.counters.bytes_written, bytes);
         let took = clock::now() - since;
         if engine.log.flushed(flush, result.is_ok(), took) {
             engine.wake_durable(self.worker.index);
@@ -344,7 +339,7 @@ impl WorkerState {
         let mut woke = false;
         loop {
             let durable = self.engine.log.durable();
-            let poisoned = self.engine.poison.get().is_some();
+            let poisoned = self.engine.shared.is_poisoned();
             let mut changed = false;
             let mut waiters = self.log.waiters.borrow_mut();
             while let Some(&Reverse((lsn, task))) = waiters.peek()

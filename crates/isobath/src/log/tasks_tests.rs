@@ -60,7 +60,7 @@ impl Stepped {
     fn new(engine: &Arc<Engine>, seed: u64) -> Stepped {
         clock::simulate(true);
         let mut rng = Rng::new(seed);
-        let locals = (0..engine.config.workers)
+        let locals = (0..engine.shared.config.workers)
             .map(|index| {
                 let local = WorkerState::new(Arc::clone(engine), index).unwrap();
                 local.worker.shuffle(rng.bits());
@@ -101,7 +101,7 @@ impl Stepped {
     }
 
     fn end(mut self) {
-        self.runtime.engine.stopping.store(true, Ordering::SeqCst);
+        self.runtime.engine.workers.stop();
         let locals = self.locals.clone();
         self.run_until(|| locals.iter().filter(|local| !local.has_ended()).count() == 0);
         clock::simulate(false);
@@ -354,7 +354,7 @@ fn workers_on_threads_answer_every_commit() {
         task.join().unwrap();
     }
     runtime.stop();
-    let volume = engine.volume().unwrap();
+    let volume = engine.shared.volume().unwrap();
     assert_eq!(read_log(&volume, &engine).1.len(), 96 * 300);
 }
 

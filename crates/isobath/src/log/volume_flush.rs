@@ -37,7 +37,7 @@ impl WorkerState {
     /// was another task's.
     pub(crate) fn flush_volume(&self) -> Result<(), Error> {
         debug_assert!(self.worker.in_task(), "only tasks wait");
-        let flush = &self.engine.volume_flush;
+        let flush = &self.engine.log_tasks.volume_flush;
         let needed = flush.state.lock().started + 1;
         loop {
             let mut state = flush.state.lock();
@@ -55,7 +55,7 @@ impl WorkerState {
                 let state = flush.state.lock();
                 state.finished >= needed || !state.is_running
             });
-            self.engine.writable()?;
+            self.engine.shared.writable()?;
         }
     }
 
@@ -65,13 +65,13 @@ impl WorkerState {
         if let Err(error) = &result {
             engine.poison(error.clone());
         }
-        let mut state = engine.volume_flush.state.lock();
+        let mut state = engine.log_tasks.volume_flush.state.lock();
         state.is_running = false;
         if result.is_ok() {
             state.finished = state.started;
         }
         drop(state);
-        engine.volume_flush.waiters.wake_all();
+        engine.log_tasks.volume_flush.waiters.wake_all();
         result
     }
 }

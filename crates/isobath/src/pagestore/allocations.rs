@@ -12,14 +12,14 @@ use crate::shared::Address;
 impl Engine {
     /// All that is provisionally allocated: token and pages.
     pub(crate) fn provisional(&self) -> Vec<(Token, Vec<PageId>)> {
-        self.provisional.list()
+        self.pagestore.provisional.list()
     }
 
     /// `pages` belong to `token` until a record confirms it. They are listed
     /// before the record that says so is appended.
     pub(crate) fn add_provisional(&self, token: Token, pages: &[PageId]) {
         if !canary::sings(Canary::ForgetProvisional) {
-            self.provisional.add(token, pages);
+            self.pagestore.provisional.add(token, pages);
         }
     }
 
@@ -35,7 +35,7 @@ impl Engine {
             true => &[],
             false => tokens,
         };
-        self.provisional.confirm(tokens, ended);
+        self.pagestore.provisional.confirm(tokens, ended);
     }
 }
 
@@ -86,7 +86,7 @@ impl WorkerState {
             Vec::new()
         };
         let late = canary::sings(Canary::MarkLate);
-        let mark = || pages.iter().for_each(|&page| engine.changes.mark(page));
+        let mark = || pages.iter().for_each(|&page| engine.checkpoints.mark(page));
         if !late {
             mark();
         }

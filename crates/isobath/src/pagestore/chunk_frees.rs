@@ -22,14 +22,19 @@ pub(crate) struct Freeing<'e> {
 
 impl Drop for Freeing<'_> {
     fn drop(&mut self) {
-        self.engine.chunk_frees.lock().open.remove(&self.number);
+        self.engine
+            .pagestore
+            .chunk_frees
+            .lock()
+            .open
+            .remove(&self.number);
     }
 }
 
 impl Engine {
     /// Chunks are going to be taken out of the mapping table. The caller has reserved log space for the record that says so.
     pub(crate) fn begin_freeing(&self) -> Freeing<'_> {
-        let mut frees = self.chunk_frees.lock();
+        let mut frees = self.pagestore.chunk_frees.lock();
         frees.begun += 1;
         let number = frees.begun;
         frees.open.insert(number);
@@ -41,7 +46,7 @@ impl Engine {
 
     /// Whether chunks are being freed, and were when as many had begun as `begun`.
     fn frees_since(&self, begun: u64) -> bool {
-        let frees = self.chunk_frees.lock();
+        let frees = self.pagestore.chunk_frees.lock();
         frees.open.first().is_some_and(|oldest| *oldest <= begun)
     }
 }
@@ -54,9 +59,9 @@ impl WorkerState {
     ///
     /// [`Error::Poisoned`].
     pub(crate) fn wait_for_frees(&self) -> Result<(), Error> {
-        let begun = self.engine.chunk_frees.lock().begun;
+        let begun = self.engine.pagestore.chunk_frees.lock().begun;
         while self.engine.frees_since(begun) && !canary::sings(Canary::FreeBeforeRecord) {
-            self.engine.writable()?;
+            self.engine.shared.writable()?;
             self.worker.yield_now();
         }
         Ok(())

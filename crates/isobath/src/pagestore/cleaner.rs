@@ -38,7 +38,7 @@ impl WorkerState {
     /// The cleaner's life: cleans while free segments run low.
     pub(crate) fn cleaner(&self) {
         loop {
-            let stopping = self.engine.stopping.load(Acquire);
+            let stopping = self.engine.workers.is_stopping();
             // The writers may still need space; if space is missing once they have ended, the
             // checkpoint reports it.
             if stopping && self.system_tasks.get() == 1 {
@@ -56,7 +56,7 @@ impl WorkerState {
                 }
                 continue;
             }
-            let victim = self.engine.space.lock().begin_cleaning();
+            let victim = self.engine.pagestore.space.lock().begin_cleaning();
             match victim {
                 Victim::Segment(segment) => self.clean(segment),
                 Victim::Wait => self.worker.yield_now(),
@@ -68,19 +68,19 @@ impl WorkerState {
     /// Whether to clean; grows the volume instead where that is better.
     fn cleaning_is_wanted(&self) -> bool {
         let engine = &self.engine;
-        if !engine.cleaning_wanted.load(Acquire) || engine.poison.get().is_some() {
+        if !engine.pagestore.cleaning_wanted.load(Acquire) || engine.shared.is_poisoned() {
             return false;
         }
         // Bound: each round but the last adds segments to the volume or frees some that were retained.
         loop {
-            let mut space = engine.space.lock();
+            let mut space = engine.pagestore.space.lock();
             space.release_retained();
-            let shrinks =
-                space.spare_segments() < engine.shrinking.goal() || space.fence_wants_cleaning();
+            let shrinks = space.spare_segments() < engine.pagestore.shrinking.goal()
+                || space.fence_wants_cleaning();
             if !shrinks && space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH) {
                 // Under the lock: a writer that finds no segment looks under it, and asks for
                 // cleaning afterwards.
-                engine.cleaning_wanted.store(false, Release);
+                engine.pagestore.cleaning_wanted.store(false, Release);
                 return false;
             }
             let segments = space.segments();
@@ -97,8 +97,8 @@ impl WorkerState {
     /// bad, or cleaning makes no progress.
     fn nothing_to_clean(&self) {
         let engine = &self.engine;
-        engine.shrinking.give_up_goal();
-        engine.space.lock().rest_behind_fence();
+        engine.pagestore.shrinking.give_up_goal();
+        engine.pagestore.space.lock().rest_behind_fence();
         if engine.has_pending_frees() {
             // What these free may be enough; then there is something to clean, or no need to.
             let _ = self.wait_durable(engine.newest_record());
@@ -107,7 +107,7 @@ impl WorkerState {
             }
             return;
         }
-        let space = engine.space.lock();
+        let space = engine.pagestore.space.lock();
         let segments = space.segments();
         // Another cleaner may have got further meanwhile.
         let mut is_done = space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH);
@@ -118,9 +118,9 @@ impl WorkerState {
         }
         // The next page that becomes obsolete, or segment that is sealed, asks for cleaning again, also while the volume
         // grows.
-        engine.cleaning_wanted.store(false, Release);
+        engine.pagestore.cleaning_wanted.store(false, Release);
         if self.grow_beyond(segments).is_ok() {
-            engine.cleaning_wanted.store(true, Release);
+            engine.pagestore.cleaning_wanted.store(true, Release);
         }
     }
 
@@ -131,11 +131,11 @@ impl WorkerState {
             Ok(CleaningEnd::Emptied) => CleaningEnd::Emptied,
             _ => CleaningEnd::Bad,
         };
-        let mut space = self.engine.space.lock();
+        let mut space = self.engine.pagestore.space.lock();
         let freed = space.end_cleaning(segment, end);
         let spare = space.spare_segments();
         drop(space);
-        let counters = &self.engine.counters;
+        let counters = &self.engine.shared.counters;
         match outcome {
             Ok(_) => {
                 Counters::add(&counters.segments_cleaned, 1);
@@ -162,7 +162,9 @@ impl WorkerState {
     /// cleaning.
     fn await_pending_frees(&self) {
         let engine = &self.engine;
-        if engine.has_pending_frees() && engine.space.lock().spare_segments() < engine.low_water() {
+        if engine.has_pending_frees()
+            && engine.pagestore.space.lock().spare_segments() < engine.low_water()
+        {
             // A failed log write has poisoned the store; later callers get that error.
             let _ = self.wait_durable(engine.newest_record());
             let _ = self.drain_pending_frees();
@@ -204,17 +206,17 @@ impl WorkerState {
         survivors: &mut Vec<Survivor>,
         dirty: &mut Vec<FrameId>,
     ) {
-        let bytes = self.engine.config.sizes.bytes_of(segment);
+        let bytes = self.engine.shared.config.sizes.bytes_of(segment);
         let Some(address) = summaries::address(entry, segment, bytes) else {
             return;
         };
         let page = entry.page;
-        match self.engine.pool.mapping.place(page) {
+        match self.engine.buffer.pool.mapping.place(page) {
             Place::Stored(stored) if stored == address => {
                 survivors.push(Survivor { page, address })
             }
             Place::Resident(frame) | Place::Loading(frame) => {
-                let header = self.engine.pool.frames.header(frame);
+                let header = self.engine.buffer.pool.frames.header(frame);
                 if !header.is_stored_at(page, address) {
                     return;
                 }
@@ -239,7 +241,7 @@ impl WorkerState {
         let mut rest = 0;
         let mut end = CleaningEnd::Emptied;
         while rest < group.len() {
-            self.engine.writable().map_err(Failed::Write)?;
+            self.engine.shared.writable().map_err(Failed::Write)?;
             batch.clear();
             let room = self
                 .mapping_reservation(group.len() - rest)
@@ -258,7 +260,7 @@ impl WorkerState {
             if outcome.is_err() {
                 // Others hold the segments that `begin_cleaning` saw free; theirs
                 // are free when they end.
-                self.engine.stall.watch();
+                self.engine.pagestore.stall.watch();
                 self.worker.yield_now();
             }
             if rest < group.len() {
@@ -288,7 +290,7 @@ impl WorkerState {
                 first = end;
             }
         });
-        Counters::add(&self.engine.counters.bytes_read, bytes);
+        Counters::add(&self.engine.shared.counters.bytes_read, bytes);
         result.map_err(|_| Failed::Read)
     }
 
@@ -298,7 +300,7 @@ impl WorkerState {
         content: Content,
         batch: &mut Batch,
     ) -> Result<(), crate::pagestore::NoSegment> {
-        let mut space = self.engine.space.lock();
+        let mut space = self.engine.pagestore.space.lock();
         let now = space.now;
         for (token, survivor) in group.iter().enumerate() {
             let inherited = space.inherited(survivor.page, survivor.address);
@@ -319,7 +321,7 @@ impl WorkerState {
         space.place(
             content,
             &batch.requests,
-            &self.engine.seqs,
+            self.engine.shared.seqs(),
             &mut batch.placed,
             &mut batch.closing,
         )
@@ -334,11 +336,11 @@ impl WorkerState {
             let length = survivor.address.length() as usize;
             let image = &mut staging.as_mut_slice()[at..at + length];
             at += length;
-            let seq = self.engine.seq_of(survivor.address);
+            let seq = self.engine.shared.seq_of(survivor.address);
             if page::verify(image, survivor.page, seq).is_err() {
                 // The victim stays as it is, so that what is readable of the page can be saved; a
                 // reader of the page gets the error.
-                Counters::add(&self.engine.counters.corrupt_pages, 1);
+                Counters::add(&self.engine.shared.counters.corrupt_pages, 1);
                 image.fill(0);
                 placed.token = u64::MAX;
                 batch.versions.push(Lsn(0));
@@ -357,7 +359,7 @@ impl WorkerState {
                 image,
                 survivor.page,
                 lsn,
-                self.engine.seq_of(placed.address),
+                self.engine.shared.seq_of(placed.address),
             );
         }
         is_whole
@@ -372,7 +374,7 @@ impl WorkerState {
         // A moved page may be freed before the record of its new place: a recovery that reads the second record has to
         // read the first, or it would restore the freed page.
         let since = engine.oldest_end();
-        engine.unflushed.hold(batch.slot, since);
+        engine.checkpoints.hold_batch(batch.slot, since);
         let sealed = batch.versions.iter().zip(&batch.copies);
         for ((survivor, placed), (&version, &what)) in group.iter().zip(&batch.placed).zip(sealed) {
             bytes += u64::from(placed.address.length());
@@ -386,7 +388,7 @@ impl WorkerState {
                 page: survivor.page,
                 version,
                 address: placed.address,
-                seq: engine.seq_of(placed.address),
+                seq: engine.shared.seq_of(placed.address),
             });
         }
         // Before the new segments can be cleaned in their turn.
@@ -394,11 +396,12 @@ impl WorkerState {
         let is_late = !copies
             .iter()
             .all(|copy| self.is_at(copy.page, copy.address));
+        let late_since = is_late.then_some(since);
         engine
-            .unflushed
-            .release(batch.slot, record, is_late.then_some(since));
+            .checkpoints
+            .batch_moved(batch.slot, record, late_since);
         engine.defer_free(record, moved.into_iter());
-        let mut space = engine.space.lock();
+        let mut space = engine.pagestore.space.lock();
         let mut freed = false;
         for placed in &batch.placed {
             freed |= space.written(placed.address.segment());
@@ -411,15 +414,18 @@ impl WorkerState {
         }
         let spare = space.spare_segments();
         drop(space);
-        Counters::add(&self.engine.counters.relocated, batch.placed.len() as u64);
-        Counters::add(&self.engine.counters.cleaning_bytes, bytes);
+        Counters::add(
+            &self.engine.shared.counters.relocated,
+            batch.placed.len() as u64,
+        );
+        Counters::add(&self.engine.shared.counters.cleaning_bytes, bytes);
         self.after_space_change(freed, spare);
         let _ = self.drain_pending_frees();
     }
 
     /// Whether `page` exists and is stored at `address` now.
     fn is_at(&self, page: PageId, address: Address) -> bool {
-        let pool = &self.engine.pool;
+        let pool = &self.engine.buffer.pool;
         match pool.mapping.place(page) {
             Place::Stored(stored) => stored == address,
             Place::Resident(frame) => {
@@ -433,7 +439,7 @@ impl WorkerState {
     /// Changes where a page is stored from its survivor's address to `to`;
     /// `false` if it is stored elsewhere by now.
     fn move_page(&self, survivor: &Survivor, to: Address) -> bool {
-        let pool = &self.engine.pool;
+        let pool = &self.engine.buffer.pool;
         loop {
             match pool.mapping.place(survivor.page) {
                 Place::Stored(stored)

@@ -17,9 +17,9 @@ impl WorkerState {
     /// [`Error::Io`] where the device fails; nothing is lost. [`Error::ReadOnly`], [`Error::Poisoned`].
     pub(crate) fn discard_outgrown(&self) -> Result<u64, Error> {
         let engine = &self.engine;
-        engine.writable()?;
-        let sizes = engine.config.sizes;
-        let unused = engine.space.lock().unused_outgrown();
+        engine.shared.writable()?;
+        let sizes = engine.shared.config.sizes;
+        let unused = engine.pagestore.space.lock().unused_outgrown();
         let mut bytes = 0;
         for batch in unused.chunks(AT_A_TIME) {
             let discarded = self.worker.io_scope(|io| {
@@ -45,11 +45,11 @@ impl WorkerState {
     /// [`Error::Io`] where the device refuses or fails; the segments stay free. [`Error::ReadOnly`], [`Error::Poisoned`].
     pub(crate) fn discard_free(&self) -> Result<u64, Error> {
         let engine = &self.engine;
-        engine.writable()?;
-        let sizes = engine.config.sizes;
+        engine.shared.writable()?;
+        let sizes = engine.shared.config.sizes;
         let (mut cursor, mut bytes) = (0, 0);
         loop {
-            let batch = engine.space.lock().take_spare(cursor, AT_A_TIME);
+            let batch = engine.pagestore.space.lock().take_spare(cursor, AT_A_TIME);
             if batch.is_empty() {
                 return Ok(bytes + self.discard_outgrown()?);
             }
@@ -61,8 +61,8 @@ impl WorkerState {
                 }
             });
             cursor += batch.len();
-            engine.space.lock().give_spare(cursor, batch);
-            engine.segment_waiters.wake_all();
+            engine.pagestore.space.lock().give_spare(cursor, batch);
+            engine.pagestore.segment_waiters.wake_all();
             result.map_err(Error::Io)?;
         }
     }

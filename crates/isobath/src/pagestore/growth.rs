@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::log::Durability;
 use crate::page::PAGE_SIZE;
 use crate::pagestore::resize::{Resize, Turn};
-use crate::pagestore::worst_case_bytes;
+use crate::pagestore::{SegmentAllocator, worst_case_bytes};
 use crate::recovery::open::FIRST_SEGMENTS;
 use crate::runtime::{WorkerState, clock};
 use crate::shared::{Counters, MAX_SEGMENTS, Run};
@@ -110,23 +110,27 @@ fn step_of(segments: u32) -> u32 {
 impl Engine {
     /// Whether the volume had no room a short while ago: clean instead, at whatever fill.
     pub(crate) fn growth_was_refused(&self) -> bool {
-        let at = self.growth.refused_at.load(Ordering::Relaxed);
-        let cleaned = self.counters.segments_cleaned.load(Ordering::Relaxed);
+        let at = self.pagestore.growth.refused_at.load(Ordering::Relaxed);
+        let cleaned = self
+            .shared
+            .counters
+            .segments_cleaned
+            .load(Ordering::Relaxed);
         at != NEVER && cleaned < at.saturating_add(ASK_AGAIN)
     }
 
     /// Segments of a volume that has just outgrown its small ones, and needs room for `bytes` more bytes. What is in the small
     /// ones will be written to large ones.
     fn to_large(&self, bytes: u64) -> u32 {
-        let sizes = self.config.sizes;
-        let bytes = bytes + self.reserved_bytes.load(Ordering::Acquire);
+        let sizes = self.shared.config.sizes;
+        let bytes = bytes + self.pagestore.reserved_bytes.load(Ordering::Acquire);
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(u64::from(sizes.large)) as u32;
         sizes.first_large + FIRST_SEGMENTS + needed
     }
 
     /// Segments by which a volume of `before` segments grows, and those that `bytes` more bytes need.
     fn next_step(&self, before: u32, bytes: u64) -> (u32, u32) {
-        let sizes = self.config.sizes;
+        let sizes = self.shared.config.sizes;
         let segment_bytes = u64::from(sizes.used_by(before));
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
         let step = match sizes.are_outgrown_by(before) {
@@ -147,11 +151,12 @@ impl Engine {
     /// Whether the log was flushed so often since the volume grew last that it is worth the bytes to write what it grows by
     /// before it is used.
     fn growth_is_flushed_often(&self) -> bool {
-        let (flushes, grown) = *self.growth.last.lock();
+        let (flushes, grown) = *self.pagestore.growth.last.lock();
         let since = self.log.counters().flushes.saturating_sub(flushes);
         // Where nothing waits for flushes, the bytes that they save are not worth those that are written.
-        let is_awaited = matches!(self.config.durability, Durability::Synced);
+        let is_awaited = matches!(self.shared.config.durability, Durability::Synced);
         let costs_more = self
+            .shared
             .volume()
             .is_ok_and(|volume| volume.first_writes_cost_more());
         costs_more && is_awaited && grown > 0 && since.saturating_mul(BYTES_PER_FLUSH) >= grown
@@ -160,42 +165,80 @@ impl Engine {
     /// Makes a cleaner grow the volume ahead of need, where nothing speaks against it.
     #[cold]
     fn request_growth(&self) {
-        let unwanted = self.shrinking.is_running()
+        let unwanted = self.pagestore.shrinking.is_running()
             || self.growth_was_refused()
-            || self.recovering.load(Ordering::Relaxed)
-            || self.stopping.load(Ordering::Relaxed);
+            || self.checkpoints.is_recovering()
+            || self.workers.is_stopping();
         // Once for each length: of the tasks that see the need one asks.
-        if unwanted || self.growth.ahead_at.swap(NEVER, Ordering::Relaxed) == NEVER {
+        if unwanted
+            || self
+                .pagestore
+                .growth
+                .ahead_at
+                .swap(NEVER, Ordering::Relaxed)
+                == NEVER
+        {
             return;
         }
-        self.growth.is_requested.store(true, Ordering::Release);
-        for handle in &self.worker_handles {
-            handle.notify();
-        }
+        self.pagestore
+            .growth
+            .is_requested
+            .store(true, Ordering::Release);
+        self.workers.notify_all();
     }
 
     /// Accounts for `bytes` more, which take `room` bytes at most; the bytes in use and the limit where there is no room.
     fn try_reserve(&self, bytes: u64, room: u64) -> Result<(), (u64, u64)> {
-        let now = self.reserved_bytes.fetch_add(room, Ordering::AcqRel) + room;
-        let capacity = self.capacity_bytes.load(Ordering::Acquire);
+        let now = self
+            .pagestore
+            .reserved_bytes
+            .fetch_add(room, Ordering::AcqRel)
+            + room;
+        let capacity = self.pagestore.capacity_bytes.load(Ordering::Acquire);
         if now > capacity {
-            self.reserved_bytes.fetch_sub(room, Ordering::AcqRel);
+            self.pagestore
+                .reserved_bytes
+                .fetch_sub(room, Ordering::AcqRel);
             return Err((now - room, capacity));
         }
-        self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
-        if now > self.growth.ahead_at.load(Ordering::Relaxed) {
+        self.pagestore
+            .allocated_bytes
+            .fetch_add(bytes, Ordering::AcqRel);
+        if now > self.pagestore.growth.ahead_at.load(Ordering::Relaxed) {
             self.request_growth();
         }
         Ok(())
     }
 
+    /// Whether the volume should grow instead of being cleaned: live data
+    /// fills it beyond the fill factor.
+    pub(crate) fn prefers_growth(&self, space: &SegmentAllocator) -> bool {
+        if self.growth_was_refused() {
+            return false;
+        }
+        if space.grows_for_readers() {
+            return true;
+        }
+        let room = u64::from(space.usable_segments() - space.system_segments());
+        let total = room * u64::from(space.segment_bytes());
+        // Not what the space counts: that has pages twice while they are moved.
+        let live = self.pagestore.allocated_bytes.load(Ordering::Relaxed);
+        live as f64 > self.shared.config.fill_factor * total as f64
+    }
+
+    /// Where the volume cannot grow in place of what readers may need, frees what was retained for the longest time;
+    /// whether there was anything.
+    pub(super) fn overrun_readers_for_space(&self) -> bool {
+        self.growth_was_refused() && self.pagestore.overrun_readers()
+    }
+
     /// Hands out the segments of a volume that has become `segments` segments long.
     fn use_grown(&self, segments: u32) {
-        let mut space = self.space.lock();
+        let mut space = self.pagestore.space.lock();
         space.grow(segments);
-        self.update_capacity(&space);
+        self.pagestore.update_capacity(&space, &self.log_tasks);
         drop(space);
-        self.segment_waiters.wake_all();
+        self.pagestore.segment_waiters.wake_all();
     }
 }
 
@@ -243,7 +286,10 @@ impl WorkerState {
     pub(crate) fn stalled_by_growth<R>(&self, grow: impl FnOnce() -> R) -> R {
         let since = Instant::now();
         let grown = grow();
-        self.engine.counters.stalled_by_growth(since.elapsed());
+        self.engine
+            .shared
+            .counters
+            .stalled_by_growth(since.elapsed());
         grown
     }
 
@@ -251,7 +297,7 @@ impl WorkerState {
     /// another task saw the same need first.
     pub(crate) fn grow_beyond(&self, segments: u32) -> Result<(), NotGrown> {
         let engine = &self.engine;
-        let turn = self.begin_resizing(|| engine.space.lock().segments() > segments);
+        let turn = self.begin_resizing(|| engine.pagestore.space.lock().segments() > segments);
         match turn.map_err(NotGrown::Failed)? {
             Some(turn) => self.grow_by_step(&turn, 0),
             None => Ok(()),
@@ -263,8 +309,8 @@ impl WorkerState {
     fn grow(&self, bytes: u64) -> Result<(), NotGrown> {
         let engine = &self.engine;
         let turn = self.begin_resizing(|| {
-            let reserved = engine.reserved_bytes.load(Ordering::Acquire);
-            reserved + bytes <= engine.capacity_bytes.load(Ordering::Acquire)
+            let reserved = engine.pagestore.reserved_bytes.load(Ordering::Acquire);
+            reserved + bytes <= engine.pagestore.capacity_bytes.load(Ordering::Acquire)
         });
         match turn.map_err(NotGrown::Failed)? {
             Some(turn) => self.grow_by_step(&turn, bytes),
@@ -275,19 +321,19 @@ impl WorkerState {
     /// Grows the volume by a step before a task needs it, if that was requested; whether it was.
     pub(crate) fn grow_ahead(&self) -> bool {
         let engine = &self.engine;
-        let growth = &engine.growth;
+        let growth = &engine.pagestore.growth;
         if !growth.is_requested() || !growth.is_requested.swap(false, Ordering::AcqRel) {
             return false;
         }
-        let before = engine.space.lock().segments();
+        let before = engine.pagestore.space.lock().segments();
         let is_met = || {
-            engine.space.lock().segments() > before
-                || engine.shrinking.is_running()
-                || engine.stopping.load(Ordering::Acquire)
+            engine.pagestore.space.lock().segments() > before
+                || engine.pagestore.shrinking.is_running()
+                || engine.workers.is_stopping()
         };
         // Failure poisons the store; what has no room is refused when it is needed.
         if let Ok(Some(turn)) = self.begin_resizing(is_met) {
-            let sizes = engine.config.sizes;
+            let sizes = engine.shared.config.sizes;
             let (mut step, _) = engine.next_step(before, 0);
             if !sizes.are_outgrown_by(before) {
                 // The step to large segments is a long one, which a store may never need.
@@ -307,8 +353,8 @@ impl WorkerState {
     pub(crate) fn grow_by_run(&self, bytes: u64) -> Result<Run, NotGrown> {
         let engine = &self.engine;
         let turn = self.resizing_turn().map_err(NotGrown::Failed)?;
-        let sizes = engine.config.sizes;
-        let before = engine.space.lock().segments();
+        let sizes = engine.shared.config.sizes;
+        let before = engine.pagestore.space.lock().segments();
         let needed = |segments| bytes.div_ceil(u64::from(sizes.used_by(segments))) as u32;
         let is_small = !sizes.are_outgrown_by(before.saturating_add(needed(before)));
         let first = match is_small || sizes.are_outgrown_by(before) {
@@ -322,15 +368,15 @@ impl WorkerState {
         };
         self.extend_to(&turn, first.saturating_add(count))?;
         let run = Run { first, count };
-        let mut space = engine.space.lock();
+        let mut space = engine.pagestore.space.lock();
         space.grow(first + count);
         let taken = space.adopt_run(run);
         debug_assert!(taken, "new segments are free");
         engine.count_log_segments(run);
-        engine.update_capacity(&space);
+        engine.pagestore.update_capacity(&space, &engine.log_tasks);
         drop(space);
         if first > before {
-            engine.segment_waiters.wake_all();
+            engine.pagestore.segment_waiters.wake_all();
         }
         Ok(run)
     }
@@ -342,24 +388,24 @@ impl WorkerState {
     /// [`Error::VolumeFull`] where there is no room for large ones.
     pub(crate) fn outgrow_small_segments(&self) -> Result<(), Error> {
         let engine = &self.engine;
-        let sizes = engine.config.sizes;
-        if engine.used_segment_bytes() == sizes.large {
+        let sizes = engine.shared.config.sizes;
+        if engine.pagestore.used_segment_bytes() == sizes.large {
             return Ok(());
         }
         let outgrow = || {
-            let is_met = || sizes.are_outgrown_by(engine.space.lock().segments());
+            let is_met = || sizes.are_outgrown_by(engine.pagestore.space.lock().segments());
             let turn = self.begin_resizing(is_met).map_err(NotGrown::Failed)?;
             let Some(turn) = turn else {
                 return Ok(());
             };
-            let before = engine.space.lock().segments();
+            let before = engine.pagestore.space.lock().segments();
             self.extend_by(&turn, before, engine.to_large(0) - before)
         };
         self.stalled_by_growth(outgrow)
             .map_err(|error| match error {
                 NotGrown::NoSpace(reason) => Error::VolumeFull {
-                    used: engine.reserved_bytes.load(Ordering::Acquire),
-                    limit: engine.capacity_bytes.load(Ordering::Acquire),
+                    used: engine.pagestore.reserved_bytes.load(Ordering::Acquire),
+                    limit: engine.pagestore.capacity_bytes.load(Ordering::Acquire),
                     reason,
                 },
                 NotGrown::Failed(error) => error,
@@ -368,14 +414,18 @@ impl WorkerState {
 
     fn grow_by_step(&self, turn: &Turn<'_>, bytes: u64) -> Result<(), NotGrown> {
         let engine = &self.engine;
-        if engine.space.lock().unfence() {
+        if engine.pagestore.space.lock().unfence() {
             // What was to be given back is needed.
-            engine.segment_waiters.wake_all();
+            engine.pagestore.segment_waiters.wake_all();
             return Ok(());
         }
-        engine.growth.goes_on.store(true, Ordering::Relaxed);
-        let sizes = engine.config.sizes;
-        let before = engine.space.lock().segments();
+        engine
+            .pagestore
+            .growth
+            .goes_on
+            .store(true, Ordering::Relaxed);
+        let sizes = engine.shared.config.sizes;
+        let before = engine.pagestore.space.lock().segments();
         let (mut step, mut needed) = engine.next_step(before, bytes);
         if !sizes.are_outgrown_by(before) && sizes.are_outgrown_by(before.saturating_add(step)) {
             needed = engine.to_large(bytes) - before;
@@ -392,8 +442,16 @@ impl WorkerState {
                 // The last bit before the limit counts, too.
                 Err(NotGrown::NoSpace(_)) if step > needed => step = needed.max(step / 2),
                 Err(NotGrown::NoSpace(reason)) => {
-                    let cleaned = engine.counters.segments_cleaned.load(Ordering::Relaxed);
-                    engine.growth.refused_at.store(cleaned, Ordering::Relaxed);
+                    let cleaned = engine
+                        .shared
+                        .counters
+                        .segments_cleaned
+                        .load(Ordering::Relaxed);
+                    engine
+                        .pagestore
+                        .growth
+                        .refused_at
+                        .store(cleaned, Ordering::Relaxed);
                     trace::tell!(warn, "the volume cannot grow", segments = before);
                     turn.note_refusal(least, Arc::clone(&reason));
                     return Err(NotGrown::NoSpace(reason));
@@ -406,7 +464,7 @@ impl WorkerState {
     /// Makes the volume, which has `before` segments, longer by `step`, and hands these out.
     fn extend_by(&self, turn: &Turn<'_>, before: u32, step: u32) -> Result<(), NotGrown> {
         let engine = &self.engine;
-        let sizes = engine.config.sizes;
+        let sizes = engine.shared.config.sizes;
         let is_flushed_often = engine.growth_is_flushed_often();
         if canary::sings(Canary::UseSpaceEarly) {
             engine.use_grown(before + step);
@@ -428,8 +486,12 @@ impl WorkerState {
             self.initialize(from, (before + step - from).min(most.max(1)))?;
         }
         let grown = sizes.start_of(before + step) - sizes.start_of(before);
-        *engine.growth.last.lock() = (engine.log.counters().flushes, grown);
-        engine.growth.refused_at.store(NEVER, Ordering::Relaxed);
+        *engine.pagestore.growth.last.lock() = (engine.log.counters().flushes, grown);
+        engine
+            .pagestore
+            .growth
+            .refused_at
+            .store(NEVER, Ordering::Relaxed);
         trace::tell!(
             info,
             "the volume has grown",
@@ -443,7 +505,7 @@ impl WorkerState {
     /// Writes zeros to `count` segments from `first` on, which no task can take yet.
     fn initialize(&self, first: u32, count: u32) -> Result<(), NotGrown> {
         let engine = &self.engine;
-        let sizes = engine.config.sizes;
+        let sizes = engine.shared.config.sizes;
         let (mut at, end) = (sizes.start_of(first), sizes.start_of(first + count));
         let bytes = end - at;
         let zeros = AlignedBuf::new(ZEROS.min(bytes as usize));
@@ -457,8 +519,8 @@ impl WorkerState {
             })?;
             at += length;
         }
-        Counters::add(&engine.counters.bytes_written, bytes);
-        Counters::add(&engine.counters.growth_bytes, bytes);
+        Counters::add(&engine.shared.counters.bytes_written, bytes);
+        Counters::add(&engine.shared.counters.growth_bytes, bytes);
         Ok(())
     }
 
@@ -466,9 +528,9 @@ impl WorkerState {
     pub(crate) fn cut_volume(&self) -> Result<(), Error> {
         let engine = &self.engine;
         let turn = self.resizing_turn()?;
-        let segments = engine.space.lock().segments();
-        let bytes = engine.config.sizes.start_of(segments);
-        let volume = engine.volume()?;
+        let segments = engine.pagestore.space.lock().segments();
+        let bytes = engine.shared.config.sizes.start_of(segments);
+        let volume = engine.shared.volume()?;
         self.resize(&turn, &volume, Resize::Shrink(bytes))
             .map_err(|error| {
                 // Labels have an unknown outcome.
@@ -477,8 +539,16 @@ impl WorkerState {
                 error
             })?;
         // It was made as short as it can be: it does not grow before it has to.
-        engine.growth.goes_on.store(false, Ordering::Relaxed);
-        engine.growth.ahead_at.store(NEVER, Ordering::Relaxed);
+        engine
+            .pagestore
+            .growth
+            .goes_on
+            .store(false, Ordering::Relaxed);
+        engine
+            .pagestore
+            .growth
+            .ahead_at
+            .store(NEVER, Ordering::Relaxed);
         trace::tell!(info, "the volume is shorter", segments = segments);
         Ok(())
     }
@@ -486,14 +556,14 @@ impl WorkerState {
     /// Makes the volume `segments` segments long.
     fn extend_to(&self, turn: &Turn<'_>, segments: u32) -> Result<(), NotGrown> {
         let engine = &self.engine;
-        let sizes = engine.config.sizes;
+        let sizes = engine.shared.config.sizes;
         let asked = sizes.start_of(segments);
-        if segments > engine.growth.most {
-            let limit = sizes.start_of(engine.growth.most);
+        if segments > engine.pagestore.growth.most {
+            let limit = sizes.start_of(engine.pagestore.growth.most);
             let reason = VolumeError::Limit { limit, asked };
             return Err(NotGrown::NoSpace(Arc::new(reason)));
         }
-        let volume = engine.volume().map_err(NotGrown::Failed)?;
+        let volume = engine.shared.volume().map_err(NotGrown::Failed)?;
         self.resize(turn, &volume, Resize::Grow(asked))
             .map_err(|error| {
                 if error.is_no_space() {

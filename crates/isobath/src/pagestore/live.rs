@@ -20,7 +20,7 @@ impl WorkerState {
     /// the segment pinned.
     pub(crate) fn entries_of(&self, segment: u32) -> Vec<Entry> {
         self.read_summary(segment).unwrap_or_else(|_| {
-            Counters::add(&self.engine.counters.unreadable_summaries, 1);
+            Counters::add(&self.engine.shared.counters.unreadable_summaries, 1);
             self.entries_from_mapping(segment)
         })
     }
@@ -31,20 +31,25 @@ impl WorkerState {
     ///
     /// [`Error::Io`], or [`Error::CorruptPage`].
     pub(crate) fn read_summary(&self, segment: u32) -> Result<Vec<Entry>, Error> {
-        let space = self.engine.space.lock();
+        let space = self.engine.pagestore.space.lock();
         if let Some(entries) = space.unsummarized(segment) {
             return Ok(entries);
         }
         let at = space.summary_offset(segment);
         drop(space);
-        let seq = self.engine.seqs.at(u64::from(segment)).load(Acquire);
-        let length = self.engine.config.sizes.bytes_of(segment) - at;
+        let seq = self
+            .engine
+            .shared
+            .seqs()
+            .at(u64::from(segment))
+            .load(Acquire);
+        let length = self.engine.shared.config.sizes.bytes_of(segment) - at;
         let mut buffer = AlignedBuf::new(length as usize);
         let from = Address::new(segment, at, length);
-        let offset = self.engine.offset_of(from);
+        let offset = self.engine.shared.offset_of(from);
         let read = self.worker.read(offset, buffer.as_mut_slice());
         read.map_err(Error::Io)?;
-        Counters::add(&self.engine.counters.bytes_read, u64::from(length));
+        Counters::add(&self.engine.shared.counters.bytes_read, u64::from(length));
         summaries::decode(buffer.as_slice(), segment, seq).map_err(|corruption| {
             Error::CorruptPage {
                 page: 1 << 63 | u64::from(segment),
@@ -58,7 +63,7 @@ impl WorkerState {
     /// finds pages that leave it elsewhere.
     fn entries_from_mapping(&self, segment: u32) -> Vec<Entry> {
         let engine = &self.engine;
-        let high_water = engine.ids.lock().high_water();
+        let high_water = engine.pagestore.ids.lock().high_water();
         let mut entries = Vec::new();
         for id in PageId::FIRST_FREE.0..high_water {
             if let Place::Stored(address) = Place::from_word(stored_word(engine, PageId(id)))

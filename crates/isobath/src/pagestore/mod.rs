@@ -2,30 +2,36 @@
 
 mod allocations;
 mod allocator;
-pub(crate) mod chunk_frees;
+mod chunk_frees;
 mod cleaner;
+mod dirty_limits;
 mod discard;
-pub(crate) mod growth;
+mod growth;
 mod history;
 mod ids;
 mod live;
 mod page_frees;
-pub(crate) mod pending_frees;
-pub(crate) mod provisional;
-pub(crate) mod resize;
-pub(crate) mod shrink;
+mod page_store;
+mod pending_frees;
+mod pins;
+mod provisional;
+mod resize;
+mod shrink;
 #[cfg(test)]
 mod shrink_tests;
-pub(crate) mod stall;
+mod stall;
 mod summary;
 mod trace;
-pub(crate) mod writeback;
+mod writeback;
 
 pub(crate) use allocator::{
     CleaningEnd, Content, NoSegment, Placement, Request, SealedSegment, SegmentAllocator, Victim,
     page_payload, worst_case_bytes,
 };
+pub(crate) use growth::NotGrown;
 pub(crate) use ids::PageIds;
+pub(crate) use page_store::{PageStore, Pins};
+pub(crate) use stall::PERIOD as STALL_PERIOD;
 pub(crate) use summary::Entry;
 pub use trace::PageTrace;
 pub(crate) use writeback::flush;

@@ -45,7 +45,7 @@ impl WorkerState {
     pub(crate) fn discard_pages(&self, token: Token, pages: Vec<PageId>) {
         let mut left = pages;
         // Bound: each round frees a page, or waits for another task that keeps one. What a poisoned store keeps a recovery frees.
-        while !left.is_empty() && self.engine.writable().is_ok() {
+        while !left.is_empty() && self.engine.shared.writable().is_ok() {
             let _reservation = self.reserve_for_free(0, TOGETHER);
             let freeing = self.engine.begin_freeing();
             let mut taken = Vec::with_capacity(TOGETHER);
@@ -73,14 +73,14 @@ impl WorkerState {
 
     /// Takes a page out of the mapping table; `Err` where another task keeps it now, `None` where there is none.
     fn take_page(&self, id: PageId) -> Result<Option<Taken<'_>>, ()> {
-        let pool = &self.engine.pool;
+        let pool = &self.engine.buffer.pool;
         match pool.mapping.place(id) {
             Place::Free => Ok(None),
             Place::Loading(_) => Err(()),
             // The cleaner may be moving it: only one of the two gets the word.
             from @ Place::Stored(address) => match pool.mapping.replace(id, from, Place::Free) {
                 true => {
-                    self.engine.changes.mark(id);
+                    self.engine.checkpoints.mark(id);
                     Ok(Some(Taken::Stored(address)))
                 }
                 false => Err(()),
@@ -98,8 +98,11 @@ impl WorkerState {
         match taken {
             Some(Taken::Resident(page)) => TaskContext { local: self }.free(page, record),
             Some(Taken::Stored(address)) => {
-                self.kill_after(record, address);
-                self.engine.free_id(id, address);
+                self.free_after(record, address);
+                let engine = &self.engine;
+                engine
+                    .pagestore
+                    .free_id(&engine.buffer.pool.mapping, id, address);
             }
             None => {}
         }

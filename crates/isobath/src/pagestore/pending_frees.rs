@@ -24,7 +24,7 @@ pub(crate) struct PendingFrees {
 impl Engine {
     /// Frees `addresses` once the record at `record` is durable.
     pub(crate) fn defer_free(&self, record: Lsn, addresses: impl Iterator<Item = Address>) {
-        let mut pending = self.pending_frees.queue.lock();
+        let mut pending = self.pagestore.pending_frees.queue.lock();
         let before = pending.len();
         pending.extend(
             addresses
@@ -32,12 +32,12 @@ impl Engine {
                 .map(|address| (record, address)),
         );
         let added = pending.len() - before;
-        self.pending_frees.count.fetch_add(added, Relaxed);
+        self.pagestore.pending_frees.count.fetch_add(added, Relaxed);
     }
 
     /// Whether addresses wait for records to become durable.
     pub(crate) fn has_pending_frees(&self) -> bool {
-        self.pending_frees.count.load(Relaxed) > 0
+        self.pagestore.pending_frees.count.load(Relaxed) > 0
     }
 }
 
@@ -49,7 +49,7 @@ impl WorkerState {
             return false;
         }
         let durable = engine.log.durable();
-        let Some(mut pending) = engine.pending_frees.queue.try_lock() else {
+        let Some(mut pending) = engine.pagestore.pending_frees.queue.try_lock() else {
             return false;
         };
         let mut dead: Vec<Address> = Vec::new();
@@ -64,13 +64,17 @@ impl WorkerState {
             return false;
         }
         let count = dead.len();
-        let mut space = engine.space.lock();
+        let mut space = engine.pagestore.space.lock();
         let mut freed = false;
         for address in dead {
             freed |= space.invalidate(address);
         }
         // Under the lock: what finds none pending and locks afterwards finds all of them free.
-        engine.pending_frees.count.fetch_sub(count, Relaxed);
+        engine
+            .pagestore
+            .pending_frees
+            .count
+            .fetch_sub(count, Relaxed);
         let spare = space.spare_segments();
         drop(space);
         self.after_space_change(freed, spare);

@@ -173,13 +173,13 @@ impl WorkerState {
     ) -> Result<Option<Turn<'_>>, Error> {
         debug_assert!(self.worker.in_task(), "only tasks wait");
         let engine = &self.engine;
-        let resizing = &engine.resizing;
+        let resizing = &engine.pagestore.resizing;
         let mut asked_in = None;
         loop {
             if is_met() {
                 return Ok(None);
             }
-            engine.writable()?;
+            engine.shared.writable()?;
             let mut state = resizing.state.lock();
             if !state.is_running {
                 state.is_running = true;
@@ -196,7 +196,7 @@ impl WorkerState {
             asked_in.get_or_insert(state.turns);
             drop(state);
             resizing.waiters.wait(&self.worker, 0, || {
-                !resizing.is_running() || engine.poison.get().is_some()
+                !resizing.is_running() || engine.shared.is_poisoned()
             });
         }
     }
@@ -267,12 +267,12 @@ impl WorkerState {
 impl Engine {
     /// Whether the volume's length is being changed, which may take a slow file system long.
     pub(crate) fn is_resizing(&self) -> bool {
-        self.resizing.is_running()
+        self.pagestore.resizing.is_running()
     }
 
     /// Waits until no thread uses the volume; the workers have ended.
     pub(crate) fn end_resizing(&self) {
-        self.resizing.join();
+        self.pagestore.resizing.join();
     }
 }
 
@@ -304,7 +304,10 @@ mod tests {
         }
         assert!(store.stats().volume_bytes > before);
         let engine = &store.runtime().engine;
-        assert!(engine.resizing.thread.lock().is_none(), "a thread was had");
+        assert!(
+            engine.pagestore.resizing.thread.lock().is_none(),
+            "a thread was had"
+        );
         assert_eq!(tree.get("05999").unwrap().as_deref(), Some(&[7; 900][..]));
         store.close().unwrap();
     }

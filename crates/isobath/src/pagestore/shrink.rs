@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use crate::canary::{self, Canary};
-use crate::checkpoint::writer::Current;
 use crate::engine::Engine;
 use crate::log::MIN_AREA_BYTES;
 use crate::log::growth::Larger;
@@ -63,10 +62,14 @@ struct Running<'e>(&'e Engine);
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let engine = self.0;
-        engine.shrinking.give_up_goal();
-        engine.space.lock().unfence();
-        engine.segment_waiters.wake_all();
-        engine.shrinking.is_running.store(false, Ordering::SeqCst);
+        engine.pagestore.shrinking.give_up_goal();
+        engine.pagestore.space.lock().unfence();
+        engine.pagestore.segment_waiters.wake_all();
+        engine
+            .pagestore
+            .shrinking
+            .is_running
+            .store(false, Ordering::SeqCst);
     }
 }
 
@@ -93,8 +96,8 @@ impl Engine {
     fn segments_needed(&self, space: &SegmentAllocator, log: u32) -> u32 {
         let sizes = space.sizes();
         let segment = u64::from(space.segment_bytes());
-        let live = self.allocated_bytes.load(Ordering::Acquire);
-        let reserved = self.reserved_bytes.load(Ordering::Acquire);
+        let live = self.pagestore.allocated_bytes.load(Ordering::Acquire);
+        let reserved = self.pagestore.reserved_bytes.load(Ordering::Acquire);
         let payload = page_payload(space.segment_bytes());
         // Bound: the present length.
         let mut segments = crate::recovery::open::FIRST_SEGMENTS + log;
@@ -108,10 +111,10 @@ impl Engine {
             let kept = system + shares.reserve + shares.open + writeback::SPARE_ENOUGH;
             let usable = u64::from(used.saturating_sub(kept));
             let room = u64::from(used.saturating_sub(system)) * segment;
-            let holds = match self.growth.is_limited() {
+            let holds = match self.pagestore.growth.is_limited() {
                 true => {
                     usable * payload * FULL_PERCENT / 100 >= reserved
-                        && self.config.fill_factor * room as f64 >= live as f64
+                        && self.shared.config.fill_factor * room as f64 >= live as f64
                 }
                 // The next writes make the volume grow again.
                 false => usable * payload * PACKED_PERCENT / 100 >= reserved,
@@ -123,38 +126,6 @@ impl Engine {
         }
         segments.max(space.end_of_bad())
     }
-
-    /// Makes the next checkpoint write its pages outside the segments that are being emptied.
-    pub(crate) fn leave_fenced(&self, current: &mut Current) {
-        let space = self.space.lock();
-        if !space.is_fenced() {
-            return;
-        }
-        if current
-            .open
-            .is_some_and(|(at, _)| space.is_behind_fence(at))
-        {
-            current.open = None;
-        }
-        for (page, (address, _)) in current.directory.iter().enumerate() {
-            if !address.is_none() && space.is_behind_fence(address.segment()) {
-                self.changes.mark_page(page as u64);
-            }
-        }
-    }
-
-    /// Whether a checkpoint's pages lie in segments that are being emptied.
-    fn checkpoint_is_fenced(&self) -> bool {
-        let current = self.current.lock();
-        let Some(current) = current.as_ref() else {
-            return false;
-        };
-        let space = self.space.lock();
-        current
-            .segments
-            .keys()
-            .any(|&segment| space.is_behind_fence(segment))
-    }
 }
 
 impl WorkerState {
@@ -165,7 +136,7 @@ impl WorkerState {
     /// [`Error::NeedsLog`], [`Error::ReadOnly`], [`Error::Poisoned`]; any of the volume's, which poisons the store.
     pub(crate) fn checkpoint_now(&self) -> Result<(), Error> {
         let engine = &self.engine;
-        engine.writable()?;
+        engine.shared.writable()?;
         if !engine.log.is_on() {
             return Err(Error::NeedsLog { what: "checkpoint" });
         }
@@ -173,7 +144,7 @@ impl WorkerState {
         // Bound: each other checkpoint ends, and each that is written in part makes space for the rest.
         while !self.checkpoint(before)?.is_whole() {
             self.worker.sleep_until(clock::now() + POLL);
-            engine.writable()?;
+            engine.shared.writable()?;
         }
         Ok(())
     }
@@ -185,12 +156,12 @@ impl WorkerState {
     /// As for [`WorkerState::checkpoint_now`].
     pub(crate) fn shrink(&self) -> Result<Shrunk, Error> {
         let engine = &self.engine;
-        engine.writable()?;
+        engine.shared.writable()?;
         if !engine.log.is_on() {
             return Err(Error::NeedsLog { what: "compact" });
         }
         let begin = || {
-            let begun = &engine.shrinking.is_running;
+            let begun = &engine.pagestore.shrinking.is_running;
             begun
                 .compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok()
@@ -198,11 +169,11 @@ impl WorkerState {
         // Bound: each other one ends.
         while !begin() {
             self.worker.sleep_until(clock::now() + POLL);
-            engine.writable()?;
+            engine.shared.writable()?;
         }
         let _running = Running(engine);
         let _span = trace::span!("compact");
-        let volume = engine.volume()?;
+        let volume = engine.shared.volume()?;
         let before = volume.len();
         let discarded = if volume.can_shrink() {
             for _ in 0..MAX_ROUNDS {
@@ -213,8 +184,8 @@ impl WorkerState {
             }
             self.discard_outgrown()?
         } else {
-            let space = engine.space.lock();
-            let log = engine.log_growth.segments(space.segments());
+            let space = engine.pagestore.space.lock();
+            let log = engine.log_tasks.segments(space.segments());
             let needed = engine.segments_needed(&space, log);
             drop(space);
             self.make_free(needed, 0)?;
@@ -238,7 +209,7 @@ impl WorkerState {
         let spare = self.make_free(target.segments + target.left, log)?;
         let mut closing = Vec::new();
         {
-            let mut space = engine.space.lock();
+            let mut space = engine.pagestore.space.lock();
             // Each segment that is given back is free, or finds a free one for what lives in it.
             let gain = spare.saturating_sub(log + MARGIN) + target.left;
             let tail = target.segments.max(space.segments().saturating_sub(gain));
@@ -259,9 +230,8 @@ impl WorkerState {
     fn log_run(&self) -> Result<Option<(Run, bool)>, Error> {
         let engine = &self.engine;
         loop {
-            engine.writable()?;
-            if let Some(current) = engine.current.lock().as_ref() {
-                let superblock = &current.superblock;
+            engine.shared.writable()?;
+            if let Some(superblock) = engine.checkpoints.superblock() {
                 let run = Run {
                     first: superblock.log_first,
                     count: superblock.log_segments,
@@ -276,7 +246,7 @@ impl WorkerState {
     /// How short the volume can become, and where its log is to lie then.
     fn target(&self) -> Result<Target, Error> {
         let log = self.log_run()?;
-        let space = self.engine.space.lock();
+        let space = self.engine.pagestore.space.lock();
         let Some((run, changes)) = log else {
             return Ok(Target {
                 segments: self.engine.segments_needed(&space, 0),
@@ -315,20 +285,24 @@ impl WorkerState {
     fn make_free(&self, segments: u32, more: u32) -> Result<u32, Error> {
         let engine = &self.engine;
         let goal = {
-            let space = engine.space.lock();
+            let space = engine.pagestore.space.lock();
             space.segments().saturating_sub(segments) + more + MARGIN
         };
-        engine.shrinking.goal.store(goal, Ordering::Relaxed);
+        engine
+            .pagestore
+            .shrinking
+            .goal
+            .store(goal, Ordering::Relaxed);
         let (mut idle, mut most) = (0, 0);
         loop {
-            engine.writable()?;
+            engine.shared.writable()?;
             self.wait_for_pending_frees()?;
-            let spare = engine.space.lock().spare_segments();
+            let spare = engine.pagestore.space.lock().spare_segments();
             idle = if spare > most { 0 } else { idle + 1 };
             most = most.max(spare);
-            let given_up = engine.shrinking.goal() == 0;
+            let given_up = engine.pagestore.shrinking.goal() == 0;
             if spare >= goal || given_up || idle > MAX_IDLE_LOOKS {
-                engine.shrinking.give_up_goal();
+                engine.pagestore.shrinking.give_up_goal();
                 return Ok(spare);
             }
             engine.request_cleaning();
@@ -350,13 +324,13 @@ impl WorkerState {
         let engine = &self.engine;
         let (mut idle, mut least) = (0, u32::MAX);
         loop {
-            engine.writable()?;
+            engine.shared.writable()?;
             self.wait_for_pending_frees()?;
             if engine.checkpoint_is_fenced() {
                 self.checkpoint_now()?;
             }
             let (left, adopted, is_stuck) = {
-                let mut space = engine.space.lock();
+                let mut space = engine.pagestore.space.lock();
                 if !space.is_fenced() {
                     return Ok(false);
                 }
@@ -377,7 +351,7 @@ impl WorkerState {
             idle = if left < least { 0 } else { idle + 1 };
             least = least.min(left);
             if is_stuck || idle > MAX_IDLE_LOOKS {
-                engine.space.lock().unfence();
+                engine.pagestore.space.lock().unfence();
                 return Ok(false);
             }
             engine.request_cleaning();
@@ -394,11 +368,11 @@ impl WorkerState {
             return Ok(false);
         }
         {
-            let mut space = engine.space.lock();
+            let mut space = engine.pagestore.space.lock();
             if !space.is_fenced() || space.cut_at_fence().is_none() {
                 return Ok(false);
             }
-            engine.update_capacity(&space);
+            engine.pagestore.update_capacity(&space, &engine.log_tasks);
         }
         // Both superblocks: were only one to say so and be corrupted later, the other would speak of more than there is.
         if !canary::sings(Canary::CutVolumeEarly) {
@@ -416,7 +390,7 @@ impl WorkerState {
                 return Ok(true);
             }
             if self.engine.backup.holds_log() {
-                self.engine.writable()?;
+                self.engine.shared.writable()?;
                 self.worker.sleep_until(clock::now() + POLL);
                 continue;
             }
@@ -429,14 +403,13 @@ impl WorkerState {
     fn leave_old_log(&self) -> Result<(), Error> {
         let engine = &self.engine;
         // Bound: an area in the making is finished; checkpoints let go of the one before it, once no backup holds the log.
-        while engine.log_growth.is_making()
-            || engine.log.area().is_some_and(|area| !area.is_alone())
+        while engine.log_tasks.is_moving() || engine.log.area().is_some_and(|area| !area.is_alone())
         {
-            match engine.log_growth.is_making() || engine.backup.holds_log() {
+            match engine.log_tasks.is_moving() || engine.backup.holds_log() {
                 true => self.worker.sleep_until(clock::now() + POLL),
                 false => self.checkpoint_now()?,
             }
-            engine.writable()?;
+            engine.shared.writable()?;
         }
         Ok(())
     }
@@ -465,13 +438,13 @@ impl WorkerState {
         let engine = &self.engine;
         for _ in 0..MAX_LOG_MOVES {
             self.checkpoint_now()?;
-            engine.log_growth.forget_wanted();
+            engine.log_tasks.forget_wanted();
             let before = engine.log.area_bytes();
             if !engine.log.measure_by(self.bytes_of(run)) {
                 self.worker.sleep_until(clock::now() + POLL);
                 continue;
             }
-            let few_are_dirty = engine.pool.dirty.unwritten() <= engine.min_dirty_limit();
+            let few_are_dirty = engine.buffer.pool.dirty.unwritten() <= engine.min_dirty_limit();
             if few_are_dirty && self.move_log(run)? {
                 return Ok(true);
             }

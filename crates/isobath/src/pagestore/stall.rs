@@ -89,7 +89,7 @@ impl WorkerState {
     /// Looks whether tasks have waited for too long.
     pub(crate) fn look_at_stall(&self) {
         let engine = &self.engine;
-        let stall = &engine.stall;
+        let stall = &engine.pagestore.stall;
         let now = clock::now();
         let Some(mut seen) = stall.seen.try_lock() else {
             return;
@@ -119,42 +119,42 @@ impl WorkerState {
 impl Engine {
     /// Whether a task waits for a segment, for log space, or for the end of a cleaning.
     fn waits_for_room(&self) -> bool {
-        self.segment_waiters.has_waiters()
+        self.pagestore.segment_waiters.has_waiters()
             || self.log.has_reservation_waiters()
-            || self.space.lock().cleaning() > 0
+            || self.pagestore.space.lock().cleaning() > 0
     }
 
     /// Whether what waits for log space may wait for a backup, whose target may be slow.
     fn waits_for_backup(&self) -> bool {
-        self.backup.holds_log() && !self.recovering.load(Ordering::Relaxed)
+        self.backup.holds_log() && !self.checkpoints.is_recovering()
     }
 
     fn progress(&self) -> Progress {
-        let space = self.space.lock();
+        let space = self.pagestore.space.lock();
         Progress {
             room: RoomProgress {
                 pages_written: space.now,
                 segments_opened: space.next_seq,
                 segments_free: space.free_segments(),
             },
-            written: self.counters.bytes_written.load(Ordering::Relaxed),
+            written: self.shared.counters.bytes_written.load(Ordering::Relaxed),
             log: (self.log.start().0, self.log.next().0),
         }
     }
 
     /// Why no cleaning will give the tasks that wait a segment; `None` if it may.
     fn why_no_room(&self) -> Option<String> {
-        if !self.segment_waiters.has_waiters() {
+        if !self.pagestore.segment_waiters.has_waiters() {
             return None;
         }
-        let space = self.space.lock();
+        let space = self.pagestore.space.lock();
         let bad = space.bad_segments();
         if bad > 0 {
             return Some(format!(
                 "{bad} segments hold corrupt pages and cannot be cleaned; salvage the store"
             ));
         }
-        let may_come = self.cleaning_wanted.load(Ordering::Acquire)
+        let may_come = self.pagestore.cleaning_wanted.load(Ordering::Acquire)
             || space.cleaning() > 0
             || space.retains_obsolete()
             || self.is_resizing()
@@ -164,8 +164,8 @@ impl Engine {
 
     fn no_room(&self, reason: String) -> Error {
         Error::VolumeFull {
-            used: self.allocated_bytes.load(Ordering::Relaxed),
-            limit: self.capacity_bytes.load(Ordering::Relaxed),
+            used: self.pagestore.allocated_bytes.load(Ordering::Relaxed),
+            limit: self.pagestore.capacity_bytes.load(Ordering::Relaxed),
             reason: Arc::new(VolumeError::Device(reason)),
         }
     }

@@ -24,39 +24,40 @@ pub(crate) const BATCH: usize = crate::runtime::worker_state::STAGING_BYTES / PA
 /// Writes every dirty page, in a task; the store must have no other users.
 pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
     let engine = &local.engine;
-    engine.flush_all.store(true, Release);
-    for handle in &engine.worker_handles {
-        handle.notify();
-    }
-    while engine.pool.dirty.unwritten() > 0 && engine.poison.get().is_none() {
+    engine.pagestore.flush_all.store(true, Release);
+    engine.workers.notify_all();
+    while engine.buffer.pool.dirty.unwritten() > 0 && !engine.shared.is_poisoned() {
         local.worker.yield_now();
     }
     local.wait_for_pending_frees()?;
     // The log's last word, too: nothing in it is needed after this.
     local.wait_durable(engine.newest_record())?;
     // Room for the checkpoint that follows.
-    engine.space.lock().reserve_for_checkpoint(true);
+    engine.pagestore.space.lock().reserve_for_checkpoint(true);
     let lacks_room = || {
-        let space = engine.space.lock();
+        let space = engine.pagestore.space.lock();
         space.free_segments() < space.reserve()
     };
     engine.request_cleaning();
     // Until the cleaners have made room, or found that they cannot.
-    while lacks_room() && engine.cleaning_wanted.load(Acquire) && engine.poison.get().is_none() {
+    while lacks_room()
+        && engine.pagestore.cleaning_wanted.load(Acquire)
+        && !engine.shared.is_poisoned()
+    {
         local.worker.yield_now();
     }
-    engine.writable()
+    engine.shared.writable()
 }
 
 impl Engine {
     /// Whether writers have something to do.
     pub(crate) fn writes_wanted(&self) -> bool {
-        let unwritten = self.pool.dirty.unwritten();
-        self.pool.dirty.queued() > 0
+        let unwritten = self.buffer.pool.dirty.unwritten();
+        self.buffer.pool.dirty.queued() > 0
             && (unwritten > self.dirty_target()
-                || self.flush_all.load(Relaxed)
-                || self.flush_waiters.has_waiters())
-            && self.poison.get().is_none()
+                || self.pagestore.flush_all.load(Relaxed)
+                || self.checkpoints.wants_pages_written())
+            && !self.shared.is_poisoned()
     }
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct Batch {
     pub(crate) versions: Vec<Lsn>,
     /// Per survivor that the cleaner moves: how the log calls its copy.
     pub(crate) copies: Vec<Copied>,
-    /// Which of the writing tasks this is, in [`crate::checkpoint::recovery_floor::UnflushedBatches`].
+    /// Which of the writing tasks this is, in [`crate::checkpoint::Checkpoints`].
     pub(crate) slot: usize,
     /// Its pages end with this record or later ones.
     pub(crate) ends_from: Lsn,
@@ -113,7 +114,7 @@ impl WorkerState {
         let mut frames = Vec::with_capacity(sort_run);
         loop {
             if !self.engine.writes_wanted() {
-                if self.engine.stopping.load(Acquire) {
+                if self.engine.workers.is_stopping() {
                     return;
                 }
                 self.idle_writers.borrow_mut().push(self.worker.task_id());
@@ -124,7 +125,11 @@ impl WorkerState {
             let shard = self
                 .dirty_cursor
                 .replace(self.dirty_cursor.get().wrapping_add(1));
-            self.engine.pool.dirty.take(shard, sort_run, &mut frames);
+            self.engine
+                .buffer
+                .pool
+                .dirty
+                .take(shard, sort_run, &mut frames);
             if frames.is_empty() {
                 // All that is dirty is in other writers' hands.
                 self.worker.yield_now();
@@ -150,7 +155,7 @@ impl WorkerState {
     ) -> Result<usize, Error> {
         batch.clear();
         for &frame in frames {
-            let header = self.engine.pool.frames.header(frame);
+            let header = self.engine.buffer.pool.frames.header(frame);
             if !header.leave_queue() {
                 continue;
             }
@@ -170,10 +175,10 @@ impl WorkerState {
         while rest < batch.requests.len() {
             let end = batch.requests.len().min(rest + BATCH);
             let room = self.mapping_reservation(end - rest)?;
-            let outcome = self.engine.space.lock().place(
+            let outcome = self.engine.pagestore.space.lock().place(
                 Content::Pages,
                 &batch.requests[rest..end],
-                &self.engine.seqs,
+                self.engine.shared.seqs(),
                 &mut batch.placed,
                 &mut batch.closing,
             );
@@ -188,8 +193,8 @@ impl WorkerState {
                 }
                 // A cleaner does not wait for what only cleaning can free.
                 (Err(NoSegment), Cause::Relocated) => {
-                    self.engine.writable()?;
-                    self.engine.stall.watch();
+                    self.engine.shared.writable()?;
+                    self.engine.pagestore.stall.watch();
                     self.worker.yield_now();
                 }
             }
@@ -207,8 +212,8 @@ impl WorkerState {
     /// pages in the order of their keys.
     fn order(&self, batch: &mut Batch) {
         batch.requests.sort_unstable_by_key(|request| request.page);
-        let frames = &self.engine.pool.frames;
-        let mut space = self.engine.space.lock();
+        let frames = &self.engine.buffer.pool.frames;
+        let mut space = self.engine.pagestore.space.lock();
         let now = space.now;
         batch.writes.clear();
         for request in &batch.requests {
@@ -262,10 +267,10 @@ impl WorkerState {
     /// Copies a dirty frame's page into `image`, sealed for its new place, and
     /// marks the frame as being written.
     fn copy_for_write(&self, placed: &Placement, slot: usize, image: &mut [u8]) -> Option<Lsn> {
-        let pool = &self.engine.pool;
+        let pool = &self.engine.buffer.pool;
         let frame = placed.token as FrameId;
         // Too much held back is no harm.
-        let hold = |oldest: Lsn| self.engine.unflushed.hold(slot, oldest);
+        let hold = |oldest: Lsn| self.engine.checkpoints.hold_batch(slot, oldest);
         let copy = || {
             if let Ok(whole) = <&mut [u8; PAGE_SIZE]>::try_from(&mut *image) {
                 pool.frames.words(frame).load_all(whole);
@@ -283,7 +288,12 @@ impl WorkerState {
             }
             Err(NotStarted::Never) => return None,
         };
-        page::seal(image, placed.page, lsn, self.engine.seq_of(placed.address));
+        page::seal(
+            image,
+            placed.page,
+            lsn,
+            self.engine.shared.seq_of(placed.address),
+        );
         Some(lsn)
     }
 
@@ -330,8 +340,8 @@ impl WorkerState {
                 }
                 let from = &staging.as_slice()[staged..staged + length as usize];
                 staged += length as usize;
-                let at = self.engine.offset_of(first);
-                let whole = length.next_multiple_of(self.engine.config.block_bytes);
+                let at = self.engine.shared.offset_of(first);
+                let whole = length.next_multiple_of(self.engine.shared.config.block_bytes);
                 // A run that does not fill whole blocks, as where chunks of a store that was made on smaller blocks are moved.
                 if whole != length || !self.engine.is_aligned(from.as_ptr()) {
                     io.write_owned(at, padded_copy(from, whole));
@@ -347,7 +357,7 @@ impl WorkerState {
                 io.write_owned(at, summary);
             }
         });
-        let counters = &self.engine.counters;
+        let counters = &self.engine.shared.counters;
         Counters::add(&counters.bytes_written, bytes + closing_bytes);
         Counters::add(&counters.summary_bytes, closing_bytes);
         result.map_err(Error::Io)
@@ -358,14 +368,14 @@ impl WorkerState {
         let size = summaries::size(closing.entries.len());
         let mut buffer = AlignedBuf::new(size as usize);
         let address = Address::new(closing.segment, closing.offset, size);
-        let seq = self.engine.seq_of(address);
+        let seq = self.engine.shared.seq_of(address);
         summaries::encode(
             &closing.entries,
             closing.segment,
             seq,
             buffer.as_mut_slice(),
         );
-        (self.engine.offset_of(address), buffer)
+        (self.engine.shared.offset_of(address), buffer)
     }
 
     /// Installs the new addresses of written frames, or makes them dirty again.
@@ -388,7 +398,7 @@ impl WorkerState {
             }
             count += 1;
             let frame = placed.token as FrameId;
-            let header = engine.pool.frames.header(frame);
+            let header = engine.buffer.pool.frames.header(frame);
             if !written {
                 dead.push(placed.address);
                 match header.write_failed() {
@@ -398,16 +408,16 @@ impl WorkerState {
                     }
                     Ok(turned_dirty) => {
                         if turned_dirty {
-                            engine.pool.dirty.turned_dirty();
+                            engine.buffer.pool.dirty.turned_dirty();
                         }
-                        engine.pool.queue(frame);
+                        engine.buffer.pool.queue(frame);
                     }
                 }
                 continue;
             }
             let end = header.write_ended();
             if end.changed {
-                engine.pool.queue(frame);
+                engine.buffer.pool.queue(frame);
             }
             if end.freed {
                 // The page's end is newer than what the record says, and may be before it.
@@ -421,10 +431,10 @@ impl WorkerState {
         engine.defer_free(engine.newest_record(), old.into_iter());
         if let Some(record) = record {
             let since = is_late.then_some(batch.ends_from);
-            engine.unflushed.written(batch.slot, record, since);
+            engine.checkpoints.batch_written(batch.slot, record, since);
         }
         let mut freed_segment = false;
-        let mut space = engine.space.lock();
+        let mut space = engine.pagestore.space.lock();
         for placed in &batch.placed {
             freed_segment |= space.written(placed.address.segment());
         }
@@ -440,13 +450,11 @@ impl WorkerState {
             if freed {
                 self.release_frame(frame);
             } else {
-                engine.partitions[self.worker.index]
-                    .lock()
-                    .admit(frame, page);
+                engine.buffer.admit(self.worker.index, frame, page);
             }
         }
         engine.frames_written_back(count);
-        Counters::add(&engine.counters.page_writes, count as u64);
+        Counters::add(&engine.shared.counters.page_writes, count as u64);
         self.after_space_change(freed_segment, spare);
         let _ = self.drain_pending_frees();
     }
@@ -454,12 +462,17 @@ impl WorkerState {
     /// Tells the trace of a batch's pages while their frames are still claimed. A page is marked
     /// as freed before its end is told under the same lock, so none is told after its end.
     fn trace_batch(&self, batch: &Batch) {
-        let mut space = self.engine.space.lock();
+        let mut space = self.engine.pagestore.space.lock();
         if !space.is_traced() {
             return;
         }
         for placed in batch.placed.iter().filter(|p| p.token != u64::MAX) {
-            let header = self.engine.pool.frames.header(placed.token as FrameId);
+            let header = self
+                .engine
+                .buffer
+                .pool
+                .frames
+                .header(placed.token as FrameId);
             if !header.is_freed() {
                 space.trace_written(placed.page);
             }
@@ -476,14 +489,14 @@ impl WorkerState {
             if placed.token == u64::MAX {
                 continue;
             }
-            let header = engine.pool.frames.header(placed.token as FrameId);
+            let header = engine.buffer.pool.frames.header(placed.token as FrameId);
             old.push(header.set_address(placed.address));
             copies.push(Mapped {
                 what: Copied::Page,
                 page: placed.page,
                 version,
                 address: placed.address,
-                seq: engine.seq_of(placed.address),
+                seq: engine.shared.seq_of(placed.address),
             });
         }
         self.log_copies(0, &copies)
@@ -493,7 +506,7 @@ impl WorkerState {
     pub(crate) fn after_space_change(&self, freed_segment: bool, spare: u32) {
         let engine = &self.engine;
         if freed_segment {
-            engine.segment_waiters.wake_all();
+            engine.pagestore.segment_waiters.wake_all();
         }
         if spare < engine.low_water() {
             engine.request_cleaning();
@@ -505,7 +518,7 @@ impl WorkerState {
     pub(crate) fn wait_for_segment(&self) -> Result<(), Error> {
         let engine = &self.engine;
         let _ = self.drain_pending_frees();
-        let mut space = engine.space.lock();
+        let mut space = engine.pagestore.space.lock();
         space.release_retained();
         if space.spare_segments() > 0 {
             return Ok(());
@@ -524,21 +537,22 @@ impl WorkerState {
             // What is dead already needs only its records on the drive.
             self.wait_durable(engine.newest_record())?;
             if self.drain_pending_frees() {
-                return engine.writable();
+                return engine.shared.writable();
             }
         }
         let since = Instant::now();
-        let waited = engine.segment_waiters.wait(&self.worker, 0, || {
-            let is_over = engine.space.lock().spare_segments() > 0 || engine.poison.get().is_some();
+        let waited = engine.pagestore.segment_waiters.wait(&self.worker, 0, || {
+            let is_over =
+                engine.pagestore.space.lock().spare_segments() > 0 || engine.shared.is_poisoned();
             if !is_over {
-                engine.stall.watch();
+                engine.pagestore.stall.watch();
             }
             is_over
         });
         if waited {
-            engine.counters.stalled(since.elapsed());
+            engine.shared.counters.stalled(since.elapsed());
         }
-        engine.writable()
+        engine.shared.writable()
     }
 }
 
@@ -548,10 +562,16 @@ impl WorkerState {
         self.engine.request_cleaning();
         for _ in 0..CHECKPOINT_PATIENCE {
             let _ = self.drain_pending_frees();
-            if self.engine.space.lock().has_space_for_checkpoint() {
+            if self
+                .engine
+                .pagestore
+                .space
+                .lock()
+                .has_space_for_checkpoint()
+            {
                 break;
             }
-            self.engine.writable()?;
+            self.engine.shared.writable()?;
             self.worker.yield_now();
         }
         Ok(())
@@ -597,10 +617,10 @@ impl WorkerState {
     pub(crate) fn place_chunks(&self, requests: &[Request]) -> Result<PlacedChunks, Error> {
         let mut chunks = PlacedChunks::default();
         loop {
-            let outcome = self.engine.space.lock().place(
+            let outcome = self.engine.pagestore.space.lock().place(
                 Content::Chunks,
                 requests,
-                &self.engine.seqs,
+                self.engine.shared.seqs(),
                 &mut chunks.placed,
                 &mut chunks.closing,
             );
@@ -634,7 +654,7 @@ impl WorkerState {
         if let Some(install) = install.filter(|_| result.is_ok()) {
             install();
         }
-        let mut space = self.engine.space.lock();
+        let mut space = self.engine.pagestore.space.lock();
         let mut freed = false;
         let placed = chunks.addresses().map(|address| address.segment());
         for segment in placed.chain(chunks.closing.iter().map(|closing| closing.segment)) {
@@ -654,7 +674,7 @@ impl WorkerState {
     }
 
     fn finish_closing(&self, closing: &mut Vec<SealedSegment>) {
-        let mut space = self.engine.space.lock();
+        let mut space = self.engine.pagestore.space.lock();
         let mut freed = false;
         for closing in closing.drain(..) {
             freed |= space.written(closing.segment);
@@ -688,8 +708,8 @@ impl Engine {
     /// Pages that a writer takes at a time: as many as its policy gains from
     /// ordering together (paper 003, Fig. 4), but a small part of what may be dirty.
     fn sort_run(&self) -> usize {
-        let orders = self.space.lock().policy.orders(Cause::User);
-        let share = self.min_dirty_limit() / (4 * self.config.workers);
+        let orders = self.pagestore.space.lock().policy.orders(Cause::User);
+        let share = self.min_dirty_limit() / (4 * self.shared.config.workers);
         if orders {
             share.clamp(BATCH, MAX_SORT_RUN)
         } else {
@@ -699,10 +719,8 @@ impl Engine {
 
     /// Sets the cleaners of all workers to work.
     pub(crate) fn request_cleaning(&self) {
-        if !self.cleaning_wanted.swap(true, Release) {
-            for handle in &self.worker_handles {
-                handle.notify();
-            }
+        if !self.pagestore.cleaning_wanted.swap(true, Release) {
+            self.workers.notify_all();
         }
     }
 

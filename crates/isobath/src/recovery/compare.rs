@@ -8,7 +8,6 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::summaries;
 use crate::shared::Address;
 use crate::sync::HashSet;
-use crate::sync::atomic::Ordering::Acquire;
 
 /// Problems that are listed.
 const PROBLEMS_MAX: usize = 10;
@@ -27,10 +26,10 @@ pub(crate) struct Layout {
 impl Layout {
     /// That of `engine`.
     pub(crate) fn of(engine: &Engine) -> Layout {
-        let count = engine.ids.lock().high_water();
+        let count = engine.pagestore.high_water();
         let words = (PageId::FIRST_FREE.0..count).map(PageId).map(|id| {
             let is = Place::from_word(stored_word(engine, id));
-            (is, engine.pool.mapping.place(id) != Place::Free)
+            (is, engine.buffer.pool.mapping.place(id) != Place::Free)
         });
         let words = words.collect();
         let provisional = engine
@@ -38,18 +37,13 @@ impl Layout {
             .into_iter()
             .flat_map(|(_, pages)| pages);
         // A page that is freed while it is being written becomes obsolete when that write ends.
-        let frames = &engine.pool.frames;
+        let frames = &engine.buffer.pool.frames;
         let writes = (0..frames.count()).any(|frame| frames.header(frame).is_written());
-        let space = engine.space.lock();
-        let live = |segment| {
-            let counts = !writes && space.is_at_rest(segment);
-            counts.then(|| u64::from(space.live_bytes_of(segment)))
-        };
         Layout {
             words,
             provisional: provisional.collect(),
-            allocated: engine.allocated_bytes.load(Acquire),
-            live: (0..space.segments()).map(live).collect(),
+            allocated: engine.pagestore.allocated_bytes(),
+            live: engine.pagestore.live_at_rest(!writes),
         }
     }
 
@@ -67,7 +61,7 @@ impl Layout {
         let mut live = vec![0u64; self.live.len()];
         let mut given_up = 0;
         let first = PageId::FIRST_FREE.0;
-        let count = crashed.ids.lock().high_water().saturating_sub(first);
+        let count = crashed.pagestore.high_water().saturating_sub(first);
         for at in 0..count.max(self.words.len() as u64) {
             let id = PageId(first + at);
             let word = self.words.get(at as usize).copied();
@@ -83,7 +77,7 @@ impl Layout {
                 };
                 continue;
             }
-            let then = crashed.pool.mapping.place(id);
+            let then = crashed.buffer.pool.mapping.place(id);
             // The newest state of a page may be in the log.
             let in_log = exists && matches!(then, Place::Loading(_));
             if is != then && !in_log {
@@ -92,7 +86,7 @@ impl Layout {
             }
         }
         let now = self.allocated.saturating_sub(given_up);
-        let then = crashed.allocated_bytes.load(Acquire);
+        let then = crashed.pagestore.allocated_bytes();
         if now != then {
             let what = format!("{now} bytes are allocated, after a crash it would be {then}");
             problems.push(what);
@@ -110,32 +104,32 @@ impl Layout {
 
 /// Every summary that the segment table names can be read and lists all that lives there.
 fn summaries_hold(crashed: &Engine, problems: &mut Vec<String>) {
-    let Ok(volume) = crashed.volume() else {
+    let Ok(volume) = crashed.shared.volume() else {
         return;
     };
     let mut living: Vec<Vec<Address>> = Vec::new();
-    living.resize(crashed.space.lock().segments() as usize, Vec::new());
+    living.resize(crashed.pagestore.segments() as usize, Vec::new());
     let mut ids: Vec<Vec<PageId>> = vec![Vec::new(); living.len()];
-    let count = crashed.ids.lock().high_water();
+    let count = crashed.pagestore.high_water();
     for id in (PageId::FIRST_FREE.0..count).map(PageId) {
-        if let Place::Stored(address) = crashed.pool.mapping.place(id) {
+        if let Place::Stored(address) = crashed.buffer.pool.mapping.place(id) {
             living[address.segment() as usize].push(address);
             ids[address.segment() as usize].push(id);
         }
     }
     for (segment, (living, ids)) in (0u32..).zip(living.iter().zip(&ids)) {
-        let at = crashed.space.lock().summary_offset(segment);
+        let at = crashed.pagestore.summary_offset(segment);
         if living.is_empty() || at == 0 {
             continue;
         }
-        let length = crashed.config.sizes.bytes_of(segment) - at;
+        let length = crashed.shared.config.sizes.bytes_of(segment) - at;
         let mut bytes = vec![0; length as usize];
         let from = Address::new(segment, at, length);
-        if let Err(error) = volume.read_at(crashed.offset_of(from), &mut bytes) {
+        if let Err(error) = volume.read_at(crashed.shared.offset_of(from), &mut bytes) {
             problems.push(format!("the summary of segment {segment}: {error}"));
             continue;
         }
-        let seq = crashed.seqs.at(u64::from(segment)).load(Acquire);
+        let seq = crashed.shared.seq_of(from);
         match summaries::decode(&bytes, segment, seq) {
             Err(corruption) => problems.push(format!(
                 "a checkpoint names the summary of segment {segment}, which is not there: {corruption}"

@@ -4,6 +4,7 @@
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod compare;
 pub(crate) mod open;
+mod opening;
 mod readers;
 mod redo;
 pub(crate) mod scan;
@@ -12,5 +13,7 @@ pub(crate) mod unflushed_chunks;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
 pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
-pub(crate) use readers::{Beside, keep_log, overlay, pin_newest};
+pub(crate) use opening::Opening;
+use readers::Beside;
+pub(crate) use readers::{keep_log, overlay, pin_newest};
 pub(crate) use scan::{Base as LogBase, Loads, Plan, Scan as LogScan, reader as log_reader};

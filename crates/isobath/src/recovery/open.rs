@@ -12,9 +12,9 @@ use crate::Error;
 use crate::buffer::{BufferPool, Place};
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{Array, LoadError, Reader};
-use crate::checkpoint::writer::{Current, SEGMENT_WORDS, Via};
+use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
 use crate::checkpoint::{ArrayRoot, FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable};
-use crate::engine::{Engine, Parts};
+use crate::engine::{Engine, EngineParts};
 use crate::log::{
     BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
     seal_tail, separate,
@@ -24,7 +24,6 @@ use crate::pagestore::{Entry, PageIds, SegmentAllocator, worst_case_bytes};
 use crate::recovery::scan::{Base, Plan, Scan};
 use crate::shared::{Address, Config, MAX_SEGMENTS, ReservedWords, Run, SegmentSizes};
 use crate::sync::HashMap;
-use crate::sync::atomic::Ordering;
 
 /// The first position of a new log.
 const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
@@ -129,11 +128,11 @@ pub(crate) fn create(
     }
     separate::announce(&volume, &superblock)?;
     separate::confirm(&volume, &superblock)?;
-    Via::Volume(volume.clone()).superblock(&superblock)?;
+    CheckpointIo::Volume(volume.clone()).superblock(&superblock)?;
     let system = 1 + config.log_segments;
     let align = volume.logical_block();
     let space = SegmentAllocator::new(segments, sizes, align, system, policy);
-    let engine = Engine::new(Parts {
+    let engine = Engine::new(EngineParts {
         config,
         pool,
         log,
@@ -143,7 +142,7 @@ pub(crate) fn create(
         ids: PageIds::new(PageId::FIRST_FREE.0),
         allocated_bytes: 0,
         reserved_bytes: 0,
-        current: Current::of_new(superblock),
+        current: CheckpointState::of_new(superblock),
         recovering: false,
     });
     Ok(Opened {
@@ -394,7 +393,7 @@ pub(crate) fn open(
     }
     let log = log_of(&config, &current.superblock, end.goes_on_at());
     let is_written = !config.read_only;
-    let engine = Engine::new(Parts {
+    let engine = Engine::new(EngineParts {
         config,
         pool,
         log,
@@ -409,17 +408,17 @@ pub(crate) fn open(
         recovering: is_written && !canary::sings(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
     });
     for page in plan.touched() {
-        engine.changes.mark(page);
+        engine.checkpoints.mark(page);
     }
     engine.log.set_recovering(!plan.is_empty());
-    engine.unflushed.add_late(&plan.late);
+    engine.checkpoints.add_late(&plan.late);
     Ok(Opened { engine, plan })
 }
 
 impl Engine {
     /// The store is open, and recovered: from now on checkpoints are written.
     pub(crate) fn end_opening(&self) {
-        self.recovering.store(false, Ordering::Release);
+        self.checkpoints.recovered();
         self.log.set_recovering(false);
         self.release_log();
     }
@@ -453,8 +452,8 @@ fn list_unsummarized(space: &mut SegmentAllocator, high_water: u64, pool: &Buffe
 ///
 /// Any of the volume's.
 pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
-    let volume = engine.volume()?;
-    let mut current = engine.current.lock();
+    let volume = engine.shared.volume()?;
+    let mut current = engine.checkpoints.lock();
     let Some(current) = current.as_mut() else {
         return Err(Error::Closed);
     };
@@ -465,14 +464,14 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     // Whatever this opening writes: the next one tells it from its own by the segments' sequence numbers, also where no
     // checkpoint and no record says which were given.
     if !canary::sings(Canary::GiveSeqsAgain) {
-        current.superblock.next_segment_seq = engine.space.lock().next_seq;
+        current.superblock.next_segment_seq = engine.pagestore.next_seq();
     }
     separate::announce(&volume, &current.superblock)?;
     // Both of them: were only one to say "open" and be corrupted later, an opening would take the other, whose
     // checkpoint is overwritten by then.
     for _ in SUPERBLOCK_OFFSETS {
         current.superblock.sequence += 1;
-        Via::Volume(volume.clone()).superblock(&current.superblock)?;
+        CheckpointIo::Volume(volume.clone()).superblock(&current.superblock)?;
     }
     separate::confirm(&volume, &current.superblock)?;
     if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
@@ -488,7 +487,7 @@ pub(crate) struct Loaded {
     /// Four words per segment of the volume.
     pub(crate) table: Vec<[u64; SEGMENT_WORDS as usize]>,
     pub(crate) provisional: Vec<u64>,
-    current: Current,
+    current: CheckpointState,
 }
 
 impl Loaded {
@@ -557,7 +556,7 @@ impl Loaded {
         Ok(Loaded {
             table,
             provisional,
-            current: Current {
+            current: CheckpointState {
                 superblock: superblock.clone(),
                 directory,
                 others,

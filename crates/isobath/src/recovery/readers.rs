@@ -146,7 +146,7 @@ fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Erro
 impl Engine {
     /// This engine reads `volume`, or what was replayed over it, while another process may write there.
     pub(crate) fn reads_beside(&self, volume: Volume, paths: &[PathBuf], replayed: bool) {
-        *self.beside.lock() = Some(Beside {
+        *self.opening.beside.lock() = Some(Beside {
             volume,
             paths: paths.to_vec(),
             replayed,
@@ -156,20 +156,26 @@ impl Engine {
     /// Whether the log was replayed in this process alone: page versions and places that came of that mean something else
     /// in the store of a writer.
     pub(crate) fn was_replayed(&self) -> bool {
-        self.config.read_only && self.beside.lock().as_ref().is_some_and(|b| b.replayed)
+        self.shared.config.read_only
+            && self
+                .opening
+                .beside
+                .lock()
+                .as_ref()
+                .is_some_and(|b| b.replayed)
     }
 
     /// What it means that page `id` could not be read at `address`, with this error. For a reader: if the page is in another
     /// place by now, a writer has used that one again. If it still has to be there, it is corrupt.
     pub(crate) fn judge_read(&self, id: PageId, address: Address, error: Error) -> Error {
-        if !self.config.read_only {
+        if !self.shared.config.read_only {
             return error;
         }
-        let beside = self.beside.lock();
+        let beside = self.opening.beside.lock();
         let Some(beside) = beside.as_ref() else {
             return error;
         };
-        let expected = Some((address, self.seq_of(address)));
+        let expected = Some((address, self.shared.seq_of(address)));
         let moved = match find_copy(&beside.volume, id) {
             Ok(found) => found != expected,
             // What a writer replaces meanwhile cannot be read.
@@ -181,19 +187,6 @@ impl Engine {
             },
             false => error,
         }
-    }
-
-    /// Where the volume cannot grow in place of what readers may need, frees what was retained for the longest time;
-    /// whether there was anything.
-    pub(crate) fn overrun_readers_for_space(&self) -> bool {
-        if !self.retains || !self.growth_was_refused() {
-            return false;
-        }
-        let freed = self.space.lock().overrun_readers();
-        if freed {
-            self.segment_waiters.wake_all();
-        }
-        freed
     }
 }
 

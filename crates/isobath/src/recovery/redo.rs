@@ -140,7 +140,7 @@ impl Plan {
         let _span = trace::span!("recovery");
         let began = Instant::now();
         let engine = &runtime.engine;
-        let volume = engine.volume()?;
+        let volume = engine.shared.volume()?;
         let Some(area) = engine.log.area() else {
             return Ok(());
         };
@@ -148,7 +148,7 @@ impl Plan {
         engine.hold_log(Lsn(start));
         self.give_up(runtime)?;
         let total = 2 * (self.end.lsn.0 - start);
-        let pool_bytes = u64::from(engine.pool.frames.count()) * PAGE_SIZE as u64;
+        let pool_bytes = u64::from(engine.buffer.pool.frames.count()) * PAGE_SIZE as u64;
         let stride = (pool_bytes / STRIDE_SHARE).clamp(STRIDE_BYTES.0, STRIDE_BYTES.1);
         if let Some(last) = self.images.values().max() {
             let mut log = reader(&volume, &area, superblock).until(Lsn(last.0 + 1));
@@ -187,9 +187,9 @@ impl Plan {
         wait(applying)?;
         let before = engine.log.next();
         let_go(runtime, before, &mut orphans)?;
-        Counters::add(&engine.counters.recovered_bytes, total / 2);
+        Counters::add(&engine.shared.counters.recovered_bytes, total / 2);
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Counters::add(&engine.counters.recovery_ns, took);
+        Counters::add(&engine.shared.counters.recovery_ns, took);
         let ms = took / 1_000_000;
         trace::tell!(info, "recovered from the log", bytes = total / 2, ms = ms);
         Ok(())
@@ -283,7 +283,7 @@ type NewestImage = (PageId, Lsn, Box<[u8; PAGE_SIZE]>);
 
 /// Makes pages resident, on all workers.
 fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
-    let lanes = runtime.engine.config.workers;
+    let lanes = runtime.engine.shared.config.workers;
     let mut parts: Vec<Vec<NewestImage>> = (0..lanes).map(|_| Vec::new()).collect();
     for (at, image) in images.into_iter().enumerate() {
         parts[at % lanes].push(image);
@@ -333,7 +333,7 @@ type Applying = Vec<TaskHandle<Result<(), Error>>>;
 
 /// Starts tasks on all workers that apply the changes.
 fn start_applying(runtime: &Runtime, stretch: Stretch) -> Applying {
-    let lanes = part(&stretch, runtime.engine.config.workers * TASKS);
+    let lanes = part(&stretch, runtime.engine.shared.config.workers * TASKS);
     let bytes = Arc::new(stretch.bytes);
     let start = |changes| {
         let engine = Arc::clone(&runtime.engine);

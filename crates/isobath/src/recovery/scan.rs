@@ -419,7 +419,7 @@ impl WorkerState {
     ) -> Result<(), Error> {
         TaskContext { local: self }.admit()?;
         let mut reservation = Reservation::new(vec![(self.wait_for_frame(), id)]);
-        let mut page = reservation.take(&self.engine.pool);
+        let mut page = reservation.take(&self.engine.buffer.pool);
         page.words().store_all(image);
         page.changed(lsn, lsn);
         Ok(())

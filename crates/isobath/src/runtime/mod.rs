@@ -19,6 +19,7 @@ mod wait_queue;
 mod wait_queue_loom;
 mod worker;
 mod worker_handle;
+mod worker_pool;
 pub(crate) mod worker_state;
 
 pub(crate) use admission::Admission;
@@ -34,6 +35,7 @@ pub(crate) use worker::NO_STACKS;
 pub(crate) use worker::Stepped;
 pub(crate) use worker::{BackgroundHandler, Limits, Worker};
 pub(crate) use worker_handle::{Urgency, Work, WorkerHandle};
+pub(crate) use worker_pool::WorkerPool;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use worker_state::Interrupted;
 pub(crate) use worker_state::WorkerState;

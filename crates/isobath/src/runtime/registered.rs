@@ -30,7 +30,7 @@ pub(crate) struct Registered {
 
 impl Registered {
     pub(crate) fn new(engine: &Engine) -> Registered {
-        let count = engine.pool.frames.count();
+        let count = engine.buffer.pool.frames.count();
         let piece = (count / PIECES).next_power_of_two().max(MIN_PIECE);
         Registered {
             piece,
@@ -51,13 +51,13 @@ impl WorkerState {
     /// Registers a piece that came into use, if there is one; part of each step.
     #[inline]
     pub(crate) fn register_used(&self) {
-        if self.engine.pool.frames.used() >= self.registered.due_at.get() {
+        if self.engine.buffer.pool.frames.used() >= self.registered.due_at.get() {
             self.register_frames();
         }
     }
 
     fn register_frames(&self) {
-        let (registered, frames) = (&self.registered, &self.engine.pool.frames);
+        let (registered, frames) = (&self.registered, &self.engine.buffer.pool.frames);
         let from = registered.frames.get();
         let to = frames.count().min(from + registered.piece);
         // SAFETY: the pool's frames outlive every worker of their engine.

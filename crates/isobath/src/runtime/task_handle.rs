@@ -84,7 +84,7 @@ impl<T> TaskHandle<T> {
 
     /// Why there is no result and never will be.
     fn no_result(&self) -> Error {
-        let poisoned = || self.engine.upgrade()?.not_poisoned().err();
+        let poisoned = || self.engine.upgrade()?.shared.not_poisoned().err();
         self.refused
             .clone()
             .or_else(poisoned)

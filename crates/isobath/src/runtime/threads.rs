@@ -22,7 +22,7 @@ pub(crate) struct Admitted(Arc<Engine>);
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.0.admission.leave();
+        self.0.workers.admission.leave();
     }
 }
 
@@ -110,7 +110,7 @@ impl Runtime {
     ///
     /// The first worker's that has no channel or thread; the others are stopped.
     pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
-        let workers = engine.config.workers;
+        let workers = engine.shared.config.workers;
         let runtime = Runtime {
             engine,
             threads: Mutex::new(Vec::with_capacity(workers)),
@@ -154,7 +154,7 @@ impl Runtime {
                 if let Err(payload) = ran {
                     engine.die(&*payload);
                 }
-                if engine.has_died() {
+                if engine.workers.has_died() {
                     // No worker resumes the tasks any more. They keep their latches, so that no other task reads what one has
                     // changed in part, and the buffers of I/O in flight.
                     local.worker.give_up();
@@ -185,12 +185,12 @@ impl Runtime {
     /// which closing waits.
     #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
-        self.engine.admission.is_closing() && !self.is_in_task()
+        self.engine.workers.admission.is_closing() && !self.is_in_task()
     }
 
     /// The worker that the next piece of work goes to.
     fn pick(&self) -> usize {
-        self.next_worker.fetch_add(1, Ordering::Relaxed) % self.engine.config.workers
+        self.next_worker.fetch_add(1, Ordering::Relaxed) % self.engine.shared.config.workers
     }
 
     /// Runs `work` as a task and waits for it: directly if the caller is a
@@ -273,7 +273,11 @@ impl Runtime {
 
     /// Why work that was taken was given up. A commit among it may have become durable.
     fn given_up(&self) -> Error {
-        self.engine.not_poisoned().err().unwrap_or(Error::Closed)
+        self.engine
+            .shared
+            .not_poisoned()
+            .err()
+            .unwrap_or(Error::Closed)
     }
 
     /// Counts a piece of work. While the store is closing, only tasks that are
@@ -282,7 +286,7 @@ impl Runtime {
         if self.is_forked() {
             return Err(Error::Forked);
         }
-        let admission = &self.engine.admission;
+        let admission = &self.engine.workers.admission;
         admission.live.fetch_add(1, Ordering::SeqCst);
         let admitted = Admitted(Arc::clone(&self.engine));
         if !by_task && admission.closing.load(Ordering::SeqCst) {
@@ -303,7 +307,7 @@ impl Runtime {
     /// Accepts no more work, and waits for what was accepted. A task that waits
     /// for something that never comes keeps the store open.
     pub(crate) fn refuse_and_drain(&self) {
-        let admission = &self.engine.admission;
+        let admission = &self.engine.workers.admission;
         admission.closing.store(true, Ordering::SeqCst);
         loop {
             let (tell, idle) = oneshot::async_channel();
@@ -364,7 +368,7 @@ impl Runtime {
         // then the work is gone: it has run, or was cancelled, or is suspended in a task that is never resumed.
         let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
         let may_block = !self.simulated && !self.is_in_task();
-        self.engine.worker_handles[self.pick()].run(task, urgency, may_block);
+        self.engine.workers.handles()[self.pick()].run(task, urgency, may_block);
         done
     }
 
@@ -405,9 +409,9 @@ impl Runtime {
             result.map_err(|payload| TaskPanic::of(&*payload))
         };
         let task: Arc<dyn Work> = Arc::new(Piece::new(work, tell, admitted));
-        let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.config.workers;
+        let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.shared.config.workers;
         let may_block = !in_task && !self.simulated;
-        self.engine.worker_handles[worker].run(Arc::clone(&task), urgency, may_block);
+        self.engine.workers.handles()[worker].run(Arc::clone(&task), urgency, may_block);
         let may_be_run_by_waiters = urgency == Urgency::Ordinary;
         let engine = Arc::downgrade(&self.engine);
         TaskHandle::new(done, may_be_run_by_waiters.then_some(task), engine)
@@ -415,11 +419,12 @@ impl Runtime {
 
     /// Stops every worker once its tasks have finished. Idempotent.
     pub(crate) fn stop(&self) {
-        self.engine.admission.closing.store(true, Ordering::SeqCst);
-        self.engine.stopping.store(true, Ordering::Release);
-        for handle in &self.engine.worker_handles {
-            handle.notify();
-        }
+        self.engine
+            .workers
+            .admission
+            .closing
+            .store(true, Ordering::SeqCst);
+        self.engine.workers.stop();
         if self.simulated {
             crate::sim::drive_to_end();
         }

@@ -176,7 +176,7 @@ fn waiters_for_a_worker_that_panics_get_the_cause() {
         }
     });
     let awaited = tree.insert_async(b"later", b"v");
-    store.runtime().engine.worker_handles[0].unpark(TaskId::IMPOSSIBLE);
+    store.runtime().engine.workers.handles()[0].unpark(TaskId::IMPOSSIBLE);
     for task in tasks {
         assert!(task.join().is_err());
     }
@@ -197,7 +197,7 @@ fn a_task_of_the_engines_own_that_panics_closes_the_store() {
     let store = Store::in_memory(&options().log_bytes(4 << 20)).unwrap();
     let tree = store.create_tree("t").unwrap();
     tree.insert(b"k", b"v").unwrap();
-    let dirty = &store.runtime().engine.pool.dirty;
+    let dirty = &store.runtime().engine.buffer.pool.dirty;
     dirty.push(FrameId::MAX, PageId::FIRST_FREE);
     let closed = store.close();
     assert!(matches!(closed, Err(Error::Poisoned { .. })), "{closed:?}");
@@ -215,7 +215,7 @@ fn the_second_closer_waits_for_the_first() {
         let ended = move |closed: Result<(), Error>| {
             closed.unwrap();
             assert!(
-                engine.volume().is_err(),
+                engine.shared.volume().is_err(),
                 "closed, and yet the volume is in use"
             );
         };

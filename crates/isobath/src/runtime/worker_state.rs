@@ -18,11 +18,9 @@ use crate::buffer::long_read::{LONG_READ, LongReads};
 use crate::buffer::page_miss::{FailedRead, Loads, PageWaiter, Unsound};
 use crate::engine::Engine;
 use crate::log::tasks::{LOG_WRITERS, LogShare};
-use crate::pagestore::stall;
+use crate::pagestore::STALL_PERIOD;
 use crate::runtime::registered::Registered;
 use crate::runtime::{BackgroundHandler, Limits, TaskId, Worker};
-use crate::shared::Counters;
-use crate::sync::atomic::Ordering;
 
 /// Tasks that write dirty pages back, per worker.
 pub(crate) const WRITERS: usize = 3;
@@ -59,7 +57,7 @@ pub(crate) struct WorkerState {
     pub(crate) failures: RefCell<Vec<FailedRead>>,
     pub(crate) unsound: RefCell<Unsound>,
     pub(crate) registered: Registered,
-    batch: usize,
+    pub(crate) batch: usize,
 }
 
 thread_local! {
@@ -92,8 +90,9 @@ impl WorkerState {
     ///
     /// [`Error::Volume`] where the volume refuses a channel, [`Error::Memory`].
     pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<WorkerState>, Error> {
-        let config = &engine.config;
+        let config = &engine.shared.config;
         let channel = engine
+            .shared
             .volume()?
             .channel(&isobath_io::ChannelOptions::with_depth(config.depth))
             .map_err(|source| Error::Volume(Arc::new(source)))?;
@@ -105,14 +104,14 @@ impl WorkerState {
         let worker = Worker::new(
             index,
             limits,
-            Arc::clone(&engine.worker_handles[index]),
+            Arc::clone(&engine.workers.handles()[index]),
             channel,
         )
         .map_err(|source| Error::Memory {
             what: "the stacks of a worker's tasks",
             source: Arc::new(source),
         })?;
-        let frames = engine.pool.frames.count() as usize;
+        let frames = engine.buffer.pool.frames.count() as usize;
         let batch = (frames / (config.workers * 32)).clamp(4, 64);
         let local = Rc::new(WorkerState {
             worker,
@@ -134,7 +133,7 @@ impl WorkerState {
             batch,
             engine,
         });
-        if !local.engine.config.read_only {
+        if !local.engine.shared.config.read_only {
             local.start_system_tasks();
         }
         Ok(local)
@@ -237,15 +236,15 @@ impl WorkerState {
 
     /// Runs until the engine stops and nothing is left to do, or a worker has panicked.
     pub(crate) fn run(&self) {
-        while !self.engine.has_died() && !self.has_ended() {
-            self.step(!self.engine.stopping.load(Ordering::Acquire));
+        while !self.engine.workers.has_died() && !self.has_ended() {
+            self.step(!self.engine.workers.is_stopping());
         }
     }
 
     /// Whether the engine stops and nothing is left to do. Messages that come
     /// later are refused.
     pub(crate) fn has_ended(&self) -> bool {
-        let ended = self.engine.stopping.load(Ordering::Acquire)
+        let ended = self.engine.workers.is_stopping()
             && self.worker.is_quiescent()
             && self.system_tasks.get() == 0
             && self.log.running.get() == 0;
@@ -269,11 +268,7 @@ impl WorkerState {
             self.free.borrow().len(),
             self.idle_writers.borrow().len(),
             self.worker.tasks_suspended_at(),
-        ) + &self
-            .engine
-            .space
-            .try_lock()
-            .map_or_else(String::new, |space| space.describe())
+        ) + &self.engine.pagestore.describe()
     }
 
     /// Free frames that the worker keeps for itself.
@@ -282,101 +277,16 @@ impl WorkerState {
         self.free.borrow().len()
     }
 
-    // ---- frames -------------------------------------------------------------
-
-    /// A free frame, its latch held exclusively; `None` while every frame is in use.
-    pub(crate) fn acquire_frame(&self) -> Option<FrameId> {
-        if let Some(frame) = self.free.borrow_mut().pop() {
-            return Some(frame);
-        }
-        self.replenish(1);
-        self.free.borrow_mut().pop()
-    }
-
-    /// Puts a frame back whose latch is held exclusively and which is in no
-    /// replacement queue. The worker keeps a batch; the frames beyond that, as
-    /// after the drop of a tree, go to the shared free list.
-    pub(crate) fn release_frame(&self, frame: FrameId) {
-        let mut free = self.free.borrow_mut();
-        if free.len() < self.batch {
-            free.push(frame);
-        } else {
-            self.engine.free_frames.lock().give(frame);
-        }
-    }
-
-    /// Brings the worker's free frames up to a batch: from those that were
-    /// never used, then from its own partition, then from the others'.
-    fn replenish(&self, least: usize) {
-        let mut free = self.free.borrow_mut();
-        let want = self.batch;
-        if free.len() >= want {
-            return;
-        }
-        {
-            let missing = want - free.len();
-            let mut global = self.engine.free_frames.lock();
-            global.take(&self.engine.pool.frames, missing, &mut free);
-        }
-        let before = free.len();
-        let workers = self.engine.partitions.len();
-        // A worker that holds less than its share takes from one that holds more.
-        let share = self.engine.pool.frames.count() as usize / workers / 2;
-        for step in 0..workers {
-            if free.len() >= want || (step > 0 && free.len() >= least) {
-                break;
-            }
-            let at = (self.worker.index + step) % workers;
-            let Some(mut partition) = self.engine.partitions[at].try_lock() else {
-                continue;
-            };
-            if step == 0 && partition.len() < share && workers > 1 {
-                continue;
-            }
-            let missing = want - free.len();
-            partition.evict(&self.engine.pool, missing, &mut free);
-        }
-        if free.len() < least {
-            // No other worker had one: the own partition after all, however small.
-            let missing = want - free.len();
-            self.engine.partitions[self.worker.index].lock().evict(
-                &self.engine.pool,
-                missing,
-                &mut free,
-            );
-        }
-        Counters::add(
-            &self.engine.counters.evictions,
-            (free.len() - before) as u64,
-        );
-    }
-
-    fn wake_frame_waiters(&self) -> bool {
-        if self.frame_waiters.borrow().is_empty() {
-            return false;
-        }
-        self.replenish(1);
-        let available = self.free.borrow().len();
-        let mut waiters = self.frame_waiters.borrow_mut();
-        let count = available.min(waiters.len());
-        for task in waiters.drain(..count) {
-            self.worker.make_ready(task);
-        }
-        count > 0
-    }
-
     fn wake_system_tasks(&self) -> bool {
         let mut woke = false;
-        let stopping = self.engine.stopping.load(Ordering::Acquire);
+        let stopping = self.engine.workers.is_stopping();
         if !self.idle_writers.borrow().is_empty() && (stopping || self.engine.writes_wanted()) {
             for task in self.idle_writers.borrow_mut().drain(..) {
                 self.worker.make_ready(task);
                 woke = true;
             }
         }
-        let clean = stopping
-            || self.engine.cleaning_wanted.load(Ordering::Relaxed)
-            || self.engine.growth.is_requested();
+        let clean = stopping || self.engine.pagestore.cleaner_is_wanted();
         if clean && let Some(task) = self.idle_cleaner.take() {
             self.worker.make_ready(task);
             woke = true;
@@ -411,11 +321,11 @@ impl BackgroundHandler for WorkerState {
         progress |= self.wake_frame_waiters();
         progress |= self.wake_page_waiters();
         progress |= self.wake_system_tasks();
-        if self.engine.publishes.load(Ordering::Relaxed) {
+        if self.engine.publishing.is_on() {
             self.publish_stats();
         }
         progress |= self.drain_pending_frees();
-        if self.engine.stall.is_watched() {
+        if self.engine.pagestore.is_watched() {
             self.look_at_stall();
         }
         if self.log.running.get() > 0 {
@@ -433,7 +343,7 @@ impl BackgroundHandler for WorkerState {
             .into_iter()
             .chain(self.log.until_deadline())
             .chain(self.until_publishing())
-            .chain(self.engine.stall.is_watched().then_some(stall::PERIOD))
+            .chain(self.engine.pagestore.is_watched().then_some(STALL_PERIOD))
             .min()
     }
 }

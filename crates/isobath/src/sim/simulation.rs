@@ -99,7 +99,7 @@ impl Simulation {
         let Opened { engine, plan } = opened;
         let mut rng = Rng::new(seed);
         let mut locals = Vec::new();
-        for index in 0..engine.config.workers {
+        for index in 0..engine.shared.config.workers {
             let local = WorkerState::new(Arc::clone(&engine), index)?;
             local.worker.shuffle(rng.bits());
             locals.push(local);
@@ -185,7 +185,12 @@ impl Simulation {
     #[must_use]
     pub fn checkpoints(&self) -> u64 {
         let armed = interrupt::arm(false);
-        let count = self.engine.counters.checkpoints.load(Ordering::Acquire);
+        let count = self
+            .engine
+            .shared
+            .counters
+            .checkpoints
+            .load(Ordering::Acquire);
         interrupt::arm(armed);
         count
     }
@@ -198,10 +203,10 @@ impl Simulation {
         self.driver.finish_steps();
         // No worker moves a frame while they are counted.
         let armed = interrupt::arm(false);
-        let queued: usize = self.engine.partitions.iter().map(|p| p.lock().len()).sum();
+        let queued = self.engine.buffer.queued_frames();
         let local: usize = self.driver.locals.iter().map(|l| l.free_count()).sum();
-        let frames = &self.engine.pool.frames;
-        let global = self.engine.free_frames.lock().len(frames);
+        let frames = &self.engine.buffer.pool.frames;
+        let global = self.engine.buffer.free_frames();
         let new = (0..frames.used())
             .filter(|&frame| frames.header(frame).is_unlisted())
             .count();
@@ -267,7 +272,7 @@ impl Simulation {
     ) -> Result<Result<Vec<String>, Error>, Error> {
         Driver::begin_operation();
         self.store.take().map_or(Ok(()), Store::close)?;
-        let (layout, volume) = (self.engine.closed_layout(), image());
+        let (layout, volume) = (self.engine.opening.closed_layout(), image());
         Ok(match layout.zip(volume) {
             Some((layout, volume)) => compare(layout, volume, options),
             None => Ok(Vec::new()),

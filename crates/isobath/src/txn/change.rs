@@ -63,7 +63,7 @@ impl Change<'_> {
     pub(super) fn await_load(&self, local: &WorkerState) -> Result<(), Error> {
         let mut patience = Patience::default();
         while !self.may_change()? {
-            local.engine.writable()?;
+            local.engine.shared.writable()?;
             patience.wait(&local.worker);
         }
         Ok(())

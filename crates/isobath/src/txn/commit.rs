@@ -130,7 +130,7 @@ fn await_version_space(local: &WorkerState) -> Result<(), Error> {
     if transactions.visibility() == Visibility::Durable
         && transactions
             .versions
-            .is_full(local.engine.old_values_limit())
+            .is_full(transactions.old_values_limit(local.engine.pagestore.allocated_bytes()))
         && transactions.unseen.is_any()
     {
         transactions.await_durable(local)?;
@@ -305,7 +305,7 @@ pub(super) fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Er
         return Ok(());
     }
     while transactions.watermark(&engine.log) <= lsn {
-        engine.writable()?;
+        engine.shared.writable()?;
         local.worker.yield_now();
     }
     Ok(())
@@ -551,7 +551,7 @@ impl<'a> Commit<'a, '_> {
         )?;
         let bytes = record.body.bytes().len() as u64;
         let _reservation = local.reserve_log(bytes, ReservationClass::Commit)?;
-        engine.writable()?;
+        engine.shared.writable()?;
         let slot = self
             .transactions()
             .tracker

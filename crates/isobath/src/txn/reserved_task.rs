@@ -32,7 +32,7 @@ impl<'l> ReservedTask<'l> {
         from_reserve: bool,
     ) -> Result<ReservedTask<'l>, Error> {
         if from_reserve {
-            local.engine.reserve_beyond_limit(pages);
+            local.engine.pagestore.reserve_beyond_limit(pages);
         } else if pages > 0 {
             local.reserve_pages(pages)?;
         }
@@ -47,7 +47,7 @@ impl Drop for ReservedTask<'_> {
     fn drop(&mut self) {
         let pages = self.pages.get();
         if pages > 0 {
-            self.task.local.engine.release_pages(pages);
+            self.task.local.engine.pagestore.release_pages(pages);
         }
     }
 }

@@ -108,13 +108,13 @@ impl Transaction {
         options: TransactionOptions,
     ) -> Result<Transaction, Error> {
         if !options.is_read_only() {
-            runtime.engine.writable()?;
+            runtime.engine.shared.writable()?;
         }
         let is_serializable = options.isolation_level() == Isolation::Serializable;
         // A snapshot is a state that the serializable transactions agree on, so
         // who only reads it need not remember what.
         let remembers = is_serializable && !options.is_read_only();
-        let default = runtime.engine.config.durability;
+        let default = runtime.engine.shared.config.durability;
         let view = View::open(runtime)?;
         if options.is_read_only() {
             view.is_durable()?;
@@ -295,7 +295,7 @@ impl Transaction {
             return self.write(tree, key, Write::Inline(value.into()));
         }
         let extent = tree.run(|local| {
-            local.engine.writable()?;
+            local.engine.shared.writable()?;
             extent::write_all(local, value, None)
         })?;
         self.write(tree, key, Write::Extent(extent))
@@ -470,7 +470,7 @@ impl Transaction {
     fn end(&mut self, runtime: &Arc<Runtime>, result: Result<u64, Error>) -> Result<(), Error> {
         match result {
             Ok(user_bytes) => {
-                let counters = &runtime.engine.counters;
+                let counters = &runtime.engine.shared.counters;
                 Counters::add(&counters.user_bytes, user_bytes);
                 self.writes.forget();
                 Ok(())
@@ -480,7 +480,7 @@ impl Transaction {
                     let counters = &self.view.transactions().counters;
                     Counters::add(&counters.conflicts, 1);
                 }
-                if runtime.engine.writable().is_err() {
+                if runtime.engine.shared.writable().is_err() {
                     // The record may be in the log: what it names has to stay.
                     self.writes.forget();
                 }

@@ -29,7 +29,7 @@ impl View {
         let engine = &runtime.engine;
         let registered = engine.transactions.begin(&engine.log, || {
             // A commit that failed half-way never ends.
-            engine.writable()?;
+            engine.shared.writable()?;
             rest(engine);
             Ok::<(), Error>(())
         })?;
