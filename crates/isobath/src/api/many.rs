@@ -159,7 +159,10 @@ fn fetch_in_task(
             let end = missing.len().min(n + window);
             pages.clear();
             pages.extend(missing[ahead..end].iter().map(|missing| missing.1));
-            ahead += local.start_ahead(&pages, window);
+            ahead += local
+                .engine
+                .buffer
+                .start_ahead(&local.worker, &pages, window);
         }
         let found = get_in_task(local, tree.state.tree, keys[at], &mut value)?;
         if !each(at, found.then_some(&value[..])) {

@@ -14,11 +14,11 @@ use std::ops::Range;
 
 use isobath_io::{AlignedBuf, Io, IoError};
 
-use crate::buffer::Place;
 use crate::buffer::page_miss::LoadStart;
+use crate::buffer::{Buffer, Place};
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::WorkerState;
+use crate::runtime::Worker;
 use crate::shared::{Address, Counters};
 
 /// Set in the token of a long read.
@@ -72,7 +72,7 @@ struct LongRead {
 pub(crate) struct LongReads {
     slots: Vec<LongRead>,
     free: Vec<u32>,
-    buffer: Buffer,
+    buffer: ReadMemory,
     /// Scratch space.
     wanted: Vec<Wanted>,
     runs: Vec<Run>,
@@ -84,7 +84,7 @@ impl LongReads {
         LongReads {
             slots: Vec::new(),
             free: Vec::new(),
-            buffer: Buffer::new((frames / FRAMES_PER_PAGE).min(MAX_PAGES)),
+            buffer: ReadMemory::new((frames / FRAMES_PER_PAGE).min(MAX_PAGES)),
             wanted: Vec::new(),
             runs: Vec::new(),
         }
@@ -115,20 +115,20 @@ impl LongReads {
 }
 
 /// Where long reads go. It takes memory once there is one.
-struct Buffer {
+struct ReadMemory {
     pages: usize,
     memory: Option<AlignedBuf>,
     /// A bit for each page in use; a read lies within one word.
     used: [u64; MAX_PAGES / WORD],
 }
 
-impl Buffer {
-    fn new(pages: usize) -> Buffer {
+impl ReadMemory {
+    fn new(pages: usize) -> ReadMemory {
         let mut used = [u64::MAX; MAX_PAGES / WORD];
         for page in 0..pages {
             used[page / WORD] &= !(1 << (page % WORD));
         }
-        Buffer {
+        ReadMemory {
             pages,
             memory: None,
             used,
@@ -148,7 +148,7 @@ impl Buffer {
             }
             if free != 0 {
                 let first = free.trailing_zeros() as usize;
-                *used |= Buffer::bits(first, count);
+                *used |= ReadMemory::bits(first, count);
                 let first = word * WORD + first;
                 return Some(first..first + count);
             }
@@ -157,7 +157,7 @@ impl Buffer {
     }
 
     fn give_back(&mut self, pages: &Range<usize>) {
-        self.used[pages.start / WORD] &= !Buffer::bits(pages.start % WORD, pages.len());
+        self.used[pages.start / WORD] &= !ReadMemory::bits(pages.start % WORD, pages.len());
     }
 
     /// `count` bits, at least one, from `first` on.
@@ -166,12 +166,12 @@ impl Buffer {
     }
 }
 
-impl WorkerState {
+impl Buffer {
     /// Starts reads of pages that will be wanted soon, as long as frames, buffers and a
     /// share of the queue's depth are free; `false` if some are not read.
-    pub(crate) fn read_ahead(&self, pages: &[PageId]) -> bool {
-        let most = self.worker.depth() as usize / 2;
-        self.start_ahead(pages, most) == pages.len()
+    pub(crate) fn read_ahead(&self, worker: &Worker, pages: &[PageId]) -> bool {
+        let most = worker.depth() as usize / 2;
+        self.start_ahead(worker, pages, most) == pages.len()
     }
 
     /// Starts reading pages that will be wanted soon, the first ones first, while fewer than `most` reads are in
@@ -179,9 +179,9 @@ impl WorkerState {
     ///
     /// A first read of several pages is started in any case: the caller would read the first page alone otherwise. So the
     /// more scans there are, the fewer reads each has in flight, but these stay as long as they are.
-    pub(crate) fn start_ahead(&self, pages: &[PageId], most: usize) -> usize {
+    pub(crate) fn start_ahead(&self, worker: &Worker, pages: &[PageId], most: usize) -> usize {
         let (mut wanted, mut runs, limit) = {
-            let mut reads = self.long_reads.borrow_mut();
+            let mut reads = self.own(worker).long_reads.borrow_mut();
             let scratch = (
                 std::mem::take(&mut reads.wanted),
                 std::mem::take(&mut reads.runs),
@@ -193,7 +193,7 @@ impl WorkerState {
             if page == PageId(0) {
                 continue;
             }
-            if let Place::Stored(address) = self.engine.buffer.pool.mapping.place(page)
+            if let Place::Stored(address) = self.pool.mapping.place(page)
                 && address.length() as usize == PAGE_SIZE
             {
                 wanted.push(Wanted {
@@ -207,24 +207,24 @@ impl WorkerState {
         let mut done = pages.len();
         for (n, run) in runs.iter().enumerate() {
             let exceeds = n == 0 && run.pages.len() > 1;
-            let has_started = (exceeds || self.loads.borrow().reads < most)
+            let has_started = (exceeds || self.own(worker).loads.borrow().reads < most)
                 && match &wanted[run.pages.clone()] {
-                    [alone] => !matches!(self.start_load(alone.page), LoadStart::NoFrame),
-                    several => self.start_long_read(several),
+                    [alone] => !matches!(self.start_load(worker, alone.page), LoadStart::NoFrame),
+                    several => self.start_long_read(worker, several),
                 };
             if !has_started {
                 done = run.rank;
                 break;
             }
         }
-        let mut reads = self.long_reads.borrow_mut();
+        let mut reads = self.own(worker).long_reads.borrow_mut();
         (reads.wanted, reads.runs) = (wanted, runs);
         done
     }
 
     /// Starts one read of several pages, ascending in one segment; `false` where there is no frame or no buffer for
     /// some of them.
-    fn start_long_read(&self, pages: &[Wanted]) -> bool {
+    fn start_long_read(&self, worker: &Worker, pages: &[Wanted]) -> bool {
         let mut part = pages;
         // Bound: half of them each time.
         let (at, mut loads, buffer) = loop {
@@ -233,7 +233,7 @@ impl WorkerState {
                 return false;
             };
             let bytes = last.address.offset() + PAGE_SIZE as u32 - first.address.offset();
-            let mut reads = self.long_reads.borrow_mut();
+            let mut reads = self.own(worker).long_reads.borrow_mut();
             if let Some(buffer) = reads.buffer.take((bytes as usize).div_ceil(PAGE_SIZE)) {
                 let at = reads.add();
                 let loads = std::mem::take(&mut reads.slots[at as usize].loads);
@@ -249,7 +249,7 @@ impl WorkerState {
         let mut ends: Option<(Address, Address)> = None;
         let mut has_all = part.len() == pages.len();
         for wanted in part {
-            match self.begin_load(wanted.page, wanted.address) {
+            match self.begin_load(worker, wanted.page, wanted.address) {
                 Ok(slot) => {
                     loads.push(slot);
                     ends = Some((ends.map_or(wanted.address, |ends| ends.0), wanted.address));
@@ -265,11 +265,11 @@ impl WorkerState {
         match (ends, &loads[..]) {
             (Some((start, end)), [_, _, ..]) => {
                 let length = end.offset() + PAGE_SIZE as u32 - start.offset();
-                self.submit_long_read(at, start, length, loads, buffer);
+                self.submit_long_read(worker, at, start, length, loads, buffer);
             }
             (_, rest) => {
-                rest.iter().for_each(|&slot| self.submit_load(slot));
-                self.end_long_read(at, loads, &buffer);
+                rest.iter().for_each(|&slot| self.submit_load(worker, slot));
+                self.end_long_read(worker, at, loads, &buffer);
             }
         }
         has_all
@@ -277,31 +277,32 @@ impl WorkerState {
 
     fn submit_long_read(
         &self,
+        worker: &Worker,
         at: u32,
         start: Address,
         length: u32,
         loads: Vec<u32>,
         buffer: Range<usize>,
     ) {
-        self.loads.borrow_mut().reads += 1;
-        let memory = self.long_read_memory(buffer.start);
-        self.long_reads.borrow_mut().slots[at as usize] = LongRead {
+        self.own(worker).loads.borrow_mut().reads += 1;
+        let memory = self.long_read_memory(worker, buffer.start);
+        self.own(worker).long_reads.borrow_mut().slots[at as usize] = LongRead {
             buffer,
             start: start.offset(),
             length,
             loads,
         };
-        let io = Io::read(self.engine.shared.offset_of(start), memory, length, 0);
+        let io = Io::read(self.shared.offset_of(start), memory, length, 0);
         // SAFETY: these pages of the buffer are this read's until `end_long_read`; the buffer stays where it is, and
         // is dropped after the worker, whose channel waits for what is in flight.
         unsafe {
-            self.worker.submit_background(io, LONG_READ | u64::from(at));
+            worker.submit_background(io, LONG_READ | u64::from(at));
         }
     }
 
     /// Where page `at` of the buffer is.
-    fn long_read_memory(&self, at: usize) -> *mut u8 {
-        let mut reads = self.long_reads.borrow_mut();
+    fn long_read_memory(&self, worker: &Worker, at: usize) -> *mut u8 {
+        let mut reads = self.own(worker).long_reads.borrow_mut();
         let buffer = &mut reads.buffer;
         let bytes = buffer.pages * PAGE_SIZE;
         let is_new = buffer.memory.is_none();
@@ -310,42 +311,49 @@ impl WorkerState {
         drop(reads);
         if is_new {
             // SAFETY: as above. A refusal costs time only.
-            let _ = unsafe { self.worker.register_more((start, bytes)) };
+            let _ = unsafe { worker.register_more((start, bytes)) };
         }
         start.wrapping_add(at * PAGE_SIZE)
     }
 
     /// Ends a long read, and the loads of its pages, or reads each of them alone.
-    pub(crate) fn long_read_completed(&self, at: u32, result: Result<(), IoError>) {
-        self.loads.borrow_mut().reads -= 1;
+    pub(crate) fn long_read_completed(
+        &self,
+        worker: &Worker,
+        at: u32,
+        result: Result<(), IoError>,
+    ) {
+        self.own(worker).loads.borrow_mut().reads -= 1;
         let LongRead {
             buffer,
             start,
             length,
             loads,
-        } = std::mem::take(&mut self.long_reads.borrow_mut().slots[at as usize]);
+        } = std::mem::take(&mut self.own(worker).long_reads.borrow_mut().slots[at as usize]);
         let has_failed = result.is_err() && !canary::sings(Canary::TrustFailedReads);
         if has_failed {
-            loads.iter().for_each(|&slot| self.submit_load(slot));
+            loads
+                .iter()
+                .for_each(|&slot| self.submit_load(worker, slot));
         } else {
-            let memory = self.long_read_memory(buffer.start);
+            let memory = self.long_read_memory(worker, buffer.start);
             for &slot in &loads {
-                let (_, frame, address) = self.loads.borrow().target(slot);
+                let (_, frame, address) = self.own(worker).loads.borrow().target(slot);
                 let from = memory.wrapping_add((address.offset() - start) as usize);
                 // SAFETY: the page is a part of the read, which is over, and its pages of the buffer are still its
                 // own: nothing writes to them.
                 let bytes = unsafe { &*from.cast::<[u8; PAGE_SIZE]>() };
-                self.engine.buffer.pool.frames.words(frame).store_all(bytes);
-                self.end_load(slot, Ok(()));
+                self.pool.frames.words(frame).store_all(bytes);
+                self.end_load(worker, slot, Ok(()));
             }
             let between = u64::from(length).saturating_sub((loads.len() * PAGE_SIZE) as u64);
-            Counters::add(&self.engine.shared.counters.bytes_read, between);
+            Counters::add(&self.shared.counters.bytes_read, between);
         }
-        self.end_long_read(at, loads, &buffer);
+        self.end_long_read(worker, at, loads, &buffer);
     }
 
-    fn end_long_read(&self, at: u32, mut loads: Vec<u32>, buffer: &Range<usize>) {
-        let mut reads = self.long_reads.borrow_mut();
+    fn end_long_read(&self, worker: &Worker, at: u32, mut loads: Vec<u32>, buffer: &Range<usize>) {
+        let mut reads = self.own(worker).long_reads.borrow_mut();
         reads.buffer.give_back(buffer);
         loads.clear();
         reads.slots[at as usize].loads = loads;
@@ -390,7 +398,7 @@ mod tests {
 
     #[test]
     fn parts_of_the_buffer_are_taken_once() {
-        let mut buffer = Buffer::new(70);
+        let mut buffer = ReadMemory::new(70);
         let mut taken = Vec::new();
         while let Some(pages) = buffer.take(16) {
             taken.push(pages);
@@ -403,11 +411,11 @@ mod tests {
         assert_eq!(buffer.take(12), None);
         assert_eq!(buffer.take(11), Some(21..32));
         assert_eq!(buffer.take(1), None);
-        let mut whole = Buffer::new(MAX_PAGES);
+        let mut whole = ReadMemory::new(MAX_PAGES);
         assert_eq!(whole.take(WORD), Some(0..WORD));
         whole.give_back(&(0..WORD));
         assert_eq!(whole.used, [0; MAX_PAGES / WORD]);
-        assert_eq!(Buffer::new(0).take(1), None);
+        assert_eq!(ReadMemory::new(0).take(1), None);
     }
 
     fn runs_of(places: &[(u32, u32)], limit: u32) -> Vec<(Vec<usize>, usize)> {

@@ -91,7 +91,10 @@ fn neighbours_are_read_at_once_and_what_is_between_them_stays() {
             wanted.push(wanted[0]);
             wanted.push(PageId(0));
             let before = counted.io_count();
-            assert_eq!(local.start_ahead(&wanted, 64), wanted.len());
+            assert_eq!(
+                local.engine.buffer.start_ahead(&local.worker, &wanted, 64),
+                wanted.len()
+            );
             await_all(local, &pages);
             assert_eq!(counted.io_count() - before, 1);
             for (at, &page) in pages.iter().enumerate() {
@@ -115,12 +118,15 @@ fn pages_of_a_failed_read_are_read_alone() {
             let fails = FaultRule::new(Fault::Error(IoErrorKind::Media), Trigger::At(0));
             counted.add_rule(fails.ops(&[Op::Read]));
             let before = counted.io_count();
-            assert!(local.read_ahead(&pages));
+            assert!(local.engine.buffer.read_ahead(&local.worker, &pages));
             await_all(local, &pages);
             assert_eq!(counted.fault_count(), 1);
             assert_eq!(counted.io_count() - before, 1 + pages.len() as u64);
             assert!(pages.iter().all(|&page| is_resident(local, page)));
-            assert_eq!(local.loads.borrow().reads, 0);
+            assert_eq!(
+                local.engine.buffer.own(&local.worker).loads.borrow().reads,
+                0
+            );
             Ok(())
         })
         .unwrap();
@@ -145,12 +151,30 @@ fn what_finds_no_buffer_is_refused_and_can_be_asked_for_again() {
     tree.run(|local| {
         let pages = neighbours(local, 8);
         let pool = local.engine.buffer.pool.frames.count() as usize;
-        let all = local.long_reads.borrow_mut().take_all();
+        let all = local
+            .engine
+            .buffer
+            .own(&local.worker)
+            .long_reads
+            .borrow_mut()
+            .take_all();
         assert!(!all.is_empty() && all.len() <= pool / 16);
-        assert_eq!(local.start_ahead(&pages, 64), 0);
+        assert_eq!(
+            local.engine.buffer.start_ahead(&local.worker, &pages, 64),
+            0
+        );
         assert!(!pages.iter().any(|&page| is_resident(local, page)));
-        local.long_reads.borrow_mut().give_back(&all);
-        assert_eq!(local.start_ahead(&pages, 64), pages.len());
+        local
+            .engine
+            .buffer
+            .own(&local.worker)
+            .long_reads
+            .borrow_mut()
+            .give_back(&all);
+        assert_eq!(
+            local.engine.buffer.start_ahead(&local.worker, &pages, 64),
+            pages.len()
+        );
         await_all(local, &pages);
         assert!(pages.iter().all(|&page| is_resident(local, page)));
         Ok(())

@@ -17,12 +17,12 @@ mod guards;
 mod latch;
 #[cfg(all(test, loom))]
 mod latch_loom;
-pub(crate) mod leaf_records;
-pub(crate) mod long_read;
+mod leaf_records;
+mod long_read;
 #[cfg(test)]
 mod long_read_tests;
 mod mapping;
-pub(crate) mod page_miss;
+mod page_miss;
 #[cfg(test)]
 mod page_miss_tests;
 mod read_buffers;
@@ -42,11 +42,17 @@ pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
 pub(crate) use replacement::Partition;
 pub(crate) use words::Words;
 
+use std::sync::Arc;
+
+use isobath_io::IoError;
+
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::{WaitQueue, Worker};
-use crate::shared::Address;
+use crate::runtime::{PerWorker, WaitQueue, Worker, WorkerPool};
+use crate::shared::{Address, Shared};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
+use crate::types::TreeId;
+use worker_frames::Own;
 
 /// Why an attempt on pages has to start over, holding nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,21 +167,53 @@ pub(crate) struct Buffer {
     read_buffers: ReadBuffers,
     /// Tasks that wait for fewer dirty pages.
     dirty_waiters: WaitQueue,
+    own: PerWorker<Own>,
+    shared: Arc<Shared>,
+    workers: Arc<WorkerPool>,
 }
 
 impl Buffer {
-    /// `pool`, for so many workers.
-    pub(crate) fn new(pool: BufferPool, workers: usize) -> Buffer {
+    /// `pool`, for these workers.
+    pub(crate) fn new(pool: BufferPool, shared: &Arc<Shared>, workers: &Arc<WorkerPool>) -> Buffer {
         let frames = pool.frames.count() as usize;
+        let count = workers.count();
+        let depth = shared.config.depth;
         Buffer {
             pool,
-            partitions: (0..workers)
-                .map(|_| Mutex::new(Partition::new(frames / workers)))
+            partitions: (0..count)
+                .map(|_| Mutex::new(Partition::new(frames / count)))
                 .collect(),
             free_frames: Mutex::default(),
-            page_news: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            page_news: (0..count).map(|_| AtomicBool::new(false)).collect(),
             read_buffers: ReadBuffers::default(),
             dirty_waiters: WaitQueue::new(),
+            own: PerWorker::new(workers, |_| Own::new(frames, count, depth)),
+            shared: Arc::clone(shared),
+            workers: Arc::clone(workers),
+        }
+    }
+
+    #[inline]
+    fn own<'w>(&'w self, worker: &'w Worker) -> &'w Own {
+        self.own.of(worker)
+    }
+
+    /// About how many records a leaf of `tree` has, as far as the worker knows.
+    pub(crate) fn leaf_records(&self, worker: &Worker, tree: TreeId) -> Option<usize> {
+        self.own(worker).leaf_records.of(tree)
+    }
+
+    /// The worker has seen a leaf of `tree` with so many records.
+    pub(crate) fn note_leaf_records(&self, worker: &Worker, tree: TreeId, records: usize) {
+        self.own(worker).leaf_records.note(tree, records);
+    }
+
+    /// A read of one page or of several that this has started has ended.
+    pub(crate) fn completed(&self, worker: &Worker, token: u64, result: Result<(), IoError>) {
+        if token & long_read::LONG_READ != 0 {
+            self.long_read_completed(worker, token as u32, result);
+        } else {
+            self.load_completed(worker, token as u32, result);
         }
     }
 

@@ -5,9 +5,9 @@
 //! since, and the id given to a chunk of a large value, which no frame may hold.
 //! So an id alone is never trusted. A place of another length than a page's is
 //! not read; a chunk as long as a page fails its check and stays where it is, and
-//! who wants the chunk meanwhile waits for that ([`WorkerState::await_load`]). And a copy
+//! who wants the chunk meanwhile waits for that ([`Buffer::await_load`]). And a copy
 //! that is no sound page is corruption only if the parent still named the page
-//! after the copy was found so: see [`WorkerState::load_page`].
+//! after the copy was found so: see [`Buffer::load_page`].
 
 #![allow(unsafe_code)]
 
@@ -16,10 +16,10 @@ use std::collections::VecDeque;
 use isobath_io::{Io, IoError};
 
 use crate::Error;
-use crate::buffer::{FrameId, Place};
+use crate::buffer::{Buffer, FrameId, Place};
 use crate::canary::{self, Canary};
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
-use crate::runtime::{TaskId, WorkerState};
+use crate::runtime::{TaskId, Worker};
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
@@ -125,6 +125,13 @@ impl Unsound {
     }
 }
 
+/// A page that could not be read where it was.
+pub(crate) struct UnreadPage {
+    pub(crate) page: PageId,
+    pub(crate) address: Address,
+    pub(crate) error: Error,
+}
+
 /// What a request to load a page led to.
 pub(crate) enum LoadStart {
     /// It is in memory, or it exists no longer: look again.
@@ -139,15 +146,15 @@ pub(crate) enum LoadStart {
     NoFrame,
 }
 
-impl WorkerState {
+impl Buffer {
     /// Starts reading page `id` unless that is under way.
-    pub(crate) fn start_load(&self, id: PageId) -> LoadStart {
+    pub(crate) fn start_load(&self, worker: &Worker, id: PageId) -> LoadStart {
         let begun = self
-            .place_to_load(id)
-            .and_then(|address| self.begin_load(id, address));
+            .place_to_load(worker, id)
+            .and_then(|address| self.begin_load(worker, id, address));
         match begun {
             Ok(slot) => {
-                self.submit_load(slot);
+                self.submit_load(worker, slot);
                 LoadStart::Here(slot)
             }
             Err(why) => why,
@@ -155,10 +162,10 @@ impl WorkerState {
     }
 
     /// Where page `id` has to be read from, if it has to.
-    pub(crate) fn place_to_load(&self, id: PageId) -> Result<Address, LoadStart> {
-        match self.engine.buffer.pool.mapping.place(id) {
+    pub(crate) fn place_to_load(&self, worker: &Worker, id: PageId) -> Result<Address, LoadStart> {
+        match self.pool.mapping.place(id) {
             Place::Resident(_) | Place::Free => Err(LoadStart::Resolved),
-            Place::Loading(frame) => Err(match self.loads.borrow().find(id, frame) {
+            Place::Loading(frame) => Err(match self.own(worker).loads.borrow().find(id, frame) {
                 Some(slot) => LoadStart::Here(slot),
                 None => LoadStart::Elsewhere,
             }),
@@ -171,9 +178,14 @@ impl WorkerState {
 
     /// Takes a frame for page `id`, which is at `address`: from now on it is being read, and the caller starts
     /// the read, before anything else runs.
-    pub(crate) fn begin_load(&self, id: PageId, address: Address) -> Result<u32, LoadStart> {
-        let pool = &self.engine.buffer.pool;
-        let Some(frame) = self.acquire_frame() else {
+    pub(crate) fn begin_load(
+        &self,
+        worker: &Worker,
+        id: PageId,
+        address: Address,
+    ) -> Result<u32, LoadStart> {
+        let pool = &self.pool;
+        let Some(frame) = self.acquire_frame(worker) else {
             return Err(LoadStart::NoFrame);
         };
         pool.frames.header(frame).start_load(id, address);
@@ -181,28 +193,28 @@ impl WorkerState {
             .mapping
             .replace(id, Place::Stored(address), Place::Loading(frame))
         {
-            self.release_frame(frame);
+            self.release_frame(worker, frame);
             return Err(LoadStart::Resolved);
         }
-        Ok(self.loads.borrow_mut().add(id, frame, address))
+        Ok(self.own(worker).loads.borrow_mut().add(id, frame, address))
     }
 
     /// Reads the page of the load in `slot`, alone.
-    pub(crate) fn submit_load(&self, slot: u32) {
+    pub(crate) fn submit_load(&self, worker: &Worker, slot: u32) {
         let (_, frame, address) = {
-            let mut loads = self.loads.borrow_mut();
+            let mut loads = self.own(worker).loads.borrow_mut();
             loads.reads += 1;
             loads.target(slot)
         };
         let io = Io::read(
-            self.engine.shared.offset_of(address),
-            self.engine.buffer.pool.frames.pointer(frame),
+            self.shared.offset_of(address),
+            self.pool.frames.pointer(frame),
             PAGE_SIZE as u32,
             0,
         );
         // SAFETY: the frame stays exclusively latched and out of every queue
         // until `end_load`; the pool outlives the worker's channel.
-        unsafe { self.worker.submit_background(io, u64::from(slot)) };
+        unsafe { worker.submit_background(io, u64::from(slot)) };
     }
 
     /// Waits, in a task, until page `id` is worth looking at again.
@@ -214,41 +226,44 @@ impl WorkerState {
     ///
     /// # Errors
     ///
-    /// [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read.
-    pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
-        let task = self.worker.task_id();
-        match self.start_load(id) {
+    /// With [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read.
+    pub(crate) fn load_page(&self, worker: &Worker, id: PageId) -> Result<(), UnreadPage> {
+        let task = worker.task_id();
+        match self.start_load(worker, id) {
             LoadStart::Resolved => Ok(()),
             LoadStart::Here(slot) => {
-                self.loads.borrow_mut().slots[slot as usize]
+                self.own(worker).loads.borrow_mut().slots[slot as usize]
                     .waiters
                     .push(task);
-                self.worker.suspend();
-                match self.take_failure(task) {
-                    Some(failed) => self.failure_of(failed),
+                worker.suspend();
+                match self.take_failure(worker, task) {
+                    Some(failed) => self.failure_of(worker, failed),
                     None => Ok(()),
                 }
             }
             LoadStart::Elsewhere => {
-                self.await_load(id);
+                self.await_load(worker, id);
                 Ok(())
             }
-            LoadStart::NoPage(address) => self.failure_of(FailedRead {
-                task,
-                copy: self.page_copy(id, address),
-                error: Error::CorruptPage {
-                    page: id.0,
-                    offset: self.engine.shared.offset_of(address),
-                    corruption: PageCorruption::Misplaced {
-                        segment: address.segment(),
-                        offset: address.offset(),
+            LoadStart::NoPage(address) => self.failure_of(
+                worker,
+                FailedRead {
+                    task,
+                    copy: self.page_copy(id, address),
+                    error: Error::CorruptPage {
+                        page: id.0,
+                        offset: self.shared.offset_of(address),
+                        corruption: PageCorruption::Misplaced {
+                            segment: address.segment(),
+                            offset: address.offset(),
+                        },
                     },
                 },
-            }),
+            ),
             // By the time that a frame is free the id may be another's.
             LoadStart::NoFrame => {
-                self.frame_waiters.borrow_mut().push(task);
-                self.worker.suspend();
+                self.own(worker).frame_waiters.borrow_mut().push(task);
+                worker.suspend();
                 Ok(())
             }
         }
@@ -258,38 +273,46 @@ impl WorkerState {
         PageCopy {
             page,
             address,
-            seq: self.engine.shared.seq_of(address),
+            seq: self.shared.seq_of(address),
         }
     }
 
-    fn take_failure(&self, task: TaskId) -> Option<FailedRead> {
-        let mut failures = self.failures.borrow_mut();
+    fn take_failure(&self, worker: &Worker, task: TaskId) -> Option<FailedRead> {
+        let mut failures = self.own(worker).failures.borrow_mut();
         let at = failures.iter().position(|failed| failed.task == task)?;
         Some(failures.swap_remove(at))
     }
 
     /// Whether a failed read is an error yet. The drive's own errors are.
-    fn failure_of(&self, failed: FailedRead) -> Result<(), Error> {
+    fn failure_of(&self, worker: &Worker, failed: FailedRead) -> Result<(), UnreadPage> {
         let is_unsound = matches!(failed.error, Error::CorruptPage { .. });
-        let is_stale_id =
-            is_unsound && !self.unsound.borrow_mut().is_known(failed.task, failed.copy);
+        let is_stale_id = is_unsound
+            && !self
+                .own(worker)
+                .unsound
+                .borrow_mut()
+                .is_known(failed.task, failed.copy);
         if is_stale_id && !canary::sings(Canary::TrustPageIds) {
             return Ok(());
         }
         let PageCopy { page, address, .. } = failed.copy;
-        Err(self.engine.judge_read(page, address, failed.error))
+        Err(UnreadPage {
+            page,
+            address,
+            error: failed.error,
+        })
     }
 
     /// Whether `page` is being read; then this worker will be told of its end.
     ///
     /// Between two looks the page may have been read, given up, and be read
     /// again, into any frame: each load in progress is asked anew to tell.
-    fn waits_elsewhere(&self, page: PageId) -> bool {
-        let pool = &self.engine.buffer.pool;
+    fn waits_elsewhere(&self, worker: &Worker, page: PageId) -> bool {
+        let pool = &self.pool;
         let mut place = pool.mapping.place(page);
         // Bound: each round is another load of the page.
         while let Place::Loading(frame) = place {
-            pool.frames.header(frame).add_waiter(self.worker.index);
+            pool.frames.header(frame).add_waiter(worker.index);
             // The load may have ended before the bit was set.
             let now = pool.mapping.place(page);
             if now == place {
@@ -301,27 +324,28 @@ impl WorkerState {
     }
 
     /// Waits, in a task, until no worker reads `page`, or what had its id, into a frame.
-    pub(crate) fn await_load(&self, page: PageId) {
-        if !self.waits_elsewhere(page) {
+    pub(crate) fn await_load(&self, worker: &Worker, page: PageId) {
+        if !self.waits_elsewhere(worker, page) {
             return;
         }
-        let task = self.worker.task_id();
-        self.page_waiters
+        let task = worker.task_id();
+        self.own(worker)
+            .page_waiters
             .borrow_mut()
             .push(PageWaiter { page, task });
-        self.worker.suspend();
+        worker.suspend();
     }
 
     /// Resumes tasks whose pages other workers have loaded.
-    pub(crate) fn wake_page_waiters(&self) -> bool {
-        let news = &self.engine.buffer.page_news[self.worker.index];
+    pub(crate) fn wake_page_waiters(&self, worker: &Worker) -> bool {
+        let news = &self.page_news[worker.index];
         if !news.load(Relaxed) || !news.swap(false, AcqRel) {
             return false;
         }
-        self.page_waiters.borrow_mut().retain(|waiter| {
-            let waits = self.waits_elsewhere(waiter.page);
+        self.own(worker).page_waiters.borrow_mut().retain(|waiter| {
+            let waits = self.waits_elsewhere(worker, waiter.page);
             if !waits {
-                self.worker.make_ready(waiter.task);
+                worker.make_ready(waiter.task);
             }
             waits
         });
@@ -329,19 +353,19 @@ impl WorkerState {
     }
 
     /// Ends the read of one page alone, in `slot`.
-    pub(crate) fn load_completed(&self, slot: u32, result: Result<(), IoError>) {
-        self.loads.borrow_mut().reads -= 1;
-        self.end_load(slot, result);
+    pub(crate) fn load_completed(&self, worker: &Worker, slot: u32, result: Result<(), IoError>) {
+        self.own(worker).loads.borrow_mut().reads -= 1;
+        self.end_load(worker, slot, result);
     }
 
     /// Ends the load in `slot`, whose page is in its frame, if it was read.
-    pub(crate) fn end_load(&self, slot: u32, result: Result<(), IoError>) {
-        let (page, frame, address) = self.loads.borrow().target(slot);
+    pub(crate) fn end_load(&self, worker: &Worker, slot: u32, result: Result<(), IoError>) {
+        let (page, frame, address) = self.own(worker).loads.borrow().target(slot);
         let outcome = match result {
             Ok(()) => self.verify_frame(page, frame, address),
             Err(source) => Err(Error::PageRead {
                 page: page.0,
-                offset: self.engine.shared.offset_of(address),
+                offset: self.shared.offset_of(address),
                 tree: None,
                 source,
             }),
@@ -349,39 +373,39 @@ impl WorkerState {
         let copy = self.page_copy(page, address);
         let failure = match outcome {
             Ok(()) => {
-                self.publish(page, frame);
+                self.publish(worker, page, frame);
                 None
             }
             Err(error) => {
-                let mapping = &self.engine.buffer.pool.mapping;
+                let mapping = &self.pool.mapping;
                 let back = mapping.replace(page, Place::Loading(frame), Place::Stored(address));
                 debug_assert!(back, "only the loader ends a load");
-                self.release_frame(frame);
+                self.release_frame(worker, frame);
                 Some(error)
             }
         };
         self.tell_others(frame);
-        let mut loads = self.loads.borrow_mut();
+        let mut loads = self.own(worker).loads.borrow_mut();
         let load = &mut loads.slots[slot as usize];
         load.page = PageId(0);
         for task in load.waiters.drain(..) {
             if let Some(error) = &failure {
-                self.failures.borrow_mut().push(FailedRead {
+                self.own(worker).failures.borrow_mut().push(FailedRead {
                     task,
                     copy,
                     error: error.clone(),
                 });
             }
-            self.worker.make_ready(task);
+            worker.make_ready(task);
         }
         loads.free.push(slot);
     }
 
     fn verify_frame(&self, page: PageId, frame: FrameId, address: Address) -> Result<(), Error> {
-        let pool = &self.engine.buffer.pool;
+        let pool = &self.pool;
         // SAFETY: the frame is exclusively latched by this load, and the read is over.
         let bytes = unsafe { std::slice::from_raw_parts(pool.frames.pointer(frame), PAGE_SIZE) };
-        page::verify(bytes, page, self.engine.shared.seq_of(address))
+        page::verify(bytes, page, self.shared.seq_of(address))
             .and_then(|()| match PageKind::from_byte(bytes[offset::KIND]) {
                 Some(PageKind::Leaf | PageKind::Inner) => Ok(()),
                 _ => Err(PageCorruption::WrongKind {
@@ -390,7 +414,7 @@ impl WorkerState {
             })
             .map_err(|corruption| Error::CorruptPage {
                 page: page.0,
-                offset: self.engine.shared.offset_of(address),
+                offset: self.shared.offset_of(address),
                 corruption,
             })?;
         let version = Lsn(get_u64(bytes, offset::LSN));
@@ -398,38 +422,35 @@ impl WorkerState {
         Ok(())
     }
 
-    fn publish(&self, page: PageId, frame: FrameId) {
-        let engine = &self.engine;
-        let latch = &engine.buffer.pool.frames.header(frame).latch();
+    fn publish(&self, worker: &Worker, page: PageId, frame: FrameId) {
+        let latch = &self.pool.frames.header(frame).latch();
         let early = canary::sings(Canary::UnlatchEarly);
         if early {
             latch.unlock_exclusive();
         }
         // The word first: once unlatched the frame may be taken for another page.
-        let came =
-            engine
-                .buffer
-                .pool
-                .mapping
-                .replace(page, Place::Loading(frame), Place::Resident(frame));
+        let came = self
+            .pool
+            .mapping
+            .replace(page, Place::Loading(frame), Place::Resident(frame));
         debug_assert!(came, "only the loader ends a load");
         if !early {
             latch.unlock_exclusive();
         }
-        engine.buffer.admit(self.worker.index, frame, page);
-        Counters::add(&engine.shared.counters.page_reads, 1);
-        Counters::add(&engine.shared.counters.bytes_read, PAGE_SIZE as u64);
+        self.admit(worker.index, frame, page);
+        Counters::add(&self.shared.counters.page_reads, 1);
+        Counters::add(&self.shared.counters.bytes_read, PAGE_SIZE as u64);
     }
 
     /// Tells the workers whose tasks wait for the load of `frame` that it ended.
     fn tell_others(&self, frame: FrameId) {
-        let mut waiting = self.engine.buffer.pool.frames.header(frame).take_waiters();
+        let mut waiting = self.pool.frames.header(frame).take_waiters();
         while waiting != 0 {
             let bit = waiting.trailing_zeros() as usize;
             waiting &= waiting - 1;
-            for index in (bit..self.engine.workers.count()).step_by(64) {
-                self.engine.buffer.page_news[index].store(true, Release);
-                self.engine.workers.notify(index);
+            for index in (bit..self.workers.count()).step_by(64) {
+                self.page_news[index].store(true, Release);
+                self.workers.notify(index);
             }
         }
     }

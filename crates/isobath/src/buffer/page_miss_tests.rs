@@ -46,7 +46,10 @@ fn chunk_of(tree: &Tree, key: &[u8]) -> PageId {
 /// Starts, on some worker, to read the chunk as if its id were a page's.
 fn read_as_page(tree: &Tree, chunk: PageId) {
     tree.run(|local| {
-        assert_eq!(local.start_ahead(&[chunk], 8), 1);
+        assert_eq!(
+            local.engine.buffer.start_ahead(&local.worker, &[chunk], 8),
+            1
+        );
         Ok(())
     })
     .unwrap();

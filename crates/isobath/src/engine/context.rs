@@ -43,15 +43,25 @@ impl ReadContext for TaskContext<'_> {
     }
 
     fn read_ahead(&self, pages: &[PageId]) -> bool {
-        self.local.read_ahead(pages)
+        self.local
+            .engine
+            .buffer
+            .read_ahead(&self.local.worker, pages)
     }
 
     fn leaf_records(&self, tree: TreeId) -> Option<usize> {
-        self.local.leaf_records.of(tree)
+        self.local
+            .engine
+            .buffer
+            .leaf_records(&self.local.worker, tree)
     }
 
     fn note_leaf_records(&self, tree: TreeId, records: usize) {
-        self.local.leaf_records.note(tree, records);
+        let local = self.local;
+        local
+            .engine
+            .buffer
+            .note_leaf_records(&local.worker, tree, records);
     }
 
     #[inline]
@@ -134,7 +144,10 @@ impl WriteContext for TaskContext<'_> {
             .pagestore
             .free_id(&engine.buffer.pool.mapping, id, freed.address);
         if !freed.is_written {
-            self.local.retire_unlisted(frame);
+            self.local
+                .engine
+                .buffer
+                .retire_unlisted(&self.local.worker, frame);
         }
     }
 
@@ -166,7 +179,10 @@ impl TaskContext<'_> {
         let mut taken = Vec::with_capacity(pages as usize);
         for _ in 0..pages {
             match engine.pagestore.allocate_id(&engine.buffer.pool.mapping) {
-                Ok(id) => taken.push((self.local.wait_for_frame(), id)),
+                Ok(id) => taken.push((
+                    self.local.engine.buffer.wait_for_frame(&self.local.worker),
+                    id,
+                )),
                 Err(error) => {
                     self.release_taken(Reservation::new(taken));
                     return Err(error);
@@ -184,7 +200,10 @@ impl TaskContext<'_> {
         let unused = unused.into_unused();
         let pages = unused.len() as u64;
         for (frame, id) in unused {
-            self.local.release_frame(frame);
+            self.local
+                .engine
+                .buffer
+                .release_frame(&self.local.worker, frame);
             let mapping = &engine.buffer.pool.mapping;
             engine.pagestore.unallocate_id(mapping, id);
         }
@@ -247,22 +266,14 @@ impl ReadContext for InlineContext<'_> {
 }
 
 impl WorkerState {
-    /// A free frame, its latch held exclusively; waits for one.
-    pub(crate) fn wait_for_frame(&self) -> crate::buffer::FrameId {
-        loop {
-            if let Some(frame) = self.acquire_frame() {
-                return frame;
-            }
-            self.frame_waiters.borrow_mut().push(self.worker.task_id());
-            self.worker.suspend();
-        }
-    }
-
-    /// Takes back the frame of a freed page that no replacement queue holds,
-    /// because the page was freed before its first write had ended.
-    pub(crate) fn retire_unlisted(&self, frame: crate::buffer::FrameId) {
-        if self.engine.buffer.pool.frames.header(frame).take_unlisted() {
-            self.release_frame(frame);
-        }
+    /// Waits, in a task, until page `id` is worth looking at again; see [`Buffer::load_page`](crate::buffer::Buffer::load_page).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read, [`Error::ReaderOverrun`].
+    pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
+        let engine = &self.engine;
+        let loaded = engine.buffer.load_page(&self.worker, id);
+        loaded.map_err(|unread| engine.judge_read(unread.page, unread.address, unread.error))
     }
 }

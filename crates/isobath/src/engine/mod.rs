@@ -65,13 +65,17 @@ impl Engine {
         let log_runs: Vec<Run> = superblock.log_runs().collect();
         let retains = !parts.config.read_only && parts.volume.sees_pins();
         let pages = parts.pool.mapping.capacity();
+        let transactions = Transactions::new(&parts.config, &parts.log);
+        let volume = parts.volume.clone();
+        let shared = Arc::new(Shared::new(parts.config, volume, parts.seqs));
+        let pool = Arc::new(WorkerPool::new(workers));
         let engine = Engine {
-            transactions: Transactions::new(&parts.config, &parts.log),
-            shared: Arc::new(Shared::new(parts.config, parts.volume.clone(), parts.seqs)),
-            workers: Arc::new(WorkerPool::new(workers)),
+            buffer: Buffer::new(parts.pool, &shared, &pool),
+            transactions,
+            shared,
+            workers: pool,
             log: parts.log,
             log_tasks: LogTasks::new(workers, &log_runs, sizes),
-            buffer: Buffer::new(parts.pool, workers),
             pagestore: PageStore::new(
                 parts.space,
                 parts.ids,

@@ -226,7 +226,7 @@ fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
             Place::Stored(address) => address,
             // By a task that takes the id for that of a page; it will be stored again.
             Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
-                local.await_load(id);
+                local.engine.buffer.await_load(&local.worker, id);
                 continue;
             }
             _ => return None,

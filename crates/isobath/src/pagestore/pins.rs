@@ -21,7 +21,7 @@ impl WorkerState {
                 // By a task that takes the id for that of a page; it will be stored again.
                 Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
                     drop(space);
-                    self.await_load(id);
+                    self.engine.buffer.await_load(&self.worker, id);
                 }
                 _ => return None,
             }

@@ -404,7 +404,7 @@ impl WorkerState {
                 match header.write_failed() {
                     Err(address) => {
                         old.push(address);
-                        self.retire_unlisted(frame);
+                        self.engine.buffer.retire_unlisted(&self.worker, frame);
                     }
                     Ok(turned_dirty) => {
                         if turned_dirty {
@@ -448,7 +448,7 @@ impl WorkerState {
         drop(space);
         for (frame, page, freed) in listed {
             if freed {
-                self.release_frame(frame);
+                self.engine.buffer.release_frame(&self.worker, frame);
             } else {
                 engine.buffer.admit(self.worker.index, frame, page);
             }

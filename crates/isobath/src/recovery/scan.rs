@@ -418,7 +418,8 @@ impl WorkerState {
         image: &[u8; PAGE_SIZE],
     ) -> Result<(), Error> {
         TaskContext { local: self }.admit()?;
-        let mut reservation = Reservation::new(vec![(self.wait_for_frame(), id)]);
+        let mut reservation =
+            Reservation::new(vec![(self.engine.buffer.wait_for_frame(&self.worker), id)]);
         let mut page = reservation.take(&self.engine.buffer.pool);
         page.words().store_all(image);
         page.changed(lsn, lsn);

@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 
 use crate::engine::Engine;
 use crate::error::panic_message;
-use crate::runtime::{TaskHandle, TaskPanic, Urgency, Work, WorkerState, block_on, overflow};
+use crate::runtime::{
+    TaskHandle, TaskPanic, Urgency, Work, WorkerPool, WorkerState, block_on, overflow,
+};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, small};
@@ -93,6 +95,7 @@ impl<R: Send, W: FnOnce() -> R + Send> Work for Piece<R, W> {
 /// A running engine: its shared state and its workers.
 pub(crate) struct Runtime {
     pub(crate) engine: Arc<Engine>,
+    workers: Arc<WorkerPool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_worker: AtomicUsize,
     /// The workers have no threads: a simulation steps them.
@@ -112,6 +115,7 @@ impl Runtime {
     pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
         let workers = engine.shared.config.workers;
         let runtime = Runtime {
+            workers: Arc::clone(&engine.workers),
             engine,
             threads: Mutex::new(Vec::with_capacity(workers)),
             next_worker: AtomicUsize::new(0),
@@ -132,6 +136,7 @@ impl Runtime {
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn simulated(engine: Arc<Engine>) -> Runtime {
         Runtime {
+            workers: Arc::clone(&engine.workers),
             engine,
             threads: Mutex::new(Vec::new()),
             next_worker: AtomicUsize::new(0),
@@ -185,7 +190,7 @@ impl Runtime {
     /// which closing waits.
     #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
-        self.engine.workers.admission.is_closing() && !self.is_in_task()
+        self.workers.admission.is_closing() && !self.is_in_task()
     }
 
     /// The worker that the next piece of work goes to.
@@ -286,7 +291,7 @@ impl Runtime {
         if self.is_forked() {
             return Err(Error::Forked);
         }
-        let admission = &self.engine.workers.admission;
+        let admission = &self.workers.admission;
         admission.live.fetch_add(1, Ordering::SeqCst);
         let admitted = Admitted(Arc::clone(&self.engine));
         if !by_task && admission.closing.load(Ordering::SeqCst) {
@@ -307,7 +312,7 @@ impl Runtime {
     /// Accepts no more work, and waits for what was accepted. A task that waits
     /// for something that never comes keeps the store open.
     pub(crate) fn refuse_and_drain(&self) {
-        let admission = &self.engine.workers.admission;
+        let admission = &self.workers.admission;
         admission.closing.store(true, Ordering::SeqCst);
         loop {
             let (tell, idle) = oneshot::async_channel();
@@ -368,7 +373,7 @@ impl Runtime {
         // then the work is gone: it has run, or was cancelled, or is suspended in a task that is never resumed.
         let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
         let may_block = !self.simulated && !self.is_in_task();
-        self.engine.workers.handles()[self.pick()].run(task, urgency, may_block);
+        self.workers.handles()[self.pick()].run(task, urgency, may_block);
         done
     }
 
@@ -411,7 +416,7 @@ impl Runtime {
         let task: Arc<dyn Work> = Arc::new(Piece::new(work, tell, admitted));
         let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.shared.config.workers;
         let may_block = !in_task && !self.simulated;
-        self.engine.workers.handles()[worker].run(Arc::clone(&task), urgency, may_block);
+        self.workers.handles()[worker].run(Arc::clone(&task), urgency, may_block);
         let may_be_run_by_waiters = urgency == Urgency::Ordinary;
         let engine = Arc::downgrade(&self.engine);
         TaskHandle::new(done, may_be_run_by_waiters.then_some(task), engine)
@@ -419,12 +424,8 @@ impl Runtime {
 
     /// Stops every worker once its tasks have finished. Idempotent.
     pub(crate) fn stop(&self) {
-        self.engine
-            .workers
-            .admission
-            .closing
-            .store(true, Ordering::SeqCst);
-        self.engine.workers.stop();
+        self.workers.admission.closing.store(true, Ordering::SeqCst);
+        self.workers.stop();
         if self.simulated {
             crate::sim::drive_to_end();
         }

@@ -188,6 +188,7 @@ impl Worker {
     ) -> std::io::Result<Worker> {
         let stacks = (0..=limits.system_tasks).map(|_| new_stack(limits.stack_bytes));
         let stacks = stacks.collect::<std::io::Result<Vec<_>>>()?;
+        handle.claim();
         handle.set_waker(channel.waker());
         let (user, all) = (limits.user_slots(), limits.slots());
         Ok(Worker {

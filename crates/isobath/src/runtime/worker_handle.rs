@@ -50,6 +50,8 @@ pub(crate) struct WorkerHandle {
     drained: Condvar,
     has_messages: AtomicBool,
     sleeping: AtomicBool,
+    /// Its worker exists, or has existed.
+    claimed: AtomicBool,
     waker: OnceLock<isobath_io::Waker>,
 }
 
@@ -63,8 +65,19 @@ impl WorkerHandle {
             drained: Condvar::new(),
             has_messages: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
+            claimed: AtomicBool::new(false),
             waker: OnceLock::new(),
         }
+    }
+
+    /// The worker of this handle comes into being.
+    ///
+    /// # Panics
+    ///
+    /// If there is one, or was: [`PerWorker`](super::PerWorker) relies on that.
+    pub(super) fn claim(&self) {
+        let first = !self.claimed.swap(true, Ordering::AcqRel);
+        assert!(first, "one worker for each handle");
     }
 
     /// Gives the worker's own waker; once, when its channel exists.

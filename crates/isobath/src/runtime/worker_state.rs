@@ -12,10 +12,6 @@ use std::time::Duration;
 use isobath_io::{AlignedBuf, IoError};
 
 use crate::Error;
-use crate::buffer::FrameId;
-use crate::buffer::leaf_records::LeafRecords;
-use crate::buffer::long_read::{LONG_READ, LongReads};
-use crate::buffer::page_miss::{FailedRead, Loads, PageWaiter, Unsound};
 use crate::engine::Engine;
 use crate::log::tasks::{LOG_WRITERS, LogShare};
 use crate::pagestore::STALL_PERIOD;
@@ -26,24 +22,14 @@ use crate::runtime::{BackgroundHandler, Limits, TaskId, Worker};
 pub(crate) const WRITERS: usize = 3;
 /// Tasks that write pages, per worker: those and the cleaner.
 pub(crate) const WRITING_TASKS: usize = WRITERS + 1;
-/// How long a worker sleeps at most while tasks wait for free frames.
-const FRAME_RETRY_INTERVAL: Duration = Duration::from_micros(200);
 /// Bytes of a writer's staging buffer: the largest single page write.
 pub(crate) const STAGING_BYTES: usize = 256 << 10;
 
 /// A worker and its share of the engine; belongs to the thread that steps it.
 pub(crate) struct WorkerState {
-    pub(crate) engine: Arc<Engine>,
+    /// Dropped before the engine: its channel waits for the reads that are in flight, into frames and buffers of the engine.
     pub(crate) worker: Worker,
-    pub(crate) free: RefCell<Vec<FrameId>>,
-    pub(crate) loads: RefCell<Loads>,
-    /// Dropped after `worker`, whose channel waits for the reads that are in flight.
-    pub(crate) long_reads: RefCell<LongReads>,
-    pub(crate) leaf_records: LeafRecords,
-    /// Tasks that wait for a free frame.
-    pub(crate) frame_waiters: RefCell<Vec<TaskId>>,
-    /// Tasks that wait for pages that other workers load.
-    pub(crate) page_waiters: RefCell<Vec<PageWaiter>>,
+    pub(crate) engine: Arc<Engine>,
     /// Parked writers, the cleaner and the checkpointer, to be woken when there is work.
     pub(crate) idle_writers: RefCell<Vec<TaskId>>,
     pub(crate) idle_cleaner: Cell<Option<TaskId>>,
@@ -53,11 +39,7 @@ pub(crate) struct WorkerState {
     /// Next dirty shard to write from.
     pub(crate) dirty_cursor: Cell<usize>,
     pub(crate) log: LogShare,
-    /// Failed page reads that their tasks have not received yet.
-    pub(crate) failures: RefCell<Vec<FailedRead>>,
-    pub(crate) unsound: RefCell<Unsound>,
     pub(crate) registered: Registered,
-    pub(crate) batch: usize,
 }
 
 thread_local! {
@@ -111,26 +93,15 @@ impl WorkerState {
             what: "the stacks of a worker's tasks",
             source: Arc::new(source),
         })?;
-        let frames = engine.buffer.pool.frames.count() as usize;
-        let batch = (frames / (config.workers * 32)).clamp(4, 64);
         let local = Rc::new(WorkerState {
             worker,
-            free: RefCell::new(Vec::with_capacity(2 * batch)),
-            loads: RefCell::new(Loads::new(config.depth as usize)),
-            long_reads: RefCell::new(LongReads::new(frames / config.workers)),
-            leaf_records: LeafRecords::default(),
-            frame_waiters: RefCell::new(Vec::new()),
-            page_waiters: RefCell::new(Vec::new()),
             idle_writers: RefCell::new(Vec::new()),
             idle_cleaner: Cell::new(None),
             idle_checkpointer: Cell::new(None),
             system_tasks: Cell::new(0),
             dirty_cursor: Cell::new(index),
             log: LogShare::new(),
-            failures: RefCell::new(Vec::new()),
-            unsound: RefCell::default(),
             registered: Registered::new(&engine),
-            batch,
             engine,
         });
         if !local.engine.shared.config.read_only {
@@ -258,23 +229,14 @@ impl WorkerState {
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn describe(&self) -> String {
         format!(
-            "worker {}: {} tasks, {} I/Os, {} wait for frames, {} for pages read elsewhere, \
-             {} frames free, {} writers idle, tasks at {:?}",
+            "worker {}: {} tasks, {} I/Os, {}, {} writers idle, tasks at {:?}",
             self.worker.index,
             self.worker.live_user_tasks(),
             self.worker.in_flight(),
-            self.frame_waiters.borrow().len(),
-            self.page_waiters.borrow().len(),
-            self.free.borrow().len(),
+            self.engine.buffer.describe(&self.worker),
             self.idle_writers.borrow().len(),
             self.worker.tasks_suspended_at(),
         ) + &self.engine.pagestore.describe()
-    }
-
-    /// Free frames that the worker keeps for itself.
-    #[cfg(any(test, feature = "simulation"))]
-    pub(crate) fn free_count(&self) -> usize {
-        self.free.borrow().len()
     }
 
     fn wake_system_tasks(&self) -> bool {
@@ -305,21 +267,13 @@ impl WorkerState {
 impl BackgroundHandler for WorkerState {
     fn completed(&self, worker: &Worker, token: u64, result: Result<(), IoError>) {
         debug_assert_eq!(worker.index, self.worker.index);
-        if token & LONG_READ != 0 {
-            self.long_read_completed(token as u32, result);
-        } else {
-            self.load_completed(token as u32, result);
-        }
+        self.engine.buffer.completed(worker, token, result);
     }
 
     fn poll_background(&self, _worker: &Worker) -> bool {
         let mut progress = false;
-        if self.free.borrow().len() < self.batch / 2 {
-            self.replenish(0);
-        }
+        progress |= self.engine.buffer.poll(&self.worker);
         self.register_used();
-        progress |= self.wake_frame_waiters();
-        progress |= self.wake_page_waiters();
         progress |= self.wake_system_tasks();
         if self.engine.publishing.is_on() {
             self.publish_stats();
@@ -334,11 +288,8 @@ impl BackgroundHandler for WorkerState {
         progress
     }
 
-    /// Frames become free in many ways, on any worker: a page written, a latch
-    /// released, a frame that the replacement strategy passes over now and takes
-    /// on its next round. So waiters for a frame poll at an interval instead of being woken.
     fn max_wait(&self) -> Option<Duration> {
-        let frames = (!self.frame_waiters.borrow().is_empty()).then_some(FRAME_RETRY_INTERVAL);
+        let frames = self.engine.buffer.max_wait(&self.worker);
         frames
             .into_iter()
             .chain(self.log.until_deadline())

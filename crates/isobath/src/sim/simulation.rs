@@ -204,7 +204,12 @@ impl Simulation {
         // No worker moves a frame while they are counted.
         let armed = interrupt::arm(false);
         let queued = self.engine.buffer.queued_frames();
-        let local: usize = self.driver.locals.iter().map(|l| l.free_count()).sum();
+        let local: usize = self
+            .driver
+            .locals
+            .iter()
+            .map(|l| l.engine.buffer.frames_kept(&l.worker))
+            .sum();
         let frames = &self.engine.buffer.pool.frames;
         let global = self.engine.buffer.free_frames();
         let new = (0..frames.used())
@@ -218,7 +223,11 @@ impl Simulation {
     #[must_use]
     pub fn free_frames_kept(&self) -> Vec<usize> {
         self.driver.finish_steps();
-        self.driver.locals.iter().map(|l| l.free_count()).collect()
+        self.driver
+            .locals
+            .iter()
+            .map(|l| l.engine.buffer.frames_kept(&l.worker))
+            .collect()
     }
 
     /// Makes durable what is logged and frees what that makes obsolete, while no client works.
