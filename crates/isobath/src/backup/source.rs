@@ -195,7 +195,7 @@ pub(crate) struct RoundStart {
 
 /// A page or chunk that was read.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct PageToCopy {
     page: PageId,
     address: Address,
     seq: u64,
@@ -211,7 +211,7 @@ pub(crate) struct CopyBatch {
     pub(crate) entries: Vec<MapEntry>,
     bytes: AlignedBuf,
     /// In order of their addresses.
-    wanted: Vec<Wanted>,
+    wanted: Vec<PageToCopy>,
     /// Which of these are new: others had only been moved.
     fresh: Vec<bool>,
 }
@@ -418,7 +418,7 @@ impl WorkerState {
             }
             *bytes += address.length() as usize;
             pins.pin(address);
-            batch.wanted.push(Wanted {
+            batch.wanted.push(PageToCopy {
                 page,
                 address,
                 seq,
@@ -452,7 +452,7 @@ impl WorkerState {
             if bytes > BATCH_BYTES {
                 break;
             }
-            batch.wanted.push(Wanted {
+            batch.wanted.push(PageToCopy {
                 page: *page,
                 address,
                 seq: entry.seq,
@@ -521,7 +521,7 @@ impl WorkerState {
     }
 }
 
-fn verify(image: &[u8], wanted: &Wanted) -> Result<(), PageCorruption> {
+fn verify(image: &[u8], wanted: &PageToCopy) -> Result<(), PageCorruption> {
     page::verify(image, wanted.page, wanted.seq)?;
     match PageKind::from_byte(image[offset::KIND]) {
         Some(PageKind::Leaf | PageKind::Inner) if image.len() == PAGE_SIZE => Ok(()),

@@ -41,14 +41,14 @@ const WORD: usize = u64::BITS as usize;
 
 /// A page that is asked for.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct WantedPage {
     address: Address,
     page: PageId,
     /// Its place among those that are asked for.
     rank: usize,
 }
 
-/// Wanted pages that are read with one I/O.
+/// WantedPage pages that are read with one I/O.
 struct Run {
     /// Which, of those that are sorted by their addresses.
     pages: Range<usize>,
@@ -74,7 +74,7 @@ pub(crate) struct LongReads {
     free: Vec<u32>,
     buffer: ReadMemory,
     /// Scratch space.
-    wanted: Vec<Wanted>,
+    wanted: Vec<WantedPage>,
     runs: Vec<Run>,
 }
 
@@ -196,7 +196,7 @@ impl Buffer {
             if let Place::Stored(address) = self.pool.mapping.place(page)
                 && address.length() as usize == PAGE_SIZE
             {
-                wanted.push(Wanted {
+                wanted.push(WantedPage {
                     address,
                     page,
                     rank,
@@ -224,7 +224,7 @@ impl Buffer {
 
     /// Starts one read of several pages, ascending in one segment; `false` where there is no frame or no buffer for
     /// some of them.
-    fn start_long_read(&self, worker: &Worker, pages: &[Wanted]) -> bool {
+    fn start_long_read(&self, worker: &Worker, pages: &[WantedPage]) -> bool {
         let mut part = pages;
         // Bound: half of them each time.
         let (at, mut loads, buffer) = loop {
@@ -363,7 +363,7 @@ impl Buffer {
 
 /// Sorts the wanted pages, each once, by where they are, and finds those that are read together, in at most `limit`
 /// bytes; what is wanted first comes first.
-fn find_runs(wanted: &mut Vec<Wanted>, runs: &mut Vec<Run>, limit: u32) {
+fn find_runs(wanted: &mut Vec<WantedPage>, runs: &mut Vec<Run>, limit: u32) {
     runs.clear();
     wanted.sort_unstable_by_key(|wanted| (wanted.address, wanted.rank));
     wanted.dedup_by_key(|wanted| wanted.address);
@@ -422,7 +422,7 @@ mod tests {
         let mut wanted: Vec<_> = places
             .iter()
             .enumerate()
-            .map(|(rank, &(segment, page))| Wanted {
+            .map(|(rank, &(segment, page))| WantedPage {
                 address: Address::new(segment, page * PAGE_SIZE as u32, PAGE_SIZE as u32),
                 page: PageId(1 + rank as u64),
                 rank,
