@@ -90,6 +90,12 @@ impl LongReads {
         }
     }
 
+    /// Gives the memory back. None is in use: no read is in flight.
+    pub(super) fn release(&mut self) {
+        debug_assert_eq!(self.free.len(), self.slots.len(), "no read is in flight");
+        self.buffer.memory = None;
+    }
+
     /// Bytes that one read may have.
     fn limit(&self) -> u32 {
         MAX_BYTES.min((self.buffer.pages * PAGE_SIZE) as u32)

@@ -217,6 +217,11 @@ impl Buffer {
         }
     }
 
+    /// The worker has ended, no I/O of it is in flight: gives its memory back, whatever handles of the store remain.
+    pub(crate) fn worker_ended(&self, worker: &Worker) {
+        self.own(worker).long_reads.borrow_mut().release();
+    }
+
     /// Wakes tasks that wait for fewer dirty pages.
     pub(crate) fn wake_dirty_waiters(&self) {
         self.dirty_waiters.wake_all();
