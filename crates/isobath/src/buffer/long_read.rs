@@ -90,7 +90,7 @@ impl LongReads {
         }
     }
 
-    /// Gives the memory back. None is in use: no read is in flight.
+    /// Gives the memory back. The worker has ended, and none is in use.
     pub(super) fn release(&mut self) {
         debug_assert_eq!(self.free.len(), self.slots.len(), "no read is in flight");
         self.buffer.memory = None;
@@ -300,7 +300,7 @@ impl Buffer {
         };
         let io = Io::read(self.shared.offset_of(start), memory, length, 0);
         // SAFETY: these pages of the buffer are this read's until `end_long_read`; the buffer stays where it is, and
-        // is dropped after the worker, whose channel waits for what is in flight.
+        // goes after the worker, whose channel waits for what is in flight.
         unsafe {
             worker.submit_background(io, LONG_READ | u64::from(at));
         }

@@ -217,9 +217,11 @@ impl Buffer {
         }
     }
 
-    /// The worker has ended, no I/O of it is in flight: gives its memory back, whatever handles of the store remain.
-    pub(crate) fn worker_ended(&self, worker: &Worker) {
-        self.own(worker).long_reads.borrow_mut().release();
+    /// Gives the memory back, once the store is closed, whatever handles remain.
+    pub(crate) fn release(&self) {
+        self.pool.discard();
+        let release = |own: &Own| own.long_reads.borrow_mut().release();
+        self.own.for_each_ended(release);
     }
 
     /// Wakes tasks that wait for fewer dirty pages.

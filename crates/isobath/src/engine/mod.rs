@@ -110,7 +110,7 @@ impl Engine {
             self.opening.release();
         }
         self.pagestore.release();
-        self.buffer.pool.discard();
+        self.buffer.release();
         self.log.discard();
     }
 

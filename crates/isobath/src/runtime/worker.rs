@@ -127,6 +127,17 @@ pub(crate) struct Worker {
     /// State of the generator that orders ready tasks; 0 takes them in turn.
     order: Cell<u64>,
     pub(crate) counters: WorkerCounters,
+    /// Dropped last.
+    _end: End,
+}
+
+/// Says that a worker is gone.
+struct End(Arc<WorkerHandle>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 fn new_stack(bytes: usize) -> std::io::Result<DefaultStack> {
@@ -189,6 +200,7 @@ impl Worker {
         let stacks = (0..=limits.system_tasks).map(|_| new_stack(limits.stack_bytes));
         let stacks = stacks.collect::<std::io::Result<Vec<_>>>()?;
         handle.claim();
+        let end = End(Arc::clone(&handle));
         handle.set_waker(channel.waker());
         let (user, all) = (limits.user_slots(), limits.slots());
         Ok(Worker {
@@ -211,6 +223,7 @@ impl Worker {
             live_user_tasks: Cell::new(0),
             order: Cell::new(0),
             counters: WorkerCounters::default(),
+            _end: end,
         })
     }
 

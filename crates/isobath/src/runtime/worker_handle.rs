@@ -50,8 +50,9 @@ pub(crate) struct WorkerHandle {
     drained: Condvar,
     has_messages: AtomicBool,
     sleeping: AtomicBool,
-    /// Its worker exists, or has existed.
+    /// Its worker exists, or has existed; and exists no longer.
     claimed: AtomicBool,
+    ended: AtomicBool,
     waker: OnceLock<isobath_io::Waker>,
 }
 
@@ -66,6 +67,7 @@ impl WorkerHandle {
             has_messages: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             waker: OnceLock::new(),
         }
     }
@@ -78,6 +80,16 @@ impl WorkerHandle {
     pub(super) fn claim(&self) {
         let first = !self.claimed.swap(true, Ordering::AcqRel);
         assert!(first, "one worker for each handle");
+    }
+
+    /// The worker is gone, with its channel.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether the worker is gone, for good.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Gives the worker's own waker; once, when its channel exists.

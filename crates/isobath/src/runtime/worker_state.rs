@@ -221,7 +221,6 @@ impl WorkerState {
             && self.log.running.get() == 0;
         if ended {
             self.worker.handle().close();
-            self.engine.buffer.worker_ended(&self.worker);
         }
         ended
     }
