@@ -738,7 +738,7 @@ impl Closer {
         if self.runtime.is_simulated() {
             engine
                 .opening
-                .note_layout(crate::recovery::compare::Layout::of(&engine));
+                .note_layout(crate::recovery::compare::Layout::of(engine));
         }
         engine.release();
         closed
