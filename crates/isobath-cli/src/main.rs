@@ -48,7 +48,7 @@ fn report(failure: &Failure, json: bool) -> ExitCode {
         }
         other => eprintln!(
             "isobath: {}",
-            isobath_lab::escape(other.to_string().as_bytes())
+            isobath_lab::escape_controls(&other.to_string())
         ),
     }
     ExitCode::from(code)

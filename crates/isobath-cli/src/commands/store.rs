@@ -47,7 +47,7 @@ pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
     let options = options(args, pool).on_recovery(move |done, total| {
         let tenth = done * 10 / total.max(1);
         if began.elapsed() > QUIET && last.fetch_max(tenth, Ordering::Relaxed) < tenth {
-            eprintln!("reading what is only in the log: {tenth} of 10");
+            eprintln!("reading what is only in the log: {tenth}0%");
         }
     });
     open(args, &options.read_only(true))
@@ -115,7 +115,7 @@ fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
         // A line for each tenth.
         let tenth = done * 10 / total.max(1);
         if last.fetch_max(tenth, Ordering::Relaxed) < tenth {
-            eprintln!("the store was not closed; recovering: {} of 10", tenth);
+            eprintln!("the store was not closed; recovering: {tenth}0%");
         }
     });
     let store = open(args, &options)?;

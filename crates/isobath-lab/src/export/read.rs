@@ -73,16 +73,16 @@ impl<'m> ImportFile<'m> {
                 ..Transferred::default()
             },
             blocks: self.blocks,
+            stored: 0,
         };
-        loop {
-            match importer.block()? {
-                Kind::TreeBegin => importer.tree(merge)?,
-                Kind::End => return importer.end(),
-                other => {
-                    return Err(importer
-                        .blocks
-                        .corrupt(&format!("a block of kind {other:?} cannot come here")));
-                }
+        match importer.trees(merge) {
+            Ok(()) => Ok(importer.done),
+            Err(error) if importer.stored == 0 => Err(error),
+            Err(error) => {
+                let stored = crate::load::counted(importer.stored, "record");
+                Err(error.after(format!(
+                    "{stored} that came before are in: to complete them, import the file again with --merge"
+                )))
             }
         }
     }
@@ -93,6 +93,8 @@ struct Importer<'s, R> {
     store: &'s Store,
     monitor: &'s dyn Monitor,
     done: Transferred,
+    /// Records that are in the store, those of an unfinished tree included.
+    stored: u64,
 }
 
 /// What ended a run of small records.
@@ -102,6 +104,20 @@ enum Next {
 }
 
 impl<R: Read + Send> Importer<'_, R> {
+    fn trees(&mut self, merge: bool) -> Result<(), LabError> {
+        loop {
+            match self.block()? {
+                Kind::TreeBegin => self.tree(merge)?,
+                Kind::End => return self.end(),
+                other => {
+                    return Err(self
+                        .blocks
+                        .corrupt(&format!("a block of kind {other:?} cannot come here")));
+                }
+            }
+        }
+    }
+
     /// The next block, with progress.
     fn block(&mut self) -> Result<Kind, LabError> {
         self.monitor.check()?;
@@ -126,16 +142,26 @@ impl<R: Read + Send> Importer<'_, R> {
             )));
         }
         let tree = self.store.open_or_create_tree(&name)?;
-        let fast = is_empty(&tree)?;
+        let before = self.stored;
+        let done = self.records(&tree);
+        if done.is_err() && !exists && self.stored == before {
+            // It is in nobody's way then. The first failure matters more.
+            let _ = self.store.drop_tree(&name);
+        }
+        self.tree_end(done?)
+    }
+
+    /// Imports a tree's records.
+    fn records(&mut self, tree: &Tree) -> Result<Counts, LabError> {
+        let fast = is_empty(tree)?;
         let mut counts = Counts::default();
         let mut last: Option<Vec<u8>> = None;
         loop {
-            match self.small_records(&tree, fast, &mut counts, &mut last)? {
-                Next::TreeEnd => break,
-                Next::Large => self.large_record(&tree, &mut counts, &mut last)?,
+            match self.small_records(tree, fast, &mut counts, &mut last)? {
+                Next::TreeEnd => return Ok(counts),
+                Next::Large => self.large_record(tree, &mut counts, &mut last)?,
             }
         }
-        self.tree_end(counts)
     }
 
     /// Imports records up to the next large one or the tree's end.
@@ -154,15 +180,24 @@ impl<R: Read + Send> Importer<'_, R> {
             last,
             ended: None,
         };
+        let mut stored = 0;
         if fast {
             // The iterator cannot answer with an error; it stops and keeps it.
-            tree.bulk_load(&mut run)?;
+            stored = tree.bulk_load(&mut run)?;
         } else {
-            for (key, value) in &mut run {
+            let inserted = run.by_ref().try_for_each(|(key, value)| {
                 tree.insert(&key, &value)?;
+                stored += 1;
+                Ok::<(), isobath::Error>(())
+            });
+            if let Err(error) = inserted {
+                self.stored += stored;
+                return Err(error.into());
             }
         }
-        match run.ended {
+        let ended = run.ended;
+        self.stored += stored;
+        match ended {
             Some(ended) => ended,
             None => Err(LabError::Verify(
                 "the load stopped before the end of its input".to_owned(),
@@ -202,6 +237,7 @@ impl<R: Read + Send> Importer<'_, R> {
         }
         writer.finish()?;
         counts.record(key.len(), length);
+        self.stored += 1;
         *last = Some(key);
         Ok(())
     }
@@ -222,7 +258,7 @@ impl<R: Read + Send> Importer<'_, R> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<Transferred, LabError> {
+    fn end(&mut self) -> Result<(), LabError> {
         let mut fields = Fields(self.blocks.payload());
         let stated = [fields.u64(), fields.u64(), fields.u64()];
         let found = [self.done.trees, self.done.records, self.done.value_bytes].map(Some);
@@ -236,7 +272,7 @@ impl<R: Read + Send> Importer<'_, R> {
                 .blocks
                 .corrupt("bytes follow the end block: the file is not as it was written"));
         }
-        Ok(self.done)
+        Ok(())
     }
 }
 

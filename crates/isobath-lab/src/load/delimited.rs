@@ -1,7 +1,9 @@
 //! CSV and TSV.
 
-use std::io::BufReader;
+use std::cell::Cell;
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use csv::ByteRecord;
 use isobath::Tree;
@@ -39,6 +41,7 @@ pub struct Delimited {
 pub struct Rows<'m> {
     path: PathBuf,
     input: RowReader<'m>,
+    length: Rc<Cell<u64>>,
     names: Vec<String>,
     key: usize,
     value: Option<usize>,
@@ -53,7 +56,51 @@ impl std::fmt::Debug for Rows<'_> {
     }
 }
 
-type RowReader<'m> = csv::Reader<BufReader<InputFile<'m>>>;
+type RowReader<'m> = csv::Reader<Terminated<BufReader<InputFile<'m>>>>;
+
+/// A row of its own, which a quote that is still open swallows.
+const LAST_ROW: &[u8] = b"\n.";
+
+/// What is read, and [`LAST_ROW`] behind its end: the reader of rows takes an open quote at the end for a closed one.
+struct Terminated<R> {
+    input: R,
+    /// Bytes of the input, as far as they are read, and all once `last_row` is handed out.
+    length: Rc<Cell<u64>>,
+    last_row: &'static [u8],
+}
+
+impl<R: Read> Read for Terminated<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(to)?;
+        self.length.set(self.length.get() + read as u64);
+        if read > 0 || to.is_empty() {
+            return Ok(read);
+        }
+        self.last_row.read(to)
+    }
+}
+
+/// What a row turned out to be.
+enum Ended {
+    /// One of the input's.
+    Row,
+    /// [`LAST_ROW`]: there are no more.
+    Input,
+    /// One with a quote that is never closed.
+    Open,
+}
+
+/// Looks at a row that begins at a byte and has been read up to another one, in an input of that `length`.
+fn ended(begin: u64, end: u64, length: u64) -> Ended {
+    // The line feed of the last row may end one of the input's.
+    match (begin >= length, end > length + 1) {
+        (true, _) => Ended::Input,
+        (false, true) => Ended::Open,
+        (false, false) => Ended::Row,
+    }
+}
+
+const OPEN_QUOTE: &str = "a quote that begins here or in a field behind it is never closed, so that everything behind it is one field";
 
 impl Delimited {
     /// Opens a file, or standard input for `None` and `-`, and finds the columns.
@@ -67,19 +114,31 @@ impl Delimited {
     ) -> Result<Rows<'m>, LabError> {
         let file = InputFile::open(from, monitor)?;
         let (path, total) = (file.path.clone(), file.total);
-        let reader = BufReader::with_capacity(1 << 20, file);
+        let length = Rc::new(Cell::new(0));
+        let reader = Terminated {
+            input: BufReader::with_capacity(1 << 20, file),
+            length: Rc::clone(&length),
+            last_row: LAST_ROW,
+        };
         let mut input = csv::ReaderBuilder::new()
             .delimiter(self.delimiter)
             .has_headers(self.header)
             .flexible(true)
             .from_reader(reader);
         let names: Vec<String> = if self.header {
-            input
-                .byte_headers()
-                .map_err(|e| unreadable(&path, e))?
+            let header = input.byte_headers().map_err(|e| unreadable(&path, e))?;
+            let begin = header.position().map_or(0, csv::Position::byte);
+            let names: Vec<_> = header
                 .iter()
                 .map(|n| String::from_utf8_lossy(n.trim_ascii()).into_owned())
-                .collect()
+                .collect();
+            match ended(begin, input.position().byte(), length.get()) {
+                Ended::Row => names,
+                Ended::Input => Vec::new(),
+                Ended::Open => {
+                    return Err(LabError::input(&path, format!("the header: {OPEN_QUOTE}")));
+                }
+            }
         } else {
             Vec::new()
         };
@@ -91,6 +150,7 @@ impl Delimited {
         Ok(Rows {
             path,
             input,
+            length,
             names,
             key,
             value,
@@ -131,9 +191,20 @@ impl Rows<'_> {
                 Ok(false) => return sink.finish(),
                 Err(error) => return Err(sink.nothing_stored(error)),
             }
-            monitor.advance(self.input.position().byte() - at);
+            let (begin, line) = row
+                .position()
+                .map_or((0, 0), |position| (position.byte(), position.line()));
+            let (before, length) = (at, self.length.get());
             at = self.input.position().byte();
-            let line = row.position().map_or(0, csv::Position::line);
+            monitor.advance(at.min(length).saturating_sub(before));
+            match ended(begin, at, length) {
+                Ended::Row => {}
+                Ended::Input => return sink.finish(),
+                Ended::Open => {
+                    sink.bad(line, OPEN_QUOTE)?;
+                    return sink.finish();
+                }
+            }
             match record_of(&row, &self.names, self.key, self.value) {
                 Ok((key, value)) => sink.store(line, &key, &value)?,
                 Err(reason) => sink.bad(line, &reason)?,

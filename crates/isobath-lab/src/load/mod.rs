@@ -198,6 +198,6 @@ fn note(lines: &Mutex<Vec<ReplacedLine>>, line: ReplacedLine) {
 }
 
 /// A number of things: "1 record", "2 records".
-fn counted(number: u64, what: &str) -> String {
+pub(crate) fn counted(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
