@@ -37,7 +37,7 @@ fn options(args: &StoreArgs, pool: u64) -> Options {
     }
 }
 
-/// After this much time a reader that replays a log says so.
+/// After this much time a log that is replayed or recovered from says how far that is, with a line for each tenth.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Opens for reading only.
@@ -108,13 +108,13 @@ pub(crate) fn write(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
 }
 
 fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
+    let began = Instant::now();
     let last = AtomicU64::new(0);
     let options = options.on_recovery(move |done, total| {
         // What is recovered by half is recovered again.
         progress::leave_if_stopped();
-        // A line for each tenth.
         let tenth = done * 10 / total.max(1);
-        if last.fetch_max(tenth, Ordering::Relaxed) < tenth {
+        if began.elapsed() > QUIET && last.fetch_max(tenth, Ordering::Relaxed) < tenth {
             eprintln!("the store was not closed; recovering: {tenth}0%");
         }
     });
