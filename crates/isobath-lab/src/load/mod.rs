@@ -172,8 +172,9 @@ impl<'m> Sink<'m> {
                 None => {
                     "nothing was loaded: records are sorted first and stored together".to_owned()
                 }
+                // Some of a later commit may be in besides.
                 Some(inserted) => format!(
-                    "{} of {total} are in, the lowest keys first: the same load completes it",
+                    "at least {} of {total} are in, the lowest keys first: the same load completes it",
                     counted(inserted, "record")
                 ),
             })
