@@ -378,3 +378,25 @@ fn a_byte_order_mark_is_no_part_of_json() {
         .run(&["load", "-s", "s.iso", "ndjson", "bad", "--key-field", "id"])
         .fails(3, "line 2: it is no JSON (expected ident at column 2)");
 }
+
+#[test]
+fn lines_of_csv_are_counted_as_an_editor_counts_them() {
+    let place = Place::new();
+    let rows = |end: &str, between: &str| {
+        let many = format!("1,a{end}").repeat(5000);
+        format!("id,name{end}{between}1,a{end}{between}2,\"b{end}c\"{end}{many}bad{end}")
+    };
+    for (end, between, line) in [
+        ("\n", "", 5005),
+        ("\r\n", "", 5005),
+        ("\n", "\n\n", 5009),
+        ("\r\n", "\r\n", 5007),
+    ] {
+        place.write("p.csv", rows(end, between));
+        let args = ["load", "-s", "s.iso", "--create", "csv", "p.csv"];
+        let columns = ["--key-column", "id", "--value-column", "name"];
+        place
+            .run(&[&args[..], &columns].concat())
+            .fails(3, &format!("line {line}: it has 1 field"));
+    }
+}
