@@ -10,14 +10,15 @@ use super::file::{
 };
 use super::log::LogPart;
 use super::{BackupOptions, BackupReport, Watch};
+use crate::api::output::{OutputFile, with_suffix};
+use crate::api::store::{Store, uuid};
+use crate::backup::{CopyBatch, DeadKept, MapEntry, PassStart};
 use crate::canary::{self, Canary};
-use crate::engine::{CopyBatch, DeadKept, Engine, MapEntry, PassStart};
+use crate::engine::Engine;
 use crate::error::{BackupFileError, Error};
-use crate::output::{OutputFile, with_suffix};
 use crate::page::{Lsn, put_u32, put_u64};
-use crate::pagestore::Address;
 use crate::runtime::Runtime;
-use crate::store::{Store, uuid};
+use crate::shared::Address;
 use crate::trace;
 
 /// Rounds at most: the last one keeps the log, however long it grows meanwhile.

@@ -6,6 +6,7 @@
 //! everything, has its context resolve the reason (read the page, yield), and
 //! starts over. So no task ever yields with a latch in hand.
 
+pub(crate) mod blocks;
 mod dirty;
 mod frame_state;
 #[cfg(all(test, loom))]
@@ -16,10 +17,19 @@ mod guards;
 mod latch;
 #[cfg(all(test, loom))]
 mod latch_loom;
+pub(crate) mod leaf_records;
+pub(crate) mod long_read;
+#[cfg(test)]
+mod long_read_tests;
 mod mapping;
+pub(crate) mod page_miss;
+#[cfg(test)]
+mod page_miss_tests;
+mod read_buffers;
 mod replacement;
 mod words;
 
+pub(crate) use blocks::Stretch;
 pub(crate) use dirty::DirtyQueue;
 pub(crate) use frame_state::{FrameHeader, NotStarted};
 pub(crate) use frames::{FRAME_COST, Frames};
@@ -27,6 +37,7 @@ pub(crate) use free::FreeFrames;
 pub(crate) use guards::{Exclusive, Optimistic, Reservation};
 pub(crate) use latch::Version;
 pub(crate) use mapping::{FrameId, MappingTable, Place};
+pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
 pub(crate) use replacement::Partition;
 pub(crate) use words::Words;
 

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::{Engine, WorkerState};
+use super::Engine;
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart};
 use crate::canary::{self, Canary};
@@ -11,7 +11,8 @@ use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
-use crate::pagestore::Address;
+use crate::runtime::WorkerState;
+use crate::shared::Address;
 use crate::types::TreeId;
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
@@ -244,7 +245,7 @@ impl ReadContext for InlineContext<'_> {
 
 impl WorkerState {
     /// A free frame, its latch held exclusively; waits for one.
-    pub(super) fn wait_for_frame(&self) -> crate::buffer::FrameId {
+    pub(crate) fn wait_for_frame(&self) -> crate::buffer::FrameId {
         loop {
             if let Some(frame) = self.acquire_frame() {
                 return frame;
@@ -277,7 +278,7 @@ impl WorkerState {
 
     /// Takes back the frame of a freed page that no replacement queue holds,
     /// because the page was freed before its first write had ended.
-    pub(super) fn retire_unlisted(&self, frame: crate::buffer::FrameId) {
+    pub(crate) fn retire_unlisted(&self, frame: crate::buffer::FrameId) {
         if self.engine.pool.frames.header(frame).take_unlisted() {
             self.release_frame(frame);
         }

@@ -1,100 +1,39 @@
 //! The engine: what the layers share, and the workers that drive them.
 
-mod admission;
-mod allocations;
-mod backup;
-mod blocks;
-mod changes;
-mod checkpoint;
-#[cfg(test)]
-mod checkpoint_tests;
-mod chunk_frees;
-mod cleaner;
-#[cfg(any(test, feature = "simulation"))]
-pub(crate) mod compare;
 mod context;
-mod discard;
-mod flush_older;
-mod growth;
-mod leaf_records;
-mod log_growth;
-#[cfg(test)]
-mod log_growth_tests;
-#[cfg(test)]
-mod log_space_tests;
-mod logging;
-#[cfg(test)]
-mod logging_tests;
-mod long_read;
-#[cfg(test)]
-mod long_read_tests;
-mod open;
-mod page_frees;
-mod page_miss;
-#[cfg(test)]
-mod page_miss_tests;
-mod pending_frees;
-mod provisional;
 pub(crate) mod publish;
-mod read_buffers;
-mod readers;
-pub(crate) mod recovery;
-mod recovery_start;
-mod registered;
-mod resize;
-mod separate_log;
-mod shrink;
-#[cfg(test)]
-mod shrink_tests;
-mod stall;
-mod summaries;
-mod unflushed_chunks;
-mod volume_flush;
-mod worker_state;
-mod writeback;
 
-pub(crate) use admission::Admission;
-pub(crate) use backup::{Backing, CopyBatch, DeadKept, MapEntry, PassStart};
-pub(crate) use blocks::Stretch;
 pub(crate) use context::{InlineContext, TaskContext};
-#[cfg(any(test, feature = "simulation"))]
-pub(crate) use open::Opened;
-pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
 pub(crate) use publish::Publisher;
-pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
-pub(crate) use readers::{keep_log, overlay, pin_newest};
-pub(crate) use recovery::{Base as LogBase, Loads, Plan, Scan as LogScan, reader as log_reader};
-pub(crate) use separate_log::{create_log, log_path, open_log};
-#[cfg(any(test, feature = "simulation"))]
-pub(crate) use worker_state::Interrupted;
-pub(crate) use worker_state::WorkerState;
-pub(crate) use writeback::flush;
 
 use std::any::Any;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use isobath_io::Volume;
 
-use changes::ChangedMapPages;
-use checkpoint::Current;
-use chunk_frees::ChunkFrees;
-use pending_frees::PendingFrees;
-use provisional::Provisional;
-use recovery_start::UnflushedBatches;
-use volume_flush::VolumeFlush;
-
 use crate::Error;
-use crate::buffer::{BufferPool, FrameId, FreeFrames, Partition, Place};
+use crate::backup::Backing;
+use crate::buffer::{BufferPool, FrameId, FreeFrames, Partition, Place, ReadBuffers};
+use crate::checkpoint::changed_pages::ChangedMapPages;
+use crate::checkpoint::recovery_floor::UnflushedBatches;
+use crate::checkpoint::writer::Current;
 use crate::error::panic_message;
 use crate::log::record::MAPPED_BYTES;
-use crate::log::{Durability, Log};
+use crate::log::volume_flush::VolumeFlush;
+use crate::log::{Log, growth::LogGrowth, tasks::Awaited};
 use crate::page::{PAGE_SIZE, PageId};
+use crate::pagestore::chunk_frees::ChunkFrees;
+use crate::pagestore::pending_frees::PendingFrees;
+use crate::pagestore::provisional::Provisional;
 use crate::pagestore::{
-    Address, PageIds, PageTrace, ReservedWords, Run, SegmentAllocator, SegmentSizes, page_payload,
-    worst_case_bytes,
+    PageIds, PageTrace, SegmentAllocator, growth, page_payload, resize, shrink, stall,
+    worst_case_bytes, writeback,
 };
-use crate::sched::{WaitQueue, WorkerHandle};
+use crate::recovery::Beside;
+#[cfg(any(test, feature = "simulation"))]
+use crate::recovery::compare;
+use crate::runtime::{Admission, WaitQueue, WorkerHandle, worker_state};
+use crate::shared::{Address, Config, Counters, ReservedWords, Run};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::trace;
@@ -102,127 +41,34 @@ use crate::txn::Transactions;
 
 /// Share of the pool that may be dirty where the store is larger than it: one frame in
 /// this many (DESIGN.md).
-const DIRTY_SHARE: usize = 8;
+pub(crate) const DIRTY_SHARE: usize = 8;
 /// Share of the log's area that writing all dirty pages may take: one part in this many.
 /// Commits leave more than a quarter for that, but pages turn dirty meanwhile.
-const DIRTY_LOG_SHARE: u64 = 32;
+pub(crate) const DIRTY_LOG_SHARE: u64 = 32;
 /// Frames that may be dirty for every one that the store does not need.
-const SPARE_WORTH: usize = 4;
-/// Share of the volume that live pages may fill at the very most, in percent.
-/// The rest lets the cleaner find segments with obsolete pages in them.
-const FULL_PERCENT: u64 = 92;
+pub(crate) const SPARE_WORTH: usize = 4;
 /// Bytes of large values on the volume that snapshots may keep in however small a store.
-const MIN_OLD_VALUES: u64 = 64 << 20;
-/// Segments that the volume grows by at least and at most.
-const MIN_GROW: u32 = 8;
-const MAX_GROW: u32 = 256;
-
-/// Sizes and bounds that were fixed when the store was opened.
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    pub(crate) workers: usize,
-    pub(crate) tasks: usize,
-    pub(crate) depth: u32,
-    pub(crate) stack_bytes: usize,
-    pub(crate) sizes: SegmentSizes,
-    /// Alignment of what is read and written, in bytes.
-    pub(crate) block_bytes: u32,
-    pub(crate) fill_factor: f64,
-    pub(crate) read_only: bool,
-    /// Whether others may see the statistics of a store in files.
-    pub(crate) publish_stats: bool,
-    /// Bytes that the version store may take.
-    pub(crate) version_bytes: u64,
-    pub(crate) early_visibility: bool,
-    /// Bytes of the largest transaction's record, as far as the log allows.
-    pub(crate) transaction_bytes: u64,
-    /// How lasting an operation is that does not say.
-    pub(crate) durability: Durability,
-    /// Bytes that the log of a new store is to have; none where nothing is logged.
-    pub(crate) log_bytes: u64,
-    /// Segments of the log area; none where nothing is logged, or on a device of
-    /// its own.
-    pub(crate) log_segments: u32,
-    /// What the superblock says of the path of a log on a device of its own.
-    pub(crate) log_path: PathBuf,
-    /// A new store's log takes at most a sixteenth of its volume.
-    pub(crate) log_fits_volume: bool,
-    /// A new store's log begins small and grows to the size that is given.
-    pub(crate) log_grows: bool,
-    /// The limit of the volume's bytes, where one was given, or none was asked for; else
-    /// what the store says counts.
-    pub(crate) limit_bytes: Option<Option<u64>>,
-}
-
-/// Counters of the whole engine since it was opened.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) page_reads: AtomicU64,
-    pub(crate) page_writes: AtomicU64,
-    pub(crate) relocated: AtomicU64,
-    pub(crate) bytes_read: AtomicU64,
-    pub(crate) bytes_written: AtomicU64,
-    pub(crate) cleaning_bytes: AtomicU64,
-    pub(crate) user_bytes: AtomicU64,
-    pub(crate) evictions: AtomicU64,
-    pub(crate) segments_cleaned: AtomicU64,
-    pub(crate) corrupt_pages: AtomicU64,
-    pub(crate) unreadable_summaries: AtomicU64,
-    pub(crate) summary_bytes: AtomicU64,
-    pub(crate) checkpoint_bytes: AtomicU64,
-    pub(crate) growth_bytes: AtomicU64,
-    pub(crate) checkpoints: AtomicU64,
-    pub(crate) recovered_bytes: AtomicU64,
-    pub(crate) recovery_ns: AtomicU64,
-    pub(crate) value_bytes: AtomicU64,
-    pub(crate) stalls: AtomicU64,
-    pub(crate) stall_ns: AtomicU64,
-    pub(crate) stall_ns_max: AtomicU64,
-    pub(crate) growth_stalls: AtomicU64,
-    pub(crate) growth_stall_ns: AtomicU64,
-}
-
-impl Counters {
-    pub(crate) fn add(counter: &AtomicU64, count: u64) {
-        counter.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// The same for growth of the volume.
-    pub(crate) fn stalled_by_growth(&self, time: std::time::Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Counters::add(&self.growth_stalls, 1);
-        Counters::add(&self.growth_stall_ns, ns);
-        self.stalled(time);
-    }
-
-    /// A change, or a write, waited this long for others' writes, for cleaning or for space.
-    pub(crate) fn stalled(&self, time: std::time::Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Counters::add(&self.stalls, 1);
-        Counters::add(&self.stall_ns, ns);
-        self.stall_ns_max.fetch_max(ns, Ordering::Relaxed);
-    }
-}
+pub(crate) const MIN_OLD_VALUES: u64 = 64 << 20;
 
 /// The state that all workers and callers share.
 pub(crate) struct Engine {
     /// What the store said of itself when it was closed.
     #[cfg(any(test, feature = "simulation"))]
-    layout: OnceLock<compare::Layout>,
+    pub(crate) layout: OnceLock<compare::Layout>,
     pub(crate) read_buffers: ReadBuffers,
     pub(crate) config: Config,
     pub(crate) pool: BufferPool,
     pub(crate) log: Log,
     /// Bytes of the segments that are in use.
-    used_segment_bytes: AtomicU32,
-    log_growth: log_growth::LogGrowth,
+    pub(crate) used_segment_bytes: AtomicU32,
+    pub(crate) log_growth: LogGrowth,
     /// Taken out when the store closes, so that its files are free for others
     /// whatever handles remain.
-    volume: Mutex<Option<Volume>>,
+    pub(crate) volume: Mutex<Option<Volume>>,
     /// See [`Engine::reads_beside`].
-    beside: Mutex<Option<readers::Beside>>,
+    pub(crate) beside: Mutex<Option<Beside>>,
     /// What readers in other processes may need is retained.
-    retains: bool,
+    pub(crate) retains: bool,
     /// Present sequence number of every segment; what a page read must carry.
     pub(crate) seqs: ReservedWords,
     pub(crate) space: Mutex<SegmentAllocator>,
@@ -230,7 +76,7 @@ pub(crate) struct Engine {
     /// Bytes of all pages and chunks that exist, whether written yet or not.
     pub(crate) allocated_bytes: AtomicU64,
     /// Bytes that they take at most, with what is wasted beside chunks.
-    reserved_bytes: AtomicU64,
+    pub(crate) reserved_bytes: AtomicU64,
     /// Bytes that they may take; grows with the volume.
     pub(crate) capacity_bytes: AtomicU64,
     pub(crate) partitions: Vec<Mutex<Partition>>,
@@ -245,28 +91,28 @@ pub(crate) struct Engine {
     /// Workers leave their loops.
     pub(crate) stopping: AtomicBool,
     /// A worker has ended by a panic; the others end, too.
-    died: AtomicBool,
+    pub(crate) died: AtomicBool,
     pub(crate) segment_waiters: WaitQueue,
     pub(crate) stall: stall::Stall,
     pub(crate) dirty_waiters: WaitQueue,
     /// The first failed write; no more writes are accepted after it.
     pub(crate) poison: OnceLock<Error>,
     /// Per worker: what its tasks wait for in the log.
-    awaited: Vec<logging::Awaited>,
+    pub(crate) awaited: Vec<Awaited>,
     pub(crate) counters: Counters,
-    pending_frees: PendingFrees,
-    unflushed: UnflushedBatches,
+    pub(crate) pending_frees: PendingFrees,
+    pub(crate) unflushed: UnflushedBatches,
     /// What belongs to something that is not committed yet.
-    provisional: Provisional,
-    chunk_frees: Mutex<ChunkFrees>,
-    flush_waiters: WaitQueue,
-    volume_flush: VolumeFlush,
+    pub(crate) provisional: Provisional,
+    pub(crate) chunk_frees: Mutex<ChunkFrees>,
+    pub(crate) flush_waiters: WaitQueue,
+    pub(crate) volume_flush: VolumeFlush,
     /// Pages of the mapping table that the next checkpoint has to write.
     pub(crate) changes: ChangedMapPages,
     /// The checkpoint on the volume; taken out by the task that writes the next one.
     pub(crate) current: Mutex<Option<Box<Current>>>,
     /// Where the log ended when the last checkpoint began.
-    checkpointed_at: AtomicU64,
+    pub(crate) checkpointed_at: AtomicU64,
     /// The superblocks do not say yet that the store is open, or what the log says is not all in the pages: no checkpoint may be written.
     pub(crate) recovering: AtomicBool,
     /// Which user work is accepted.
@@ -274,11 +120,11 @@ pub(crate) struct Engine {
     pub(crate) transactions: Transactions,
     /// What a backup under way asks of the others.
     pub(crate) backup: Backing,
-    growth: growth::Growth,
-    resizing: resize::Resizing,
-    shrinking: shrink::Shrinking,
+    pub(crate) growth: growth::Growth,
+    pub(crate) resizing: resize::Resizing,
+    pub(crate) shrinking: shrink::Shrinking,
     /// Shows the statistics to others, if they may see them.
-    publisher: Mutex<Option<Arc<Publisher>>>,
+    pub(crate) publisher: Mutex<Option<Arc<Publisher>>>,
     pub(crate) publishes: AtomicBool,
 }
 
@@ -331,7 +177,7 @@ impl Engine {
             pool: parts.pool,
             log: parts.log,
             used_segment_bytes: AtomicU32::new(sizes.large),
-            log_growth: log_growth::LogGrowth::new(&log_runs, sizes),
+            log_growth: LogGrowth::new(&log_runs, sizes),
             volume: Mutex::new(Some(parts.volume.clone())),
             beside: Mutex::default(),
             retains,
@@ -349,7 +195,7 @@ impl Engine {
             stall: stall::Stall::default(),
             dirty_waiters: WaitQueue::new(),
             poison: OnceLock::new(),
-            awaited: (0..workers).map(|_| logging::Awaited::new()).collect(),
+            awaited: (0..workers).map(|_| Awaited::new()).collect(),
             counters: Counters::default(),
             pending_frees: PendingFrees::default(),
             unflushed: UnflushedBatches::new(workers * worker_state::WRITING_TASKS),
@@ -460,7 +306,7 @@ impl Engine {
     }
 
     /// Dirty frames whose new places fit into the log.
-    fn dirty_logged(&self) -> usize {
+    pub(crate) fn dirty_logged(&self) -> usize {
         if !self.log.is_on() {
             return usize::MAX;
         }
@@ -469,7 +315,7 @@ impl Engine {
     }
 
     /// The limit of a store that is larger than its pool.
-    pub(super) fn min_dirty_limit(&self) -> usize {
+    pub(crate) fn min_dirty_limit(&self) -> usize {
         let share = self.pool.frames.count() as usize / DIRTY_SHARE;
         // A log that has not grown yet holds fewer.
         let grows = self.log.area_bytes() < self.log.max_area_bytes();
@@ -560,7 +406,7 @@ impl Engine {
 
     // ---- reservations --------------------------------------------------------
 
-    fn update_capacity(&self, space: &SegmentAllocator) {
+    pub(crate) fn update_capacity(&self, space: &SegmentAllocator) {
         // Beside the reserve, every stream has a segment open and the cleaner needs some spare ones
         // to work towards.
         self.used_segment_bytes
@@ -571,7 +417,7 @@ impl Engine {
         let kept =
             1 + log + checkpoints + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
         let usable = u64::from(segments.saturating_sub(kept));
-        let bytes = usable * page_payload(space.segment_bytes()) * FULL_PERCENT / 100;
+        let bytes = usable * page_payload(space.segment_bytes()) * growth::FULL_PERCENT / 100;
         self.capacity_bytes.store(bytes, Ordering::Release);
         let payload = page_payload(space.segment_bytes());
         self.growth.set_capacity(bytes, segments, payload);
@@ -604,7 +450,7 @@ impl Engine {
         self.release_bytes(u64::from(length), worst_case_bytes(length));
     }
 
-    fn release_bytes(&self, bytes: u64, room: u64) {
+    pub(crate) fn release_bytes(&self, bytes: u64, room: u64) {
         self.allocated_bytes.fetch_sub(bytes, Ordering::AcqRel);
         self.reserved_bytes.fetch_sub(room, Ordering::AcqRel);
     }
@@ -678,7 +524,7 @@ impl Engine {
     }
 
     /// Whether `id` is a page, not a chunk of a large value, that was written before.
-    fn is_stored_page(&self, id: PageId) -> bool {
+    pub(crate) fn is_stored_page(&self, id: PageId) -> bool {
         let address = match self.pool.mapping.place(id) {
             Place::Free => return false,
             Place::Stored(address) => address,

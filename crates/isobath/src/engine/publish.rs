@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Engine, WorkerState};
+use super::Engine;
+use crate::runtime::WorkerState;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Where such files live: never on a drive, whose write-back would make the store wait.
@@ -94,7 +95,7 @@ impl Publisher {
 
 impl WorkerState {
     /// Publishes if it is time.
-    pub(super) fn publish_stats(&self) {
+    pub(crate) fn publish_stats(&self) {
         if let Some(publisher) = self.engine.publisher()
             && publisher.is_due(self.engine.activity())
         {
@@ -103,7 +104,7 @@ impl WorkerState {
     }
 
     /// How long the worker may sleep before there is something to publish.
-    pub(super) fn until_publishing(&self) -> Option<Duration> {
+    pub(crate) fn until_publishing(&self) -> Option<Duration> {
         let publisher = self.engine.publisher()?;
         publisher
             .is_behind(self.engine.activity())

@@ -4,6 +4,9 @@
 mod area;
 mod device;
 mod flush;
+pub(crate) mod growth;
+#[cfg(test)]
+mod growth_tests;
 mod in_flight;
 #[cfg(all(test, loom))]
 mod in_flight_loom;
@@ -13,9 +16,16 @@ pub(crate) mod record;
 mod reservation;
 mod rewrite;
 mod ring;
+pub(crate) mod separate;
+#[cfg(test)]
+mod space_tests;
+pub(crate) mod tasks;
+#[cfg(test)]
+mod tasks_tests;
 #[cfg(test)]
 mod testing;
 mod unflushed;
+pub(crate) mod volume_flush;
 
 pub(crate) use area::LogArea;
 pub(crate) use device::{
@@ -29,6 +39,7 @@ pub(crate) use reservation::{
     LogReservation, ReservationClass, ReservationRequest, TRANSACTION_LIMIT,
 };
 pub(crate) use rewrite::Rewriter;
+pub(crate) use separate::{create_log, log_path, open_log};
 
 use std::sync::Arc;
 use std::time::Duration;

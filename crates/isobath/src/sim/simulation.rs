@@ -7,12 +7,12 @@ use isobath_flash::rng::Rng;
 use isobath_io::Volume;
 
 use super::driver::Driver;
-use crate::engine::compare::Layout;
-use crate::engine::{self, Engine, Opened, WorkerState};
-use crate::runtime::Runtime;
+use crate::engine::Engine;
+use crate::recovery::compare::Layout;
+use crate::recovery::{self, Opened, Plan};
+use crate::runtime::{Runtime, TaskHandle, WorkerState};
 use crate::sync::atomic::Ordering;
 use crate::sync::interrupt;
-use crate::task::TaskHandle;
 use crate::{Error, Options, Store};
 
 /// A simulation made no progress: a task was lost, or two wait for each other.
@@ -72,7 +72,7 @@ impl Simulation {
         store_id[..8].copy_from_slice(&seed.to_le_bytes());
         let config = options.config()?;
         let frames = options.frames();
-        let opened = engine::create(volume, config, frames, options.policy()?, store_id)?;
+        let opened = recovery::create(volume, config, frames, options.policy()?, store_id)?;
         Simulation::start(opened, seed, Store::created)
     }
 
@@ -83,18 +83,18 @@ impl Simulation {
     /// As for [`Store::open_on_volume`].
     pub fn open(volume: Volume, options: &Options, seed: u64) -> Result<Simulation, Error> {
         let mut config = options.config()?;
-        let superblock = engine::read_superblock(&volume, &[])?;
+        let superblock = recovery::read_superblock(&volume, &[])?;
         config.sizes = superblock.sizes;
         let frames = options.frames();
         let policy = options.policy_of(&superblock)?;
-        let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
+        let opened = recovery::open(volume, superblock, &[], config, frames, policy)?;
         Simulation::start(opened, seed, Store::opened)
     }
 
     fn start(
         opened: Opened,
         seed: u64,
-        make: fn(Runtime, engine::Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
+        make: fn(Runtime, Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
     ) -> Result<Simulation, Error> {
         let Opened { engine, plan } = opened;
         let mut rng = Rng::new(seed);
@@ -233,7 +233,7 @@ impl Simulation {
                 None => Err(Error::Closed),
             })
         });
-        crate::sched::block_on(rest.flat())?;
+        crate::runtime::block_on(rest.flat())?;
         self.driver.finish_steps();
         let armed = interrupt::arm(false);
         let engine = &self.engine;
@@ -299,10 +299,10 @@ impl Drop for Simulation {
 
 /// What is wrong with `volume`, a copy of what a crash would leave of a store with this layout.
 fn compare(layout: &Layout, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
-    let superblock = engine::read_superblock(&volume, &[])?;
+    let superblock = recovery::read_superblock(&volume, &[])?;
     let mut config = options.config()?;
     config.sizes = superblock.sizes;
     let (frames, policy) = (options.frames(), options.policy_of(&superblock)?);
-    let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
+    let opened = recovery::open(volume, superblock, &[], config, frames, policy)?;
     Ok(layout.compare(&opened.engine))
 }

@@ -26,16 +26,16 @@ use super::tracker::Slot;
 use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
-use crate::Error;
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Counters, TaskContext, WorkerState};
-use crate::extent;
-use crate::log::Durability;
-use crate::log::ReservationClass;
+use crate::engine::TaskContext;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
+use crate::log::{Durability, ReservationClass};
 use crate::page::{Lsn, PageId};
+use crate::runtime::WorkerState;
+use crate::shared::Counters;
+use crate::{Error, extent};
 
 /// Pages that one insert may take at most: its leaf split twice.
 const PAGES_PER_INSERT: u64 = 2;

@@ -20,12 +20,13 @@ use crate::Error;
 use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Counters, Engine, TaskContext, WorkerState};
+use crate::engine::{Engine, TaskContext};
 use crate::extent::{self, Extent};
 use crate::log::ReservationClass;
 use crate::log::record::{Kind, Token, structure_body};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
-use crate::sched::Patience;
+use crate::runtime::{Patience, WorkerState};
+use crate::shared::Counters;
 
 /// How full new pages are made on average, in percent, as those of a bulk load.
 const FILL_PERCENT: usize = 94;

@@ -39,14 +39,15 @@ pub(crate) mod versions;
 
 use crate::btree::{Descriptor, TreeId};
 use crate::canary::{self, Canary};
-use crate::engine::{Config, Engine, WorkerState};
+use crate::engine::Engine;
 use crate::extent::{self, Extent};
 use crate::log::record::Token;
 use crate::log::{Durability, Log};
 use crate::page::Lsn;
-use crate::sync::HashSet;
-use crate::sync::Mutex;
+use crate::runtime::WorkerState;
+use crate::shared::Config;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{HashSet, Mutex};
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
