@@ -1,10 +1,10 @@
 //! Reading an export file into a store.
 
 use std::io::{BufReader, Read, Write};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
-use isobath::{Record, Store, Tree};
+use isobath::{LoadError, Record, Store, Tree};
 
 use super::block::{BlockReader, Fields, Kind};
 use super::{Counts, EXPORT_FORMAT, Transferred};
@@ -81,7 +81,7 @@ impl<'m> ImportFile<'m> {
             Err(error) => {
                 let stored = crate::load::counted(importer.stored, "record");
                 Err(error.after(format!(
-                    "{stored} that came before are in: to complete them, import the file again with --merge"
+                    "at least {stored} that came before are in: to complete them, import the file again with --merge"
                 )))
             }
         }
@@ -172,6 +172,7 @@ impl<R: Read + Send> Importer<'_, R> {
         counts: &mut Counts,
         last: &mut Option<Vec<u8>>,
     ) -> Result<Next, LabError> {
+        let monitor = self.monitor;
         let mut run = Run {
             importer: self,
             payload: Vec::new(),
@@ -185,14 +186,32 @@ impl<R: Read + Send> Importer<'_, R> {
             // The iterator cannot answer with an error; it stops and keeps it.
             stored = tree.bulk_load(&mut run)?;
         } else {
-            let inserted = run.by_ref().try_for_each(|(key, value)| {
-                tree.insert(&key, &value)?;
-                stored += 1;
-                Ok::<(), isobath::Error>(())
-            });
-            if let Err(error) = inserted {
-                self.stored += stored;
-                return Err(error.into());
+            // One by one each would be a durable commit of its own.
+            let mut loader = tree.loader()?;
+            for (key, value) in &mut run {
+                loader.push(key, value)?;
+            }
+            if !matches!(run.ended, Some(Err(LabError::Interrupted))) {
+                let mut inserted = 0;
+                let loaded = loader.finish(&mut |stage, done, _| {
+                    if stage == "inserting" {
+                        inserted = done;
+                    }
+                    match monitor.cancelled() {
+                        true => ControlFlow::Break(()),
+                        false => ControlFlow::Continue(()),
+                    }
+                });
+                stored = match loaded {
+                    Ok(stored) => stored,
+                    Err(error) => {
+                        self.stored += inserted;
+                        return Err(match error {
+                            LoadError::Interrupted => LabError::Interrupted,
+                            other => other.into(),
+                        });
+                    }
+                };
             }
         }
         let ended = run.ended;
@@ -368,5 +387,48 @@ impl<R: Read + Send> Iterator for Run<'_, '_, R> {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isobath::Options;
+
+    use super::*;
+    use crate::Silent;
+    use crate::export::{ExportPlan, export};
+
+    fn store() -> Store {
+        Store::in_memory(&Options::new().pool_bytes(16 << 20).workers(1)).unwrap()
+    }
+
+    #[test]
+    fn merging_puts_many_records_into_a_commit() {
+        const RECORDS: u32 = 5000;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("e");
+        let from = store();
+        let tree = from.create_tree("t").unwrap();
+        let records = (0..RECORDS).map(|n| (n.to_be_bytes(), [7; 50]));
+        tree.bulk_load(records).unwrap();
+        let plan = ExportPlan {
+            to: Some(path.clone()),
+            trees: Vec::new(),
+            overwrite: false,
+        };
+        export(&from, &plan, &Silent).unwrap();
+
+        let to = store();
+        let tree = to.create_tree("t").unwrap();
+        tree.insert(u32::MAX.to_be_bytes(), "last").unwrap();
+        let before = to.stats().log_commits;
+        assert!(before > 0);
+        let file = ImportFile::open(Some(&path), &Silent).unwrap();
+        assert_eq!(file.import(&to, true).unwrap().records, u64::from(RECORDS));
+        assert_eq!(tree.count(..).unwrap(), u64::from(RECORDS) + 1);
+        let commits = to.stats().log_commits - before;
+        assert!(commits < u64::from(RECORDS) / 10, "{commits}");
+        from.close().unwrap();
+        to.close().unwrap();
     }
 }
