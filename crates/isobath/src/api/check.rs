@@ -15,6 +15,8 @@ use crate::shared::Address;
 
 /// Looks at the live bytes of segments, of which one has to find them right.
 const ACCOUNT_LOOKS: u32 = 64;
+/// Pages between two calls of the progress function, which is where a caller can end a check.
+const PAGES_PER_CALL: usize = 256;
 
 /// What [`Store::check`](crate::Store::check) found; a sound store has no
 /// `problems`.
@@ -38,16 +40,28 @@ pub struct CheckReport {
     pub problems: Vec<String>,
 }
 
-struct Found {
+struct Found<'p> {
     ids: HashSet<PageId>,
     twice: Vec<PageId>,
     extents: Vec<Vec<u8>>,
+    progress: Progress<'p>,
+    /// Pages and chunks that are in use.
+    total: u64,
 }
 
-impl Visitor for Found {
+impl Found<'_> {
+    fn tell(&mut self) {
+        (self.progress)(self.ids.len() as u64, self.total);
+    }
+}
+
+impl Visitor for Found<'_> {
     fn page(&mut self, id: PageId, _level: u8) {
         if !self.ids.insert(id) {
             self.twice.push(id);
+        }
+        if self.ids.len().is_multiple_of(PAGES_PER_CALL) {
+            self.tell();
         }
     }
 
@@ -58,23 +72,23 @@ impl Visitor for Found {
 
 pub(crate) fn check(local: &WorkerState, progress: Progress<'_>) -> Result<CheckReport, Error> {
     let mut report = CheckReport::default();
+    let total = local.engine.pagestore.ids_in_use();
     let mut found = Found {
         ids: HashSet::new(),
         twice: Vec::new(),
         extents: Vec::new(),
+        progress,
+        total,
     };
-    let total = local.engine.pagestore.ids_in_use();
     let mut trees = vec![("the catalog".to_owned(), catalog::CATALOG)];
     match catalog::list(local) {
         Ok(named) => trees.extend(named),
         Err(error) => report.add("the catalog", error)?,
     }
     for (name, tree) in trees {
-        progress(found.ids.len() as u64, total);
+        found.tell();
         check_tree(local, &name, tree, &mut found, &mut report)?;
-        check_values(local, &name, &mut found, &mut report, &mut |done| {
-            progress(done, total)
-        })?;
+        check_values(local, &name, &mut found, &mut report)?;
     }
     // What is left of a tree whose drop has failed half-way is the next opening's,
     // which goes on with it.
@@ -91,7 +105,7 @@ pub(crate) fn check(local: &WorkerState, progress: Progress<'_>) -> Result<Check
     }
     check_accounts(local, &mut report)?;
     check_summaries(local, &mut report);
-    progress(total, total);
+    (found.progress)(total, total);
     Ok(report)
 }
 
@@ -110,7 +124,7 @@ fn check_tree(
     local: &WorkerState,
     name: &str,
     tree: Tree,
-    found: &mut Found,
+    found: &mut Found<'_>,
     report: &mut CheckReport,
 ) -> Result<(), Error> {
     let before = found.ids.len();
@@ -132,13 +146,12 @@ fn check_tree(
 fn check_values(
     local: &WorkerState,
     name: &str,
-    found: &mut Found,
+    found: &mut Found<'_>,
     report: &mut CheckReport,
-    progress: &mut dyn FnMut(u64),
 ) -> Result<(), Error> {
     let mut bytes = Vec::new();
     for descriptor in std::mem::take(&mut found.extents) {
-        progress(found.ids.len() as u64);
+        found.tell();
         let outcome = extent::decode(&descriptor).and_then(|extent| {
             let mut reader = ExtentReader::new(local, extent)?;
             for id in reader.ids() {
@@ -171,7 +184,7 @@ fn check_values(
 }
 
 /// What open snapshots can still read belongs to no tree.
-fn check_versions(local: &WorkerState, found: &mut Found, report: &mut CheckReport) {
+fn check_versions(local: &WorkerState, found: &mut Found<'_>, report: &mut CheckReport) {
     for descriptor in local.engine.transactions.versions.large_values() {
         let ids =
             extent::decode(descriptor.bytes()).and_then(|extent| extent::chunk_ids(local, extent));
@@ -188,8 +201,13 @@ fn check_versions(local: &WorkerState, found: &mut Found, report: &mut CheckRepo
 }
 
 /// Every page id in use was reached.
+<<<<<<< HEAD
 fn check_reachability(local: &WorkerState, found: &Found, report: &mut CheckReport) {
     let high_water = local.engine.pagestore.high_water();
+=======
+fn check_reachability(local: &WorkerState, found: &Found<'_>, report: &mut CheckReport) {
+    let high_water = local.engine.ids.lock().high_water();
+>>>>>>> audit
     for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
         let used = local.engine.buffer.pool.mapping.place(id) != Place::Free;
         if used && !found.ids.contains(&id) {

@@ -176,6 +176,7 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::get`].
+    #[doc(alias = "contains_key")]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
         self.contains_bytes(key.as_ref())
     }
@@ -207,6 +208,7 @@ impl Tree {
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::VolumeFull`],
     /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::TreeDropped`],
     /// [`Error::Closed`], or a failed read; the tree is unchanged then.
+    #[doc(alias = "put")]
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<(), Error> {
         self.insert_bytes(key.as_ref(), value.as_ref())
     }
@@ -222,6 +224,7 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::insert`].
+    #[doc(alias = "delete")]
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
         self.remove_bytes(key.as_ref())
     }
@@ -235,6 +238,7 @@ impl Tree {
     /// Safe beside concurrent changes: a record that is there during the whole
     /// iteration is seen exactly once.
     #[must_use]
+    #[doc(alias = "iter")]
     pub fn range(&self, bounds: impl KeyRange) -> Range {
         let (lower, upper) = bounds::owned(&bounds);
         Range::new(self.clone(), lower, upper)

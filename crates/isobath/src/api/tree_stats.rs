@@ -91,6 +91,7 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::stats`].
+    #[doc(alias = "len")]
     pub fn estimate_len(&self) -> Result<u64, Error> {
         self.sample(ESTIMATE_PAGES)
             .map(|sample| sample.records.round() as u64)

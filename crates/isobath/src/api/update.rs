@@ -175,6 +175,7 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::scan`].
+    #[doc(alias = "len")]
     pub fn count(&self, bounds: impl KeyRange) -> Result<u64, Error> {
         let mut count = 0;
         self.scan_keys(bounds.key_bounds(), None, |_| count += 1)?;
@@ -197,6 +198,7 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::insert`].
+    #[doc(alias = "clear")]
     pub fn remove_range(&self, bounds: impl KeyRange) -> Result<u64, Error> {
         let (lower, upper) = bounds.key_bounds();
         let mut lower = lower.map(<[u8]>::to_vec);
