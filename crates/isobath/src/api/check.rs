@@ -201,13 +201,8 @@ fn check_versions(local: &WorkerState, found: &mut Found<'_>, report: &mut Check
 }
 
 /// Every page id in use was reached.
-<<<<<<< HEAD
-fn check_reachability(local: &WorkerState, found: &Found, report: &mut CheckReport) {
-    let high_water = local.engine.pagestore.high_water();
-=======
 fn check_reachability(local: &WorkerState, found: &Found<'_>, report: &mut CheckReport) {
-    let high_water = local.engine.ids.lock().high_water();
->>>>>>> audit
+    let high_water = local.engine.pagestore.high_water();
     for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
         let used = local.engine.buffer.pool.mapping.place(id) != Place::Free;
         if used && !found.ids.contains(&id) {
