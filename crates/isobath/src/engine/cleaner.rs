@@ -84,9 +84,7 @@ impl WorkerState {
                 return false;
             }
             let segments = space.segments();
-            // Growing would lift the fence, and undo what the shrinking is for. A writer that finds no segment has the volume
-            // grow nevertheless.
-            let grow = !shrinks && engine.prefers_growth(&space);
+            let grow = engine.prefers_growth(&space);
             drop(space);
             let has_grown = grow && self.grow_beyond(segments).is_ok();
             if !has_grown && !engine.overrun_readers_for_space() {
