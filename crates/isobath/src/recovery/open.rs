@@ -96,10 +96,8 @@ pub(crate) fn create(
     let most = limits.min().unwrap_or(u64::MAX);
     if config.log_fits_volume && config.log_segments > 0 {
         let large = u64::from(config.sizes.large);
-        let least = MIN_AREA_BYTES.div_ceil(large);
-        config.log_segments = config
-            .log_segments
-            .min((most / large / 16).max(least) as u32);
+        let share = log_share(most).div_ceil(large);
+        config.log_segments = u64::from(config.log_segments).min(share) as u32;
     }
     let max_log_segments = begin_log_small(&mut config);
     let sizes = config.sizes;
@@ -156,6 +154,15 @@ fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
     bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
 }
 
+/// Bytes that the log may take of a volume that is limited to `limit` bytes: a sixteenth. Where the least log could not double
+/// within that, it stays as it is: for less than a doubling, data would lack the room of two areas while the log moves.
+fn log_share(limit: u64) -> u64 {
+    match limit / 16 {
+        share if share < 2 * MIN_AREA_BYTES => MIN_AREA_BYTES,
+        share => share,
+    }
+}
+
 /// Bytes that the log of a store may grow to: of a limit, also one that the store got later, a sixteenth at most, unless
 /// transactions were asked for that need more.
 fn max_log_bytes(config: &Config, superblock: &Superblock) -> u64 {
@@ -164,7 +171,7 @@ fn max_log_bytes(config: &Config, superblock: &Superblock) -> u64 {
     match superblock.limit_segments {
         0 => most,
         _ if config.transaction_bytes > MAX_TRANSACTION_BYTES => most,
-        limit => most.min((sizes.start_of(limit) / 16).max(MIN_AREA_BYTES)),
+        limit => most.min(log_share(sizes.start_of(limit))),
     }
 }
 
