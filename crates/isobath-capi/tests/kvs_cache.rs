@@ -29,6 +29,15 @@ fn shared(handle: *mut c_void) -> usize {
     handle as usize
 }
 
+/// Sets its flag when it is dropped.
+struct Ends<'f>(&'f AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Threads that read one key see its values in the order in which another one stores them, and that one sees its own at once. Most
 /// reads find the value kept.
 #[test]
@@ -50,6 +59,8 @@ fn readers_never_see_an_older_value_again() {
                 }
             });
         }
+        // Also where this thread fails.
+        let _end = Ends(&has_ended);
         for number in 1..4000 {
             assert_eq!(store(space, b"key1", &numbered(number)), KVS_SUCCESS);
             if number % 3 == 0 {
@@ -57,7 +68,6 @@ fn readers_never_see_an_older_value_again() {
                 assert_eq!(found, number);
             }
         }
-        has_ended.store(true, Ordering::Relaxed);
     });
     assert_eq!(kvs_close_device(device), KVS_SUCCESS);
 }

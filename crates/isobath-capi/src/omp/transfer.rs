@@ -106,7 +106,9 @@ impl<'s> Transfer<'s> {
     /// The index and the value of the next key, where that is kept in memory and the limits allow another one: it needs no data task.
     fn take_cached(&mut self, keys: &[Bytes], done: usize) -> Option<(usize, Arc<[u8]>)> {
         let next = self.submitted;
-        if next >= keys.len() || next - done >= self.window() || self.device().is_serial() {
+        let device = self.device();
+        let may_load = next < keys.len() && next - done < self.window();
+        if !may_load || device.is_serial() || !device.is_open() {
             return None;
         }
         // SAFETY: the program keeps its keys while it loads.
