@@ -333,7 +333,7 @@ impl Bench {
         let (file, path, bytes) = self.largest_file()?;
         let mut ordinary = AlignedBuf::new(LARGE_READ_BYTES);
         let mut huge = AlignedBuf::new(LARGE_READ_BYTES.max(HUGE_PAGE));
-        let mut seconds = |buffer: &mut AlignedBuf| -> Result<f64, LabError> {
+        let seconds = |buffer: &mut AlignedBuf| -> Result<f64, LabError> {
             let buffer = &mut buffer.as_mut_slice()[..LARGE_READ_BYTES];
             // Its memory is there before time counts.
             buffer.fill(1);
