@@ -283,6 +283,8 @@ fn median_costs(parts: &[RocksdbCosts]) -> Option<RocksdbCosts> {
         scan_ahead_us: of(|c| c.scan_ahead_us),
         write_byte_us: of(|c| c.write_byte_us),
         write_wait_us: of(|c| c.write_wait_us),
+        interrupt_us: of(|c| c.interrupt_us),
+        scattered_ratio: of(|c| c.scattered_ratio),
         source: format!("{} parts of {}", parts.len(), first.source),
     })
 }
