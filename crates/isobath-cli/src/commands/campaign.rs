@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isobath_lab::bench::{
-    self, Campaign, Case, LookupPlan, Outcome, Pitfall, Record, Search, SearchPlan, Verdict,
-    Workload,
+    self, Campaign, Case, LookupPlan, Outcome, Pitfall, Place, Record, Search, SearchPlan, Verdict,
+    VirtualSsdPlace, Workload,
 };
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::{
@@ -40,6 +40,7 @@ pub(crate) fn kind(engine: EngineName) -> EngineKind {
         EngineName::Redb => EngineKind::Redb,
         EngineName::Fjall => EngineKind::Fjall,
         EngineName::Null => EngineKind::Null,
+        EngineName::Drive => EngineKind::Drive,
     }
 }
 
@@ -72,9 +73,11 @@ pub(super) fn plan(
     };
     let data = records.saturating_mul(workload.record_bytes());
     let kind = kind(engine);
-    if args.simulated.is_some() && kind != EngineKind::Isobath {
+    let in_process = args.simulated.is_some() && args.vssd.is_none();
+    if in_process && kind != EngineKind::Isobath {
         return Err(Failure::Usage(
-            "only Isobath runs on a simulated SSD in this process; leave out --simulated".into(),
+            "only Isobath runs on a simulated SSD in this process; with --vssd DIR every engine runs on a virtual one"
+                .into(),
         ));
     }
     if args.concurrency.tasks == 0 || args.threads == 0 || args.concurrency.depth == 0 {
@@ -95,7 +98,7 @@ pub(super) fn plan(
         },
         wear_difference_max: args.wear_difference,
     });
-    let has_file = simulated.is_none() && kind != EngineKind::Null;
+    let has_file = !in_process && kind != EngineKind::Null;
     let path = || args.path.clone().unwrap_or_else(|| default_path(engine));
     Ok(LookupPlan {
         engine: EngineConfig {
@@ -128,6 +131,8 @@ pub(super) fn plan(
             tuning: tuning(args)?,
             schema: Schema::default(),
         },
+        left_out: isobath_lab::bench::LeftOut::default(),
+        virtual_ssd: None,
         in_pool: false,
         records,
         workload,
@@ -136,12 +141,32 @@ pub(super) fn plan(
         duration: args.duration,
         load_only: false,
         keep: false,
-        drive_depth: (has_file && !args.no_drive).then_some(args.concurrency.depth),
+        drive_depth: (has_file && simulated.is_none() && !args.no_drive)
+            .then_some(args.concurrency.depth),
         drive_duration: Duration::from_secs(3).min(args.duration),
         sample_every: (args.duration / SAMPLES)
             .clamp(Duration::from_millis(20), Duration::from_secs(1)),
         until_steady: args.until_steady,
         seed: args.seed,
+    })
+}
+
+/// Where each run's files are.
+pub(super) fn place(args: &CaseArgs) -> Result<Option<Place>, Failure> {
+    Ok(match (&args.region, &args.vssd) {
+        (Some(region), _) => Some(Place::Region(region.clone())),
+        (None, Some(directory)) => Some(Place::VirtualSsd(virtual_ssd(directory)?)),
+        (None, None) => None,
+    })
+}
+
+/// Virtual SSDs in a directory, served by this program.
+pub(super) fn virtual_ssd(directory: &Path) -> Result<VirtualSsdPlace, Failure> {
+    isobath_lab::vssd::host::check_machine(true)?;
+    let program = std::env::current_exe().map_err(LabError::io("find", Path::new("isobath")))?;
+    Ok(VirtualSsdPlace {
+        directory: directory.to_path_buf(),
+        serve: (program, vec!["vssd".to_owned(), "serve".to_owned()]),
     })
 }
 
@@ -186,7 +211,8 @@ pub(super) fn make_region(
     let Some(region) = region else {
         return Ok(());
     };
-    let in_region = cases.iter().filter(|case| case.region.is_some());
+    let is_region = |case: &&Case| matches!(case.place, Some(Place::Region(_)));
+    let in_region = cases.iter().filter(is_region);
     let data = in_region.map(|case| {
         let plan = &case.plan;
         plan.records.saturating_mul(plan.workload.record_bytes())
@@ -307,12 +333,39 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         plan,
         side: 0,
         round: 0,
-        region: args.case.region.clone(),
+        place: place(&args.case)?,
         row: None,
         search: None,
     };
     let records = run_all(&mut [case], &args.case, global, out)?;
     print(&records, out)
+}
+
+/// Adds the plan with each number of clients and each fill factor that is asked for.
+fn vary(plan: &LookupPlan, args: &SweepArgs, plans: &mut Vec<LookupPlan>) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let clients = args.clients.iter().map(|clients| Some(clients.get()));
+    let clients: Vec<Option<usize>> = match args.clients.is_empty() {
+        true => vec![None],
+        false => clients.collect(),
+    };
+    let fills: Vec<Option<f64>> = match plan.engine.kind {
+        EngineKind::Isobath if !args.fill_factors.is_empty() => {
+            args.fill_factors.iter().copied().map(Some).collect()
+        }
+        _ => vec![None],
+    };
+    for &clients in &clients {
+        for &fill in &fills {
+            let mut plan = plan.clone();
+            if let Some(clients) = clients {
+                plan.engine.tasks_per_worker = clients;
+                plan.engine.threads = clients * cores;
+            }
+            plan.engine.space.fill_factor = fill;
+            plans.push(plan);
+        }
+    }
 }
 
 pub(crate) fn sweep(
@@ -350,10 +403,15 @@ pub(crate) fn sweep(
         for share in &args.sizes {
             for &drive in &drives {
                 let bytes = (whole as f64 * share) as u64;
-                plans.push(plan(engine, &args.case, Some(bytes), drive)?);
+                vary(
+                    &plan(engine, &args.case, Some(bytes), drive)?,
+                    args,
+                    &mut plans,
+                );
             }
         }
     }
+    let place = place(&args.case)?;
     let order = bench::schedule(plans.len(), 1, args.case.seed);
     let mut cases: Vec<Case> = order
         .into_iter()
@@ -361,7 +419,7 @@ pub(crate) fn sweep(
             plan: plans[side].clone(),
             side,
             round,
-            region: args.case.region.clone(),
+            place: place.clone(),
             row: None,
             search: None,
         })
@@ -382,6 +440,7 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
         "steady",
         "p99 µs",
         "CPU µs/op",
+        "of it the benchmark",
         "WA-A",
         "WA-D",
         "space max",
@@ -396,6 +455,8 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
                 if r.steady_from.is_some() { "yes" } else { "no" }.to_owned(),
                 format!("{:.0}", r.latency_us_p99),
                 format!("{:.2}", r.cpu_us_per_operation),
+                r.harness_share()
+                    .map_or("–".to_owned(), |share| format!("{:.1}%", share * 100.0)),
                 may(r.wa_a),
                 may(r.wa_d),
                 may(r.space_amplification_max),

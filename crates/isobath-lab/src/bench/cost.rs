@@ -87,7 +87,10 @@ pub fn points(records: &[Record], by_over_provisioning: bool) -> Vec<Point> {
     let point = |record: &Record| Point {
         side: side(record),
         data_bytes: record.data_bytes as f64,
-        operations_per_s: record.operations_per_s,
+        // Rates in memory or through FUSE say nothing of a drive.
+        operations_per_s: record
+            .modelled_operations_per_s
+            .unwrap_or(record.operations_per_s),
     };
     records.iter().map(point).collect()
 }

@@ -243,6 +243,8 @@ fn lookup_plan(plan: &Plan) -> LookupPlan {
             tuning: Tuning::default(),
             schema: Schema::default(),
         },
+        left_out: crate::bench::LeftOut::default(),
+        virtual_ssd: None,
         in_pool: false,
         records: plan.pool_bytes * DATA_POOLS / 128,
         workload: Workload {
