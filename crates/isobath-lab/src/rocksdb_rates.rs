@@ -435,6 +435,7 @@ fn bench_plan(plan: &RatesPlan, workload: Workload, records: u64) -> LookupPlan 
             },
             schema: Schema::default(),
         },
+        latency_every: None,
         left_out: crate::bench::LeftOut::default(),
         virtual_ssd: None,
         in_pool: false,

@@ -131,6 +131,7 @@ pub(super) fn plan(
             tuning: tuning(args)?,
             schema: Schema::default(),
         },
+        latency_every: None,
         left_out: isobath_lab::bench::LeftOut::default(),
         virtual_ssd: None,
         in_pool: false,
@@ -263,7 +264,17 @@ pub(super) fn run_all(
     global: &GlobalArgs,
     out: &Output,
 ) -> Result<Vec<Record>, Failure> {
-    run_and_then(cases, args, global, out, |_, _| Vec::new()).map(|(records, _)| records)
+    run_and_then(cases, args, global, out, false, |_, _| Vec::new()).map(|(records, _)| records)
+}
+
+/// The same of a sweep, which a run that fails does not end: an engine may have too little room for the largest data.
+fn run_sweep(
+    cases: &mut [Case],
+    args: &CaseArgs,
+    global: &GlobalArgs,
+    out: &Output,
+) -> Result<Vec<Record>, Failure> {
+    run_and_then(cases, args, global, out, true, |_, _| Vec::new()).map(|(records, _)| records)
 }
 
 /// The same, and then those cases that follow from what was measured; the records of both.
@@ -272,6 +283,7 @@ pub(super) fn run_and_then(
     args: &CaseArgs,
     global: &GlobalArgs,
     out: &Output,
+    goes_on: bool,
     then: impl FnOnce(&[Case], &[Record]) -> Vec<Case>,
 ) -> Result<(Vec<Record>, Vec<Record>), Failure> {
     let made = cases
@@ -285,26 +297,43 @@ pub(super) fn run_and_then(
     let region_bytes = args.region_bytes.map(|bytes| bytes.0);
     make_region(args.region.as_deref(), region_bytes, cases, &progress)?;
     tune_all(&mut campaign, cases, &args.search, args.seed, &progress)?;
-    let records = run_in_order(&mut campaign, cases, &progress, out)?;
-    let more = run_in_order(&mut campaign, &then(cases, &records), &progress, out)?;
+    let (records, failed) = run_in_order(&mut campaign, cases, goes_on, &progress, out)?;
+    let then = then(cases, &records);
+    let (more, _) = run_in_order(&mut campaign, &then, false, &progress, out)?;
     progress.clear();
+    for failure in failed {
+        eprintln!("isobath: {}", isobath_lab::escape(failure.as_bytes()));
+    }
     if let Some(directory) = &args.out {
         bench::write_csv(directory, &[&records[..], &more].concat())?;
     }
     Ok((records, more))
 }
 
+/// What the runs left, and what became of those that failed where the others go on.
 fn run_in_order(
     campaign: &mut Campaign,
     cases: &[Case],
+    goes_on: bool,
     progress: &Progress,
     out: &Output,
-) -> Result<Vec<Record>, Failure> {
-    let mut records = Vec::new();
+) -> Result<(Vec<Record>, Vec<String>), Failure> {
+    let (mut records, mut failed) = (Vec::new(), Vec::new());
     for (at, case) in cases.iter().enumerate() {
-        let (record, how) = match campaign.run(case, progress)? {
-            Outcome::Ran(record) => (record, ""),
-            Outcome::Known(record) => (record, ", from the earlier session"),
+        let (record, how) = match campaign.run(case, progress) {
+            Ok(Outcome::Ran(record)) => (record, ""),
+            Ok(Outcome::Known(record)) => (record, ", from the earlier session"),
+            Err(error) if goes_on && !ends_all(&error) => {
+                failed.push(format!(
+                    "run {} of {}, {}, {} of data: {error}",
+                    at + 1,
+                    cases.len(),
+                    case.plan.engine.kind.name(),
+                    size(case.plan.records * case.plan.workload.record_bytes())
+                ));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
         };
         if cases.len() > 1 && !out.json() {
             progress.say(&format!(
@@ -320,7 +349,18 @@ fn run_in_order(
         }
         records.push(*record);
     }
-    Ok(records)
+    Ok((records, failed))
+}
+
+/// Whether an error would meet the other runs, too.
+pub(super) fn ends_all(error: &LabError) -> bool {
+    matches!(
+        error,
+        LabError::Interrupted
+            | LabError::Engine(isobath::Error::Interrupted)
+            | LabError::NoSpace { .. }
+            | LabError::NotBuilt { .. }
+    )
 }
 
 pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
@@ -424,8 +464,17 @@ pub(crate) fn sweep(
             search: None,
         })
         .collect();
-    let records = run_all(&mut cases, &args.case, global, out)?;
-    print(&records, out)
+    let records = run_sweep(&mut cases, &args.case, global, out)?;
+    print(&records, out)?;
+    match records.len() == cases.len() {
+        true => Ok(()),
+        false => Err(LabError::Verify(format!(
+            "{} of {} runs failed; the same command tries them again",
+            cases.len() - records.len(),
+            cases.len()
+        ))
+        .into()),
+    }
 }
 
 pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {

@@ -82,7 +82,7 @@ pub(crate) fn compare(
         true => bench::at_half_rate(cases, records),
         false => Vec::new(),
     };
-    let (records, stalls) = run_and_then(&mut cases, &args.case, global, out, then)?;
+    let (records, stalls) = run_and_then(&mut cases, &args.case, global, out, false, then)?;
     let mut compared = Vec::new();
     for (isolation, [first, second]) in &sides.pairs {
         let pairs = rates(&order, &records, *first, *second, args.repeats);

@@ -295,6 +295,7 @@ fn plan(args: &LookupArgs) -> Result<LookupPlan, Failure> {
             tuning: Tuning::default(),
             schema: Schema::default(),
         },
+        latency_every: None,
         left_out: isobath_lab::bench::LeftOut::default(),
         virtual_ssd: None,
         in_pool: args.in_pool,

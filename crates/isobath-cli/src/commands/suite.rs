@@ -9,7 +9,7 @@ use isobath_lab::bench::{
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::{EngineKind, LabError, Monitor};
 
-use super::campaign::{kind, make_region, tune_all, virtual_ssd};
+use super::campaign::{ends_all, kind, make_region, tune_all, virtual_ssd};
 use crate::args::{CampaignArgs, GlobalArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, counted};
@@ -173,17 +173,6 @@ fn run_all<'c>(
         records.push(*record);
     }
     Ok((records, failed))
-}
-
-/// Whether an error would meet the other runs, too.
-fn ends_all(error: &LabError) -> bool {
-    matches!(
-        error,
-        LabError::Interrupted
-            | LabError::Engine(isobath::Error::Interrupted)
-            | LabError::NoSpace { .. }
-            | LabError::NotBuilt { .. }
-    )
 }
 
 fn left(time: Duration) -> String {

@@ -54,10 +54,23 @@ pub struct LookupPlan {
     pub sample_every: Duration,
     /// End before `duration` once throughput and write amplification are steady.
     pub until_steady: bool,
+    /// Calls of a client of which one is timed; `None` times all that may wait for a drive, and one in 16 of others.
+    pub latency_every: Option<u32>,
     /// What is not read though it could be: a pitfall, which the benchmark's test of itself commits.
     pub left_out: LeftOut,
     /// Seed of keys and arrivals.
     pub seed: u64,
+}
+
+impl LookupPlan {
+    /// Calls of a client of which one is timed.
+    pub(super) fn timed_one_in(&self) -> u32 {
+        let by_place = match self.in_pool || self.engine.path.is_none() {
+            true => LATENCY_EVERY_IN_MEMORY,
+            false => 1,
+        };
+        self.latency_every.unwrap_or(by_place).max(1)
+    }
 }
 
 /// What was measured.
@@ -484,9 +497,7 @@ fn measure(
         plan.seed,
     );
     shared.tpcc = tpcc.map(Arc::clone);
-    if plan.in_pool || plan.engine.path.is_none() {
-        shared.latency_every = LATENCY_EVERY_IN_MEMORY;
-    }
+    shared.latency_every = plan.timed_one_in();
     let shared = Arc::new(shared);
     monitor.begin(Stage {
         name: "measuring",

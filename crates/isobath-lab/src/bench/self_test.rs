@@ -58,6 +58,7 @@ fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> LookupPlan {
             tuning: Tuning::default(),
             schema: Schema::default(),
         },
+        latency_every: None,
         left_out: LeftOut::default(),
         virtual_ssd: None,
         in_pool: false,

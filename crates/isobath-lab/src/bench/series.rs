@@ -186,15 +186,13 @@ impl<'r> Sampler<'r> {
         }
     }
 
-    /// Whether a run may end: it is steady, and where flash writes are not known the host has written what the rule asks for.
+    /// Whether a run may end: it is steady, and the host has written what the rule asks for.
     pub(super) fn is_enough(&self, plan: &LookupPlan) -> bool {
         let writes = plan.workload.mix.writes();
         let last = self.series.samples.last().copied().unwrap_or_default();
         let capacity = plan.engine.simulated.map(|drive| drive.capacity_bytes);
-        let has_written = match (last.nand_bytes, capacity) {
-            (None, Some(capacity)) if writes => {
-                last.host_bytes as f64 >= CAPACITIES_MIN * capacity as f64
-            }
+        let has_written = match capacity {
+            Some(capacity) if writes => last.host_bytes as f64 >= CAPACITIES_MIN * capacity as f64,
             _ => true,
         };
         has_written && self.series.is_steady(writes)

@@ -335,6 +335,7 @@ impl Suite {
                 },
                 ..engine
             },
+            latency_every: None,
             left_out: LeftOut::default(),
             virtual_ssd: None,
             in_pool,

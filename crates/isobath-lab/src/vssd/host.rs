@@ -112,7 +112,10 @@ pub fn mount(directory: &Path, request: &MountRequest<'_>) -> Result<MountedDriv
         // The first failure is the one that is reported.
         let _ = take_off(&directory, true);
         let _ = serving.wait();
+        return mounted;
     }
+    // It ends when the drive is unmounted; a program that goes on must not keep what is left of it.
+    std::thread::spawn(move || serving.wait());
     mounted
 }
 
