@@ -812,6 +812,21 @@ fn a_sweep_varies_clients_and_fill_factors() {
         assert!(page.contains(curve), "{curve}");
     }
     assert!(!page.contains("over the dataset's bytes"));
+    let words = "bench sweep --workload update --simulated 48MiB --sizes 0.2,0.4 --over-provisioning 0.2,0.3 --profiles tlc \
+        --duration 300ms --workers 1 --tasks 4 --pool 8MiB --log-off --out o --quiet";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    place.run(&args).ok();
+    place
+        .run(&["bench", "report", "o", "--html", "o.html"])
+        .ok();
+    let page = std::fs::read_to_string(place.path("o.html")).unwrap();
+    let maps: Vec<&str> = page.split("Drives needed: ").skip(1).collect();
+    assert_eq!(maps.len(), 1);
+    assert!(
+        maps[0].contains("20% over-provisioned / isobath") && maps[0].contains("30% over"),
+        "{}",
+        maps[0]
+    );
 }
 
 /// Every run has the same blocks and a new file system in them, and leaves nothing mounted.

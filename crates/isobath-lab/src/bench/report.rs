@@ -109,8 +109,7 @@ fn section(heading: &str, records: &[Record]) -> Markup {
         (drive_limits(records))
         (cpu(records))
         (charts(records))
-        (costs(records, false))
-        @if records.iter().any(|r| r.over_provisioning.is_some()) { (costs(records, true)) }
+        (costs(records))
     }
 }
 
@@ -432,18 +431,44 @@ fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Markup {
 }
 
 /// A cost map, where there are two sides of it.
-fn costs(records: &[Record], by_over_provisioning: bool) -> Markup {
-    let points = points(records, by_over_provisioning);
-    let mut sides: Vec<String> = points.iter().map(|point| point.side.clone()).collect();
-    sides.sort();
-    sides.dedup();
-    match &sides[..] {
-        [first, second, ..] => map(&cost_map(&points, first, second, COST_SCALE)),
-        _ => Markup::default(),
+/// The cost maps of each kind of drive: the first engine and each other one, and each engine with least and most over-provisioning.
+fn costs(records: &[Record]) -> Markup {
+    let engines: Vec<Record> = records
+        .iter()
+        .filter(|r| !r.is_baseline())
+        .cloned()
+        .collect();
+    let of = |records: &[Record], drive: &str, side: Option<&String>| -> Vec<Record> {
+        let is_of = |r: &&Record| r.drive == drive && side.is_none_or(|side| r.side() == *side);
+        records.iter().filter(is_of).cloned().collect()
+    };
+    let mut maps = Vec::new();
+    for drive in distinct(&engines, |r| r.drive.clone()) {
+        let of_drive = of(&engines, &drive, None);
+        let mut sides = distinct(&of_drive, Record::side);
+        sides.sort();
+        let all = points(&of_drive, false);
+        for other in sides.iter().skip(1) {
+            maps.push((drive.clone(), cost_map(&all, &sides[0], other, COST_SCALE)));
+        }
+        for side in &sides {
+            let mut of_side = of(&of_drive, &drive, Some(side));
+            of_side.retain(|r| r.over_provisioning.is_some());
+            let share = |r: &Record| r.over_provisioning.unwrap_or(0.0);
+            of_side.sort_by(|a, b| share(a).total_cmp(&share(b)));
+            let by_share = points(&of_side, true);
+            if let (Some(least), Some(most)) = (by_share.first(), by_share.last())
+                && least.side != most.side
+            {
+                let map = cost_map(&by_share, &least.side, &most.side, COST_SCALE);
+                maps.push((drive.clone(), map));
+            }
+        }
     }
+    html! { @for (drive, map) in &maps { (self::map(drive, map)) } }
 }
 
-fn map(map: &CostMap) -> Markup {
+fn map(drive: &str, map: &CostMap) -> Markup {
     let sizes = map.dataset_bytes.iter();
     let sizes = sizes.map(|data| number(format!("{}B", short(*data))));
     let columns: Vec<Column> = [words("op/s \\ data")].into_iter().chain(sizes).collect();
@@ -461,7 +486,7 @@ fn map(map: &CostMap) -> Markup {
     });
     html! {
         h3 { "Drives needed: " (map.sides[0]) " / " (map.sides[1]) }
-        p { "Modelled from the runs above (paper 002, Figures 7c and 9)." }
+        p { "Drives of the kind “" (drive) "”; modelled from the runs above (paper 002, Figures 7c and 9)." }
         (table(&columns, rows))
     }
 }
