@@ -155,6 +155,7 @@ pub(super) mod tests {
         let whole = cases.iter().map(|case| case.plan.records).max().unwrap();
         for (rate, record) in [3000.0, 4000.0, 5000.0, 7000.0].iter().zip(&mut records) {
             record.operations_per_s = *rate;
+            record.engine = "slow 1".to_owned();
         }
         let slow = records.iter().filter(|r| r.records_count == whole);
         let slow: Vec<f64> = slow.map(|r| r.operations_per_s).collect();
@@ -167,7 +168,17 @@ pub(super) mod tests {
                 ..r.clone()
             })
             .collect();
+        // Without an engine it is slower still, which sets no rate.
+        let none: Vec<Record> = fast
+            .iter()
+            .map(|r| Record {
+                engine: "null".to_owned(),
+                operations_per_s: 1.0,
+                ..r.clone()
+            })
+            .collect();
         records.extend(fast);
+        records.extend(none);
         let wanted = (slow[0] * slow[1]).sqrt() / 2.0;
         let at_rate = at_half_rate(&cases, &records);
         assert_eq!(at_rate.len(), 2);
