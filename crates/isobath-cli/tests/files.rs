@@ -231,6 +231,22 @@ fn an_import_that_is_interrupted_leaves_nothing() {
     }
 }
 
+#[test]
+fn a_mount_that_fails_has_the_exit_code_of_its_cause() {
+    let Some(mounted) = Mounted::new() else {
+        return;
+    };
+    let place = &mounted.0;
+    let mount = |store| place.run(&["files", "mount", "-s", store, "mnt"]);
+    mount("nothing.iso").fails(3, "nothing.iso does not exist");
+    place
+        .run(&["put", "-s", "none.iso", "--create", "k", "v"])
+        .ok();
+    mount("none.iso").fails(1, "the store has no files");
+    let args = ["files", "mount", "-s", "none.iso", "--pool", "1", "mnt"];
+    place.run(&args).fails(2, "--pool");
+}
+
 /// A store with the tree `in`, mounted at `mnt`; unmounted at the end whatever happens.
 struct Mounted(Place);
 

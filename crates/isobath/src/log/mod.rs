@@ -4,18 +4,29 @@
 mod area;
 mod device;
 mod flush;
+pub(crate) mod growth;
+#[cfg(test)]
+mod growth_tests;
 mod in_flight;
 #[cfg(all(test, loom))]
 mod in_flight_loom;
 mod layout;
+mod log_tasks;
 mod reader;
 pub(crate) mod record;
 mod reservation;
 mod rewrite;
 mod ring;
+pub(crate) mod separate;
+#[cfg(test)]
+mod space_tests;
+pub(crate) mod tasks;
+#[cfg(test)]
+mod tasks_tests;
 #[cfg(test)]
 mod testing;
 mod unflushed;
+pub(crate) mod volume_flush;
 
 pub(crate) use area::LogArea;
 pub(crate) use device::{
@@ -23,12 +34,14 @@ pub(crate) use device::{
 };
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, HEADER_BYTES, OPEN_EPOCH_LIMIT};
+pub(crate) use log_tasks::LogTasks;
 pub(crate) use reader::{LogEnd, ReadError, Reader, next_epoch, seal_tail};
 pub use reservation::MAX_TRANSACTION_BYTES;
 pub(crate) use reservation::{
     LogReservation, ReservationClass, ReservationRequest, TRANSACTION_LIMIT,
 };
 pub(crate) use rewrite::Rewriter;
+pub(crate) use separate::{create_log, log_path, open_log};
 
 use std::sync::Arc;
 use std::time::Duration;

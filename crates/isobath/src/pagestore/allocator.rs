@@ -19,9 +19,9 @@ use isobath_flash::policy::{
 use super::history::PageHistories;
 use super::summary::{self, Entry};
 use super::trace::PageTrace;
-use super::{Address, ReservedWords, Run, SegmentSizes};
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
+use crate::shared::{Address, ReservedWords, Run, SegmentSizes};
 use cleaning::CleaningProgress;
 pub(crate) use cleaning::{CleaningEnd, Victim};
 use fence::Fence;

@@ -26,16 +26,16 @@ use super::tracker::Slot;
 use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
-use crate::Error;
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Counters, TaskContext, WorkerState};
-use crate::extent;
-use crate::log::Durability;
-use crate::log::ReservationClass;
+use crate::engine::TaskContext;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
+use crate::log::{Durability, ReservationClass};
 use crate::page::{Lsn, PageId};
+use crate::runtime::WorkerState;
+use crate::shared::Counters;
+use crate::{Error, extent};
 
 /// Pages that one insert may take at most: its leaf split twice.
 const PAGES_PER_INSERT: u64 = 2;
@@ -130,7 +130,7 @@ fn await_version_space(local: &WorkerState) -> Result<(), Error> {
     if transactions.visibility() == Visibility::Durable
         && transactions
             .versions
-            .is_full(local.engine.old_values_limit())
+            .is_full(transactions.old_values_limit(local.engine.pagestore.allocated_bytes()))
         && transactions.unseen.is_any()
     {
         transactions.await_durable(local)?;
@@ -305,7 +305,7 @@ pub(super) fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Er
         return Ok(());
     }
     while transactions.watermark(&engine.log) <= lsn {
-        engine.writable()?;
+        engine.shared.writable()?;
         local.worker.yield_now();
     }
     Ok(())
@@ -551,7 +551,7 @@ impl<'a> Commit<'a, '_> {
         )?;
         let bytes = record.body.bytes().len() as u64;
         let _reservation = local.reserve_log(bytes, ReservationClass::Commit)?;
-        engine.writable()?;
+        engine.shared.writable()?;
         let slot = self
             .transactions()
             .tracker

@@ -20,12 +20,13 @@ use crate::Error;
 use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Counters, Engine, TaskContext, WorkerState};
+use crate::engine::{Engine, TaskContext};
 use crate::extent::{self, Extent};
 use crate::log::ReservationClass;
 use crate::log::record::{Kind, Token, structure_body};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
-use crate::sched::Patience;
+use crate::runtime::{Patience, WorkerState};
+use crate::shared::Counters;
 
 /// How full new pages are made on average, in percent, as those of a bulk load.
 const FILL_PERCENT: usize = 94;
@@ -118,7 +119,7 @@ pub(crate) fn commit_large(
         }
         Err(error) => {
             // Where the record may be in the log its pages stay.
-            if engine.writable().is_ok() {
+            if engine.shared.writable().is_ok() {
                 local.discard_pages(commit.token, built);
             }
             Err(error)
@@ -128,7 +129,7 @@ pub(crate) fn commit_large(
 
 /// All roots are in memory and latched when they get their new content.
 fn check_trees(engine: &Engine, trees: usize) -> Result<(), Error> {
-    let most = u64::from(engine.pool.frames.count()) / FRAMES_PER_ROOT;
+    let most = u64::from(engine.buffer.pool.frames.count()) / FRAMES_PER_ROOT;
     if trees as u64 > most {
         return Err(Error::TransactionTooLarge {
             bytes: trees as u64 * PAGE_SIZE as u64,
@@ -143,7 +144,7 @@ impl<'a> LargeCommit<'a> {
     fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, Error> {
         let mut patience = Patience::default();
         let mut wait = || {
-            self.local.engine.writable()?;
+            self.local.engine.shared.writable()?;
             patience.wait(&self.local.worker);
             Ok::<(), Error>(())
         };
@@ -283,7 +284,7 @@ impl<'a> LargeCommit<'a> {
         let transactions = &engine.transactions;
         let bytes = body.len() as u64;
         let reservation = local.reserve_log(bytes, ReservationClass::Structure)?;
-        engine.writable()?;
+        engine.shared.writable()?;
         let tracker = &transactions.tracker;
         let slot = tracker.register(local.worker.index, &engine.log);
         let before: Vec<u64> = closed

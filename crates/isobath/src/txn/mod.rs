@@ -39,20 +39,24 @@ pub(crate) mod versions;
 
 use crate::btree::{Descriptor, TreeId};
 use crate::canary::{self, Canary};
-use crate::engine::{Config, Engine, WorkerState};
+use crate::engine::Engine;
 use crate::extent::{self, Extent};
 use crate::log::record::Token;
 use crate::log::{Durability, Log};
 use crate::page::Lsn;
-use crate::sync::HashSet;
-use crate::sync::Mutex;
+use crate::runtime::WorkerState;
+use crate::shared::Config;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{HashSet, Mutex};
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
 pub(crate) use tree_status::TreeStatus;
 use unseen::{Unseen, UnseenLoad, Visibility};
 use versions::{KeyRef, OldValue, Versions};
+
+/// Bytes of large values on the volume that snapshots may keep in however small a store.
+const MIN_OLD_VALUES: u64 = 64 << 20;
 
 /// Versions that a commit collects beside its own work, at least.
 const MIN_COLLECT: usize = 8;
@@ -256,7 +260,7 @@ impl Transactions {
         key: &[u8],
     ) -> Result<(), crate::Error> {
         if self.unseen.is_in_parts() && self.is_partially_applied(key_hash(tree, key)) {
-            return engine.writable();
+            return engine.shared.writable();
         }
         Ok(())
     }
@@ -308,7 +312,7 @@ impl Transactions {
         let end = log.next();
         local.wait_durable(Lsn(end.0 - 8))?;
         while self.watermark(log) < end {
-            local.engine.writable()?;
+            local.engine.shared.writable()?;
             local.worker.yield_now();
         }
         Ok(())
@@ -341,7 +345,7 @@ impl Transactions {
     /// [`crate::Error::Poisoned`] where one of them may never end.
     pub(crate) fn await_parts(&self, local: &WorkerState) -> Result<(), crate::Error> {
         self.tracker.drain(false, || {
-            local.engine.writable()?;
+            local.engine.shared.writable()?;
             local.worker.yield_now();
             Ok(())
         })
@@ -378,15 +382,29 @@ impl Transactions {
         left
     }
 
+    /// Bytes of large values on the volume that only snapshots may read, beyond which the oldest snapshots fail: as many
+    /// as everything else takes.
+    pub(crate) fn old_values_limit(&self, allocated: u64) -> u64 {
+        let others = allocated.saturating_sub(self.versions.volume_bytes());
+        others.max(MIN_OLD_VALUES)
+    }
+
     /// Frees space in the version store: collects versions, and where that is not enough fails the
     /// oldest snapshots.
     pub(crate) fn make_room(&self, engine: &Engine) {
         // Bound: each round fails a snapshot or is the last.
-        while self.versions.is_full(engine.old_values_limit()) {
+        while self
+            .versions
+            .is_full(self.old_values_limit(engine.pagestore.allocated_bytes()))
+        {
             self.watermark(&engine.log);
             self.collect_recent();
             while self.gc_versions(COLLECT_STEP) {}
-            if !self.versions.is_full(engine.old_values_limit()) || !self.abort_oldest() {
+            if !self
+                .versions
+                .is_full(self.old_values_limit(engine.pagestore.allocated_bytes()))
+                || !self.abort_oldest()
+            {
                 return;
             }
         }

@@ -153,7 +153,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::pagestore::SegmentSizes;
+    use crate::shared::SegmentSizes;
     use isobath_flash::policy::PolicyKind;
 
     /// Readers' pins, and a space that asks for them.

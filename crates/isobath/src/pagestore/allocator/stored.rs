@@ -5,7 +5,7 @@ use isobath_flash::policy::{History, SegmentId, SegmentRecord, SegmentState, Str
 use super::{CHUNK_SHARE, ReservedWords, SegmentAllocator};
 use crate::canary::{self, Canary};
 use crate::page::PAGE_SIZE;
-use crate::pagestore::GRANULE;
+use crate::shared::GRANULE;
 use crate::sync::atomic::Ordering;
 
 impl SegmentAllocator {

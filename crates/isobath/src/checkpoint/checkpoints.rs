@@ -1,0 +1,125 @@
+//! The state of checkpoints: which one counts, what the next one has to write, and where a recovery would begin.
+
+use super::changed_pages::ChangedMapPages;
+use super::recovery_floor::UnflushedBatches;
+use super::superblock::Superblock;
+use super::writer::CheckpointState;
+use crate::page::{Lsn, PageId};
+use crate::runtime::WaitQueue;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+
+/// What a recovery would begin with, and what it would miss.
+pub(crate) struct Checkpoints {
+    /// The checkpoint on the volume; taken out by the task that writes the next one.
+    pub(super) current: Mutex<Option<Box<CheckpointState>>>,
+    /// Pages of the mapping table that the next checkpoint has to write.
+    pub(super) changes: ChangedMapPages,
+    pub(super) unflushed: UnflushedBatches,
+    /// Where the log ended when the last checkpoint began.
+    pub(super) checkpointed_at: AtomicU64,
+    /// The superblocks do not say yet that the store is open, or what the log says is not all in the pages: no checkpoint may be written.
+    pub(super) recovering: AtomicBool,
+    /// Tasks that wait until old changes are on the drive.
+    pub(super) flush_waiters: WaitQueue,
+}
+
+impl Checkpoints {
+    /// The newest one is `current`. `pages` ids have words in the mapping table, and `writers` tasks write pages.
+    pub(crate) fn new(
+        current: CheckpointState,
+        pages: u64,
+        writers: usize,
+        recovering: bool,
+    ) -> Checkpoints {
+        Checkpoints {
+            current: Mutex::new(Some(Box::new(current))),
+            changes: ChangedMapPages::new(pages),
+            unflushed: UnflushedBatches::new(writers),
+            checkpointed_at: AtomicU64::new(0),
+            recovering: AtomicBool::new(recovering),
+            flush_waiters: WaitQueue::new(),
+        }
+    }
+
+    /// Whether the log says more than what is in the pages.
+    #[inline]
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovering.load(Ordering::Acquire)
+    }
+
+    /// `written` dirty pages have been written back so far: tasks that wait for so many go on.
+    pub(crate) fn pages_written(&self, written: u64) {
+        self.flush_waiters.wake(written);
+    }
+
+    /// Wakes all tasks that wait until old changes are on the drive.
+    pub(crate) fn wake_all(&self) {
+        self.flush_waiters.wake_all();
+    }
+
+    /// The next checkpoint has to write the word of `id`.
+    #[inline]
+    pub(crate) fn mark(&self, id: PageId) {
+        self.changes.mark(id);
+    }
+
+    /// Takes the right to write superblocks and checkpoints, with what the newest one is; `None` while another task has it.
+    pub(crate) fn take(&self) -> Option<Box<CheckpointState>> {
+        self.current.lock().take()
+    }
+
+    /// Gives the right back.
+    pub(crate) fn give_back(&self, current: Box<CheckpointState>) {
+        *self.current.lock() = Some(current);
+    }
+
+    /// The same for blocking calls, while no worker runs.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Box<CheckpointState>>> {
+        self.current.lock()
+    }
+
+    /// The newest superblock; `None` while a task has the right to write the next one.
+    pub(crate) fn superblock(&self) -> Option<Superblock> {
+        let current = self.current.lock();
+        current.as_ref().map(|current| current.superblock.clone())
+    }
+
+    /// What the log says is in the pages: from now on checkpoints are written.
+    pub(crate) fn recovered(&self) {
+        self.recovering.store(false, Ordering::Release);
+    }
+
+    /// As if a recovery were under way.
+    #[cfg(test)]
+    pub(crate) fn recover_again(&self) {
+        self.recovering.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether tasks wait for dirty pages to be written, however few there are.
+    #[inline]
+    pub(crate) fn wants_pages_written(&self) -> bool {
+        self.flush_waiters.has_waiters()
+    }
+
+    /// A change as old as `oldest` is in the batch of the writing task `slot`. Called before the frame says that it is clean.
+    pub(crate) fn hold_batch(&self, slot: usize, oldest: Lsn) {
+        self.unflushed.hold(slot, oldest);
+    }
+
+    /// The batch of `slot` was written; `record` says where to. Some page in it has ended before that record, but not before
+    /// `late_since`, if that is given.
+    pub(crate) fn batch_written(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
+        self.unflushed.written(slot, record, late_since);
+    }
+
+    /// The pages that the task `slot` has moved are where `record` says; they held no changes.
+    pub(crate) fn batch_moved(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
+        self.unflushed.release(slot, record, late_since);
+    }
+
+    /// Mapping records of an earlier opening with pages that may have ended before them.
+    pub(crate) fn add_late(&self, late: &[(Lsn, Lsn)]) {
+        self.unflushed.add_late(late);
+    }
+}

@@ -1,0 +1,197 @@
+//! Reading beside a writer in another process: what a reader pins and keeps of the store when it is opened, and what it
+//! means if it reads something else later (docs/decisions/0029).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use isobath_io::{IoError, OverlayDevice, Volume};
+
+use crate::Error;
+use crate::buffer::Place;
+use crate::canary::{self, Canary};
+use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
+use crate::engine::Engine;
+use crate::log::{BLOCK, DEVICE_HEADER_BYTES};
+use crate::page::PageId;
+use crate::recovery::open::{Loaded, log_area, read_superblock, reserve_tables};
+use crate::recovery::unflushed_chunks::find_end;
+use crate::recovery::{LogBase, LogScan};
+use crate::shared::Address;
+
+/// Frames of a pool that serves only for its mapping table.
+const FEW_FRAMES: u32 = 64;
+
+/// What a reader knows of the volume that a writer may change.
+pub(crate) struct Beside {
+    /// The volume itself, whatever this process has written over it.
+    volume: Volume,
+    paths: Vec<PathBuf>,
+    /// The log was replayed in this process alone: another timeline than the writer's.
+    replayed: bool,
+}
+
+/// Pins the newest superblock for as long as `volume` is open, and answers it.
+///
+/// The pin is there before the superblock is read for the last time: if the writer finds no pin, it frees only what a
+/// durable superblock or record before that says is obsolete.
+///
+/// # Errors
+///
+/// As for [`read_superblock`].
+pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, Error> {
+    let mut superblock = read_superblock(volume, paths)?;
+    // Bound: each round but the last finds a superblock that was written during it.
+    loop {
+        let _ = volume.pin(superblock.sequence);
+        let again = read_superblock(volume, paths)?;
+        if again.sequence == superblock.sequence {
+            return Ok(again);
+        }
+        superblock = again;
+    }
+}
+
+/// Copies the log of `superblock` from the volume below into `overlay`, up to what is durable by now at least, and with it
+/// the superblock itself. A recovery of the overlay sees nothing of what a writer does from here on, but for pages that it
+/// puts over others.
+///
+/// The end of a log that is being written looks like a corrupt record: what lies behind the end may know already
+/// that the log was durable beyond it. So it is read twice. The first reading finds what the second one has to find.
+///
+/// # Errors
+///
+/// [`Error::LogCorrupt`] where the log could not be read up to there: it is corrupt, or a writer has used its space again.
+pub(crate) fn keep_log(
+    overlay: &OverlayDevice,
+    superblock: &Superblock,
+    paths: &[PathBuf],
+) -> Result<(), Error> {
+    let volume = overlay.below();
+    let Some(area) = log_area(superblock) else {
+        return Ok(());
+    };
+    let reached = find_end(volume, &area, superblock)?;
+    let durable = reached.0.max(superblock.log_durable);
+    let first = superblock.log_start / BLOCK * BLOCK;
+    let (end, limit) = (durable.next_multiple_of(BLOCK), first + area.bytes());
+    let overrun = Error::LogCorrupt {
+        position: first,
+        durable,
+    };
+    if end > limit {
+        return Err(overrun);
+    }
+    for (offset, length) in area.pieces(first, end - first) {
+        overlay.keep(offset, length)?;
+    }
+    for (offset, length) in area.pieces(end, limit - end) {
+        overlay.clear(offset, length);
+    }
+    if superblock.log_device_bytes > 0 {
+        overlay.keep(isobath_io::LOG_OFFSET, DEVICE_HEADER_BYTES)?;
+    }
+    let mut kept = superblock.clone();
+    kept.log_durable = durable;
+    keep_superblock(overlay, &kept)?;
+    // Nothing up to where the log seemed to end was overwritten before it was read: the writer keeps what the newest
+    // superblock needs. Otherwise the end may have been newer records in the place of older ones.
+    let newest = read_superblock(volume, paths)?;
+    if newest.log_start > durable && !canary::sings(Canary::TrustLiveLogEnd) {
+        return Err(overrun);
+    }
+    Ok(())
+}
+
+/// Writes this superblock into both places of the overlay.
+fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(), IoError> {
+    let volume: &dyn isobath_io::Device = overlay;
+    let bytes = superblock.encode();
+    SUPERBLOCK_OFFSETS
+        .iter()
+        .try_for_each(|&offset| volume.write_at(offset, &bytes[..]))
+}
+
+/// Where the newest state of the store has page `id`, and the sequence number of the segment; `None` where it has no copy.
+fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Error> {
+    let superblock = read_superblock(volume, &[])?;
+    let whole = superblock.sizes.whole_in(volume.len());
+    let segments = superblock.segments.max(whole);
+    let (pool, _) = reserve_tables(FEW_FRAMES, segments)?;
+    let loaded = Loaded::read(volume, &superblock, segments, &pool)?;
+    let mut seqs: Vec<u64> = loaded.table.iter().map(|words| words[0]).collect();
+    if let Some(area) = log_area(&superblock) {
+        let base = LogBase {
+            provisional: &loaded.provisional,
+            has: &|page| pool.mapping.place(page) != Place::Free,
+        };
+        // As far as it can be read: it holds what was durable before, and that is enough.
+        let (scan, _) = LogScan::read_as_far(volume, &area, &superblock, &base);
+        for (&segment, &seq) in &scan.seqs {
+            if let Some(known) = seqs.get_mut(segment as usize) {
+                *known = seq.max(*known);
+            }
+        }
+        let _ = scan.apply(&superblock, &mut |page, place| {
+            pool.mapping.set(page, place)
+        });
+    }
+    Ok(match pool.mapping.place(id) {
+        Place::Stored(address) => seqs
+            .get(address.segment() as usize)
+            .map(|&seq| (address, seq)),
+        _ => None,
+    })
+}
+
+impl Engine {
+    /// This engine reads `volume`, or what was replayed over it, while another process may write there.
+    pub(crate) fn reads_beside(&self, volume: Volume, paths: &[PathBuf], replayed: bool) {
+        *self.opening.beside.lock() = Some(Beside {
+            volume,
+            paths: paths.to_vec(),
+            replayed,
+        });
+    }
+
+    /// Whether the log was replayed in this process alone: page versions and places that came of that mean something else
+    /// in the store of a writer.
+    pub(crate) fn was_replayed(&self) -> bool {
+        self.shared.config.read_only
+            && self
+                .opening
+                .beside
+                .lock()
+                .as_ref()
+                .is_some_and(|b| b.replayed)
+    }
+
+    /// What it means that page `id` could not be read at `address`, with this error. For a reader: if the page is in another
+    /// place by now, a writer has used that one again. If it still has to be there, it is corrupt.
+    pub(crate) fn judge_read(&self, id: PageId, address: Address, error: Error) -> Error {
+        if !self.shared.config.read_only {
+            return error;
+        }
+        let beside = self.opening.beside.lock();
+        let Some(beside) = beside.as_ref() else {
+            return error;
+        };
+        let expected = Some((address, self.shared.seq_of(address)));
+        let moved = match find_copy(&beside.volume, id) {
+            Ok(found) => found != expected,
+            // What a writer replaces meanwhile cannot be read.
+            Err(_) => beside.volume.has_writer(),
+        };
+        match moved {
+            true => Error::ReaderOverrun {
+                paths: beside.paths.clone(),
+            },
+            false => error,
+        }
+    }
+}
+
+/// A volume that reads `volume` and keeps what is written to it: `memory_bytes` bytes in memory, more than that in a
+/// temporary file.
+pub(crate) fn overlay(volume: Volume, memory_bytes: u64) -> Arc<OverlayDevice> {
+    Arc::new(OverlayDevice::new(volume, memory_bytes))
+}
