@@ -133,15 +133,21 @@ fn template(stage: &Stage, columns: usize) -> &'static str {
         }
         (None, Unit::Bytes, true) => "{msg} {spinner} {bytes}",
         (None, Unit::Bytes, false) => "{msg:18} {spinner} {bytes} {binary_bytes_per_sec}",
-        (None, _, true) => "{msg} {spinner} {human_pos}",
+        (None, _, true) => "{msg} {spinner} {pos}",
         (None, _, false) => "{msg:18} {spinner} {human_pos} {elapsed}",
     }
 }
 
+/// Rates from here on are guesses of a bar's first moment, and too long for its line.
+const MAX_RATE: f64 = 1e9;
+
 /// Things per second, in whole numbers.
 fn rate(state: &ProgressState, text: &mut dyn fmt::Write) {
-    // What cannot be written is not shown.
-    let _ = write!(text, "{}/s", count(state.per_sec() as u64));
+    let per_s = state.per_sec();
+    if per_s < MAX_RATE {
+        // What cannot be written is not shown.
+        let _ = write!(text, "{}/s", count(per_s as u64));
+    }
 }
 
 impl Drop for Progress {
@@ -238,7 +244,11 @@ mod tests {
         let style = ProgressStyle::with_template(template(&stage, usize::from(columns))).unwrap();
         bar.set_style(style.with_key("rate", rate));
         bar.set_message(stage.name);
+        // A rate takes some time to have passed.
+        std::thread::sleep(std::time::Duration::from_millis(20));
         bar.set_position(done);
+        // What was drawn on the way here would stand over the last line on a terminal.
+        terminal.1.lock().unwrap().clear();
         bar.force_draw();
         let text = terminal.1.lock().unwrap().clone();
         text.trim_end().to_owned()
