@@ -309,6 +309,7 @@ impl Engine {
         let workers = parts.config.workers;
         let limit_segments = parts.current.superblock.limit_segments;
         let sequence = parts.current.superblock.sequence;
+        let was_closed = parts.current.superblock.clean;
         let retains = !parts.config.read_only && parts.volume.sees_pins();
         let log_runs: Vec<Run> = parts.current.superblock.log_runs().collect();
         let sizes = parts.config.sizes;
@@ -378,6 +379,12 @@ impl Engine {
             let is_pinned = Box::new(move |superblocks| volume.is_pinned(superblocks));
             // Opening writes two before anything becomes free.
             space.retain_for_readers(sequence + 2, is_pinned);
+            // Readers of the last state of a store that was closed, which both superblocks name, need nothing that is free.
+            space.retain_freed(if was_closed {
+                sequence.saturating_sub(2)
+            } else {
+                sequence
+            });
         }
         engine.update_capacity(&space);
         drop(space);
