@@ -728,9 +728,10 @@ fn older_than_where_a_recovery_started(seed: u64) -> usize {
     let watch = in_task(&simulation, 1, move |local| {
         let engine = &local.engine;
         let frames = &engine.pool.frames;
-        let mut found = 0;
+        let (mut found, mut start) = (0, Lsn(0));
         while !ended.load(Ordering::Relaxed) {
-            let start = engine.recovery_start(|| local.worker.yield_now());
+            // What was before it is durable from then on.
+            start = start.max(engine.recovery_start(|| local.worker.yield_now()));
             local.worker.yield_now();
             let changes = (0..frames.used()).filter_map(|at| frames.header(at).oldest_change());
             found += changes.filter(|change| *change < start).count();

@@ -719,7 +719,7 @@ mod tests {
                 let key = (record * runs + run).to_be_bytes();
                 let write = Write::Inline(vec![1; 1_000].into());
                 let directory = std::env::temp_dir();
-                (rig.writes.put(&tree, &key, write, 20_000, &directory)).unwrap();
+                (rig.writes.put(&tree, &key, write, 60_000, &directory)).unwrap();
             }
         }
         let own = rig.writes.of(&tree);

@@ -9,7 +9,7 @@ use crate::engine::WorkerState;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Isolation, Options, Simulation, TaskHandle, TransactionOptions};
 
-const RECORDS: u32 = 2_000;
+const RECORDS: u32 = 6_000;
 
 fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
@@ -141,9 +141,10 @@ fn snapshots_begin_while_a_large_commit_frees_what_it_has_replaced() {
             local.worker.yield_now();
         }
         let snapshot = store.snapshot().unwrap();
+        let is_early = transactions.is_ending();
         let large = store.tree("large").unwrap();
         let seen = snapshot.get(&large, key(7)).unwrap().unwrap();
-        (seen[0], transactions.is_ending())
+        (seen[0], is_early)
     });
     assert_eq!(begun.join().unwrap(), (1, true));
     committed.join().unwrap();
