@@ -716,48 +716,6 @@ fn a_frame_is_dirty_once_its_oldest_change_is_set() {
     assert!(seeds.clone().any(|seed| dirty_without_a_change(seed) > 0));
 }
 
-/// Loads records beside a worker that asks where a recovery would start: how often a page is dirty after that which is older.
-fn older_than_where_a_recovery_started(seed: u64) -> usize {
-    let (one_in, max_steps) = (20, 100);
-    Switches::new(How::FewPlaces { one_in, max_steps }).switch_on();
-    let device = FaultDevice::new(0, FaultPlan::new(seed));
-    let simulation = Simulation::new(Volume::from_device(device), &options(), seed).unwrap();
-    let tree = simulation.store().create_tree("t").unwrap();
-    let done = Arc::new(AtomicBool::new(false));
-    let ended = Arc::clone(&done);
-    let watch = in_task(&simulation, 1, move |local| {
-        let engine = &local.engine;
-        let frames = &engine.pool.frames;
-        let (mut found, mut start) = (0, Lsn(0));
-        while !ended.load(Ordering::Relaxed) {
-            // What was before it is durable from then on.
-            start = start.max(engine.recovery_start(|| local.worker.yield_now()));
-            local.worker.yield_now();
-            let changes = (0..frames.used()).filter_map(|at| frames.header(at).oldest_change());
-            found += changes.filter(|change| *change < start).count();
-        }
-        found
-    });
-    let load = move |_: &WorkerState| {
-        let records = (0..300).map(|n| (key(n), [1; 900]));
-        tree.bulk_load(records).unwrap();
-    };
-    in_task(&simulation, 0, load).join().unwrap();
-    done.store(true, Ordering::Relaxed);
-    let found = watch.join().unwrap();
-    simulation.close().unwrap();
-    found
-}
-
-#[test]
-fn no_page_of_a_load_is_older_than_where_a_recovery_would_start() {
-    let seeds = 1..=20;
-    let found = |seed| older_than_where_a_recovery_started(seed) > 0;
-    assert!(!seeds.clone().any(found));
-    Canary::MarkLoadedLate.switch_on();
-    assert!(seeds.clone().any(found));
-}
-
 /// A batch that could not be written holds the log where its changes are.
 #[test]
 fn the_changes_of_a_batch_that_failed_hold_the_log() {
