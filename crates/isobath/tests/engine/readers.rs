@@ -323,11 +323,16 @@ fn overwrite_in_turn(path: &Path, rounds: u64, is_closed: bool) {
     for round in 0..rounds {
         let store = Store::open(path, &options()).unwrap();
         let tree = store.tree("accounts").unwrap();
-        for pair in 0..ACCOUNTS / 2 {
-            let less = EACH - 1 - round % 7;
-            tree.insert(key(2 * pair), &amount(less)).unwrap();
-            tree.insert(key(2 * pair + 1), &amount(2 * EACH - less))
-                .unwrap();
+        let less = EACH - 1 - round % 7;
+        for part in (0..ACCOUNTS / 2).collect::<Vec<_>>().chunks(50) {
+            let changed = store.transact(TransactionOptions::new(), |transaction| {
+                for pair in part {
+                    transaction.insert(&tree, key(2 * pair), &amount(less))?;
+                    transaction.insert(&tree, key(2 * pair + 1), &amount(2 * EACH - less))?;
+                }
+                Ok::<(), Error>(())
+            });
+            changed.unwrap();
         }
         match is_closed {
             true => store.close().unwrap(),
