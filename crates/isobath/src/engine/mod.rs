@@ -62,6 +62,7 @@ impl Engine {
         let sizes = parts.config.sizes;
         let superblock = &parts.current.superblock;
         let sequence = superblock.sequence;
+        let was_closed = superblock.clean;
         let log_runs: Vec<Run> = superblock.log_runs().collect();
         let retains = !parts.config.read_only && parts.volume.sees_pins();
         let pages = parts.pool.mapping.capacity();
@@ -99,6 +100,7 @@ impl Engine {
             &engine.log_tasks,
             parts.volume,
             sequence,
+            was_closed,
         );
         Arc::new(engine)
     }

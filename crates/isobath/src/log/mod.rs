@@ -298,14 +298,23 @@ impl Log {
     /// A position in the log without a record: above every LSN given before,
     /// and no other's.
     pub(crate) fn stamp(&self, writer: usize) -> Lsn {
+        self.stamp_pages(writer, |_| ())
+    }
+
+    /// As [`Log::stamp`], for pages that no record has. `mark` says in them that they have changed there; as for
+    /// [`Log::append`], the position counts as complete once it has.
+    pub(crate) fn stamp_pages(&self, writer: usize, mark: impl FnOnce(Lsn)) -> Lsn {
         let Some(on) = &self.on else {
-            return Lsn(self.in_flight.skip(8));
+            let lsn = Lsn(self.in_flight.skip(8));
+            mark(lsn);
+            return lsn;
         };
         self.in_flight.begin(writer);
         let lsn = self.in_flight.take(8);
         if on.fits(lsn + 8) {
             on.put_word(lsn, skip_word(on.seed, lsn, on.open_epoch, Skip::Word));
         }
+        mark(Lsn(lsn));
         self.in_flight.end(writer);
         Lsn(lsn)
     }

@@ -24,7 +24,7 @@ enum Taken<'e> {
 
 impl WorkerState {
     /// Frees `pages`, in this order, as the durable record at `record` says. Until this returns no checkpoint may begin behind the
-    /// record: the caller is in a slot of the tracker.
+    /// record: the caller is in a slot of the tracker, or has noted that pages end with it.
     pub(crate) fn end_pages(&self, record: Lsn, pages: &[PageId]) {
         for (at, &id) in pages.iter().enumerate() {
             // Bound: what keeps the page is the load or the write of another task.

@@ -85,8 +85,16 @@ impl PageStore {
 }
 
 impl PageStore {
-    /// Sets what the log, and readers in other processes, keep of the space; `sequence` is that of the newest superblock.
-    pub(crate) fn begin(&self, is_logged: bool, log: &LogTasks, volume: Volume, sequence: u64) {
+    /// Sets what the log, and readers in other processes, keep of the space; `sequence` is that of the newest superblock,
+    /// and `was_closed` whether it says that the store was closed.
+    pub(crate) fn begin(
+        &self,
+        is_logged: bool,
+        log: &LogTasks,
+        volume: Volume,
+        sequence: u64,
+        was_closed: bool,
+    ) {
         let mut space = self.space.lock();
         // Without a log there is one checkpoint, when the store is closed.
         space.reserve_for_checkpoint(is_logged);
@@ -94,6 +102,12 @@ impl PageStore {
             let is_pinned = Box::new(move |superblocks| volume.is_pinned(superblocks));
             // Opening writes two before anything becomes free.
             space.retain_for_readers(sequence + 2, is_pinned);
+            // Readers of the last state of a store that was closed, which both superblocks name, need nothing that is free.
+            space.retain_freed(if was_closed {
+                sequence.saturating_sub(2)
+            } else {
+                sequence
+            });
         }
         self.update_capacity(&space, log);
     }

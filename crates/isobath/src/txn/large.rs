@@ -8,13 +8,17 @@
 //!    are not to be repeated there.
 //! 4. Register in the tracker, keep snapshots from the trees, validate what was read.
 //! 5. Append the record: the new roots, what is confirmed, what is freed. Wait until it is durable.
-//! 6. Give all roots their new content in one step. Free what they have replaced, parents before their children.
-//! 7. Let snapshots that are newer than the record read the trees, empty the slot, open the trees.
+//! 6. Wait until earlier commits are applied and durable. Give all roots their new content in one step, and let snapshots that are
+//!    newer than the record read the trees. Once the watermark has passed the record, empty the slot. Readers outside transactions
+//!    that come meanwhile wait: they would see this commit, and of earlier ones what these have replaced.
+//! 7. Free what the roots have replaced, parents before their children. Until that is done no log begins behind the record. Open
+//!    the trees.
 //!
 //! Before step 5 nothing has happened that a recovery or a reader sees.
 
 use super::TreeStatus;
 use super::commit::{CommitContext, wait_for_watermark};
+use super::tracker::Slot;
 use super::tree_status::Closed;
 use crate::Error;
 use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
@@ -273,6 +277,20 @@ impl<'a> LargeCommit<'a> {
         Ok(body)
     }
 
+    /// Waits until the commits before the one at `lsn` are applied and durable, so that it is visible soon after its trees have
+    /// their new roots.
+    fn await_earlier(&self, slot: &Slot<'_>, lsn: Lsn) -> Result<(), Error> {
+        let engine = &self.local.engine;
+        let tracker = &engine.transactions.tracker;
+        while tracker.waits_for_others(&engine.log, lsn, slot)
+            && !canary::sings(Canary::ShowRootsEarly)
+        {
+            engine.shared.writable()?;
+            self.local.worker.yield_now();
+        }
+        Ok(())
+    }
+
     /// Steps 4 to 7.
     fn write(
         &self,
@@ -320,7 +338,9 @@ impl<'a> LargeCommit<'a> {
         let ctx = TaskContext { local };
         let lasts = match canary::sings(Canary::SwapBeforeRecord) || !engine.log.is_on() {
             true => Ok(()),
-            false => local.wait_durable(lsn),
+            false => local
+                .wait_durable(lsn)
+                .and_then(|()| self.await_earlier(&slot, lsn)),
         };
         if let Err(error) = lasts {
             // For readers the trees stay as they were.
@@ -328,22 +348,30 @@ impl<'a> LargeCommit<'a> {
             reopen();
             return Err(error);
         }
+        let swap = transactions.begin_swap(self.trees.iter().map(|tree| tree.tree.id));
         if let Err(error) = btree::install_roots(&ctx, &content.trees, lsn) {
             slot.abandon();
             reopen();
             engine.poison(error.clone());
             return Err(error);
         }
-        self.free_replaced(content, lsn);
         for (_, tree) in closed {
             tree.set_loaded(lsn.0 + 8);
         }
-        if self.context.reads.is_some() {
-            slot.is_applied(lsn);
-            wait_for_watermark(local, lsn)?;
+        let ending = transactions.begin_ending(lsn);
+        slot.is_applied(lsn);
+        if let Err(error) = wait_for_watermark(local, lsn) {
+            // For readers outside transactions it stays as it is.
+            if let Some(swap) = swap {
+                swap.keep();
+            }
+            std::mem::forget(ending);
+            return Err(error);
         }
-        drop(slot);
-        wait_for_watermark(local, lsn)
+        drop((swap, slot));
+        self.free_replaced(content, lsn);
+        drop(ending);
+        Ok(())
     }
 
     fn free_replaced(&self, content: &Content, lsn: Lsn) {
@@ -368,3 +396,7 @@ impl<'a> LargeCommit<'a> {
         snapshot.check()
     }
 }
+
+#[cfg(test)]
+#[path = "large_tests.rs"]
+mod tests;

@@ -37,6 +37,8 @@ pub(crate) mod tree_status;
 pub(crate) mod unseen;
 pub(crate) mod versions;
 
+use std::collections::BTreeSet;
+
 use crate::btree::{Descriptor, TreeId};
 use crate::canary::{self, Canary};
 use crate::engine::Engine;
@@ -52,7 +54,7 @@ use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
 pub(crate) use tree_status::TreeStatus;
-use unseen::{Unseen, UnseenLoad, Visibility};
+use unseen::{Unseen, UnseenLoad, UnseenSwap, Visibility};
 use versions::{KeyRef, OldValue, Versions};
 
 /// Bytes of large values on the volume that snapshots may keep in however small a store.
@@ -75,6 +77,8 @@ pub(crate) struct Transactions {
     unreadable: Mutex<Vec<Dead>>,
     has_dead: AtomicBool,
     pub(crate) unseen: Unseen,
+    /// Records of large commits that are visible while what they free is not free yet.
+    ending: Mutex<BTreeSet<Lsn>>,
     visibility: Visibility,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
     /// them is for the next recovery to complete.
@@ -92,6 +96,20 @@ pub(crate) enum Verdict {
     NotDurable,
     /// It is to be read again once the key is unlocked.
     InParts,
+    /// It is to be read again once a large commit is visible, whose it may be.
+    Swapped,
+}
+
+/// What a record frees is not free yet, until this is dropped.
+pub(crate) struct Ending<'t> {
+    transactions: &'t Transactions,
+    lsn: Lsn,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.transactions.ending.lock().remove(&self.lsn);
+    }
 }
 
 /// A large value to be freed.
@@ -151,6 +169,7 @@ impl Transactions {
             unreadable: Mutex::new(Vec::new()),
             has_dead: AtomicBool::new(false),
             unseen: Unseen::new(),
+            ending: Mutex::default(),
             visibility,
             partially_applied: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
@@ -174,7 +193,13 @@ impl Transactions {
 
     /// Where replaying commits would have to start, were the pages as they are now.
     pub(crate) fn oldest_unapplied(&self, log: &Log) -> Lsn {
-        self.watermark(log)
+        // In this order: what a record frees is noted before the watermark passes it.
+        let watermark = self.watermark(log);
+        let ending = self.ending.lock().first().copied();
+        match ending.filter(|_| !canary::sings(Canary::IgnoreEnding)) {
+            Some(oldest) => oldest.min(watermark),
+            None => watermark,
+        }
     }
 
     /// When commits are seen by others.
@@ -206,6 +231,9 @@ impl Transactions {
         if self.is_quiet() {
             return Verdict::Leaf;
         }
+        if self.unseen.is_swapped(tree) {
+            return Verdict::Swapped;
+        }
         let number = key_hash(tree, key);
         if self.unseen.has(number) {
             if self.visibility == Visibility::Early {
@@ -234,6 +262,30 @@ impl Transactions {
     pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> Option<UnseenLoad<'_>> {
         let is_seen = self.visibility == Visibility::Applied || canary::sings(Canary::ShowEarly);
         (!is_seen).then(|| self.unseen.begin_load(tree, from))
+    }
+
+    /// For a large commit that is about to give `trees` their new roots: readers wait for what they have read there until
+    /// this is dropped. `None` where single reads may be ahead of snapshots.
+    pub(crate) fn begin_swap(&self, trees: impl Iterator<Item = TreeId>) -> Option<UnseenSwap<'_>> {
+        let waits = self.visibility == Visibility::Durable;
+        (waits && !canary::sings(Canary::ShowRootsEarly))
+            .then(|| self.unseen.begin_swap(trees.collect()))
+    }
+
+    /// Pages and chunks end with the record at `lsn`, one after another, from now on: no log may begin behind it until
+    /// this is dropped.
+    pub(crate) fn begin_ending(&self, lsn: Lsn) -> Ending<'_> {
+        self.ending.lock().insert(lsn);
+        Ending {
+            transactions: self,
+            lsn,
+        }
+    }
+
+    /// Whether some record frees what is not free yet.
+    #[cfg(test)]
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.ending.lock().is_empty()
     }
 
     fn is_partially_applied(&self, number: u64) -> bool {
@@ -281,7 +333,7 @@ impl Transactions {
     ) -> Result<T, crate::Error> {
         let mut locked = None;
         let mut last = None;
-        // Bound: each round but two has found another version.
+        // Bound: each round but two has found another version, or waits for a large commit to be visible.
         loop {
             let found = read(None)?;
             local.worker.preemption_point();
@@ -299,6 +351,11 @@ impl Transactions {
                 Verdict::InParts if locked.is_none() => {
                     locked = Some(self.locks.one(local, key_hash(tree, key)));
                     self.check_atomic_visibility(&local.engine, tree, key)?;
+                }
+                Verdict::Swapped => {
+                    // Where a write has failed it may stay so.
+                    local.engine.shared.writable()?;
+                    local.worker.yield_now();
                 }
                 // It is this reader that has locked it.
                 Verdict::InParts | Verdict::Leaf => return Ok(found),

@@ -26,6 +26,8 @@ const READ_TOGETHER: usize = 64;
 pub(super) const MAX_RUNS: usize = 1024;
 /// Bytes of a run between two keys that memory keeps.
 const BLOCK_BYTES: u64 = 16 << 10;
+/// Bytes of writes that a scan reads ahead, of all runs together; of each run it reads one at least.
+const AHEAD_BYTES: usize = 4 << 20;
 /// Bytes of a key's tree before the key.
 const TREE_BYTES: usize = 4;
 
@@ -341,7 +343,7 @@ impl Spilled {
     }
 
     /// Up to `most` writes of each run within `bounds`, from where `direction` begins, as lists from the oldest run to the newest one, each by
-    /// ascending keys; and the last key up to which none is missing, where some may be.
+    /// ascending keys; and the last key up to which none is missing, where some may be. The lists have some [`AHEAD_BYTES`] at most.
     pub(super) fn within(
         &self,
         tree: usize,
@@ -351,9 +353,10 @@ impl Spilled {
     ) -> Result<(Vec<Writes>, Option<Vec<u8>>), Error> {
         let mut cut: Option<Vec<u8>> = None;
         let mut lists = Vec::with_capacity(self.runs.len());
+        let most_bytes = AHEAD_BYTES / self.runs.len().max(1);
         for sorted in &self.runs {
             let (mut list, is_cut) = self
-                .of_run(sorted, tree, bounds, direction, most)
+                .of_run(sorted, tree, bounds, direction, (most, most_bytes))
                 .map_err(|error| self.failed(error))?;
             if is_cut && let Some((last, _)) = list.last() {
                 cut = Some(match (cut, direction) {
@@ -370,13 +373,14 @@ impl Spilled {
         Ok((lists, cut))
     }
 
+    /// Up to `most` writes of a run, in the order of `direction`, with about `most_bytes` bytes; whether there are more.
     fn of_run(
         &self,
         sorted: &Sorted,
         tree: usize,
         bounds: Bounds<'_>,
         direction: Direction,
-        most: usize,
+        (most, most_bytes): (usize, usize),
     ) -> io::Result<(Writes, bool)> {
         let is_in = |key: &[u8]| {
             (match bounds.0 {
@@ -405,6 +409,7 @@ impl Spilled {
             None => parts(&block.0).0 <= tree,
         });
         let mut list = Vec::new();
+        let mut bytes = 0;
         let mut blocks: Vec<usize> = (first..end.max(first)).collect();
         if direction == Direction::Reverse {
             blocks.reverse();
@@ -417,9 +422,10 @@ impl Spilled {
             for (place, value) in records {
                 let (of, key) = parts(&place);
                 if of == tree && is_in(key) {
-                    if list.len() == most {
+                    if list.len() == most || bytes >= most_bytes {
                         return Ok((list, true));
                     }
+                    bytes += key.len() + value.len();
                     list.push((key.to_vec(), decode(&value)?));
                 }
             }

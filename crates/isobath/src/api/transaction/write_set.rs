@@ -707,4 +707,47 @@ mod tests {
         );
         store.close().unwrap();
     }
+
+    #[test]
+    fn a_scan_reads_some_bytes_of_many_runs_ahead() {
+        let (store, mut rig) = Rig::new(1);
+        let tree = rig.trees[0].clone();
+        let (runs, records) = (200_u32, 100_u32);
+        for run in 0..runs {
+            rig.writes.savepoint();
+            for record in 0..records {
+                let key = (record * runs + run).to_be_bytes();
+                let write = Write::Inline(vec![1; 1_000].into());
+                let directory = std::env::temp_dir();
+                (rig.writes.put(&tree, &key, write, 60_000, &directory)).unwrap();
+            }
+        }
+        let own = rig.writes.of(&tree);
+        let (spilled, at) = own.spilled.unwrap();
+        assert!(spilled.runs() > 100, "{} runs", spilled.runs());
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let (mut lower, mut upper) = (Bound::Unbounded, Bound::Unbounded);
+            let mut found = 0;
+            // Bound: each round finds some.
+            loop {
+                let bounds = (
+                    lower.as_ref().map(Vec::as_slice),
+                    upper.as_ref().map(Vec::as_slice),
+                );
+                let (lists, _) = spilled.within(at, bounds, direction, 256).unwrap();
+                let ahead: usize = lists.iter().map(Vec::len).sum();
+                assert!(ahead <= 6_000, "{ahead} records of 1,000 bytes");
+                let (writes, cut) = own.within(bounds, direction, 256).unwrap();
+                found += writes.len();
+                match (cut, direction) {
+                    (None, _) => break,
+                    (Some(cut), Direction::Forward) => lower = Bound::Excluded(cut),
+                    (Some(cut), Direction::Reverse) => upper = Bound::Excluded(cut),
+                }
+            }
+            assert_eq!(found, (runs * records) as usize);
+        }
+        drop(rig);
+        store.close().unwrap();
+    }
 }
