@@ -12,7 +12,7 @@ use crate::canary::{self, Canary};
 use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
 use crate::engine::Engine;
 use crate::log::{BLOCK, DEVICE_HEADER_BYTES};
-use crate::page::PageId;
+use crate::page::{Lsn, PageId};
 use crate::recovery::open::{Loaded, log_area, read_superblock, reserve_tables};
 use crate::recovery::unflushed_chunks::find_end;
 use crate::recovery::{LogBase, LogScan};
@@ -20,6 +20,9 @@ use crate::shared::Address;
 
 /// Frames of a pool that serves only for its mapping table.
 const FEW_FRAMES: u32 = 64;
+
+/// Times that the newest state is looked at while a writer overtakes each look.
+const ATTEMPTS: u32 = 10;
 
 /// What a reader knows of the volume that a writer may change.
 pub(crate) struct Beside {
@@ -112,35 +115,67 @@ fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(
 }
 
 /// Where the newest state of the store has page `id`, and the sequence number of the segment; `None` where it has no copy.
+///
+/// # Errors
+///
+/// Those of reading; [`Error::ReaderOverrun`] where a writer goes on faster than the state can be read.
 fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Error> {
-    let superblock = read_superblock(volume, &[])?;
+    for _ in 0..ATTEMPTS {
+        let superblock = read_superblock(volume, &[])?;
+        #[cfg(test)]
+        tests::overtake();
+        let found = copy_in(volume, &superblock, id);
+        let newest = read_superblock(volume, &[])?;
+        // What the newest superblock needs of the log is still there. Where the log ended before that, newer records have taken
+        // the place of older ones, and the state that was put together lacks what they said.
+        let is_whole = match &found {
+            Ok((_, end)) => newest.log_start <= end.0,
+            Err(_) => newest.sequence == superblock.sequence,
+        };
+        if is_whole {
+            return found.map(|(copy, _)| copy);
+        }
+    }
+    Err(Error::ReaderOverrun { paths: Vec::new() })
+}
+
+/// A place of a page, with the sequence number of its segment.
+type Copy = (Address, u64);
+
+/// Where the state that `superblock` and its log make up has page `id`, and where the log ends, as far as it can be read.
+fn copy_in(
+    volume: &Volume,
+    superblock: &Superblock,
+    id: PageId,
+) -> Result<(Option<Copy>, Lsn), Error> {
     let whole = superblock.sizes.whole_in(volume.len());
     let segments = superblock.segments.max(whole);
     let (pool, _) = reserve_tables(FEW_FRAMES, segments)?;
-    let loaded = Loaded::read(volume, &superblock, segments, &pool)?;
+    let loaded = Loaded::read(volume, superblock, segments, &pool)?;
     let mut seqs: Vec<u64> = loaded.table.iter().map(|words| words[0]).collect();
-    if let Some(area) = log_area(&superblock) {
+    let mut end = Lsn(superblock.log_start);
+    if let Some(area) = log_area(superblock) {
         let base = LogBase {
             provisional: &loaded.provisional,
             has: &|page| pool.mapping.place(page) != Place::Free,
         };
         // As far as it can be read: it holds what was durable before, and that is enough.
-        let (scan, _) = LogScan::read_as_far(volume, &area, &superblock, &base);
+        let (scan, _) = LogScan::read_as_far(volume, &area, superblock, &base);
         for (&segment, &seq) in &scan.seqs {
             if let Some(known) = seqs.get_mut(segment as usize) {
                 *known = seq.max(*known);
             }
         }
-        let _ = scan.apply(&superblock, &mut |page, place| {
-            pool.mapping.set(page, place)
-        });
+        end = scan.end.lsn;
+        let _ = scan.apply(superblock, &mut |page, place| pool.mapping.set(page, place));
     }
-    Ok(match pool.mapping.place(id) {
+    let copy = match pool.mapping.place(id) {
         Place::Stored(address) => seqs
             .get(address.segment() as usize)
             .map(|&seq| (address, seq)),
         _ => None,
-    })
+    };
+    Ok((copy, end))
 }
 
 impl Engine {
@@ -194,4 +229,65 @@ impl Engine {
 /// temporary file.
 pub(crate) fn overlay(volume: Volume, memory_bytes: u64) -> Arc<OverlayDevice> {
     Arc::new(OverlayDevice::new(volume, memory_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::log::Durability;
+    use crate::{Options, Store};
+
+    type Work = Box<dyn FnOnce()>;
+
+    thread_local! {
+        /// What a writer does once a look has read the superblock.
+        static OVERTAKE: RefCell<Option<Work>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn overtake() {
+        if let Some(work) = OVERTAKE.take() {
+            work();
+        }
+    }
+
+    #[test]
+    fn a_look_that_a_writer_overtakes_is_repeated() {
+        let options = Options::new()
+            .pool_bytes(4 << 20)
+            .workers(1)
+            .segment_bytes(64 << 10)
+            .log_bytes(4 << 20)
+            .durability(Durability::None);
+        let volume = Volume::in_memory(0, None);
+        let store = Store::create_on_volume(volume.clone(), &options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let write_all = move |round: u8, rounds: u8| {
+            for value in round..round + rounds {
+                for n in 0..1000 {
+                    tree.insert(format!("{n:04}"), [value; 500]).unwrap();
+                }
+            }
+        };
+        write_all(0, 1);
+        store.checkpoint().unwrap();
+        let mut moved = 0;
+        for round in 1..=8 {
+            let id = PageId(u64::from(round) * 8);
+            let before = find_copy(&volume, id).unwrap();
+            let (writer, write_all) = (store.clone(), write_all.clone());
+            OVERTAKE.set(Some(Box::new(move || {
+                // More than the log holds.
+                write_all(round * 16, 12);
+                writer.checkpoint().unwrap();
+            })));
+            let found = find_copy(&volume, id).unwrap();
+            let after = find_copy(&volume, id).unwrap();
+            assert_eq!(found, after, "page {id:?} was at {before:?}");
+            moved += u32::from(before != after);
+        }
+        assert!(moved > 0, "the writer moved no page");
+        store.close().unwrap();
+    }
 }
