@@ -166,7 +166,7 @@ pub(crate) struct Buffer {
     page_news: Vec<AtomicBool>,
     read_buffers: ReadBuffers,
     /// Tasks that wait for fewer dirty pages.
-    dirty_waiters: WaitQueue,
+    dirty_waiters: Arc<WaitQueue>,
     own: PerWorker<Own>,
     shared: Arc<Shared>,
     workers: Arc<WorkerPool>,
@@ -178,6 +178,9 @@ impl Buffer {
         let frames = pool.frames.count() as usize;
         let count = workers.count();
         let depth = shared.config.depth;
+        let dirty_waiters = Arc::new(WaitQueue::new());
+        let waiters = Arc::clone(&dirty_waiters);
+        shared.on_poison(move || waiters.wake_all());
         Buffer {
             pool,
             partitions: (0..count)
@@ -186,7 +189,7 @@ impl Buffer {
             free_frames: Mutex::default(),
             page_news: (0..count).map(|_| AtomicBool::new(false)).collect(),
             read_buffers: ReadBuffers::default(),
-            dirty_waiters: WaitQueue::new(),
+            dirty_waiters,
             own: PerWorker::new(workers, |_| Own::new(frames, count, depth)),
             shared: Arc::clone(shared),
             workers: Arc::clone(workers),

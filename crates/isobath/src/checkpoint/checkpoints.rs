@@ -1,12 +1,15 @@
 //! The state of checkpoints: which one counts, what the next one has to write, and where a recovery would begin.
 
+use std::sync::Arc;
+
 use super::changed_pages::ChangedMapPages;
 use super::recovery_floor::UnflushedBatches;
 use super::superblock::Superblock;
 use super::writer::CheckpointState;
 use crate::page::{Lsn, PageId};
 use crate::runtime::WaitQueue;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::shared::Shared;
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard};
 
 /// What a recovery would begin with, and what it would miss.
@@ -18,10 +21,9 @@ pub(crate) struct Checkpoints {
     pub(super) unflushed: UnflushedBatches,
     /// Where the log ended when the last checkpoint began.
     pub(super) checkpointed_at: AtomicU64,
-    /// The superblocks do not say yet that the store is open, or what the log says is not all in the pages: no checkpoint may be written.
-    pub(super) recovering: AtomicBool,
+    shared: Arc<Shared>,
     /// Tasks that wait until old changes are on the drive.
-    pub(super) flush_waiters: WaitQueue,
+    pub(super) flush_waiters: Arc<WaitQueue>,
 }
 
 impl Checkpoints {
@@ -30,22 +32,25 @@ impl Checkpoints {
         current: CheckpointState,
         pages: u64,
         writers: usize,
-        recovering: bool,
+        shared: &Arc<Shared>,
     ) -> Checkpoints {
+        let flush_waiters = Arc::new(WaitQueue::new());
+        let waiters = Arc::clone(&flush_waiters);
+        shared.on_poison(move || waiters.wake_all());
         Checkpoints {
             current: Mutex::new(Some(Box::new(current))),
             changes: ChangedMapPages::new(pages),
             unflushed: UnflushedBatches::new(writers),
             checkpointed_at: AtomicU64::new(0),
-            recovering: AtomicBool::new(recovering),
-            flush_waiters: WaitQueue::new(),
+            shared: Arc::clone(shared),
+            flush_waiters,
         }
     }
 
     /// Whether the log says more than what is in the pages.
     #[inline]
     pub(crate) fn is_recovering(&self) -> bool {
-        self.recovering.load(Ordering::Acquire)
+        self.shared.is_recovering()
     }
 
     /// `written` dirty pages have been written back so far: tasks that wait for so many go on.
@@ -83,17 +88,6 @@ impl Checkpoints {
     pub(crate) fn superblock(&self) -> Option<Superblock> {
         let current = self.current.lock();
         current.as_ref().map(|current| current.superblock.clone())
-    }
-
-    /// What the log says is in the pages: from now on checkpoints are written.
-    pub(crate) fn recovered(&self) {
-        self.recovering.store(false, Ordering::Release);
-    }
-
-    /// As if a recovery were under way.
-    #[cfg(test)]
-    pub(crate) fn recover_again(&self) {
-        self.recovering.store(true, Ordering::SeqCst);
     }
 
     /// Whether tasks wait for dirty pages to be written, however few there are.

@@ -5,7 +5,6 @@ use crate::canary::{self, Canary};
 use crate::engine::Engine;
 use crate::page::Lsn;
 use crate::runtime::WorkerState;
-use crate::sync::atomic::Ordering::Acquire;
 
 /// How long a task waits for old changes to be written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,7 +21,7 @@ impl Until {
     fn is_over(self, engine: &Engine) -> bool {
         self == Until::LogIsShort
             && engine.log.area_is_short_for_system()
-            && !engine.checkpoints.recovering.load(Acquire)
+            && !engine.shared.is_recovering()
             && !canary::sings(Canary::CheckpointWaitsForItself)
     }
 }

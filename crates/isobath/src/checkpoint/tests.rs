@@ -508,12 +508,12 @@ fn no_checkpoint_is_due_before_the_store_is_open() {
     let simulation = Simulation::new(volume, &options(), 1).unwrap();
     simulation.close().unwrap();
     let engine = opened_after_crash(&device);
-    assert!(engine.checkpoints.recovering.load(Ordering::Acquire));
+    assert!(engine.shared.is_recovering());
     engine.end_opening();
-    assert!(!engine.checkpoints.recovering.load(Ordering::Acquire));
+    assert!(!engine.shared.is_recovering());
     Canary::CheckpointBeforeOpen.switch_on();
     let engine = opened_after_crash(&device);
-    assert!(!engine.checkpoints.recovering.load(Ordering::Acquire));
+    assert!(!engine.shared.is_recovering());
 }
 
 #[test]
@@ -524,7 +524,7 @@ fn no_superblock_is_written_once_a_write_has_failed() {
         local.wait_durable(engine.newest_record()).unwrap();
         let mut current = engine.checkpoints.current.lock().take().unwrap();
         let before = current.superblock.sequence;
-        engine.poison(Error::LogOverrun);
+        engine.shared.poison(Error::LogOverrun);
         let start = engine.recovery_start(|| ());
         let outcome = crate::checkpoint::writer::write(
             engine,

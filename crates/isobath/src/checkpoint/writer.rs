@@ -438,7 +438,7 @@ impl Engine {
         let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
         (wanted || is_small || self.log_tasks.checkpoint_is_wanted())
             && self.checkpoint_frees_log()
-            && !self.checkpoints.recovering.load(Ordering::Acquire)
+            && !self.shared.is_recovering()
             && !self.shared.is_poisoned()
     }
 
@@ -545,7 +545,7 @@ impl WorkerState {
         } else {
             self.flush_older_for_checkpoint(before)
         };
-        let is_flushed = is_flushed.inspect_err(|error| engine.poison(error.clone()))?;
+        let is_flushed = is_flushed.inspect_err(|error| engine.shared.poison(error.clone()))?;
         let Some(mut current) = engine.checkpoints.current.lock().take() else {
             return Ok(Outcome::NotWritten);
         };
@@ -582,7 +582,7 @@ impl WorkerState {
             );
         }
         *engine.checkpoints.current.lock() = Some(current);
-        written.inspect_err(|error| engine.poison(error.clone()))?;
+        written.inspect_err(|error| engine.shared.poison(error.clone()))?;
         Ok(outcome)
     }
 }

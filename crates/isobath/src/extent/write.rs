@@ -340,7 +340,7 @@ fn place_and_write(
             copies
                 .iter()
                 .for_each(|copy| local.invalidate(copy.address));
-            engine.poison(error.clone());
+            engine.shared.poison(error.clone());
             Err(error)
         }
     }

@@ -157,7 +157,7 @@ fn a_checkpoint_frees_a_full_log_without_the_pages_that_wait_for_it() {
 fn a_recovery_that_stands_still_says_so() {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
-    engine.checkpoints.recover_again();
+    engine.shared.recover_again();
     engine.hold_log(engine.log.start());
     let filler = in_task(&engine, &simulation, |local| {
         loop {

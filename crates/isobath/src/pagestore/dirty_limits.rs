@@ -31,7 +31,7 @@ impl Engine {
     pub(crate) fn dirty_limit(&self) -> usize {
         let frames = self.buffer.pool.frames.count() as usize;
         let most = frames / 8 * 7;
-        if self.checkpoints.is_recovering() {
+        if self.shared.is_recovering() {
             return most;
         }
         let pages = self.pagestore.allocated_bytes() / PAGE_SIZE as u64;

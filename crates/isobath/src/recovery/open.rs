@@ -418,7 +418,7 @@ pub(crate) fn open(
 impl Engine {
     /// The store is open, and recovered: from now on checkpoints are written.
     pub(crate) fn end_opening(&self) {
-        self.checkpoints.recovered();
+        self.shared.recovered();
         self.log.set_recovering(false);
         self.release_log();
     }

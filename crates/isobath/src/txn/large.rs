@@ -331,7 +331,7 @@ impl<'a> LargeCommit<'a> {
         if let Err(error) = btree::install_roots(&ctx, &content.trees, lsn) {
             slot.abandon();
             reopen();
-            engine.poison(error.clone());
+            engine.shared.poison(error.clone());
             return Err(error);
         }
         self.free_replaced(content, lsn);
