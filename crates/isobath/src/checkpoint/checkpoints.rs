@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use super::changed_pages::ChangedMapPages;
-use super::recovery_floor::UnflushedBatches;
 use super::superblock::Superblock;
 use super::writer::CheckpointState;
+use crate::buffer::ChangeTracker;
 use crate::page::{Lsn, PageId};
-use crate::runtime::WaitQueue;
 use crate::shared::Shared;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard};
@@ -16,34 +14,24 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) struct Checkpoints {
     /// The checkpoint on the volume; taken out by the task that writes the next one.
     pub(super) current: Mutex<Option<Box<CheckpointState>>>,
-    /// Pages of the mapping table that the next checkpoint has to write.
-    pub(super) changes: ChangedMapPages,
-    pub(super) unflushed: UnflushedBatches,
+    changes: Arc<ChangeTracker>,
     /// Where the log ended when the last checkpoint began.
     pub(super) checkpointed_at: AtomicU64,
     shared: Arc<Shared>,
-    /// Tasks that wait until old changes are on the drive.
-    pub(super) flush_waiters: Arc<WaitQueue>,
 }
 
 impl Checkpoints {
-    /// The newest one is `current`. `pages` ids have words in the mapping table, and `writers` tasks write pages.
+    /// The newest one is `current`; the next one writes what `changes` says.
     pub(crate) fn new(
         current: CheckpointState,
-        pages: u64,
-        writers: usize,
+        changes: &Arc<ChangeTracker>,
         shared: &Arc<Shared>,
     ) -> Checkpoints {
-        let flush_waiters = Arc::new(WaitQueue::new());
-        let waiters = Arc::clone(&flush_waiters);
-        shared.on_poison(move || waiters.wake_all());
         Checkpoints {
             current: Mutex::new(Some(Box::new(current))),
-            changes: ChangedMapPages::new(pages),
-            unflushed: UnflushedBatches::new(writers),
+            changes: Arc::clone(changes),
             checkpointed_at: AtomicU64::new(0),
             shared: Arc::clone(shared),
-            flush_waiters,
         }
     }
 
@@ -51,16 +39,6 @@ impl Checkpoints {
     #[inline]
     pub(crate) fn is_recovering(&self) -> bool {
         self.shared.is_recovering()
-    }
-
-    /// `written` dirty pages have been written back so far: tasks that wait for so many go on.
-    pub(crate) fn pages_written(&self, written: u64) {
-        self.flush_waiters.wake(written);
-    }
-
-    /// Wakes all tasks that wait until old changes are on the drive.
-    pub(crate) fn wake_all(&self) {
-        self.flush_waiters.wake_all();
     }
 
     /// The next checkpoint has to write the word of `id`.
@@ -93,27 +71,22 @@ impl Checkpoints {
     /// Whether tasks wait for dirty pages to be written, however few there are.
     #[inline]
     pub(crate) fn wants_pages_written(&self) -> bool {
-        self.flush_waiters.has_waiters()
+        self.changes.wants_pages_written()
     }
 
     /// A change as old as `oldest` is in the batch of the writing task `slot`. Called before the frame says that it is clean.
     pub(crate) fn hold_batch(&self, slot: usize, oldest: Lsn) {
-        self.unflushed.hold(slot, oldest);
+        self.changes.hold_batch(slot, oldest);
     }
 
     /// The batch of `slot` was written; `record` says where to. Some page in it has ended before that record, but not before
     /// `late_since`, if that is given.
     pub(crate) fn batch_written(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
-        self.unflushed.written(slot, record, late_since);
+        self.changes.batch_written(slot, record, late_since);
     }
 
     /// The pages that the task `slot` has moved are where `record` says; they held no changes.
     pub(crate) fn batch_moved(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
-        self.unflushed.release(slot, record, late_since);
-    }
-
-    /// Mapping records of an earlier opening with pages that may have ended before them.
-    pub(crate) fn add_late(&self, late: &[(Lsn, Lsn)]) {
-        self.unflushed.add_late(late);
+        self.changes.batch_moved(slot, record, late_since);
     }
 }

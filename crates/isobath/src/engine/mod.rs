@@ -65,26 +65,28 @@ impl Engine {
         let sequence = superblock.sequence;
         let log_runs: Vec<Run> = superblock.log_runs().collect();
         let retains = !parts.config.read_only && parts.volume.sees_pins();
-        let pages = parts.pool.mapping.capacity();
         let transactions = Transactions::new(&parts.config, &parts.log);
         let volume = parts.volume.clone();
         let shared = Shared::new(parts.config, volume, parts.seqs, parts.recovering);
         let shared = Arc::new(shared);
         let pool = Arc::new(WorkerPool::new(workers));
         let log = Arc::new(parts.log);
+        let writers = workers * WRITING_TASKS;
+        let buffer = Buffer::new(parts.pool, &shared, &pool, &log, writers);
+        let limit_segments = superblock.limit_segments;
         let engine = Engine {
-            buffer: Buffer::new(parts.pool, &shared, &pool),
+            checkpoints: Checkpoints::new(parts.current, &buffer.changes, &shared),
+            buffer,
             log_tasks: LogTasks::new(&shared, &pool, &log, &log_runs),
             transactions,
             pagestore: PageStore::new(
                 parts.space,
                 parts.ids,
                 (parts.allocated_bytes, parts.reserved_bytes),
-                superblock.limit_segments,
+                limit_segments,
                 sizes.large,
                 retains,
             ),
-            checkpoints: Checkpoints::new(parts.current, pages, workers * WRITING_TASKS, &shared),
             opening: Opening::new(),
             backup: BackupState::default(),
             publishing: Publishing::default(),

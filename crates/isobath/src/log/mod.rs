@@ -172,6 +172,11 @@ impl Log {
         }
     }
 
+    /// The LSN whose durability implies that of every record so far.
+    pub(crate) fn newest_record(&self) -> Lsn {
+        Lsn(self.next().0.saturating_sub(1))
+    }
+
     /// Where this opening began to write.
     pub(crate) fn first(&self) -> Lsn {
         Lsn(self.on.as_ref().map_or(0, |on| on.first))

@@ -220,7 +220,7 @@ impl WorkerState {
         engine.request_log_growth(&request);
         if engine.log.area_is_short_for_system() {
             // After the waiter is listed: a checkpoint that waits for pages to be written sees it, or is woken.
-            engine.checkpoints.wake_all();
+            engine.buffer.changes.wake_all();
         }
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.

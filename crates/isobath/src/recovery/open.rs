@@ -408,10 +408,10 @@ pub(crate) fn open(
         recovering: is_written && !canary::sings(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
     });
     for page in plan.touched() {
-        engine.checkpoints.mark(page);
+        engine.buffer.changes.mark(page);
     }
     engine.log.set_recovering(!plan.is_empty());
-    engine.checkpoints.add_late(&plan.late);
+    engine.buffer.changes.add_late(&plan.late);
     Ok(Opened { engine, plan })
 }
 
