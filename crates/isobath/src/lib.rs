@@ -212,12 +212,13 @@ pub use error::{
 };
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
-pub use log::{Durability, MAX_TRANSACTION_BYTES};
+pub use log::MAX_TRANSACTION_BYTES;
 pub use page::{PAGE_SIZE, PageCorruption};
 pub use pagestore::PageTrace;
 pub use paths::StorePaths;
 pub use runtime::{OperationFuture, TaskHandle, TaskPanic, sleep_until, yield_now};
 pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_volume};
+pub use shared::Durability;
 #[cfg(any(test, feature = "simulation"))]
 pub use sim::{How, Place, Simulation, Stuck, Switch, Switches, Who};
 #[cfg(any(test, feature = "simulation"))]

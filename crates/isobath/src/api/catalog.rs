@@ -97,7 +97,7 @@ pub(crate) fn create(local: &WorkerState) -> Result<(), Error> {
     }
     let tree = Tree::create(&ctx, CATALOG.id, None)?;
     assert_eq!(tree, CATALOG, "the catalog is the first tree of a store");
-    local.wait_durable(local.engine.newest_record())
+    local.wait_durable(local.engine.log.newest_record())
 }
 
 /// The tree `name`, if there is one.

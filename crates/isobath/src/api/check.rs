@@ -238,8 +238,8 @@ fn check_accounts(local: &WorkerState, report: &mut CheckReport) -> Result<(), E
     let mut wrong: Option<BTreeMap<usize, String>> = None;
     for _ in 0..ACCOUNT_LOOKS {
         // Obsolete pages count until their records are durable.
-        local.wait_for_ended_pages()?;
-        local.wait_for_batches()?;
+        local.engine.buffer.wait_for_ended_pages(&local.worker)?;
+        local.engine.buffer.wait_for_batches(&local.worker)?;
         local.wait_for_pending_frees()?;
         let mut now = wrong_accounts(local);
         if let Some(before) = wrong {

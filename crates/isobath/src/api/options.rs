@@ -14,8 +14,9 @@ use isobath_io::{Access, Backend, ByteSize, DirectMode, VolumeOptions};
 
 use crate::buffer::FRAME_COST;
 use crate::checkpoint::Superblock;
-use crate::log::{Durability, Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
+use crate::log::{Log, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, TRANSACTION_LIMIT};
 use crate::page::PAGE_SIZE;
+use crate::shared::Durability;
 use crate::shared::{Config, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SegmentSizes};
 use crate::{Error, small};
 use memory::Memory;

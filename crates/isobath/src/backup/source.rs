@@ -10,7 +10,7 @@ use crate::buffer::Place;
 use crate::buffer::blocks::Stretch;
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
-use crate::checkpoint::writer::{CheckpointState, stored_word};
+use crate::checkpoint::writer::CheckpointState;
 use crate::engine::Engine;
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
@@ -361,7 +361,7 @@ impl WorkerState {
             end: Lsn(0),
         };
         engine.pagestore.retain_obsolete();
-        self.wait_durable(engine.newest_record())?;
+        self.wait_durable(engine.log.newest_record())?;
         kept.end = engine.log.durable();
         Ok(kept)
     }
@@ -403,7 +403,7 @@ impl WorkerState {
     ) -> bool {
         for (known, id) in known.iter().zip(first..) {
             let page = PageId(id);
-            let place = Place::from_word(stored_word(&self.engine, page));
+            let place = Place::from_word(self.engine.buffer.stored_word(page));
             let Place::Stored(address) = place else {
                 batch.entries.push(MapEntry::default());
                 continue;

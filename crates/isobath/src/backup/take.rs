@@ -344,7 +344,7 @@ impl Taking<'_, '_> {
         }
         self.runtime.run_urgently(|local| {
             local.wait_for_frees()?;
-            local.wait_for_batches()
+            local.engine.buffer.wait_for_batches(&local.worker)
         })
     }
 

@@ -7,7 +7,10 @@
 //! starts over. So no task ever yields with a latch in hand.
 
 pub(crate) mod blocks;
+mod changed_pages;
+mod changes;
 mod dirty;
+mod dirty_limits;
 mod frame_state;
 #[cfg(all(test, loom))]
 mod frame_state_loom;
@@ -31,7 +34,10 @@ mod words;
 mod worker_frames;
 
 pub(crate) use blocks::Stretch;
+pub(crate) use changed_pages::words_per_page;
+pub(crate) use changes::ChangeTracker;
 pub(crate) use dirty::DirtyQueue;
+pub(crate) use dirty_limits::Stored;
 pub(crate) use frame_state::{FrameHeader, NotStarted};
 pub(crate) use frames::{FRAME_COST, Frames};
 pub(crate) use free::FreeFrames;
@@ -46,6 +52,7 @@ use std::sync::Arc;
 
 use isobath_io::IoError;
 
+use crate::log::Log;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::{PerWorker, WaitQueue, Worker, WorkerPool};
 use crate::shared::{Address, Shared};
@@ -159,6 +166,7 @@ impl BufferPool {
 /// The pool, and what workers share to find room in it.
 pub(crate) struct Buffer {
     pub(crate) pool: BufferPool,
+    pub(crate) changes: Arc<ChangeTracker>,
     /// Per worker: the replacement queues of the pages that it has read or made.
     partitions: Vec<Mutex<Partition>>,
     free_frames: Mutex<FreeFrames>,
@@ -166,19 +174,30 @@ pub(crate) struct Buffer {
     page_news: Vec<AtomicBool>,
     read_buffers: ReadBuffers,
     /// Tasks that wait for fewer dirty pages.
-    dirty_waiters: WaitQueue,
+    dirty_waiters: Arc<WaitQueue>,
     own: PerWorker<Own>,
     shared: Arc<Shared>,
     workers: Arc<WorkerPool>,
+    log: Arc<Log>,
 }
 
 impl Buffer {
-    /// `pool`, for these workers.
-    pub(crate) fn new(pool: BufferPool, shared: &Arc<Shared>, workers: &Arc<WorkerPool>) -> Buffer {
+    /// `pool`, for these workers, of whose tasks `writers` write pages.
+    pub(crate) fn new(
+        pool: BufferPool,
+        shared: &Arc<Shared>,
+        workers: &Arc<WorkerPool>,
+        log: &Arc<Log>,
+        writers: usize,
+    ) -> Buffer {
         let frames = pool.frames.count() as usize;
         let count = workers.count();
         let depth = shared.config.depth;
+        let dirty_waiters = Arc::new(WaitQueue::new());
+        let waiters = Arc::clone(&dirty_waiters);
+        shared.on_poison(move || waiters.wake_all());
         Buffer {
+            changes: ChangeTracker::new(pool.mapping.capacity(), writers, shared),
             pool,
             partitions: (0..count)
                 .map(|_| Mutex::new(Partition::new(frames / count)))
@@ -186,10 +205,11 @@ impl Buffer {
             free_frames: Mutex::default(),
             page_news: (0..count).map(|_| AtomicBool::new(false)).collect(),
             read_buffers: ReadBuffers::default(),
-            dirty_waiters: WaitQueue::new(),
+            dirty_waiters,
             own: PerWorker::new(workers, |_| Own::new(frames, count, depth)),
             shared: Arc::clone(shared),
             workers: Arc::clone(workers),
+            log: Arc::clone(log),
         }
     }
 
@@ -224,14 +244,34 @@ impl Buffer {
         self.own.for_each_ended(release);
     }
 
-    /// Wakes tasks that wait for fewer dirty pages.
-    pub(crate) fn wake_dirty_waiters(&self) {
-        self.dirty_waiters.wake_all();
-    }
-
     /// Where the page in `frame` is stored; nowhere before its first write.
     pub(crate) fn stored_address(&self, frame: FrameId) -> Address {
         self.pool.frames.header(frame).address()
+    }
+
+    /// The mapping word of `id` to store: a resident page is where its frame says.
+    pub(crate) fn stored_word(&self, id: PageId) -> u64 {
+        loop {
+            let place = self.pool.mapping.place(id);
+            let frame = match place {
+                Place::Resident(frame) | Place::Loading(frame) => frame,
+                Place::Stored(_) => return place.to_word(),
+                Place::Free => return 0,
+            };
+            // The frame may pass to another page, and back, between two looks; its
+            // latch's word would not stay the same.
+            let latch = self.pool.frames.header(frame).latch();
+            let before = latch.word();
+            let address = self.stored_address(frame);
+            if self.pool.mapping.place(id) == place && latch.word() == before {
+                return if address.is_none() {
+                    0
+                } else {
+                    Place::Stored(address).to_word()
+                };
+            }
+            crate::sync::spin_loop();
+        }
     }
 
     /// Whether `id` is a page, not a chunk of a large value, that was written before.

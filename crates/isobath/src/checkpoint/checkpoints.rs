@@ -1,61 +1,44 @@
 //! The state of checkpoints: which one counts, what the next one has to write, and where a recovery would begin.
 
-use super::changed_pages::ChangedMapPages;
-use super::recovery_floor::UnflushedBatches;
+use std::sync::Arc;
+
 use super::superblock::Superblock;
 use super::writer::CheckpointState;
+use crate::buffer::ChangeTracker;
 use crate::page::{Lsn, PageId};
-use crate::runtime::WaitQueue;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::shared::Shared;
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard};
 
 /// What a recovery would begin with, and what it would miss.
 pub(crate) struct Checkpoints {
     /// The checkpoint on the volume; taken out by the task that writes the next one.
     pub(super) current: Mutex<Option<Box<CheckpointState>>>,
-    /// Pages of the mapping table that the next checkpoint has to write.
-    pub(super) changes: ChangedMapPages,
-    pub(super) unflushed: UnflushedBatches,
+    changes: Arc<ChangeTracker>,
     /// Where the log ended when the last checkpoint began.
     pub(super) checkpointed_at: AtomicU64,
-    /// The superblocks do not say yet that the store is open, or what the log says is not all in the pages: no checkpoint may be written.
-    pub(super) recovering: AtomicBool,
-    /// Tasks that wait until old changes are on the drive.
-    pub(super) flush_waiters: WaitQueue,
+    shared: Arc<Shared>,
 }
 
 impl Checkpoints {
-    /// The newest one is `current`. `pages` ids have words in the mapping table, and `writers` tasks write pages.
+    /// The newest one is `current`; the next one writes what `changes` says.
     pub(crate) fn new(
         current: CheckpointState,
-        pages: u64,
-        writers: usize,
-        recovering: bool,
+        changes: &Arc<ChangeTracker>,
+        shared: &Arc<Shared>,
     ) -> Checkpoints {
         Checkpoints {
             current: Mutex::new(Some(Box::new(current))),
-            changes: ChangedMapPages::new(pages),
-            unflushed: UnflushedBatches::new(writers),
+            changes: Arc::clone(changes),
             checkpointed_at: AtomicU64::new(0),
-            recovering: AtomicBool::new(recovering),
-            flush_waiters: WaitQueue::new(),
+            shared: Arc::clone(shared),
         }
     }
 
     /// Whether the log says more than what is in the pages.
     #[inline]
     pub(crate) fn is_recovering(&self) -> bool {
-        self.recovering.load(Ordering::Acquire)
-    }
-
-    /// `written` dirty pages have been written back so far: tasks that wait for so many go on.
-    pub(crate) fn pages_written(&self, written: u64) {
-        self.flush_waiters.wake(written);
-    }
-
-    /// Wakes all tasks that wait until old changes are on the drive.
-    pub(crate) fn wake_all(&self) {
-        self.flush_waiters.wake_all();
+        self.shared.is_recovering()
     }
 
     /// The next checkpoint has to write the word of `id`.
@@ -85,41 +68,25 @@ impl Checkpoints {
         current.as_ref().map(|current| current.superblock.clone())
     }
 
-    /// What the log says is in the pages: from now on checkpoints are written.
-    pub(crate) fn recovered(&self) {
-        self.recovering.store(false, Ordering::Release);
-    }
-
-    /// As if a recovery were under way.
-    #[cfg(test)]
-    pub(crate) fn recover_again(&self) {
-        self.recovering.store(true, Ordering::SeqCst);
-    }
-
     /// Whether tasks wait for dirty pages to be written, however few there are.
     #[inline]
     pub(crate) fn wants_pages_written(&self) -> bool {
-        self.flush_waiters.has_waiters()
+        self.changes.wants_pages_written()
     }
 
     /// A change as old as `oldest` is in the batch of the writing task `slot`. Called before the frame says that it is clean.
     pub(crate) fn hold_batch(&self, slot: usize, oldest: Lsn) {
-        self.unflushed.hold(slot, oldest);
+        self.changes.hold_batch(slot, oldest);
     }
 
     /// The batch of `slot` was written; `record` says where to. Some page in it has ended before that record, but not before
     /// `late_since`, if that is given.
     pub(crate) fn batch_written(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
-        self.unflushed.written(slot, record, late_since);
+        self.changes.batch_written(slot, record, late_since);
     }
 
     /// The pages that the task `slot` has moved are where `record` says; they held no changes.
     pub(crate) fn batch_moved(&self, slot: usize, record: Lsn, late_since: Option<Lsn>) {
-        self.unflushed.release(slot, record, late_since);
-    }
-
-    /// Mapping records of an earlier opening with pages that may have ended before them.
-    pub(crate) fn add_late(&self, late: &[(Lsn, Lsn)]) {
-        self.unflushed.add_late(late);
+        self.changes.batch_moved(slot, record, late_since);
     }
 }

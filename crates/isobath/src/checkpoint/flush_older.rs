@@ -5,7 +5,6 @@ use crate::canary::{self, Canary};
 use crate::engine::Engine;
 use crate::page::Lsn;
 use crate::runtime::WorkerState;
-use crate::sync::atomic::Ordering::Acquire;
 
 /// How long a task waits for old changes to be written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,41 +21,12 @@ impl Until {
     fn is_over(self, engine: &Engine) -> bool {
         self == Until::LogIsShort
             && engine.log.area_is_short_for_system()
-            && !engine.checkpoints.recovering.load(Acquire)
+            && !engine.shared.is_recovering()
             && !canary::sings(Canary::CheckpointWaitsForItself)
     }
 }
 
-impl Engine {
-    /// Dirty frames with a change older than `before`, each as it is when it is looked at; `pause` may yield.
-    fn count_older(&self, before: Lsn, pause: impl FnMut()) -> usize {
-        (self.buffer.pool.frames.each_used(pause))
-            .filter_map(|frame| self.buffer.pool.frames.header(frame).oldest_change())
-            .filter(|&change| change < before)
-            .count()
-    }
-}
-
 impl WorkerState {
-    /// Waits until no page that has ended is still being written: only then its
-    /// last place dies.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn wait_for_ended_pages(&self) -> Result<(), Error> {
-        let frames = &self.engine.buffer.pool.frames;
-        let is_written = |frame| {
-            let header = frames.header(frame);
-            header.is_freed() && header.is_written()
-        };
-        while frames.each_used(|| self.worker.yield_now()).any(is_written) {
-            self.engine.shared.writable()?;
-            self.worker.yield_now();
-        }
-        Ok(())
-    }
-
     /// Waits until every change that is older than `before` is in a copy on
     /// the drive that a durable record names.
     ///
@@ -85,13 +55,13 @@ impl WorkerState {
             }
             // Copies may still be in flight, or their records.
             let pause = || self.worker.yield_now();
-            while engine.count_older(before, pause) == 0 {
+            while engine.buffer.count_older(before, pause) == 0 {
                 engine.shared.writable()?;
                 let complete = engine.log.contiguous_lsn();
-                if engine.oldest_unflushed(complete, pause) >= before.min(complete) {
+                if engine.buffer.oldest_unflushed(complete, pause) >= before.min(complete) {
                     return Ok(true);
                 }
-                self.wait_durable(engine.newest_record())?;
+                self.wait_durable(engine.log.newest_record())?;
                 self.worker.yield_now();
             }
             // A commit that was logged before has changed a page since.
@@ -106,7 +76,9 @@ impl WorkerState {
             engine.shared.writable()?;
             // Every counted frame eventually increments this.
             let cleaned = engine.buffer.pool.dirty.written_back();
-            let left = engine.count_older(before, || self.worker.yield_now());
+            let left = engine
+                .buffer
+                .count_older(before, || self.worker.yield_now());
             if left == 0 {
                 return Ok(true);
             }
@@ -115,15 +87,13 @@ impl WorkerState {
             }
             // Writers write however few pages are dirty while a task waits here.
             let target = cleaned + left;
-            engine
-                .checkpoints
-                .flush_waiters
-                .wait(&self.worker, target as u64, || {
-                    engine.workers.notify_all();
-                    engine.buffer.pool.dirty.written_back() >= target
-                        || engine.shared.is_poisoned()
-                        || until.is_over(engine)
-                });
+            let changes = &engine.buffer.changes;
+            changes.wait_for_written(&self.worker, target as u64, || {
+                engine.workers.notify_all();
+                engine.buffer.pool.dirty.written_back() >= target
+                    || engine.shared.is_poisoned()
+                    || until.is_over(engine)
+            });
         }
     }
 }

@@ -9,20 +9,13 @@
 
 use isobath_io::{IoError, Volume};
 
+pub(crate) use crate::buffer::words_per_page;
 use crate::checkpoint::ArrayRoot;
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset, put_u64,
 };
 use crate::shared::{Address, SegmentSizes};
 
-/// Words in one page.
-const FULL_PAGE: u64 = ((PAGE_SIZE - HEADER_SIZE) / 8) as u64;
-
-/// Words that a page of an array holds.
-#[inline(always)]
-pub(crate) fn words_per_page() -> u64 {
-    crate::small::words_per_page(FULL_PAGE)
-}
 /// Levels that suffice for 2⁶⁴ words.
 const MAX_LEVELS: u64 = 8;
 /// Bytes that are read or written in one call.

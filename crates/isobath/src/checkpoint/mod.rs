@@ -1,6 +1,5 @@
 //! Checkpoints: the mapping table on the volume, and where a recovery from it begins (docs/decisions/0014).
 
-mod changed_pages;
 mod checkpoints;
 mod flush_older;
 pub(crate) mod format;

@@ -9,7 +9,6 @@ use isobath_io::{
 
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::checkpoint::writer::stored_word;
 use crate::engine::Engine;
 use crate::extent::{self, ExtentWriter};
 use crate::log::record::{Copied, Mapped};
@@ -68,7 +67,7 @@ fn checkpoint(engine: &Engine) {
         let local = local.expect("in a task");
         (0..rng_steps(engine)).for_each(|_| local.worker.yield_now());
         // Most of the mapping table has changed.
-        (0..IDLE_IDS / 504).for_each(|page| engine.checkpoints.changes.mark_page(page));
+        (0..IDLE_IDS / 504).for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
         local.checkpoint(engine.log.next()).unwrap();
     });
 }
@@ -82,11 +81,11 @@ fn rng_steps(engine: &Engine) -> u64 {
 fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Place, Place)> {
     let engine = Arc::clone(simulation.engine());
     // Writers and cleaners may have gone on until the worker has stopped.
-    while !engine.log.is_durable(engine.newest_record()) {
+    while !engine.log.is_durable(engine.log.newest_record()) {
         let inside = Arc::clone(&engine);
         let flush = move || {
             WorkerState::with_current(&inside, |local| {
-                let newest = inside.newest_record();
+                let newest = inside.log.newest_record();
                 local.expect("in a task").wait_durable(newest).unwrap();
             });
         };
@@ -96,7 +95,7 @@ fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Pl
     let count = engine.pagestore.high_water();
     let count = count.max(crashed.pagestore.high_water());
     let places = (PageId::FIRST_FREE.0..count).map(|id| {
-        let is = Place::from_word(stored_word(&engine, PageId(id)));
+        let is = Place::from_word(engine.buffer.stored_word(PageId(id)));
         (id, is, crashed.buffer.pool.mapping.place(PageId(id)))
     });
     // The newest state of a page that is being loaded is in the log.
@@ -164,7 +163,7 @@ fn quiet() -> (Simulation, Arc<FaultDevice>) {
         .ids()
         .lock()
         .allocate_run(mapping, 10 * IDLE_IDS);
-    (0..10 * IDLE_IDS / 504).for_each(|page| engine.checkpoints.changes.mark_page(page));
+    (0..10 * IDLE_IDS / 504).for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
     (simulation, device)
 }
 
@@ -184,7 +183,7 @@ fn lost_beside_a_checkpoint() -> usize {
     let (simulation, device) = quiet();
     let tree = simulation.store().tree("t").unwrap();
     let inserted = in_task(&simulation, 1, move |local| {
-        let changes = &local.engine.checkpoints.changes;
+        let changes = local.engine.buffer.changes.map_pages();
         while changes.is_marked(0) {
             local.worker.yield_now();
         }
@@ -396,15 +395,15 @@ fn what_holds_the_log_cuts_no_late_record_off() {
         tree.insert(b"a", &[1; 100]).unwrap();
         let floor = engine.log.next();
         tree.insert(b"b", &[1; 100]).unwrap();
-        let record = engine.newest_record();
+        let record = engine.log.newest_record();
         tree.insert(b"c", &[1; 100]).unwrap();
         // Until nothing else holds the log.
         while engine.recovery_start(|| ()) <= record {
             local.flush_older_than(engine.log.contiguous_lsn()).unwrap();
-            local.wait_durable(engine.newest_record()).unwrap();
+            local.wait_durable(engine.log.newest_record()).unwrap();
             local.worker.yield_now();
         }
-        engine.checkpoints.unflushed.add_late(&[(since, record)]);
+        engine.buffer.changes.add_late(&[(since, record)]);
         assert!(engine.recovery_start(|| ()) > record);
         engine.hold_log(floor);
         assert_eq!(engine.recovery_start(|| ()), since);
@@ -423,11 +422,11 @@ fn a_late_record_holds_the_log_for_a_while_only() {
         let since = engine.log.next();
         tree.insert(b"a", &[1; 100]).unwrap();
         let record = Lsn(since.0 + (5 << 19));
-        engine.checkpoints.unflushed.add_late(&[(since, record)]);
+        engine.buffer.changes.add_late(&[(since, record)]);
         let inside = Lsn(since.0 + 8);
-        assert_eq!(engine.after_late_records(since), since);
-        assert_eq!(engine.after_late_records(inside), Lsn(record.0 + 1));
-        assert_eq!(engine.before_late_records(inside), since);
+        assert_eq!(engine.buffer.after_late_records(since), since);
+        assert_eq!(engine.buffer.after_late_records(inside), Lsn(record.0 + 1));
+        assert_eq!(engine.buffer.before_late_records(inside), since);
         let end = since.0 + (8 << 20);
         for number in 0.. {
             tree.insert(&key(number % 3_000), &[1; 100]).unwrap();
@@ -475,9 +474,9 @@ fn risen_from_between_two_records() -> usize {
             address,
             seq: engine.shared.seq_of(address),
         };
-        let copied = local.log_copies(0, &[copy]);
+        let copied = local.engine.buffer.log_copies(&local.worker, 0, &[copy]);
         engine.buffer.pool.mapping.set(page, Place::Free);
-        engine.checkpoints.mark(page);
+        engine.buffer.changes.mark(page);
         drop(slot);
         other.join().unwrap().unwrap();
         assert!(engine.oldest_end() > end);
@@ -534,7 +533,7 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
         assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
         let ids = extent::chunk_ids(local, value).unwrap();
         let pages = ids[1].0 / PER_PAGE..=ids[0].0 / PER_PAGE;
-        pages.for_each(|page| engine.checkpoints.changes.mark_page(page));
+        pages.for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
         (value, ids)
     });
     let (value, ids) = built.join().unwrap();
@@ -542,7 +541,7 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
     let late = ids[0].0 / PER_PAGE;
     assert!(early + BETWEEN <= late && ids[2].0 / PER_PAGE == early);
     let freed = in_task(&simulation, 1, move |local| {
-        let changes = &local.engine.checkpoints.changes;
+        let changes = local.engine.buffer.changes.map_pages();
         while changes.is_marked(early) {
             local.worker.yield_now();
         }
@@ -555,7 +554,7 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
                 .unwrap()
                 .is_whole()
         );
-        local.engine.checkpoints.changes.is_marked(early)
+        local.engine.buffer.changes.map_pages().is_marked(early)
     });
     assert!(changes.join().unwrap(), "the value was freed too early");
     let crashed = opened_after_crash(&device);
@@ -582,7 +581,9 @@ fn lost_in_pages_of_an_open_token() -> usize {
         let value = writer.finish(local).unwrap();
         // As by a caller that knows nothing of the token.
         extent::free_with_token(local, value, value.token() + 1).unwrap();
-        local.wait_durable(local.engine.newest_record()).unwrap();
+        local
+            .wait_durable(local.engine.log.newest_record())
+            .unwrap();
         value.first().0
     });
     let id = freed.join().unwrap();
@@ -618,12 +619,12 @@ fn no_checkpoint_is_due_before_the_store_is_open() {
     let simulation = Simulation::new(volume, &options(), 1).unwrap();
     simulation.close().unwrap();
     let engine = opened_after_crash(&device);
-    assert!(engine.checkpoints.recovering.load(Ordering::Acquire));
+    assert!(engine.shared.is_recovering());
     engine.end_opening();
-    assert!(!engine.checkpoints.recovering.load(Ordering::Acquire));
+    assert!(!engine.shared.is_recovering());
     Canary::CheckpointBeforeOpen.switch_on();
     let engine = opened_after_crash(&device);
-    assert!(!engine.checkpoints.recovering.load(Ordering::Acquire));
+    assert!(!engine.shared.is_recovering());
 }
 
 #[test]
@@ -631,10 +632,10 @@ fn no_superblock_is_written_once_a_write_has_failed() {
     let (simulation, _) = quiet();
     let refused = in_task(&simulation, 0, |local| {
         let engine = &local.engine;
-        local.wait_durable(engine.newest_record()).unwrap();
+        local.wait_durable(engine.log.newest_record()).unwrap();
         let mut current = engine.checkpoints.current.lock().take().unwrap();
         let before = current.superblock.sequence;
-        engine.poison(Error::LogOverrun);
+        engine.shared.poison(Error::LogOverrun);
         let start = engine.recovery_start(|| ());
         let outcome = crate::checkpoint::writer::write(
             engine,
@@ -750,7 +751,7 @@ fn the_changes_of_a_batch_that_failed_hold_the_log() {
         let held = (0..frames.count()).filter_map(|frame| frames.header(frame).oldest_change());
         assert!(engine.recovery_start(|| ()).0 <= held.min().map_or(u64::MAX, |lsn| lsn.0));
         // A change beside the failed write may have made a frame's oldest change a newer one.
-        batches += u32::from(engine.checkpoints.unflushed.is_held());
+        batches += u32::from(engine.buffer.changes.is_held());
     }
     // Other writes failed elsewhere.
     assert!(batches > 0);
@@ -776,7 +777,7 @@ fn a_summary_that_cannot_be_read_is_rebuilt() {
     let live = move |local: &WorkerState| {
         let mut entries = local.entries_of(segment);
         entries.retain(|entry| {
-            let word = stored_word(&local.engine, entry.page);
+            let word = local.engine.buffer.stored_word(entry.page);
             let here = |a: Address| (a.segment(), a.offset()) == (segment, entry.offset);
             matches!(Place::from_word(word), Place::Stored(a) if here(a))
         });

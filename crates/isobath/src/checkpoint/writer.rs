@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use isobath_io::{AlignedBuf, Volume};
 
-use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{self, Array, Sink, words_per_page};
 use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
@@ -95,7 +94,7 @@ impl CheckpointIo<'_> {
     /// Waits until every record up to now is durable.
     fn flush_log(&self, engine: &Engine) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(local) => local.wait_durable(engine.newest_record()),
+            CheckpointIo::Task(local) => local.wait_durable(engine.log.newest_record()),
             // The last task has waited for it.
             CheckpointIo::Volume(_) => Ok(()),
         }
@@ -316,7 +315,7 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
         .resize(count as usize, (Address::NONE, 0));
     let mut replaced = Vec::new();
     for page in 0..count {
-        if !pages.engine.checkpoints.changes.take(page) {
+        if !pages.engine.buffer.changes.map_pages().take(page) {
             continue;
         }
         let engine = pages.engine;
@@ -326,7 +325,7 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
                 if id >= high_water && canary::sings(Canary::ForgetNewPages) {
                     break;
                 }
-                put_u64(into, at * 8, stored_word(engine, PageId(id)));
+                put_u64(into, at * 8, engine.buffer.stored_word(PageId(id)));
             }
         })?;
         let stamp = pages.stamp;
@@ -346,29 +345,9 @@ fn provisional_words(engine: &Engine) -> Vec<u64> {
     words
 }
 
-/// The mapping word of `id` to store: a resident page is where its frame says.
+/// See [`Buffer::stored_word`](crate::buffer::Buffer::stored_word).
 pub(crate) fn stored_word(engine: &Engine, id: PageId) -> u64 {
-    loop {
-        let place = engine.buffer.pool.mapping.place(id);
-        let frame = match place {
-            Place::Resident(frame) | Place::Loading(frame) => frame,
-            Place::Stored(_) => return place.to_word(),
-            Place::Free => return 0,
-        };
-        // The frame may pass to another page, and back, between two looks; its
-        // latch's word would not stay the same.
-        let latch = engine.buffer.pool.frames.header(frame).latch();
-        let before = latch.word();
-        let address = engine.buffer.stored_address(frame);
-        if engine.buffer.pool.mapping.place(id) == place && latch.word() == before {
-            return if address.is_none() {
-                0
-            } else {
-                Place::Stored(address).to_word()
-            };
-        }
-        crate::sync::spin_loop();
-    }
+    engine.buffer.stored_word(id)
 }
 
 /// `dead` belong to no checkpoint any more: segments without others are free.
@@ -401,7 +380,7 @@ fn compact(engine: &Engine, current: &CheckpointState) {
     };
     for (page, (address, _)) in current.directory.iter().enumerate() {
         if !address.is_none() && sparse(address.segment()) {
-            engine.checkpoints.changes.mark_page(page as u64);
+            engine.buffer.changes.map_pages().mark_page(page as u64);
         }
     }
 }
@@ -438,7 +417,7 @@ impl Engine {
         let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
         (wanted || is_small || self.log_tasks.checkpoint_is_wanted())
             && self.checkpoint_frees_log()
-            && !self.checkpoints.recovering.load(Ordering::Acquire)
+            && !self.shared.is_recovering()
             && !self.shared.is_poisoned()
     }
 
@@ -450,7 +429,7 @@ impl Engine {
             }
             for (page, (address, _)) in current.directory.iter().enumerate() {
                 if !address.is_none() && is_behind(address.segment()) {
-                    self.checkpoints.changes.mark_page(page as u64);
+                    self.buffer.changes.map_pages().mark_page(page as u64);
                 }
             }
         });
@@ -509,7 +488,9 @@ impl WorkerState {
             let (start, next) = (engine.log.start(), engine.log.next());
             let before = match engine.log_tasks.checkpoint_is_wanted() {
                 true => next,
-                false => engine.after_late_records(Lsn(start.0 + (next.0 - start.0) / 2)),
+                false => engine
+                    .buffer
+                    .after_late_records(Lsn(start.0 + (next.0 - start.0) / 2)),
             };
             match self.checkpoint(before) {
                 Ok(Outcome::Written | Outcome::WrittenInPart) => {
@@ -545,7 +526,7 @@ impl WorkerState {
         } else {
             self.flush_older_for_checkpoint(before)
         };
-        let is_flushed = is_flushed.inspect_err(|error| engine.poison(error.clone()))?;
+        let is_flushed = is_flushed.inspect_err(|error| engine.shared.poison(error.clone()))?;
         let Some(mut current) = engine.checkpoints.current.lock().take() else {
             return Ok(Outcome::NotWritten);
         };
@@ -582,7 +563,7 @@ impl WorkerState {
             );
         }
         *engine.checkpoints.current.lock() = Some(current);
-        written.inspect_err(|error| engine.poison(error.clone()))?;
+        written.inspect_err(|error| engine.shared.poison(error.clone()))?;
         Ok(outcome)
     }
 }

@@ -120,7 +120,7 @@ impl WriteContext for TaskContext<'_> {
     fn end(&self, page: &Exclusive<'_>) {
         let engine = &self.local.engine;
         engine.buffer.pool.mapping.set(page.id(), Place::Free);
-        engine.checkpoints.mark(page.id());
+        engine.buffer.changes.mark(page.id());
     }
 
     fn free(&self, page: Exclusive<'_>, record: Lsn) {

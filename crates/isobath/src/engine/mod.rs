@@ -1,6 +1,7 @@
 //! The engine: the parts, put together.
 
 mod context;
+mod forward;
 pub(crate) mod publish;
 
 pub(crate) use context::{InlineContext, TaskContext};
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use isobath_io::Volume;
 
+use crate::Error;
 use crate::backup::BackupState;
 use crate::buffer::{Buffer, BufferPool};
 use crate::checkpoint::{CheckpointState, Checkpoints};
@@ -22,14 +24,13 @@ use crate::runtime::WorkerPool;
 use crate::runtime::worker_state::WRITING_TASKS;
 use crate::shared::{Config, ReservedWords, Run, Shared};
 use crate::txn::Transactions;
-use crate::{Error, trace};
 use publish::Publishing;
 
 /// The parts of a store that is open, each with the state that it owns (docs/decisions/0088).
 pub(crate) struct Engine {
     pub(crate) shared: Arc<Shared>,
     pub(crate) workers: Arc<WorkerPool>,
-    pub(crate) log: Log,
+    pub(crate) log: Arc<Log>,
     pub(crate) log_tasks: LogTasks,
     pub(crate) buffer: Buffer,
     pub(crate) pagestore: PageStore,
@@ -65,35 +66,34 @@ impl Engine {
         let was_closed = superblock.clean;
         let log_runs: Vec<Run> = superblock.log_runs().collect();
         let retains = !parts.config.read_only && parts.volume.sees_pins();
-        let pages = parts.pool.mapping.capacity();
         let transactions = Transactions::new(&parts.config, &parts.log);
         let volume = parts.volume.clone();
-        let shared = Arc::new(Shared::new(parts.config, volume, parts.seqs));
+        let shared = Shared::new(parts.config, volume, parts.seqs, parts.recovering);
+        let shared = Arc::new(shared);
         let pool = Arc::new(WorkerPool::new(workers));
+        let log = Arc::new(parts.log);
+        let writers = workers * WRITING_TASKS;
+        let buffer = Buffer::new(parts.pool, &shared, &pool, &log, writers);
+        let limit_segments = superblock.limit_segments;
         let engine = Engine {
-            buffer: Buffer::new(parts.pool, &shared, &pool),
+            checkpoints: Checkpoints::new(parts.current, &buffer.changes, &shared),
+            buffer,
+            log_tasks: LogTasks::new(&shared, &pool, &log, &log_runs),
             transactions,
-            shared,
-            workers: pool,
-            log: parts.log,
-            log_tasks: LogTasks::new(workers, &log_runs, sizes),
             pagestore: PageStore::new(
                 parts.space,
                 parts.ids,
                 (parts.allocated_bytes, parts.reserved_bytes),
-                superblock.limit_segments,
+                limit_segments,
                 sizes.large,
                 retains,
-            ),
-            checkpoints: Checkpoints::new(
-                parts.current,
-                pages,
-                workers * WRITING_TASKS,
-                parts.recovering,
             ),
             opening: Opening::new(),
             backup: BackupState::default(),
             publishing: Publishing::default(),
+            shared,
+            workers: pool,
+            log,
         };
         engine.pagestore.begin(
             engine.log.is_on(),
@@ -102,7 +102,13 @@ impl Engine {
             sequence,
             was_closed,
         );
-        Arc::new(engine)
+        let engine = Arc::new(engine);
+        let weak = Arc::downgrade(&engine);
+        let wake = move |engine: Arc<Engine>| engine.pagestore.wake_all();
+        engine
+            .shared
+            .on_poison(move || weak.upgrade().into_iter().for_each(wake));
+        engine
     }
 
     /// Releases the volume and the memory, whatever handles remain; the workers have stopped.
@@ -116,29 +122,15 @@ impl Engine {
         self.log.discard();
     }
 
-    /// A write failed: no more changes from here on, with this as the reason.
+    /// See [`Shared::poison`].
     pub(crate) fn poison(&self, cause: Error) {
-        if self.shared.poison(cause) {
-            let cause = || {
-                let cause = self.shared.poison_cause();
-                cause.map_or_else(String::new, Error::to_string)
-            };
-            trace::tell!(
-                error,
-                "a write failed: the store takes no more",
-                cause = cause().as_str()
-            );
-        }
-        self.stop_log();
-        self.pagestore.wake_all();
-        self.buffer.wake_dirty_waiters();
-        self.checkpoints.wake_all();
+        self.shared.poison(cause);
     }
 
     /// A worker has panicked outside its tasks, or one of the engine's own tasks has. What its tasks hold is never
     /// given back, so all workers end, and their tasks' waiters get an error.
     pub(crate) fn die(&self, payload: &(dyn Any + Send)) {
-        self.poison(Error::TaskPanicked {
+        self.shared.poison(Error::TaskPanicked {
             message: format!("a worker: {}", panic_message(payload)),
         });
         self.workers.die();

@@ -210,7 +210,7 @@ fn take_chunks(local: &WorkerState, ids: impl Iterator<Item = PageId>) -> Vec<(P
         if let Some(address) = take_chunk(local, id) {
             // Before the record: a checkpoint that starts behind it stores the word.
             if !canary::sings(Canary::MarkLate) {
-                local.engine.checkpoints.mark(id);
+                local.engine.buffer.changes.mark(id);
             }
             taken.push((id, address));
         }

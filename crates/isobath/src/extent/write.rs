@@ -329,7 +329,10 @@ fn place_and_write(
             let place = Place::Stored(copy.address);
             engine.buffer.pool.mapping.set(copy.page, place);
         }
-        let _ = local.log_copies(token, &copies);
+        let _ = local
+            .engine
+            .buffer
+            .log_copies(&local.worker, token, &copies);
     });
     match result {
         Ok(()) => {
@@ -340,7 +343,7 @@ fn place_and_write(
             copies
                 .iter()
                 .for_each(|copy| local.invalidate(copy.address));
-            engine.poison(error.clone());
+            engine.shared.poison(error.clone());
             Err(error)
         }
     }

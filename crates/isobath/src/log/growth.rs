@@ -129,7 +129,7 @@ impl Engine {
             && bytes < self.log.max_area_bytes()
             && !growth.refused.load(Ordering::Relaxed)
             && !self.pagestore.is_shrinking()
-            && !self.checkpoints.is_recovering()
+            && !self.shared.is_recovering()
             && !self.shared.is_poisoned()
             && self.log.area().is_some_and(|area| area.is_alone())
     }
@@ -187,7 +187,7 @@ impl WorkerState {
             }),
         };
         if let Err(error) = step {
-            self.engine.poison(error);
+            self.engine.shared.poison(error);
             *larger = None;
         }
         growth.making.store(larger.is_some(), Ordering::SeqCst);

@@ -81,7 +81,7 @@ fn cuts(seed: u64, first_segments: Option<u32>) -> Vec<Cut> {
     }
     assert!(engine.log.area_bytes() > MIN_AREA_BYTES || !cuts.is_empty());
     device.power_off();
-    engine.poison(crate::Error::Closed);
+    engine.shared.poison(crate::Error::Closed);
     drop(tree);
     drop(simulation);
     cuts

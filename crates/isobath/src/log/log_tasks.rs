@@ -1,9 +1,13 @@
 //! What tasks share of the log, beside the log itself.
 
+use std::sync::Arc;
+
+use super::Log;
 use super::growth::LogGrowth;
 use super::tasks::Awaited;
 use super::volume_flush::VolumeFlush;
-use crate::shared::{Run, SegmentSizes};
+use crate::runtime::WorkerPool;
+use crate::shared::{Run, Shared};
 
 /// How far the log has grown, what tasks of each worker wait for in it, and flushes that they share.
 pub(crate) struct LogTasks {
@@ -11,15 +15,34 @@ pub(crate) struct LogTasks {
     /// Per worker: what its tasks wait for in the log.
     pub(super) awaited: Vec<Awaited>,
     pub(super) volume_flush: VolumeFlush,
+    pub(super) shared: Arc<Shared>,
+    pub(super) workers: Arc<WorkerPool>,
+    pub(super) log: Arc<Log>,
 }
 
 impl LogTasks {
     /// For a log that has these runs.
-    pub(crate) fn new(workers: usize, runs: &[Run], sizes: SegmentSizes) -> LogTasks {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        workers: &Arc<WorkerPool>,
+        log: &Arc<Log>,
+        runs: &[Run],
+    ) -> LogTasks {
+        if log.is_on() {
+            let (log, workers) = (Arc::clone(log), Arc::clone(workers));
+            // Nothing more is written; tasks that wait for the log wake and find the reason.
+            shared.on_poison(move || {
+                log.fail();
+                workers.notify_all();
+            });
+        }
         LogTasks {
-            growth: LogGrowth::new(runs, sizes),
-            awaited: (0..workers).map(|_| Awaited::new()).collect(),
+            growth: LogGrowth::new(runs, shared.config.sizes),
+            awaited: (0..workers.count()).map(|_| Awaited::new()).collect(),
             volume_flush: VolumeFlush::new(),
+            shared: Arc::clone(shared),
+            workers: Arc::clone(workers),
+            log: Arc::clone(log),
         }
     }
 

@@ -28,6 +28,8 @@ mod testing;
 mod unflushed;
 pub(crate) mod volume_flush;
 
+// `pagestore` has it from here.
+pub(crate) use crate::shared::Durability;
 pub(crate) use area::LogArea;
 pub(crate) use device::{
     DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, is_log_device,
@@ -110,26 +112,6 @@ struct On {
 #[derive(Default)]
 struct Count(AtomicU64);
 
-/// When a commit is acknowledged. In all three, commits are logged, atomic, and
-/// lost in reverse order if at all: after a crash the store holds everything
-/// up to some commit, and nothing after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// Once it is on the drive, its volatile cache included. Commits of many tasks
-    /// share a flush.
-    #[default]
-    Synced,
-    /// At once; it is on the drive at most `window_ms` milliseconds later, and the
-    /// time that one flush takes.
-    Buffered {
-        /// Milliseconds of commits that a crash may lose.
-        window_ms: u32,
-    },
-    /// At once; it is on the drive when something else makes it so: a later synced
-    /// commit, much that was logged since, a checkpoint.
-    None,
-}
-
 /// The LSN space, and the gate before page writes.
 pub(crate) struct Log {
     in_flight: InFlightLsns,
@@ -188,6 +170,11 @@ impl Log {
                 commits: (0..config.writers).map(|_| Count::default()).collect(),
             })),
         }
+    }
+
+    /// The LSN whose durability implies that of every record so far.
+    pub(crate) fn newest_record(&self) -> Lsn {
+        Lsn(self.next().0.saturating_sub(1))
     }
 
     /// Where this opening began to write.

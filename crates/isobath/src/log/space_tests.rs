@@ -47,7 +47,7 @@ fn used(engine: &Engine) -> u64 {
 /// A mapping record of no page, made durable: with its padding it takes a whole block.
 fn fill_one_block(local: &WorkerState) {
     let space = local.mapping_reservation(1).unwrap();
-    let record = local.log_copies(0, &[]);
+    let record = local.engine.buffer.log_copies(&local.worker, 0, &[]);
     drop(space);
     local.wait_durable(record).unwrap();
 }
@@ -157,7 +157,7 @@ fn a_checkpoint_frees_a_full_log_without_the_pages_that_wait_for_it() {
 fn a_recovery_that_stands_still_says_so() {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
-    engine.checkpoints.recover_again();
+    engine.shared.recover_again();
     engine.hold_log(engine.log.start());
     let filler = in_task(&engine, &simulation, |local| {
         loop {
@@ -165,7 +165,7 @@ fn a_recovery_that_stands_still_says_so() {
             if space.is_err() {
                 return space.err();
             }
-            let _ = local.log_copies(0, &[]);
+            let _ = local.engine.buffer.log_copies(&local.worker, 0, &[]);
         }
     });
     let is_told = || engine.shared.is_poisoned();

@@ -14,11 +14,10 @@ use isobath_io::Io;
 
 use crate::Error;
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
-use crate::log::{Claim, Durability, Flush, LogReservation, ReservationClass, ReservationRequest};
+use crate::log::{Claim, Flush, LogReservation, LogTasks, ReservationClass, ReservationRequest};
 use crate::page::Lsn;
 use crate::runtime::{TaskId, WorkerState, clock};
-use crate::shared::Counters;
+use crate::shared::{Counters, Durability};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Tasks that write the log, per worker.
@@ -83,22 +82,14 @@ impl LogShare {
     }
 }
 
-impl Engine {
+impl LogTasks {
     /// Wakes the workers on which a task waits for what is durable now.
     fn wake_durable(&self, except: usize) {
         let durable = self.log.durable().0;
-        for (index, awaited) in self.log_tasks.awaited.iter().enumerate() {
+        for (index, awaited) in self.awaited.iter().enumerate() {
             if index != except && awaited.0.load(Ordering::SeqCst) < durable {
                 self.workers.notify(index);
             }
-        }
-    }
-
-    /// Nothing more is written; tasks that wait for the log wake and find the reason.
-    pub(crate) fn stop_log(&self) {
-        if self.log.is_on() {
-            self.log.fail();
-            self.workers.notify_all();
         }
     }
 }
@@ -229,7 +220,7 @@ impl WorkerState {
         engine.request_log_growth(&request);
         if engine.log.area_is_short_for_system() {
             // After the waiter is listed: a checkpoint that waits for pages to be written sees it, or is woken.
-            engine.checkpoints.wake_all();
+            engine.buffer.changes.wake_all();
         }
         if engine.log.area_is_short() {
             // The checkpointer's worker may sleep.
@@ -256,7 +247,7 @@ impl WorkerState {
             match self.engine.log.claim(self.worker.index) {
                 Claim::Flush(flush) => self.flush_log(flush),
                 Claim::Later => self.worker.yield_now(),
-                Claim::Overrun => self.engine.poison(Error::LogOverrun),
+                Claim::Overrun => self.engine.shared.poison(Error::LogOverrun),
                 Claim::Nothing if self.log_has_ended() => return,
                 Claim::Nothing => {
                     self.log.idle.borrow_mut().push(self.worker.task_id());
@@ -299,11 +290,11 @@ impl WorkerState {
         Counters::add(&engine.shared.counters.bytes_written, bytes);
         let took = clock::now() - since;
         if engine.log.flushed(flush, result.is_ok(), took) {
-            engine.wake_durable(self.worker.index);
+            engine.log_tasks.wake_durable(self.worker.index);
             self.wake_durable_waiters();
         }
         if let Err(error) = result {
-            engine.poison(Error::Io(error));
+            engine.shared.poison(Error::Io(error));
         }
         // Tasks whose commits are durable now run first: what they commit next
         // shares the flush that begins now, instead of waiting for its end.

@@ -1,7 +1,8 @@
 //! Flushes of the volume that tasks share.
 
 use crate::Error;
-use crate::runtime::{WaitQueue, WorkerState};
+use crate::log::LogTasks;
+use crate::runtime::{WaitQueue, Worker};
 use crate::sync::Mutex;
 
 /// Flushes of the volume that many writers share: a writer that finds none under way
@@ -28,16 +29,16 @@ struct FlushState {
     finished: u64,
 }
 
-impl WorkerState {
-    /// Waits until what this task has written to the volume is on the drive.
+impl LogTasks {
+    /// Waits until what the worker's task has written to the volume is on the drive.
     ///
     /// # Errors
     ///
     /// A failed flush, which poisons the store; [`Error::Poisoned`] where it
     /// was another task's.
-    pub(crate) fn flush_volume(&self) -> Result<(), Error> {
-        debug_assert!(self.worker.in_task(), "only tasks wait");
-        let flush = &self.engine.log_tasks.volume_flush;
+    pub(crate) fn flush_volume(&self, worker: &Worker) -> Result<(), Error> {
+        debug_assert!(worker.in_task(), "only tasks wait");
+        let flush = &self.volume_flush;
         let needed = flush.state.lock().started + 1;
         loop {
             let mut state = flush.state.lock();
@@ -48,30 +49,29 @@ impl WorkerState {
                 state.is_running = true;
                 state.started += 1;
                 drop(state);
-                return self.run_flush();
+                return self.run_flush(worker);
             }
             drop(state);
-            flush.waiters.wait(&self.worker, 0, || {
+            flush.waiters.wait(worker, 0, || {
                 let state = flush.state.lock();
                 state.finished >= needed || !state.is_running
             });
-            self.engine.shared.writable()?;
+            self.shared.writable()?;
         }
     }
 
-    fn run_flush(&self) -> Result<(), Error> {
-        let engine = &self.engine;
-        let result = self.worker.flush().map_err(Error::Io);
+    fn run_flush(&self, worker: &Worker) -> Result<(), Error> {
+        let result = worker.flush().map_err(Error::Io);
         if let Err(error) = &result {
-            engine.poison(error.clone());
+            self.shared.poison(error.clone());
         }
-        let mut state = engine.log_tasks.volume_flush.state.lock();
+        let mut state = self.volume_flush.state.lock();
         state.is_running = false;
         if result.is_ok() {
             state.finished = state.started;
         }
         drop(state);
-        engine.log_tasks.volume_flush.waiters.wake_all();
+        self.volume_flush.waiters.wake_all();
         result
     }
 }

@@ -4,7 +4,6 @@ mod allocations;
 mod allocator;
 mod chunk_frees;
 mod cleaner;
-mod dirty_limits;
 mod discard;
 mod growth;
 mod history;

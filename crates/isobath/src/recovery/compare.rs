@@ -2,7 +2,6 @@
 //! mapping words, counts and summaries. For simulations.
 
 use crate::buffer::Place;
-use crate::checkpoint::writer::stored_word;
 use crate::engine::Engine;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::pagestore::summaries;
@@ -28,7 +27,7 @@ impl Layout {
     pub(crate) fn of(engine: &Engine) -> Layout {
         let count = engine.pagestore.high_water();
         let words = (PageId::FIRST_FREE.0..count).map(PageId).map(|id| {
-            let is = Place::from_word(stored_word(engine, id));
+            let is = Place::from_word(engine.buffer.stored_word(id));
             (is, engine.buffer.pool.mapping.place(id) != Place::Free)
         });
         let words = words.collect();

@@ -415,17 +415,17 @@ pub(crate) fn open(
         recovering: is_written && !canary::sings(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
     });
     for page in plan.touched() {
-        engine.checkpoints.mark(page);
+        engine.buffer.changes.mark(page);
     }
     engine.log.set_recovering(!plan.is_empty());
-    engine.checkpoints.add_late(&plan.late);
+    engine.buffer.changes.add_late(&plan.late);
     Ok(Opened { engine, plan })
 }
 
 impl Engine {
     /// The store is open, and recovered: from now on checkpoints are written.
     pub(crate) fn end_opening(&self) {
-        self.checkpoints.recovered();
+        self.shared.recovered();
         self.log.set_recovering(false);
         self.release_log();
     }

@@ -143,7 +143,7 @@ fn cuts(seed: u64, is_separate: bool) -> Vec<Cut> {
     }
     assert!(done.iter().all(|done| done.load(Ordering::Relaxed) > 20));
     device.power_off();
-    engine.poison(crate::Error::Closed);
+    engine.shared.poison(crate::Error::Closed);
     drop(tree);
     drop(simulation);
     cuts
@@ -238,7 +238,7 @@ fn write_until(
         }
     }
     device.power_off();
-    engine.poison(crate::Error::Closed);
+    engine.shared.poison(crate::Error::Closed);
     drop(tree);
     drop(simulation);
 }

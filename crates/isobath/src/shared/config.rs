@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::log::Durability;
-use crate::shared::SegmentSizes;
+use super::{Durability, SegmentSizes};
 
 /// Sizes and bounds that were fixed when the store was opened.
 #[derive(Clone, Debug)]

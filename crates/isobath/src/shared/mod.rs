@@ -3,6 +3,7 @@
 mod address;
 mod config;
 mod counters;
+mod durability;
 mod health;
 mod reserved;
 mod run;
@@ -13,6 +14,7 @@ pub(crate) use address::{
 };
 pub(crate) use config::Config;
 pub(crate) use counters::Counters;
+pub use durability::Durability;
 pub(crate) use reserved::ReservedWords;
 pub(crate) use run::Run;
 pub(crate) use sizes::SegmentSizes;
@@ -21,7 +23,7 @@ use isobath_io::Volume;
 
 use crate::Error;
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use health::Health;
 
 /// What every part may know of the store.
@@ -29,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
     health: Health,
+    /// The superblocks do not say yet that the store is open, or what the log says is not all in the pages: no checkpoint may be written.
+    recovering: AtomicBool,
     /// Taken out when the store closes, so that its files are free for others
     /// whatever handles remain.
     volume: Mutex<Option<Volume>>,
@@ -37,11 +41,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: Config, volume: Volume, seqs: ReservedWords) -> Shared {
+    pub(crate) fn new(
+        config: Config,
+        volume: Volume,
+        seqs: ReservedWords,
+        recovering: bool,
+    ) -> Shared {
         Shared {
             config,
             counters: Counters::default(),
             health: Health::new(),
+            recovering: AtomicBool::new(recovering),
             volume: Mutex::new(Some(volume)),
             seqs,
         }
@@ -98,15 +108,30 @@ impl Shared {
         self.health.cause().is_some()
     }
 
-    /// The first failed write.
-    pub(crate) fn poison_cause(&self) -> Option<&Error> {
-        self.health.cause()
+    /// A write failed: no more changes from here on, with this as the reason. Tasks that wait wake and find it.
+    pub(crate) fn poison(&self, cause: Error) {
+        self.health.poison(cause);
     }
 
-    /// A write failed: no more changes; `false` if one had failed before. [`Engine::poison`] also wakes those who wait.
-    ///
-    /// [`Engine::poison`]: crate::engine::Engine::poison
-    pub(crate) fn poison(&self, cause: Error) -> bool {
-        self.health.poison(cause)
+    /// Calls `wake` whenever a write fails, to wake tasks that wait for what does not come then.
+    pub(crate) fn on_poison(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.health.on_poison(wake);
+    }
+
+    /// Whether the log says more than what is in the pages.
+    #[inline]
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovering.load(Ordering::Acquire)
+    }
+
+    /// What the log says is in the pages: from now on checkpoints are written.
+    pub(crate) fn recovered(&self) {
+        self.recovering.store(false, Ordering::Release);
+    }
+
+    /// As if a recovery were under way.
+    #[cfg(test)]
+    pub(crate) fn recover_again(&self) {
+        self.recovering.store(true, Ordering::SeqCst);
     }
 }

@@ -242,7 +242,7 @@ impl Simulation {
             WorkerState::with_current(&engine, |local| match local {
                 Some(local) => {
                     local.wait_for_pending_frees()?;
-                    local.wait_durable(engine.newest_record())
+                    local.wait_durable(engine.log.newest_record())
                 }
                 None => Err(Error::Closed),
             })
@@ -251,7 +251,8 @@ impl Simulation {
         self.driver.finish_steps();
         let armed = interrupt::arm(false);
         let engine = &self.engine;
-        let rests = engine.log.is_durable(engine.newest_record()) && !engine.has_pending_frees();
+        let rests =
+            engine.log.is_durable(engine.log.newest_record()) && !engine.has_pending_frees();
         interrupt::arm(armed);
         Ok(rests)
     }

@@ -30,11 +30,12 @@ use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::TaskContext;
+use crate::log::ReservationClass;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
-use crate::log::{Durability, ReservationClass};
 use crate::page::{Lsn, PageId};
 use crate::runtime::WorkerState;
 use crate::shared::Counters;
+use crate::shared::Durability;
 use crate::{Error, extent};
 
 /// Pages that one insert may take at most: its leaf split twice.
@@ -743,7 +744,7 @@ impl<'a> Commit<'a, '_> {
         }
         // The versions stay pending, so that no snapshot sees the part that is there.
         slot.abandon();
-        engine.poison(error.clone());
+        engine.shared.poison(error.clone());
     }
 }
 

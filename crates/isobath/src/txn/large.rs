@@ -352,7 +352,7 @@ impl<'a> LargeCommit<'a> {
         if let Err(error) = btree::install_roots(&ctx, &content.trees, lsn) {
             slot.abandon();
             reopen();
-            engine.poison(error.clone());
+            engine.shared.poison(error.clone());
             return Err(error);
         }
         for (_, tree) in closed {

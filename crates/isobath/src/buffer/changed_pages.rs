@@ -1,8 +1,17 @@
 //! Which pages of the mapping table the next checkpoint has to write.
 
-use crate::page::PageId;
+use crate::page::{HEADER_SIZE, PAGE_SIZE, PageId};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire};
+
+/// Words in one page.
+const FULL_PAGE: u64 = ((PAGE_SIZE - HEADER_SIZE) / 8) as u64;
+
+/// Words that a page of an array, such as the mapping table, holds on the volume.
+#[inline(always)]
+pub(crate) fn words_per_page() -> u64 {
+    crate::small::words_per_page(FULL_PAGE)
+}
 
 /// Which pages of the checkpointed mapping table have changed since they were
 /// written: a bit each.
@@ -11,7 +20,7 @@ pub(crate) struct ChangedMapPages(Vec<AtomicU64>);
 impl ChangedMapPages {
     /// For `capacity` page ids.
     pub(crate) fn new(capacity: u64) -> ChangedMapPages {
-        let pages = capacity.div_ceil(crate::checkpoint::format::words_per_page());
+        let pages = capacity.div_ceil(words_per_page());
         let mut bits = Vec::new();
         bits.resize_with(pages.div_ceil(64) as usize, || AtomicU64::new(0));
         ChangedMapPages(bits)
@@ -19,7 +28,7 @@ impl ChangedMapPages {
 
     /// The word of `id` was changed.
     pub(crate) fn mark(&self, id: PageId) {
-        let page = id.0 / crate::checkpoint::format::words_per_page();
+        let page = id.0 / words_per_page();
         self.mark_page(page);
     }
 
