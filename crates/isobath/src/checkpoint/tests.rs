@@ -251,7 +251,7 @@ fn lost_beside_a_load() -> usize {
         let low = PageId::FIRST_FREE.0 + 100;
         engine.pagestore.ids().lock().free_run(mapping, PageId(low), 100);
         let whole = local.checkpoint(engine.log.next()).unwrap();
-        (0..10 * IDLE_IDS / 504).for_each(|page| engine.checkpoints.changes.mark_page(page));
+        (0..10 * IDLE_IDS / 504).for_each(|page| engine.buffer.changes.mark_page(page));
         whole.is_whole()
     };
     assert!(in_task(&simulation, 0, first).join().unwrap());
