@@ -388,7 +388,9 @@ impl WorkerState {
             }
         }
         let result = self.read_wanted(batch);
-        self.unpin_all(batch.wanted.iter().map(|wanted| wanted.address.segment()));
+        self.engine
+            .pagestore
+            .unpin_all(batch.wanted.iter().map(|wanted| wanted.address.segment()));
         result
     }
 

@@ -680,7 +680,8 @@ fn a_summary_that_cannot_be_read_is_rebuilt() {
     assert!(!before.is_empty());
     assert_eq!(before, after);
     assert_eq!(store.stats().unreadable_summaries, 1);
-    let local_unpin = move |local: &WorkerState| local.unpin(Address::new(segment, 0, 0));
+    let local_unpin =
+        move |local: &WorkerState| local.engine.pagestore.unpin(Address::new(segment, 0, 0));
     in_task(&simulation, 0, local_unpin).join().unwrap();
     let report = store.check(&mut |_, _| {}).unwrap();
     assert_eq!((report.unreadable_summaries, report.problems), (1, vec![]));

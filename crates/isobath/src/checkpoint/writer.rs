@@ -104,7 +104,7 @@ impl CheckpointIo<'_> {
     /// Waits until the ends of all chunks that have no word now are in the log.
     fn wait_for_frees(&self) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(local) => local.wait_for_frees(),
+            CheckpointIo::Task(local) => local.engine.pagestore.wait_for_frees(&local.worker),
             // No task is left that could free any.
             CheckpointIo::Volume(_) => Ok(()),
         }

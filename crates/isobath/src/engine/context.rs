@@ -3,9 +3,8 @@
 
 use std::time::Instant;
 
-use super::Engine;
 use crate::Error;
-use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart};
+use crate::buffer::{Buffer, BufferPool, Exclusive, Place, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
@@ -26,7 +25,7 @@ impl ReadContext for TaskContext<'_> {
     type Error = Error;
 
     fn pool(&self) -> &BufferPool {
-        &self.local.engine.buffer.pool
+        &self.local.buffer.pool
     }
 
     fn resolve(&self, why: Restart) -> Result<(), Error> {
@@ -135,7 +134,7 @@ impl WriteContext for TaskContext<'_> {
         let frame = page.leak();
         let freed = engine.buffer.pool.frames.header(frame).free_page();
         if !freed.is_written {
-            self.local.free_after(record, freed.address);
+            engine.pagestore.free_after(record, freed.address);
         }
         if freed.was_dirty {
             engine.frames_written_back(1);
@@ -224,7 +223,7 @@ impl From<Error> for NeedsWorker {
 
 /// Any thread: reads what is in memory.
 pub(crate) struct InlineContext<'e> {
-    engine: &'e Engine,
+    pool: &'e BufferPool,
     patience: std::cell::Cell<u32>,
 }
 
@@ -232,9 +231,9 @@ pub(crate) struct InlineContext<'e> {
 const PATIENCE: u32 = 64;
 
 impl<'e> InlineContext<'e> {
-    pub(crate) fn new(engine: &'e Engine) -> Self {
+    pub(crate) fn new(buffer: &'e Buffer) -> Self {
         InlineContext {
-            engine,
+            pool: &buffer.pool,
             patience: std::cell::Cell::new(PATIENCE),
         }
     }
@@ -244,7 +243,7 @@ impl ReadContext for InlineContext<'_> {
     type Error = NeedsWorker;
 
     fn pool(&self) -> &BufferPool {
-        &self.engine.buffer.pool
+        self.pool
     }
 
     fn resolve(&self, why: Restart) -> Result<(), NeedsWorker> {

@@ -16,7 +16,7 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::checkpoint::{CheckpointState, Checkpoints};
 use crate::error::panic_message;
 use crate::log::{Log, LogTasks};
-use crate::pagestore::{PageIds, PageStore, SegmentAllocator};
+use crate::pagestore::{LowerParts, PageIds, PageStore, SegmentAllocator};
 use crate::recovery::Opening;
 use crate::runtime::WorkerPool;
 use crate::runtime::worker_state::WRITING_TASKS;
@@ -29,9 +29,9 @@ use publish::Publishing;
 pub(crate) struct Engine {
     pub(crate) shared: Arc<Shared>,
     pub(crate) workers: Arc<WorkerPool>,
-    pub(crate) log: Log,
+    pub(crate) log: Arc<Log>,
     pub(crate) log_tasks: LogTasks,
-    pub(crate) buffer: Buffer,
+    pub(crate) buffer: Arc<Buffer>,
     pub(crate) pagestore: PageStore,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) opening: Opening,
@@ -69,19 +69,27 @@ impl Engine {
         let volume = parts.volume.clone();
         let shared = Arc::new(Shared::new(parts.config, volume, parts.seqs));
         let pool = Arc::new(WorkerPool::new(workers));
+        let log = Arc::new(parts.log);
+        let buffer = Arc::new(Buffer::new(parts.pool, &shared, &pool));
+        let below_pagestore = LowerParts {
+            shared: Arc::clone(&shared),
+            workers: Arc::clone(&pool),
+            log: Arc::clone(&log),
+            buffer: Arc::clone(&buffer),
+        };
         let engine = Engine {
-            buffer: Buffer::new(parts.pool, &shared, &pool),
+            buffer,
             transactions,
             shared,
             workers: pool,
-            log: parts.log,
+            log,
             log_tasks: LogTasks::new(workers, &log_runs, sizes),
             pagestore: PageStore::new(
+                below_pagestore,
                 parts.space,
                 parts.ids,
                 (parts.allocated_bytes, parts.reserved_bytes),
                 superblock.limit_segments,
-                sizes.large,
                 retains,
             ),
             checkpoints: Checkpoints::new(

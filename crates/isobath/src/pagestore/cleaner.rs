@@ -99,10 +99,10 @@ impl WorkerState {
         let engine = &self.engine;
         engine.pagestore.shrinking.give_up_goal();
         engine.pagestore.space.lock().rest_behind_fence();
-        if engine.has_pending_frees() {
+        if engine.pagestore.has_pending_frees() {
             // What these free may be enough; then there is something to clean, or no need to.
             let _ = self.wait_durable(engine.newest_record());
-            if !self.drain_pending_frees() {
+            if !self.engine.pagestore.drain_pending_frees() {
                 self.worker.yield_now();
             }
             return;
@@ -154,7 +154,7 @@ impl WorkerState {
             }
             Err(Failed::Write(error)) => self.engine.poison(error),
         }
-        self.after_space_change(freed, spare);
+        self.engine.pagestore.after_space_change(freed, spare);
         self.await_pending_frees();
     }
 
@@ -162,12 +162,12 @@ impl WorkerState {
     /// cleaning.
     fn await_pending_frees(&self) {
         let engine = &self.engine;
-        if engine.has_pending_frees()
-            && engine.pagestore.space.lock().spare_segments() < engine.low_water()
+        if engine.pagestore.has_pending_frees()
+            && engine.pagestore.space.lock().spare_segments() < engine.pagestore.low_water()
         {
             // A failed log write has poisoned the store; later callers get that error.
             let _ = self.wait_durable(engine.newest_record());
-            let _ = self.drain_pending_frees();
+            let _ = self.engine.pagestore.drain_pending_frees();
         }
     }
 
@@ -400,7 +400,7 @@ impl WorkerState {
         engine
             .checkpoints
             .batch_moved(batch.slot, record, late_since);
-        engine.defer_free(record, moved.into_iter());
+        engine.pagestore.defer_free(record, moved.into_iter());
         let mut space = engine.pagestore.space.lock();
         let mut freed = false;
         for placed in &batch.placed {
@@ -419,8 +419,8 @@ impl WorkerState {
             batch.placed.len() as u64,
         );
         Counters::add(&self.engine.shared.counters.cleaning_bytes, bytes);
-        self.after_space_change(freed, spare);
-        let _ = self.drain_pending_frees();
+        self.engine.pagestore.after_space_change(freed, spare);
+        let _ = self.engine.pagestore.drain_pending_frees();
     }
 
     /// Whether `page` exists and is stored at `address` now.

@@ -30,7 +30,7 @@ pub(crate) use allocator::{
 };
 pub(crate) use growth::NotGrown;
 pub(crate) use ids::PageIds;
-pub(crate) use page_store::{PageStore, Pins};
+pub(crate) use page_store::{LowerParts, PageStore, Pins};
 pub(crate) use stall::PERIOD as STALL_PERIOD;
 pub(crate) use summary::Entry;
 pub use trace::PageTrace;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use isobath_io::{AlignedBuf, IoError};
 
 use crate::Error;
+use crate::buffer::Buffer;
 use crate::engine::Engine;
 use crate::log::tasks::{LOG_WRITERS, LogShare};
 use crate::pagestore::STALL_PERIOD;
@@ -30,6 +31,8 @@ pub(crate) struct WorkerState {
     /// Dropped before the engine: its channel waits for the reads that are in flight, into frames and buffers of the engine.
     pub(crate) worker: Worker,
     pub(crate) engine: Arc<Engine>,
+    /// The engine's, for lookups of what is in memory.
+    pub(crate) buffer: Arc<Buffer>,
     /// Parked writers, the cleaner and the checkpointer, to be woken when there is work.
     pub(crate) idle_writers: RefCell<Vec<TaskId>>,
     pub(crate) idle_cleaner: Cell<Option<TaskId>>,
@@ -102,6 +105,7 @@ impl WorkerState {
             dirty_cursor: Cell::new(index),
             log: LogShare::new(),
             registered: Registered::new(&engine),
+            buffer: Arc::clone(&engine.buffer),
             engine,
         });
         if !local.engine.shared.config.read_only {
@@ -278,9 +282,14 @@ impl BackgroundHandler for WorkerState {
         if self.engine.publishing.is_on() {
             self.publish_stats();
         }
-        progress |= self.drain_pending_frees();
+        progress |= self.engine.pagestore.drain_pending_frees();
         if self.engine.pagestore.is_watched() {
-            self.look_at_stall();
+            let engine = &self.engine;
+            // A backup's target may be slow.
+            let is_held = || engine.backup.holds_log() && !engine.checkpoints.is_recovering();
+            if let Some(error) = engine.pagestore.look_at_stall(is_held) {
+                engine.poison(error);
+            }
         }
         if self.log.running.get() > 0 {
             progress |= self.wake_for_log();
