@@ -68,7 +68,6 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
     ),
     ("log/separate.rs", &["checkpoint"]),
     ("log/tasks.rs", &["engine"]),
-    ("pagestore/allocations.rs", &["engine"]),
     ("pagestore/dirty_limits.rs", &["engine"]),
     ("pagestore/growth.rs", &["engine", "recovery"]),
     ("pagestore/live.rs", &["checkpoint"]),

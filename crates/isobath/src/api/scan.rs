@@ -71,7 +71,7 @@ impl<'t> Scan<'t> {
         let tree = self.tree;
         tree.alive()?;
         if !tree.runtime.is_in_task() {
-            let ctx = InlineContext::new(&tree.runtime.buffer);
+            let ctx = InlineContext::new(&tree.runtime.pool);
             let mut read = |key: &[u8], value: ValueRef<'_>, bytes: &mut Vec<u8>| {
                 tree.run(|local| read_entry(local, tree.state.tree, key, value, bytes))
             };

@@ -319,7 +319,7 @@ impl WorkerState {
         engine.hold_log(start);
         let superblock = current.superblock.clone();
         engine.checkpoints.give_back(current);
-        Ok(self.pass_start(start, &superblock, engine.provisional()))
+        Ok(self.pass_start(start, &superblock, engine.pagestore.provisional()))
     }
 
     fn pass_start(

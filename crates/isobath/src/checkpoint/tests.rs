@@ -221,7 +221,7 @@ fn lost_between_record_and_mark() -> usize {
     assert!(in_task(&simulation, 0, first).join().unwrap());
     let inserted = in_task(&simulation, 1, move |_| tree.insert(b"key", &[1; 5_000]));
     let second = |local: &WorkerState| {
-        while local.engine.provisional().is_empty() {
+        while local.engine.pagestore.provisional().is_empty() {
             local.worker.yield_now();
         }
         local.checkpoint(local.engine.log.next()).unwrap()

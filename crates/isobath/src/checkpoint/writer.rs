@@ -339,7 +339,7 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
 
 fn provisional_words(engine: &Engine) -> Vec<u64> {
     let mut words = Vec::new();
-    for (token, pages) in engine.provisional() {
+    for (token, pages) in engine.pagestore.provisional() {
         words.extend([token, pages.len() as u64]);
         words.extend(pages.iter().map(|page| page.0));
     }

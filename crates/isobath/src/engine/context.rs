@@ -1,8 +1,11 @@
 //! The two ways to run a tree operation: as a task, which can wait, and on any
 //! thread, as long as everything is in memory.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::Engine;
 use crate::Error;
 use crate::buffer::{Buffer, BufferPool, Exclusive, Place, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
@@ -16,6 +19,24 @@ use crate::types::TreeId;
 /// memory: going round fewer of them takes longer than a miss.
 const MIN_TURNS: usize = 4;
 
+/// The buffer pool, for lookups: these would otherwise load the engine's reference to it each time.
+pub(crate) struct PoolHandle(Arc<Buffer>);
+
+impl PoolHandle {
+    pub(crate) fn of(engine: &Engine) -> PoolHandle {
+        PoolHandle(Arc::clone(&engine.buffer))
+    }
+}
+
+impl Deref for PoolHandle {
+    type Target = BufferPool;
+
+    #[inline(always)]
+    fn deref(&self) -> &BufferPool {
+        &self.0.pool
+    }
+}
+
 /// A task of a worker: waits by yielding.
 pub(crate) struct TaskContext<'l> {
     pub(crate) local: &'l WorkerState,
@@ -25,7 +46,7 @@ impl ReadContext for TaskContext<'_> {
     type Error = Error;
 
     fn pool(&self) -> &BufferPool {
-        &self.local.buffer.pool
+        &self.local.pool
     }
 
     fn resolve(&self, why: Restart) -> Result<(), Error> {
@@ -159,7 +180,10 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
-        self.local.engine.confirm_allocations(tokens, ended);
+        self.local
+            .engine
+            .pagestore
+            .confirm_allocations(tokens, ended);
     }
 
     fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
@@ -231,9 +255,9 @@ pub(crate) struct InlineContext<'e> {
 const PATIENCE: u32 = 64;
 
 impl<'e> InlineContext<'e> {
-    pub(crate) fn new(buffer: &'e Buffer) -> Self {
+    pub(crate) fn new(pool: &'e BufferPool) -> Self {
         InlineContext {
-            pool: &buffer.pool,
+            pool,
             patience: std::cell::Cell::new(PATIENCE),
         }
     }

@@ -3,7 +3,7 @@
 mod context;
 pub(crate) mod publish;
 
-pub(crate) use context::{InlineContext, TaskContext};
+pub(crate) use context::{InlineContext, PoolHandle, TaskContext};
 pub(crate) use publish::Publisher;
 
 use std::any::Any;
@@ -16,10 +16,9 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::checkpoint::{CheckpointState, Checkpoints};
 use crate::error::panic_message;
 use crate::log::{Log, LogTasks};
-use crate::pagestore::{LowerParts, PageIds, PageStore, SegmentAllocator};
+use crate::pagestore::{LowerParts, PageIds, PageStore, SegmentAllocator, WRITING_TASKS};
 use crate::recovery::Opening;
 use crate::runtime::WorkerPool;
-use crate::runtime::worker_state::WRITING_TASKS;
 use crate::shared::{Config, ReservedWords, Run, Shared};
 use crate::txn::Transactions;
 use crate::{Error, trace};

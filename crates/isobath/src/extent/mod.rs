@@ -526,7 +526,7 @@ pub(crate) fn free_logged(local: &WorkerState, record: Lsn, ids: &[PageId]) {
 /// Frees the chunks that were written for values that will not be finished any more, as
 /// the store is being closed: what is provisional then never becomes anything else.
 pub(crate) fn free_provisional(local: &WorkerState) {
-    for (token, ids) in local.engine.provisional() {
+    for (token, ids) in local.engine.pagestore.provisional() {
         for ids in ids.chunks(FREED_AT_A_TIME) {
             free_chunks(local, &[], None, ids.iter().copied());
         }

@@ -344,7 +344,7 @@ fn place_and_write(
     }
     let token = owner.unwrap_or(stamp.0);
     let result = local.write_chunks(&staging, &placed, || {
-        engine.add_provisional(token, ids);
+        engine.pagestore.add_provisional(token, ids);
         for copy in &copies {
             let place = Place::Stored(copy.address);
             engine.buffer.pool.mapping.set(copy.page, place);

@@ -10,7 +10,7 @@ use crate::canary::{self, Canary};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
 use crate::pagestore::writeback::{BATCH, Batch, SPARE_ENOUGH};
-use crate::pagestore::{CleaningEnd, Content, Entry, Request, Victim, summaries};
+use crate::pagestore::{CleaningEnd, Content, Entry, PageStore, Request, Victim, summaries};
 use crate::runtime::WorkerState;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Release};
@@ -51,8 +51,7 @@ impl WorkerState {
                 if stopping {
                     self.worker.yield_now();
                 } else {
-                    self.idle_cleaner.set(Some(self.worker.task_id()));
-                    self.worker.suspend();
+                    self.engine.pagestore.park_cleaner(&self.worker);
                 }
                 continue;
             }
@@ -179,7 +178,7 @@ impl WorkerState {
             self.judge(entry, segment, &mut survivors, &mut dirty);
         }
         let mut staging = AlignedBuf::new(READ_BYTES.max(longest(&survivors)));
-        let mut batch = Batch::new(self.cleaner_slot());
+        let mut batch = Batch::new(PageStore::cleaner_slot(&self.worker));
         for frames in dirty.chunks(BATCH) {
             self.write_frames(frames, Cause::Relocated, &mut staging, &mut batch)
                 .map_err(Failed::Write)?;

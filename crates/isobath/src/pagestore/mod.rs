@@ -22,6 +22,7 @@ mod shrink_tests;
 mod stall;
 mod summary;
 mod trace;
+mod worker_tasks;
 mod writeback;
 
 pub(crate) use allocator::{
@@ -34,6 +35,7 @@ pub(crate) use page_store::{LowerParts, PageStore, Pins};
 pub(crate) use stall::PERIOD as STALL_PERIOD;
 pub(crate) use summary::Entry;
 pub use trace::PageTrace;
+pub(crate) use worker_tasks::{STAGING_BYTES, WRITERS, WRITING_TASKS};
 pub(crate) use writeback::flush;
 pub(crate) mod summaries {
     //! Segment summaries on disk.

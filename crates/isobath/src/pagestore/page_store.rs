@@ -12,6 +12,7 @@ use super::provisional::Provisional;
 use super::resize::Resizing;
 use super::shrink::Shrinking;
 use super::stall::Stall;
+use super::worker_tasks::Own;
 use super::{
     PageIds, PageTrace, SealedSegment, SegmentAllocator, page_payload, worst_case_bytes, writeback,
 };
@@ -19,7 +20,7 @@ use crate::Error;
 use crate::buffer::{Buffer, MappingTable};
 use crate::log::{Log, LogTasks};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::{WaitQueue, WorkerPool};
+use crate::runtime::{PerWorker, WaitQueue, WorkerPool};
 use crate::shared::{Address, ReservedWords, Run, Shared};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{HashMap, Mutex};
@@ -51,6 +52,7 @@ pub(crate) struct PageStore {
     pub(super) flush_all: AtomicBool,
     /// What readers in other processes may need is retained.
     pub(super) retains: bool,
+    pub(super) own: PerWorker<Own>,
     pub(super) lower: LowerParts,
 }
 
@@ -90,6 +92,7 @@ impl PageStore {
             cleaning_wanted: AtomicBool::new(false),
             flush_all: AtomicBool::new(false),
             retains,
+            own: PerWorker::new(&lower.workers, Own::new),
             lower,
         }
     }

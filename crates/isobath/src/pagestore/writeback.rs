@@ -21,7 +21,7 @@ use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Pages that a writer takes at a time.
-pub(crate) const BATCH: usize = crate::runtime::worker_state::STAGING_BYTES / PAGE_SIZE;
+pub(crate) const BATCH: usize = crate::pagestore::STAGING_BYTES / PAGE_SIZE;
 
 /// Writes every dirty page, in a task; the store must have no other users.
 pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
@@ -119,14 +119,11 @@ impl WorkerState {
                 if self.engine.workers.is_stopping() {
                     return;
                 }
-                self.idle_writers.borrow_mut().push(self.worker.task_id());
-                self.worker.suspend();
+                self.engine.pagestore.park_writer(&self.worker);
                 continue;
             }
             frames.clear();
-            let shard = self
-                .dirty_cursor
-                .replace(self.dirty_cursor.get().wrapping_add(1));
+            let shard = self.engine.pagestore.next_dirty_shard(&self.worker);
             self.engine
                 .buffer
                 .pool

@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::buffer::Buffer;
-use crate::engine::Engine;
+use crate::engine::{Engine, PoolHandle};
 use crate::error::panic_message;
 use crate::runtime::{
     TaskHandle, TaskPanic, Urgency, Work, WorkerPool, WorkerState, block_on, overflow,
@@ -96,8 +95,7 @@ impl<R: Send, W: FnOnce() -> R + Send> Work for Piece<R, W> {
 /// A running engine: its shared state and its workers.
 pub(crate) struct Runtime {
     pub(crate) engine: Arc<Engine>,
-    /// The engine's, for lookups of what is in memory.
-    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) pool: PoolHandle,
     workers: Arc<WorkerPool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_worker: AtomicUsize,
@@ -118,7 +116,7 @@ impl Runtime {
     pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
         let workers = engine.shared.config.workers;
         let runtime = Runtime {
-            buffer: Arc::clone(&engine.buffer),
+            pool: PoolHandle::of(&engine),
             workers: Arc::clone(&engine.workers),
             engine,
             threads: Mutex::new(Vec::with_capacity(workers)),
@@ -140,7 +138,7 @@ impl Runtime {
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn simulated(engine: Arc<Engine>) -> Runtime {
         Runtime {
-            buffer: Arc::clone(&engine.buffer),
+            pool: PoolHandle::of(&engine),
             workers: Arc::clone(&engine.workers),
             engine,
             threads: Mutex::new(Vec::new()),
