@@ -222,7 +222,7 @@ fn check_summaries(local: &WorkerState, report: &mut CheckReport) {
             continue;
         }
         report.unreadable_summaries += u64::from(local.read_summary(segment).is_err());
-        local.unpin(Address::new(segment, 0, 0));
+        engine.pagestore.unpin(Address::new(segment, 0, 0));
     }
 }
 

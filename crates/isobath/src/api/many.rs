@@ -28,7 +28,7 @@ pub(crate) fn get_each(
     for part in keys.chunks(BATCH_KEYS) {
         tree.state
             .tree
-            .get_many_resident(&engine.buffer.pool, part, &mut batch);
+            .get_many_resident(&tree.runtime.pool, part, &mut batch);
         missing.clear();
         let transactions = &engine.transactions;
         // All leaves were read before this: one look is enough where no commit is beside.

@@ -85,7 +85,7 @@ impl Range {
         }
         let mut cursor = kept.unwrap_or_else(|| self.cursor(direction));
         let mut batch = Batch::new(most);
-        let inline = InlineContext::new(&self.tree.runtime.engine);
+        let inline = InlineContext::new(&self.tree.runtime.pool);
         let mut needs_task = false;
         while !batch.is_full() {
             match cursor.next(&inline) {

@@ -70,9 +70,8 @@ impl<'t> Scan<'t> {
     ) -> Result<(), Error> {
         let tree = self.tree;
         tree.alive()?;
-        let engine = &tree.runtime.engine;
         if !tree.runtime.is_in_task() {
-            let ctx = InlineContext::new(engine);
+            let ctx = InlineContext::new(&tree.runtime.pool);
             let mut read = |key: &[u8], value: ValueRef<'_>, bytes: &mut Vec<u8>| {
                 tree.run(|local| read_entry(local, tree.state.tree, key, value, bytes))
             };

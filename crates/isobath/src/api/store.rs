@@ -19,7 +19,7 @@ use crate::error::{OpenError, TransactionError, of_kind};
 use crate::pagestore::PageTrace;
 use crate::paths::StorePaths;
 use crate::recovery::Plan;
-use crate::runtime::{Runtime, TaskHandle, WorkerState};
+use crate::runtime::{Runtime, TaskHandle};
 use crate::shared::Config;
 use crate::sync::Mutex;
 use crate::{Error, Options, WriteBatch, extent, log, pagestore, recovery, trace};
@@ -627,7 +627,9 @@ impl Store {
     /// [`Error::Io`] where the device does not know the operation or fails; nothing is lost. [`Error::ReadOnly`],
     /// [`Error::Poisoned`].
     pub fn discard_free_segments(&self) -> Result<u64, Error> {
-        self.0.runtime.run(WorkerState::discard_free)
+        self.0
+            .runtime
+            .run(|local| local.engine.pagestore.discard_free(&local.worker))
     }
 
     /// Tells `trace` of every page that is stored now, then of every page that is written because it changed, and of

@@ -126,7 +126,7 @@ impl Tree {
         if let Some(result) = here {
             return self.found(self.map_error(result)?);
         }
-        let found = tree.get(&InlineContext::new(engine), key, value);
+        let found = tree.get(&InlineContext::new(&self.runtime.pool), key, value);
         if let Ok(found @ (None | Some(ValueKind::Inline))) = found {
             let transactions = &engine.transactions;
             if transactions.shows_leaf(tree.id, key) {
@@ -153,7 +153,8 @@ impl Tree {
             return self.get_into(key, value);
         }
         self.alive()?;
-        match self.state.tree.get(&InlineContext::new(engine), key, value) {
+        let inline = InlineContext::new(&self.runtime.pool);
+        match self.state.tree.get(&inline, key, value) {
             Ok(found @ (None | Some(ValueKind::Inline))) if !transactions.unseen.is_in_parts() => {
                 self.found(found.is_some())
             }
@@ -187,7 +188,7 @@ impl Tree {
         let tree = self.state.tree;
         let mut value = Vec::new();
         let engine = &self.runtime.engine;
-        match tree.get(&InlineContext::new(engine), key, &mut value) {
+        match tree.get(&InlineContext::new(&self.runtime.pool), key, &mut value) {
             Ok(found) if engine.transactions.shows_leaf(tree.id, key) => {
                 self.found(found.is_some())
             }

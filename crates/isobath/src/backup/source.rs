@@ -319,7 +319,7 @@ impl WorkerState {
         engine.hold_log(start);
         let superblock = current.superblock.clone();
         engine.checkpoints.give_back(current);
-        Ok(self.pass_start(start, &superblock, engine.provisional()))
+        Ok(self.pass_start(start, &superblock, engine.pagestore.provisional()))
     }
 
     fn pass_start(
@@ -388,7 +388,9 @@ impl WorkerState {
             }
         }
         let result = self.read_wanted(batch);
-        self.unpin_all(batch.wanted.iter().map(|wanted| wanted.address.segment()));
+        self.engine
+            .pagestore
+            .unpin_all(batch.wanted.iter().map(|wanted| wanted.address.segment()));
         result
     }
 

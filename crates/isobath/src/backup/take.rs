@@ -343,7 +343,7 @@ impl Taking<'_, '_> {
             passed.join().map_err(|_| Error::Closed)?;
         }
         self.runtime.run_urgently(|local| {
-            local.wait_for_frees()?;
+            local.engine.pagestore.wait_for_frees(&local.worker)?;
             local.engine.buffer.wait_for_batches(&local.worker)
         })
     }

@@ -3,8 +3,9 @@
 use super::Buffer;
 use crate::log::record::MAPPED_BYTES;
 use crate::page::PAGE_SIZE;
-use crate::runtime::worker_state::STAGING_BYTES;
 
+/// Bytes of a writer's staging buffer: the largest single page write.
+pub(crate) const STAGING_BYTES: usize = 256 << 10;
 /// Share of the pool that may be dirty where the store is larger than it: one frame in
 /// this many (DESIGN.md).
 const DIRTY_SHARE: usize = 8;

@@ -222,7 +222,7 @@ fn lost_between_record_and_mark() -> usize {
     assert!(in_task(&simulation, 0, first).join().unwrap());
     let inserted = in_task(&simulation, 1, move |_| tree.insert(b"key", &[1; 5_000]));
     let second = |local: &WorkerState| {
-        while local.engine.provisional().is_empty() {
+        while local.engine.pagestore.provisional().is_empty() {
             local.worker.yield_now();
         }
         local.checkpoint(local.engine.log.next()).unwrap()
@@ -249,21 +249,25 @@ fn lost_beside_a_load() -> usize {
         // Ids in that part of the mapping table which a checkpoint stores first.
         let mapping = &engine.buffer.pool.mapping;
         let low = PageId::FIRST_FREE.0 + 100;
-        engine.pagestore.ids().lock().free_run(mapping, PageId(low), 100);
+        engine
+            .pagestore
+            .ids()
+            .lock()
+            .free_run(mapping, PageId(low), 100);
         let whole = local.checkpoint(engine.log.next()).unwrap();
-        (0..10 * IDLE_IDS / 504).for_each(|page| engine.buffer.changes.mark_page(page));
+        (0..10 * IDLE_IDS / 504).for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
         whole.is_whole()
     };
     assert!(in_task(&simulation, 0, first).join().unwrap());
     let loaded = in_task(&simulation, 1, move |local| {
         // The checkpoint waits for this before it lists what is provisional.
-        let freeing = local.engine.begin_freeing();
+        let freeing = local.engine.pagestore.begin_freeing();
         let records = (0..40).map(|n| (key(n), [1; 900]));
         tree.bulk_load(records).unwrap();
         drop(freeing);
     });
     let second = |local: &WorkerState| {
-        while local.engine.provisional().is_empty() {
+        while local.engine.pagestore.provisional().is_empty() {
             local.worker.yield_now();
         }
         local.checkpoint(local.engine.log.next()).unwrap()
@@ -298,7 +302,11 @@ fn left_by_a_large_commit() -> usize {
     let load = move |local: &WorkerState| {
         let engine = &local.engine;
         let mapping = &engine.buffer.pool.mapping;
-        engine.pagestore.ids().lock().free_run(mapping, PageId(ids.start), 200);
+        engine
+            .pagestore
+            .ids()
+            .lock()
+            .free_run(mapping, PageId(ids.start), 200);
         let records = (0..200).map(|n| (key(n), [1; 900]));
         tree.bulk_load(records).unwrap();
         let is_used = |id: &u64| mapping.place(PageId(*id)) != Place::Free;
@@ -321,11 +329,17 @@ fn left_by_a_large_commit() -> usize {
                 local.worker.yield_now();
             }
         };
-        yield_while(&|| engine.provisional().is_empty());
-        yield_while(&|| !engine.provisional().is_empty());
+        yield_while(&|| engine.pagestore.provisional().is_empty());
+        yield_while(&|| !engine.pagestore.provisional().is_empty());
         // The record is appended, and not durable yet.
         let latched = old.iter().find_map(|&id| {
-            let page = engine.buffer.pool.read_untouched(id).ok()?.exclusive().ok()?;
+            let page = engine
+                .buffer
+                .pool
+                .read_untouched(id)
+                .ok()?
+                .exclusive()
+                .ok()?;
             Some(page)
         });
         let latched = latched.expect("a page that is replaced is in memory");
@@ -791,7 +805,8 @@ fn a_summary_that_cannot_be_read_is_rebuilt() {
     assert!(!before.is_empty());
     assert_eq!(before, after);
     assert_eq!(store.stats().unreadable_summaries, 1);
-    let local_unpin = move |local: &WorkerState| local.unpin(Address::new(segment, 0, 0));
+    let local_unpin =
+        move |local: &WorkerState| local.engine.pagestore.unpin(Address::new(segment, 0, 0));
     in_task(&simulation, 0, local_unpin).join().unwrap();
     let report = store.check(&mut |_, _| {}).unwrap();
     assert_eq!((report.unreadable_summaries, report.problems), (1, vec![]));

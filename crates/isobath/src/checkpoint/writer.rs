@@ -103,7 +103,7 @@ impl CheckpointIo<'_> {
     /// Waits until the ends of all chunks that have no word now are in the log.
     fn wait_for_frees(&self) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(local) => local.wait_for_frees(),
+            CheckpointIo::Task(local) => local.engine.pagestore.wait_for_frees(&local.worker),
             // No task is left that could free any.
             CheckpointIo::Volume(_) => Ok(()),
         }
@@ -338,7 +338,7 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
 
 fn provisional_words(engine: &Engine) -> Vec<u64> {
     let mut words = Vec::new();
-    for (token, pages) in engine.provisional() {
+    for (token, pages) in engine.pagestore.provisional() {
         words.extend([token, pages.len() as u64]);
         words.extend(pages.iter().map(|page| page.0));
     }

@@ -1,11 +1,13 @@
 //! The two ways to run a tree operation: as a task, which can wait, and on any
 //! thread, as long as everything is in memory.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Engine;
 use crate::Error;
-use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart};
+use crate::buffer::{Buffer, BufferPool, Exclusive, Place, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
@@ -17,6 +19,24 @@ use crate::types::TreeId;
 /// memory: going round fewer of them takes longer than a miss.
 const MIN_TURNS: usize = 4;
 
+/// The buffer pool, for lookups: these would otherwise load the engine's reference to it each time.
+pub(crate) struct PoolHandle(Arc<Buffer>);
+
+impl PoolHandle {
+    pub(crate) fn of(engine: &Engine) -> PoolHandle {
+        PoolHandle(Arc::clone(&engine.buffer))
+    }
+}
+
+impl Deref for PoolHandle {
+    type Target = BufferPool;
+
+    #[inline(always)]
+    fn deref(&self) -> &BufferPool {
+        &self.0.pool
+    }
+}
+
 /// A task of a worker: waits by yielding.
 pub(crate) struct TaskContext<'l> {
     pub(crate) local: &'l WorkerState,
@@ -26,7 +46,7 @@ impl ReadContext for TaskContext<'_> {
     type Error = Error;
 
     fn pool(&self) -> &BufferPool {
-        &self.local.engine.buffer.pool
+        &self.local.pool
     }
 
     fn resolve(&self, why: Restart) -> Result<(), Error> {
@@ -135,7 +155,7 @@ impl WriteContext for TaskContext<'_> {
         let frame = page.leak();
         let freed = engine.buffer.pool.frames.header(frame).free_page();
         if !freed.is_written {
-            self.local.free_after(record, freed.address);
+            engine.pagestore.free_after(record, freed.address);
         }
         if freed.was_dirty {
             engine.frames_written_back(1);
@@ -160,7 +180,10 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
-        self.local.engine.confirm_allocations(tokens, ended);
+        self.local
+            .engine
+            .pagestore
+            .confirm_allocations(tokens, ended);
     }
 
     fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
@@ -224,7 +247,7 @@ impl From<Error> for NeedsWorker {
 
 /// Any thread: reads what is in memory.
 pub(crate) struct InlineContext<'e> {
-    engine: &'e Engine,
+    pool: &'e BufferPool,
     patience: std::cell::Cell<u32>,
 }
 
@@ -232,9 +255,9 @@ pub(crate) struct InlineContext<'e> {
 const PATIENCE: u32 = 64;
 
 impl<'e> InlineContext<'e> {
-    pub(crate) fn new(engine: &'e Engine) -> Self {
+    pub(crate) fn new(pool: &'e BufferPool) -> Self {
         InlineContext {
-            engine,
+            pool,
             patience: std::cell::Cell::new(PATIENCE),
         }
     }
@@ -244,7 +267,7 @@ impl ReadContext for InlineContext<'_> {
     type Error = NeedsWorker;
 
     fn pool(&self) -> &BufferPool {
-        &self.engine.buffer.pool
+        self.pool
     }
 
     fn resolve(&self, why: Restart) -> Result<(), NeedsWorker> {

@@ -4,7 +4,7 @@ mod context;
 mod forward;
 pub(crate) mod publish;
 
-pub(crate) use context::{InlineContext, TaskContext};
+pub(crate) use context::{InlineContext, PoolHandle, TaskContext};
 pub(crate) use publish::Publisher;
 
 use std::any::Any;
@@ -18,10 +18,9 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::checkpoint::{CheckpointState, Checkpoints};
 use crate::error::panic_message;
 use crate::log::{Log, LogTasks};
-use crate::pagestore::{PageIds, PageStore, SegmentAllocator};
+use crate::pagestore::{LowerParts, PageIds, PageStore, SegmentAllocator, WRITING_TASKS};
 use crate::recovery::Opening;
 use crate::runtime::WorkerPool;
-use crate::runtime::worker_state::WRITING_TASKS;
 use crate::shared::{Config, ReservedWords, Run, Shared};
 use crate::txn::Transactions;
 use publish::Publishing;
@@ -32,7 +31,7 @@ pub(crate) struct Engine {
     pub(crate) workers: Arc<WorkerPool>,
     pub(crate) log: Arc<Log>,
     pub(crate) log_tasks: LogTasks,
-    pub(crate) buffer: Buffer,
+    pub(crate) buffer: Arc<Buffer>,
     pub(crate) pagestore: PageStore,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) opening: Opening,
@@ -60,7 +59,6 @@ pub(crate) struct EngineParts {
 impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Arc<Engine> {
         let workers = parts.config.workers;
-        let sizes = parts.config.sizes;
         let superblock = &parts.current.superblock;
         let sequence = superblock.sequence;
         let was_closed = superblock.clean;
@@ -73,7 +71,13 @@ impl Engine {
         let pool = Arc::new(WorkerPool::new(workers));
         let log = Arc::new(parts.log);
         let writers = workers * WRITING_TASKS;
-        let buffer = Buffer::new(parts.pool, &shared, &pool, &log, writers);
+        let buffer = Arc::new(Buffer::new(parts.pool, &shared, &pool, &log, writers));
+        let below_pagestore = LowerParts {
+            shared: Arc::clone(&shared),
+            workers: Arc::clone(&pool),
+            log: Arc::clone(&log),
+            buffer: Arc::clone(&buffer),
+        };
         let limit_segments = superblock.limit_segments;
         let engine = Engine {
             checkpoints: Checkpoints::new(parts.current, &buffer.changes, &shared),
@@ -81,11 +85,11 @@ impl Engine {
             log_tasks: LogTasks::new(&shared, &pool, &log, &log_runs),
             transactions,
             pagestore: PageStore::new(
+                below_pagestore,
                 parts.space,
                 parts.ids,
                 (parts.allocated_bytes, parts.reserved_bytes),
                 limit_segments,
-                sizes.large,
                 retains,
             ),
             opening: Opening::new(),

@@ -185,7 +185,7 @@ fn end_chunks(
             let ids: Vec<PageId> = ids.collect();
             // Before the words change: a checkpoint or backup that stores them waits for the record.
             let _reservation = local.reserve_for_free(tokens.len(), ids.len());
-            let _freeing = local.engine.begin_freeing();
+            let _freeing = local.engine.pagestore.begin_freeing();
             let taken = take_chunks(local, ids.into_iter());
             if canary::sings(Canary::FreeBeforeRecord) {
                 // As if there were no space yet.
@@ -197,7 +197,7 @@ fn end_chunks(
     };
     let mut gone = Runs::default();
     for &(id, address) in &taken {
-        local.free_after(record, address);
+        local.engine.pagestore.free_after(record, address);
         gone.push(id);
     }
     gone
@@ -283,9 +283,9 @@ fn read_chunks(
     let engine = &local.engine;
     let mut buffers: Vec<ChunkBuffer> = Vec::with_capacity(ids.len());
     for &id in ids {
-        let Some(address) = local.pin_chunk(id) else {
+        let Some(address) = engine.pagestore.pin_chunk(&local.worker, id) else {
             let pinned = buffers.iter().map(|(address, _)| *address);
-            pinned.for_each(|address| local.unpin(address));
+            pinned.for_each(|address| engine.pagestore.unpin(address));
             return Err(gone(id));
         };
         let buffer = AlignedBuf::new(address.length() as usize);
@@ -305,7 +305,7 @@ fn read_chunks(
         if outcome.is_ok() {
             outcome = verify_chunk(local, *id, *address, stamp, buffer.as_slice(), into);
         }
-        local.unpin(*address);
+        engine.pagestore.unpin(*address);
         Counters::add(
             &engine.shared.counters.bytes_read,
             u64::from(address.length()),
@@ -526,7 +526,7 @@ pub(crate) fn free_logged(local: &WorkerState, record: Lsn, ids: &[PageId]) {
 /// Frees the chunks that were written for values that will not be finished any more, as
 /// the store is being closed: what is provisional then never becomes anything else.
 pub(crate) fn free_provisional(local: &WorkerState) {
-    for (token, ids) in local.engine.provisional() {
+    for (token, ids) in local.engine.pagestore.provisional() {
         for ids in ids.chunks(FREED_AT_A_TIME) {
             free_chunks(local, &[], None, ids.iter().copied());
         }

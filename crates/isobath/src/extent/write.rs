@@ -262,7 +262,7 @@ fn write_chunks(
         return (0, Err(error));
     }
     for (reserved, length) in lengths.iter().enumerate() {
-        if let Err(error) = local.reserve_chunk(*length) {
+        if let Err(error) = reserve_chunk(local, *length) {
             release(&lengths[..reserved]);
             return (0, Err(error));
         }
@@ -279,6 +279,26 @@ fn write_chunks(
         }
     }
     (written, Ok(()))
+}
+
+/// Accounts for a new chunk of `length` bytes. Where the volume is full, the large values that only
+/// snapshots read give way, those of the oldest snapshots first.
+///
+/// # Errors
+///
+/// [`Error::VolumeFull`].
+fn reserve_chunk(local: &WorkerState, length: u32) -> Result<(), Error> {
+    // Bound: each round but the last frees a value or fails a snapshot.
+    loop {
+        match local.reserve_one_chunk(length) {
+            Err(full @ Error::VolumeFull { .. }) => {
+                if !local.engine.transactions.free_old_values(local) {
+                    return Err(full);
+                }
+            }
+            claimed => return claimed,
+        }
+    }
 }
 
 /// Writes as many chunks as find segments at once, the first one certainly; how many.
@@ -324,7 +344,7 @@ fn place_and_write(
     }
     let token = owner.unwrap_or(stamp.0);
     let result = local.write_chunks(&staging, &placed, || {
-        engine.add_provisional(token, ids);
+        engine.pagestore.add_provisional(token, ids);
         for copy in &copies {
             let place = Place::Stored(copy.address);
             engine.buffer.pool.mapping.set(copy.page, place);
@@ -342,7 +362,7 @@ fn place_and_write(
         Err(error) => {
             copies
                 .iter()
-                .for_each(|copy| local.invalidate(copy.address));
+                .for_each(|copy| engine.pagestore.invalidate(copy.address));
             engine.shared.poison(error.clone());
             Err(error)
         }

@@ -2,24 +2,24 @@
 //! nothing reachable names until a record confirms their token (docs/decisions/0014).
 
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
 use crate::log::record::{Copied, Kind, Mapped, Token, free_body};
 use crate::log::{LogReservation, ReservationClass};
 use crate::page::{Lsn, PageId};
+use crate::pagestore::PageStore;
 use crate::runtime::WorkerState;
 use crate::shared::Address;
 
-impl Engine {
+impl PageStore {
     /// All that is provisionally allocated: token and pages.
     pub(crate) fn provisional(&self) -> Vec<(Token, Vec<PageId>)> {
-        self.pagestore.provisional.list()
+        self.provisional.list()
     }
 
     /// `pages` belong to `token` until a record confirms it. They are listed
     /// before the record that says so is appended.
     pub(crate) fn add_provisional(&self, token: Token, pages: &[PageId]) {
         if !canary::sings(Canary::ForgetProvisional) {
-            self.pagestore.provisional.add(token, pages);
+            self.provisional.add(token, pages);
         }
     }
 
@@ -35,14 +35,14 @@ impl Engine {
             true => &[],
             false => tokens,
         };
-        self.pagestore.provisional.confirm(tokens, ended);
+        self.provisional.confirm(tokens, ended);
     }
 }
 
 impl WorkerState {
     /// Notes that `pages`, which no copy exists of yet, belong to `token`.
     pub(crate) fn log_provisional(&self, token: Token, pages: &[PageId]) {
-        self.engine.add_provisional(token, pages);
+        self.engine.pagestore.add_provisional(token, pages);
         if !self.engine.log.is_on() || canary::sings(Canary::ForgetProvisional) {
             return;
         }
@@ -90,7 +90,7 @@ impl WorkerState {
         if !late {
             mark();
         }
-        let confirm = |_| engine.confirm_allocations(tokens, pages);
+        let confirm = |_| engine.pagestore.confirm_allocations(tokens, pages);
         let record = engine
             .log
             .append(self.worker.index, Kind::Free, &[&body], confirm);

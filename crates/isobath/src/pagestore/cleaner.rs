@@ -10,7 +10,7 @@ use crate::canary::{self, Canary};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
 use crate::pagestore::writeback::{BATCH, Batch, SPARE_ENOUGH};
-use crate::pagestore::{CleaningEnd, Content, Entry, Request, Victim, summaries};
+use crate::pagestore::{CleaningEnd, Content, Entry, PageStore, Request, Victim, summaries};
 use crate::runtime::WorkerState;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Release};
@@ -51,8 +51,7 @@ impl WorkerState {
                 if stopping {
                     self.worker.yield_now();
                 } else {
-                    self.idle_cleaner.set(Some(self.worker.task_id()));
-                    self.worker.suspend();
+                    self.engine.pagestore.park_cleaner(&self.worker);
                 }
                 continue;
             }
@@ -99,10 +98,10 @@ impl WorkerState {
         let engine = &self.engine;
         engine.pagestore.shrinking.give_up_goal();
         engine.pagestore.space.lock().rest_behind_fence();
-        if engine.has_pending_frees() {
+        if engine.pagestore.has_pending_frees() {
             // What these free may be enough; then there is something to clean, or no need to.
             let _ = self.wait_durable(engine.newest_record());
-            if !self.drain_pending_frees() {
+            if !self.engine.pagestore.drain_pending_frees() {
                 self.worker.yield_now();
             }
             return;
@@ -154,7 +153,7 @@ impl WorkerState {
             }
             Err(Failed::Write(error)) => self.engine.poison(error),
         }
-        self.after_space_change(freed, spare);
+        self.engine.pagestore.after_space_change(freed, spare);
         self.await_pending_frees();
     }
 
@@ -162,12 +161,12 @@ impl WorkerState {
     /// cleaning.
     fn await_pending_frees(&self) {
         let engine = &self.engine;
-        if engine.has_pending_frees()
-            && engine.pagestore.space.lock().spare_segments() < engine.low_water()
+        if engine.pagestore.has_pending_frees()
+            && engine.pagestore.space.lock().spare_segments() < engine.pagestore.low_water()
         {
             // A failed log write has poisoned the store; later callers get that error.
             let _ = self.wait_durable(engine.newest_record());
-            let _ = self.drain_pending_frees();
+            let _ = self.engine.pagestore.drain_pending_frees();
         }
     }
 
@@ -179,7 +178,7 @@ impl WorkerState {
             self.judge(entry, segment, &mut survivors, &mut dirty);
         }
         let mut staging = AlignedBuf::new(READ_BYTES.max(longest(&survivors)));
-        let mut batch = Batch::new(self.cleaner_slot());
+        let mut batch = Batch::new(PageStore::cleaner_slot(&self.worker));
         for frames in dirty.chunks(BATCH) {
             self.write_frames(frames, Cause::Relocated, &mut staging, &mut batch)
                 .map_err(Failed::Write)?;
@@ -400,7 +399,7 @@ impl WorkerState {
         engine
             .checkpoints
             .batch_moved(batch.slot, record, late_since);
-        engine.defer_free(record, moved.into_iter());
+        engine.pagestore.defer_free(record, moved.into_iter());
         let mut space = engine.pagestore.space.lock();
         let mut freed = false;
         for placed in &batch.placed {
@@ -419,8 +418,8 @@ impl WorkerState {
             batch.placed.len() as u64,
         );
         Counters::add(&self.engine.shared.counters.cleaning_bytes, bytes);
-        self.after_space_change(freed, spare);
-        let _ = self.drain_pending_frees();
+        self.engine.pagestore.after_space_change(freed, spare);
+        let _ = self.engine.pagestore.drain_pending_frees();
     }
 
     /// Whether `page` exists and is stored at `address` now.

@@ -3,26 +3,26 @@
 use isobath_io::IoErrorKind;
 
 use crate::Error;
-use crate::runtime::WorkerState;
+use crate::pagestore::PageStore;
+use crate::runtime::Worker;
 
 /// Segments that are kept from use at a time while they are discarded on the drive.
 const AT_A_TIME: usize = 8;
 
-impl WorkerState {
+impl PageStore {
     /// Has file systems take back what small segments take that hold nothing and that the volume has outgrown: no one writes
     /// there again. Answers how many bytes that were, 0 where a file system cannot do that.
     ///
     /// # Errors
     ///
     /// [`Error::Io`] where the device fails; nothing is lost. [`Error::ReadOnly`], [`Error::Poisoned`].
-    pub(crate) fn discard_outgrown(&self) -> Result<u64, Error> {
-        let engine = &self.engine;
-        engine.shared.writable()?;
-        let sizes = engine.shared.config.sizes;
-        let unused = engine.pagestore.space.lock().unused_outgrown();
+    pub(crate) fn discard_outgrown(&self, worker: &Worker) -> Result<u64, Error> {
+        self.lower.shared.writable()?;
+        let sizes = self.lower.shared.config.sizes;
+        let unused = self.space.lock().unused_outgrown();
         let mut bytes = 0;
         for batch in unused.chunks(AT_A_TIME) {
-            let discarded = self.worker.io_scope(|io| {
+            let discarded = worker.io_scope(|io| {
                 for &segment in batch {
                     let (offset, length) = (sizes.start_of(segment), sizes.bytes_of(segment));
                     io.discard(offset, length);
@@ -43,17 +43,16 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::Io`] where the device refuses or fails; the segments stay free. [`Error::ReadOnly`], [`Error::Poisoned`].
-    pub(crate) fn discard_free(&self) -> Result<u64, Error> {
-        let engine = &self.engine;
-        engine.shared.writable()?;
-        let sizes = engine.shared.config.sizes;
+    pub(crate) fn discard_free(&self, worker: &Worker) -> Result<u64, Error> {
+        self.lower.shared.writable()?;
+        let sizes = self.lower.shared.config.sizes;
         let (mut cursor, mut bytes) = (0, 0);
         loop {
-            let batch = engine.pagestore.space.lock().take_spare(cursor, AT_A_TIME);
+            let batch = self.space.lock().take_spare(cursor, AT_A_TIME);
             if batch.is_empty() {
-                return Ok(bytes + self.discard_outgrown()?);
+                return Ok(bytes + self.discard_outgrown(worker)?);
             }
-            let result = self.worker.io_scope(|io| {
+            let result = worker.io_scope(|io| {
                 for &segment in &batch {
                     let (offset, length) = (sizes.start_of(segment), sizes.bytes_of(segment));
                     io.discard(offset, length);
@@ -61,8 +60,8 @@ impl WorkerState {
                 }
             });
             cursor += batch.len();
-            engine.pagestore.space.lock().give_spare(cursor, batch);
-            engine.pagestore.segment_waiters.wake_all();
+            self.space.lock().give_spare(cursor, batch);
+            self.segment_waiters.wake_all();
             result.map_err(Error::Io)?;
         }
     }

@@ -297,7 +297,9 @@ impl WorkerState {
     /// another task saw the same need first.
     pub(crate) fn grow_beyond(&self, segments: u32) -> Result<(), NotGrown> {
         let engine = &self.engine;
-        let turn = self.begin_resizing(|| engine.pagestore.space.lock().segments() > segments);
+        let turn = engine.pagestore.begin_resizing(&self.worker, || {
+            engine.pagestore.space.lock().segments() > segments
+        });
         match turn.map_err(NotGrown::Failed)? {
             Some(turn) => self.grow_by_step(&turn, 0),
             None => Ok(()),
@@ -308,7 +310,7 @@ impl WorkerState {
     /// them by now.
     fn grow(&self, bytes: u64) -> Result<(), NotGrown> {
         let engine = &self.engine;
-        let turn = self.begin_resizing(|| {
+        let turn = engine.pagestore.begin_resizing(&self.worker, || {
             let reserved = engine.pagestore.reserved_bytes.load(Ordering::Acquire);
             reserved + bytes <= engine.pagestore.capacity_bytes.load(Ordering::Acquire)
         });
@@ -332,7 +334,7 @@ impl WorkerState {
                 || engine.workers.is_stopping()
         };
         // Failure poisons the store; what has no room is refused when it is needed.
-        if let Ok(Some(turn)) = self.begin_resizing(is_met) {
+        if let Ok(Some(turn)) = engine.pagestore.begin_resizing(&self.worker, is_met) {
             let sizes = engine.shared.config.sizes;
             let (mut step, _) = engine.next_step(before, 0);
             if !sizes.are_outgrown_by(before) {
@@ -352,7 +354,10 @@ impl WorkerState {
     /// Grows the volume by segments for `bytes` bytes and takes them for the log. All of them are of one size.
     pub(crate) fn grow_by_run(&self, bytes: u64) -> Result<Run, NotGrown> {
         let engine = &self.engine;
-        let turn = self.resizing_turn().map_err(NotGrown::Failed)?;
+        let turn = engine
+            .pagestore
+            .resizing_turn(&self.worker)
+            .map_err(NotGrown::Failed)?;
         let sizes = engine.shared.config.sizes;
         let before = engine.pagestore.space.lock().segments();
         let needed = |segments| bytes.div_ceil(u64::from(sizes.used_by(segments))) as u32;
@@ -394,7 +399,10 @@ impl WorkerState {
         }
         let outgrow = || {
             let is_met = || sizes.are_outgrown_by(engine.pagestore.space.lock().segments());
-            let turn = self.begin_resizing(is_met).map_err(NotGrown::Failed)?;
+            let turn = engine
+                .pagestore
+                .begin_resizing(&self.worker, is_met)
+                .map_err(NotGrown::Failed)?;
             let Some(turn) = turn else {
                 return Ok(());
             };
@@ -527,11 +535,13 @@ impl WorkerState {
     /// Cuts off what the volume has beyond its segments, which both superblocks know.
     pub(crate) fn cut_volume(&self) -> Result<(), Error> {
         let engine = &self.engine;
-        let turn = self.resizing_turn()?;
+        let turn = engine.pagestore.resizing_turn(&self.worker)?;
         let segments = engine.pagestore.space.lock().segments();
         let bytes = engine.shared.config.sizes.start_of(segments);
         let volume = engine.shared.volume()?;
-        self.resize(&turn, &volume, Resize::Shrink(bytes))
+        engine
+            .pagestore
+            .resize(&self.worker, &turn, &volume, Resize::Shrink(bytes))
             .map_err(|error| {
                 // Labels have an unknown outcome.
                 let error = Error::Volume(Arc::new(error));
@@ -564,7 +574,9 @@ impl WorkerState {
             return Err(NotGrown::NoSpace(Arc::new(reason)));
         }
         let volume = engine.shared.volume().map_err(NotGrown::Failed)?;
-        self.resize(turn, &volume, Resize::Grow(asked))
+        engine
+            .pagestore
+            .resize(&self.worker, turn, &volume, Resize::Grow(asked))
             .map_err(|error| {
                 if error.is_no_space() {
                     return NotGrown::NoSpace(Arc::new(error));

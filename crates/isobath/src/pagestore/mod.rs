@@ -21,6 +21,7 @@ mod shrink_tests;
 mod stall;
 mod summary;
 mod trace;
+mod worker_tasks;
 mod writeback;
 
 pub(crate) use allocator::{
@@ -29,10 +30,11 @@ pub(crate) use allocator::{
 };
 pub(crate) use growth::NotGrown;
 pub(crate) use ids::PageIds;
-pub(crate) use page_store::{PageStore, Pins};
+pub(crate) use page_store::{LowerParts, PageStore, Pins};
 pub(crate) use stall::PERIOD as STALL_PERIOD;
 pub(crate) use summary::Entry;
 pub use trace::PageTrace;
+pub(crate) use worker_tasks::{WRITERS, WRITING_TASKS};
 pub(crate) use writeback::flush;
 pub(crate) mod summaries {
     //! Segment summaries on disk.

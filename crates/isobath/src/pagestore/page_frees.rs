@@ -47,7 +47,7 @@ impl WorkerState {
         // Bound: each round frees a page, or waits for another task that keeps one. What a poisoned store keeps a recovery frees.
         while !left.is_empty() && self.engine.shared.writable().is_ok() {
             let _reservation = self.reserve_for_free(0, TOGETHER);
-            let freeing = self.engine.begin_freeing();
+            let freeing = self.engine.pagestore.begin_freeing();
             let mut taken = Vec::with_capacity(TOGETHER);
             let mut kept = Vec::new();
             while taken.len() < TOGETHER
@@ -98,7 +98,7 @@ impl WorkerState {
         match taken {
             Some(Taken::Resident(page)) => TaskContext { local: self }.free(page, record),
             Some(Taken::Stored(address)) => {
-                self.free_after(record, address);
+                self.engine.pagestore.free_after(record, address);
                 let engine = &self.engine;
                 engine
                     .pagestore

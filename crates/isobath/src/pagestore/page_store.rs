@@ -1,5 +1,7 @@
 //! The page store's state: which space there is, and what it is reserved for.
 
+use std::sync::Arc;
+
 use isobath_flash::policy::{SegmentId, SegmentState};
 use isobath_io::Volume;
 
@@ -10,15 +12,16 @@ use super::provisional::Provisional;
 use super::resize::Resizing;
 use super::shrink::Shrinking;
 use super::stall::Stall;
+use super::worker_tasks::Own;
 use super::{
     PageIds, PageTrace, SealedSegment, SegmentAllocator, page_payload, worst_case_bytes, writeback,
 };
 use crate::Error;
 use crate::buffer::{Buffer, MappingTable};
-use crate::log::LogTasks;
+use crate::log::{Log, LogTasks};
 use crate::page::{PAGE_SIZE, PageId};
-use crate::runtime::WaitQueue;
-use crate::shared::{Address, ReservedWords, Run};
+use crate::runtime::{PerWorker, WaitQueue, WorkerPool};
+use crate::shared::{Address, ReservedWords, Run, Shared};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{HashMap, Mutex};
 
@@ -49,17 +52,26 @@ pub(crate) struct PageStore {
     pub(super) flush_all: AtomicBool,
     /// What readers in other processes may need is retained.
     pub(super) retains: bool,
+    pub(super) own: PerWorker<Own>,
+    pub(super) lower: LowerParts,
+}
+
+/// The lower parts that the page store uses.
+pub(crate) struct LowerParts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) workers: Arc<WorkerPool>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) buffer: Arc<Buffer>,
 }
 
 impl PageStore {
-    /// What is on a volume of at most `limit` segments (0: no limit), as opening has found it. `large` is the bytes of a
-    /// large segment.
+    /// What is on a volume of at most `limit` segments (0: no limit), as opening has found it.
     pub(crate) fn new(
+        lower: LowerParts,
         space: SegmentAllocator,
         ids: PageIds,
         (allocated, reserved): (u64, u64),
         limit: u32,
-        large: u32,
         retains: bool,
     ) -> PageStore {
         PageStore {
@@ -68,7 +80,7 @@ impl PageStore {
             allocated_bytes: AtomicU64::new(allocated),
             reserved_bytes: AtomicU64::new(reserved),
             capacity_bytes: AtomicU64::new(0),
-            used_segment_bytes: AtomicU32::new(large),
+            used_segment_bytes: AtomicU32::new(lower.shared.config.sizes.large),
             pending_frees: PendingFrees::default(),
             provisional: Provisional::default(),
             chunk_frees: Mutex::default(),
@@ -80,6 +92,8 @@ impl PageStore {
             cleaning_wanted: AtomicBool::new(false),
             flush_all: AtomicBool::new(false),
             retains,
+            own: PerWorker::new(&lower.workers, Own::new),
+            lower,
         }
     }
 }

@@ -2,11 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::Error;
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
 use crate::page::Lsn;
-use crate::runtime::WorkerState;
+use crate::pagestore::PageStore;
 use crate::shared::Address;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicUsize;
@@ -21,10 +19,10 @@ pub(crate) struct PendingFrees {
     count: AtomicUsize,
 }
 
-impl Engine {
+impl PageStore {
     /// Frees `addresses` once the record at `record` is durable.
     pub(crate) fn defer_free(&self, record: Lsn, addresses: impl Iterator<Item = Address>) {
-        let mut pending = self.pagestore.pending_frees.queue.lock();
+        let mut pending = self.pending_frees.queue.lock();
         let before = pending.len();
         pending.extend(
             addresses
@@ -32,24 +30,21 @@ impl Engine {
                 .map(|address| (record, address)),
         );
         let added = pending.len() - before;
-        self.pagestore.pending_frees.count.fetch_add(added, Relaxed);
+        self.pending_frees.count.fetch_add(added, Relaxed);
     }
 
     /// Whether addresses wait for records to become durable.
     pub(crate) fn has_pending_frees(&self) -> bool {
-        self.pagestore.pending_frees.count.load(Relaxed) > 0
+        self.pending_frees.count.load(Relaxed) > 0
     }
-}
 
-impl WorkerState {
     /// Frees the addresses whose records are durable by now; whether there were any.
     pub(crate) fn drain_pending_frees(&self) -> bool {
-        let engine = &self.engine;
-        if !engine.has_pending_frees() {
+        if !self.has_pending_frees() {
             return false;
         }
-        let durable = engine.log.durable();
-        let Some(mut pending) = engine.pagestore.pending_frees.queue.try_lock() else {
+        let durable = self.lower.log.durable();
+        let Some(mut pending) = self.pending_frees.queue.try_lock() else {
             return false;
         };
         let mut dead: Vec<Address> = Vec::new();
@@ -64,35 +59,16 @@ impl WorkerState {
             return false;
         }
         let count = dead.len();
-        let mut space = engine.pagestore.space.lock();
+        let mut space = self.space.lock();
         let mut freed = false;
         for address in dead {
             freed |= space.invalidate(address);
         }
         // Under the lock: what finds none pending and locks afterwards finds all of them free.
-        engine
-            .pagestore
-            .pending_frees
-            .count
-            .fetch_sub(count, Relaxed);
+        self.pending_frees.count.fetch_sub(count, Relaxed);
         let spare = space.spare_segments();
         drop(space);
         self.after_space_change(freed, spare);
         true
-    }
-
-    /// Waits until every free that is pending now has happened.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn wait_for_pending_frees(&self) -> Result<(), Error> {
-        while self.engine.has_pending_frees() {
-            self.wait_durable(self.engine.newest_record())?;
-            if !self.drain_pending_frees() {
-                self.worker.yield_now();
-            }
-        }
-        Ok(())
     }
 }

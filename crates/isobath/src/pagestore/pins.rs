@@ -3,17 +3,18 @@
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::page::{Lsn, PageId};
-use crate::runtime::WorkerState;
+use crate::pagestore::PageStore;
+use crate::runtime::Worker;
 use crate::shared::Address;
 
-impl WorkerState {
+impl PageStore {
     /// Where the chunk `id` is, its segment kept from reuse until
-    /// [`WorkerState::unpin`]; `None` if there is no such chunk.
-    pub(crate) fn pin_chunk(&self, id: PageId) -> Option<Address> {
+    /// [`PageStore::unpin`]; `None` if there is no such chunk.
+    pub(crate) fn pin_chunk(&self, worker: &Worker, id: PageId) -> Option<Address> {
         loop {
-            let mut space = self.engine.pagestore.space.lock();
+            let mut space = self.space.lock();
             // Under the lock: a segment is freed under it, after its last word changed.
-            match self.engine.buffer.pool.mapping.place(id) {
+            match self.lower.buffer.pool.mapping.place(id) {
                 Place::Stored(address) => {
                     space.pin(address.segment());
                     return Some(address);
@@ -21,7 +22,7 @@ impl WorkerState {
                 // By a task that takes the id for that of a page; it will be stored again.
                 Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
                     drop(space);
-                    self.engine.buffer.await_load(&self.worker, id);
+                    self.lower.buffer.await_load(worker, id);
                 }
                 _ => return None,
             }
@@ -30,7 +31,7 @@ impl WorkerState {
 
     /// Ends a pin.
     pub(crate) fn unpin(&self, address: Address) {
-        let mut space = self.engine.pagestore.space.lock();
+        let mut space = self.space.lock();
         let freed = space.unpin(address.segment());
         let spare = space.spare_segments();
         drop(space);
@@ -39,7 +40,7 @@ impl WorkerState {
 
     /// Ends pins of segments.
     pub(crate) fn unpin_all(&self, segments: impl Iterator<Item = u32>) {
-        let mut space = self.engine.pagestore.space.lock();
+        let mut space = self.space.lock();
         let mut freed = false;
         for segment in segments {
             freed |= space.unpin(segment);
@@ -54,16 +55,16 @@ impl WorkerState {
         if address.is_none() {
             return;
         }
-        if record < self.engine.log.durable() || canary::sings(Canary::FreeEarly) {
+        if record < self.lower.log.durable() || canary::sings(Canary::FreeEarly) {
             self.invalidate(address);
         } else {
-            self.engine.defer_free(record, std::iter::once(address));
+            self.defer_free(record, std::iter::once(address));
         }
     }
 
     /// What was at `address` is there no longer, and no log record says that it is.
     pub(crate) fn invalidate(&self, address: Address) {
-        let mut space = self.engine.pagestore.space.lock();
+        let mut space = self.space.lock();
         let freed = space.invalidate(address);
         let spare = space.spare_segments();
         drop(space);

@@ -25,9 +25,9 @@ use std::thread::JoinHandle;
 
 use isobath_io::{Volume, VolumeError};
 
-use crate::engine::Engine;
 use crate::error::panic_message;
-use crate::runtime::{WaitQueue, WorkerState};
+use crate::pagestore::PageStore;
+use crate::runtime::{WaitQueue, Worker};
 use crate::sync::Mutex;
 use crate::{Error, small};
 
@@ -161,7 +161,7 @@ fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>
     thread.spawn(work)
 }
 
-impl WorkerState {
+impl PageStore {
     /// Waits for the right to resize the volume; `None` once `is_met` says that there is no need to.
     ///
     /// # Errors
@@ -169,17 +169,17 @@ impl WorkerState {
     /// [`Error::Poisoned`].
     pub(crate) fn begin_resizing(
         &self,
+        worker: &Worker,
         is_met: impl Fn() -> bool,
     ) -> Result<Option<Turn<'_>>, Error> {
-        debug_assert!(self.worker.in_task(), "only tasks wait");
-        let engine = &self.engine;
-        let resizing = &engine.pagestore.resizing;
+        debug_assert!(worker.in_task(), "only tasks wait");
+        let (resizing, shared) = (&self.resizing, &self.lower.shared);
         let mut asked_in = None;
         loop {
             if is_met() {
                 return Ok(None);
             }
-            engine.shared.writable()?;
+            shared.writable()?;
             let mut state = resizing.state.lock();
             if !state.is_running {
                 state.is_running = true;
@@ -195,9 +195,9 @@ impl WorkerState {
             }
             asked_in.get_or_insert(state.turns);
             drop(state);
-            resizing.waiters.wait(&self.worker, 0, || {
-                !resizing.is_running() || engine.shared.is_poisoned()
-            });
+            resizing
+                .waiters
+                .wait(worker, 0, || !resizing.is_running() || shared.is_poisoned());
         }
     }
 
@@ -206,9 +206,9 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::Poisoned`].
-    pub(crate) fn resizing_turn(&self) -> Result<Turn<'_>, Error> {
+    pub(crate) fn resizing_turn(&self, worker: &Worker) -> Result<Turn<'_>, Error> {
         loop {
-            if let Some(turn) = self.begin_resizing(|| false)? {
+            if let Some(turn) = self.begin_resizing(worker, || false)? {
                 return Ok(turn);
             }
         }
@@ -221,17 +221,18 @@ impl WorkerState {
     /// Those of [`Volume::grow`] and [`Volume::shrink`].
     pub(crate) fn resize(
         &self,
+        worker: &Worker,
         turn: &Turn<'_>,
         volume: &Volume,
         resize: Resize,
     ) -> Result<(), VolumeError> {
         #[cfg(any(test, feature = "simulation"))]
-        if let Some(time) = self.worker.draw_time(SIMULATED_CALL) {
+        if let Some(time) = worker.draw_time(SIMULATED_CALL) {
             // A simulation has one thread. Power cuts and other tasks come before or after the call's effect.
             let now = crate::runtime::clock::now();
-            self.worker.sleep_until(now + time / 2);
+            worker.sleep_until(now + time / 2);
             let result = resize.call(volume);
-            self.worker.sleep_until(now + time);
+            worker.sleep_until(now + time);
             return result;
         }
         let resizing = turn.resizing;
@@ -259,20 +260,18 @@ impl WorkerState {
                 return result;
             }
             let has_ended = || answer.lock().is_some();
-            resizing.waiters.wait(&self.worker, 0, has_ended);
+            resizing.waiters.wait(worker, 0, has_ended);
         }
     }
-}
 
-impl Engine {
     /// Whether the volume's length is being changed, which may take a slow file system long.
     pub(crate) fn is_resizing(&self) -> bool {
-        self.pagestore.resizing.is_running()
+        self.resizing.is_running()
     }
 
     /// Waits until no thread uses the volume; the workers have ended.
     pub(crate) fn end_resizing(&self) {
-        self.pagestore.resizing.join();
+        self.resizing.join();
     }
 }
 

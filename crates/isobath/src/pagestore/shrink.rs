@@ -182,14 +182,14 @@ impl WorkerState {
                     break;
                 }
             }
-            self.discard_outgrown()?
+            engine.pagestore.discard_outgrown(&self.worker)?
         } else {
             let space = engine.pagestore.space.lock();
             let log = engine.log_tasks.segments(space.segments());
             let needed = engine.segments_needed(&space, log);
             drop(space);
             self.make_free(needed, 0)?;
-            self.discard_free()?
+            engine.pagestore.discard_free(&self.worker)?
         };
         Ok(Shrunk {
             before,
@@ -305,7 +305,7 @@ impl WorkerState {
                 engine.pagestore.shrinking.give_up_goal();
                 return Ok(spare);
             }
-            engine.request_cleaning();
+            engine.pagestore.request_cleaning();
             self.worker.sleep_until(clock::now() + POLL);
         }
     }
@@ -354,7 +354,7 @@ impl WorkerState {
                 engine.pagestore.space.lock().unfence();
                 return Ok(false);
             }
-            engine.request_cleaning();
+            engine.pagestore.request_cleaning();
             self.worker.sleep_until(clock::now() + POLL);
         }
     }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use isobath_io::VolumeError;
 
 use crate::Error;
-use crate::engine::Engine;
-use crate::runtime::{WorkerState, clock};
+use crate::pagestore::PageStore;
+use crate::runtime::clock;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -85,76 +85,74 @@ impl Stall {
     }
 }
 
-impl WorkerState {
-    /// Looks whether tasks have waited for too long.
-    pub(crate) fn look_at_stall(&self) {
-        let engine = &self.engine;
-        let stall = &engine.pagestore.stall;
+impl PageStore {
+    /// Looks whether tasks have waited for too long: writers get the error that this answers. What waits for log space
+    /// may wait for something slow where `is_held` says so.
+    pub(crate) fn look_at_stall(&self, is_held: impl FnOnce() -> bool) -> Option<Error> {
+        let stall = &self.stall;
         let now = clock::now();
         let Some(mut seen) = stall.seen.try_lock() else {
-            return;
+            return None;
         };
         if seen.as_ref().is_some_and(|seen| now < seen.next_look) {
-            return;
+            return None;
         }
-        if !engine.waits_for_room() {
+        if !self.waits_for_room() {
             *seen = None;
             stall.is_watched.store(false, Ordering::Release);
-            return;
+            return None;
         }
-        let looked = Seen::after(seen.as_ref(), engine.progress(), now);
+        let looked = Seen::after(seen.as_ref(), self.progress(), now);
         let (room, all) = (now - looked.room_since, now - looked.all_since);
         *seen = Some(looked);
         drop(seen);
         if room > PATIENCE
-            && let Some(reason) = engine.why_no_room()
+            && let Some(reason) = self.why_no_room()
         {
-            engine.poison(engine.no_room(reason));
-        } else if all > STANDSTILL && !engine.waits_for_backup() && !engine.is_resizing() {
-            engine.poison(engine.no_room("nothing moves any more; reopen the store".into()));
+            return Some(self.no_room(reason));
         }
+        let stands = all > STANDSTILL && !is_held() && !self.is_resizing();
+        stands.then(|| self.no_room("nothing moves any more; reopen the store".into()))
     }
-}
 
-impl Engine {
     /// Whether a task waits for a segment, for log space, or for the end of a cleaning.
     fn waits_for_room(&self) -> bool {
-        self.pagestore.segment_waiters.has_waiters()
-            || self.log.has_reservation_waiters()
-            || self.pagestore.space.lock().cleaning() > 0
-    }
-
-    /// Whether what waits for log space may wait for a backup, whose target may be slow.
-    fn waits_for_backup(&self) -> bool {
-        self.backup.holds_log() && !self.checkpoints.is_recovering()
+        self.segment_waiters.has_waiters()
+            || self.lower.log.has_reservation_waiters()
+            || self.space.lock().cleaning() > 0
     }
 
     fn progress(&self) -> Progress {
-        let space = self.pagestore.space.lock();
+        let space = self.space.lock();
         Progress {
             room: RoomProgress {
                 pages_written: space.now,
                 segments_opened: space.next_seq,
                 segments_free: space.free_segments(),
             },
-            written: self.shared.counters.bytes_written.load(Ordering::Relaxed),
-            log: (self.log.start().0, self.log.next().0),
+            written: self
+                .lower
+                .shared
+                .counters
+                .bytes_written
+                .load(Ordering::Relaxed),
+            log: (self.lower.log.start().0, self.lower.log.next().0),
         }
     }
 
     /// Why no cleaning will give the tasks that wait a segment; `None` if it may.
     fn why_no_room(&self) -> Option<String> {
-        if !self.pagestore.segment_waiters.has_waiters() {
+        if !self.segment_waiters.has_waiters() {
             return None;
         }
-        let space = self.pagestore.space.lock();
+        let space = self.space.lock();
         let bad = space.bad_segments();
         if bad > 0 {
             return Some(format!(
                 "{bad} segments hold corrupt pages and cannot be cleaned; salvage the store"
             ));
         }
-        let may_come = self.pagestore.cleaning_wanted.load(Ordering::Acquire)
+        let may_come = self.cleaning_wanted.load(Ordering::Acquire)
             || space.cleaning() > 0
             || space.retains_obsolete()
             || self.is_resizing()
@@ -164,8 +162,8 @@ impl Engine {
 
     fn no_room(&self, reason: String) -> Error {
         Error::VolumeFull {
-            used: self.pagestore.allocated_bytes.load(Ordering::Relaxed),
-            limit: self.pagestore.capacity_bytes.load(Ordering::Relaxed),
+            used: self.allocated_bytes.load(Ordering::Relaxed),
+            limit: self.capacity_bytes.load(Ordering::Relaxed),
             reason: Arc::new(VolumeError::Device(reason)),
         }
     }

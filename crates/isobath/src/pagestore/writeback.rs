@@ -13,13 +13,15 @@ use crate::engine::Engine;
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogReservation, ReservationClass};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
-use crate::pagestore::{Content, NoSegment, Placement, Request, SealedSegment, summaries};
+use crate::pagestore::{
+    Content, NoSegment, PageStore, Placement, Request, SealedSegment, summaries,
+};
 use crate::runtime::WorkerState;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Pages that a writer takes at a time.
-pub(crate) const BATCH: usize = crate::runtime::worker_state::STAGING_BYTES / PAGE_SIZE;
+pub(crate) const BATCH: usize = crate::buffer::STAGING_BYTES / PAGE_SIZE;
 
 /// Writes every dirty page, in a task; the store must have no other users.
 pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
@@ -38,7 +40,7 @@ pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
         let space = engine.pagestore.space.lock();
         space.free_segments() < space.reserve()
     };
-    engine.request_cleaning();
+    engine.pagestore.request_cleaning();
     // Until the cleaners have made room, or found that they cannot.
     while lacks_room()
         && engine.pagestore.cleaning_wanted.load(Acquire)
@@ -117,14 +119,11 @@ impl WorkerState {
                 if self.engine.workers.is_stopping() {
                     return;
                 }
-                self.idle_writers.borrow_mut().push(self.worker.task_id());
-                self.worker.suspend();
+                self.engine.pagestore.park_writer(&self.worker);
                 continue;
             }
             frames.clear();
-            let shard = self
-                .dirty_cursor
-                .replace(self.dirty_cursor.get().wrapping_add(1));
+            let shard = self.engine.pagestore.next_dirty_shard(&self.worker);
             self.engine
                 .buffer
                 .pool
@@ -428,7 +427,9 @@ impl WorkerState {
                 listed.push((frame, placed.page, end.freed));
             }
         }
-        engine.defer_free(engine.newest_record(), old.into_iter());
+        engine
+            .pagestore
+            .defer_free(engine.newest_record(), old.into_iter());
         if let Some(record) = record {
             let since = is_late.then_some(batch.ends_from);
             engine.checkpoints.batch_written(batch.slot, record, since);
@@ -455,8 +456,10 @@ impl WorkerState {
         }
         engine.frames_written_back(count);
         Counters::add(&engine.shared.counters.page_writes, count as u64);
-        self.after_space_change(freed_segment, spare);
-        let _ = self.drain_pending_frees();
+        self.engine
+            .pagestore
+            .after_space_change(freed_segment, spare);
+        let _ = self.engine.pagestore.drain_pending_frees();
     }
 
     /// Tells the trace of a batch's pages while their frames are still claimed. A page is marked
@@ -502,22 +505,27 @@ impl WorkerState {
         self.log_copies(0, &copies)
     }
 
-    /// Wakes the tasks that wait for space, or starts freeing some.
-    pub(crate) fn after_space_change(&self, freed_segment: bool, spare: u32) {
-        let engine = &self.engine;
-        if freed_segment {
-            engine.pagestore.segment_waiters.wake_all();
+    /// Waits until every free that is pending now has happened.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn wait_for_pending_frees(&self) -> Result<(), Error> {
+        let pagestore = &self.engine.pagestore;
+        while pagestore.has_pending_frees() {
+            self.wait_durable(self.engine.newest_record())?;
+            if !pagestore.drain_pending_frees() {
+                self.worker.yield_now();
+            }
         }
-        if spare < engine.low_water() {
-            engine.request_cleaning();
-        }
+        Ok(())
     }
 
     /// Waits until a segment is free for user writes, growing the volume where
     /// live data fills it.
     pub(crate) fn wait_for_segment(&self) -> Result<(), Error> {
         let engine = &self.engine;
-        let _ = self.drain_pending_frees();
+        let _ = self.engine.pagestore.drain_pending_frees();
         let mut space = engine.pagestore.space.lock();
         space.release_retained();
         if space.spare_segments() > 0 {
@@ -532,11 +540,11 @@ impl WorkerState {
         if grown || engine.overrun_readers_for_space() {
             return Ok(());
         }
-        self.engine.request_cleaning();
-        if engine.has_pending_frees() {
+        self.engine.pagestore.request_cleaning();
+        if engine.pagestore.has_pending_frees() {
             // What is dead already needs only its records on the drive.
             self.wait_durable(engine.newest_record())?;
-            if self.drain_pending_frees() {
+            if self.engine.pagestore.drain_pending_frees() {
                 return engine.shared.writable();
             }
         }
@@ -559,9 +567,9 @@ impl WorkerState {
 impl WorkerState {
     /// Waits a while for a segment that the cleaner may free.
     pub(crate) fn wait_for_free_segment(&self) -> Result<(), Error> {
-        self.engine.request_cleaning();
+        self.engine.pagestore.request_cleaning();
         for _ in 0..CHECKPOINT_PATIENCE {
-            let _ = self.drain_pending_frees();
+            let _ = self.engine.pagestore.drain_pending_frees();
             if self
                 .engine
                 .pagestore
@@ -593,26 +601,6 @@ impl PlacedChunks {
 }
 
 impl WorkerState {
-    /// Accounts for a new chunk of `length` bytes. Where the volume is full, the large values that only
-    /// snapshots read give way, those of the oldest snapshots first.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::VolumeFull`].
-    pub(crate) fn reserve_chunk(&self, length: u32) -> Result<(), Error> {
-        // Bound: each round but the last frees a value or fails a snapshot.
-        loop {
-            match self.reserve_one_chunk(length) {
-                Err(full @ Error::VolumeFull { .. }) => {
-                    if !self.engine.transactions.free_old_values(self) {
-                        return Err(full);
-                    }
-                }
-                claimed => return claimed,
-            }
-        }
-    }
-
     /// Gives places to chunks of a large value, in order, until one finds no segment; waits for a free one for the first.
     pub(crate) fn place_chunks(&self, requests: &[Request]) -> Result<PlacedChunks, Error> {
         let mut chunks = PlacedChunks::default();
@@ -662,7 +650,7 @@ impl WorkerState {
         }
         let spare = space.spare_segments();
         drop(space);
-        self.after_space_change(freed, spare);
+        self.engine.pagestore.after_space_change(freed, spare);
         result
     }
 
@@ -681,7 +669,7 @@ impl WorkerState {
         }
         let spare = space.spare_segments();
         drop(space);
-        self.after_space_change(freed, spare);
+        self.engine.pagestore.after_space_change(freed, spare);
     }
 }
 
@@ -716,15 +704,27 @@ impl Engine {
             BATCH
         }
     }
+}
 
-    /// Sets the cleaners of all workers to work.
-    pub(crate) fn request_cleaning(&self) {
-        if !self.pagestore.cleaning_wanted.swap(true, Release) {
-            self.workers.notify_all();
+impl PageStore {
+    /// Wakes the tasks that wait for space, or starts freeing some.
+    pub(super) fn after_space_change(&self, freed_segment: bool, spare: u32) {
+        if freed_segment {
+            self.segment_waiters.wake_all();
+        }
+        if spare < self.low_water() {
+            self.request_cleaning();
         }
     }
 
-    pub(crate) fn low_water(&self) -> u32 {
+    /// Sets the cleaners of all workers to work.
+    pub(crate) fn request_cleaning(&self) {
+        if !self.cleaning_wanted.swap(true, Release) {
+            self.lower.workers.notify_all();
+        }
+    }
+
+    pub(super) fn low_water(&self) -> u32 {
         LOW_WATER
     }
 }

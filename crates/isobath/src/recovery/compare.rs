@@ -32,6 +32,7 @@ impl Layout {
         });
         let words = words.collect();
         let provisional = engine
+            .pagestore
             .provisional()
             .into_iter()
             .flat_map(|(_, pages)| pages);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, PoolHandle};
 use crate::error::panic_message;
 use crate::runtime::{
     TaskHandle, TaskPanic, Urgency, Work, WorkerPool, WorkerState, block_on, overflow,
@@ -95,6 +95,7 @@ impl<R: Send, W: FnOnce() -> R + Send> Work for Piece<R, W> {
 /// A running engine: its shared state and its workers.
 pub(crate) struct Runtime {
     pub(crate) engine: Arc<Engine>,
+    pub(crate) pool: PoolHandle,
     workers: Arc<WorkerPool>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_worker: AtomicUsize,
@@ -115,6 +116,7 @@ impl Runtime {
     pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
         let workers = engine.shared.config.workers;
         let runtime = Runtime {
+            pool: PoolHandle::of(&engine),
             workers: Arc::clone(&engine.workers),
             engine,
             threads: Mutex::new(Vec::with_capacity(workers)),
@@ -136,6 +138,7 @@ impl Runtime {
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn simulated(engine: Arc<Engine>) -> Runtime {
         Runtime {
+            pool: PoolHandle::of(&engine),
             workers: Arc::clone(&engine.workers),
             engine,
             threads: Mutex::new(Vec::new()),
@@ -433,7 +436,7 @@ impl Runtime {
             // A worker's panic was printed by its thread; there is no result to take.
             let _ = thread.join();
         }
-        self.engine.end_resizing();
+        self.engine.pagestore.end_resizing();
     }
 }
 

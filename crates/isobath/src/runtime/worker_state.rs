@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,32 +12,23 @@ use std::time::Duration;
 use isobath_io::{AlignedBuf, IoError};
 
 use crate::Error;
-use crate::engine::Engine;
+use crate::buffer::STAGING_BYTES;
+use crate::engine::{Engine, PoolHandle};
 use crate::log::tasks::{LOG_WRITERS, LogShare};
-use crate::pagestore::STALL_PERIOD;
+use crate::pagestore::{PageStore, STALL_PERIOD, WRITERS};
 use crate::runtime::registered::Registered;
 use crate::runtime::{BackgroundHandler, Limits, TaskId, Worker};
-
-/// Tasks that write dirty pages back, per worker.
-pub(crate) const WRITERS: usize = 3;
-/// Tasks that write pages, per worker: those and the cleaner.
-pub(crate) const WRITING_TASKS: usize = WRITERS + 1;
-/// Bytes of a writer's staging buffer: the largest single page write.
-pub(crate) const STAGING_BYTES: usize = 256 << 10;
 
 /// A worker and its share of the engine; belongs to the thread that steps it.
 pub(crate) struct WorkerState {
     /// Dropped before the engine: its channel waits for the reads that are in flight, into frames and buffers of the engine.
     pub(crate) worker: Worker,
     pub(crate) engine: Arc<Engine>,
-    /// Parked writers, the cleaner and the checkpointer, to be woken when there is work.
-    pub(crate) idle_writers: RefCell<Vec<TaskId>>,
-    pub(crate) idle_cleaner: Cell<Option<TaskId>>,
+    pub(crate) pool: PoolHandle,
+    /// The checkpointer, parked, to be woken when there is work.
     pub(crate) idle_checkpointer: Cell<Option<TaskId>>,
     /// System tasks that still run.
     pub(crate) system_tasks: Cell<usize>,
-    /// Next dirty shard to write from.
-    pub(crate) dirty_cursor: Cell<usize>,
     pub(crate) log: LogShare,
     pub(crate) registered: Registered,
 }
@@ -95,13 +86,11 @@ impl WorkerState {
         })?;
         let local = Rc::new(WorkerState {
             worker,
-            idle_writers: RefCell::new(Vec::new()),
-            idle_cleaner: Cell::new(None),
             idle_checkpointer: Cell::new(None),
             system_tasks: Cell::new(0),
-            dirty_cursor: Cell::new(index),
             log: LogShare::new(),
             registered: Registered::new(&engine),
+            pool: PoolHandle::of(&engine),
             engine,
         });
         if !local.engine.shared.config.read_only {
@@ -111,8 +100,7 @@ impl WorkerState {
     }
 
     fn start_system_tasks(self: &Rc<Self>) {
-        let first = self.worker.index * WRITING_TASKS;
-        for slot in first..first + WRITERS {
+        for slot in PageStore::writer_slots(&self.worker) {
             let local = Rc::downgrade(self);
             self.spawn_system(move || {
                 if let Some(local) = local.upgrade() {
@@ -151,11 +139,6 @@ impl WorkerState {
                 },
             );
         }
-    }
-
-    /// The cleaner's place among the tasks that write.
-    pub(crate) fn cleaner_slot(&self) -> usize {
-        self.worker.index * WRITING_TASKS + WRITERS
     }
 
     fn spawn_system(self: &Rc<Self>, work: impl FnOnce() + 'static) {
@@ -234,7 +217,7 @@ impl WorkerState {
             self.worker.live_user_tasks(),
             self.worker.in_flight(),
             self.engine.buffer.describe(&self.worker),
-            self.idle_writers.borrow().len(),
+            self.engine.pagestore.idle_writers(&self.worker),
             self.worker.tasks_suspended_at(),
         ) + &self.engine.pagestore.describe()
     }
@@ -242,16 +225,13 @@ impl WorkerState {
     fn wake_system_tasks(&self) -> bool {
         let mut woke = false;
         let stopping = self.engine.workers.is_stopping();
-        if !self.idle_writers.borrow().is_empty() && (stopping || self.engine.writes_wanted()) {
-            for task in self.idle_writers.borrow_mut().drain(..) {
-                self.worker.make_ready(task);
-                woke = true;
-            }
-        }
-        let clean = stopping || self.engine.pagestore.cleaner_is_wanted();
-        if clean && let Some(task) = self.idle_cleaner.take() {
-            self.worker.make_ready(task);
+        let pagestore = &self.engine.pagestore;
+        if pagestore.idle_writers(&self.worker) > 0 && (stopping || self.engine.writes_wanted()) {
+            pagestore.wake_writers(&self.worker);
             woke = true;
+        }
+        if stopping || pagestore.cleaner_is_wanted() {
+            woke |= pagestore.wake_cleaner(&self.worker);
         }
         if self.idle_checkpointer.get().is_some()
             && (stopping || self.engine.checkpoint_is_due() || self.engine.log_grows())
@@ -278,9 +258,14 @@ impl BackgroundHandler for WorkerState {
         if self.engine.publishing.is_on() {
             self.publish_stats();
         }
-        progress |= self.drain_pending_frees();
+        progress |= self.engine.pagestore.drain_pending_frees();
         if self.engine.pagestore.is_watched() {
-            self.look_at_stall();
+            let engine = &self.engine;
+            // A backup's target may be slow.
+            let is_held = || engine.backup.holds_log() && !engine.checkpoints.is_recovering();
+            if let Some(error) = engine.pagestore.look_at_stall(is_held) {
+                engine.poison(error);
+            }
         }
         if self.log.running.get() > 0 {
             progress |= self.wake_for_log();

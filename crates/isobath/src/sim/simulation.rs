@@ -251,8 +251,8 @@ impl Simulation {
         self.driver.finish_steps();
         let armed = interrupt::arm(false);
         let engine = &self.engine;
-        let rests =
-            engine.log.is_durable(engine.log.newest_record()) && !engine.has_pending_frees();
+        let rests = engine.log.is_durable(engine.log.newest_record())
+            && !engine.pagestore.has_pending_frees();
         interrupt::arm(armed);
         Ok(rests)
     }

@@ -225,7 +225,7 @@ fn apply_unversioned(
     })?;
     if went {
         let confirmed: Vec<Token> = change.tokens().collect();
-        local.engine.confirm_allocations(&confirmed, &[]);
+        local.engine.pagestore.confirm_allocations(&confirmed, &[]);
     }
     Ok((went, dead.filter(|_| went)))
 }
@@ -644,13 +644,15 @@ impl<'a> Commit<'a, '_> {
             if self.context.reads.is_none() {
                 slot.is_at(lsn);
             }
-            engine.confirm_allocations(&record.confirmed, &record.ended);
+            engine
+                .pagestore
+                .confirm_allocations(&record.confirmed, &record.ended);
             if publish {
                 // A checkpoint that starts behind the record finds them in use.
                 // Were the store to end before they are freed, the next opening
                 // frees them.
                 for old in &record.replaced {
-                    engine.add_provisional(old.token, &old.chunks);
+                    engine.pagestore.add_provisional(old.token, &old.chunks);
                 }
             }
         })

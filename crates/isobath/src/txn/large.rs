@@ -332,7 +332,9 @@ impl<'a> LargeCommit<'a> {
                 if self.context.reads.is_none() {
                     slot.is_at(lsn);
                 }
-                engine.confirm_allocations(&content.tokens, &ended);
+                engine
+                    .pagestore
+                    .confirm_allocations(&content.tokens, &ended);
             });
         drop((validating, reservation));
         let ctx = TaskContext { local };

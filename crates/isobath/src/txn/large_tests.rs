@@ -57,7 +57,7 @@ fn beside_its_pages<T: Send + 'static>(
     simulation.spawn(0, move || {
         WorkerState::with_current(&engine, |local| {
             let local = local.expect("in a task");
-            while engine.provisional().is_empty() {
+            while engine.pagestore.provisional().is_empty() {
                 local.worker.yield_now();
             }
             work(local)
@@ -82,10 +82,10 @@ fn seen_before_an_earlier_one(isolation: Isolation) -> usize {
             local.worker.yield_now();
         }
         assert!(
-            !engine.provisional().is_empty(),
+            !engine.pagestore.provisional().is_empty(),
             "the large one was earlier"
         );
-        while !engine.provisional().is_empty() {
+        while !engine.pagestore.provisional().is_empty() {
             local.worker.yield_now();
         }
         // Until its record is durable, and more.

@@ -455,7 +455,7 @@ impl MergeCursor {
         let leaves = &mut self.leaves;
         let engine = &source.tree.runtime.engine;
         if !WorkerState::with_current(engine, |local| local.is_some()) {
-            let inline = InlineContext::new(engine);
+            let inline = InlineContext::new(&source.tree.runtime.pool);
             if let Ok(more) = records.fill(leaves, &inline, size) {
                 return Ok(more);
             }
