@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes tables of docs/results from what scripts/quiet_hour.sh measured.
+"""Makes tables of docs/results from what scripts/measure.sh measured.
 
-    scripts/quiet_hour_tables.py OUT docs/results
+    scripts/measure_tables.py OUT docs/results
     cargo run -p xtask -- results
 """
 

@@ -2,14 +2,14 @@
 # What docs/benchmarks.md asks a quiet machine for, in some 15 minutes.
 #
 #   cargo build --release --features rocksdb,wiredtiger,lmdb,redb,fjall
-#   scripts/quiet_hour.sh ISOBATH DIR OUT [PART...]     DIR: on the drive, 4 GiB free; OUT: what is measured; root
+#   scripts/measure.sh ISOBATH DIR OUT [PART...]     DIR: on the drive, 4 GiB free; OUT: what is measured; root
 #
 # Parts, all in this order unless some are named:
 #   tails     lookups and YCSB B at one absolute rate, with the cores left alone and with both kept awake, beside `null` and `drive`: 7 minutes (ROUNDS=1)
 #   headline  lookups and scans out of memory with three sizes of data: rows with a headline number: 5 minutes
 #   bare      adapters of LMDB, redb and fjall beside bare loops, PAIRS=2: 4 minutes (BARE=target/release/examples/bare)
 # Smaller, to see that it works: BYTES=32MiB HEADLINE_BYTES=32MiB MEASURE=1s RECORDS=20000 BARE_SECONDS=0.3.
-# Then: scripts/quiet_hour_tables.py OUT docs/results && cargo run -p xtask -- results
+# Then: scripts/measure_tables.py OUT docs/results && cargo run -p xtask -- results
 set -euo pipefail
 isobath=$1 dir=$2 out=$3
 shift 3
