@@ -91,9 +91,7 @@ impl PageStore {
     pub(crate) fn look_at_stall(&self, is_held: impl FnOnce() -> bool) -> Option<Error> {
         let stall = &self.stall;
         let now = clock::now();
-        let Some(mut seen) = stall.seen.try_lock() else {
-            return None;
-        };
+        let mut seen = stall.seen.try_lock()?;
         if seen.as_ref().is_some_and(|seen| now < seen.next_look) {
             return None;
         }
