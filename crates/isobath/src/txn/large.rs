@@ -300,6 +300,7 @@ impl<'a> LargeCommit<'a> {
         let (local, engine) = (self.local, &self.local.engine);
         let transactions = &engine.transactions;
         let bytes = body.len() as u64;
+        let turn = transactions.await_turn(local)?;
         let reservation = local.reserve_log(bytes, ReservationClass::Structure)?;
         engine.writable()?;
         let tracker = &transactions.tracker;
@@ -367,7 +368,7 @@ impl<'a> LargeCommit<'a> {
             std::mem::forget(ending);
             return Err(error);
         }
-        drop((swap, slot));
+        drop((swap, slot, turn));
         self.free_replaced(content, lsn);
         drop(ending);
         Ok(())
