@@ -301,6 +301,7 @@ impl<'a> LargeCommit<'a> {
         let (local, engine) = (self.local, &self.local.engine);
         let transactions = &engine.transactions;
         let bytes = body.len() as u64;
+        let turn = transactions.await_turn(local)?;
         let reservation = local.reserve_log(bytes, ReservationClass::Structure)?;
         engine.shared.writable()?;
         let tracker = &transactions.tracker;
@@ -370,7 +371,7 @@ impl<'a> LargeCommit<'a> {
             std::mem::forget(ending);
             return Err(error);
         }
-        drop((swap, slot));
+        drop((swap, slot, turn));
         self.free_replaced(content, lsn);
         drop(ending);
         Ok(())

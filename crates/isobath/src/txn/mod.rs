@@ -78,6 +78,8 @@ pub(crate) struct Transactions {
     unreadable: Mutex<Vec<Dead>>,
     has_dead: AtomicBool,
     pub(crate) unseen: Unseen,
+    /// A large commit is between its slot and its visibility.
+    has_turn: AtomicBool,
     /// Records of large commits that are visible while what they free is not free yet.
     ending: Mutex<BTreeSet<Lsn>>,
     visibility: Visibility,
@@ -99,6 +101,16 @@ pub(crate) enum Verdict {
     InParts,
     /// It is to be read again once a large commit is visible, whose it may be.
     Swapped,
+}
+
+/// Until this is dropped no other large commit has a slot. Of two that have one each could wait for the other, whose bound is
+/// below its own record.
+pub(crate) struct LargeTurn<'t>(&'t AtomicBool);
+
+impl Drop for LargeTurn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
 }
 
 /// What a record frees is not free yet, until this is dropped.
@@ -170,6 +182,7 @@ impl Transactions {
             unreadable: Mutex::new(Vec::new()),
             has_dead: AtomicBool::new(false),
             unseen: Unseen::new(),
+            has_turn: AtomicBool::new(false),
             ending: Mutex::default(),
             visibility,
             partially_applied: Mutex::new(HashSet::default()),
@@ -271,6 +284,19 @@ impl Transactions {
         let waits = self.visibility == Visibility::Durable;
         (waits && !canary::sings(Canary::ShowRootsEarly))
             .then(|| self.unseen.begin_swap(trees.collect()))
+    }
+
+    /// Waits until no other large commit has a slot. The caller has none, and no log space.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Poisoned`].
+    pub(crate) fn await_turn(&self, local: &WorkerState) -> Result<LargeTurn<'_>, crate::Error> {
+        while self.has_turn.swap(true, Ordering::SeqCst) {
+            local.engine.shared.writable()?;
+            local.worker.yield_now();
+        }
+        Ok(LargeTurn(&self.has_turn))
     }
 
     /// Pages and chunks end with the record at `lsn`, one after another, from now on: no log may begin behind it until
