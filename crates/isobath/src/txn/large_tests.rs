@@ -12,7 +12,7 @@ use crate::{Isolation, Options, Simulation, TaskHandle, TransactionOptions};
 const RECORDS: u32 = 6_000;
 
 fn key(number: u32) -> [u8; 4] {
-    number.to_be_bytes()
+    number.swap_bytes().to_le_bytes()
 }
 
 fn simulation() -> Simulation {

@@ -716,7 +716,7 @@ mod tests {
         for run in 0..runs {
             rig.writes.savepoint();
             for record in 0..records {
-                let key = (record * runs + run).to_be_bytes();
+                let key = (record * runs + run).swap_bytes().to_le_bytes();
                 let write = Write::Inline(vec![1; 1_000].into());
                 let directory = std::env::temp_dir();
                 (rig.writes.put(&tree, &key, write, 60_000, &directory)).unwrap();
