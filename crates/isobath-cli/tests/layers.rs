@@ -67,7 +67,6 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
         &["checkpoint", "engine", "pagestore", "recovery"],
     ),
     ("log/separate.rs", &["checkpoint"]),
-    ("pagestore/allocations.rs", &["engine"]),
     ("pagestore/growth.rs", &["engine", "recovery"]),
     ("pagestore/live.rs", &["checkpoint"]),
     ("pagestore/page_frees.rs", &["context", "engine"]),

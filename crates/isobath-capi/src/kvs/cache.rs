@@ -305,7 +305,7 @@ mod tests {
     fn memory_is_bounded_and_what_is_used_stays_longer() {
         let limit = 1 << 20;
         let cache = Cache::new(limit);
-        let key = |n: u32| n.to_be_bytes();
+        let key = |n: u32| n.to_le_bytes();
         let mut found = 0;
         for n in 0..4000u32 {
             let before = cache.get(1, &key(n)).err().unwrap();

@@ -409,7 +409,7 @@ mod tests {
         let path = directory.path().join("e");
         let from = store();
         let tree = from.create_tree("t").unwrap();
-        let records = (0..RECORDS).map(|n| (n.to_be_bytes(), [7; 50]));
+        let records = (0..RECORDS).map(|n| (format!("{n:04}"), [7; 50]));
         tree.bulk_load(records).unwrap();
         let plan = ExportPlan {
             to: Some(path.clone()),
@@ -420,7 +420,7 @@ mod tests {
 
         let to = store();
         let tree = to.create_tree("t").unwrap();
-        tree.insert(u32::MAX.to_be_bytes(), "last").unwrap();
+        tree.insert("9999", "last").unwrap();
         let before = to.stats().log_commits;
         assert!(before > 0);
         let file = ImportFile::open(Some(&path), &Silent).unwrap();

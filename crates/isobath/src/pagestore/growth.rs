@@ -263,13 +263,15 @@ impl WorkerState {
     fn reserve_bytes(&self, bytes: u64, room: u64) -> Result<(), Error> {
         // Bound: each round but the last finds that the volume has grown.
         loop {
-            let Err((used, limit)) = self.engine.try_reserve(bytes, room) else {
+            if self.engine.try_reserve(bytes, room).is_ok() {
                 return Ok(());
-            };
+            }
             match self.stalled_by_growth(|| self.grow(room)) {
                 Ok(()) => {}
                 Err(NotGrown::NoSpace(reason)) => {
-                    return Err(Error::VolumeFull {
+                    // The task may have waited for others that grew the volume, or freed something, meanwhile.
+                    let reserved = self.engine.try_reserve(bytes, room);
+                    return reserved.map_err(|(used, limit)| Error::VolumeFull {
                         used,
                         limit,
                         reason,

@@ -7,7 +7,7 @@ use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
 
 use crate::Error;
-use crate::buffer::{FrameId, NotStarted};
+use crate::buffer::{FrameId, NotStarted, STAGING_BYTES};
 use crate::canary::{self, Canary};
 use crate::engine::Engine;
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
@@ -21,7 +21,7 @@ use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Pages that a writer takes at a time.
-pub(crate) const BATCH: usize = crate::buffer::STAGING_BYTES / PAGE_SIZE;
+pub(crate) const BATCH: usize = STAGING_BYTES / PAGE_SIZE;
 
 /// Writes every dirty page, in a task; the store must have no other users.
 pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
@@ -110,7 +110,8 @@ impl Batch {
 
 impl WorkerState {
     /// A writer's life: writes batches while there are too many dirty pages.
-    pub(crate) fn writer(&self, slot: usize, staging: &mut AlignedBuf) {
+    pub(crate) fn writer(&self, slot: usize) {
+        let staging = &mut AlignedBuf::new(STAGING_BYTES);
         let mut batch = Batch::new(slot);
         let sort_run = self.engine.sort_run();
         let mut frames = Vec::with_capacity(sort_run);

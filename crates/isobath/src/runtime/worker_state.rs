@@ -9,10 +9,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isobath_io::{AlignedBuf, IoError};
+use isobath_io::IoError;
 
 use crate::Error;
-use crate::buffer::STAGING_BYTES;
 use crate::engine::{Engine, PoolHandle};
 use crate::log::tasks::{LOG_WRITERS, LogShare};
 use crate::pagestore::{PageStore, STALL_PERIOD, WRITERS};
@@ -104,7 +103,7 @@ impl WorkerState {
             let local = Rc::downgrade(self);
             self.spawn_system(move || {
                 if let Some(local) = local.upgrade() {
-                    local.writer(slot, &mut AlignedBuf::new(STAGING_BYTES));
+                    local.writer(slot);
                 }
             });
         }
