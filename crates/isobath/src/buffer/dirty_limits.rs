@@ -85,10 +85,11 @@ impl Buffer {
     }
 
     /// `count` frames are no longer dirty nor being written: changes that wait
-    /// for fewer dirty pages may go on.
-    pub(crate) fn frames_written_back(&self, count: usize, stored: Stored) {
+    /// for fewer dirty pages may go on. What is stored is asked for after they count no longer: a change that came to wait
+    /// before that saw no higher limit.
+    pub(crate) fn frames_written_back(&self, count: usize, stored: impl FnOnce() -> Stored) {
         self.pool.dirty.written(count);
-        if self.pool.dirty.unwritten() <= self.dirty_limit(stored) {
+        if self.pool.dirty.unwritten() <= self.dirty_limit(stored()) {
             self.dirty_waiters.wake_all();
         }
         let written = self.pool.dirty.written_back();

@@ -33,7 +33,7 @@ impl Engine {
 
     /// See [`Buffer::frames_written_back`](crate::buffer::Buffer::frames_written_back).
     pub(crate) fn frames_written_back(&self, count: usize) {
-        self.buffer.frames_written_back(count, self.stored());
+        self.buffer.frames_written_back(count, || self.stored());
     }
 
     /// See [`Log::newest_record`](crate::log::Log::newest_record).

@@ -83,7 +83,8 @@ impl WorkerState {
                 return false;
             }
             let segments = space.segments();
-            let grow = engine.prefers_growth(&space);
+            // Growing would take the fence away behind which compaction empties the tail.
+            let grow = !shrinks && engine.prefers_growth(&space);
             drop(space);
             let has_grown = grow && self.grow_beyond(segments).is_ok();
             if !has_grown && !engine.overrun_readers_for_space() {
