@@ -325,9 +325,11 @@ impl Device {
             space.set_deleted();
             self.iterators.close_of(space.handle);
         }
-        // Nothing finds its values any more.
-        drop(self.cache.change_many(entry.id));
-        self.store.drop_tree(&entry.tree_name()).map_err(failed)?;
+        // What a load in flight still reads from the tree is not kept.
+        let change = self.cache.change_many(entry.id);
+        let dropped = self.store.drop_tree(&entry.tree_name());
+        drop(change);
+        dropped.map_err(failed)?;
         let removed = self.catalog.remove(unfinished_key(entry.id));
         removed.map(|_| ()).map_err(failed)
     }

@@ -108,7 +108,7 @@ impl<'s> Transfer<'s> {
         let next = self.submitted;
         let device = self.device();
         let may_load = next < keys.len() && next - done < self.window();
-        if !may_load || device.is_serial() || !device.is_open() {
+        if !may_load || device.is_serial() || self.space.check_open().is_err() {
             return None;
         }
         // SAFETY: the program keeps its keys while it loads.

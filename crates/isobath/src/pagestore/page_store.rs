@@ -116,9 +116,9 @@ impl PageStore {
             let is_pinned = Box::new(move |superblocks| volume.is_pinned(superblocks));
             // Opening writes two before anything becomes free.
             space.retain_for_readers(sequence + 2, is_pinned);
-            // Readers of the last state of a store that was closed, which both superblocks name, need nothing that is free.
+            // A reader of the last state of a store that was closed needs nothing that is free.
             space.retain_freed(if was_closed {
-                sequence.saturating_sub(2)
+                sequence.saturating_sub(1)
             } else {
                 sequence
             });

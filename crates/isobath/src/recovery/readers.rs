@@ -214,6 +214,8 @@ impl Engine {
         let moved = match find_copy(&beside.volume, id) {
             Ok(found) => found != expected,
             // What a writer replaces meanwhile cannot be read.
+            // Writers overtook every look at the newest state.
+            Err(Error::ReaderOverrun { .. }) => true,
             Err(_) => beside.volume.has_writer(),
         };
         match moved {

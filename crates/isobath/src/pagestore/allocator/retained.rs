@@ -54,7 +54,11 @@ impl SegmentAllocator {
     /// Retains what became free before this opening, and is needed by readers that came before it. Of what it is not known when
     /// that became free, the superblock `latest` was the newest one then.
     pub(crate) fn retain_freed(&mut self, latest: u64) {
-        let since = |&segment: &u32| self.freed_at[segment as usize].min(latest);
+        for &segment in &self.free {
+            let freed_at = &mut self.freed_at[segment as usize];
+            *freed_at = latest.min(*freed_at);
+        }
+        let since = |&segment: &u32| self.freed_at[segment as usize];
         let mut freed: Vec<(u64, u32)> = self.free.iter().map(|s| (since(s), *s)).collect();
         freed.sort_unstable();
         // Who needs what became free at some time also needs what did so later.
@@ -62,10 +66,7 @@ impl SegmentAllocator {
         let needed = freed.split_off(first);
         let segments: BTreeSet<u32> = needed.iter().map(|(_, segment)| *segment).collect();
         self.free.retain(|segment| !segments.contains(segment));
-        for (superblock, segment) in needed {
-            self.freed_at[segment as usize] = superblock;
-            self.retained.segments.push_back((superblock, segment));
-        }
+        self.retained.segments.extend(needed);
         self.bound_retained();
     }
 
