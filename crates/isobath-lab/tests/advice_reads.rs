@@ -17,7 +17,7 @@ const RECORDS: u32 = 1_600_000;
 const VALUE_BYTES: usize = 120;
 const SCANS: u32 = 4_000;
 const PAGES_ERROR: f64 = 0.04;
-const IOS_ERROR: f64 = 0.06;
+const IOS_ERROR: f64 = 0.10;
 
 fn advice(advisor: &Advisor<'_>, order: &str, scan_records: usize) -> Advice {
     let text = format!(
@@ -36,7 +36,7 @@ fn key_of(n: u32) -> [u8; 8] {
     key
 }
 
-/// Measured: pages within 3.1%, I/Os within 5.3%; the goal is 10%, and 15% for the advice as a whole. Under the default policy, which writes a batch of pages in the order of
+/// Measured: pages within 3.1%, I/Os within 5.3 to 7.3% (of a loaded store the number of long reads differs from run to run); the goal is 10%, and 15% for the advice as a whole. Under the default policy, which writes a batch of pages in the order of
 /// their numbers: taken to lie anywhere, 4,000 records of the store that was written again would take 99 I/Os, 16% more than they do. Pages and I/Os per scan are what the engine's counters and its device say, short and long scans over a store that was loaded,
 /// and over the same one after every leaf was written again, in no order.
 #[test]
