@@ -17,7 +17,7 @@ mod engine {
     pub(crate) mod page;
     pub(crate) mod sync;
 
-    pub(crate) mod pagestore {
+    pub(crate) mod shared {
         mod address;
         pub(crate) use address::Address;
     }
@@ -37,7 +37,7 @@ mod engine {
         mod in_flight_loom;
     }
 
-    mod sched {
+    mod runtime {
         mod wait_queue;
         #[cfg(test)]
         mod wait_queue_loom;
@@ -64,7 +64,7 @@ mod engine {
 }
 
 #[cfg(loom)]
-pub(crate) use engine::{canary, page, pagestore, sync};
+pub(crate) use engine::{canary, page, shared, sync};
 
 #[cfg(test)]
 mod tests {

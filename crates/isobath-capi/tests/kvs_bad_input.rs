@@ -365,7 +365,6 @@ fn keys_and_values() {
             ),
             kvs_retrieve_kvp(space, null_mut(), null_mut(), &mut value),
             kvs_retrieve_kvp(space, &mut key, null_mut(), null_mut()),
-            kvs_retrieve_kvp(space, &mut key, null_mut(), &mut bare_value),
             kvs_retrieve_kvp_async(space, &mut key, null_mut(), no, no, &mut value, None),
             kvs_retrieve_kvp_async(space, &mut key, null_mut(), no, no, null_mut(), Some(never)),
             kvs_delete_kvp(space, null_mut(), null_mut()),
@@ -400,6 +399,12 @@ fn keys_and_values() {
             kvs_get_kvp_info(space, &mut missing, &mut info),
             KVS_ERR_KEY_NOT_EXIST
         );
+        // The standard: "buffer space of value is not allocated or not enough".
+        assert_eq!(
+            kvs_retrieve_kvp(space, &mut key, null_mut(), &mut bare_value),
+            KVS_ERR_BUFFER_SMALL
+        );
+        assert_eq!((bare_value.length, bare_value.actual_value_size), (0, 1000));
         // A value of no bytes needs no buffer.
         let mut empty = kvs_value {
             value: null_mut(),

@@ -232,6 +232,36 @@ fn k_means_finds_the_same_clusters() {
     );
 }
 
+/// Programs end under valgrind, in every mode, on backends that it understands: it runs one thread at a time, and one that waits in
+/// io_uring keeps all others from running.
+#[test]
+fn programs_end_under_valgrind() {
+    let Some(bench) = Bench::new() else {
+        return;
+    };
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no valgrind");
+        return;
+    }
+    bench.generate(&["images", "4", "--width", "24", "--height", "16"]);
+    bench.generate(&["matrix", "2", "--tile", "8"]);
+    let device = bench.path("objects.iso");
+    for backend in ["pread", "libaio"] {
+        for (program, more) in [
+            ("kmeans", ["--iterations", "2"]),
+            ("matmul", ["--seed", "1"]),
+        ] {
+            let printed = run(Command::new("timeout")
+                .args(["300", "valgrind", "-q", "--error-exitcode=9"])
+                .arg(bench.programs.join(format!("{program}_kv")))
+                .arg(format!("{}?pool=8MiB&backend={backend}", device.display()))
+                .args(more)
+                .args(["--isobath-omp-mode=pda_pc", "--isobath-omp-pc-max=2"]));
+            assert!(printed.contains("\nhash "), "{printed}");
+        }
+    }
+}
+
 #[test]
 fn pagerank_finds_the_same_ranks() {
     let Some(bench) = Bench::new() else {

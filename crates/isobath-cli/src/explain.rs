@@ -27,6 +27,14 @@ pub(crate) fn engine(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f,
             "there is no tree {name:?}; `isobath trees list` shows those that exist"
         ),
+        Error::NotAStore { .. } => write!(
+            f,
+            "{error}: nothing was ever completed in it, or all is cut off; remove it, and make, import or restore it again"
+        ),
+        Error::Memory { source, .. } if source.kind() == std::io::ErrorKind::OutOfMemory => write!(
+            f,
+            "{error}; where `ulimit -v` limits the address space, this needs 40 GiB of it, of which little is ever used"
+        ),
         Error::NeedsRecovery { .. } => write!(f, "{error}: `isobath recover` does that"),
         Error::FileExists { path } => write!(
             f,

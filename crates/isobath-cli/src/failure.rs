@@ -26,6 +26,8 @@ pub(crate) enum Failure {
     Files(FilesError),
     /// The key that was asked for is absent.
     NotFound(String),
+    /// The process that was started to serve files ended, with what it said and its exit code.
+    Server { said: String, code: u8 },
     /// There is no tree of that name.
     NoTree {
         name: String,
@@ -52,6 +54,7 @@ impl Failure {
             Failure::Usage(_) => USAGE,
             Failure::Lab(error) => exit_code(error),
             Failure::Files(error) => of_files(error),
+            Failure::Server { code, .. } => *code,
             Failure::NoTree { .. } | Failure::Output(_) => FAILED,
         }
     }
@@ -102,7 +105,9 @@ impl std::fmt::Display for Failure {
                     (false, None) => f.write_str("; `isobath trees list` shows those that exist"),
                 }
             }
-            Failure::NotFound(what) | Failure::Usage(what) => f.write_str(what),
+            Failure::NotFound(what) | Failure::Usage(what) | Failure::Server { said: what, .. } => {
+                f.write_str(what)
+            }
             Failure::OutputClosed => f.write_str("the output was closed"),
             Failure::Output(error) => write!(f, "cannot write the output: {error}"),
             Failure::Reported => f.write_str("problems were found"),

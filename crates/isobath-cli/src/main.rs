@@ -20,7 +20,15 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come as "errors" that exit with 0.
-            let _ = error.print();
+            match error.use_stderr() && asks_for_json() {
+                true => {
+                    let told = error.to_string();
+                    let told = told.trim_end().trim_start_matches("error: ");
+                    let line = serde_json::json!({ "error": told, "exit_code": failure::USAGE });
+                    eprintln!("{line}");
+                }
+                false => drop(error.print()),
+            }
             return ExitCode::from(if error.use_stderr() {
                 failure::USAGE
             } else {
@@ -33,6 +41,13 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => report(&failure, json),
     }
+}
+
+/// Whether a command line that cannot be understood has the option --json.
+fn asks_for_json() -> bool {
+    std::env::args_os()
+        .take_while(|argument| argument != "--")
+        .any(|argument| argument == "--json")
 }
 
 /// Prints why the command failed and answers its exit code.
@@ -48,7 +63,7 @@ fn report(failure: &Failure, json: bool) -> ExitCode {
         }
         other => eprintln!(
             "isobath: {}",
-            isobath_lab::escape(other.to_string().as_bytes())
+            isobath_lab::escape_controls(&other.to_string())
         ),
     }
     ExitCode::from(code)

@@ -1,18 +1,24 @@
 //! Progress bars on standard error, and Ctrl-C.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use isobath_lab::{LabError, Monitor, Stage, Unit};
 
 use crate::failure::{Failure, INTERRUPTED};
+use crate::output::count;
+use crate::table;
 
 /// Whether the user has asked to stop.
 static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Columns below which a bar shows a share instead of amounts and rates.
+const BAR_WIDTH: usize = 76;
 
 /// An error once the user asked to stop, where a [`Progress`] listens for that.
 pub(crate) fn check() -> Result<(), Failure> {
@@ -108,6 +114,42 @@ impl Stages<'_> {
     }
 }
 
+/// Columns of the terminal that bars are drawn on.
+fn columns() -> usize {
+    let size = terminal_size::terminal_size_of(std::io::stderr());
+    size.map_or(table::DEFAULT_WIDTH, |(width, _)| usize::from(width.0))
+}
+
+/// A stage's line; one that is longer than the terminal is wide would stay on the screen each time it is drawn again.
+fn template(stage: &Stage, columns: usize) -> &'static str {
+    match (stage.total, stage.unit, columns < BAR_WIDTH) {
+        (Some(_), Unit::Milliseconds, _) => "{msg} {wide_bar} {elapsed:>4}",
+        (Some(_), _, true) => "{msg} {wide_bar} {percent:>3}% {eta:>4}",
+        (Some(_), Unit::Bytes, false) => {
+            "{msg:18} {wide_bar} {bytes:>11} / {total_bytes:11} {binary_bytes_per_sec:>12} {eta:>4}"
+        }
+        (Some(_), Unit::Items, false) => {
+            "{msg:18} {wide_bar} {human_pos:>11} / {human_len:11} {rate:>12} {eta:>4}"
+        }
+        (None, Unit::Bytes, true) => "{msg} {spinner} {bytes}",
+        (None, Unit::Bytes, false) => "{msg:18} {spinner} {bytes} {binary_bytes_per_sec}",
+        (None, _, true) => "{msg} {spinner} {pos}",
+        (None, _, false) => "{msg:18} {spinner} {human_pos} {elapsed}",
+    }
+}
+
+/// Rates from here on are guesses of a bar's first moment, and too long for its line.
+const MAX_RATE: f64 = 1e9;
+
+/// Things per second, in whole numbers.
+fn rate(state: &ProgressState, text: &mut dyn fmt::Write) {
+    let per_s = state.per_sec();
+    if per_s < MAX_RATE {
+        // What cannot be written is not shown.
+        let _ = write!(text, "{}/s", count(per_s as u64));
+    }
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
@@ -121,19 +163,10 @@ impl Monitor for Progress {
         if self.quiet {
             return;
         }
-        let template = match (stage.total, stage.unit) {
-            (Some(_), Unit::Bytes) => {
-                "{msg:18} {wide_bar} {bytes:>11} / {total_bytes:11} {binary_bytes_per_sec:>12} {eta:>4}"
-            }
-            (Some(_), Unit::Items) => {
-                "{msg:18} {wide_bar} {human_pos:>11} / {human_len:11} {per_sec:>14} {eta:>4}"
-            }
-            (Some(_), Unit::Milliseconds) => "{msg:18} {wide_bar} {elapsed:>4}",
-            (None, Unit::Bytes) => "{msg:18} {spinner} {bytes} {binary_bytes_per_sec}",
-            (None, _) => "{msg:18} {spinner} {human_pos} {elapsed}",
-        };
-        let style =
-            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        let template = template(&stage, columns());
+        let style = ProgressStyle::with_template(template)
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .with_key("rate", rate);
         let bar = ProgressBar::with_draw_target(stage.total, ProgressDrawTarget::stderr());
         bar.set_style(style);
         bar.set_message(stage.name);
@@ -156,5 +189,99 @@ impl Monitor for Progress {
 
     fn cancelled(&self) -> bool {
         STOP.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use indicatif::TermLike;
+
+    use super::*;
+
+    /// A terminal of so many columns that keeps what is drawn on it.
+    #[derive(Debug, Clone)]
+    struct Drawn(u16, Arc<Mutex<String>>);
+
+    impl TermLike for Drawn {
+        fn width(&self) -> u16 {
+            self.0
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.1.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a stage shows on a terminal of so many columns, without the blanks behind it.
+    fn shown(stage: Stage, columns: u16, done: u64) -> String {
+        let terminal = Drawn(columns, Arc::default());
+        let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+        let bar = ProgressBar::with_draw_target(stage.total, target);
+        let style = ProgressStyle::with_template(template(&stage, usize::from(columns))).unwrap();
+        bar.set_style(style.with_key("rate", rate));
+        bar.set_message(stage.name);
+        // A rate takes some time to have passed.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        bar.set_position(done);
+        // What was drawn on the way here would stand over the last line on a terminal.
+        terminal.1.lock().unwrap().clear();
+        bar.force_draw();
+        let text = terminal.1.lock().unwrap().clone();
+        text.trim_end().to_owned()
+    }
+
+    #[test]
+    fn bars_fit_narrow_terminals() {
+        for columns in [30, 40, 60, 75, 76, 80, 120] {
+            for unit in [Unit::Bytes, Unit::Items, Unit::Milliseconds] {
+                for total in [None, Some(98_765_432_109)] {
+                    let stage = Stage {
+                        name: "writing in full",
+                        total,
+                        unit,
+                    };
+                    let text = shown(stage, columns, 45_678_901_234);
+                    assert!(text.starts_with("writing in full"), "{text}");
+                    let length = text.chars().count();
+                    assert!(length <= usize::from(columns), "{columns} columns: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rates_of_things_are_whole_numbers() {
+        let stage = Stage {
+            name: "checking",
+            total: Some(3_000_000),
+            unit: Unit::Items,
+        };
+        let text = shown(stage, 80, 1_234_567);
+        let rate = text.split_whitespace().find(|word| word.ends_with("/s"));
+        assert!(rate.is_some_and(|rate| !rate.contains('.')), "{text}");
     }
 }

@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal};
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
 /// Columns where nothing says how many there are.
-const DEFAULT_WIDTH: usize = 80;
+pub(crate) const DEFAULT_WIDTH: usize = 80;
 /// Fewer are ignored: nothing would be readable.
 const MIN_WIDTH: usize = 30;
 /// Columns of a cell's padding, and of what lies between it and the next one.

@@ -231,6 +231,22 @@ fn an_import_that_is_interrupted_leaves_nothing() {
     }
 }
 
+#[test]
+fn a_mount_that_fails_has_the_exit_code_of_its_cause() {
+    let Some(mounted) = Mounted::new() else {
+        return;
+    };
+    let place = &mounted.0;
+    let mount = |store| place.run(&["files", "mount", "-s", store, "mnt"]);
+    mount("nothing.iso").fails(3, "nothing.iso does not exist");
+    place
+        .run(&["put", "-s", "none.iso", "--create", "k", "v"])
+        .ok();
+    mount("none.iso").fails(1, "the store has no files");
+    let args = ["files", "mount", "-s", "none.iso", "--pool", "1", "mnt"];
+    place.run(&args).fails(2, "--pool");
+}
+
 /// A store with the tree `in`, mounted at `mnt`; unmounted at the end whatever happens.
 struct Mounted(Place);
 
@@ -333,7 +349,7 @@ fn programs_read_a_mounted_tree() {
     files(place, &["rm", "-r", "dir"]).ok();
     files(place, &["mv", "same", "renamed"]).ok();
     run("diff", &["-r", "--no-dereference", "in", "mnt"], &at);
-    files(place, &["mount", "mnt"]).fails(2, "mounted there already");
+    files(place, &["mount", "mnt"]).fails(3, "mounted there already");
     // Busy: nothing happens; then it ends.
     place.run(&["files", "umount", "mnt"]).fails(3, "busy");
     drop(large);
@@ -349,9 +365,9 @@ fn programs_read_a_mounted_tree() {
     assert!(!root.join("dir").exists() && root.join("renamed").exists());
     mounted.unmount();
     // Mount points that are none.
-    files(place, &["mount", "in"]).fails(2, "not empty");
-    files(place, &["mount", "nowhere"]).fails(2, "nowhere");
-    files(place, &["mount", "mnt", "--tree", "no"]).fails(2, "no files");
+    files(place, &["mount", "in"]).fails(3, "not empty");
+    files(place, &["mount", "nowhere"]).fails(3, "nowhere");
+    files(place, &["mount", "mnt", "--tree", "no"]).fails(1, "no files");
 }
 
 #[test]
@@ -373,7 +389,7 @@ fn mount_points_need_not_be_utf_8() {
     assert!(inner.join("same").exists());
     let (code, said) = run(&["mount", "-s", "s.iso"]);
     assert!(
-        code == Some(2) && said.contains("already"),
+        code == Some(3) && said.contains("already"),
         "{code:?} {said}"
     );
     // One that is, beside it.
@@ -416,7 +432,7 @@ fn corrupt_contents_are_an_input_error() {
     files(place, &["cat", "dir/large"]).fails(3, "dir/large: the contents");
     // The log goes to no file of a store.
     let before = fs::read(place.path("s.iso")).unwrap();
-    files(place, &["mount", "mnt", "--log", "s.iso"]).fails(2, "is a file of a store");
+    files(place, &["mount", "mnt", "--log", "s.iso"]).fails(3, "is a file of a store");
     assert!(fs::read(place.path("s.iso")).unwrap() == before);
     let process = mounted.mount(&["--log", "mount.log"]);
     let mut bytes = Vec::new();

@@ -677,7 +677,7 @@ fn rows_that_write_stand_beside_the_drives_limit_of_writes() {
     }
     let csv = std::fs::read_to_string(place.path("c/records.csv")).unwrap();
     assert!(csv.contains(",drive_random_writes_per_s_before,"), "{csv}");
-    assert_eq!(csv.lines().next().unwrap().split(',').count(), 39);
+    assert_eq!(csv.lines().next().unwrap().split(',').count(), 43);
     place
         .run(&["bench", "report", "c", "--html", "r.html"])
         .ok();
@@ -748,11 +748,85 @@ fn rows_have_several_sizes_and_one_rate_for_all_engines() {
     ]
     .concat();
     let all = place.run(&args).ok().json();
-    assert_eq!(all.len(), 5);
+    assert_eq!(all.len(), 6);
     let rates = |at: usize| &all[at]["rate_per_s"];
     assert!(rates(0).is_null() && rates(1).is_null());
     assert!(rates(2).as_f64() > Some(0.0));
-    assert_eq!(rates(2), rates(3));
+    assert!(rates(2) == rates(3) && rates(2) == rates(4));
+    // What the drive alone does at that rate stands beside them, though nobody asked for it.
+    let named = |at: usize| all[at]["engine"] == "drive";
+    assert_eq!((0..5).filter(|at| named(*at)).count(), 1);
+    assert!((2..5).any(named));
+}
+
+/// Each of the seven is committed by runs, and each is caught alone.
+#[test]
+fn the_benchmark_catches_itself_seven_times() {
+    let place = Place::new();
+    let caught = place.run(&["bench", "self-test", "--json"]).ok().json();
+    assert_eq!(caught.len(), 7);
+    for one in &caught {
+        assert_eq!(one["is_caught"], true, "{one}");
+    }
+    // A limit below what a run takes to become steady leaves no control to compare with.
+    let text = place.run(&["bench", "self-test", "--longest", "200ms"]);
+    text.fails(1, "");
+}
+
+#[test]
+fn a_sweep_varies_clients_and_fill_factors() {
+    let place = Place::new();
+    let words = "bench sweep --engines isobath,null --workload lookup --bytes 4MiB --pool 8MiB --sizes 1 --clients 1,2 \
+        --fill-factors 0.5,0.7 --workers 1 --duration 100ms --no-drive --json --out s";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let rows = place.run(&args).ok().json();
+    let mut seen: Vec<(String, u64, String)> = rows
+        .iter()
+        .map(|row| {
+            (
+                row["engine"].as_str().unwrap()[..4].to_owned(),
+                row["clients_count"].as_u64().unwrap(),
+                row["fill_factor"].to_string(),
+            )
+        })
+        .collect();
+    seen.sort();
+    let threads = std::thread::available_parallelism().unwrap().get() as u64;
+    let one = |engine: &str, clients, fill: &str| (engine.to_owned(), clients, fill.to_owned());
+    assert_eq!(
+        seen,
+        [
+            one("isob", 1, "0.5"),
+            one("isob", 1, "0.7"),
+            one("isob", 2, "0.5"),
+            one("isob", 2, "0.7"),
+            one("null", threads, "null"),
+            one("null", 2 * threads, "null"),
+        ]
+    );
+    place
+        .run(&["bench", "report", "s", "--html", "r.html"])
+        .ok();
+    let page = std::fs::read_to_string(place.path("r.html")).unwrap();
+    for curve in ["over clients at the same time", "over the fill factor"] {
+        assert!(page.contains(curve), "{curve}");
+    }
+    assert!(!page.contains("over the dataset's bytes"));
+    let words = "bench sweep --workload update --simulated 48MiB --sizes 0.2,0.4 --over-provisioning 0.2,0.3 --profiles tlc \
+        --duration 300ms --workers 1 --tasks 4 --pool 8MiB --log-off --out o --quiet";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    place.run(&args).ok();
+    place
+        .run(&["bench", "report", "o", "--html", "o.html"])
+        .ok();
+    let page = std::fs::read_to_string(place.path("o.html")).unwrap();
+    let maps: Vec<&str> = page.split("Drives needed: ").skip(1).collect();
+    assert_eq!(maps.len(), 1);
+    assert!(
+        maps[0].contains("20% over-provisioned / isobath") && maps[0].contains("30% over"),
+        "{}",
+        maps[0]
+    );
 }
 
 /// Every run has the same blocks and a new file system in them, and leaves nothing mounted.

@@ -410,3 +410,42 @@ fn without_root_it_says_what_is_missing() {
     };
     assert!(said.contains(expected), "{said}");
 }
+
+/// Each run gets a drive in its state, any engine runs on it, and nothing stays mounted.
+#[test]
+fn benchmarks_make_their_drives() {
+    let Some(drive) = Drive::new("16MiB") else {
+        return;
+    };
+    let place = &drive.0;
+    let words = "bench sweep --engines isobath,drive --workload update-small --simulated 64MiB --vssd drives --sizes 0.4 \
+        --over-provisioning 0.2 --profiles tlc --duration 4s --log-off --pool 8MiB --threads 8 --workers 1 --tasks 8 --json";
+    let state = |state: &str| {
+        let args: Vec<&str> = words.split_whitespace().chain(["--state", state]).collect();
+        place.run(&args).ok().json()
+    };
+    let (trimmed, full) = (state("trimmed"), state("preconditioned"));
+    for row in trimmed.iter().chain(&full) {
+        assert_eq!(row["drive"], "virtual SSD, tlc", "{row}");
+        assert_eq!(row["capacity_bytes"], 64 * MIB);
+        let wa_a = row["wa_a"].as_f64().unwrap();
+        assert!(
+            wa_a > 1.0 && row["modelled_operations_per_s"].as_f64() > Some(0.0),
+            "{row}"
+        );
+        assert!(row["drive_reads_per_s"].is_null(), "rates of FUSE");
+    }
+    let wa_d = |rows: &[Value], engine: &str| {
+        let named = |row: &&Value| row["engine"].as_str().unwrap().starts_with(engine);
+        rows.iter().find(named).unwrap()["wa_d"].as_f64().unwrap()
+    };
+    // One I/O for each update at a random place: a drive whose other pages are all full must move some of them.
+    assert!(wa_d(&full, "drive") > 1.1, "{}", wa_d(&full, "drive"));
+    assert!(wa_d(&full, "drive") > wa_d(&trimmed, "drive"));
+    assert_eq!(fs::read_dir(place.path("drives")).unwrap().count(), 0);
+    let without = place.run(&["bench", "run", "--engine", "drive", "--simulated", "64MiB"]);
+    without.fails(2, "with --vssd DIR every engine runs on a virtual one");
+    let both = words.replace("--vssd drives", "--vssd drives --path x");
+    let both: Vec<&str> = both.split_whitespace().collect();
+    place.run(&both).fails(2, "cannot be used with");
+}

@@ -36,6 +36,7 @@ fn gains_over_mdc(workload: &str, least: f64) {
         let mdc = wamp(PolicyKind::Mdc, workload, fill);
         let life_table = wamp(PolicyKind::LifeTable, workload, fill);
         let gain = 1.0 - life_table / mdc;
+        println!("{workload} {fill}: {gain:.4}");
         assert!(
             gain >= least,
             "{workload} F={fill}: {life_table} is {gain:.3} below {mdc}"
@@ -73,12 +74,13 @@ fn gains_over_mdc_as_an_engine_cleans() {
     for (workload, least) in [
         ("uniform", 0.03),
         ("hot-cold:0.9", 0.46),
-        ("zipf:0.99", 0.48),
-        ("sliding:0.8:0.2:10", 0.12),
-        ("zipf-moving:0.99:10", 0.26),
+        ("zipf:0.99", 0.485),
+        ("sliding:0.8:0.2:10", 0.125),
+        ("zipf-moving:0.99:10", 0.265),
     ] {
         let mdc = engine_wamp(PolicyKind::Mdc, workload, 0.8);
         let gain = 1.0 - engine_wamp(PolicyKind::LifeTable, workload, 0.8) / mdc;
+        println!("engine {workload}: {gain:.4}");
         assert!(gain >= least, "{workload}: {gain:.3} below {mdc}");
     }
 }
@@ -99,7 +101,7 @@ fn is_never_above_greedy_on_uniform_updates() {
 fn gains_over_mdc_on_skew_that_stays() {
     gains_over_mdc("hot-cold:0.8", 0.11);
     gains_over_mdc("hot-cold:0.9", 0.22);
-    gains_over_mdc("zipf:0.99", 0.09);
+    gains_over_mdc("zipf:0.99", 0.096);
 }
 
 #[test]
@@ -110,5 +112,5 @@ fn gains_over_mdc_on_a_sliding_hot_set() {
 /// More in a larger space.
 #[test]
 fn gains_over_mdc_on_zipf_with_a_moving_head() {
-    gains_over_mdc("zipf-moving:0.99:10", 0.285);
+    gains_over_mdc("zipf-moving:0.99:10", 0.29);
 }

@@ -10,16 +10,8 @@ pub fn escape(bytes: &[u8]) -> String {
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
             match character {
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
                 '\\' => out.push_str("\\\\"),
-                c if c.is_control() || is_bidi_control(c) => {
-                    for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                        push_hex_escape(&mut out, byte);
-                    }
-                }
-                c => out.push(c),
+                c => push_escaped(&mut out, c),
             }
         }
         for byte in chunk.invalid() {
@@ -27,6 +19,29 @@ pub fn escape(bytes: &[u8]) -> String {
         }
     }
     out
+}
+
+/// A message with control characters escaped; backslashes stay as they are, because what messages quote is escaped already.
+#[must_use]
+pub fn escape_controls(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    text.chars().for_each(|c| push_escaped(&mut out, c));
+    out
+}
+
+/// Appends a character, escaped where a terminal would act on it.
+fn push_escaped(out: &mut String, character: char) {
+    match character {
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        c if c.is_control() || is_bidi_control(c) => {
+            for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                push_hex_escape(out, byte);
+            }
+        }
+        c => out.push(c),
+    }
 }
 
 /// Characters that make a terminal show text in another order than stored.

@@ -57,7 +57,7 @@ mod system;
 pub mod vssd;
 mod write_limit;
 
-pub use bytes::{escape, hex, text_or_hex, unhex};
+pub use bytes::{escape, escape_controls, hex, text_or_hex, unhex};
 pub use drive::DriveLimit;
 pub use engine::{
     Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, Schema,

@@ -283,6 +283,8 @@ fn median_costs(parts: &[RocksdbCosts]) -> Option<RocksdbCosts> {
         scan_ahead_us: of(|c| c.scan_ahead_us),
         write_byte_us: of(|c| c.write_byte_us),
         write_wait_us: of(|c| c.write_wait_us),
+        interrupt_us: of(|c| c.interrupt_us),
+        scattered_ratio: of(|c| c.scattered_ratio),
         source: format!("{} parts of {}", parts.len(), first.source),
     })
 }
@@ -435,6 +437,9 @@ fn bench_plan(plan: &RatesPlan, workload: Workload, records: u64) -> LookupPlan 
             },
             schema: Schema::default(),
         },
+        latency_every: None,
+        left_out: crate::bench::LeftOut::default(),
+        virtual_ssd: None,
         in_pool: false,
         records,
         workload,

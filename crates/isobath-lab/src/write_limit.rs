@@ -7,6 +7,7 @@ use std::time::Duration;
 use isobath_io::{Volume, VolumeOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::drive::{self, DriveLimit};
 use crate::raw::{self, RawPlan, RawTarget};
 use crate::{LabError, Monitor, free_space};
 
@@ -53,16 +54,13 @@ impl Drop for Scratch {
     }
 }
 
-/// Writes to a file beside `engine`, which is an engine's file or directory: on the same file system, and so in the same region.
+/// A file beside `engine`, which is an engine's file or directory: on the same file system, and so in the same region; written in full.
 /// `None` where the engine is a block device, which nothing else may write to, or there is too little space.
-pub(crate) fn measure(
+fn scratch_beside(
     engine: &Path,
     data_bytes: u64,
-    depth: u32,
-    threads: u32,
-    duration: Duration,
     monitor: &dyn Monitor,
-) -> Result<Option<WriteLimit>, LabError> {
+) -> Result<Option<(Volume, Scratch, u64)>, LabError> {
     let is_device = std::fs::metadata(engine).is_ok_and(|meta| meta.file_type().is_block_device());
     let bytes = data_bytes.clamp(FILE_MIN, FILE_MAX) / 4096 * 4096;
     if is_device || free_space(engine)?.available_bytes < bytes.saturating_mul(2) {
@@ -76,6 +74,39 @@ pub(crate) fn measure(
     let scratch = Scratch(path);
     volume.grow(bytes).map_err(raw::RawError::from)?;
     raw::fill(&volume, bytes, 1, monitor)?;
+    Ok(Some((volume, scratch, bytes)))
+}
+
+/// The drive's own limit of reads in a file beside `engine`, for engines whose files are too short to be read for it.
+pub(crate) fn reads_beside(
+    engine: &Path,
+    data_bytes: u64,
+    depth: u32,
+    threads: u32,
+    duration: Duration,
+    monitor: &dyn Monitor,
+) -> Result<Option<DriveLimit>, LabError> {
+    let Some((volume, scratch, _)) = scratch_beside(engine, data_bytes, monitor)? else {
+        return Ok(None);
+    };
+    drop(volume);
+    drive::warm(std::slice::from_ref(&scratch.0), monitor)?;
+    let files = std::slice::from_ref(&scratch.0);
+    drive::random_reads(files, depth, threads, duration, monitor).map(Some)
+}
+
+/// Writes to a file beside `engine`.
+pub(crate) fn measure(
+    engine: &Path,
+    data_bytes: u64,
+    depth: u32,
+    threads: u32,
+    duration: Duration,
+    monitor: &dyn Monitor,
+) -> Result<Option<WriteLimit>, LabError> {
+    let Some((volume, scratch, bytes)) = scratch_beside(engine, data_bytes, monitor)? else {
+        return Ok(None);
+    };
     let ms = u32::try_from(duration.as_millis()).unwrap_or(u32::MAX) / KINDS;
     let random = RawPlan {
         target: RawTarget::Volume(volume),
@@ -127,6 +158,19 @@ pub(crate) fn measure(
 mod tests {
     use super::*;
     use crate::Silent;
+
+    #[test]
+    fn reads_are_measured_beside_engines_of_many_files() {
+        let place = tempfile::tempdir().unwrap();
+        let engine = place.path().join("engine");
+        std::fs::create_dir(&engine).unwrap();
+        let time = Duration::from_millis(80);
+        let found = reads_beside(&engine, 1, 8, 2, time, &Silent)
+            .unwrap()
+            .unwrap();
+        assert!(found.reads_per_s > 0.0 && found.depth == 8, "{found:?}");
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
 
     #[test]
     fn writes_of_all_kinds_are_measured_and_nothing_is_left() {

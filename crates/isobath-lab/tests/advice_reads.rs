@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use isobath::{Durability, Options, PolicyKind, Store};
+use isobath::{Durability, Options, Store};
 use isobath_flash::rng::Rng;
 use isobath_io::{FaultDevice, FaultPlan, Volume};
 use isobath_lab::drive_model::read_profile;
@@ -16,7 +16,8 @@ use isobath_model::workload::Workload;
 const RECORDS: u32 = 1_600_000;
 const VALUE_BYTES: usize = 120;
 const SCANS: u32 = 4_000;
-const IOS_ERROR: f64 = 0.10;
+const PAGES_ERROR: f64 = 0.04;
+const IOS_ERROR: f64 = 0.06;
 
 fn advice(advisor: &Advisor<'_>, order: &str, scan_records: usize) -> Advice {
     let text = format!(
@@ -35,7 +36,8 @@ fn key_of(n: u32) -> [u8; 8] {
     key
 }
 
-/// Measured: pages within 5%, I/Os within 6%; the goal is 10%. Pages and I/Os per scan are what the engine's counters and its device say, short and long scans over a store that was loaded,
+/// Measured: pages within 3.1%, I/Os within 5.3%; the goal is 10%, and 15% for the advice as a whole. Under the default policy, which writes a batch of pages in the order of
+/// their numbers: taken to lie anywhere, 4,000 records of the store that was written again would take 99 I/Os, 16% more than they do. Pages and I/Os per scan are what the engine's counters and its device say, short and long scans over a store that was loaded,
 /// and over the same one after every leaf was written again, in no order.
 #[test]
 fn scans_read_as_many_pages_as_advised() {
@@ -46,8 +48,6 @@ fn scans_read_as_many_pages_as_advised() {
     // As a large store has them; without it a store begins with small ones.
     let options = Options::new()
         .segment_bytes(2 << 20)
-        // What was written again in no order lies in no order then; life-table keeps some neighbours together.
-        .cleaning_policy(PolicyKind::Mdc)
         .pool_bytes(pool_bytes as u64)
         .workers(1)
         .tasks_per_worker(8)
@@ -88,7 +88,10 @@ fn scans_read_as_many_pages_as_advised() {
                  {predicted_ios:.3} I/Os, {ios:.3}"
             );
             println!("{text}");
-            assert!((predicted_pages / pages - 1.0).abs() < 0.10, "{text}");
+            assert!(
+                (predicted_pages / pages - 1.0).abs() < PAGES_ERROR,
+                "{text}"
+            );
             assert!((predicted_ios / ios - 1.0).abs() < IOS_ERROR, "{text}");
         }
         drop(tree);

@@ -119,8 +119,8 @@ fn described(of: &Recorded, row: &Row) -> (Workload, RocksdbSettings, Run) {
     (workload, settings, run)
 }
 
-/// Workloads whose rate the model misses by more than the goal, and by how much at most. Why: docs/benchmarks.md.
-const MISSED: [(&str, f64); 2] = [("update", 0.40), ("ycsb-a", 0.85)];
+/// The workload whose rate the model misses by more than the goal, and by how much at most. Why: docs/benchmarks.md.
+const MISSED: [(&str, f64); 1] = [("ycsb-a", 0.60)];
 /// The goal.
 const RATE_ERROR: f64 = 0.25;
 
@@ -138,7 +138,7 @@ fn rates_are_those_of_the_recorded_run() {
         assert!(error.abs() < most, "{}: {error:+.2}", row.workload);
         reached += u32::from(error.abs() < RATE_ERROR);
     }
-    assert_eq!(reached, 8, "docs/benchmarks.md says how many");
+    assert_eq!(reached, 9, "docs/benchmarks.md says how many");
 }
 
 /// Rates can be right for the wrong reason; what an operation takes says more.
@@ -148,7 +148,7 @@ fn operations_take_what_they_took() {
         let name = &row.workload;
         let near = |what: &str, predicted: f64, measured: f64, ratio: f64, least: f64| {
             let off = (predicted - measured).abs();
-            let text = format!("{name}: {predicted:.2} {what} against {measured:.2}");
+            let text = format!("{name}: {predicted:.4} {what} against {measured:.2}");
             println!("{text}");
             assert!(off <= (ratio * measured).max(least), "{text}");
         };
@@ -159,9 +159,9 @@ fn operations_take_what_they_took() {
             0.22,
             0.03,
         );
-        near("bytes written", *written, row.written_bytes, 0.35, 1.0);
+        near("bytes written", *written, row.written_bytes, 0.30, 1.0);
         // YCSB A took more than anything in the model does.
-        let cpu_error = if name == "ycsb-a" { 0.40 } else { 0.15 };
+        let cpu_error = if name == "ycsb-a" { 0.29 } else { 0.12 };
         near(
             "µs of CPU",
             predicted.cpu_us_per_operation,

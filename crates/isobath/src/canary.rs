@@ -172,6 +172,12 @@ canaries! {
     InitializeLate,
     /// An opening gives sequence numbers to segments that the one before it gave, of which a crash left no word.
     GiveSeqsAgain,
+    /// A page that is built beside its tree is marked as changed after its place in the log is complete.
+    MarkLoadedLate,
+    /// Single reads see the new roots of a large commit while earlier commits are not visible.
+    ShowRootsEarly,
+    /// A checkpoint releases the log of a large commit while what that replaced is not free yet.
+    IgnoreEnding,
 }
 
 #[cfg(any(test, feature = "simulation"))]

@@ -169,92 +169,60 @@
 //! - `simulation`: workers without threads, stepped in an order drawn from a seed, for tests of the engine itself. No part
 //!   of the stable API.
 
-mod asynchronous;
+mod api;
 mod backup;
-mod batch;
 mod bounds;
 mod btree;
 mod buffer;
-mod bulk;
 mod canary;
-mod catalog;
-mod check;
+mod checkpoint;
 mod context;
 mod engine;
 mod error;
 mod extent;
-mod load;
 mod log;
-mod many;
-mod options;
-mod output;
 mod page;
 mod pagestore;
 mod paths;
-mod range;
-mod reader;
 mod recovery;
 mod runtime;
 mod salvage;
-mod scan;
-mod sched;
+mod shared;
 mod sim;
 mod small;
 mod sort;
-mod stats;
-mod store;
 mod sync;
-mod task;
 mod trace;
-mod transaction;
-mod tree;
-mod tree_stats;
 mod txn;
-mod typed;
 mod types;
-mod update;
-mod upkeep;
-mod value;
 
-pub use asynchronous::RangeStream;
+pub use api::{
+    CheckReport, Compaction, CompareAndSwapError, EncodeKey, Isolation, Key, Loader, Options,
+    OutputFile, Progress, Range, RangeStream, Savepoint, Snapshot, Stat, StatKind, Stats, Store,
+    Transaction, TransactionOptions, TransactionRange, TransactionWriter, Tree, TreeInfo,
+    TreeStats, TypedRange, TypedTree, Value, ValueReader, ValueWriter, WriteBatch,
+};
 pub use backup::{BackupOptions, BackupReport, RestoreReport, Watch};
-pub use batch::WriteBatch;
 pub use bounds::KeyRange;
 #[cfg(any(test, feature = "simulation"))]
 pub use canary::Canary;
-pub use check::CheckReport;
 pub use error::{
     BackupError, BackupFileError, Error, LoadError, OpenError, RestoreError, StorageError,
     TransactionError,
 };
 pub use isobath_flash::policy::PolicyKind;
 pub use isobath_io::{Backend, DirectMode, Volume};
-pub use load::Loader;
-pub use log::{Durability, MAX_TRANSACTION_BYTES};
-pub use options::Options;
-pub use output::OutputFile;
+pub use log::MAX_TRANSACTION_BYTES;
 pub use page::{PAGE_SIZE, PageCorruption};
 pub use pagestore::PageTrace;
 pub use paths::StorePaths;
-pub use range::Range;
+pub use runtime::{OperationFuture, TaskHandle, TaskPanic, sleep_until, yield_now};
 pub use salvage::{SalvageOptions, SalvageReport, SalvagedTree, salvage, salvage_volume};
+pub use shared::Durability;
 #[cfg(any(test, feature = "simulation"))]
 pub use sim::{How, Place, Simulation, Stuck, Switch, Switches, Who};
 #[cfg(any(test, feature = "simulation"))]
 pub use small::Small;
-pub use stats::{Stat, StatKind, Stats};
-pub use store::{Progress, Store, TreeInfo};
-pub use task::{OperationFuture, TaskHandle, TaskPanic, sleep_until, yield_now};
-pub use transaction::{
-    Isolation, Savepoint, Snapshot, Transaction, TransactionOptions, TransactionRange,
-    TransactionWriter,
-};
-pub use tree::Tree;
-pub use tree_stats::TreeStats;
-pub use typed::{EncodeKey, Key, TypedRange, TypedTree, Value};
-pub use update::CompareAndSwapError;
-pub use upkeep::Compaction;
-pub use value::{ValueReader, ValueWriter};
 
 /// A key and its value.
 pub type Record = (Vec<u8>, Vec<u8>);

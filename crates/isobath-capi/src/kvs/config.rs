@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) data_tasks: u32,
     pub(crate) is_serial: bool,
     pub(crate) completion: Completion,
+    /// Bytes for values that were read; 0: none are kept.
+    pub(crate) value_cache: u64,
 }
 
 impl Config {
@@ -57,6 +59,7 @@ impl Config {
             data_tasks: 8,
             is_serial: false,
             completion: Completion::Thread,
+            value_cache: 0,
         }
     }
 
@@ -151,6 +154,7 @@ impl Config {
                 }
                 self.max_value = length as u32;
             }
+            "value_cache" => self.value_cache = bytes()?,
             "queue_depth" => self.queue_depth = count()?,
             "data_tasks" => self.data_tasks = count()?,
             "channel" => {

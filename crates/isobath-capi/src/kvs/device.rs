@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use isobath::{Error, OpenError, Store, Tree, WriteBatch};
 use parking_lot::Mutex;
 
+use super::cache::Cache;
 use super::code::{self, Code};
 use super::config::{Completion, Config};
 use super::iterator::Iterators;
@@ -92,6 +93,8 @@ pub(crate) struct Device {
     /// Open key spaces by name; locked while key spaces are created, deleted, opened, closed.
     pub(crate) spaces: Mutex<HashMap<Vec<u8>, Arc<Space>>>,
     pub(crate) iterators: Iterators,
+    /// Values that were read, where the configuration gives memory for them.
+    pub(crate) cache: Cache,
 }
 
 /// What one thread has of a device.
@@ -167,6 +170,7 @@ impl Device {
             completion: Mutex::new(completion),
             spaces: Mutex::default(),
             iterators: Iterators::default(),
+            cache: Cache::new(config.value_cache),
             config,
         };
         device.drop_unfinished()?;
@@ -321,6 +325,8 @@ impl Device {
             space.set_deleted();
             self.iterators.close_of(space.handle);
         }
+        // Nothing finds its values any more.
+        drop(self.cache.change_many(entry.id));
         self.store.drop_tree(&entry.tree_name()).map_err(failed)?;
         let removed = self.catalog.remove(unfinished_key(entry.id));
         removed.map(|_| ()).map_err(failed)
@@ -346,8 +352,9 @@ impl Device {
             .tree(&entry.tree_name())
             .map_err(|error| code::of(&error))?;
         let is_descending = entry.ordering == 2;
+        let id = (handle, entry.id);
         let properties = (entry.capacity, is_descending);
-        let space = Space::new(Arc::clone(self), handle, name.to_vec(), tree, properties)?;
+        let space = Space::new(Arc::clone(self), id, name.to_vec(), tree, properties)?;
         let space = Arc::new(space);
         spaces.insert(name.to_vec(), Arc::clone(&space));
         Ok(space)
@@ -391,9 +398,9 @@ impl Device {
         }
     }
 
-    /// Bytes of the pool that no page has yet.
-    pub(crate) fn unused_pool_bytes(&self) -> u64 {
-        self.store.stats().pool_free_frames * FRAME_BYTES
+    /// Bytes that pages and kept values may still take.
+    pub(crate) fn unused_bytes(&self) -> u64 {
+        self.store.stats().pool_free_frames * FRAME_BYTES + self.cache.unused_bytes()
     }
 
     /// Bytes that pages and values take.

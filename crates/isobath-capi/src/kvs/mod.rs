@@ -1,5 +1,6 @@
 //! The SNIA Key Value Storage API 1.1 over the engine (`kvs_api.h`).
 
+mod cache;
 pub(crate) mod code;
 mod config;
 pub(crate) mod device;

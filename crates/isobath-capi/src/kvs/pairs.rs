@@ -70,24 +70,41 @@ unsafe fn key_of(key: *const kvs_key) -> Result<Bytes, Code> {
     Ok(Bytes::new(key.key, usize::from(key.length)))
 }
 
-/// A value or a buffer, and the offset.
+/// A value, and the offset.
 ///
 /// # Safety
 ///
 /// The pointer is valid or NULL.
 unsafe fn value_of(value: *const kvs_value) -> Result<(Bytes, u32), Code> {
+    // SAFETY: as the caller's.
+    let (bytes, offset) = unsafe { buffer_of(value)? };
+    // SAFETY: valid, as it is not NULL.
+    if bytes.length() != unsafe { (*value).length } as usize {
+        return Err(KVS_ERR_PARAM_INVALID);
+    }
+    Ok((bytes, offset))
+}
+
+/// A buffer for a value, and the offset. One that is NULL has no bytes, whatever its length says: the standard's code for it is that
+/// of a short buffer.
+///
+/// # Safety
+///
+/// The pointer is valid or NULL.
+unsafe fn buffer_of(value: *const kvs_value) -> Result<(Bytes, u32), Code> {
     if value.is_null() {
         return Err(KVS_ERR_PARAM_INVALID);
     }
     // SAFETY: checked.
     let value = unsafe { value.read() };
-    if value.value.is_null() && value.length > 0 {
-        return Err(KVS_ERR_PARAM_INVALID);
-    }
     if value.offset % limits::ALIGNMENT_UNIT != 0 {
         return Err(KVS_ERR_VALUE_OFFSET_MISALIGNED);
     }
-    Ok((Bytes::new(value.value, value.length as usize), value.offset))
+    let length = match value.value.is_null() {
+        true => 0,
+        false => value.length as usize,
+    };
+    Ok((Bytes::new(value.value, length), value.offset))
 }
 
 /// What is known of a pair.
@@ -132,7 +149,7 @@ unsafe fn retrieve(
 ) -> Result<(), Code> {
     let space = registry::space(ks_hd)?;
     // SAFETY: as the caller's.
-    let (bytes, (into, offset)) = unsafe { (key_of(key)?, value_of(value)?) };
+    let (bytes, (into, offset)) = unsafe { (key_of(key)?, buffer_of(value)?) };
     // SAFETY: valid or NULL.
     let deletes = unsafe { opt.as_ref() }.is_some_and(|opt| opt.kvs_retrieve_delete != 0);
     let operation = Operation::Retrieve {

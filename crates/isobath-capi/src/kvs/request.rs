@@ -210,7 +210,7 @@ impl Request {
             }
             Operation::Load { key, value } => {
                 // SAFETY: as said.
-                let found = space.tree.get_into(unsafe { key.get() }, value);
+                let found = space.read(unsafe { key.get() }, value);
                 match found {
                     Ok(true) => self.bytes = value.len() as u64,
                     Ok(false) => {

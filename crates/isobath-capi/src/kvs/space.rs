@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use isobath::{Tree, WriteBatch};
+use isobath::{Error, Tree, WriteBatch};
 
 use super::code::{self, Code};
 use super::device::Device;
@@ -52,6 +52,8 @@ pub(crate) struct Space {
     pub(crate) device: Arc<Device>,
     /// What the program knows it by.
     pub(crate) handle: usize,
+    /// The number of its tree, by whatever handle it is open.
+    id: u64,
     pub(crate) name: Vec<u8>,
     pub(crate) tree: Tree,
     /// Most bytes of keys and values; 0 without a limit.
@@ -65,7 +67,7 @@ pub(crate) struct Space {
 impl Space {
     pub(crate) fn new(
         device: Arc<Device>,
-        handle: usize,
+        (handle, id): (usize, u64),
         name: Vec<u8>,
         tree: Tree,
         (capacity, is_descending): (u64, bool),
@@ -73,6 +75,7 @@ impl Space {
         let space = Space {
             device,
             handle,
+            id,
             name,
             tree,
             capacity,
@@ -139,6 +142,7 @@ impl Space {
 
     /// Stores a value.
     pub(crate) fn store(&self, key: &[u8], value: &[u8], how: Store) -> Result<(), Code> {
+        let _change = self.device.cache.change(self.id, key);
         if self.capacity > 0 || matches!(how, Store::UpdateOnly | Store::Append) {
             return self.store_by_old(key, value, how);
         }
@@ -220,6 +224,33 @@ impl Space {
         }
     }
 
+    /// A value that is kept in memory; `None` also where values are not kept.
+    pub(crate) fn cached(&self, key: &[u8]) -> Option<Arc<[u8]>> {
+        let cache = &self.device.cache;
+        cache.is_on().then(|| cache.get(self.id, key).ok())?
+    }
+
+    /// Reads a whole value into `value`; whether there is one.
+    pub(crate) fn read(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let cache = &self.device.cache;
+        if !cache.is_on() {
+            return self.tree.get_into(key, value);
+        }
+        let missed = match cache.get(self.id, key) {
+            Ok(found) => {
+                value.clear();
+                value.extend_from_slice(&found);
+                return Ok(true);
+            }
+            Err(missed) => missed,
+        };
+        let is_there = self.tree.get_into(key, value)?;
+        if is_there {
+            cache.add(self.id, key, missed, value);
+        }
+        Ok(is_there)
+    }
+
     /// Copies a value from `offset` on, as much as fits into `into`; `None` without a value.
     pub(crate) fn retrieve(
         &self,
@@ -231,6 +262,9 @@ impl Space {
         if deletes {
             return self.retrieve_and_delete(key, offset, into);
         }
+        if let Some(value) = self.cached(key) {
+            return copy(&value, offset, into);
+        }
         // Where only a part is requested, a long value need not be read as a whole.
         if (offset > 0 || into.is_empty())
             && let Some(found) = self.retrieve_part(key, offset, into)?
@@ -238,7 +272,7 @@ impl Space {
             return Ok(found);
         }
         let mut value = BUFFER.try_with(Cell::take).unwrap_or_default();
-        let copied = match self.tree.get_into(key, &mut value) {
+        let copied = match self.read(key, &mut value) {
             Ok(true) => copy(&value, offset, into),
             Ok(false) => Err(KVS_ERR_KEY_NOT_EXIST),
             Err(error) => Err(code::of(&error)),
@@ -280,6 +314,7 @@ impl Space {
         offset: u32,
         into: &mut [u8],
     ) -> Result<Retrieved, Code> {
+        let _change = self.device.cache.change(self.id, key);
         let mut found = Err(KVS_ERR_KEY_NOT_EXIST);
         let mut freed = 0;
         let deleted = self.tree.update(key, |old| {
@@ -303,6 +338,7 @@ impl Space {
 
     /// Deletes a pair; whether there was one.
     pub(crate) fn delete(&self, key: &[u8]) -> Result<bool, Code> {
+        let _change = self.device.cache.change(self.id, key);
         if self.capacity == 0 {
             return self.tree.remove(key).map_err(|error| code::of(&error));
         }
@@ -318,6 +354,7 @@ impl Space {
 
     /// Deletes the pairs of a group, some hundred in a commit.
     pub(crate) fn delete_group(&self, filter: &Filter) -> Result<(), Code> {
+        let _change = self.device.cache.change_many(self.id);
         let (lower, upper) = filter.range();
         if filter.is_range() && self.capacity == 0 {
             let removed = self.tree.remove_range((lower, upper));

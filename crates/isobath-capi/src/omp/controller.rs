@@ -10,8 +10,11 @@ use super::search::{HYSTERESIS, Rates, Search, grow_and_refine, refine};
 const FIRST_COMPUTE: u32 = 2;
 /// Bytes that cost about as much as a request itself does.
 const PAGE_BYTES: f64 = 4096.0;
-/// Parallel accesses of a thread that KV-mod measures before it fits its curve.
-const SPREAD: [u32; 3] = [1, 4, 16];
+/// Data accesses that both begin with: where a device is best with few of them, that costs less than one at a time costs where it is best
+/// with many.
+const FIRST_ACCESSES: u32 = 4;
+/// Parallel accesses of a thread that KV-mod measures before it fits its curve, in this order.
+const SPREAD: [u32; 3] = [FIRST_ACCESSES, 16, 1];
 /// A prediction that differs more from the measurement calls for measuring beside it.
 const PREDICTION_ERROR: f64 = 0.1;
 /// Samples after which the model as printed is asked again.
@@ -114,10 +117,14 @@ impl Controller {
     pub(super) fn new(kind: Kind, bounds: Bounds) -> Controller {
         let first = match kind {
             Kind::Ins => FIRST_COMPUTE.min(bounds.pc_max),
-            Kind::Mod | Kind::ModPrinted => bounds.pc_max,
+            Kind::Mod | Kind::ModPrinted => bounds.processors.clamp(1, bounds.pc_max),
         };
         let pc = bounds.pc.unwrap_or(first);
-        let mut search = Search::new(1, bounds.pda_max);
+        let first = match kind {
+            Kind::ModPrinted => 1,
+            Kind::Ins | Kind::Mod => FIRST_ACCESSES,
+        };
+        let mut search = Search::new(first, bounds.pda_max);
         if let Some(pda) = bounds.pda {
             search = Search::new(pda, pda);
         }
@@ -315,9 +322,9 @@ impl Controller {
 fn modelled(rates: &Rates, limit: u32, pc: u32, demand: f64) -> Option<u32> {
     let known = rates.all();
     let find = |pda: u32| known.iter().find(|(known, _)| *known == pda);
-    let spread = SPREAD.iter().map(|pda| (*pda).min(limit));
+    let mut spread = SPREAD.iter().map(|pda| (*pda).min(limit));
     if known.len() < SPREAD.len()
-        && let Some(pda) = spread.filter(|pda| find(*pda).is_none()).min()
+        && let Some(pda) = spread.find(|pda| find(*pda).is_none())
     {
         return Some(pda);
     }

@@ -135,10 +135,10 @@ impl Session {
             active.marks = marks;
         }
         self.apply(&state.devices);
-        // What the limit leaves once all pools are full.
+        // What the limit leaves once all pools and caches are full.
         let devices = state.devices.iter();
         let devices = devices.filter_map(|device| registry::device(*device as *mut _).ok());
-        let pools: u64 = devices.map(|device| device.unused_pool_bytes()).sum();
+        let pools: u64 = devices.map(|device| device.unused_bytes()).sum();
         let room = self.memory.room(self.settings.bounds.memory_limit);
         self.room.set(room.saturating_sub(pools));
     }

@@ -192,6 +192,23 @@ fn controllers_beat_every_constants_worst_case() {
     }
 }
 
+/// Programs that run for two seconds lose less than an eighth to the search, on the device where that begins furthest from the end.
+#[test]
+fn a_search_costs_little() {
+    let machine = Machine::new(32, Load::Cold);
+    for seed in 1..=5 {
+        let mut controller = Controller::new(Kind::Ins, bounds());
+        let mut noise = Noise(seed);
+        let mut sum = 0.0;
+        for _ in 0..40 {
+            let decision = controller.enter();
+            sum += machine.run(decision.pc, decision.pda).0 / machine.best();
+            controller.step(&machine.sample(decision.pc, decision.pda, noise.next()));
+        }
+        assert!(sum / 40.0 > 0.87, "seed {seed}: {:.3}", sum / 40.0);
+    }
+}
+
 #[test]
 fn controllers_follow_a_load_that_changes() {
     for kind in [Kind::Ins, Kind::Mod] {

@@ -103,6 +103,25 @@ impl<'s> Transfer<'s> {
         }
     }
 
+    /// The index and the value of the next key, where that is kept in memory and the limits allow another one: it needs no data task.
+    fn take_cached(&mut self, keys: &[Bytes], done: usize) -> Option<(usize, Arc<[u8]>)> {
+        let next = self.submitted;
+        let device = self.device();
+        let may_load = next < keys.len() && next - done < self.window();
+        if !may_load || device.is_serial() || !device.is_open() {
+            return None;
+        }
+        // SAFETY: the program keeps its keys while it loads.
+        let value = self.space.cached(unsafe { keys[next].get() })?;
+        self.submitted += 1;
+        let bytes = value.len() as u64;
+        self.queues.port.count_issued();
+        self.queues.port.count_completed(false, bytes);
+        self.spent.requests += 1;
+        self.spent.bytes += bytes;
+        Some((next, value))
+    }
+
     /// Submits the load of the next key where the limits, of which `done` is not part any more, and memory allow it; whether they do.
     fn submit_load(&mut self, keys: &[Bytes], done: usize, buffers: &mut Buffers<'_>) -> bool {
         let next = self.submitted;
@@ -137,6 +156,12 @@ impl<'s> Transfer<'s> {
         self.spent.bytes += crate::concurrency::Request::bytes(&request);
         Some((index, request))
     }
+}
+
+/// A value that is loaded and not worked on.
+enum Loaded {
+    Read(Vec<u8>),
+    Kept(Arc<[u8]>),
 }
 
 /// Memory for the values of a load.
@@ -188,38 +213,47 @@ pub(super) fn load(
     };
     // Dropped before the buffers' share of the memory is given back.
     let mut transfer = Transfer::new(space);
-    let mut waiting: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+    let mut waiting: BTreeMap<usize, Loaded> = BTreeMap::new();
     let mut done = 0;
     // Bound: each round hands over a value, or waits for one that is in flight: without a buffer all that there are are in flight, or
     // wait for one that is.
     while done < keys.len() && transfer.failed.is_none() {
-        if transfer.submit_load(keys, done, &mut buffers) {
-            continue;
-        }
-        let Some((index, request)) = transfer.complete() else {
-            continue;
-        };
-        match request.into_loaded() {
-            Ok(value) => {
-                room.saw(value.len());
-                waiting.insert(index, value);
+        if let Some((index, value)) = transfer.take_cached(keys, done) {
+            waiting.insert(index, Loaded::Kept(value));
+        } else {
+            if transfer.submit_load(keys, done, &mut buffers) {
+                continue;
             }
-            Err((code, reason)) => {
-                // SAFETY: the program keeps its keys while it loads.
-                let key = String::from_utf8_lossy(unsafe { keys[index].get() }).into_owned();
-                transfer.failed = Some(code::because(code, format!("key {key:?}: {reason}")));
+            let Some((index, request)) = transfer.complete() else {
+                continue;
+            };
+            match request.into_loaded() {
+                Ok(value) => {
+                    room.saw(value.len());
+                    waiting.insert(index, Loaded::Read(value));
+                }
+                Err((code, reason)) => {
+                    // SAFETY: the program keeps its keys while it loads.
+                    let key = String::from_utf8_lossy(unsafe { keys[index].get() }).into_owned();
+                    transfer.failed = Some(code::because(code, format!("key {key:?}: {reason}")));
+                }
             }
-        }
-        // Refill before working: data tasks go on during the work.
-        if transfer.failed.is_none() {
-            transfer.submit_load(keys, done, &mut buffers);
+            // Refill before working: data tasks go on during the work.
+            if transfer.failed.is_none() {
+                transfer.submit_load(keys, done, &mut buffers);
+            }
         }
         while let Some(entry) = waiting.first_entry()
             && (!in_order || *entry.key() == done)
         {
             let (index, value) = entry.remove_entry();
-            work(index, &value);
-            buffers.spare.push(value);
+            match value {
+                Loaded::Read(value) => {
+                    work(index, &value);
+                    buffers.spare.push(value);
+                }
+                Loaded::Kept(value) => work(index, &value),
+            }
             done += 1;
         }
     }

@@ -93,6 +93,8 @@ pub(crate) enum EngineName {
     Fjall,
     /// No engine: what the benchmark itself costs
     Null,
+    /// No engine: one read or write of 4 KiB in a file for each operation
+    Drive,
 }
 
 /// What calls the engine.

@@ -63,9 +63,13 @@ pub(crate) struct CaseArgs {
     /// Bytes of that file where it is made [default: three times the data, and 512 MiB]
     #[arg(long, value_name = "SIZE", requires = "region")]
     pub(crate) region_bytes: Option<Size>,
-    /// Run Isobath on a simulated SSD of this capacity in memory, which counts flash writes
+    /// Run Isobath on a simulated SSD of this capacity in memory, which counts flash writes; with --vssd any engine on a virtual one
     #[arg(long, value_name = "SIZE", conflicts_with = "path")]
     pub(crate) simulated: Option<Size>,
+    /// Mount that SSD as a virtual one, made anew for each run in this directory, so that every engine runs on it and its flash writes
+    /// are counted (takes root)
+    #[arg(long, value_name = "DIR", requires = "simulated", conflicts_with_all = ["path", "region"], value_hint = ValueHint::DirPath)]
+    pub(crate) vssd: Option<PathBuf>,
     /// Static wear levelling of the simulated SSD: erases by which a superblock may lag behind the most worn one [default: none]
     #[arg(long, value_name = "ERASES", requires = "simulated")]
     pub(crate) wear_difference: Option<u32>,
@@ -191,8 +195,10 @@ pub(crate) struct CompareArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
-  isobath bench sweep --workload update --simulated 512MiB --out sweep")]
+Examples:
+  isobath bench sweep --workload update --simulated 512MiB --out sweep
+  isobath bench sweep --workload update --simulated 512MiB --vssd drives --engines isobath,rocksdb --out both
+  isobath bench sweep --workload lookup --bytes 4GiB --sizes 1 --clients 1,4,16,64 --out clients")]
 pub(crate) struct SweepArgs {
     /// Engines
     #[arg(long, value_enum, value_delimiter = ',', default_value = "isobath")]
@@ -216,6 +222,12 @@ pub(crate) struct SweepArgs {
     /// Kinds of the simulated SSD
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tlc,qlc")]
     pub(crate) profiles: Vec<ProfileName>,
+    /// Clients per core: tasks per worker of Isobath, threads per core of others [default: --tasks, --threads]
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    pub(crate) clients: Vec<std::num::NonZeroUsize>,
+    /// Shares of the volume that Isobath's live data may fill, 0.1 to 0.9 [default: the engine's own choice]
+    #[arg(long, value_name = "F,...", value_delimiter = ',')]
+    pub(crate) fill_factors: Vec<f64>,
     #[command(flatten)]
     pub(crate) case: CaseArgs,
 }
@@ -281,6 +293,10 @@ pub(crate) struct CampaignArgs {
     /// Bytes of that file where it is made [default: three times the data, and 512 MiB]
     #[arg(long, value_name = "SIZE", requires = "region")]
     pub(crate) region_bytes: Option<Size>,
+    /// Run rows of simulated SSDs on virtual ones, each made anew in this directory, with every engine; without it only Isobath runs
+    /// them (takes root)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) vssd: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) search: SearchArgs,
     /// Do not measure the drive's own limit

@@ -125,7 +125,7 @@ pub(crate) enum Verb {
     /// Measure the I/O layer and the drive alone
     Raw(RawArgs),
     /// Measure engines: Isobath and its rivals, beside the drive's own limit
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     /// Measure a drive: a profile for `model` and `advise`
     Probe(ProbeArgs),
     /// Fit cost models to a drive's profile, and say how good they are

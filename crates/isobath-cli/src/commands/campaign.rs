@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isobath_lab::bench::{
-    self, Campaign, Case, LookupPlan, Outcome, Pitfall, Record, Search, SearchPlan, Verdict,
-    Workload,
+    self, Campaign, Case, LookupPlan, Outcome, Pitfall, Place, Record, Search, SearchPlan, Verdict,
+    VirtualSsdPlace, Workload,
 };
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::{
@@ -40,6 +40,7 @@ pub(crate) fn kind(engine: EngineName) -> EngineKind {
         EngineName::Redb => EngineKind::Redb,
         EngineName::Fjall => EngineKind::Fjall,
         EngineName::Null => EngineKind::Null,
+        EngineName::Drive => EngineKind::Drive,
     }
 }
 
@@ -72,9 +73,11 @@ pub(super) fn plan(
     };
     let data = records.saturating_mul(workload.record_bytes());
     let kind = kind(engine);
-    if args.simulated.is_some() && kind != EngineKind::Isobath {
+    let in_process = args.simulated.is_some() && args.vssd.is_none();
+    if in_process && kind != EngineKind::Isobath {
         return Err(Failure::Usage(
-            "only Isobath runs on a simulated SSD in this process; leave out --simulated".into(),
+            "only Isobath runs on a simulated SSD in this process; with --vssd DIR every engine runs on a virtual one"
+                .into(),
         ));
     }
     if args.concurrency.tasks == 0 || args.threads == 0 || args.concurrency.depth == 0 {
@@ -95,7 +98,7 @@ pub(super) fn plan(
         },
         wear_difference_max: args.wear_difference,
     });
-    let has_file = simulated.is_none() && kind != EngineKind::Null;
+    let has_file = !in_process && kind != EngineKind::Null;
     let path = || args.path.clone().unwrap_or_else(|| default_path(engine));
     Ok(LookupPlan {
         engine: EngineConfig {
@@ -128,6 +131,9 @@ pub(super) fn plan(
             tuning: tuning(args)?,
             schema: Schema::default(),
         },
+        latency_every: None,
+        left_out: isobath_lab::bench::LeftOut::default(),
+        virtual_ssd: None,
         in_pool: false,
         records,
         workload,
@@ -136,12 +142,32 @@ pub(super) fn plan(
         duration: args.duration,
         load_only: false,
         keep: false,
-        drive_depth: (has_file && !args.no_drive).then_some(args.concurrency.depth),
+        drive_depth: (has_file && simulated.is_none() && !args.no_drive)
+            .then_some(args.concurrency.depth),
         drive_duration: Duration::from_secs(3).min(args.duration),
         sample_every: (args.duration / SAMPLES)
             .clamp(Duration::from_millis(20), Duration::from_secs(1)),
         until_steady: args.until_steady,
         seed: args.seed,
+    })
+}
+
+/// Where each run's files are.
+pub(super) fn place(args: &CaseArgs) -> Result<Option<Place>, Failure> {
+    Ok(match (&args.region, &args.vssd) {
+        (Some(region), _) => Some(Place::Region(region.clone())),
+        (None, Some(directory)) => Some(Place::VirtualSsd(virtual_ssd(directory)?)),
+        (None, None) => None,
+    })
+}
+
+/// Virtual SSDs in a directory, served by this program.
+pub(super) fn virtual_ssd(directory: &Path) -> Result<VirtualSsdPlace, Failure> {
+    isobath_lab::vssd::host::check_machine(true)?;
+    let program = std::env::current_exe().map_err(LabError::io("find", Path::new("isobath")))?;
+    Ok(VirtualSsdPlace {
+        directory: directory.to_path_buf(),
+        serve: (program, vec!["vssd".to_owned(), "serve".to_owned()]),
     })
 }
 
@@ -186,7 +212,8 @@ pub(super) fn make_region(
     let Some(region) = region else {
         return Ok(());
     };
-    let in_region = cases.iter().filter(|case| case.region.is_some());
+    let is_region = |case: &&Case| matches!(case.place, Some(Place::Region(_)));
+    let in_region = cases.iter().filter(is_region);
     let data = in_region.map(|case| {
         let plan = &case.plan;
         plan.records.saturating_mul(plan.workload.record_bytes())
@@ -237,7 +264,17 @@ pub(super) fn run_all(
     global: &GlobalArgs,
     out: &Output,
 ) -> Result<Vec<Record>, Failure> {
-    run_and_then(cases, args, global, out, |_, _| Vec::new()).map(|(records, _)| records)
+    run_and_then(cases, args, global, out, false, |_, _| Vec::new()).map(|(records, _)| records)
+}
+
+/// The same of a sweep, which a run that fails does not end: an engine may have too little room for the largest data.
+fn run_sweep(
+    cases: &mut [Case],
+    args: &CaseArgs,
+    global: &GlobalArgs,
+    out: &Output,
+) -> Result<Vec<Record>, Failure> {
+    run_and_then(cases, args, global, out, true, |_, _| Vec::new()).map(|(records, _)| records)
 }
 
 /// The same, and then those cases that follow from what was measured; the records of both.
@@ -246,6 +283,7 @@ pub(super) fn run_and_then(
     args: &CaseArgs,
     global: &GlobalArgs,
     out: &Output,
+    goes_on: bool,
     then: impl FnOnce(&[Case], &[Record]) -> Vec<Case>,
 ) -> Result<(Vec<Record>, Vec<Record>), Failure> {
     let made = cases
@@ -259,26 +297,43 @@ pub(super) fn run_and_then(
     let region_bytes = args.region_bytes.map(|bytes| bytes.0);
     make_region(args.region.as_deref(), region_bytes, cases, &progress)?;
     tune_all(&mut campaign, cases, &args.search, args.seed, &progress)?;
-    let records = run_in_order(&mut campaign, cases, &progress, out)?;
-    let more = run_in_order(&mut campaign, &then(cases, &records), &progress, out)?;
+    let (records, failed) = run_in_order(&mut campaign, cases, goes_on, &progress, out)?;
+    let then = then(cases, &records);
+    let (more, _) = run_in_order(&mut campaign, &then, false, &progress, out)?;
     progress.clear();
+    for failure in failed {
+        eprintln!("isobath: {}", isobath_lab::escape(failure.as_bytes()));
+    }
     if let Some(directory) = &args.out {
         bench::write_csv(directory, &[&records[..], &more].concat())?;
     }
     Ok((records, more))
 }
 
+/// What the runs left, and what became of those that failed where the others go on.
 fn run_in_order(
     campaign: &mut Campaign,
     cases: &[Case],
+    goes_on: bool,
     progress: &Progress,
     out: &Output,
-) -> Result<Vec<Record>, Failure> {
-    let mut records = Vec::new();
+) -> Result<(Vec<Record>, Vec<String>), Failure> {
+    let (mut records, mut failed) = (Vec::new(), Vec::new());
     for (at, case) in cases.iter().enumerate() {
-        let (record, how) = match campaign.run(case, progress)? {
-            Outcome::Ran(record) => (record, ""),
-            Outcome::Known(record) => (record, ", from the earlier session"),
+        let (record, how) = match campaign.run(case, progress) {
+            Ok(Outcome::Ran(record)) => (record, ""),
+            Ok(Outcome::Known(record)) => (record, ", from the earlier session"),
+            Err(error) if goes_on && !ends_all(&error) => {
+                failed.push(format!(
+                    "run {} of {}, {}, {} of data: {error}",
+                    at + 1,
+                    cases.len(),
+                    case.plan.engine.kind.name(),
+                    size(case.plan.records * case.plan.workload.record_bytes())
+                ));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
         };
         if cases.len() > 1 && !out.json() {
             progress.say(&format!(
@@ -294,7 +349,18 @@ fn run_in_order(
         }
         records.push(*record);
     }
-    Ok(records)
+    Ok((records, failed))
+}
+
+/// Whether an error would meet the other runs, too.
+pub(super) fn ends_all(error: &LabError) -> bool {
+    matches!(
+        error,
+        LabError::Interrupted
+            | LabError::Engine(isobath::Error::Interrupted)
+            | LabError::NoSpace { .. }
+            | LabError::NotBuilt { .. }
+    )
 }
 
 pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Result<(), Failure> {
@@ -307,12 +373,39 @@ pub(crate) fn run(args: &RunArgs, global: &GlobalArgs, out: &mut Output) -> Resu
         plan,
         side: 0,
         round: 0,
-        region: args.case.region.clone(),
+        place: place(&args.case)?,
         row: None,
         search: None,
     };
     let records = run_all(&mut [case], &args.case, global, out)?;
     print(&records, out)
+}
+
+/// Adds the plan with each number of clients and each fill factor that is asked for.
+fn vary(plan: &LookupPlan, args: &SweepArgs, plans: &mut Vec<LookupPlan>) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let clients = args.clients.iter().map(|clients| Some(clients.get()));
+    let clients: Vec<Option<usize>> = match args.clients.is_empty() {
+        true => vec![None],
+        false => clients.collect(),
+    };
+    let fills: Vec<Option<f64>> = match plan.engine.kind {
+        EngineKind::Isobath if !args.fill_factors.is_empty() => {
+            args.fill_factors.iter().copied().map(Some).collect()
+        }
+        _ => vec![None],
+    };
+    for &clients in &clients {
+        for &fill in &fills {
+            let mut plan = plan.clone();
+            if let Some(clients) = clients {
+                plan.engine.tasks_per_worker = clients;
+                plan.engine.threads = clients * cores;
+            }
+            plan.engine.space.fill_factor = fill;
+            plans.push(plan);
+        }
+    }
 }
 
 pub(crate) fn sweep(
@@ -350,10 +443,15 @@ pub(crate) fn sweep(
         for share in &args.sizes {
             for &drive in &drives {
                 let bytes = (whole as f64 * share) as u64;
-                plans.push(plan(engine, &args.case, Some(bytes), drive)?);
+                vary(
+                    &plan(engine, &args.case, Some(bytes), drive)?,
+                    args,
+                    &mut plans,
+                );
             }
         }
     }
+    let place = place(&args.case)?;
     let order = bench::schedule(plans.len(), 1, args.case.seed);
     let mut cases: Vec<Case> = order
         .into_iter()
@@ -361,13 +459,22 @@ pub(crate) fn sweep(
             plan: plans[side].clone(),
             side,
             round,
-            region: args.case.region.clone(),
+            place: place.clone(),
             row: None,
             search: None,
         })
         .collect();
-    let records = run_all(&mut cases, &args.case, global, out)?;
-    print(&records, out)
+    let records = run_sweep(&mut cases, &args.case, global, out)?;
+    print(&records, out)?;
+    match records.len() == cases.len() {
+        true => Ok(()),
+        false => Err(LabError::Verify(format!(
+            "{} of {} runs failed; the same command tries them again",
+            cases.len() - records.len(),
+            cases.len()
+        ))
+        .into()),
+    }
 }
 
 pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure> {
@@ -382,6 +489,7 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
         "steady",
         "p99 µs",
         "CPU µs/op",
+        "of it the benchmark",
         "WA-A",
         "WA-D",
         "space max",
@@ -396,6 +504,8 @@ pub(super) fn print(records: &[Record], out: &mut Output) -> Result<(), Failure>
                 if r.steady_from.is_some() { "yes" } else { "no" }.to_owned(),
                 format!("{:.0}", r.latency_us_p99),
                 format!("{:.2}", r.cpu_us_per_operation),
+                r.harness_share()
+                    .map_or("–".to_owned(), |share| format!("{:.1}%", share * 100.0)),
                 may(r.wa_a),
                 may(r.wa_d),
                 may(r.space_amplification_max),

@@ -4,7 +4,7 @@ use isobath_lab::bench::{self, Case, LookupPlan, Ratio, Record};
 use isobath_lab::{IsolationLevel, LabError};
 use serde::Serialize;
 
-use super::campaign::{Drive, plan, print, run_and_then};
+use super::campaign::{Drive, place, plan, print, run_and_then};
 use super::suite::print_stalls;
 use crate::args::{CompareArgs, GlobalArgs, ProfileName};
 use crate::failure::Failure;
@@ -65,6 +65,7 @@ pub(crate) fn compare(
         plan(args.second, &args.case, None, drive)?,
     ];
     let sides = Sides::of(plans, !args.no_least);
+    let place = place(&args.case)?;
     let order = bench::schedule(sides.plans.len(), args.repeats, args.case.seed);
     let mut cases: Vec<Case> = order
         .iter()
@@ -72,7 +73,7 @@ pub(crate) fn compare(
             plan: sides.plans[side].clone(),
             side,
             round,
-            region: args.case.region.clone(),
+            place: place.clone(),
             row: None,
             search: None,
         })
@@ -81,7 +82,7 @@ pub(crate) fn compare(
         true => bench::at_half_rate(cases, records),
         false => Vec::new(),
     };
-    let (records, stalls) = run_and_then(&mut cases, &args.case, global, out, then)?;
+    let (records, stalls) = run_and_then(&mut cases, &args.case, global, out, false, then)?;
     let mut compared = Vec::new();
     for (isolation, [first, second]) in &sides.pairs {
         let pairs = rates(&order, &records, *first, *second, args.repeats);

@@ -247,6 +247,7 @@ fn calibrate(
             ("RocksDB: scan that reads ahead", rocksdb.scan_ahead_us),
             ("RocksDB: byte of a long record", rocksdb.write_byte_us),
             ("RocksDB: write that waits", rocksdb.write_wait_us),
+            ("RocksDB: interrupts of an I/O", rocksdb.interrupt_us),
         ]);
         rows.extend(
             rocksdb
@@ -259,6 +260,12 @@ fn calibrate(
         .map(|(what, us)| vec![(*what).to_owned(), format!("{us:.5}")])
         .collect();
     out.table(&["measured", "CPU µs"], &cells, true)?;
+    if let Some(rocksdb) = &costs.rocksdb {
+        out.line(&format!(
+            "a large read into ordinary memory takes {:.2} times as long as one into huge pages",
+            rocksdb.scattered_ratio
+        ))?;
+    }
     if costs.rocksdb.is_none() {
         out.line("RocksDB is not built in and was not measured: its constants stay those of the reference machine; rebuild with `--features rocksdb`")?;
     }

@@ -8,7 +8,7 @@ use isobath_lab::LabError;
 use serde_json::json;
 
 use crate::args::{FilesArgs, FilesMountArgs, GlobalArgs};
-use crate::failure::Failure;
+use crate::failure::{FAILED, Failure};
 use crate::output::Output;
 
 /// Starts the process that serves, and waits until it does.
@@ -45,9 +45,11 @@ pub(super) fn mount(
         if let Some(mut stderr) = child.stderr.take() {
             let _ = stderr.read_to_string(&mut said);
         }
-        let _ = child.wait();
-        let said = said.trim().trim_start_matches("isobath: ");
-        return Err(Failure::Lab(LabError::Request(said.to_owned())));
+        let code = child.wait().ok().and_then(|status| status.code());
+        return Err(Failure::Server {
+            said: said.trim().trim_start_matches("isobath: ").to_owned(),
+            code: code.and_then(|code| code.try_into().ok()).unwrap_or(FAILED),
+        });
     }
     if out.json() {
         return out.document(&json!({

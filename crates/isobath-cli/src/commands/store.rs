@@ -37,7 +37,7 @@ fn options(args: &StoreArgs, pool: u64) -> Options {
     }
 }
 
-/// After this much time a reader that replays a log says so.
+/// After this much time a log that is replayed or recovered from says how far that is, with a line for each tenth.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Opens for reading only.
@@ -47,7 +47,7 @@ pub(crate) fn read(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
     let options = options(args, pool).on_recovery(move |done, total| {
         let tenth = done * 10 / total.max(1);
         if began.elapsed() > QUIET && last.fetch_max(tenth, Ordering::Relaxed) < tenth {
-            eprintln!("reading what is only in the log: {tenth} of 10");
+            eprintln!("reading what is only in the log: {tenth}0%");
         }
     });
     open(args, &options.read_only(true))
@@ -108,14 +108,14 @@ pub(crate) fn write(args: &StoreArgs, pool: u64) -> Result<Store, Failure> {
 }
 
 fn write_with(options: Options, args: &StoreArgs) -> Result<Store, Failure> {
+    let began = Instant::now();
     let last = AtomicU64::new(0);
     let options = options.on_recovery(move |done, total| {
         // What is recovered by half is recovered again.
         progress::leave_if_stopped();
-        // A line for each tenth.
         let tenth = done * 10 / total.max(1);
-        if last.fetch_max(tenth, Ordering::Relaxed) < tenth {
-            eprintln!("the store was not closed; recovering: {} of 10", tenth);
+        if began.elapsed() > QUIET && last.fetch_max(tenth, Ordering::Relaxed) < tenth {
+            eprintln!("the store was not closed; recovering: {tenth}0%");
         }
     });
     let store = open(args, &options)?;

@@ -9,7 +9,7 @@ use isobath_lab::bench::{
 use isobath_lab::drive_model::write_whole;
 use isobath_lab::{EngineKind, LabError, Monitor};
 
-use super::campaign::{kind, make_region, tune_all};
+use super::campaign::{ends_all, kind, make_region, tune_all, virtual_ssd};
 use crate::args::{CampaignArgs, GlobalArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, counted};
@@ -27,7 +27,7 @@ pub(crate) fn campaign(
     let Some(directory) = args.out.as_deref().filter(|_| !args.list) else {
         return list(&suite, args, out).map(|()| true);
     };
-    let choice = choice(args, directory);
+    let choice = choice(args, directory)?;
     let mut cases = suite.cases(&choice)?;
     let mut campaign = Campaign::open(directory)?;
     if let Some(place) = &args.directory {
@@ -97,9 +97,9 @@ fn suite(name: &str) -> Result<Suite, Failure> {
     Ok(Suite::from_toml(name, &text)?)
 }
 
-fn choice(args: &CampaignArgs, directory: &Path) -> SuiteChoice {
+fn choice(args: &CampaignArgs, directory: &Path) -> Result<SuiteChoice, Failure> {
     let engines: Vec<EngineKind> = args.engines.iter().map(|engine| kind(*engine)).collect();
-    SuiteChoice {
+    Ok(SuiteChoice {
         full: args.full,
         engines: (!engines.is_empty()).then_some(engines),
         rows: args.rows.clone(),
@@ -110,9 +110,10 @@ fn choice(args: &CampaignArgs, directory: &Path) -> SuiteChoice {
         repeats: args.repeats.get(),
         directory: args.directory.as_deref().unwrap_or(directory).to_owned(),
         region: args.region.clone(),
+        virtual_ssd: args.vssd.as_deref().map(virtual_ssd).transpose()?,
         measures_drive: !args.no_drive,
         seed: args.seed,
-    }
+    })
 }
 
 fn list(suite: &Suite, args: &CampaignArgs, out: &mut Output) -> Result<(), Failure> {
@@ -174,17 +175,6 @@ fn run_all<'c>(
     Ok((records, failed))
 }
 
-/// Whether an error would meet the other runs, too.
-fn ends_all(error: &LabError) -> bool {
-    matches!(
-        error,
-        LabError::Interrupted
-            | LabError::Engine(isobath::Error::Interrupted)
-            | LabError::NoSpace { .. }
-            | LabError::NotBuilt { .. }
-    )
-}
-
 fn left(time: Duration) -> String {
     match time.as_secs().div_ceil(60) {
         0 => "the last run".to_owned(),
@@ -198,6 +188,7 @@ fn print(summaries: &[RowSummary], out: &mut Output) -> Result<(), Failure> {
     let full = summaries.iter().filter(|row| row.rate_per_s.is_none());
     let full: Vec<&RowSummary> = full.collect();
     print_throughput(&full, out)?;
+    print_amplification(&full, out)?;
     print_stalls(summaries, out)?;
     let line = |row: &RowSummary| {
         let violated = match row.violated.is_empty() {
@@ -283,6 +274,45 @@ fn print_throughput(summaries: &[&RowSummary], out: &mut Output) -> Result<(), F
         true,
     )?;
     Ok(())
+}
+
+/// What engines wrote to drives that count it, where there are any.
+fn print_amplification(summaries: &[&RowSummary], out: &mut Output) -> Result<(), Failure> {
+    let mut lines = Vec::new();
+    for row in summaries {
+        for engine in row.engines.iter().filter(|engine| engine.wa_d.is_some()) {
+            let may =
+                |value: Option<f64>| value.map_or("unknown".to_owned(), |v| format!("{v:.2}"));
+            let both = engine.wa_a.zip(engine.wa_d).map(|(a, d)| a * d);
+            let modelled = engine.modelled_operations_per_s;
+            lines.push(vec![
+                row.row.clone(),
+                engine.engine.clone(),
+                may(engine.wa_a),
+                may(engine.wa_d),
+                may(both),
+                may(engine.space_amplification_max),
+                modelled.map_or("–".to_owned(), |rate| count(rate.round() as u64)),
+            ]);
+        }
+    }
+    if lines.is_empty() {
+        return Ok(());
+    }
+    out.paragraph(
+        "on drives that count flash writes, the largest of all sizes and repeats; rates of simulated and virtual SSDs are no drive's, \
+         and what their flash would allow is modelled",
+    )?;
+    let header = [
+        "row",
+        "engine",
+        "WA-A",
+        "WA-D",
+        "both",
+        "space max",
+        "modelled op/s",
+    ];
+    out.table(&header, &lines, true)
 }
 
 fn print_repeats(summaries: &[&RowSummary], out: &mut Output) -> Result<(), Failure> {

@@ -160,9 +160,10 @@ fn what_is_left_of_a_truncated_store_and_of_none() {
         }
     }
     place.write("x.iso", &whole[..4096]);
-    place
-        .run(&["salvage", "-s", "x.iso", "none.iso"])
-        .fails(3, "x.iso holds no Isobath store");
+    place.run(&["salvage", "-s", "x.iso", "none.iso"]).fails(
+        3,
+        "x.iso holds no Isobath store: nothing was ever completed in it",
+    );
     place
         .run(&["salvage", "-s", "absent.iso", "none.iso"])
         .fails(3, "absent.iso");

@@ -346,3 +346,24 @@ fn read_only_media_can_be_read_and_refuse_to_be_written() {
     assert_eq!(code, Some(3), "{error}");
     assert!(error.contains("cannot create e"), "{error}");
 }
+
+#[test]
+fn a_limit_of_the_address_space_is_named() {
+    let place = Place::new();
+    let run = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -v 4000000 && exec \"$0\" put -s s.iso --create k v",
+        ])
+        .arg(env!("CARGO_BIN_EXE_isobath"))
+        .current_dir(place.path(""))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(3), "{told}");
+    assert!(
+        told.contains("`ulimit -v`") && told.contains("GiB"),
+        "{told}"
+    );
+    assert_eq!(place.names(), [""; 0]);
+}

@@ -499,7 +499,7 @@ fn tests_that_the_page_on_reliability_names_are_there() {
 #[test]
 fn every_option_is_in_the_tuning_page() {
     let page = read("docs/tuning.md");
-    let sources = read("crates/isobath/src/options.rs");
+    let sources = read("crates/isobath/src/api/options.rs");
     let setters: Vec<&str> = sources
         .lines()
         .filter_map(|line| line.trim().strip_prefix("pub fn "))

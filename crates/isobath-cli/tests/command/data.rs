@@ -376,3 +376,17 @@ fn reading_verbs_change_nothing() {
     }
     assert!(std::fs::read(place.path("s.iso")).unwrap() == before);
 }
+
+#[test]
+fn keys_in_messages_are_escaped_once() {
+    let place = Place::new();
+    place.store(&[("a", "1")]);
+    for verb in ["get", "delete"] {
+        place
+            .run(&[verb, "-s", "s.iso", "--hex", "00ff5c"])
+            .fails(1, r"there is no key `\x00\xff\\`");
+    }
+    let told = place.run(&["get", "-s", "\u{1b}[31m\n.iso", "k"]);
+    assert!(!told.err.contains('\u{1b}'), "{}", told.err);
+    assert_eq!(told.err.lines().count(), 1, "{}", told.err);
+}

@@ -311,3 +311,92 @@ fn lines_in_hexadecimal_carry_any_bytes() {
         (&1.into(), &1.into())
     );
 }
+
+#[test]
+fn a_quote_that_is_never_closed_is_an_error_of_its_line() {
+    let place = Place::new();
+    let load = |input: &str, more: &[&str]| {
+        let _ = std::fs::remove_file(place.path("s.iso"));
+        let args = ["load", "-s", "s.iso", "--create"];
+        let from = ["csv", "-", "--key-column", "1", "--value-column", "2"];
+        place.feed(&[&args[..], more, &from].concat(), input.as_bytes())
+    };
+    let scanned = || place.run(&["scan", "-s", "s.iso"]).ok().text().to_owned();
+    for open in [
+        "id,name\n1,a\n2,\"b\n3,c\n",
+        "id,name\r\n1,a\r\n2,\"b\r\n3,c",
+        "id,name\n1,a\n2,\"",
+        "id,name\n1,a\n\"2,b\n",
+        "\u{feff}id,name\n1,a\n2,\"b\"\"\n",
+    ] {
+        load(open, &[]).fails(3, "line 3: a quote");
+        assert!(!place.path("s.iso").exists());
+        let told = load(open, &["--skip-bad"]).ok();
+        assert!(told.text().contains("line 3: a quote"), "{}", told.text());
+        assert_eq!(scanned(), "1\ta\n", "{open:?}");
+    }
+    load("id,\"name\n1,a\n", &[]).fails(3, "the header: a quote");
+    for closed in [
+        "id,name\n1,a\n2,\"b\n.\"\n",
+        "id,name\n1,a\n2,\"b\n.\"",
+        "id,name\r\n1,a\r\n2,\"b\n.\"\r\n\r\n",
+        "\u{feff}id,name\n1,a\n2,\"b\n.\"\n\n\n",
+    ] {
+        load(closed, &[]).ok();
+        assert_eq!(scanned(), "1\ta\n2\tb\\n.\n", "{closed:?}");
+    }
+    load("id,name\n.,\n.,x\n", &[]).ok();
+    assert_eq!(scanned(), ".\tx\n");
+    for nothing in ["", "\n", "id,name", "id,name\n\n"] {
+        load(nothing, &[]).ok();
+        assert_eq!(scanned(), "", "{nothing:?}");
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_json() {
+    let place = Place::new();
+    place.write("e", "\u{feff}{\"id\":\"a\"}\n{\"id\":\"b\"}\n");
+    place
+        .run(&[
+            "load",
+            "-s",
+            "s.iso",
+            "--create",
+            "ndjson",
+            "e",
+            "--key-field",
+            "id",
+        ])
+        .ok();
+    assert_eq!(
+        place.run(&["scan", "-s", "s.iso"]).ok().text(),
+        "a\t{\"id\":\"a\"}\nb\t{\"id\":\"b\"}\n"
+    );
+    place.write("bad", "{\"id\":\"a\"}\nnonsense\n");
+    place
+        .run(&["load", "-s", "s.iso", "ndjson", "bad", "--key-field", "id"])
+        .fails(3, "line 2: it is no JSON (expected ident at column 2)");
+}
+
+#[test]
+fn lines_of_csv_are_counted_as_an_editor_counts_them() {
+    let place = Place::new();
+    let rows = |end: &str, between: &str| {
+        let many = format!("1,a{end}").repeat(5000);
+        format!("id,name{end}{between}1,a{end}{between}2,\"b{end}c\"{end}{many}bad{end}")
+    };
+    for (end, between, line) in [
+        ("\n", "", 5005),
+        ("\r\n", "", 5005),
+        ("\n", "\n\n", 5009),
+        ("\r\n", "\r\n", 5007),
+    ] {
+        place.write("p.csv", rows(end, between));
+        let args = ["load", "-s", "s.iso", "--create", "csv", "p.csv"];
+        let columns = ["--key-column", "id", "--value-column", "name"];
+        place
+            .run(&[&args[..], &columns].concat())
+            .fails(3, &format!("line {line}: it has 1 field"));
+    }
+}

@@ -273,3 +273,17 @@ fn leftovers_of_unfinished_outputs_are_replaced_and_nothing_behind_them() {
         .fails(3, "another process is writing it");
     assert!(place.path("z.partial").exists() && !place.path("z").exists());
 }
+
+#[test]
+fn errors_of_the_command_line_are_json_where_json_is_asked_for() {
+    let place = Place::new();
+    for args in [&["--json", "nonsense"][..], &["get", "--json"]] {
+        let run = place.run(args);
+        assert_eq!(run.code, 2, "{run:?}");
+        let told: serde_json::Value = serde_json::from_str(&run.err).unwrap();
+        assert_eq!(told["exit_code"], 2);
+        assert!(told["error"].as_str().is_some_and(|text| !text.is_empty()));
+    }
+    place.run(&["put", "--", "--json"]).fails(2, "error: ");
+    place.run(&["--json", "--help"]).ok();
+}

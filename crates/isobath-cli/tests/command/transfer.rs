@@ -215,3 +215,43 @@ fn every_kind_of_corruption_is_found() {
         "missing or in another order",
     );
 }
+
+#[test]
+fn an_import_that_ends_early_says_what_is_in_and_can_be_completed() {
+    let place = filled();
+    place.run(&["export", "-s", "s.iso", "e"]).ok();
+    let whole = std::fs::read(place.path("e")).unwrap();
+    let import = |length: usize, more: &[&str]| {
+        let args = ["import", "-s", "t.iso", "--create", "-"];
+        place.feed(&[&args[..], more].concat(), &whole[..length])
+    };
+    let count = || place.run(&["scan", "-s", "t.iso", "--json", "--count"]);
+    let early = import(whole.len() / 2, &[]).fails(3, "that came before are in");
+    let records = count().ok().json()[0]["records"].as_u64().unwrap();
+    assert!(records > 1000, "{records}");
+    assert!(
+        early
+            .err
+            .contains(&format!("{records} records that came before")),
+        "{}",
+        early.err
+    );
+    // Beside what is there already, too.
+    import(whole.len() / 2, &["--merge"]).fails(3, "records that came before are in");
+    import(whole.len(), &["--merge"]).ok();
+    assert!(dump(&place, "s.iso", "main") == dump(&place, "t.iso", "main"));
+
+    // The tree of an import that stored nothing does not hinder the next one.
+    place.run(&["trees", "-s", "t.iso", "drop", "main"]).ok();
+    place
+        .run(&["export", "-s", "s.iso", "-t", "main", "m"])
+        .ok();
+    let main = std::fs::read(place.path("m")).unwrap();
+    let header = main.windows(4).skip(1).position(|w| w == b"ISBX").unwrap() + 1;
+    let begin = main[header + 1..].windows(4).position(|w| w == b"ISBX");
+    let cut = &main[..header + 1 + begin.unwrap() + 10];
+    let stopped = place.feed(&["import", "-s", "t.iso", "-"], cut);
+    let stopped = stopped.fails(3, "in the middle of a block");
+    assert!(!stopped.err.contains("are in"), "{}", stopped.err);
+    place.run(&["import", "-s", "t.iso", "m"]).ok();
+}

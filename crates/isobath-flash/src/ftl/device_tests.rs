@@ -154,10 +154,10 @@ fn a_power_cut_leaves_any_subset_of_what_was_not_flushed() {
         torn += u32::from(flushed.contains(&1) && flushed.contains(&3));
     }
     assert!(
-        (10..60).contains(&later_alone),
+        (28..38).contains(&later_alone),
         "{later_alone} of 200, 32 by chance"
     );
-    assert!((15..60).contains(&torn), "{torn} of 200, 35 by chance");
+    assert!((32..42).contains(&torn), "{torn} of 200, 35 by chance");
 }
 
 /// Data that never changes keeps its superblocks from wearing; levelling evens that out, and costs writes.
@@ -177,11 +177,12 @@ fn wear_levelling_evens_wear_out_and_costs_writes() {
         (most - least, drive.smart())
     };
     let ((apart, without), (near, with)) = (run(None), run(Some(16)));
-    assert!(apart > 60 && near <= 30, "{apart} {near}");
+    // Measured 75 and 24 erases between the most and the least worn superblock.
+    assert!(apart > 70 && near <= 25, "{apart} {near}");
     assert_eq!(without.flash_levelled_bytes, 0);
     let cost = with.wa_d() / without.wa_d() - 1.0;
-    // 0.95: four fifths of this drive never change, and what is moved shares superblocks with what cleaning moves.
-    assert!((0.5..1.0).contains(&cost), "{cost}");
+    // 0.954 (WA-D 2.567 instead of 1.314): four fifths of this drive never change, and what is moved shares superblocks with what cleaning moves.
+    assert!((0.94..0.97).contains(&cost), "{cost}");
     assert!(with.flash_levelled_bytes <= with.flash_relocated_bytes);
 }
 
@@ -211,8 +212,11 @@ fn reads_overtake_destaging_and_cleaning() {
     }
     latencies.sort_unstable();
     let p99 = latencies[latencies.len() * 99 / 100];
-    // A read, a suspension, and the reads before it on its die.
-    assert!((80_000..600_000).contains(&p99), "{p99} ns");
+    let p50 = latencies[latencies.len() / 2];
+    println!("p50 {p50} ns, p99 {p99} ns");
+    // A read, a suspension, and the reads before it on its die: 83.4 and 168.2 µs.
+    assert!((160_000..175_000).contains(&p99), "{p99} ns");
+    assert!((80_000..87_000).contains(&p50), "{p50} ns");
 }
 
 #[test]
@@ -232,7 +236,8 @@ fn a_trimmed_drive_amplifies_less_than_a_preconditioned_one() {
     };
     let (trimmed, aged) = (run(false), run(true));
     assert!(
-        trimmed < 1.6 && aged > trimmed + 0.5,
+        // Measured 0.999 (the rest is in the write cache) and 3.613.
+        trimmed < 1.001 && (3.55..3.68).contains(&aged),
         "trimmed {trimmed}, preconditioned {aged}"
     );
 }
@@ -260,12 +265,10 @@ fn queue_depth_raises_read_throughput_until_the_dies_are_busy() {
         reads_per_second(16),
         reads_per_second(512),
     );
-    assert!((14_000.0..17_000.0).contains(&one), "QD 1: {one}");
-    assert!(sixteen > 8.0 * one, "QD 16: {sixteen}");
-    assert!(
-        many > 1.5 * sixteen && many < 64.0 * one * 1.01,
-        "QD 512: {many}"
-    );
+    // Measured 15,773, 181,927 and 356,024: a read alone takes 63.4 µs.
+    assert!((15_700.0..15_850.0).contains(&one), "QD 1: {one}");
+    assert!((11.0..12.0).contains(&(sixteen / one)), "QD 16: {sixteen}");
+    assert!((22.0..23.2).contains(&(many / one)), "QD 512: {many}");
 }
 
 #[test]
@@ -286,7 +289,11 @@ fn a_full_cache_makes_writes_wait_for_programs_and_cleaning() {
         best, 8_000,
         "a write that finds space takes the cache's time"
     );
-    assert!(worst > 1_000_000, "cleaning shows: {worst} ns");
+    // Measured 12.25 ms.
+    assert!(
+        (12_000_000..12_500_000).contains(&worst),
+        "cleaning shows: {worst} ns"
+    );
     let flushed = drive.flush(at).unwrap();
     assert!(flushed >= at);
 }

@@ -130,9 +130,9 @@ fn multi_log_settles_at_any_size() {
         let report = run(PolicyKind::MultiLog, &config, "hot-cold:0.9", 12.0);
         let (steady, whole) = (report.steady.wamp(), report.whole.wamp());
         // Measured 0.734, 0.723, 0.752.
-        assert!((0.71..0.80).contains(&steady), "{segments}: {steady}");
+        assert!((0.71..0.765).contains(&steady), "{segments}: {steady}");
         assert!(
-            (steady / whole - 1.0).abs() < 0.1,
+            (steady / whole - 1.0).abs() < 0.03,
             "{segments}: {steady} {whole}"
         );
     }
@@ -171,12 +171,17 @@ fn logs_share_the_slack() {
     let wamp = |policy, workload| run(policy, &config, workload, 8.0).steady.wamp();
     let cost_benefit = wamp(PolicyKind::CostBenefit, "zipf:0.99");
     let multi_log = wamp(PolicyKind::MultiLog, "zipf:0.99");
-    assert!(multi_log < cost_benefit, "{multi_log} {cost_benefit}");
+    // Measured 0.841 and 1.482.
+    assert!(
+        multi_log < 0.58 * cost_benefit,
+        "{multi_log} {cost_benefit}"
+    );
     for workload in ["zipf:0.99", "hot-cold:0.8"] {
         let groups = analysis::groups_of(kind(workload), config.user_pages()).unwrap();
         let bound = analysis::fluid_bound(0.8, &groups).wamp;
         let exact = wamp(PolicyKind::MultiLogOpt, workload);
-        assert!(exact < 1.15 * bound, "{workload}: {exact} against {bound}");
+        // 0.956 and 0.793: it cleans one segment at a time, with more free space than the bound knows.
+        assert!(exact < 0.97 * bound, "{workload}: {exact} against {bound}");
     }
 }
 
@@ -269,8 +274,9 @@ fn absorbed_duplicates_save_page_writes_under_zipf() {
         absorbed.steady.page_writes_per_update(),
         written.steady.page_writes_per_update(),
     );
+    // Measured 0.722.
     assert!(
-        a < 0.9 * w,
+        a < 0.73 * w,
         "{a} page writes per update when absorbed, {w} when not"
     );
 }

@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::lookup::{LookupPlan, LookupReport, lookup};
+use super::place::{Place, Ready};
 use super::record::Record;
-use super::region::Region;
 use super::search::{Search, SearchPlan, search};
 use crate::engine::EngineKind;
 use crate::{LabError, Monitor, Silent};
@@ -27,8 +27,8 @@ pub struct Case {
     pub side: usize,
     /// Round of repeats, from 0.
     pub round: usize,
-    /// The file in which the engine's file system is made, for this run alone; see [`super::make_region`].
-    pub region: Option<PathBuf>,
+    /// The file system that is made for this run alone; the plan's path where there is none.
+    pub place: Option<Place>,
     /// The row of the campaign that it belongs to, where the campaign has named rows.
     pub row: Option<String>,
     /// What was searched before, where the plan's settings were; see [`Campaign::tune`].
@@ -45,9 +45,13 @@ impl Case {
     /// Equal for equal plans in the same row and region.
     fn place_of(&self, plan: &LookupPlan) -> String {
         let mut text = format!("{plan:?}");
-        if let Some(region) = &self.region {
-            text += &region.to_string_lossy();
-        }
+        text += &match &self.place {
+            None => String::new(),
+            Some(Place::Region(region)) => region.to_string_lossy().into_owned(),
+            Some(Place::VirtualSsd(place)) => {
+                format!("virtual SSD in {}", place.directory.display())
+            }
+        };
         text += self.row.as_deref().unwrap_or_default();
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -149,7 +153,7 @@ impl Campaign {
         }
         record.search.clone_from(&case.search);
         record.row.clone_from(&case.row);
-        record.harness_ns_per_operation = harness(&case.plan);
+        record.set_harness(harness(&case.plan), &report);
         record.after_gap = !self.known.is_empty() && !self.ran;
         self.ran = true;
         if let Some(directory) = &self.directory {
@@ -205,20 +209,21 @@ fn run_case(
     plan: &LookupPlan,
     monitor: &dyn Monitor,
 ) -> Result<(LookupReport, Option<u64>), LabError> {
-    let Some(region) = case.region.as_deref() else {
+    let Some(place) = &case.place else {
         return Ok((lookup(plan, monitor)?, None));
     };
-    let region = Region::mount(region)?;
+    let ready = Ready::make(place, plan.engine.simulated, monitor)?;
     let mut plan = plan.clone();
     if let Some(path) = &mut plan.engine.path {
-        *path = region
+        *path = ready
             .directory()
             .join(path.file_name().unwrap_or("engine".as_ref()));
     }
+    plan.virtual_ssd = ready.virtual_ssd().map(Path::to_path_buf);
     let report = lookup(&plan, monitor)?;
-    let bytes = region.bytes();
-    region.unmount()?;
-    Ok((report, Some(bytes)))
+    let bytes = ready.region_bytes();
+    ready.take_away()?;
+    Ok((report, bytes))
 }
 
 /// How long the harness is measured.
@@ -227,12 +232,14 @@ const HARNESS_TIME: Duration = Duration::from_millis(200);
 /// Nanoseconds per operation of the same workload with no engine and one client.
 fn harness(plan: &LookupPlan) -> Option<f64> {
     // Transactions need an engine that keeps what it is given.
-    if plan.engine.kind == EngineKind::Null || plan.workload.tpcc.is_some() {
+    if plan.engine.kind.is_baseline() || plan.workload.tpcc.is_some() {
         return None;
     }
     let mut alone = plan.clone();
     alone.engine.kind = EngineKind::Null;
-    (alone.engine.path, alone.engine.simulated) = (None, None);
+    // Reading the clock is part of what a row costs.
+    alone.latency_every = Some(plan.timed_one_in());
+    (alone.engine.path, alone.engine.simulated, alone.virtual_ssd) = (None, None, None);
     alone.engine.threads = 1;
     (alone.rate_per_s, alone.drive_depth) = (None, None);
     (alone.in_pool, alone.until_steady, alone.keep) = (false, false, false);
@@ -241,7 +248,12 @@ fn harness(plan: &LookupPlan) -> Option<f64> {
     alone.workload.fill = false;
     let report = lookup(&alone, &Silent).ok()?;
     let rate = report.series.rate_from(0);
-    (rate > 0.0).then(|| 1e9 / rate)
+    // On a busy machine the time is more than what the benchmark takes.
+    let cpu = report
+        .rows
+        .first()
+        .map(|row| row.cpu_us_per_operation * 1e3);
+    (rate > 0.0).then(|| cpu.map_or(f64::INFINITY, |ns| ns).min(1e9 / rate))
 }
 
 fn read_lines<L: Serialize + DeserializeOwned>(path: &Path) -> Result<Vec<L>, LabError> {
@@ -377,7 +389,7 @@ pub fn write_csv(directory: &Path, records: &[Record]) -> Result<(), LabError> {
     rows.flush().map_err(LabError::io("write", &path))
 }
 
-const COLUMNS: [&str; 39] = [
+const COLUMNS: [&str; 43] = [
     "row",
     "config_hash",
     "round",
@@ -404,8 +416,12 @@ const COLUMNS: [&str; 39] = [
     "latency_us_p999",
     "latency_us_max",
     "cpu_us_per_operation",
+    "harness_ns_per_operation",
+    "harness_share_of_cpu",
+    "fill_factor",
     "wa_a",
     "wa_d",
+    "modelled_operations_per_s",
     "space_amplification_max",
     "drive_reads_per_s_before",
     "drive_reads_per_s_after",
@@ -419,7 +435,7 @@ const COLUMNS: [&str; 39] = [
     "drive_sequential_flushed_mb_per_s_after",
 ];
 
-fn cells(r: &Record) -> [String; 39] {
+fn cells(r: &Record) -> [String; 43] {
     fn may<T: ToString>(value: Option<T>) -> String {
         value.map_or(String::new(), |value| value.to_string())
     }
@@ -458,8 +474,12 @@ fn cells(r: &Record) -> [String; 39] {
         r.latency_us_p999.to_string(),
         r.latency_us_max.to_string(),
         r.cpu_us_per_operation.to_string(),
+        may(r.harness_ns_per_operation),
+        may(r.harness_share()),
+        may(r.fill_factor),
         may(r.wa_a),
         may(r.wa_d),
+        may(r.modelled_operations_per_s),
         may(r.space_amplification_max),
         may(reads.0),
         may(reads.1),
@@ -506,6 +526,9 @@ mod tests {
                 tuning: Tuning::default(),
                 schema: Schema::default(),
             },
+            latency_every: None,
+            left_out: crate::bench::LeftOut::default(),
+            virtual_ssd: None,
             in_pool: false,
             records: 1000,
             workload: Workload::lookup(),
@@ -524,7 +547,7 @@ mod tests {
             plan,
             side,
             round,
-            region: None,
+            place: None,
             row: None,
             search: None,
         }

@@ -163,6 +163,8 @@ pub(super) struct Zipfian {
     theta: f64,
     zeta: f64,
     eta: f64,
+    /// Scaled draws below this have one of the first two ranks; a power that each draw would compute anew.
+    second_below: f64,
 }
 
 impl Zipfian {
@@ -172,6 +174,7 @@ impl Zipfian {
             theta,
             zeta: 0.0,
             eta: 0.0,
+            second_below: 1.0 + 0.5_f64.powf(theta),
         };
         zipf.set(items);
         zipf
@@ -197,7 +200,7 @@ impl Zipfian {
         if scaled < 1.0 || self.items < 2 {
             return 0;
         }
-        if scaled < 1.0 + 0.5_f64.powf(self.theta) || self.items < 3 {
+        if scaled < self.second_below || self.items < 3 {
             return 1;
         }
         let share = (self.eta * unit - self.eta + 1.0).powf(1.0 / (1.0 - self.theta));

@@ -77,17 +77,22 @@ pub fn cost_map(points: &[Point], first: &str, second: &str, scale: f64) -> Cost
     }
 }
 
-/// Points of a campaign: of each engine, or of each amount of over-provisioning.
+/// Points of a campaign: of each engine, or of each engine with each amount of over-provisioning.
 #[must_use]
 pub fn points(records: &[Record], by_over_provisioning: bool) -> Vec<Point> {
     let side = |record: &Record| match record.over_provisioning {
-        Some(share) if by_over_provisioning => format!("{:.0}% over-provisioned", share * 100.0),
+        Some(share) if by_over_provisioning => {
+            format!("{}, {:.0}% over-provisioned", record.side(), share * 100.0)
+        }
         _ => record.side(),
     };
     let point = |record: &Record| Point {
         side: side(record),
         data_bytes: record.data_bytes as f64,
-        operations_per_s: record.operations_per_s,
+        // Rates in memory or through FUSE say nothing of a drive.
+        operations_per_s: record
+            .modelled_operations_per_s
+            .unwrap_or(record.operations_per_s),
     };
     records.iter().map(point).collect()
 }

@@ -5,12 +5,15 @@
 
 use super::campaign::Case;
 use super::record::Record;
+use crate::engine::{Callers, EngineKind};
 
 /// Share of the slowest engine's throughput that is offered.
 const SHARE: f64 = 0.5;
 
-/// The cases of each row that have most data, at half of the throughput that the slowest engine had over them in `records`. Rows of
-/// which nothing is known, fills, and simulated drives, whose latencies are no measurements, are left out.
+/// The cases of each row that have most data, at half of the throughput that the slowest engine had over them in `records`. Beside the
+/// engines of a row stand, at the same rate, the benchmark without an engine and, where the row's data are on a drive, the drive alone:
+/// waits that they have too are not an engine's. Rows of which nothing is known, fills, and simulated drives, whose latencies are no
+/// measurements, are left out.
 #[must_use]
 pub fn at_half_rate(cases: &[Case], records: &[Record]) -> Vec<Case> {
     let may_run = |case: &&Case| {
@@ -32,14 +35,62 @@ pub fn at_half_rate(cases: &[Case], records: &[Record]) -> Vec<Case> {
         (case.plan.drive_depth, case.plan.until_steady) = (None, false);
         Some(case)
     };
-    cases.iter().filter(may_run).filter_map(at_rate).collect()
+    let all: Vec<Case> = cases.iter().filter(may_run).filter_map(at_rate).collect();
+    let group = |case: &Case| (case.row.clone(), case.round);
+    let mut with_baselines: Vec<Case> = Vec::new();
+    for case in &all {
+        let is_first = !with_baselines.iter().any(|c| group(c) == group(case));
+        with_baselines.push(case.clone());
+        if is_first {
+            let of_group: Vec<&Case> = all.iter().filter(|c| group(c) == group(case)).collect();
+            with_baselines.extend(baselines(&of_group));
+        }
+    }
+    with_baselines
+}
+
+/// Sides from here on are baselines that nobody asked for.
+const BASELINE_SIDE: usize = 1000;
+
+/// The runs of one row and round once more without an engine, and with the drive alone, unless they are among them.
+fn baselines(group: &[&Case]) -> Vec<Case> {
+    let has_path = |case: &&&Case| case.plan.engine.path.is_some();
+    let Some(case) = group.iter().find(has_path).or(group.first()) else {
+        return Vec::new();
+    };
+    let plan = &case.plan;
+    let uses_drive = plan.engine.path.is_some() && (!plan.in_pool || plan.workload.mix.writes());
+    let of = |kind: EngineKind, place: usize| {
+        let mut case = (**case).clone();
+        let engine = &mut case.plan.engine;
+        case.side = BASELINE_SIDE + place;
+        case.search = None;
+        engine.kind = kind;
+        engine.callers = Callers::Threads;
+        engine.path = match kind {
+            EngineKind::Drive => engine
+                .path
+                .take()
+                .map(|path| path.with_file_name(kind.file_name())),
+            _ => None,
+        };
+        case
+    };
+    let wanted = [(EngineKind::Null, true), (EngineKind::Drive, uses_drive)];
+    let is_new = |kind: EngineKind| !group.iter().any(|case| case.plan.engine.kind == kind);
+    wanted
+        .into_iter()
+        .filter(|(kind, may)| *may && plan.workload.tpcc.is_none() && is_new(*kind))
+        .enumerate()
+        .map(|(at, (kind, _))| of(kind, at))
+        .collect()
 }
 
 fn heading(case: &Case) -> &str {
     case.row.as_deref().unwrap_or(&case.plan.workload.name)
 }
 
-/// The smallest throughput of a side, the geometric mean of its repeats.
+/// The smallest throughput of an engine, the geometric mean of its repeats; of a baseline where no engine was run.
 fn slowest(records: &[Record], heading: &str, records_count: u64) -> Option<f64> {
     let of = |r: &&Record| {
         r.heading() == heading && r.records_count == records_count && r.operations_per_s > 0.0
@@ -50,7 +101,11 @@ fn slowest(records: &[Record], heading: &str, records_count: u64) -> Option<f64>
         let logs: Vec<f64> = logs.map(|r| r.operations_per_s.ln()).collect();
         (logs.iter().sum::<f64>() / logs.len() as f64).exp()
     };
-    of.iter().map(|r| mean(r.side())).reduce(f64::min)
+    let slowest_of = |baselines: bool| {
+        let of = of.iter().filter(|r| r.is_baseline() == baselines);
+        of.map(|r| mean(r.side())).reduce(f64::min)
+    };
+    slowest_of(false).or_else(|| slowest_of(true))
 }
 
 #[cfg(test)]
@@ -60,7 +115,6 @@ pub(super) mod tests {
     use super::*;
     use crate::Silent;
     use crate::bench::{Campaign, Outcome, Suite, SuiteChoice};
-    use crate::engine::EngineKind;
 
     /// The cases of short runs of one row with these shares of its data, with no engine, and their records.
     pub(crate) fn ran(sizes: &[f64], repeats: usize) -> (Vec<Case>, Vec<Record>) {
@@ -75,6 +129,7 @@ pub(super) mod tests {
             repeats,
             directory: "nowhere".into(),
             region: None,
+            virtual_ssd: None,
             measures_drive: false,
             seed: 1,
         };
@@ -100,6 +155,7 @@ pub(super) mod tests {
         let whole = cases.iter().map(|case| case.plan.records).max().unwrap();
         for (rate, record) in [3000.0, 4000.0, 5000.0, 7000.0].iter().zip(&mut records) {
             record.operations_per_s = *rate;
+            record.engine = "slow 1".to_owned();
         }
         let slow = records.iter().filter(|r| r.records_count == whole);
         let slow: Vec<f64> = slow.map(|r| r.operations_per_s).collect();
@@ -112,7 +168,17 @@ pub(super) mod tests {
                 ..r.clone()
             })
             .collect();
+        // Without an engine it is slower still, which sets no rate.
+        let none: Vec<Record> = fast
+            .iter()
+            .map(|r| Record {
+                engine: "null".to_owned(),
+                operations_per_s: 1.0,
+                ..r.clone()
+            })
+            .collect();
         records.extend(fast);
+        records.extend(none);
         let wanted = (slow[0] * slow[1]).sqrt() / 2.0;
         let at_rate = at_half_rate(&cases, &records);
         assert_eq!(at_rate.len(), 2);
@@ -125,6 +191,23 @@ pub(super) mod tests {
             assert_eq!(record.rate_per_s, at_rate[0].plan.rate_per_s);
             assert!(record.latency_us_p999 > 0.0 && record.latency_us_max > 0.0);
         }
+        // Engines that only null was asked of have no other baseline: it keeps nothing and has no file.
+        let fast = EngineKind::Isobath;
+        let mut with_file = cases.clone();
+        for case in &mut with_file {
+            case.plan.engine.kind = fast;
+            case.plan.engine.path = Some("nowhere/file".into());
+            case.plan.in_pool = false;
+        }
+        let kinds: Vec<EngineKind> = at_half_rate(&with_file, &records)
+            .iter()
+            .filter(|case| case.round == 0)
+            .map(|case| {
+                assert_eq!(case.plan.rate_per_s, at_rate[0].plan.rate_per_s);
+                case.plan.engine.kind
+            })
+            .collect();
+        assert_eq!(kinds, [fast, EngineKind::Null, EngineKind::Drive]);
         // What was offered a rate already, and what is not known, is left out.
         assert!(at_half_rate(&at_rate, &records).is_empty());
         cases.iter_mut().for_each(|case| case.row = None);

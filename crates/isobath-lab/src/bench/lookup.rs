@@ -12,6 +12,7 @@ use super::catalogue::{ScanLength, Workload};
 use super::choice::Choice;
 use super::clients::{Arrivals, Results, Shared};
 use super::keys::Records;
+use super::record::LeftOut;
 use super::row::{Latency, LoadRow, Row, Setting, SpaceRow, steady};
 use super::series::{Sampler, Series};
 use super::tpcc::{self, Tpcc};
@@ -27,6 +28,8 @@ use crate::{LabError, Machine, Monitor, Stage, Unit, cpu_time};
 pub struct LookupPlan {
     /// The engine and its configuration.
     pub engine: EngineConfig,
+    /// The directory of the virtual SSD on which the engine's path lies, and whose counters are read.
+    pub virtual_ssd: Option<PathBuf>,
     /// Whether the pool holds everything and is filled before.
     pub in_pool: bool,
     /// Records loaded.
@@ -51,8 +54,23 @@ pub struct LookupPlan {
     pub sample_every: Duration,
     /// End before `duration` once throughput and write amplification are steady.
     pub until_steady: bool,
+    /// Calls of a client of which one is timed; `None` times all that may wait for a drive, and one in 16 of others.
+    pub latency_every: Option<u32>,
+    /// What is not read though it could be: a pitfall, which the benchmark's test of itself commits.
+    pub left_out: LeftOut,
     /// Seed of keys and arrivals.
     pub seed: u64,
+}
+
+impl LookupPlan {
+    /// Calls of a client of which one is timed.
+    pub(super) fn timed_one_in(&self) -> u32 {
+        let by_place = match self.in_pool || self.engine.path.is_none() {
+            true => LATENCY_EVERY_IN_MEMORY,
+            false => 1,
+        };
+        self.latency_every.unwrap_or(by_place).max(1)
+    }
 }
 
 /// What was measured.
@@ -130,7 +148,8 @@ fn validate(plan: &LookupPlan) -> Result<(), LabError> {
                 path.display()
             )));
         }
-        if !path.exists() {
+        // Small drives have no room to spare; an engine that runs out of it says so.
+        if !path.exists() && plan.virtual_ssd.is_none() {
             let free = crate::free_space(path)?;
             let data = plan.records.saturating_mul(plan.workload.record_bytes());
             let needed = data.saturating_mul(2).saturating_add(256 << 20);
@@ -260,10 +279,18 @@ fn limit(
     monitor: &dyn Monitor,
 ) -> Result<Option<DriveLimit>, LabError> {
     match plan.drive_depth {
-        // Of files smaller than a stripe the runner can read nothing, and the host of a few small ones may hold all.
-        Some(depth) if longest(files) >= DRIVE_FILE_MIN && !plan.in_pool => {
+        Some(depth) if !plan.in_pool => {
             let threads = drive_threads(plan, depth);
-            drive::random_reads(files, depth, threads, plan.drive_duration, monitor).map(Some)
+            let time = plan.drive_duration;
+            // Of files smaller than a stripe the runner can read nothing, and the host of a few small ones may hold all.
+            if longest(files) >= DRIVE_FILE_MIN {
+                return drive::random_reads(files, depth, threads, time, monitor).map(Some);
+            }
+            let Some(path) = &plan.engine.path else {
+                return Ok(None);
+            };
+            let bytes = plan.records.saturating_mul(plan.workload.record_bytes());
+            write_limit::reads_beside(path, bytes, depth, threads, time, monitor)
         }
         _ => Ok(None),
     }
@@ -470,9 +497,7 @@ fn measure(
         plan.seed,
     );
     shared.tpcc = tpcc.map(Arc::clone);
-    if plan.in_pool || plan.engine.path.is_none() {
-        shared.latency_every = LATENCY_EVERY_IN_MEMORY;
-    }
+    shared.latency_every = plan.timed_one_in();
     let shared = Arc::new(shared);
     monitor.begin(Stage {
         name: "measuring",
@@ -520,7 +545,7 @@ fn watch(
         let samples = sampler.series.samples.len();
         if plan.until_steady && samples > looked + looked / 10 {
             looked = samples;
-            if sampler.series.is_steady(plan.workload.mix.writes()) {
+            if sampler.is_enough(plan) {
                 break;
             }
         }

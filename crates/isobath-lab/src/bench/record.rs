@@ -10,7 +10,19 @@ use super::steady::Steady;
 use super::tpcc::Report as TpccReport;
 use super::verdict::{Evidence, Known, Length, Pitfall, StateEvidence, Verdict, judge};
 use crate::WriteLimit;
-use crate::engine::{DriveState, IsolationLevel};
+use crate::engine::{DriveState, EngineKind, IsolationLevel};
+
+/// What a run does not read though it could.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// The drive's counters of flash writes.
+    pub flash_writes: bool,
+    /// The bytes that the engine occupies.
+    pub space: bool,
+}
+
+/// The state of a drive that is none.
+const USED: &str = "used by others";
 
 /// What was measured in one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -85,6 +97,13 @@ pub struct Record {
     pub cpu_us_per_operation: f64,
     /// Time per operation of the benchmark itself with no engine, nanoseconds.
     pub harness_ns_per_operation: Option<f64>,
+    /// Parts of that CPU time, microseconds: what the benchmark takes with no engine, what the drive's reads take with no engine, and the
+    /// rest. Nothing where one of them was not measured.
+    #[serde(default)]
+    pub cpu_by_component: Vec<(String, f64)>,
+    /// Share of its volume that Isobath's live data may fill, where it is not the engine's own choice.
+    #[serde(default)]
+    pub fill_factor: Option<f64>,
     /// WA-A at the end, cumulative.
     pub wa_a: Option<f64>,
     /// WA-D at the end, cumulative.
@@ -93,6 +112,10 @@ pub struct Record {
     pub wa_d_unknown: Option<String>,
     /// Largest space amplification.
     pub space_amplification_max: Option<f64>,
+    /// Operations per second that the flash of a simulated or virtual SSD would allow: its sequential writes over WA-A times WA-D, in
+    /// other words over the flash bytes of an operation. Modelled from counts.
+    #[serde(default)]
+    pub modelled_operations_per_s: Option<f64>,
     /// Host writes over the capacity.
     pub capacities_written: Option<f64>,
     /// The drive's own random 4 KiB reads per second before and after.
@@ -100,6 +123,9 @@ pub struct Record {
     /// What the drive did with nothing but writes before and after, where the clients write.
     #[serde(default)]
     pub drive_writes: Option<(WriteLimit, WriteLimit)>,
+    /// What could have been read of the drive or the engine's files and was not.
+    #[serde(default)]
+    pub left_out: LeftOut,
     /// Whether the clients write.
     pub writes: bool,
     /// Whether a drive is used at all.
@@ -109,10 +135,18 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether the drive was a simulated one, so that rates and latencies are no measurements.
+    /// Whether the drive was a simulated or virtual one, so that rates and latencies are no measurements.
     #[must_use]
     pub fn is_modelled(&self) -> bool {
         self.over_provisioning.is_some()
+    }
+
+    /// Whether there was no engine.
+    #[must_use]
+    pub fn is_baseline(&self) -> bool {
+        [EngineKind::Null, EngineKind::Drive]
+            .iter()
+            .any(|kind| kind.name() == self.engine)
     }
 
     /// What it is called beside others: its engine, and the isolation where that is the least.
@@ -177,13 +211,20 @@ impl Record {
             capacity_bytes,
             over_provisioning: simulated.map(|drive| drive.over_provisioning),
             drive: match (&simulated, &plan.engine.path) {
-                (Some(drive), _) => format!("simulated {:?}", drive.profile).to_lowercase(),
+                (Some(drive), None) => format!("simulated {:?}", drive.profile).to_lowercase(),
+                (Some(drive), Some(_)) => {
+                    format!(
+                        "virtual SSD, {}",
+                        format!("{:?}", drive.profile).to_lowercase()
+                    )
+                }
                 (None, Some(_)) => format!("{} on {}", row.machine.file_system, row.machine.device),
                 (None, None) => "memory".to_owned(),
             },
             drive_state: simulated.map(|drive| match drive.state {
                 DriveState::Trimmed => "trimmed".to_owned(),
                 DriveState::Preconditioned => "preconditioned".to_owned(),
+                DriveState::Used => USED.to_owned(),
             }),
             pool_bytes: plan.engine.pool_bytes,
             clients_count: row.setting.clients,
@@ -207,10 +248,17 @@ impl Record {
             latency_cdf: latencies.map(cdf).unwrap_or_default(),
             cpu_us_per_operation: row.cpu_us_per_operation,
             harness_ns_per_operation: None,
+            cpu_by_component: Vec::new(),
+            fill_factor: plan.engine.space.fill_factor,
             wa_a: last.wa_a().filter(|_| writes),
             wa_d: last.wa_d().filter(|_| writes),
             wa_d_unknown: None,
             space_amplification_max: (space > 0).then(|| space as f64 / data_bytes.max(1) as f64),
+            modelled_operations_per_s: simulated.zip(last.nand_bytes).and_then(|(drive, nand)| {
+                let per_operation = nand as f64 / last.operations.max(1) as f64;
+                (per_operation > 0.0)
+                    .then(|| drive.profile.sequential_mb_per_s() * 1e6 / per_operation)
+            }),
             capacities_written: capacity_bytes.map(|c| last.host_bytes as f64 / c.max(1) as f64),
             drive_reads_per_s: match (&report.drive_before, &report.drive_after) {
                 (Some(before), Some(after)) => Some((before.reads_per_s, after.reads_per_s)),
@@ -220,17 +268,45 @@ impl Record {
                 .drive_writes_before
                 .clone()
                 .zip(report.drive_writes_after.clone()),
+            left_out: plan.left_out,
             writes,
             uses_drive: simulated.is_some() || plan.engine.path.is_some(),
             series,
         };
         record.wa_d_unknown = match (&plan.engine.path, record.wa_d) {
-            (Some(path), None) => smart::controller_of(path)
+            (Some(path), None) if simulated.is_none() => smart::controller_of(path)
                 .and_then(|drive| smart::read(&drive))
                 .err(),
             _ => None,
         };
         Some(record)
+    }
+
+    /// What the same workload took with no engine and one client, and what follows from it.
+    pub(super) fn set_harness(&mut self, ns_per_operation: Option<f64>, report: &LookupReport) {
+        self.harness_ns_per_operation = ns_per_operation;
+        let reads = report.rows.first().and_then(|row| {
+            let cpu = report.drive_before.as_ref()?.cpu_us_per_read;
+            Some(cpu * row.device_reads_per_operation)
+        });
+        if let (Some(ns), Some(reads)) = (ns_per_operation, reads) {
+            let harness = ns / 1e3;
+            let rest = self.cpu_us_per_operation - harness - reads;
+            self.cpu_by_component = [
+                ("the benchmark", harness),
+                ("reads of the drive", reads),
+                ("engine and writes", rest),
+            ]
+            .map(|(name, us)| (name.to_owned(), us))
+            .into();
+        }
+    }
+
+    /// The benchmark's own share of the CPU time.
+    #[must_use]
+    pub fn harness_share(&self) -> Option<f64> {
+        let ns = self.harness_ns_per_operation?;
+        (self.cpu_us_per_operation > 0.0).then(|| ns / 1e3 / self.cpu_us_per_operation)
     }
 
     /// The engine had a file system in one region of the drive, of so many bytes, and could write nowhere else.
@@ -260,9 +336,16 @@ fn cdf(latencies: &hdrhistogram::Histogram<u64>) -> Vec<(f64, f64)> {
 /// Kinds of drives that any run of Isobath can be made on: the simulated ones.
 const SIMULATED_KINDS: usize = 2;
 
-/// What runs that stand behind one statement show together: the least favourable of each.
+/// What runs that stand behind one statement show together: the least favourable of each. Runs without an engine say nothing about
+/// engines, and are left out where there are others.
 #[must_use]
 pub fn evidence(records: &[Record]) -> Evidence {
+    let engines = records.iter().filter(|record| !record.is_baseline());
+    let engines: Vec<Record> = engines.cloned().collect();
+    let records = match engines.is_empty() {
+        true => records,
+        false => &engines[..],
+    };
     let simulated = records.iter().all(Record::is_modelled);
     let steady = records
         .iter()
@@ -278,6 +361,8 @@ pub fn evidence(records: &[Record]) -> Evidence {
     let wa_d_unknown = records.iter().find_map(|r| r.wa_d_unknown.clone());
     let space = records.iter().filter_map(|r| r.space_amplification_max);
     let states: Option<Vec<String>> = records.iter().map(|r| r.drive_state.clone()).collect();
+    let used = states.iter().flatten().any(|state| state == USED);
+    let leaves_out = |of: fn(&LeftOut) -> bool| records.iter().any(|r| of(&r.left_out));
     Evidence {
         drive: records.iter().any(|r| r.uses_drive),
         writes: records.iter().any(|r| r.writes),
@@ -289,12 +374,18 @@ pub fn evidence(records: &[Record]) -> Evidence {
                 "the engine may write anywhere on the file system, so its capacity is not known",
             ),
         },
-        wa_d: known(
-            |r| r.wa_d,
-            f64::max,
-            &wa_d_unknown.unwrap_or_else(|| "the drive does not count flash writes".to_owned()),
-        ),
+        wa_d: match leaves_out(|left| left.flash_writes) {
+            true => Known::LeftOut,
+            false => known(
+                |r| r.wa_d,
+                f64::max,
+                &wa_d_unknown.unwrap_or_else(|| "the drive does not count flash writes".to_owned()),
+            ),
+        },
         state: match states {
+            Some(_) if used => StateEvidence::Dirty(
+                "a run found the drive as other programs had left it; trim or precondition it before each".to_owned(),
+            ),
             Some(states) => StateEvidence::Set(distinct(states).join(", ")),
             None => StateEvidence::Unknown(
                 "the file system's drive cannot be brought into a state from here".to_owned(),
@@ -305,6 +396,7 @@ pub fn evidence(records: &[Record]) -> Evidence {
             .map(|r| r.data_bytes as f64 / r.capacity_bytes.unwrap_or(r.pool_bytes).max(1) as f64)
             .collect(),
         space: match space.fold(0.0, f64::max) {
+            _ if leaves_out(|left| left.space) => Known::LeftOut,
             most if most > 0.0 => Known::Is(most),
             _ => Known::Unknown("the engine has no files whose size could be read".to_owned()),
         },

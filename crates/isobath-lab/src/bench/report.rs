@@ -45,6 +45,7 @@ fn overview(records: &[Record]) -> Markup {
         number("p99.9 µs"),
         number("longest ms"),
         number("CPU µs/op"),
+        number("the benchmark's share"),
         number("WA-A"),
         number("WA-D"),
         number("first engine ÷ this"),
@@ -75,6 +76,9 @@ fn overview(records: &[Record]) -> Markup {
                 grouped(engine.latency_us_p999),
                 format!("{:.1}", engine.latency_us_max / 1e3),
                 format!("{:.2}", engine.cpu_us_per_operation),
+                engine
+                    .harness_share
+                    .map_or(String::new(), |share| format!("{:.1}%", share * 100.0)),
                 or_unknown(engine.wa_a, 2),
                 or_unknown(engine.wa_d, 2),
                 ratio,
@@ -103,9 +107,9 @@ fn section(heading: &str, records: &[Record]) -> Markup {
         }
         (runs(records))
         (drive_limits(records))
+        (cpu(records))
         (charts(records))
-        (costs(records, false))
-        @if records.iter().any(|r| r.over_provisioning.is_some()) { (costs(records, true)) }
+        (costs(records))
     }
 }
 
@@ -124,11 +128,14 @@ fn pitfall_cells(pitfall: &Pitfall, verdict: &Verdict) -> Vec<Markup> {
 /// What a run is one repeat of.
 fn series(record: &Record) -> String {
     let size = short(record.data_bytes as f64);
+    let fill = record.fill_factor;
+    let fill = fill.map_or(String::new(), |share| format!(", fill factor {share}"));
     format!(
-        "{} {size}B, {}{}",
+        "{} {size}B, {}{}, {} clients{fill}",
         record.side(),
         record.drive,
-        spare(record)
+        spare(record),
+        record.clients_count
     )
 }
 
@@ -168,6 +175,7 @@ fn runs(records: &[Record]) -> Markup {
         number("WA-A"),
         number("WA-D"),
         number("WA-A × WA-D"),
+        number("modelled op/s"),
         number("space max"),
         number("capacities"),
         number("steal s"),
@@ -188,6 +196,7 @@ fn runs(records: &[Record]) -> Markup {
             or_unknown(r.wa_a, 2),
             or_unknown(r.wa_d, 2),
             or_unknown(r.wa_a.zip(r.wa_d).map(|(a, d)| a * d), 2),
+            r.modelled_operations_per_s.map_or(String::new(), grouped),
             or_unknown(r.space_amplification_max, 2),
             or_unknown(r.capacities_written, 1),
             format!("{:.2}", r.steal_s),
@@ -197,7 +206,11 @@ fn runs(records: &[Record]) -> Markup {
     html! {
         (table(&columns, rows))
         @if records.iter().any(Record::is_modelled) {
-            p { "Rates and latencies on a simulated SSD are " b { "modelled" } "; WA-A and WA-D are counts." }
+            p {
+                "Rates and latencies on a simulated or virtual SSD are those of this machine's memory or of FUSE and say nothing of a drive; "
+                "WA-A, WA-D and space are counts. " b { "Modelled" } " operations per second are what the flash of such a drive would allow: its "
+                "sequential writes over the flash bytes of an operation. The cost maps are made of them."
+            }
         }
     }
 }
@@ -227,6 +240,34 @@ fn drive_limits(records: &[Record]) -> Markup {
         h3 { "The drive's own limit, before / after each run" }
         (table(&columns, rows))
     } }
+}
+
+/// Where the CPU time of an operation goes, as far as that follows from runs without an engine.
+fn cpu(records: &[Record]) -> Markup {
+    let Some(first) = records.iter().find(|r| !r.cpu_by_component.is_empty()) else {
+        return Markup::default();
+    };
+    let mut columns = vec![words("run"), number("CPU µs/op")];
+    let parts: Vec<&str> = first
+        .cpu_by_component
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    columns.extend(parts.into_iter().map(number));
+    let known = records.iter().filter(|r| !r.cpu_by_component.is_empty());
+    let rows = known.map(|r| {
+        let total = r.cpu_us_per_operation;
+        let parts = r
+            .cpu_by_component
+            .iter()
+            .flat_map(|(_, us)| cells![format!("{us:.2} ({:.0}%)", 100.0 * us / total.max(1e-9))]);
+        let head = cells![label(r), format!("{total:.2}")];
+        head.into_iter().chain(parts).collect()
+    });
+    html! {
+        h3 { "CPU time by component" }
+        (table(&columns, rows))
+    }
 }
 
 /// A chart's title and the value of a sample.
@@ -260,7 +301,7 @@ fn charts(records: &[Record]) -> Markup {
             }
             (lines("latency: share of calls at or below", true, records, &latency))
             (bars(records))
-            (sweep(records))
+            @for axis in SWEPT { (sweep(axis, records)) }
         }
     }
 }
@@ -319,46 +360,115 @@ fn bars(records: &[Record]) -> Markup {
     chart.figure(&[])
 }
 
-/// Throughput over dataset size, one line per engine, drive and over-provisioning, where the size varies.
-fn sweep(records: &[Record]) -> Markup {
-    let side = |r: &Record| format!("{} {}{}", r.side(), r.drive, spare(r));
-    let bytes = || records.iter().map(|r| r.data_bytes as f64);
-    if bytes().all(|size| Some(size) == bytes().next()) {
+/// What a sweep varies: its name in titles, on the axis, and the value of a run.
+type Swept = (&'static str, &'static str, fn(&Record) -> Option<f64>);
+
+const SWEPT: [Swept; 3] = [
+    ("the dataset's bytes", "bytes", |r| {
+        Some(r.data_bytes as f64)
+    }),
+    ("clients at the same time", "clients", |r| {
+        Some(r.clients_count as f64)
+    }),
+    ("the fill factor", "share", |r| r.fill_factor),
+];
+
+fn varies(of: fn(&Record) -> Option<f64>, records: &[Record]) -> bool {
+    let mut values = records.iter().filter_map(of);
+    let first = values.next();
+    values.any(|value| Some(value) != first)
+}
+
+/// What else than `except` differs between runs, in words.
+fn others(record: &Record, records: &[Record], except: &str) -> String {
+    let mut text = String::new();
+    for (name, unit, of) in SWEPT {
+        if let (Some(value), true) = (of(record), name != except && varies(of, records)) {
+            text += &format!(", {} {unit}", short(value));
+        }
+    }
+    text
+}
+
+/// Throughput over what varies, one line per engine, drive, over-provisioning and whatever else varies, too.
+fn sweep((name, unit, of_run): Swept, records: &[Record]) -> Markup {
+    let engines: Vec<Record> = records
+        .iter()
+        .filter(|r| of_run(r).is_some())
+        .cloned()
+        .collect();
+    let records = &engines[..];
+    // Engines may have different numbers of clients without a sweep.
+    let sides = distinct(records, Record::side);
+    let of_side = |side: &String| -> Vec<Record> {
+        let of = records.iter().filter(|r| r.side() == *side);
+        of.cloned().collect()
+    };
+    if !sides.iter().any(|side| varies(of_run, &of_side(side))) {
         return Markup::default();
     }
+    let side = |r: &Record| {
+        let others = others(r, &of_side(&r.side()), name);
+        format!("{} {}{}{others}", r.side(), r.drive, spare(r))
+    };
+    let value = |r: &Record| of_run(r).unwrap_or(0.0);
     let y = Axis::from_zero("", records.iter().map(|r| r.operations_per_s));
-    let title = "operations per second over the dataset's bytes";
-    let mut chart = Chart::new(title, Axis::over("bytes", bytes()), y);
+    let title = format!("operations per second over {name}");
+    let mut chart = Chart::new(&title, Axis::over(unit, records.iter().map(value)), y);
     let mut keys = Vec::new();
-    for (at, name) in distinct(records, side).into_iter().enumerate() {
-        let of = records.iter().filter(|r| side(r) == name);
-        let mut points: Points = of
-            .map(|r| (r.data_bytes as f64, r.operations_per_s))
-            .collect();
+    for (at, line) in distinct(records, side).into_iter().enumerate() {
+        let of = records.iter().filter(|r| side(r) == line);
+        let mut points: Points = of.map(|r| (value(r), r.operations_per_s)).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         for point in &points {
-            let tooltip = format!("{name}: {} of {}B", short(point.1), short(point.0));
+            let tooltip = format!("{line}: {} at {} {unit}", short(point.1), short(point.0));
             chart.point(*point, Ink::Series(at), false, &tooltip);
         }
-        chart.curve(&points, Ink::Series(at), &name);
-        keys.push((Ink::Series(at), name));
+        chart.curve(&points, Ink::Series(at), &line);
+        keys.push((Ink::Series(at), line));
     }
     chart.figure(&keys)
 }
 
 /// A cost map, where there are two sides of it.
-fn costs(records: &[Record], by_over_provisioning: bool) -> Markup {
-    let points = points(records, by_over_provisioning);
-    let mut sides: Vec<String> = points.iter().map(|point| point.side.clone()).collect();
-    sides.sort();
-    sides.dedup();
-    match &sides[..] {
-        [first, second, ..] => map(&cost_map(&points, first, second, COST_SCALE)),
-        _ => Markup::default(),
+/// The cost maps of each kind of drive: the first engine and each other one, and each engine with least and most over-provisioning.
+fn costs(records: &[Record]) -> Markup {
+    let engines: Vec<Record> = records
+        .iter()
+        .filter(|r| !r.is_baseline())
+        .cloned()
+        .collect();
+    let of = |records: &[Record], drive: &str, side: Option<&String>| -> Vec<Record> {
+        let is_of = |r: &&Record| r.drive == drive && side.is_none_or(|side| r.side() == *side);
+        records.iter().filter(is_of).cloned().collect()
+    };
+    let mut maps = Vec::new();
+    for drive in distinct(&engines, |r| r.drive.clone()) {
+        let of_drive = of(&engines, &drive, None);
+        let mut sides = distinct(&of_drive, Record::side);
+        sides.sort();
+        let all = points(&of_drive, false);
+        for other in sides.iter().skip(1) {
+            maps.push((drive.clone(), cost_map(&all, &sides[0], other, COST_SCALE)));
+        }
+        for side in &sides {
+            let mut of_side = of(&of_drive, &drive, Some(side));
+            of_side.retain(|r| r.over_provisioning.is_some());
+            let share = |r: &Record| r.over_provisioning.unwrap_or(0.0);
+            of_side.sort_by(|a, b| share(a).total_cmp(&share(b)));
+            let by_share = points(&of_side, true);
+            if let (Some(least), Some(most)) = (by_share.first(), by_share.last())
+                && least.side != most.side
+            {
+                let map = cost_map(&by_share, &least.side, &most.side, COST_SCALE);
+                maps.push((drive.clone(), map));
+            }
+        }
     }
+    html! { @for (drive, map) in &maps { (self::map(drive, map)) } }
 }
 
-fn map(map: &CostMap) -> Markup {
+fn map(drive: &str, map: &CostMap) -> Markup {
     let sizes = map.dataset_bytes.iter();
     let sizes = sizes.map(|data| number(format!("{}B", short(*data))));
     let columns: Vec<Column> = [words("op/s \\ data")].into_iter().chain(sizes).collect();
@@ -376,7 +486,7 @@ fn map(map: &CostMap) -> Markup {
     });
     html! {
         h3 { "Drives needed: " (map.sides[0]) " / " (map.sides[1]) }
-        p { "Modelled from the runs above (paper 002, Figures 7c and 9)." }
+        p { "Drives of the kind “" (drive) "”; modelled from the runs above (paper 002, Figures 7c and 9)." }
         (table(&columns, rows))
     }
 }

@@ -116,7 +116,7 @@ fn knobs(kind: EngineKind) -> Vec<Knob> {
         EngineKind::RocksDb | EngineKind::WiredTiger | EngineKind::Fjall => {
             vec![threads, jobs, write_share]
         }
-        EngineKind::Lmdb | EngineKind::Redb | EngineKind::Null => vec![threads],
+        EngineKind::Lmdb | EngineKind::Redb | EngineKind::Null | EngineKind::Drive => vec![threads],
     }
 }
 
@@ -225,6 +225,7 @@ mod tests {
             repeats: 1,
             directory: "place".into(),
             region: None,
+            virtual_ssd: None,
             measures_drive: true,
             seed: 1,
         };

@@ -1,15 +1,15 @@
 //! The benchmark tested on itself: each pitfall is committed on purpose, and must be caught.
 //!
-//! The runs are real: Isobath on small simulated drives, updated until they are steady. A control campaign avoids every
-//! pitfall; each fault then takes away one thing from it, and only it, and the verdicts are passed on what is left.
+//! All runs are real: Isobath on small simulated drives, updated until they are steady. A control campaign avoids every pitfall. For
+//! each pitfall there is a campaign that commits it and no other, by runs of its own, and the verdicts are passed on its records alone.
 
 use std::time::Duration;
 
 use super::campaign::{Campaign, Case, Outcome};
 use super::catalogue::Workload;
 use super::lookup::LookupPlan;
-use super::record::{Record, evidence};
-use super::verdict::{Evidence, Known, Pitfall, StateEvidence, Verdict, judge};
+use super::record::{LeftOut, Record, evidence};
+use super::verdict::{Pitfall, Verdict, judge};
 use crate::engine::{
     Callers, DriveProfile, DriveState, EngineConfig, EngineKind, Schema, SimulatedDrive,
     SpaceConfig, Tuning,
@@ -58,6 +58,9 @@ fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> LookupPlan {
             tuning: Tuning::default(),
             schema: Schema::default(),
         },
+        latency_every: None,
+        left_out: LeftOut::default(),
+        virtual_ssd: None,
         in_pool: false,
         rate_per_s: None,
         warm_up: Duration::ZERO,
@@ -72,103 +75,117 @@ fn plan(share: f64, drive: SimulatedDrive, longest: Duration) -> LookupPlan {
     }
 }
 
-/// The control campaign: three sizes, two amounts of over-provisioning, two kinds of drives.
-fn control(longest: Duration) -> Vec<LookupPlan> {
-    let drive = |profile, over_provisioning| SimulatedDrive {
+/// A drive of the control campaign.
+fn drive(profile: DriveProfile, over_provisioning: f64) -> SimulatedDrive {
+    SimulatedDrive {
         profile,
         capacity_bytes: CAPACITY,
         over_provisioning,
         state: DriveState::Preconditioned,
         wear_difference_max: None,
-    };
-    [
-        (0.2, DriveProfile::Tlc, 0.2),
-        (0.35, DriveProfile::Tlc, 0.3),
-        (0.5, DriveProfile::Qlc, 0.3),
-    ]
-    .map(|(share, profile, spare)| plan(share, drive(profile, spare), longest))
-    .into()
+    }
 }
 
-/// Commits each pitfall, and says which were caught. `longest` bounds each run of the control campaign.
+const TLC: DriveProfile = DriveProfile::Tlc;
+const QLC: DriveProfile = DriveProfile::Qlc;
+/// Shares of a drive that the data take, its kind, and its over-provisioning: three runs each.
+type Runs = [(f64, DriveProfile, f64); 3];
+/// The control campaign: three sizes, two amounts of over-provisioning, two kinds of drives.
+const CONTROL: Runs = [(0.2, TLC, 0.2), (0.35, TLC, 0.3), (0.5, QLC, 0.3)];
+const ONE_SIZE: Runs = [(0.2, TLC, 0.2), (0.2, TLC, 0.3), (0.2, QLC, 0.3)];
+const ONE_AMOUNT: Runs = [(0.2, TLC, 0.2), (0.35, TLC, 0.2), (0.5, QLC, 0.2)];
+const ONE_KIND: Runs = [(0.2, TLC, 0.2), (0.35, TLC, 0.3), (0.5, TLC, 0.3)];
+/// How long a run measures that is too short to be steady.
+const SHORT: Duration = Duration::from_millis(300);
+
+fn plans(runs: Runs, longest: Duration) -> [LookupPlan; 3] {
+    runs.map(|(share, profile, spare)| plan(share, drive(profile, spare), longest))
+}
+
+/// The campaign that commits a pitfall, and no other.
+fn fault(pitfall: Pitfall, longest: Duration) -> [LookupPlan; 3] {
+    let first = |change: fn(&mut LookupPlan)| {
+        let mut plans = plans(CONTROL, longest);
+        change(&mut plans[0]);
+        plans
+    };
+    match pitfall {
+        Pitfall::ShortRun => first(|plan| plan.duration = SHORT),
+        Pitfall::DeviceWrites => first(|plan| plan.left_out.flash_writes = true),
+        Pitfall::DriveState => first(|plan| {
+            if let Some(drive) = &mut plan.engine.simulated {
+                drive.state = DriveState::Used;
+            }
+        }),
+        Pitfall::DatasetSize => plans(ONE_SIZE, longest),
+        Pitfall::Space => first(|plan| plan.left_out.space = true),
+        Pitfall::OverProvisioning => plans(ONE_AMOUNT, longest),
+        Pitfall::DriveType => plans(ONE_KIND, longest),
+    }
+}
+
+/// Runs plans, each once however often it is asked for.
+struct Runner<'m> {
+    campaign: Campaign,
+    known: Vec<(String, Record)>,
+    monitor: &'m dyn Monitor,
+}
+
+impl Runner<'_> {
+    fn run(&mut self, plan: LookupPlan) -> Result<Record, LabError> {
+        let name = format!("{plan:?}");
+        if let Some((_, record)) = self.known.iter().find(|(known, _)| *known == name) {
+            return Ok(record.clone());
+        }
+        let case = Case {
+            plan,
+            side: 0,
+            round: 0,
+            place: None,
+            row: None,
+            search: None,
+        };
+        let record = match self.campaign.run(&case, self.monitor)? {
+            Outcome::Ran(record) | Outcome::Known(record) => *record,
+        };
+        self.known.push((name, record.clone()));
+        Ok(record)
+    }
+
+    /// The verdicts on what the plans leave.
+    fn verdicts(&mut self, plans: [LookupPlan; 3]) -> Result<Vec<(Pitfall, Verdict)>, LabError> {
+        let records = plans.into_iter().map(|plan| self.run(plan));
+        let records = records.collect::<Result<Vec<Record>, _>>()?;
+        Ok(judge(&evidence(&records)))
+    }
+}
+
+/// Commits each pitfall, and says which were caught. `longest` bounds each run.
 ///
 /// # Errors
 /// Those of the runs.
 pub fn self_test(longest: Duration, monitor: &dyn Monitor) -> Result<Vec<Caught>, LabError> {
-    let mut campaign = Campaign::in_memory();
-    let mut ran = |plan: LookupPlan| -> Result<Record, LabError> {
-        match campaign.run(
-            &Case {
-                plan,
-                side: 0,
-                round: 0,
-                region: None,
-                row: None,
-                search: None,
-            },
-            monitor,
-        )? {
-            Outcome::Ran(record) | Outcome::Known(record) => Ok(*record),
-        }
+    let mut runner = Runner {
+        campaign: Campaign::in_memory(),
+        known: Vec::new(),
+        monitor,
     };
-    let plans = control(longest);
-    let good = plans
-        .iter()
-        .cloned()
-        .map(&mut ran)
-        .collect::<Result<Vec<_>, _>>()?;
-    // A run that ends long before it can be steady.
-    let mut short = plans[0].clone();
-    short.duration = Duration::from_millis(300);
-    let short = ran(short)?;
-    let control = judge(&evidence(&good));
-    let caught = Pitfall::ALL.map(|pitfall| {
-        let verdicts = judge(&committed(pitfall, &good, &short));
-        let of = |verdicts: &[(Pitfall, Verdict)]| {
-            let found = verdicts
-                .iter()
-                .find(|(p, _)| *p == pitfall)
-                .map(|(_, v)| v.clone());
-            found.unwrap_or_else(|| Verdict::Unknown("no verdict".to_owned()))
-        };
+    let control = runner.verdicts(plans(CONTROL, longest))?;
+    let mut all = Vec::new();
+    for (at, pitfall) in Pitfall::ALL.into_iter().enumerate() {
+        let verdicts = runner.verdicts(fault(pitfall, longest))?;
+        // Verdicts come in the order of the pitfalls.
         let others = verdicts.iter().zip(&control);
         let only = others
-            .filter(|((p, _), _)| *p != pitfall)
+            .filter(|((other, _), _)| *other != pitfall)
             .all(|((_, now), (_, before))| now.is_violated() == before.is_violated());
-        let (verdict, control) = (of(&verdicts), of(&control));
-        Caught {
+        let (verdict, control) = (verdicts[at].1.clone(), control[at].1.clone());
+        all.push(Caught {
             pitfall,
             is_caught: verdict.is_violated() && !control.is_violated() && only,
             verdict,
             control,
-        }
-    });
-    Ok(caught.into())
-}
-
-/// The control campaign's evidence with one pitfall committed.
-fn committed(pitfall: Pitfall, good: &[Record], short: &Record) -> Evidence {
-    let mut evidence = evidence(good);
-    match pitfall {
-        Pitfall::ShortRun => {
-            let mut records = good.to_vec();
-            records[0] = short.clone();
-            return super::record::evidence(&records);
-        }
-        Pitfall::DeviceWrites => evidence.wa_d = Known::LeftOut,
-        Pitfall::DriveState => {
-            evidence.state = StateEvidence::Dirty(
-                "the second run found the drive as the first had left it".to_owned(),
-            );
-        }
-        Pitfall::DatasetSize => evidence.dataset_shares.truncate(1),
-        Pitfall::Space => evidence.space = Known::LeftOut,
-        Pitfall::OverProvisioning => {
-            if let Known::Is(shares) = &mut evidence.over_provisioning {
-                shares.truncate(1);
-            }
-        }
-        Pitfall::DriveType => evidence.drives.truncate(1),
+        });
     }
-    evidence
+    Ok(all)
 }

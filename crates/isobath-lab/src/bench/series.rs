@@ -8,11 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::clients::Shared;
 use super::lookup::LookupPlan;
+use super::record::LeftOut;
 use super::smart::{self, DriveWrites};
 use super::steady::{Steady, SteadyParameters, steady};
+use super::verdict::CAPACITIES_MIN;
 use crate::cpu_time;
 use crate::engine::Engine;
 use crate::machine::device_bytes;
+use crate::vssd::host;
 
 /// Counters since measuring began, but for the space, which is that of the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -144,6 +147,8 @@ pub(super) struct Sampler<'r> {
     path: Option<&'r Path>,
     /// A real drive that counts its flash writes.
     controller: Option<PathBuf>,
+    virtual_ssd: Option<&'r Path>,
+    left_out: LeftOut,
     began: Instant,
     first: (u64, u64, f64, u64, Option<DriveWrites>),
     pub(super) series: Series,
@@ -158,7 +163,8 @@ impl<'r> Sampler<'r> {
     ) -> Sampler<'r> {
         let path = plan.engine.path.as_deref();
         let controller = path.and_then(|path| smart::controller_of(path).ok());
-        let drive = drive_writes(engine, controller.as_deref());
+        let virtual_ssd = plan.virtual_ssd.as_deref();
+        let drive = drive_writes(engine, virtual_ssd, controller.as_deref());
         Sampler {
             engine,
             shared,
@@ -166,6 +172,8 @@ impl<'r> Sampler<'r> {
             path,
             // A drive that does not answer now is not asked again.
             controller: controller.filter(|_| drive.is_some()),
+            virtual_ssd,
+            left_out: plan.left_out,
             began: Instant::now(),
             first: (
                 shared.progress(),
@@ -178,12 +186,24 @@ impl<'r> Sampler<'r> {
         }
     }
 
+    /// Whether a run may end: it is steady, and the host has written what the rule asks for.
+    pub(super) fn is_enough(&self, plan: &LookupPlan) -> bool {
+        let writes = plan.workload.mix.writes();
+        let last = self.series.samples.last().copied().unwrap_or_default();
+        let capacity = plan.engine.simulated.map(|drive| drive.capacity_bytes);
+        let has_written = match capacity {
+            Some(capacity) if writes => last.host_bytes as f64 >= CAPACITIES_MIN * capacity as f64,
+            _ => true,
+        };
+        has_written && self.series.is_steady(writes)
+    }
+
     pub(super) fn sample(&mut self) {
         let (operations, written, cpu_s, device, drive) = self.first;
         let counters = self.engine.counters();
         let since =
             |now: u128, before: u128| u64::try_from(now.saturating_sub(before)).unwrap_or(0);
-        let drive_now = drive_writes(self.engine, self.controller.as_deref());
+        let drive_now = drive_writes(self.engine, self.virtual_ssd, self.controller.as_deref());
         let (host_bytes, nand_bytes) = match (drive_now, drive) {
             (Some(now), Some(before)) => (
                 since(now.host_bytes, before.host_bytes),
@@ -200,8 +220,9 @@ impl<'r> Sampler<'r> {
             operations: self.shared.progress() - operations,
             user_bytes: written,
             host_bytes,
-            nand_bytes,
+            nand_bytes: nand_bytes.filter(|_| !self.left_out.flash_writes),
             space_bytes: match self.path {
+                _ if self.left_out.space => 0,
                 Some(path) => space_of(path, self.files),
                 None => in_segments.unwrap_or(0),
             },
@@ -210,10 +231,23 @@ impl<'r> Sampler<'r> {
     }
 }
 
-/// Counters of the simulated SSD, or of a real drive by SMART.
-fn drive_writes(engine: &dyn Engine, controller: Option<&Path>) -> Option<DriveWrites> {
+/// Counters of the simulated SSD, of the virtual one, or of a real drive by SMART.
+fn drive_writes(
+    engine: &dyn Engine,
+    virtual_ssd: Option<&Path>,
+    controller: Option<&Path>,
+) -> Option<DriveWrites> {
     let simulated = engine.counters().drive;
-    simulated.or_else(|| smart::read(controller?).ok())
+    let of_virtual = || {
+        let life = host::stats(virtual_ssd?).ok()?.life;
+        Some(DriveWrites {
+            host_bytes: life.host_written_bytes.into(),
+            nand_bytes: life.flash_written_bytes.into(),
+        })
+    };
+    simulated
+        .or_else(of_virtual)
+        .or_else(|| smart::read(controller?).ok())
 }
 
 /// Bytes that files occupy: all of a directory, for engines that add files while they run.

@@ -234,6 +234,36 @@ mod tests {
         assert_eq!(VendorLog::Intel.nand_bytes(&[0; 512]), None);
     }
 
+    /// The readings of an Intel drive as nvme-cli decoded them in a public report of 2020 (linux-nvme/nvme-cli, issue 814), put back into
+    /// the places of the log: key, normalised value 100, raw value of six bytes.
+    #[test]
+    fn the_published_readings_of_an_intel_drive() {
+        let readings: [(u8, u128); 14] = [
+            (0xab, 0),
+            (0xac, 0),
+            (0xad, 4_295_098_369),
+            (0xb8, 0),
+            (0xc7, 0),
+            (0xe2, 65_535),
+            (0xe3, 65_535),
+            (0xe4, 65_535),
+            (0xea, 0),
+            (0xf0, 0),
+            (0xf3, 0),
+            (0xf4, 40_262),
+            (0xf5, 45_197),
+            (0xf6, 0),
+        ];
+        let mut log = [0u8; 512];
+        for (item, (key, raw)) in log.chunks_exact_mut(INTEL_ITEM).zip(readings) {
+            (item[0], item[3]) = (key, 100);
+            put(item, 5, raw, 6);
+        }
+        // 1.23 TiB to flash for 1.38 TiB of the host's.
+        assert_eq!(VendorLog::Intel.nand_bytes(&log), Some(1_350_968_541_184));
+        assert_eq!(VendorLog::Intel.host_bytes(&log), Some(1_516_559_663_104));
+    }
+
     #[test]
     fn samsung_and_micron_have_fixed_places() {
         let mut log = [0u8; 512];

@@ -8,7 +8,9 @@ use serde::Deserialize;
 use super::campaign::Case;
 use super::catalogue::Workload;
 use super::lookup::LookupPlan;
+use super::place::{Place, VirtualSsdPlace};
 use super::ratio::schedule;
+use super::record::LeftOut;
 use crate::LabError;
 use crate::engine::{
     Callers, DriveProfile, DriveState, EngineConfig, EngineKind, Schema, SimulatedDrive,
@@ -172,10 +174,21 @@ pub struct SuiteChoice {
     pub directory: PathBuf,
     /// The file in which a file system is made for each run; see [`super::make_region`].
     pub region: Option<PathBuf>,
+    /// Where virtual SSDs are made, so that every engine runs rows of simulated drives; without it only Isobath does, in this process.
+    pub virtual_ssd: Option<VirtualSsdPlace>,
     /// Whether the drive's own limit is measured.
     pub measures_drive: bool,
     /// Seed of keys and of the order of runs.
     pub seed: u64,
+}
+
+impl SuiteChoice {
+    fn place(&self, is_simulated: bool) -> Option<Place> {
+        match is_simulated {
+            true => self.virtual_ssd.clone().map(Place::VirtualSsd),
+            false => self.region.clone().map(Place::Region),
+        }
+    }
 }
 
 impl Suite {
@@ -256,7 +269,8 @@ impl Suite {
         let mut cases = Vec::new();
         for (number, row) in self.chosen(&choice.rows)?.into_iter().enumerate() {
             let is_simulated = row.data.drive_state().is_some();
-            let may_run = |kind: &EngineKind| !is_simulated || *kind == EngineKind::Isobath;
+            let needs_process = is_simulated && choice.virtual_ssd.is_none();
+            let may_run = |kind: &EngineKind| !needs_process || *kind == EngineKind::Isobath;
             let engines: Vec<EngineKind> = engines.iter().copied().filter(may_run).collect();
             let seed = choice.seed.wrapping_add(number as u64);
             for (round, at) in schedule(engines.len() * sizes.len(), choice.repeats, seed) {
@@ -265,7 +279,7 @@ impl Suite {
                     plan: self.plan(row, engines[side], share, choice)?,
                     side,
                     round,
-                    region: choice.region.clone().filter(|_| !is_simulated),
+                    place: choice.place(is_simulated),
                     row: Some(row.name.clone()),
                     search: None,
                 });
@@ -303,13 +317,15 @@ impl Suite {
                 row.name, engine.pool_bytes
             )));
         }
-        let has_file = engine.simulated.is_none() && kind != EngineKind::Null;
+        let in_process = engine.simulated.is_some() && choice.virtual_ssd.is_none();
+        let has_file = !in_process && kind != EngineKind::Null;
+        let is_real = has_file && engine.simulated.is_none();
         let seconds = Duration::from_secs_f64;
         let duration = choice.duration.unwrap_or(seconds(sizes.measure_s));
         let depth = u32::try_from(WAITING_PER_CORE * cores()).unwrap_or(u32::MAX);
         let uses_drive = !in_pool || workload.mix.writes();
         Ok(LookupPlan {
-            drive_depth: (has_file && uses_drive && choice.measures_drive).then_some(depth),
+            drive_depth: (is_real && uses_drive && choice.measures_drive).then_some(depth),
             engine: EngineConfig {
                 kind,
                 path: has_file.then(|| choice.directory.join(kind.file_name())),
@@ -319,6 +335,9 @@ impl Suite {
                 },
                 ..engine
             },
+            latency_every: None,
+            left_out: LeftOut::default(),
+            virtual_ssd: None,
             in_pool,
             records: size / workload.record_bytes(),
             workload,
@@ -432,6 +451,7 @@ mod tests {
             repeats: 2,
             directory: PathBuf::from("place"),
             region: Some(PathBuf::from("region")),
+            virtual_ssd: None,
             measures_drive: true,
             seed: 1,
         }
@@ -486,7 +506,7 @@ mod tests {
                 assert_eq!(plan.engine.space.buffered_ms, None);
                 let data = plan.records * plan.workload.record_bytes();
                 assert_eq!(plan.in_pool, plan.engine.pool_bytes > data, "{}", row.name);
-                assert_eq!(case.region.is_none(), plan.engine.simulated.is_some());
+                assert_eq!(case.place.is_none(), plan.engine.simulated.is_some());
                 if plan.engine.simulated.is_some() {
                     assert_eq!(plan.engine.kind, EngineKind::Isobath);
                     assert!(plan.engine.path.is_none() && plan.drive_depth.is_none());
@@ -513,6 +533,31 @@ mod tests {
         };
         let error = suite.cases(&none).unwrap_err().to_string();
         assert!(error.contains("lookup-in"), "{error}");
+    }
+
+    #[test]
+    fn every_engine_runs_on_virtual_ssds() {
+        let suite = Suite::first().unwrap();
+        let place = VirtualSsdPlace {
+            directory: PathBuf::from("drives"),
+            serve: (PathBuf::from("isobath"), Vec::new()),
+        };
+        let choice = SuiteChoice {
+            virtual_ssd: Some(place),
+            engines: Some(vec![EngineKind::Isobath, EngineKind::Null]),
+            ..choice()
+        };
+        let cases = suite.cases(&choice).unwrap();
+        assert_eq!(cases.len(), 2 * 2 * suite.rows.len());
+        for case in cases {
+            let plan = &case.plan;
+            let on_ssd = matches!(case.place, Some(Place::VirtualSsd(_)));
+            assert_eq!(on_ssd, plan.engine.simulated.is_some());
+            let has_path = plan.engine.kind != EngineKind::Null;
+            assert_eq!(plan.engine.path.is_some(), has_path);
+            // Its own rates are those of FUSE.
+            assert!(!on_ssd || plan.drive_depth.is_none());
+        }
     }
 
     #[test]

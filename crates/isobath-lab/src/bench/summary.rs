@@ -60,10 +60,16 @@ pub struct EngineSummary {
     pub latency_us_max: f64,
     /// CPU time per operation, microseconds.
     pub cpu_us_per_operation: f64,
+    /// The benchmark's own share of that, the largest of the repeats.
+    pub harness_share: Option<f64>,
     /// WA-A, the largest of the repeats.
     pub wa_a: Option<f64>,
     /// WA-D, the largest of the repeats.
     pub wa_d: Option<f64>,
+    /// Space amplification, the largest of the repeats.
+    pub space_amplification_max: Option<f64>,
+    /// Operations per second that the flash of a simulated or virtual SSD would allow, the smallest of the repeats: modelled.
+    pub modelled_operations_per_s: Option<f64>,
     /// The first engine's throughput over this one's, repeats of each size in pairs.
     pub first_over_this: Option<Ratio>,
 }
@@ -128,8 +134,14 @@ fn of_engine(engine: &str, runs: &[&Record], first: Option<&[&Record]>) -> Engin
         latency_us_p999: largest(|r| Some(r.latency_us_p999)).unwrap_or(0.0),
         latency_us_max: largest(|r| Some(r.latency_us_max)).unwrap_or(0.0),
         cpu_us_per_operation: mean(runs, |r| r.cpu_us_per_operation),
+        harness_share: largest(Record::harness_share),
         wa_a: largest(|r| r.wa_a),
         wa_d: largest(|r| r.wa_d),
+        space_amplification_max: largest(|r| r.space_amplification_max),
+        modelled_operations_per_s: runs
+            .iter()
+            .filter_map(|r| r.modelled_operations_per_s)
+            .reduce(f64::min),
         first_over_this: compare(&pairs.collect::<Vec<_>>()),
     }
 }
@@ -186,6 +198,27 @@ mod tests {
         );
         let ratio = other.first_over_this.unwrap();
         assert!((ratio.ratio - 2.0).abs() < 1e-9 && (ratio.low - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn runs_without_an_engine_are_no_evidence_about_engines() {
+        let mut records = both(&[1.0]);
+        for record in &mut records {
+            record.uses_drive = true;
+            record.drive = "ext4 on a drive".to_owned();
+        }
+        let violated = |records: &[Record]| summarize(records)[0].violated.clone();
+        let alone = violated(&records);
+        // Null has another medium and so many sizes as one likes.
+        for (at, record) in records.clone().into_iter().enumerate() {
+            records.push(Record {
+                engine: "null".to_owned(),
+                drive: "memory".to_owned(),
+                data_bytes: record.data_bytes * (at as u64 + 1),
+                ..record
+            });
+        }
+        assert_eq!(violated(&records), alone);
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub enum EngineKind {
     Fjall,
     /// No engine: what the benchmark itself costs.
     Null,
+    /// No engine: one I/O of 4 KiB for each operation.
+    Drive,
 }
 
 impl EngineKind {
@@ -38,6 +40,7 @@ impl EngineKind {
             EngineKind::Redb => "redb",
             EngineKind::Fjall => "fjall",
             EngineKind::Null => "null",
+            EngineKind::Drive => "drive",
         }
     }
 
@@ -54,7 +57,7 @@ impl EngineKind {
     #[must_use]
     pub fn is_built(self) -> bool {
         match self {
-            EngineKind::Isobath | EngineKind::Null => true,
+            EngineKind::Isobath | EngineKind::Null | EngineKind::Drive => true,
             EngineKind::RocksDb => cfg!(feature = "rocksdb"),
             EngineKind::WiredTiger => cfg!(feature = "wiredtiger"),
             EngineKind::Lmdb => cfg!(feature = "lmdb"),
@@ -70,8 +73,14 @@ impl EngineKind {
         match self {
             EngineKind::Isobath | EngineKind::RocksDb | EngineKind::Fjall => transactions,
             EngineKind::WiredTiger => true,
-            EngineKind::Lmdb | EngineKind::Redb | EngineKind::Null => false,
+            EngineKind::Lmdb | EngineKind::Redb | EngineKind::Null | EngineKind::Drive => false,
         }
+    }
+
+    /// Whether it keeps nothing and only stands beside engines.
+    #[must_use]
+    pub fn is_baseline(self) -> bool {
+        matches!(self, EngineKind::Null | EngineKind::Drive)
     }
 
     /// [`LabError::NotBuilt`] where this build lacks it.
@@ -105,13 +114,15 @@ impl EngineKind {
                 "fjall",
                 "rebuild with `cargo build --release --features fjall`",
             ),
-            EngineKind::Isobath | EngineKind::Null => (self.name(), "every build has it"),
+            EngineKind::Isobath | EngineKind::Null | EngineKind::Drive => {
+                (self.name(), "every build has it")
+            }
         };
         LabError::NotBuilt { what, cure }
     }
 }
 
-/// A simulated SSD under Isobath, in this process.
+/// A simulated SSD: under Isobath in this process, or with a path a virtual one under any engine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SimulatedDrive {
     /// What kind of drive.
@@ -137,6 +148,17 @@ pub enum DriveProfile {
     Qlc,
 }
 
+impl DriveProfile {
+    /// Megabytes per second that its flash takes in order, as the virtual SSD's profiles `enterprise-tlc` and `consumer-qlc` have.
+    #[must_use]
+    pub fn sequential_mb_per_s(self) -> f64 {
+        match self {
+            DriveProfile::Tlc => 2_600.0,
+            DriveProfile::Qlc => 164.0,
+        }
+    }
+}
+
 /// States of a drive before a run (paper 002, section 3.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -145,6 +167,8 @@ pub enum DriveState {
     Trimmed,
     /// Written once in order, then twice its capacity at random.
     Preconditioned,
+    /// As other programs left it: some pages hold data, and nobody knows which. It is none of the paper's states, and a pitfall.
+    Used,
 }
 
 /// What calls Isobath.
@@ -282,16 +306,6 @@ pub struct SpaceConfig {
 
 impl SpaceConfig {
     /// Whether a commit is acknowledged only once it is on the drive.
-    #[cfg_attr(
-        not(any(
-            feature = "fjall",
-            feature = "redb",
-            feature = "rocksdb",
-            feature = "lmdb",
-            feature = "wiredtiger"
-        )),
-        expect(dead_code, reason = "adapters with a log use it")
-    )]
     pub(crate) fn is_synced(&self) -> bool {
         self.log_bytes != Some(0) && self.buffered_ms.is_none()
     }

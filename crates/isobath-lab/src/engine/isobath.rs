@@ -5,16 +5,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::isobath::{Durability, Options, PolicyKind, Store, TransactionOptions, Tree, Volume};
-use isobath_flash::policy::PolicyKind as FlashPolicy;
 
 use super::txn::ended;
 use super::{
-    Access, Callers, Client, Counters, Decision, DriveProfile, DriveState, Ended, Engine,
-    EngineConfig, IsolationLevel, Key, Session, SimulatedDrive, Sorted, SpaceCounters, Transaction,
-    Work, run_on_threads,
+    Access, Callers, Client, Counters, Decision, DriveState, Ended, Engine, EngineConfig,
+    IsolationLevel, Key, Session, SimulatedDrive, Sorted, SpaceCounters, Transaction, Work,
+    run_on_threads,
 };
 use crate::LabError;
-use crate::bench::DriveWrites;
+use crate::bench::{DriveWrites, shape};
 use crate::page_trace::Recording;
 use crate::ssd::{FlashConfig, SimulatedSsd};
 
@@ -62,7 +61,9 @@ impl IsobathEngine {
             Some(window_ms) => Durability::Buffered { window_ms },
         });
         options = options.early_visibility(space.early_visibility);
-        let ssd = config.simulated.map(simulated).transpose()?;
+        // With a path the drive is a virtual one, on whose file system the path lies.
+        let in_process = config.simulated.filter(|_| config.path.is_none());
+        let ssd = in_process.map(simulated).transpose()?;
         let store = match (&config.path, &ssd) {
             (_, Some(ssd)) => Store::create_on_volume(Volume::from_device(ssd.clone()), &options)?,
             (None, None) => Store::in_memory(&options)?,
@@ -96,22 +97,31 @@ impl IsobathEngine {
 /// The drive, in its state.
 fn simulated(drive: SimulatedDrive) -> Result<Arc<SimulatedSsd>, LabError> {
     let mut config = FlashConfig::new(drive.capacity_bytes / SECTOR * SECTOR);
-    let (units, policy) = match drive.profile {
-        DriveProfile::Tlc => (256, FlashPolicy::Greedy),
-        DriveProfile::Qlc => (64, FlashPolicy::Age),
-    };
-    let block = (drive.capacity_bytes / units / SECTOR * SECTOR).max(64 * SECTOR);
-    config.block_bytes = u32::try_from(block).unwrap_or(1 << 30);
-    config.policy = policy;
+    (config.block_bytes, config.policy) = shape(&drive);
     config.cache_pages = 64;
     config.over_provisioning = drive.over_provisioning;
     config.wear_difference_max = drive.wear_difference_max;
     let ssd = SimulatedSsd::in_memory(config)?;
     ssd.trim_all()?;
-    if drive.state == DriveState::Preconditioned {
-        ssd.precondition(2.0, 1)?;
+    let valid = match drive.state {
+        DriveState::Trimmed => Some(0),
+        DriveState::Preconditioned => {
+            ssd.precondition(2.0, 1)?;
+            Some(drive.capacity_bytes / SECTOR)
+        }
+        DriveState::Used => {
+            ssd.use_half(1)?;
+            None
+        }
+    };
+    // What is measured on a drive in another state than is said would be another drive's.
+    match valid {
+        Some(valid) if ssd.valid_pages() != valid => Err(LabError::Verify(format!(
+            "the simulated SSD has {} pages that hold data where its state implies {valid}",
+            ssd.valid_pages()
+        ))),
+        _ => Ok(ssd),
     }
-    Ok(ssd)
 }
 
 impl Engine for IsobathEngine {

@@ -5,6 +5,7 @@
 //! own, so that a plain build is small and pure Rust.
 
 mod config;
+mod drive;
 #[cfg(feature = "fjall")]
 mod fjall;
 mod isobath;
@@ -156,6 +157,7 @@ pub(crate) fn open(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine
         EngineKind::Redb => open_redb(config, create),
         EngineKind::Fjall => open_fjall(config, create),
         EngineKind::Null => Ok(Box::new(null::NullEngine::new(config.threads))),
+        EngineKind::Drive => Ok(Box::new(drive::DriveEngine::open(config, create)?)),
     }
 }
 
@@ -214,7 +216,7 @@ fn open_rocksdb(_: &EngineConfig, _: bool) -> Result<Box<dyn Engine>, LabError> 
 /// Removes what an engine keeps at `path`.
 pub(crate) fn remove(kind: EngineKind, path: &Path) -> Result<(), LabError> {
     let removed = match kind {
-        EngineKind::Isobath | EngineKind::Redb => std::fs::remove_file(path),
+        EngineKind::Isobath | EngineKind::Redb | EngineKind::Drive => std::fs::remove_file(path),
         EngineKind::Null => return Ok(()),
         EngineKind::RocksDb | EngineKind::WiredTiger | EngineKind::Lmdb | EngineKind::Fjall => {
             std::fs::remove_dir_all(path)

@@ -37,9 +37,10 @@ pub fn export(
     let trees = chosen(store, &plan.trees)?;
     let Some(path) = &plan.to else {
         let out = BlockWriter::new(BufWriter::new(io::stdout().lock()));
-        let (out, done) = write_all(out, Path::new("-"), &trees, monitor)?;
+        let name = Path::new("standard output");
+        let (out, done) = write_all(out, name, &trees, monitor)?;
         let mut out = out.into_inner();
-        out.flush().map_err(LabError::io("write", Path::new("-")))?;
+        out.flush().map_err(LabError::io("write", name))?;
         return Ok(done);
     };
     let output = store.output_file(path, plan.overwrite)?;

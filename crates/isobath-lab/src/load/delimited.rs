@@ -1,7 +1,9 @@
 //! CSV and TSV.
 
-use std::io::BufReader;
+use std::cell::RefCell;
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use csv::ByteRecord;
 use isobath::Tree;
@@ -39,6 +41,7 @@ pub struct Delimited {
 pub struct Rows<'m> {
     path: PathBuf,
     input: RowReader<'m>,
+    handed_out: Rc<RefCell<HandedOut>>,
     names: Vec<String>,
     key: usize,
     value: Option<usize>,
@@ -53,7 +56,95 @@ impl std::fmt::Debug for Rows<'_> {
     }
 }
 
-type RowReader<'m> = csv::Reader<BufReader<InputFile<'m>>>;
+type RowReader<'m> = csv::Reader<Terminated<BufReader<InputFile<'m>>>>;
+
+/// A row of its own, which a quote that is still open swallows.
+const LAST_ROW: &[u8] = b"\n.";
+
+/// What is read, and [`LAST_ROW`] behind its end: the reader of rows takes an open quote at the end for a closed one.
+struct Terminated<R> {
+    input: R,
+    handed_out: Rc<RefCell<HandedOut>>,
+    last_row: &'static [u8],
+}
+
+/// What the reader of rows has taken so far.
+#[derive(Default)]
+struct HandedOut {
+    /// Bytes of the input, and all of them once `LAST_ROW` is handed out.
+    length: u64,
+    /// Bytes before those of the newest piece, and the last one of them.
+    before: u64,
+    last_before: u8,
+    piece: Vec<u8>,
+}
+
+impl HandedOut {
+    fn add(&mut self, piece: &[u8]) {
+        if let Some(last) = self.piece.last() {
+            self.last_before = *last;
+        }
+        self.before += self.piece.len() as u64;
+        self.piece.clear();
+        self.piece.extend_from_slice(piece);
+    }
+
+    /// The byte that ends at `end`, which lies in the newest piece or right before it.
+    fn byte_before(&self, end: u64) -> u8 {
+        match end.checked_sub(self.before + 1) {
+            None => self.last_before,
+            Some(at) => self.piece.get(at as usize).copied().unwrap_or_default(),
+        }
+    }
+}
+
+impl<R: Read> Read for Terminated<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let mut handed_out = self.handed_out.borrow_mut();
+        let mut read = self.input.read(to)?;
+        handed_out.length += read as u64;
+        if read == 0 {
+            read = self.last_row.read(to)?;
+        }
+        if read > 0 {
+            handed_out.add(&to[..read]);
+        }
+        Ok(read)
+    }
+}
+
+/// The line that a row begins in, from where reading it has ended. The reader of rows says where it began to look for one, which may
+/// be the end of an earlier line, or an empty one.
+fn first_line(row: &ByteRecord, end: &csv::Position, handed_out: &HandedOut) -> u64 {
+    let inside = row.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
+    // The line feed behind a carriage return is read with the next row.
+    let behind = u64::from(handed_out.byte_before(end.byte()) == b'\n');
+    end.line().saturating_sub(inside + behind)
+}
+
+/// What a row turned out to be.
+enum Ended {
+    /// One of the input's.
+    Row,
+    /// [`LAST_ROW`]: there are no more.
+    Input,
+    /// One with a quote that is never closed.
+    Open,
+}
+
+/// Looks at a row that was read up to byte `end` of an input of that `length`.
+fn ended(row: &ByteRecord, end: u64, length: u64) -> Ended {
+    let is_last = end == length + LAST_ROW.len() as u64;
+    // The field that an open quote makes has the line feed, too.
+    let is_alone = row.len() == 1 && row.get(0) == LAST_ROW.get(1..);
+    match (is_last, is_alone) {
+        (false, _) => Ended::Row,
+        (true, true) => Ended::Input,
+        (true, false) => Ended::Open,
+    }
+}
+
+const OPEN_QUOTE: &str = "a quote that begins here or in a field behind it is never closed, so that everything behind it is one field";
 
 impl Delimited {
     /// Opens a file, or standard input for `None` and `-`, and finds the columns.
@@ -67,19 +158,31 @@ impl Delimited {
     ) -> Result<Rows<'m>, LabError> {
         let file = InputFile::open(from, monitor)?;
         let (path, total) = (file.path.clone(), file.total);
-        let reader = BufReader::with_capacity(1 << 20, file);
+        let handed_out = Rc::new(RefCell::new(HandedOut::default()));
+        let reader = Terminated {
+            input: BufReader::with_capacity(1 << 20, file),
+            handed_out: Rc::clone(&handed_out),
+            last_row: LAST_ROW,
+        };
         let mut input = csv::ReaderBuilder::new()
             .delimiter(self.delimiter)
             .has_headers(self.header)
             .flexible(true)
             .from_reader(reader);
         let names: Vec<String> = if self.header {
-            input
-                .byte_headers()
-                .map_err(|e| unreadable(&path, e))?
+            let header = input.byte_headers().map_err(|e| unreadable(&path, e))?;
+            let header = header.clone();
+            let names: Vec<_> = header
                 .iter()
                 .map(|n| String::from_utf8_lossy(n.trim_ascii()).into_owned())
-                .collect()
+                .collect();
+            match ended(&header, input.position().byte(), handed_out.borrow().length) {
+                Ended::Row => names,
+                Ended::Input => Vec::new(),
+                Ended::Open => {
+                    return Err(LabError::input(&path, format!("the header: {OPEN_QUOTE}")));
+                }
+            }
         } else {
             Vec::new()
         };
@@ -91,6 +194,7 @@ impl Delimited {
         Ok(Rows {
             path,
             input,
+            handed_out,
             names,
             key,
             value,
@@ -131,9 +235,20 @@ impl Rows<'_> {
                 Ok(false) => return sink.finish(),
                 Err(error) => return Err(sink.nothing_stored(error)),
             }
-            monitor.advance(self.input.position().byte() - at);
+            let handed_out = self.handed_out.borrow();
+            let (before, length) = (at, handed_out.length);
+            let line = first_line(&row, self.input.position(), &handed_out);
+            drop(handed_out);
             at = self.input.position().byte();
-            let line = row.position().map_or(0, csv::Position::line);
+            monitor.advance(at.min(length).saturating_sub(before));
+            match ended(&row, at, length) {
+                Ended::Row => {}
+                Ended::Input => return sink.finish(),
+                Ended::Open => {
+                    sink.bad(line, OPEN_QUOTE)?;
+                    return sink.finish();
+                }
+            }
             match record_of(&row, &self.names, self.key, self.value) {
                 Ok((key, value)) => sink.store(line, &key, &value)?,
                 Err(reason) => sink.bad(line, &reason)?,

@@ -172,8 +172,9 @@ impl<'m> Sink<'m> {
                 None => {
                     "nothing was loaded: records are sorted first and stored together".to_owned()
                 }
+                // Some of a later commit may be in besides.
                 Some(inserted) => format!(
-                    "{} of {total} are in, the lowest keys first: the same load completes it",
+                    "at least {} of {total} are in, the lowest keys first: the same load completes it",
                     counted(inserted, "record")
                 ),
             })
@@ -198,6 +199,6 @@ fn note(lines: &Mutex<Vec<ReplacedLine>>, line: ReplacedLine) {
 }
 
 /// A number of things: "1 record", "2 records".
-fn counted(number: u64, what: &str) -> String {
+pub(crate) fn counted(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -8,6 +8,9 @@ use serde_json::value::RawValue;
 use super::{Lines, Loaded, OnBad};
 use crate::LabError;
 
+/// U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 impl Lines<'_> {
     /// Loads one JSON object per line: the key is the text (or number, as
     /// written) of field `key_field`, the value is the whole line. A field inside
@@ -24,13 +27,20 @@ impl Lines<'_> {
     ) -> Result<Loaded, LabError> {
         let blank = |line: &[u8]| line.iter().all(u8::is_ascii_whitespace);
         self.each(tree, on_bad, blank, |line| {
+            // Some programs put it before all text; it is part of no JSON.
+            let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
             Ok((key_of(line, key_field)?.into_bytes().into(), line.into()))
         })
     }
 }
 
 fn key_of(line: &[u8], field: &str) -> Result<String, String> {
-    let no_json = |e| format!("it is no JSON ({e})");
+    // Its line is the only one, and not the one of the file.
+    let no_json = |e: serde_json::Error| {
+        let told = e.to_string();
+        let what = told.split(" at line ").next().unwrap_or_default();
+        format!("it is no JSON ({what} at column {})", e.column())
+    };
     let object: &RawValue = serde_json::from_slice(line).map_err(no_json)?;
     let found = find(object, field).ok_or_else(|| format!("it has no field `{field}`"))?;
     // As it is written: a number may have more digits than any type of ours.

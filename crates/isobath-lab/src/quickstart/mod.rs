@@ -243,6 +243,9 @@ fn lookup_plan(plan: &Plan) -> LookupPlan {
             tuning: Tuning::default(),
             schema: Schema::default(),
         },
+        latency_every: None,
+        left_out: crate::bench::LeftOut::default(),
+        virtual_ssd: None,
         in_pool: false,
         records: plan.pool_bytes * DATA_POOLS / 128,
         workload: Workload {

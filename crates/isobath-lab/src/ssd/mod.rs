@@ -188,6 +188,28 @@ impl SimulatedSsd {
             .map_err(|error| refused(&error))
     }
 
+    /// Neither state: about half of the pages, chosen at random, were written by other programs and still hold data.
+    ///
+    /// # Errors
+    /// [`LabError::Request`] if cleaning finds no space.
+    pub fn use_half(&self, seed: u64) -> Result<(), LabError> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut drive = self.drive();
+        let (pages, zeros) = (page_of(self.capacity), [0; PAGE as usize]);
+        for page in 0..pages {
+            if random.bool() {
+                let written = drive.flash.write(page, &zeros, 0);
+                written.map_err(|error| refused(&error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages that hold data.
+    pub fn valid_pages(&self) -> u64 {
+        self.drive().flash.valid_pages()
+    }
+
     /// Power fails: any subset of what was not flushed is left, and every I/O fails until [`power_on`](Self::power_on).
     ///
     /// # Errors

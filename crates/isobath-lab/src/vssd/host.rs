@@ -112,7 +112,10 @@ pub fn mount(directory: &Path, request: &MountRequest<'_>) -> Result<MountedDriv
         // The first failure is the one that is reported.
         let _ = take_off(&directory, true);
         let _ = serving.wait();
+        return mounted;
     }
+    // It ends when the drive is unmounted; a program that goes on must not keep what is left of it.
+    std::thread::spawn(move || serving.wait());
     mounted
 }
 
@@ -228,6 +231,8 @@ fn check_mount_point(directory: &Path, mount_point: &Path) -> Result<(), LabErro
 /// Unmounts a drive, named by its directory or by where it is mounted, and cleans up after a serving process that was
 /// killed. With `force` also where that hangs or programs use the file system: they get errors.
 ///
+/// A process whose working directory is on the file system keeps it busy, this one too.
+///
 /// # Errors
 /// [`LabError::Input`] where it is busy, which changes nothing, or not mounted.
 pub fn unmount(target: &Path, force: bool) -> Result<DriveStats, LabError> {
@@ -237,8 +242,6 @@ pub fn unmount(target: &Path, force: bool) -> Result<DriveStats, LabError> {
             needs: "root's rights, to unmount too".into(),
         });
     }
-    // This process may have been started on the file system that goes.
-    let _ = std::env::set_current_dir("/");
     let was_mounted = is_mount_point(&fuse_directory(&directory));
     take_off(&directory, force)?;
     if is_in_use(&directory)? {

@@ -75,6 +75,8 @@ struct State {
     /// Distinct records of a memtable.
     flushed: f64,
     levels: Vec<f64>,
+    /// Of L2, what came out of L1 as it is now: it lies between the keys that are left there, and overlaps none of them.
+    beside_l1: f64,
     job: Option<Job>,
 }
 
@@ -100,6 +102,7 @@ impl Filling<'_> {
             l0_files: 0,
             flushed: (self.distinct)(self.memtable),
             levels: vec![0.0; count],
+            beside_l1: 0.0,
             job: None,
         };
         let mut sums = Sums {
@@ -188,7 +191,9 @@ impl Filling<'_> {
                 (l0_writes, state.l0_files, l0_records + below, merged)
             }
             _ => {
-                let (size, below) = (state.levels[level - 1], self.size(state, level));
+                let beside = if level == 1 { state.beside_l1 } else { 0.0 };
+                let size = state.levels[level - 1];
+                let below = (self.size(state, level) - beside).max(0.0);
                 let moved = self.file.min(size);
                 // Files that overlap nothing move without being rewritten.
                 let rewritten = moved * REWRITE_SCALE * (below / size).powf(REWRITE_POWER);
@@ -213,6 +218,7 @@ impl Filling<'_> {
     fn end(&self, state: &mut State, job: &Job) {
         if job.level == 0 {
             state.l0_files -= job.files;
+            state.beside_l1 = 0.0;
             if let Some(first) = state.levels.first_mut() {
                 *first = job.writes;
             }
@@ -224,7 +230,11 @@ impl Filling<'_> {
         state.levels[at] = (size - job.takes).max(0.0);
         if let Some(next) = state.levels.get_mut(at + 1) {
             let both = (self.distinct)(self.writes_of(size) + self.writes_of(below));
-            *next += share * (both - below).max(0.0);
+            let more = share * (both - below).max(0.0);
+            *next += more;
+            if at == 0 {
+                state.beside_l1 += more;
+            }
         }
     }
 
@@ -324,6 +334,31 @@ mod tests {
         }
         .run();
         assert!(slow.done_share < 0.5 && slow.l0_files > 15.0, "{slow:?}");
+    }
+
+    /// What leaves L1 file by file overlaps nothing that went before it: no file is rewritten until L1 is another.
+    #[test]
+    fn files_of_l1_move_beside_each_other_without_being_rewritten() {
+        let even = |writes: f64| 1e5 * -(-writes / 1e5).exp_m1();
+        let filling = filling(&even);
+        let rewritten = |beside_l1| {
+            let mut state = State {
+                memtable: 0.0,
+                l0_files: 0,
+                flushed: 995.0,
+                levels: vec![5000.0, 2000.0],
+                beside_l1,
+                job: None,
+            };
+            let job = filling.next_job(&state, 0.0).unwrap();
+            assert_eq!((job.level, job.takes), (1, 1000.0));
+            filling.end(&mut state, &job);
+            (job.writes, state.beside_l1 > beside_l1)
+        };
+        assert_eq!(rewritten(2000.0), (0.0, true));
+        // 1,000 records of 5,000 where 2,000 lie below.
+        let (some, _) = rewritten(0.0);
+        assert!((500.0..700.0).contains(&some), "{some}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::cache::hit_share;
 use super::drive::DriveView;
 use super::scan_reads::{Leaves, ScanReads};
+use super::write_back::WriteBack;
 use super::{AdviseError, Constant, Demand, EngineAdvice, Reason, group_of, predict};
 use crate::point::PAGE_BYTES;
 use crate::workload::{Durability, Workload};
@@ -181,10 +182,10 @@ pub(super) fn advise(
     costs: &IsobathCosts,
 ) -> Result<EngineAdvice<IsobathSettings>, AdviseError> {
     let shape = Shape::of(workload);
-    let cleaning = if workload.zipf_exponent > 0.0 {
-        CleaningPolicy::LifeTable
-    } else {
-        CleaningPolicy::Greedy
+    // Where nothing is written the default does no harm.
+    let cleaning = match workload.zipf_exponent > 0.0 || workload.writes() <= 0.0 {
+        true => CleaningPolicy::LifeTable,
+        false => CleaningPolicy::Greedy,
     };
     let bytes_per_page = match cleaning {
         CleaningPolicy::Greedy => MAPPING_BYTES_PER_PAGE,
@@ -198,7 +199,7 @@ pub(super) fn advise(
         drive,
         workload,
         &shape,
-        (pool_bytes, fill_factor),
+        (pool_bytes, fill_factor, cleaning),
         depth,
         costs,
     )?;
@@ -280,7 +281,7 @@ fn demand(
     drive: &DriveView<'_>,
     workload: &Workload,
     shape: &Shape,
-    (pool_bytes, fill_factor): (f64, f64),
+    (pool_bytes, fill_factor, cleaning): (f64, f64, CleaningPolicy),
     depth: u32,
     costs: &IsobathCosts,
 ) -> Result<Demand, AdviseError> {
@@ -308,6 +309,7 @@ fn demand(
             records: shape.leaf_records,
             miss,
             order: workload.order_on_drive(),
+            write_back: write_back(workload, shape, (pool_bytes, fill_factor, cleaning)),
             scan_share: workload.scans,
         },
     );
@@ -387,6 +389,25 @@ fn demand(
     })
 }
 
+/// How leaves are written back, where that says which lie beside each other: skew has life-table sort them otherwise, and leaves that were
+/// split are numbered in another order than their keys'.
+fn write_back(
+    workload: &Workload,
+    shape: &Shape,
+    (pool_bytes, fill_factor, cleaning): (f64, f64, CleaningPolicy),
+) -> Option<WriteBack> {
+    let is_even = workload.zipf_exponent <= 0.0 && workload.inserts <= 0.0;
+    is_even.then(|| {
+        WriteBack::of(
+            shape.leaf_pages,
+            pool_bytes / PAGE,
+            workload.core_count,
+            fill_factor.min(FILL_DEFAULT),
+            cleaning == CleaningPolicy::LifeTable,
+        )
+    })
+}
+
 /// Writes of 256 KiB saturate a drive at less depth than small reads do.
 const WRITE_DEPTH_MAX: u32 = 16;
 
@@ -440,6 +461,11 @@ fn reasons(
                 "cleaning",
                 "greedy".into(),
                 "updates are uniform: no segment is about to lose pages faster than another".into(),
+            ),
+            CleaningPolicy::LifeTable if workload.writes() <= 0.0 => reason(
+                "cleaning",
+                "life-table".into(),
+                "the default: nothing is written".into(),
             ),
             CleaningPolicy::LifeTable => reason(
                 "cleaning",

@@ -16,6 +16,7 @@ mod queue;
 mod rocksdb;
 mod run;
 mod scan_reads;
+mod write_back;
 
 use serde::Serialize;
 

@@ -83,6 +83,14 @@ pub struct RocksdbCosts {
     /// What a write takes more when it waits for another one.
     #[serde(default = "write_wait_us")]
     pub write_wait_us: f64,
+    /// What interrupts take of the machine for each I/O that a thread waits for, which is nobody's CPU time. Like the next one, it is the
+    /// reference machine's where a file of costs from before it has none.
+    #[serde(default = "interrupt_us")]
+    pub interrupt_us: f64,
+    /// How much longer one large I/O takes with a buffer of ordinary memory, as RocksDB's are, than with one in huge pages, as the
+    /// probe's are.
+    #[serde(default = "scattered_ratio")]
+    pub scattered_ratio: f64,
     /// Where they come from.
     pub source: String,
 }
@@ -103,6 +111,16 @@ fn write_wait_us() -> f64 {
     10.9
 }
 
+/// Softirq time of 505,000 lookups that miss, by 32 threads on two cores (docs/benchmarks.md).
+fn interrupt_us() -> f64 {
+    1.0
+}
+
+/// One read of 256 KiB at a time ran at 78% of its rate (docs/probe.md).
+fn scattered_ratio() -> f64 {
+    1.0 / 0.78
+}
+
 impl Default for RocksdbCosts {
     fn default() -> Self {
         Self {
@@ -116,6 +134,8 @@ impl Default for RocksdbCosts {
             scan_ahead_us: scan_ahead_us(),
             write_byte_us: write_byte_us(),
             write_wait_us: write_wait_us(),
+            interrupt_us: interrupt_us(),
+            scattered_ratio: scattered_ratio(),
             source: "RocksDB 7.8 on the reference machine, docs/benchmarks.md".into(),
         }
     }

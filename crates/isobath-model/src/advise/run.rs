@@ -95,6 +95,8 @@ struct Costs {
     ios: f64,
     client_cpu_us: f64,
     background_cpu_us: f64,
+    /// What the cores do for it beside the process's threads.
+    interrupts_us: f64,
     bulk_us: f64,
     written_bytes: f64,
     page_reads: f64,
@@ -142,7 +144,7 @@ impl Model<'_, '_> {
         let mut limited_by = "CPU";
         for _ in 0..ROUNDS {
             let per_s = asked * costs.done_share;
-            let background = per_s * costs.background_cpu_us / 1e6;
+            let background = per_s * (costs.background_cpu_us + costs.interrupts_us) / 1e6;
             let left = 1.0 - (per_s * costs.bulk_us / 1e6).min(BACKGROUND_MAX);
             let rates: Vec<f64> = read_rates.iter().map(|rate| rate * left).collect();
             let flow = Stations {
@@ -254,7 +256,8 @@ impl Model<'_, '_> {
             let target = |at: usize| first * f64::from(fanout).powi(at as i32);
             targets = (0..levels.saturating_sub(1)).map(target).collect();
         }
-        let io_us = self.drive.bulk_page_us(1, 0.0)? + self.drive.bulk_page_us(1, 1.0)?;
+        let io_us = self.costs.scattered_ratio
+            * (self.drive.bulk_page_us(1, 0.0)? + self.drive.bulk_page_us(1, 1.0)?);
         let rewrite_us = stretch * self.rewrite_cpu_us() + record / page * io_us;
         let in_memtable = self.workload.record_bytes() + MEMTABLE_BYTES_PER_RECORD;
         let filling = Filling {
@@ -375,10 +378,11 @@ impl Model<'_, '_> {
             + workload.scan_records * costs.scanned_record_us;
         let larger = (workload.record_bytes() - MEASURED_WRITE_BYTES).max(0.0);
         let put_us = costs.write_us + larger * costs.write_byte_us;
-        // Writes go one group after another: another write is under way for that share of the time.
+        // Writes go one group after another: another write is under way for that share of the time, in which its thread waits for a core
+        // as others do.
         let waits = match workload.clients {
             0 | 1 => 0.0,
-            _ => (per_s * writes * put_us / 1e6).min(1.0),
+            _ => (per_s * writes * put_us * stretch / 1e6).min(1.0),
         };
         let io_cpu_us = costs
             .block_us
@@ -398,6 +402,7 @@ impl Model<'_, '_> {
         Ok(Costs {
             ios,
             client_cpu_us,
+            interrupts_us: ios * costs.interrupt_us,
             background_cpu_us: writes * (filled.flushed + filled.reread) * self.rewrite_cpu_us(),
             bulk_us,
             written_bytes: writes * (files + log),

@@ -2,8 +2,9 @@
 //!
 //! The engine asks for the leaves of a scan together and reads those that lie beside each other with one I/O
 //! (docs/decisions/0085-neighbouring-pages-in-one-read.md). A load leaves leaves that follow each other beside each other;
-//! a page that is written again goes where there is space, among pages that were changed at the same time.
+//! a page that is written again goes where there is space, among pages that were changed at the same time ([`super::write_back`]).
 
+use super::write_back::{Joined, WriteBack};
 use crate::workload::Order;
 
 /// Leaves that a scan asks for together at first, and each time that half of these are behind it.
@@ -35,13 +36,15 @@ pub(super) struct ScanReads {
 }
 
 /// Leaves of a store in use.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Leaves {
     /// Records that one holds.
     pub(super) records: f64,
     /// How probably one is not in memory.
     pub(super) miss: f64,
     pub(super) order: Order,
+    /// Of leaves that were written again, how; nothing where their numbers do not follow their keys.
+    pub(super) write_back: Option<WriteBack>,
     /// Of the operations that come to leaves, those that scan; the others come to one leaf each.
     pub(super) scan_share: f64,
 }
@@ -84,11 +87,20 @@ impl ScanReads {
         let later = chain.window(miss);
         let behind = chain.window(chain.behind_missing);
         let mut moved = 0.0;
+        // All leaves that are asked for together may share reads, whatever lies between them in the tree.
+        let joins = |asked: f64| match &leaves.write_back {
+            Some(write_back) if leaves.order == Order::Rewritten => write_back.joined(asked, miss),
+            _ => Joined::default(),
+        };
+        let refill_joins = joins(f64::from(REFILL_LEAVES));
+        let save = |(ios, pages): (f64, f64), joined: Joined| {
+            (ios * (1.0 - joined.share), pages + ios * joined.over)
+        };
         let mut ask = |first: &Window, leaves: f64, share: f64| {
             let own = leaves.min(f64::from(WINDOW_LEAVES));
             let refills = (leaves - own) / f64::from(REFILL_LEAVES);
-            let (ios, pages) = first.until(own);
-            let (more_ios, more_pages) = later.until(f64::from(REFILL_LEAVES));
+            let (ios, pages) = save(first.until(own), joins(own));
+            let (more_ios, more_pages) = save(later.until(f64::from(REFILL_LEAVES)), refill_joins);
             reads.together += share * (ios + refills * more_ios);
             moved += share * (pages + refills * more_pages);
             reads.windows += share * (1.0 + refills);
@@ -214,6 +226,7 @@ mod tests {
             records: 28.8,
             miss,
             order,
+            write_back: None,
             scan_share: 1.0,
         }
     }

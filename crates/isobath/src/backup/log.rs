@@ -4,13 +4,13 @@
 use isobath_io::Volume;
 
 use super::file::{BlockWriter, Kind as BlockKind, Scratch};
+use crate::backup::{MapEntry, RoundStart};
 use crate::canary::{self, Canary};
-use crate::engine::{MapEntry, PassStart};
 use crate::error::Error;
 use crate::log::record::{Body, Copied, Kind, Mapped, decode, mapping_body};
 use crate::log::{LogArea, Reader};
 use crate::page::{Lsn, PageId};
-use crate::pagestore::Address;
+use crate::shared::Address;
 use crate::sync::HashMap;
 
 /// Bytes of a block of records, but for one long record.
@@ -22,7 +22,7 @@ pub(super) const RECORD_HEADER: usize = 16;
 pub(super) struct LogPart<'v> {
     pub(super) volume: &'v Volume,
     pub(super) area: &'v LogArea,
-    pub(super) pass: &'v PassStart,
+    pub(super) pass: &'v RoundStart,
     pub(super) end: Lsn,
 }
 

@@ -4,7 +4,7 @@
 //! A restored store is recovered from the last round's map, the provisional allocations and the log. What these say of a page has to be
 //! what the mapping table said at one point, so a round keeps this order:
 //!
-//! 1. [`WorkerState::begin_pass`](crate::engine::WorkerState::begin_pass) writes what is dirty and finds the log's start. A change, an
+//! 1. [`WorkerState::begin_pass`](crate::runtime::WorkerState::begin_pass) writes what is dirty and finds the log's start. A change, an
 //!    end or a confirmation before it is complete, and in the mapping table and the list of provisional allocations; so is the end of
 //!    whatever a later record names a copy of.
 //! 2. The provisional allocations are listed, then the highest id is read. A token that is confirmed after 1 has its record in the log,
@@ -22,7 +22,10 @@
 pub(crate) mod file;
 mod log;
 mod restore;
+pub(crate) mod source;
 mod take;
+
+pub(crate) use source::{BackupState, CopyBatch, DeadKept, MapEntry, RoundStart};
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -9,19 +9,18 @@ use super::file::{BackupFile, Blocks, Kind, MAP_ENTRIES, decode_entries};
 use super::log::RECORD_HEADER;
 use super::take::STATE_BYTES;
 use super::{RestoreReport, Watch};
+use crate::api::store::{Store, uuid};
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::engine::log_area;
+use crate::checkpoint::format::{self, Array, Sink, words_per_page};
+use crate::checkpoint::{ArrayRoot, SUPERBLOCK_OFFSETS, Superblock};
 use crate::error::{BackupFileError, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
-use crate::pagestore::SegmentSizes;
-use crate::pagestore::checkpoint::{self, Array, Sink, words_per_page};
-use crate::pagestore::{
-    Address, ArrayRoot, Entry, MAX_LENGTH, SUPERBLOCK_OFFSETS, Superblock, summaries,
-};
-use crate::store::{Store, uuid};
+use crate::pagestore::{Entry, summaries};
+use crate::recovery::log_area;
+use crate::shared::{Address, MAX_LENGTH, SegmentSizes};
 use crate::{Options, PAGE_SIZE as PAGE};
 
 /// Says that a word holds an address, and no longer the version that is looked for.
@@ -594,7 +593,7 @@ impl Image {
         };
         let mut directory = Vec::with_capacity(2 * words.len() / words_per_page() as usize + 2);
         for (index, words) in words.chunks(words_per_page() as usize).enumerate() {
-            let address = pages.put(checkpoint::mapping_page(index as u64), |into| {
+            let address = pages.put(format::mapping_page(index as u64), |into| {
                 for (at, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
                     let address = Address::from_raw(word & !PLACED);
                     put_u64(into, at * 8, Place::Stored(address).to_word());
@@ -602,12 +601,12 @@ impl Image {
             })?;
             directory.extend([address.to_raw(), CHECKPOINT]);
         }
-        superblock.directory = checkpoint::write(&mut pages, Array::Directory, &directory)?;
-        superblock.segment_table = checkpoint::write(&mut pages, Array::Segments, &table)?;
+        superblock.directory = format::write(&mut pages, Array::Directory, &directory)?;
+        superblock.segment_table = format::write(&mut pages, Array::Segments, &table)?;
         superblock.provisional = if superblock.clean {
             ArrayRoot::EMPTY
         } else {
-            checkpoint::write(&mut pages, Array::Provisional, &state.provisional)?
+            format::write(&mut pages, Array::Provisional, &state.provisional)?
         };
         // Room to write in; where there is a limit, cleaning will make it.
         let used = self.next_segment;
@@ -649,7 +648,7 @@ impl Sink for Checkpoint<'_> {
         };
         self.open = Some((segment, at + PAGE_SIZE as u32));
         let mut bytes = AlignedBuf::new(PAGE_SIZE);
-        checkpoint::seal(bytes.as_mut_slice(), id, CHECKPOINT, fill);
+        format::seal(bytes.as_mut_slice(), id, CHECKPOINT, fill);
         let base = u64::from(segment) * u64::from(self.image.segment_bytes);
         self.image.volume.write_at(base + u64::from(at), &bytes)?;
         Ok(Address::new(segment, at, PAGE_SIZE as u32))

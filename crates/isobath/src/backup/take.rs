@@ -10,14 +10,15 @@ use super::file::{
 };
 use super::log::LogPart;
 use super::{BackupOptions, BackupReport, Watch};
+use crate::api::output::{OutputFile, with_suffix};
+use crate::api::store::{Store, uuid};
+use crate::backup::{CopyBatch, DeadKept, MapEntry, RoundStart};
 use crate::canary::{self, Canary};
-use crate::engine::{CopyBatch, DeadKept, Engine, MapEntry, PassStart};
+use crate::engine::Engine;
 use crate::error::{BackupFileError, Error};
-use crate::output::{OutputFile, with_suffix};
 use crate::page::{Lsn, put_u32, put_u64};
-use crate::pagestore::Address;
 use crate::runtime::Runtime;
-use crate::store::{Store, uuid};
+use crate::shared::Address;
 use crate::trace;
 
 /// Rounds at most: the last one keeps the log, however long it grows meanwhile.
@@ -148,7 +149,7 @@ fn make(
     Ok(report)
 }
 
-fn header(engine: &Engine, pass: &PassStart, base: Option<&BackupFile>) -> Result<Header, Error> {
+fn header(engine: &Engine, pass: &RoundStart, base: Option<&BackupFile>) -> Result<Header, Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     // What was replayed in memory is another timeline: its versions and places mean something else than the writer's.
     let replayed = engine.was_replayed();
@@ -157,13 +158,15 @@ fn header(engine: &Engine, pass: &PassStart, base: Option<&BackupFile>) -> Resul
         id: uuid(),
         base: [0; 16],
         generation: 0,
-        segment_bytes: engine.config.sizes.large,
+        segment_bytes: engine.shared.config.sizes.large,
         // As many as hold the log, also where it has a device of its own.
         log_segments: pass
             .log_bytes
-            .div_ceil(u64::from(engine.config.sizes.large)) as u32,
+            .div_ceil(u64::from(engine.shared.config.sizes.large)) as u32,
         max_log_segments: match engine.log.max_area_bytes() {
-            most if most > pass.log_bytes => (most / u64::from(engine.config.sizes.large)) as u32,
+            most if most > pass.log_bytes => {
+                (most / u64::from(engine.shared.config.sizes.large)) as u32
+            }
             _ => 0,
         },
         created: now.map_or(0, |now| now.as_secs()),
@@ -229,7 +232,7 @@ impl Taking<'_, '_> {
     /// Copies every page that `known` does not have; the map of all, and whether no other round is needed.
     fn round(
         &mut self,
-        pass: &PassStart,
+        pass: &RoundStart,
         known: &mut Known<'_>,
         round: u64,
     ) -> Result<(Scratch, bool), Error> {
@@ -264,12 +267,12 @@ impl Taking<'_, '_> {
         Ok((map, is_last))
     }
 
-    fn log_is_long(&self, pass: &PassStart) -> bool {
+    fn log_is_long(&self, pass: &RoundStart) -> bool {
         self.log_exceeds(pass, LOG_PERCENT)
     }
 
     /// Whether more was logged since the pass began than this part of the log's area.
-    fn log_exceeds(&self, pass: &PassStart, percent: u64) -> bool {
+    fn log_exceeds(&self, pass: &RoundStart, percent: u64) -> bool {
         let log = &self.runtime.engine.log;
         log.area().is_some_and(|area| {
             let grown = log.next().0.saturating_sub(pass.start.0);
@@ -299,7 +302,7 @@ impl Taking<'_, '_> {
     /// the log has grown so long meanwhile that another round is better.
     fn end_rounds(
         &mut self,
-        pass: &PassStart,
+        pass: &RoundStart,
         map: &mut Scratch,
         round: u64,
     ) -> Result<Option<u64>, Error> {
@@ -312,7 +315,7 @@ impl Taking<'_, '_> {
         let kept = self.runtime.run_urgently(|local| local.end_passes())?;
         // Not before: should the log move to another area from here on, then behind what is copied.
         let area = engine.log.area().ok_or(Error::Closed)?;
-        let volume = engine.volume()?;
+        let volume = engine.shared.volume()?;
         let part = LogPart {
             volume: &volume,
             area: &area,
@@ -335,13 +338,13 @@ impl Taking<'_, '_> {
     /// Waits until whatever a task had put into the mapping table is in the log, too. Between the two a task yields only
     /// where it frees chunks or moves pages, and says so meanwhile.
     fn wait_for_records(&self) -> Result<(), Error> {
-        for worker in 0..self.runtime.engine.config.workers {
+        for worker in 0..self.runtime.engine.shared.config.workers {
             let passed = self.runtime.spawn_there(worker, || ());
             passed.join().map_err(|_| Error::Closed)?;
         }
         self.runtime.run_urgently(|local| {
-            local.wait_for_frees()?;
-            local.wait_for_batches()
+            local.engine.pagestore.wait_for_frees(&local.worker)?;
+            local.engine.buffer.wait_for_batches(&local.worker)
         })
     }
 
@@ -375,7 +378,7 @@ impl Taking<'_, '_> {
         Ok(true)
     }
 
-    fn write_state(&mut self, pass: &PassStart, end: Lsn) -> Result<(), Error> {
+    fn write_state(&mut self, pass: &RoundStart, end: Lsn) -> Result<(), Error> {
         self.end.state_at = self.writer.offset();
         self.end.state_number = self.writer.number();
         let mut state = [0; STATE_BYTES];

@@ -35,7 +35,7 @@ use isobath_flash::policy::History;
 use super::latch::Latch;
 use crate::canary::{self, Canary};
 use crate::page::{Lsn, PageId};
-use crate::pagestore::Address;
+use crate::shared::Address;
 use crate::sync::modelled::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::modelled::{AtomicU8, AtomicU64};
 

@@ -10,7 +10,7 @@ use loom::thread;
 
 use super::frame_state::{FrameHeader, NotStarted};
 use crate::page::{Lsn, PageId};
-use crate::pagestore::Address;
+use crate::shared::Address;
 
 /// Without a bound the header's many accesses have more interleavings than an hour has time for.
 const INTERRUPTIONS: usize = 3;

@@ -5,7 +5,7 @@
 //! one word, so no parent is ever searched.
 
 use crate::page::PageId;
-use crate::pagestore::{Address, ReservedWords};
+use crate::shared::{Address, ReservedWords};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A frame's index in the pool.

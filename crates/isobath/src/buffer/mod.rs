@@ -6,7 +6,11 @@
 //! everything, has its context resolve the reason (read the page, yield), and
 //! starts over. So no task ever yields with a latch in hand.
 
+pub(crate) mod blocks;
+mod changed_pages;
+mod changes;
 mod dirty;
+mod dirty_limits;
 mod frame_state;
 #[cfg(all(test, loom))]
 mod frame_state_loom;
@@ -16,21 +20,46 @@ mod guards;
 mod latch;
 #[cfg(all(test, loom))]
 mod latch_loom;
+mod leaf_records;
+mod long_read;
+#[cfg(test)]
+mod long_read_tests;
 mod mapping;
+mod page_miss;
+#[cfg(test)]
+mod page_miss_tests;
+mod read_buffers;
 mod replacement;
 mod words;
+mod worker_frames;
 
+pub(crate) use blocks::Stretch;
+pub(crate) use changed_pages::words_per_page;
+pub(crate) use changes::ChangeTracker;
 pub(crate) use dirty::DirtyQueue;
+pub(crate) use dirty_limits::{STAGING_BYTES, Stored};
 pub(crate) use frame_state::{FrameHeader, NotStarted};
 pub(crate) use frames::{FRAME_COST, Frames};
 pub(crate) use free::FreeFrames;
 pub(crate) use guards::{Exclusive, Optimistic, Reservation};
 pub(crate) use latch::Version;
 pub(crate) use mapping::{FrameId, MappingTable, Place};
+pub(crate) use read_buffers::{ReadBuffer, ReadBuffers, SharedBuffer};
 pub(crate) use replacement::Partition;
 pub(crate) use words::Words;
 
-use crate::page::PageId;
+use std::sync::Arc;
+
+use isobath_io::IoError;
+
+use crate::log::Log;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::runtime::{PerWorker, WaitQueue, Worker, WorkerPool};
+use crate::shared::{Address, Shared};
+use crate::sync::Mutex;
+use crate::sync::atomic::AtomicBool;
+use crate::types::TreeId;
+use worker_frames::Own;
 
 /// Why an attempt on pages has to start over, holding nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,5 +160,154 @@ impl BufferPool {
         if let Place::Resident(frame) = self.mapping.place(id) {
             self.frames.prefetch(frame, lines);
         }
+    }
+}
+
+/// The pool, and what workers share to find room in it.
+pub(crate) struct Buffer {
+    pub(crate) pool: BufferPool,
+    pub(crate) changes: Arc<ChangeTracker>,
+    /// Per worker: the replacement queues of the pages that it has read or made.
+    partitions: Vec<Mutex<Partition>>,
+    free_frames: Mutex<FreeFrames>,
+    /// Per worker: some page that its tasks wait for was loaded elsewhere.
+    page_news: Vec<AtomicBool>,
+    read_buffers: ReadBuffers,
+    /// Tasks that wait for fewer dirty pages.
+    dirty_waiters: Arc<WaitQueue>,
+    own: PerWorker<Own>,
+    shared: Arc<Shared>,
+    workers: Arc<WorkerPool>,
+    log: Arc<Log>,
+}
+
+impl Buffer {
+    /// `pool`, for these workers, of whose tasks `writers` write pages.
+    pub(crate) fn new(
+        pool: BufferPool,
+        shared: &Arc<Shared>,
+        workers: &Arc<WorkerPool>,
+        log: &Arc<Log>,
+        writers: usize,
+    ) -> Buffer {
+        let frames = pool.frames.count() as usize;
+        let count = workers.count();
+        let depth = shared.config.depth;
+        let dirty_waiters = Arc::new(WaitQueue::new());
+        let waiters = Arc::clone(&dirty_waiters);
+        shared.on_poison(move || waiters.wake_all());
+        Buffer {
+            changes: ChangeTracker::new(pool.mapping.capacity(), writers, shared),
+            pool,
+            partitions: (0..count)
+                .map(|_| Mutex::new(Partition::new(frames / count)))
+                .collect(),
+            free_frames: Mutex::default(),
+            page_news: (0..count).map(|_| AtomicBool::new(false)).collect(),
+            read_buffers: ReadBuffers::default(),
+            dirty_waiters,
+            own: PerWorker::new(workers, |_| Own::new(frames, count, depth)),
+            shared: Arc::clone(shared),
+            workers: Arc::clone(workers),
+            log: Arc::clone(log),
+        }
+    }
+
+    #[inline]
+    fn own<'w>(&'w self, worker: &'w Worker) -> &'w Own {
+        self.own.of(worker)
+    }
+
+    /// About how many records a leaf of `tree` has, as far as the worker knows.
+    pub(crate) fn leaf_records(&self, worker: &Worker, tree: TreeId) -> Option<usize> {
+        self.own(worker).leaf_records.of(tree)
+    }
+
+    /// The worker has seen a leaf of `tree` with so many records.
+    pub(crate) fn note_leaf_records(&self, worker: &Worker, tree: TreeId, records: usize) {
+        self.own(worker).leaf_records.note(tree, records);
+    }
+
+    /// A read of one page or of several that this has started has ended.
+    pub(crate) fn completed(&self, worker: &Worker, token: u64, result: Result<(), IoError>) {
+        if token & long_read::LONG_READ != 0 {
+            self.long_read_completed(worker, token as u32, result);
+        } else {
+            self.load_completed(worker, token as u32, result);
+        }
+    }
+
+    /// Gives the memory back, once the store is closed, whatever handles remain.
+    pub(crate) fn release(&self) {
+        self.pool.discard();
+        let release = |own: &Own| own.long_reads.borrow_mut().release();
+        self.own.for_each_ended(release);
+    }
+
+    /// Where the page in `frame` is stored; nowhere before its first write.
+    pub(crate) fn stored_address(&self, frame: FrameId) -> Address {
+        self.pool.frames.header(frame).address()
+    }
+
+    /// The mapping word of `id` to store: a resident page is where its frame says.
+    pub(crate) fn stored_word(&self, id: PageId) -> u64 {
+        loop {
+            let place = self.pool.mapping.place(id);
+            let frame = match place {
+                Place::Resident(frame) | Place::Loading(frame) => frame,
+                Place::Stored(_) => return place.to_word(),
+                Place::Free => return 0,
+            };
+            // The frame may pass to another page, and back, between two looks; its
+            // latch's word would not stay the same.
+            let latch = self.pool.frames.header(frame).latch();
+            let before = latch.word();
+            let address = self.stored_address(frame);
+            if self.pool.mapping.place(id) == place && latch.word() == before {
+                return if address.is_none() {
+                    0
+                } else {
+                    Place::Stored(address).to_word()
+                };
+            }
+            crate::sync::spin_loop();
+        }
+    }
+
+    /// Whether `id` is a page, not a chunk of a large value, that was written before.
+    pub(crate) fn is_stored_page(&self, id: PageId) -> bool {
+        let address = match self.pool.mapping.place(id) {
+            Place::Free => return false,
+            Place::Stored(address) => address,
+            Place::Resident(frame) | Place::Loading(frame) => self.stored_address(frame),
+        };
+        !address.is_none() && address.length() as usize == PAGE_SIZE
+    }
+
+    /// Puts a page that was read or made by worker `index` into its replacement queues.
+    pub(crate) fn admit(&self, index: usize, frame: FrameId, page: PageId) {
+        self.partitions[index].lock().admit(frame, page);
+    }
+
+    /// Frames that hold no page, beside those that workers keep for themselves.
+    pub(crate) fn free_frames(&self) -> usize {
+        self.free_frames.lock().len(&self.pool.frames)
+    }
+
+    /// Frames in replacement queues.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn queued_frames(&self) -> usize {
+        let queued = self.partitions.iter().map(|queue| queue.lock().len());
+        queued.sum()
+    }
+
+    /// What readers of large values have read ahead.
+    pub(crate) fn read_buffers(&self) -> &ReadBuffers {
+        &self.read_buffers
+    }
+
+    /// Has the task wait for fewer dirty pages, unless `is_over`; whether it has waited.
+    pub(crate) fn wait_for_fewer_dirty(&self, worker: &Worker, is_over: impl Fn() -> bool) -> bool {
+        self.dirty_waiters.wait(worker, 0, is_over)
     }
 }

@@ -1,22 +1,41 @@
 //! The two ways to run a tree operation: as a task, which can wait, and on any
 //! thread, as long as everything is in memory.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Engine, WorkerState};
+use super::Engine;
 use crate::Error;
-use crate::buffer::{BufferPool, Exclusive, Place, Reservation, Restart};
-use crate::canary::{self, Canary};
+use crate::buffer::{Buffer, BufferPool, Exclusive, Place, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
-use crate::pagestore::Address;
+use crate::runtime::WorkerState;
 use crate::types::TreeId;
 
 /// Other ready tasks from which on a lookup lets them run whenever it waits for
 /// memory: going round fewer of them takes longer than a miss.
 const MIN_TURNS: usize = 4;
+
+/// The buffer pool, for lookups: these would otherwise load the engine's reference to it each time.
+pub(crate) struct PoolHandle(Arc<Buffer>);
+
+impl PoolHandle {
+    pub(crate) fn of(engine: &Engine) -> PoolHandle {
+        PoolHandle(Arc::clone(&engine.buffer))
+    }
+}
+
+impl Deref for PoolHandle {
+    type Target = BufferPool;
+
+    #[inline(always)]
+    fn deref(&self) -> &BufferPool {
+        &self.0.pool
+    }
+}
 
 /// A task of a worker: waits by yielding.
 pub(crate) struct TaskContext<'l> {
@@ -27,7 +46,7 @@ impl ReadContext for TaskContext<'_> {
     type Error = Error;
 
     fn pool(&self) -> &BufferPool {
-        &self.local.engine.pool
+        &self.local.pool
     }
 
     fn resolve(&self, why: Restart) -> Result<(), Error> {
@@ -44,15 +63,25 @@ impl ReadContext for TaskContext<'_> {
     }
 
     fn read_ahead(&self, pages: &[PageId]) -> bool {
-        self.local.read_ahead(pages)
+        self.local
+            .engine
+            .buffer
+            .read_ahead(&self.local.worker, pages)
     }
 
     fn leaf_records(&self, tree: TreeId) -> Option<usize> {
-        self.local.leaf_records.of(tree)
+        self.local
+            .engine
+            .buffer
+            .leaf_records(&self.local.worker, tree)
     }
 
     fn note_leaf_records(&self, tree: TreeId, records: usize) {
-        self.local.leaf_records.note(tree, records);
+        let local = self.local;
+        local
+            .engine
+            .buffer
+            .note_leaf_records(&local.worker, tree, records);
     }
 
     #[inline]
@@ -80,17 +109,18 @@ impl WriteContext for TaskContext<'_> {
 
     fn admit(&self) -> Result<(), Error> {
         let engine = &self.local.engine;
-        engine.writable()?;
-        let is_full = || engine.pool.dirty.unwritten() > engine.dirty_limit();
+        engine.shared.writable()?;
+        let is_full = || engine.buffer.pool.dirty.unwritten() > engine.dirty_limit();
         while is_full() && self.local.worker.in_task() {
             let since = Instant::now();
-            let waited = engine.dirty_waiters.wait(&self.local.worker, 0, || {
-                !is_full() || engine.poison.get().is_some()
-            });
+            let is_over = || !is_full() || engine.shared.is_poisoned();
+            let waited = engine
+                .buffer
+                .wait_for_fewer_dirty(&self.local.worker, is_over);
             if waited {
-                engine.counters.stalled(since.elapsed());
+                engine.shared.counters.stalled(since.elapsed());
             }
-            engine.writable()?;
+            engine.shared.writable()?;
         }
         Ok(())
     }
@@ -98,19 +128,19 @@ impl WriteContext for TaskContext<'_> {
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
         self.local.reserve_pages(u64::from(pages))?;
         self.take_reserved(pages).inspect_err(|_| {
-            self.local.engine.release_pages(u64::from(pages));
+            self.local.engine.pagestore.release_pages(u64::from(pages));
         })
     }
 
     fn release(&self, unused: Reservation) {
         let pages = self.release_taken(unused);
-        self.local.engine.release_pages(pages);
+        self.local.engine.pagestore.release_pages(pages);
     }
 
     fn end(&self, page: &Exclusive<'_>) {
         let engine = &self.local.engine;
-        engine.pool.mapping.set(page.id(), Place::Free);
-        engine.changes.mark(page.id());
+        engine.buffer.pool.mapping.set(page.id(), Place::Free);
+        engine.buffer.changes.mark(page.id());
     }
 
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
@@ -118,21 +148,26 @@ impl WriteContext for TaskContext<'_> {
         let id = page.id();
         // No changed page holds the log where the record is: a checkpoint that starts behind it has to find this.
         assert!(
-            engine.pool.mapping.place(id) == Place::Free,
+            engine.buffer.pool.mapping.place(id) == Place::Free,
             "a page ends with its record"
         );
         // The latch is never released: the frame leaves as a free frame does.
         let frame = page.leak();
-        let freed = engine.pool.frames.header(frame).free_page();
+        let freed = engine.buffer.pool.frames.header(frame).free_page();
         if !freed.is_written {
-            self.local.kill_after(record, freed.address);
+            engine.pagestore.free_after(record, freed.address);
         }
         if freed.was_dirty {
             engine.frames_written_back(1);
         }
-        engine.free_id(id, freed.address);
+        engine
+            .pagestore
+            .free_id(&engine.buffer.pool.mapping, id, freed.address);
         if !freed.is_written {
-            self.local.retire_unlisted(frame);
+            self.local
+                .engine
+                .buffer
+                .retire_unlisted(&self.local.worker, frame);
         }
     }
 
@@ -145,7 +180,10 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
-        self.local.engine.confirm_allocations(tokens, ended);
+        self.local
+            .engine
+            .pagestore
+            .confirm_allocations(tokens, ended);
     }
 
     fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
@@ -160,10 +198,14 @@ impl TaskContext<'_> {
     /// [`WriteContext::reserve`] for pages whose space the caller has reserved,
     /// and keeps where this fails.
     pub(crate) fn take_reserved(&self, pages: u32) -> Result<Reservation, Error> {
+        let engine = &self.local.engine;
         let mut taken = Vec::with_capacity(pages as usize);
         for _ in 0..pages {
-            match self.local.engine.allocate_id() {
-                Ok(id) => taken.push((self.local.wait_for_frame(), id)),
+            match engine.pagestore.allocate_id(&engine.buffer.pool.mapping) {
+                Ok(id) => taken.push((
+                    self.local.engine.buffer.wait_for_frame(&self.local.worker),
+                    id,
+                )),
                 Err(error) => {
                     self.release_taken(Reservation::new(taken));
                     return Err(error);
@@ -181,8 +223,12 @@ impl TaskContext<'_> {
         let unused = unused.into_unused();
         let pages = unused.len() as u64;
         for (frame, id) in unused {
-            self.local.release_frame(frame);
-            engine.ids.lock().free(&engine.pool.mapping, id);
+            self.local
+                .engine
+                .buffer
+                .release_frame(&self.local.worker, frame);
+            let mapping = &engine.buffer.pool.mapping;
+            engine.pagestore.unallocate_id(mapping, id);
         }
         pages
     }
@@ -201,7 +247,7 @@ impl From<Error> for NeedsWorker {
 
 /// Any thread: reads what is in memory.
 pub(crate) struct InlineContext<'e> {
-    engine: &'e Engine,
+    pool: &'e BufferPool,
     patience: std::cell::Cell<u32>,
 }
 
@@ -209,9 +255,9 @@ pub(crate) struct InlineContext<'e> {
 const PATIENCE: u32 = 64;
 
 impl<'e> InlineContext<'e> {
-    pub(crate) fn new(engine: &'e Engine) -> Self {
+    pub(crate) fn new(pool: &'e BufferPool) -> Self {
         InlineContext {
-            engine,
+            pool,
             patience: std::cell::Cell::new(PATIENCE),
         }
     }
@@ -221,7 +267,7 @@ impl ReadContext for InlineContext<'_> {
     type Error = NeedsWorker;
 
     fn pool(&self) -> &BufferPool {
-        &self.engine.pool
+        self.pool
     }
 
     fn resolve(&self, why: Restart) -> Result<(), NeedsWorker> {
@@ -243,43 +289,14 @@ impl ReadContext for InlineContext<'_> {
 }
 
 impl WorkerState {
-    /// A free frame, its latch held exclusively; waits for one.
-    pub(super) fn wait_for_frame(&self) -> crate::buffer::FrameId {
-        loop {
-            if let Some(frame) = self.acquire_frame() {
-                return frame;
-            }
-            self.frame_waiters.borrow_mut().push(self.worker.task_id());
-            self.worker.suspend();
-        }
-    }
-
-    /// The page at `address`, if that is one, becomes obsolete once the record at `record` is durable.
-    pub(crate) fn kill_after(&self, record: Lsn, address: Address) {
-        if address.is_none() {
-            return;
-        }
-        if record < self.engine.log.durable() || canary::sings(Canary::FreeEarly) {
-            self.invalidate(address);
-        } else {
-            self.engine.defer_free(record, std::iter::once(address));
-        }
-    }
-
-    /// What was at `address` is there no longer, and no log record says that it is.
-    pub(crate) fn invalidate(&self, address: Address) {
-        let mut space = self.engine.space.lock();
-        let freed = space.invalidate(address);
-        let spare = space.spare_segments();
-        drop(space);
-        self.after_space_change(freed, spare);
-    }
-
-    /// Takes back the frame of a freed page that no replacement queue holds,
-    /// because the page was freed before its first write had ended.
-    pub(super) fn retire_unlisted(&self, frame: crate::buffer::FrameId) {
-        if self.engine.pool.frames.header(frame).take_unlisted() {
-            self.release_frame(frame);
-        }
+    /// Waits, in a task, until page `id` is worth looking at again; see [`Buffer::load_page`](crate::buffer::Buffer::load_page).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CorruptPage`] or [`Error::PageRead`] where the page cannot be read, [`Error::ReaderOverrun`].
+    pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
+        let engine = &self.engine;
+        let loaded = engine.buffer.load_page(&self.worker, id);
+        loaded.map_err(|unread| engine.judge_read(unread.page, unread.address, unread.error))
     }
 }

@@ -4,10 +4,13 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Engine, WorkerState};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use super::Engine;
+use crate::runtime::WorkerState;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where such files live: never on a drive, whose write-back would make the store wait.
 const DIRECTORY: &str = "/dev/shm";
@@ -92,10 +95,61 @@ impl Publisher {
     }
 }
 
+/// Shows the statistics to others, if they may see them.
+#[derive(Default)]
+pub(crate) struct Publishing {
+    publisher: Mutex<Option<Arc<Publisher>>>,
+    publishes: AtomicBool,
+}
+
+impl Publishing {
+    /// Whether statistics are published.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.publishes.load(Ordering::Relaxed)
+    }
+
+    /// Shows the statistics to others from now on.
+    pub(crate) fn start(&self, publisher: Option<Publisher>) {
+        let mut slot = self.publisher.lock();
+        *slot = publisher.map(Arc::new);
+        self.publishes.store(slot.is_some(), Ordering::Release);
+    }
+
+    /// Stops publishing statistics.
+    pub(crate) fn stop(&self) {
+        self.publishes.store(false, Ordering::Release);
+        self.publisher.lock().take();
+    }
+
+    /// The publisher of the statistics, if they are published.
+    pub(crate) fn publisher(&self) -> Option<Arc<Publisher>> {
+        if !self.publishes.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.publisher.lock().clone()
+    }
+}
+
+impl Engine {
+    /// A number that changes when something worth publishing happens.
+    pub(crate) fn activity(&self) -> u64 {
+        let counters = &self.shared.counters;
+        [
+            &counters.bytes_read,
+            &counters.bytes_written,
+            &counters.user_bytes,
+        ]
+        .iter()
+        .map(|counter| counter.load(Ordering::Relaxed))
+        .fold(0, u64::wrapping_add)
+    }
+}
+
 impl WorkerState {
     /// Publishes if it is time.
-    pub(super) fn publish_stats(&self) {
-        if let Some(publisher) = self.engine.publisher()
+    pub(crate) fn publish_stats(&self) {
+        if let Some(publisher) = self.engine.publishing.publisher()
             && publisher.is_due(self.engine.activity())
         {
             publisher.publish(&self.engine);
@@ -103,8 +157,8 @@ impl WorkerState {
     }
 
     /// How long the worker may sleep before there is something to publish.
-    pub(super) fn until_publishing(&self) -> Option<Duration> {
-        let publisher = self.engine.publisher()?;
+    pub(crate) fn until_publishing(&self) -> Option<Duration> {
+        let publisher = self.engine.publishing.publisher()?;
         publisher
             .is_behind(self.engine.activity())
             .then_some(PERIOD)

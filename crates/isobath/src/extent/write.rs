@@ -10,10 +10,11 @@ use super::{
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
-use crate::engine::{Counters, WorkerState};
 use crate::log::record::{Copied, Mapped, Token};
 use crate::page::{self, HEADER_SIZE, Lsn, PageId, PageKind, offset, put_u32};
 use crate::pagestore::Request;
+use crate::runtime::WorkerState;
+use crate::shared::Counters;
 
 /// Bytes of chunks that are written together, and named by one record.
 const TOGETHER_BYTES: usize = 1 << 20;
@@ -66,7 +67,7 @@ impl ExtentWriter {
     ///
     /// [`Error::VolumeFull`].
     pub(crate) fn expect_length(&self, local: &WorkerState, bytes: u64) -> Result<(), Error> {
-        if bytes > payload_bytes(&local.engine.config) as u64 {
+        if bytes > payload_bytes(&local.engine.shared.config) as u64 {
             local.outgrow_small_segments()?;
         }
         Ok(())
@@ -84,9 +85,8 @@ impl ExtentWriter {
         let engine = &local.engine;
         // The index of runs has to fit a chunk.
         let whole = self.runs.0.len() >= self.payload(local) / RUN_BYTES / 2;
-        let mut ids = engine.ids.lock();
-        let taken = ids.allocate_some(&engine.pool.mapping, count, whole);
-        let (first, count) = taken.ok_or(Error::TooManyPages)?;
+        let mapping = &engine.buffer.pool.mapping;
+        let (first, count) = engine.pagestore.allocate_ids(mapping, count, whole)?;
         self.ahead = (first.0, count);
         Ok(())
     }
@@ -183,12 +183,8 @@ impl ExtentWriter {
             return;
         }
         let engine = &local.engine;
-        let mut ids = engine.ids.lock();
-        for (first, count) in given_up.0.into_iter().chain([ahead]) {
-            if count > 0 {
-                ids.free_run(&engine.pool.mapping, PageId(first), count);
-            }
-        }
+        let runs = given_up.0.into_iter().chain([ahead]);
+        engine.pagestore.free_ids(&engine.buffer.pool.mapping, runs);
     }
 
     /// The descriptor of all that was written.
@@ -223,11 +219,13 @@ impl ExtentWriter {
             bytes.extend_from_slice(&count.to_le_bytes());
         }
         let engine = &local.engine;
-        let id = engine.allocate_id()?;
+        let id = engine.pagestore.allocate_id(&engine.buffer.pool.mapping)?;
         let stamp = self.stamp(local);
         let (_, written) = write_chunks(local, &[id], (stamp, self.owner), &[&bytes]);
         if let Err(error) = written {
-            engine.ids.lock().free(&engine.pool.mapping, id);
+            engine
+                .pagestore
+                .unallocate_id(&engine.buffer.pool.mapping, id);
             return Err(error);
         }
         Ok(id)
@@ -250,7 +248,7 @@ fn write_chunks(
     payloads: &[&[u8]],
 ) -> (usize, Result<(), Error>) {
     let engine = &local.engine;
-    let block = engine.config.block_bytes;
+    let block = engine.shared.config.block_bytes;
     let lengths = payloads
         .iter()
         .map(|payload| stored_bytes(payload.len(), block));
@@ -258,13 +256,13 @@ fn write_chunks(
     let release = |lengths: &[u32]| {
         lengths
             .iter()
-            .for_each(|length| engine.release_chunk(*length))
+            .for_each(|length| engine.pagestore.release_chunk(*length))
     };
-    if let Err(error) = engine.writable() {
+    if let Err(error) = engine.shared.writable() {
         return (0, Err(error));
     }
     for (reserved, length) in lengths.iter().enumerate() {
-        if let Err(error) = local.reserve_chunk(*length) {
+        if let Err(error) = reserve_chunk(local, *length) {
             release(&lengths[..reserved]);
             return (0, Err(error));
         }
@@ -281,6 +279,26 @@ fn write_chunks(
         }
     }
     (written, Ok(()))
+}
+
+/// Accounts for a new chunk of `length` bytes. Where the volume is full, the large values that only
+/// snapshots read give way, those of the oldest snapshots first.
+///
+/// # Errors
+///
+/// [`Error::VolumeFull`].
+fn reserve_chunk(local: &WorkerState, length: u32) -> Result<(), Error> {
+    // Bound: each round but the last frees a value or fails a snapshot.
+    loop {
+        match local.reserve_one_chunk(length) {
+            Err(full @ Error::VolumeFull { .. }) => {
+                if !local.engine.transactions.free_old_values(local) {
+                    return Err(full);
+                }
+            }
+            claimed => return claimed,
+        }
+    }
 }
 
 /// Writes as many chunks as find segments at once, the first one certainly; how many.
@@ -312,7 +330,7 @@ fn place_and_write(
             page,
             version: stamp,
             address,
-            seq: engine.seq_of(address),
+            seq: engine.shared.seq_of(address),
         })
         .collect();
     let ids = &ids[..copies.len()];
@@ -326,23 +344,26 @@ fn place_and_write(
     }
     let token = owner.unwrap_or(stamp.0);
     let result = local.write_chunks(&staging, &placed, || {
-        engine.add_provisional(token, ids);
+        engine.pagestore.add_provisional(token, ids);
         for copy in &copies {
             let place = Place::Stored(copy.address);
-            engine.pool.mapping.set(copy.page, place);
+            engine.buffer.pool.mapping.set(copy.page, place);
         }
-        let _ = local.log_copies(token, &copies);
+        let _ = local
+            .engine
+            .buffer
+            .log_copies(&local.worker, token, &copies);
     });
     match result {
         Ok(()) => {
-            Counters::add(&engine.counters.value_bytes, staging.len() as u64);
+            Counters::add(&engine.shared.counters.value_bytes, staging.len() as u64);
             Ok(copies.len())
         }
         Err(error) => {
             copies
                 .iter()
-                .for_each(|copy| local.invalidate(copy.address));
-            engine.poison(error.clone());
+                .for_each(|copy| engine.pagestore.invalidate(copy.address));
+            engine.shared.poison(error.clone());
             Err(error)
         }
     }

@@ -4,31 +4,46 @@
 mod area;
 mod device;
 mod flush;
+pub(crate) mod growth;
+#[cfg(test)]
+mod growth_tests;
 mod in_flight;
 #[cfg(all(test, loom))]
 mod in_flight_loom;
 mod layout;
+mod log_tasks;
 mod reader;
 pub(crate) mod record;
 mod reservation;
 mod rewrite;
 mod ring;
+pub(crate) mod separate;
+#[cfg(test)]
+mod space_tests;
+pub(crate) mod tasks;
+#[cfg(test)]
+mod tasks_tests;
 #[cfg(test)]
 mod testing;
 mod unflushed;
+pub(crate) mod volume_flush;
 
+// `pagestore` has it from here.
+pub(crate) use crate::shared::Durability;
 pub(crate) use area::LogArea;
 pub(crate) use device::{
     DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, is_log_device,
 };
 pub(crate) use flush::{Claim, Flush, LogCounters};
 pub(crate) use layout::{BLOCK, HEADER_BYTES, OPEN_EPOCH_LIMIT};
+pub(crate) use log_tasks::LogTasks;
 pub(crate) use reader::{LogEnd, ReadError, Reader, next_epoch, seal_tail};
 pub use reservation::MAX_TRANSACTION_BYTES;
 pub(crate) use reservation::{
     LogReservation, ReservationClass, ReservationRequest, TRANSACTION_LIMIT,
 };
 pub(crate) use rewrite::Rewriter;
+pub(crate) use separate::{create_log, log_path, open_log};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,26 +112,6 @@ struct On {
 #[derive(Default)]
 struct Count(AtomicU64);
 
-/// When a commit is acknowledged. In all three, commits are logged, atomic, and
-/// lost in reverse order if at all: after a crash the store holds everything
-/// up to some commit, and nothing after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// Once it is on the drive, its volatile cache included. Commits of many tasks
-    /// share a flush.
-    #[default]
-    Synced,
-    /// At once; it is on the drive at most `window_ms` milliseconds later, and the
-    /// time that one flush takes.
-    Buffered {
-        /// Milliseconds of commits that a crash may lose.
-        window_ms: u32,
-    },
-    /// At once; it is on the drive when something else makes it so: a later synced
-    /// commit, much that was logged since, a checkpoint.
-    None,
-}
-
 /// The LSN space, and the gate before page writes.
 pub(crate) struct Log {
     in_flight: InFlightLsns,
@@ -175,6 +170,11 @@ impl Log {
                 commits: (0..config.writers).map(|_| Count::default()).collect(),
             })),
         }
+    }
+
+    /// The LSN whose durability implies that of every record so far.
+    pub(crate) fn newest_record(&self) -> Lsn {
+        Lsn(self.next().0.saturating_sub(1))
     }
 
     /// Where this opening began to write.
@@ -285,14 +285,23 @@ impl Log {
     /// A position in the log without a record: above every LSN given before,
     /// and no other's.
     pub(crate) fn stamp(&self, writer: usize) -> Lsn {
+        self.stamp_pages(writer, |_| ())
+    }
+
+    /// As [`Log::stamp`], for pages that no record has. `mark` says in them that they have changed there; as for
+    /// [`Log::append`], the position counts as complete once it has.
+    pub(crate) fn stamp_pages(&self, writer: usize, mark: impl FnOnce(Lsn)) -> Lsn {
         let Some(on) = &self.on else {
-            return Lsn(self.in_flight.skip(8));
+            let lsn = Lsn(self.in_flight.skip(8));
+            mark(lsn);
+            return lsn;
         };
         self.in_flight.begin(writer);
         let lsn = self.in_flight.take(8);
         if on.fits(lsn + 8) {
             on.put_word(lsn, skip_word(on.seed, lsn, on.open_epoch, Skip::Word));
         }
+        mark(Lsn(lsn));
         self.in_flight.end(writer);
         Lsn(lsn)
     }

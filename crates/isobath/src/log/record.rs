@@ -4,7 +4,7 @@
 //! Bodies only: the header with length, checksum and LSN is the log's own.
 
 use crate::page::{HEADER_SIZE, Lsn, PAGE_SIZE, PageId, get_u16, get_u32, get_u64};
-use crate::pagestore::Address;
+use crate::shared::Address;
 use crate::types::{Tree, TreeId, ValueKind, ValueRef};
 
 /// What a record is about; the byte in its header.

@@ -19,9 +19,9 @@ use isobath_flash::policy::{
 use super::history::PageHistories;
 use super::summary::{self, Entry};
 use super::trace::PageTrace;
-use super::{Address, ReservedWords, Run, SegmentSizes};
 use crate::canary::{self, Canary};
 use crate::page::{PAGE_SIZE, PageId};
+use crate::shared::{Address, ReservedWords, Run, SegmentSizes};
 use cleaning::CleaningProgress;
 pub(crate) use cleaning::{CleaningEnd, Victim};
 use fence::Fence;
@@ -164,6 +164,8 @@ pub(crate) struct SegmentAllocator {
     small_system: u32,
     /// No segment becomes free: a reader needs obsolete pages.
     keeps_dead: bool,
+    /// Per segment: the newest superblock that may have been on the volume when it became free, 0 if it was never in use.
+    freed_at: Vec<u64>,
     retained: Retained,
 }
 
@@ -207,6 +209,7 @@ impl SegmentAllocator {
             system,
             small_system: system.min(sizes.first_large),
             keeps_dead: false,
+            freed_at: vec![0; system as usize],
             retained: Retained::default(),
         };
         // Open without end, so that nothing frees them.
@@ -226,6 +229,7 @@ impl SegmentAllocator {
         self.busy.resize(slots, 0);
         self.summaries.resize(slots, 0);
         self.waste.resize(slots, 0);
+        self.freed_at.resize(slots, 0);
         // Low numbers are taken first, so that a small store stays compact.
         self.free.splice(0..0, (before..segments).rev());
         let usable = self.sizes.usable_of(segments);

@@ -1,32 +1,41 @@
 //! The out-of-place page store: where pages are on the volume, and which space is free.
 
-mod address;
+mod allocations;
 mod allocator;
-pub(crate) mod checkpoint;
+mod chunk_frees;
+mod cleaner;
+mod discard;
+mod growth;
 mod history;
 mod ids;
-mod reserved;
-mod sizes;
+mod live;
+mod page_frees;
+mod page_store;
+mod pending_frees;
+mod pins;
+mod provisional;
+mod resize;
+mod shrink;
+#[cfg(test)]
+mod shrink_tests;
+mod stall;
 mod summary;
-mod superblock;
 mod trace;
+mod worker_tasks;
+mod writeback;
 
-pub(crate) use address::{
-    Address, GRANULE, MAX_LENGTH, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MIN_SEGMENT_BYTES,
-};
 pub(crate) use allocator::{
     CleaningEnd, Content, NoSegment, Placement, Request, SealedSegment, SegmentAllocator, Victim,
     page_payload, worst_case_bytes,
 };
+pub(crate) use growth::NotGrown;
 pub(crate) use ids::PageIds;
-pub(crate) use reserved::ReservedWords;
-pub(crate) use sizes::SegmentSizes;
+pub(crate) use page_store::{LowerParts, PageStore, Pins};
+pub(crate) use stall::PERIOD as STALL_PERIOD;
 pub(crate) use summary::Entry;
-pub(crate) use superblock::{
-    ArrayRoot, FORMAT_VERSION, MAX_PATH_BYTES, OFFSETS as SUPERBLOCK_OFFSETS, Run, Superblock,
-    Unreadable,
-};
 pub use trace::PageTrace;
+pub(crate) use worker_tasks::{WRITERS, WRITING_TASKS};
+pub(crate) use writeback::flush;
 pub(crate) mod summaries {
     //! Segment summaries on disk.
     pub(crate) use super::summary::{address, decode, encode, size};

@@ -3,11 +3,11 @@
 //! The cleaner reads it to find candidates; whether a candidate is live, the
 //! mapping table says. Nothing else depends on it.
 
-use super::{Address, GRANULE};
 use crate::page::{
     self, HEADER_SIZE, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u32, get_u64, offset,
     put_u32, put_u64,
 };
+use crate::shared::{Address, GRANULE};
 
 /// One page or chunk that was written into a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +74,7 @@ pub(crate) fn decode(
 /// The address of an entry, if it can be one.
 pub(crate) fn address(entry: &Entry, segment: u32, segment_bytes: u32) -> Option<Address> {
     let end = entry.offset.checked_add(entry.length)?;
-    (end <= segment_bytes && entry.length > 0 && entry.length <= super::MAX_LENGTH)
+    (end <= segment_bytes && entry.length > 0 && entry.length <= crate::shared::MAX_LENGTH)
         .then(|| Address::new(segment, entry.offset, entry.length))
 }
 

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 
 use isobath_io::{Access, Volume, VolumeError, VolumeOptions, two_sizes};
 
+use crate::api::catalog;
 use crate::backup::Watch;
 use crate::btree::{Content, Record, ValueKind, read_content};
-use crate::catalog;
-use crate::engine::{open_log, read_superblock};
 use crate::extent::{self, Extent, RUN_BYTES};
+use crate::log::open_log;
 use crate::log::record::Operation;
 use crate::page::{PageId, get_u64};
+use crate::recovery::read_superblock;
 use crate::sync::HashSet;
 use crate::types::{CATALOG, TreeId, dropped_by};
 use crate::{Durability, Error, Options, Store, Tree};

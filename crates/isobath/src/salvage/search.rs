@@ -5,7 +5,7 @@ use isobath_io::Volume;
 use crate::Error;
 use crate::backup::Watch;
 use crate::page::{HEADER_SIZE, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset};
-use crate::pagestore::MAX_LENGTH;
+use crate::shared::MAX_LENGTH;
 use crate::sync::HashMap;
 
 /// Everything lies at multiples of this: the smallest logical block.

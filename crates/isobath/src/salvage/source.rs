@@ -6,12 +6,13 @@ use super::search::Index;
 use crate::Error;
 use crate::backup::Watch;
 use crate::buffer::Place;
-use crate::engine::{Loads, LogBase, LogScan, log_area, log_reader};
+use crate::checkpoint::format::{Array, LoadError, Reader, mapping_index};
+use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
 use crate::log::LogArea;
 use crate::log::record::{Body, Operation, decode};
 use crate::page::{self, HEADER_SIZE, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset};
-use crate::pagestore::checkpoint::{Array, LoadError, Reader, mapping_index};
-use crate::pagestore::{Address, SUPERBLOCK_OFFSETS, Superblock};
+use crate::recovery::{Loads, LogBase, LogScan, log_area, log_reader};
+use crate::shared::Address;
 use crate::sync::{HashMap, HashSet};
 
 /// Pages of the mapping table that may be corrupt before it is given up.
@@ -160,7 +161,7 @@ impl<'v> Source<'v> {
             };
             self.problems.push(format!(
                 "a page of the mapping table cannot be read ({why}): where {} pages are is not known",
-                crate::pagestore::checkpoint::words_per_page()
+                crate::checkpoint::format::words_per_page()
             ));
             // A page without an address is passed over.
             directory[2 * index as usize] = 0;

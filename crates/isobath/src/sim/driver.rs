@@ -16,8 +16,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use isobath_flash::rng::Rng;
 
 use super::Stuck;
-use crate::engine::{Interrupted, WorkerState};
-use crate::sched::clock;
+use crate::runtime::{Interrupted, WorkerState, clock};
 use crate::sync::interrupt::{self, Hold, Place, Who};
 
 /// Simulated time that a step takes.

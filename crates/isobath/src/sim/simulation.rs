@@ -7,12 +7,12 @@ use isobath_flash::rng::Rng;
 use isobath_io::Volume;
 
 use super::driver::Driver;
-use crate::engine::compare::Layout;
-use crate::engine::{self, Engine, Opened, WorkerState};
-use crate::runtime::Runtime;
+use crate::engine::Engine;
+use crate::recovery::compare::Layout;
+use crate::recovery::{self, Opened, Plan};
+use crate::runtime::{Runtime, TaskHandle, WorkerState};
 use crate::sync::atomic::Ordering;
 use crate::sync::interrupt;
-use crate::task::TaskHandle;
 use crate::{Error, Options, Store};
 
 /// A simulation made no progress: a task was lost, or two wait for each other.
@@ -72,7 +72,7 @@ impl Simulation {
         store_id[..8].copy_from_slice(&seed.to_le_bytes());
         let config = options.config()?;
         let frames = options.frames();
-        let opened = engine::create(volume, config, frames, options.policy()?, store_id)?;
+        let opened = recovery::create(volume, config, frames, options.policy()?, store_id)?;
         Simulation::start(opened, seed, Store::created)
     }
 
@@ -83,23 +83,23 @@ impl Simulation {
     /// As for [`Store::open_on_volume`].
     pub fn open(volume: Volume, options: &Options, seed: u64) -> Result<Simulation, Error> {
         let mut config = options.config()?;
-        let superblock = engine::read_superblock(&volume, &[])?;
+        let superblock = recovery::read_superblock(&volume, &[])?;
         config.sizes = superblock.sizes;
         let frames = options.frames();
         let policy = options.policy_of(&superblock)?;
-        let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
+        let opened = recovery::open(volume, superblock, &[], config, frames, policy)?;
         Simulation::start(opened, seed, Store::opened)
     }
 
     fn start(
         opened: Opened,
         seed: u64,
-        make: fn(Runtime, engine::Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
+        make: fn(Runtime, Plan, Vec<std::path::PathBuf>) -> Result<Store, Error>,
     ) -> Result<Simulation, Error> {
         let Opened { engine, plan } = opened;
         let mut rng = Rng::new(seed);
         let mut locals = Vec::new();
-        for index in 0..engine.config.workers {
+        for index in 0..engine.shared.config.workers {
             let local = WorkerState::new(Arc::clone(&engine), index)?;
             local.worker.shuffle(rng.bits());
             locals.push(local);
@@ -185,7 +185,12 @@ impl Simulation {
     #[must_use]
     pub fn checkpoints(&self) -> u64 {
         let armed = interrupt::arm(false);
-        let count = self.engine.counters.checkpoints.load(Ordering::Acquire);
+        let count = self
+            .engine
+            .shared
+            .counters
+            .checkpoints
+            .load(Ordering::Acquire);
         interrupt::arm(armed);
         count
     }
@@ -198,10 +203,15 @@ impl Simulation {
         self.driver.finish_steps();
         // No worker moves a frame while they are counted.
         let armed = interrupt::arm(false);
-        let queued: usize = self.engine.partitions.iter().map(|p| p.lock().len()).sum();
-        let local: usize = self.driver.locals.iter().map(|l| l.free_count()).sum();
-        let frames = &self.engine.pool.frames;
-        let global = self.engine.free_frames.lock().len(frames);
+        let queued = self.engine.buffer.queued_frames();
+        let local: usize = self
+            .driver
+            .locals
+            .iter()
+            .map(|l| l.engine.buffer.frames_kept(&l.worker))
+            .sum();
+        let frames = &self.engine.buffer.pool.frames;
+        let global = self.engine.buffer.free_frames();
         let new = (0..frames.used())
             .filter(|&frame| frames.header(frame).is_unlisted())
             .count();
@@ -213,7 +223,11 @@ impl Simulation {
     #[must_use]
     pub fn free_frames_kept(&self) -> Vec<usize> {
         self.driver.finish_steps();
-        self.driver.locals.iter().map(|l| l.free_count()).collect()
+        self.driver
+            .locals
+            .iter()
+            .map(|l| l.engine.buffer.frames_kept(&l.worker))
+            .collect()
     }
 
     /// Makes durable what is logged and frees what that makes obsolete, while no client works.
@@ -228,16 +242,17 @@ impl Simulation {
             WorkerState::with_current(&engine, |local| match local {
                 Some(local) => {
                     local.wait_for_pending_frees()?;
-                    local.wait_durable(engine.newest_record())
+                    local.wait_durable(engine.log.newest_record())
                 }
                 None => Err(Error::Closed),
             })
         });
-        crate::sched::block_on(rest.flat())?;
+        crate::runtime::block_on(rest.flat())?;
         self.driver.finish_steps();
         let armed = interrupt::arm(false);
         let engine = &self.engine;
-        let rests = engine.log.is_durable(engine.newest_record()) && !engine.has_pending_frees();
+        let rests = engine.log.is_durable(engine.log.newest_record())
+            && !engine.pagestore.has_pending_frees();
         interrupt::arm(armed);
         Ok(rests)
     }
@@ -267,7 +282,7 @@ impl Simulation {
     ) -> Result<Result<Vec<String>, Error>, Error> {
         Driver::begin_operation();
         self.store.take().map_or(Ok(()), Store::close)?;
-        let (layout, volume) = (self.engine.closed_layout(), image());
+        let (layout, volume) = (self.engine.opening.closed_layout(), image());
         Ok(match layout.zip(volume) {
             Some((layout, volume)) => compare(layout, volume, options),
             None => Ok(Vec::new()),
@@ -299,10 +314,10 @@ impl Drop for Simulation {
 
 /// What is wrong with `volume`, a copy of what a crash would leave of a store with this layout.
 fn compare(layout: &Layout, volume: Volume, options: &Options) -> Result<Vec<String>, Error> {
-    let superblock = engine::read_superblock(&volume, &[])?;
+    let superblock = recovery::read_superblock(&volume, &[])?;
     let mut config = options.config()?;
     config.sizes = superblock.sizes;
     let (frames, policy) = (options.frames(), options.policy_of(&superblock)?);
-    let opened = engine::open(volume, superblock, &[], config, frames, policy)?;
+    let opened = recovery::open(volume, superblock, &[], config, frames, policy)?;
     Ok(layout.compare(&opened.engine))
 }

@@ -6,10 +6,9 @@ use super::versions::KeyRef;
 use crate::Error;
 use crate::btree::{Decision, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
-use crate::engine::WorkerState;
 use crate::extent::Extent;
 use crate::log::record::Token;
-use crate::sched::Patience;
+use crate::runtime::{Patience, WorkerState};
 
 /// One key's change.
 #[derive(Clone, Copy)]
@@ -64,7 +63,7 @@ impl Change<'_> {
     pub(super) fn await_load(&self, local: &WorkerState) -> Result<(), Error> {
         let mut patience = Patience::default();
         while !self.may_change()? {
-            local.engine.writable()?;
+            local.engine.shared.writable()?;
             patience.wait(&local.worker);
         }
         Ok(())

@@ -26,16 +26,17 @@ use super::tracker::Slot;
 use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
-use crate::Error;
 use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Counters, TaskContext, WorkerState};
-use crate::extent;
-use crate::log::Durability;
+use crate::engine::TaskContext;
 use crate::log::ReservationClass;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::page::{Lsn, PageId};
+use crate::runtime::WorkerState;
+use crate::shared::Counters;
+use crate::shared::Durability;
+use crate::{Error, extent};
 
 /// Pages that one insert may take at most: its leaf split twice.
 const PAGES_PER_INSERT: u64 = 2;
@@ -130,7 +131,7 @@ fn await_version_space(local: &WorkerState) -> Result<(), Error> {
     if transactions.visibility() == Visibility::Durable
         && transactions
             .versions
-            .is_full(local.engine.old_values_limit())
+            .is_full(transactions.old_values_limit(local.engine.pagestore.allocated_bytes()))
         && transactions.unseen.is_any()
     {
         transactions.await_durable(local)?;
@@ -224,7 +225,7 @@ fn apply_unversioned(
     })?;
     if went {
         let confirmed: Vec<Token> = change.tokens().collect();
-        local.engine.confirm_allocations(&confirmed, &[]);
+        local.engine.pagestore.confirm_allocations(&confirmed, &[]);
     }
     Ok((went, dead.filter(|_| went)))
 }
@@ -305,7 +306,7 @@ pub(super) fn wait_for_watermark(local: &WorkerState, lsn: Lsn) -> Result<(), Er
         return Ok(());
     }
     while transactions.watermark(&engine.log) <= lsn {
-        engine.writable()?;
+        engine.shared.writable()?;
         local.worker.yield_now();
     }
     Ok(())
@@ -551,7 +552,7 @@ impl<'a> Commit<'a, '_> {
         )?;
         let bytes = record.body.bytes().len() as u64;
         let _reservation = local.reserve_log(bytes, ReservationClass::Commit)?;
-        engine.writable()?;
+        engine.shared.writable()?;
         let slot = self
             .transactions()
             .tracker
@@ -643,13 +644,15 @@ impl<'a> Commit<'a, '_> {
             if self.context.reads.is_none() {
                 slot.is_at(lsn);
             }
-            engine.confirm_allocations(&record.confirmed, &record.ended);
+            engine
+                .pagestore
+                .confirm_allocations(&record.confirmed, &record.ended);
             if publish {
                 // A checkpoint that starts behind the record finds them in use.
                 // Were the store to end before they are freed, the next opening
                 // frees them.
                 for old in &record.replaced {
-                    engine.add_provisional(old.token, &old.chunks);
+                    engine.pagestore.add_provisional(old.token, &old.chunks);
                 }
             }
         })
@@ -743,7 +746,7 @@ impl<'a> Commit<'a, '_> {
         }
         // The versions stay pending, so that no snapshot sees the part that is there.
         slot.abandon();
-        engine.poison(error.clone());
+        engine.shared.poison(error.clone());
     }
 }
 

@@ -8,24 +8,29 @@
 //!    are not to be repeated there.
 //! 4. Register in the tracker, keep snapshots from the trees, validate what was read.
 //! 5. Append the record: the new roots, what is confirmed, what is freed. Wait until it is durable.
-//! 6. Give all roots their new content in one step. Free what they have replaced, parents before their children.
-//! 7. Let snapshots that are newer than the record read the trees, empty the slot, open the trees.
+//! 6. Wait until earlier commits are applied and durable. Give all roots their new content in one step, and let snapshots that are
+//!    newer than the record read the trees. Once the watermark has passed the record, empty the slot. Readers outside transactions
+//!    that come meanwhile wait: they would see this commit, and of earlier ones what these have replaced.
+//! 7. Free what the roots have replaced, parents before their children. Until that is done no log begins behind the record. Open
+//!    the trees.
 //!
 //! Before step 5 nothing has happened that a recovery or a reader sees.
 
 use super::TreeStatus;
 use super::commit::{CommitContext, wait_for_watermark};
+use super::tracker::Slot;
 use super::tree_status::Closed;
 use crate::Error;
 use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
-use crate::engine::{Counters, Engine, TaskContext, WorkerState};
+use crate::engine::{Engine, TaskContext};
 use crate::extent::{self, Extent};
 use crate::log::ReservationClass;
 use crate::log::record::{Kind, Token, structure_body};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
-use crate::sched::Patience;
+use crate::runtime::{Patience, WorkerState};
+use crate::shared::Counters;
 
 /// How full new pages are made on average, in percent, as those of a bulk load.
 const FILL_PERCENT: usize = 94;
@@ -118,7 +123,7 @@ pub(crate) fn commit_large(
         }
         Err(error) => {
             // Where the record may be in the log its pages stay.
-            if engine.writable().is_ok() {
+            if engine.shared.writable().is_ok() {
                 local.discard_pages(commit.token, built);
             }
             Err(error)
@@ -128,7 +133,7 @@ pub(crate) fn commit_large(
 
 /// All roots are in memory and latched when they get their new content.
 fn check_trees(engine: &Engine, trees: usize) -> Result<(), Error> {
-    let most = u64::from(engine.pool.frames.count()) / FRAMES_PER_ROOT;
+    let most = u64::from(engine.buffer.pool.frames.count()) / FRAMES_PER_ROOT;
     if trees as u64 > most {
         return Err(Error::TransactionTooLarge {
             bytes: trees as u64 * PAGE_SIZE as u64,
@@ -143,7 +148,7 @@ impl<'a> LargeCommit<'a> {
     fn close(&self) -> Result<Vec<(usize, Closed<'a>)>, Error> {
         let mut patience = Patience::default();
         let mut wait = || {
-            self.local.engine.writable()?;
+            self.local.engine.shared.writable()?;
             patience.wait(&self.local.worker);
             Ok::<(), Error>(())
         };
@@ -272,6 +277,20 @@ impl<'a> LargeCommit<'a> {
         Ok(body)
     }
 
+    /// Waits until the commits before the one at `lsn` are applied and durable, so that it is visible soon after its trees have
+    /// their new roots.
+    fn await_earlier(&self, slot: &Slot<'_>, lsn: Lsn) -> Result<(), Error> {
+        let engine = &self.local.engine;
+        let tracker = &engine.transactions.tracker;
+        while tracker.waits_for_others(&engine.log, lsn, slot)
+            && !canary::sings(Canary::ShowRootsEarly)
+        {
+            engine.shared.writable()?;
+            self.local.worker.yield_now();
+        }
+        Ok(())
+    }
+
     /// Steps 4 to 7.
     fn write(
         &self,
@@ -282,8 +301,9 @@ impl<'a> LargeCommit<'a> {
         let (local, engine) = (self.local, &self.local.engine);
         let transactions = &engine.transactions;
         let bytes = body.len() as u64;
+        let turn = transactions.await_turn(local)?;
         let reservation = local.reserve_log(bytes, ReservationClass::Structure)?;
-        engine.writable()?;
+        engine.shared.writable()?;
         let tracker = &transactions.tracker;
         let slot = tracker.register(local.worker.index, &engine.log);
         let before: Vec<u64> = closed
@@ -313,13 +333,17 @@ impl<'a> LargeCommit<'a> {
                 if self.context.reads.is_none() {
                     slot.is_at(lsn);
                 }
-                engine.confirm_allocations(&content.tokens, &ended);
+                engine
+                    .pagestore
+                    .confirm_allocations(&content.tokens, &ended);
             });
         drop((validating, reservation));
         let ctx = TaskContext { local };
         let lasts = match canary::sings(Canary::SwapBeforeRecord) || !engine.log.is_on() {
             true => Ok(()),
-            false => local.wait_durable(lsn),
+            false => local
+                .wait_durable(lsn)
+                .and_then(|()| self.await_earlier(&slot, lsn)),
         };
         if let Err(error) = lasts {
             // For readers the trees stay as they were.
@@ -327,22 +351,30 @@ impl<'a> LargeCommit<'a> {
             reopen();
             return Err(error);
         }
+        let swap = transactions.begin_swap(self.trees.iter().map(|tree| tree.tree.id));
         if let Err(error) = btree::install_roots(&ctx, &content.trees, lsn) {
             slot.abandon();
             reopen();
-            engine.poison(error.clone());
+            engine.shared.poison(error.clone());
             return Err(error);
         }
-        self.free_replaced(content, lsn);
         for (_, tree) in closed {
             tree.set_loaded(lsn.0 + 8);
         }
-        if self.context.reads.is_some() {
-            slot.is_applied(lsn);
-            wait_for_watermark(local, lsn)?;
+        let ending = transactions.begin_ending(lsn);
+        slot.is_applied(lsn);
+        if let Err(error) = wait_for_watermark(local, lsn) {
+            // For readers outside transactions it stays as it is.
+            if let Some(swap) = swap {
+                swap.keep();
+            }
+            std::mem::forget(ending);
+            return Err(error);
         }
-        drop(slot);
-        wait_for_watermark(local, lsn)
+        drop((swap, slot, turn));
+        self.free_replaced(content, lsn);
+        drop(ending);
+        Ok(())
     }
 
     fn free_replaced(&self, content: &Content, lsn: Lsn) {
@@ -367,3 +399,7 @@ impl<'a> LargeCommit<'a> {
         snapshot.check()
     }
 }
+
+#[cfg(test)]
+#[path = "large_tests.rs"]
+mod tests;

@@ -8,8 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use crate::engine::WorkerState;
-use crate::sched::TaskRef;
+use crate::runtime::{TaskRef, WorkerState};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 

@@ -37,22 +37,29 @@ pub(crate) mod tree_status;
 pub(crate) mod unseen;
 pub(crate) mod versions;
 
+use std::collections::BTreeSet;
+
 use crate::btree::{Descriptor, TreeId};
 use crate::canary::{self, Canary};
-use crate::engine::{Config, Engine, WorkerState};
+use crate::engine::Engine;
 use crate::extent::{self, Extent};
+use crate::log::Log;
 use crate::log::record::Token;
-use crate::log::{Durability, Log};
 use crate::page::Lsn;
-use crate::sync::HashSet;
-use crate::sync::Mutex;
+use crate::runtime::WorkerState;
+use crate::shared::Config;
+use crate::shared::Durability;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{HashSet, Mutex};
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
 pub(crate) use tree_status::TreeStatus;
-use unseen::{Unseen, UnseenLoad, Visibility};
+use unseen::{Unseen, UnseenLoad, UnseenSwap, Visibility};
 use versions::{KeyRef, OldValue, Versions};
+
+/// Bytes of large values on the volume that snapshots may keep in however small a store.
+const MIN_OLD_VALUES: u64 = 64 << 20;
 
 /// Versions that a commit collects beside its own work, at least.
 const MIN_COLLECT: usize = 8;
@@ -71,6 +78,10 @@ pub(crate) struct Transactions {
     unreadable: Mutex<Vec<Dead>>,
     has_dead: AtomicBool,
     pub(crate) unseen: Unseen,
+    /// A large commit is between its slot and its visibility.
+    has_turn: AtomicBool,
+    /// Records of large commits that are visible while what they free is not free yet.
+    ending: Mutex<BTreeSet<Lsn>>,
     visibility: Visibility,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
     /// them is for the next recovery to complete.
@@ -88,6 +99,30 @@ pub(crate) enum Verdict {
     NotDurable,
     /// It is to be read again once the key is unlocked.
     InParts,
+    /// It is to be read again once a large commit is visible, whose it may be.
+    Swapped,
+}
+
+/// Until this is dropped no other large commit has a slot. Of two that have one each could wait for the other, whose bound is
+/// below its own record.
+pub(crate) struct LargeTurn<'t>(&'t AtomicBool);
+
+impl Drop for LargeTurn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+/// What a record frees is not free yet, until this is dropped.
+pub(crate) struct Ending<'t> {
+    transactions: &'t Transactions,
+    lsn: Lsn,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.transactions.ending.lock().remove(&self.lsn);
+    }
 }
 
 /// A large value to be freed.
@@ -147,6 +182,8 @@ impl Transactions {
             unreadable: Mutex::new(Vec::new()),
             has_dead: AtomicBool::new(false),
             unseen: Unseen::new(),
+            has_turn: AtomicBool::new(false),
+            ending: Mutex::default(),
             visibility,
             partially_applied: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
@@ -170,7 +207,13 @@ impl Transactions {
 
     /// Where replaying commits would have to start, were the pages as they are now.
     pub(crate) fn oldest_unapplied(&self, log: &Log) -> Lsn {
-        self.watermark(log)
+        // In this order: what a record frees is noted before the watermark passes it.
+        let watermark = self.watermark(log);
+        let ending = self.ending.lock().first().copied();
+        match ending.filter(|_| !canary::sings(Canary::IgnoreEnding)) {
+            Some(oldest) => oldest.min(watermark),
+            None => watermark,
+        }
     }
 
     /// When commits are seen by others.
@@ -202,6 +245,9 @@ impl Transactions {
         if self.is_quiet() {
             return Verdict::Leaf;
         }
+        if self.unseen.is_swapped(tree) {
+            return Verdict::Swapped;
+        }
         let number = key_hash(tree, key);
         if self.unseen.has(number) {
             if self.visibility == Visibility::Early {
@@ -232,6 +278,43 @@ impl Transactions {
         (!is_seen).then(|| self.unseen.begin_load(tree, from))
     }
 
+    /// For a large commit that is about to give `trees` their new roots: readers wait for what they have read there until
+    /// this is dropped. `None` where single reads may be ahead of snapshots.
+    pub(crate) fn begin_swap(&self, trees: impl Iterator<Item = TreeId>) -> Option<UnseenSwap<'_>> {
+        let waits = self.visibility == Visibility::Durable;
+        (waits && !canary::sings(Canary::ShowRootsEarly))
+            .then(|| self.unseen.begin_swap(trees.collect()))
+    }
+
+    /// Waits until no other large commit has a slot. The caller has none, and no log space.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Poisoned`].
+    pub(crate) fn await_turn(&self, local: &WorkerState) -> Result<LargeTurn<'_>, crate::Error> {
+        while self.has_turn.swap(true, Ordering::SeqCst) {
+            local.engine.shared.writable()?;
+            local.worker.yield_now();
+        }
+        Ok(LargeTurn(&self.has_turn))
+    }
+
+    /// Pages and chunks end with the record at `lsn`, one after another, from now on: no log may begin behind it until
+    /// this is dropped.
+    pub(crate) fn begin_ending(&self, lsn: Lsn) -> Ending<'_> {
+        self.ending.lock().insert(lsn);
+        Ending {
+            transactions: self,
+            lsn,
+        }
+    }
+
+    /// Whether some record frees what is not free yet.
+    #[cfg(test)]
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.ending.lock().is_empty()
+    }
+
     fn is_partially_applied(&self, number: u64) -> bool {
         self.partially_applied.lock().contains(&number)
     }
@@ -256,7 +339,7 @@ impl Transactions {
         key: &[u8],
     ) -> Result<(), crate::Error> {
         if self.unseen.is_in_parts() && self.is_partially_applied(key_hash(tree, key)) {
-            return engine.writable();
+            return engine.shared.writable();
         }
         Ok(())
     }
@@ -277,7 +360,7 @@ impl Transactions {
     ) -> Result<T, crate::Error> {
         let mut locked = None;
         let mut last = None;
-        // Bound: each round but two has found another version.
+        // Bound: each round but two has found another version, or waits for a large commit to be visible.
         loop {
             let found = read(None)?;
             local.worker.preemption_point();
@@ -296,6 +379,11 @@ impl Transactions {
                     locked = Some(self.locks.one(local, key_hash(tree, key)));
                     self.check_atomic_visibility(&local.engine, tree, key)?;
                 }
+                Verdict::Swapped => {
+                    // Where a write has failed it may stay so.
+                    local.engine.shared.writable()?;
+                    local.worker.yield_now();
+                }
                 // It is this reader that has locked it.
                 Verdict::InParts | Verdict::Leaf => return Ok(found),
             }
@@ -308,7 +396,7 @@ impl Transactions {
         let end = log.next();
         local.wait_durable(Lsn(end.0 - 8))?;
         while self.watermark(log) < end {
-            local.engine.writable()?;
+            local.engine.shared.writable()?;
             local.worker.yield_now();
         }
         Ok(())
@@ -341,7 +429,7 @@ impl Transactions {
     /// [`crate::Error::Poisoned`] where one of them may never end.
     pub(crate) fn await_parts(&self, local: &WorkerState) -> Result<(), crate::Error> {
         self.tracker.drain(false, || {
-            local.engine.writable()?;
+            local.engine.shared.writable()?;
             local.worker.yield_now();
             Ok(())
         })
@@ -378,15 +466,29 @@ impl Transactions {
         left
     }
 
+    /// Bytes of large values on the volume that only snapshots may read, beyond which the oldest snapshots fail: as many
+    /// as everything else takes.
+    pub(crate) fn old_values_limit(&self, allocated: u64) -> u64 {
+        let others = allocated.saturating_sub(self.versions.volume_bytes());
+        others.max(MIN_OLD_VALUES)
+    }
+
     /// Frees space in the version store: collects versions, and where that is not enough fails the
     /// oldest snapshots.
     pub(crate) fn make_room(&self, engine: &Engine) {
         // Bound: each round fails a snapshot or is the last.
-        while self.versions.is_full(engine.old_values_limit()) {
+        while self
+            .versions
+            .is_full(self.old_values_limit(engine.pagestore.allocated_bytes()))
+        {
             self.watermark(&engine.log);
             self.collect_recent();
             while self.gc_versions(COLLECT_STEP) {}
-            if !self.versions.is_full(engine.old_values_limit()) || !self.abort_oldest() {
+            if !self
+                .versions
+                .is_full(self.old_values_limit(engine.pagestore.allocated_bytes()))
+                || !self.abort_oldest()
+            {
                 return;
             }
         }

@@ -6,10 +6,11 @@ use std::cell::Cell;
 use crate::Error;
 use crate::buffer::{BufferPool, Exclusive, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
-use crate::engine::{TaskContext, WorkerState};
+use crate::engine::TaskContext;
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
 use crate::page::{Lsn, PageId};
+use crate::runtime::WorkerState;
 
 /// A task with some pages reserved ahead; it releases those that it did not use when
 /// this is dropped.
@@ -31,7 +32,7 @@ impl<'l> ReservedTask<'l> {
         from_reserve: bool,
     ) -> Result<ReservedTask<'l>, Error> {
         if from_reserve {
-            local.engine.reserve_beyond_limit(pages);
+            local.engine.pagestore.reserve_beyond_limit(pages);
         } else if pages > 0 {
             local.reserve_pages(pages)?;
         }
@@ -46,7 +47,7 @@ impl Drop for ReservedTask<'_> {
     fn drop(&mut self) {
         let pages = self.pages.get();
         if pages > 0 {
-            self.task.local.engine.release_pages(pages);
+            self.task.local.engine.pagestore.release_pages(pages);
         }
     }
 }

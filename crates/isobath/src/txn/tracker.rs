@@ -182,6 +182,22 @@ impl Tracker {
         }
     }
 
+    /// Whether a commit beside `own` keeps the watermark from passing the record at `lsn`, which is durable: its own may be
+    /// older, and it is not applied, or not durable.
+    pub(crate) fn waits_for_others(&self, log: &Log, lsn: Lsn, own: &Slot<'_>) -> bool {
+        let durable = log.durable().0;
+        self.workers.iter().any(|worker| {
+            let high = worker.high.load(Ordering::Acquire);
+            (0..high).any(|index| {
+                let bound = worker.slots[index].load(Ordering::Acquire) & LSN;
+                let applied = worker.applied[index].load(Ordering::Acquire);
+                let is_own = std::ptr::eq(worker, own.worker) && index == own.index;
+                let is_older = bound != 0 && bound < lsn.0 && !is_own;
+                is_older && (applied == 0 || applied & LASTS != 0 && applied & LSN >= durable)
+            })
+        })
+    }
+
     /// The highest watermark that was reported. Every commit that was acknowledged, and every one that a reader was
     /// shown, is below it.
     #[inline]

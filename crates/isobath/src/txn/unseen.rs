@@ -2,7 +2,8 @@
 //!
 //! A commit notes its keys here before it changes a leaf, and takes the note back
 //! once the watermark has passed it. A bulk load notes its tree and the bound above which
-//! it alone has records, and takes that back once it is durable. Readers read the leaf first
+//! it alone has records, and takes that back once it is durable. A large commit notes its trees before
+//! they get their new roots. Readers read the leaf first
 //! and look here afterwards: what they find nothing noted of is visible.
 
 use crate::sync::Mutex;
@@ -34,6 +35,8 @@ pub(crate) struct Unseen {
     /// Of these, bulk loads, with their trees and the keys from which on all records are theirs.
     loads: AtomicU64,
     loaded_from: Mutex<Vec<(TreeId, Box<[u8]>)>>,
+    /// Trees of large commits, which count as in parts.
+    swapped: Mutex<Vec<TreeId>>,
     /// For key numbers: how many commits that are not to be seen, or answered for, change such a key.
     keys: Box<[AtomicU32]>,
 }
@@ -45,6 +48,30 @@ impl Drop for InParts<'_> {
     fn drop(&mut self) {
         self.0.parts.fetch_sub(1, Ordering::SeqCst);
         self.0.any.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A large commit whose trees get their new roots, and which is not visible until this is dropped.
+pub(crate) struct UnseenSwap<'u> {
+    unseen: &'u Unseen,
+    trees: Vec<TreeId>,
+}
+
+impl UnseenSwap<'_> {
+    /// It may never be visible.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for UnseenSwap<'_> {
+    fn drop(&mut self) {
+        // No other commit has any of them: they are closed.
+        let mut swapped = self.unseen.swapped.lock();
+        swapped.retain(|tree| !self.trees.contains(tree));
+        drop(swapped);
+        self.unseen.parts.fetch_sub(1, Ordering::SeqCst);
+        self.unseen.any.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -108,6 +135,7 @@ impl Unseen {
             parts: AtomicU64::new(0),
             loads: AtomicU64::new(0),
             loaded_from: Mutex::default(),
+            swapped: Mutex::default(),
             keys: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -169,6 +197,22 @@ impl Unseen {
         InParts(self)
     }
 
+    /// A large commit is about to give `trees`, which it has closed, their new roots.
+    pub(crate) fn begin_swap(&self, trees: Vec<TreeId>) -> UnseenSwap<'_> {
+        self.swapped.lock().extend(&trees);
+        self.any.fetch_add(1, Ordering::SeqCst);
+        self.parts.fetch_add(1, Ordering::SeqCst);
+        UnseenSwap {
+            unseen: self,
+            trees,
+        }
+    }
+
+    /// Whether what was read of `tree` may be of a large commit that is not visible yet.
+    pub(crate) fn is_swapped(&self, tree: TreeId) -> bool {
+        self.is_in_parts() && self.swapped.lock().contains(&tree)
+    }
+
     /// A bulk load is about to link records to `tree`, which has none from the key `from` on. At most one of a tree.
     pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> UnseenLoad<'_> {
         self.loaded_from.lock().push((tree, from.into()));
@@ -218,6 +262,23 @@ mod tests {
         assert!(unseen.is_any() && unseen.is_in_parts() && !unseen.has(7));
         drop(parts);
         assert!(!unseen.is_any() && !unseen.is_in_parts());
+    }
+
+    #[test]
+    fn trees_are_noted_while_their_roots_are_swapped() {
+        let (unseen, trees) = (Unseen::new(), [TreeId(5), TreeId(6), TreeId(7)]);
+        let first = unseen.begin_swap(trees[..2].to_vec());
+        let second = unseen.begin_swap(trees[2..].to_vec());
+        assert!(unseen.is_any() && trees.iter().all(|&tree| unseen.is_swapped(tree)));
+        drop(first);
+        assert!(
+            trees
+                .iter()
+                .map(|&tree| unseen.is_swapped(tree))
+                .eq([false, false, true])
+        );
+        drop(second);
+        assert!(!unseen.is_any() && !unseen.is_in_parts() && !unseen.is_swapped(trees[2]));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use std::time::Duration;
 use common::{key, tiny, value};
 use isobath::{Durability, Error, Options, Store, Volume};
 use isobath_io::{
-    BackendReport, Channel, ChannelError, ChannelOptions, ChannelStats, Completion, Device, Io,
-    IoError, IoErrorKind, Op, QueueFull, VolumeError, Waker,
+    BackendReport, Channel, ChannelError, ChannelOptions, ChannelStats, Completion, Device,
+    FaultDevice, FaultPlan, Io, IoError, IoErrorKind, Op, QueueFull, Survivors, VolumeError, Waker,
 };
 
 /// Memory that may refuse to grow, and notes what its channels are to register.
@@ -394,33 +394,97 @@ fn a_store_keeps_its_limit_until_it_is_given_another() {
     assert!(bytes(&path) > most(14 << 20));
 }
 
-#[test]
-fn three_quarters_of_a_small_limit_are_data() {
+/// A value of `length` bytes, of which `version` shows.
+fn filling(n: u64, version: u8, length: usize) -> Vec<u8> {
+    vec![n as u8 ^ version; length]
+}
+
+/// Fills a store that is limited to 100 MiB, and works on at that fill: updates, a crash, removals, records in their place.
+fn three_quarters_are_data(length: usize) {
     let limit = 100 << 20;
     let options = Options::new()
         .workers(1)
         .pool_bytes(16 << 20)
         .volume_limit_bytes(Some(limit))
         .durability(Durability::None);
-    let device = Memory::new();
-    let store = Store::create_on_volume(device.volume(), &options).unwrap();
+    let device = FaultDevice::new(0, FaultPlan::new(7).sleeps(true));
+    let store = Store::create_on_volume(Volume::from_device(device.clone()), &options).unwrap();
     let small = device.len();
     assert!(small <= 10 << 20, "{small} bytes for nothing");
     let tree = store.create_tree("t").unwrap();
-    let mut data = 0;
-    for n in 0u64.. {
-        let key = n.swap_bytes().to_le_bytes();
-        match tree.insert(&key, &[n as u8; 480]) {
-            Ok(()) => data += 488,
+    let key = |n: u64| n.swap_bytes().to_le_bytes();
+    let mut count = 0;
+    loop {
+        match tree.insert(key(count), filling(count, 0, length)) {
+            Ok(()) => count += 1,
             Err(Error::VolumeFull { .. }) => break,
             Err(error) => panic!("{error}"),
         }
     }
+    let data = count * (8 + length as u64);
     assert!(data >= 75_000_000, "{data} bytes in {limit}");
-    assert!(device.len() <= limit);
+
     store.close().unwrap();
-    let store = Store::open_on_volume(device.volume(), &options).unwrap();
+
+    // Spread over all leaves, so that most of them are written again.
+    let synced = options.clone().durability(Durability::Synced);
+    let store = Store::open_on_volume(Volume::from_device(device.clone()), &synced).unwrap();
     let tree = store.tree("t").unwrap();
-    assert_eq!(tree.range(..).count() as u64 * 488, data);
+    let is_updated = |n: u64| n % 17 == 3;
+    for n in (0..count).filter(|&n| is_updated(n)) {
+        tree.insert(key(n), filling(n, 1, length)).unwrap();
+    }
+    assert!(device.len() <= limit);
+    let image = device.crash_image(Survivors::None, 0);
+    let verify = |store: &Store, from: u64| {
+        let tree = store.tree("t").unwrap();
+        let mut n = from;
+        for record in tree.range(..) {
+            let (found, value) = record.unwrap();
+            assert_eq!(found, key(n));
+            let version = u8::from(is_updated(n));
+            assert_eq!(value, filling(n, version, length), "{n}");
+            n += 1;
+        }
+        assert_eq!(n, count);
+    };
     store.close().unwrap();
+    let store = Store::open_on_volume(Volume::from_device(device), &options).unwrap();
+    verify(&store, 0);
+    store.close().unwrap();
+
+    // What a power cut has left takes removals, and as many records again.
+    let store = Store::open_on_volume(Volume::from_device(image.clone()), &options).unwrap();
+    verify(&store, 0);
+    let tree = store.tree("t").unwrap();
+    let removed = count / 4;
+    for n in 0..removed {
+        tree.remove(key(n)).unwrap();
+    }
+    verify(&store, removed);
+    for n in 0..removed * 9 / 10 {
+        tree.insert(key(n), filling(n, u8::from(is_updated(n)), length))
+            .unwrap();
+    }
+    store.close().unwrap();
+    assert!(image.len() <= limit);
+    let store = Store::open_on_volume(Volume::from_device(image), &options).unwrap();
+    let report = store.check(&mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    store.close().unwrap();
+}
+
+#[test]
+fn three_quarters_of_a_small_limit_are_data() {
+    three_quarters_are_data(480);
+}
+
+#[test]
+fn three_quarters_are_data_where_records_fit_leaves_badly() {
+    three_quarters_are_data(278);
+}
+
+#[test]
+fn three_quarters_are_data_in_small_records() {
+    three_quarters_are_data(120);
 }

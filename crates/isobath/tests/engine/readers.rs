@@ -318,6 +318,59 @@ fn what_a_reader_needs_is_kept_for_it_and_then_used_again() {
     store.close().unwrap();
 }
 
+/// Changes every account in one process after another: each opens the store, and closes it or is gone.
+fn overwrite_in_turn(path: &Path, rounds: u64, is_closed: bool) {
+    for round in 0..rounds {
+        let store = Store::open(path, &options()).unwrap();
+        let tree = store.tree("accounts").unwrap();
+        let less = EACH - 1 - round % 7;
+        for part in (0..ACCOUNTS / 2).collect::<Vec<_>>().chunks(50) {
+            let changed = store.transact(TransactionOptions::new(), |transaction| {
+                for pair in part {
+                    transaction.insert(&tree, key(2 * pair), &amount(less))?;
+                    transaction.insert(&tree, key(2 * pair + 1), &amount(2 * EACH - less))?;
+                }
+                Ok::<(), Error>(())
+            });
+            changed.unwrap();
+        }
+        match is_closed {
+            true => store.close().unwrap(),
+            false => drop(store),
+        }
+    }
+}
+
+#[test]
+fn what_a_reader_needs_is_kept_by_one_writer_after_another() {
+    let place = tempfile::tempdir().unwrap();
+    for is_closed in [true, false] {
+        let path = place.path().join(format!("{is_closed}.iso"));
+        accounts(&path, &options());
+        let segments = Store::open(&path, &reading()).unwrap().stats().segments;
+        let first = Store::open(&path, &reading()).unwrap();
+        overwrite_in_turn(&path, 3, is_closed);
+        let second = Store::open(&path, &reading()).unwrap();
+        overwrite_in_turn(&path, 12, is_closed);
+        for reader in [&first, &second] {
+            let read = read_all(reader);
+            assert!(read.is_ok(), "closed: {is_closed}, {read:?}");
+        }
+        first.close().unwrap();
+        second.close().unwrap();
+        // What was kept for them is used again.
+        overwrite_in_turn(&path, 20, is_closed);
+        let store = Store::open(&path, &options()).unwrap();
+        assert_sound(&store, None);
+        let now = store.stats().segments;
+        assert!(
+            now <= 2 * segments + 512,
+            "{now} segments, {segments} before"
+        );
+        store.close().unwrap();
+    }
+}
+
 #[test]
 fn a_reader_that_holds_back_too_much_is_overrun_and_not_the_writer() {
     let place = tempfile::tempdir().unwrap();

@@ -348,3 +348,24 @@ fn loads_end_whenever_their_pages_are_written() {
     }
     store.close().unwrap();
 }
+
+#[test]
+fn a_check_of_one_large_tree_tells_of_its_progress_all_along() {
+    let store = Store::in_memory(&Options::new().pool_bytes(16 << 20).workers(1)).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let records = (0..20_000u32).map(|n| (n.to_be_bytes().to_vec(), vec![7; 200]));
+    tree.bulk_load(records).unwrap();
+    let mut told = Vec::new();
+    let report = store
+        .check(&mut |done, total| told.push((done, total)))
+        .unwrap();
+    assert!(
+        report.problems.is_empty() && report.pages > 1000,
+        "{report:?}"
+    );
+    assert!(told.is_sorted(), "{told:?}");
+    let gaps = told.windows(2).map(|pair| pair[1].0 - pair[0].0);
+    assert!(gaps.max().unwrap() <= 256, "{told:?}");
+    let last = told.last().unwrap();
+    assert_eq!(last.0, last.1);
+}

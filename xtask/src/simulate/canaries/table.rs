@@ -335,4 +335,13 @@ pub(super) const ROWS: &[Row] = &[
     test(Canary::GiveSeqsAgain, "0086", "No two openings give a segment the same sequence number.",
         ("isobath", None, "engine::unflushed_chunks::tests::an_opening_that_gives_sequence_numbers_again_finds_chunks_of_another"),
         "two crashes without a checkpoint between them have to take the log of the one value and the chunk of the other"),
+    test(Canary::MarkLoadedLate, "0014", "A page that is built beside its tree is dirty before its place in the log is complete.",
+        ("isobath", None, "engine::checkpoint_tests::a_checkpoint_beside_a_load_loses_none_of_its_pages"),
+        "a checkpoint has to begin between two instructions, and to last until the load is linked"),
+    test(Canary::ShowRootsEarly, "0033", "Single reads see a large commit once they see all commits before it.",
+        ("isobath", None, "txn::large::tests::nobody_sees_a_large_commit_before_an_earlier_one"),
+        "campaigns do not compare single reads of two keys"),
+    test(Canary::IgnoreEnding, "0033", "A checkpoint keeps the log of a large commit until what that replaced is free.",
+        ("isobath", None, "engine::checkpoint_tests::a_checkpoint_while_a_large_commit_frees_pages_leaves_none_behind"),
+        "a checkpoint has to begin and end while pages are freed one after another, and the power has to go soon after"),
 ];

@@ -7,10 +7,10 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isobath_flash::rng::Rng;
-use isobath_io::AlignedBuf;
+use isobath_io::{AlignedBuf, HUGE_PAGE};
 use isobath_model::advise::RocksdbCosts;
 
 use super::ffi::{Batch, Config, Db};
@@ -18,6 +18,7 @@ use super::{BLOCK_BYTES, LOAD_BATCH, failed};
 use crate::calibrate::{
     Calibration, KEY_BYTES, MIN_MISSES, SCANNED_RECORDS, SHORTEST_US, VALUE_BYTES, key_of,
 };
+use crate::machine::interrupt_time;
 use crate::{LabError, Monitor, Stage, Unit};
 
 /// Bytes of the larger values: compaction's cost per byte follows from two sizes.
@@ -38,6 +39,10 @@ const MORE_BY_THREADS: u32 = 4;
 const SEED: u64 = 1;
 /// Scans that read the drive, of so many lookups that do.
 const LOOKUPS_PER_MISSING_SCAN: u32 = 10;
+/// Bytes of a large read: the writes of a compaction are as large.
+const LARGE_READ_BYTES: usize = 1 << 20;
+/// Pairs of readings of a file.
+const READINGS: usize = 9;
 /// Parts of each measurement; its result is their median, so that what disturbs one or two of them does not count.
 const PARTS: u32 = 5;
 
@@ -105,7 +110,10 @@ fn measure(
     bench.lookup_us(count, SEED)?;
     let one_missing_us = bench.lookup_us(count, SEED + 1)?;
     let io_us = bench.io_us(count)?;
+    let interrupts = interrupt_time();
     let missing_us = bench.threads_us(count * MORE_BY_THREADS, Bench::lookup_us)?;
+    let interrupts = interrupt_time().saturating_sub(interrupts);
+    let ios = f64::from(count * MORE_BY_THREADS) * misses;
     let scans = count * MORE_BY_THREADS / LOOKUPS_PER_MISSING_SCAN;
     let missing_scan_us = bench.threads_us(scans, Bench::scan_us)?;
     step()?;
@@ -127,6 +135,8 @@ fn measure(
         write_byte_us: (large_put_us - write_us).max(0.0)
             / (LARGE_VALUE_BYTES - VALUE_BYTES) as f64,
         write_wait_us: (waiting_us - write_us).max(0.0),
+        interrupt_us: interrupts.as_secs_f64() * 1e6 / ios,
+        scattered_ratio: bench.scattered_ratio()?,
         source: format!("{records} records on this machine"),
     })
 }
@@ -302,26 +312,57 @@ impl Bench {
         Ok(files.iter().map(bytes).sum())
     }
 
-    /// CPU per plain read of a block from one of the files, past the page cache, µs.
-    fn io_us(&self, count: u32) -> Result<f64, LabError> {
+    /// The largest file, opened to be read past the page cache, with its path and length.
+    fn largest_file(&self) -> Result<(File, PathBuf, u64), LabError> {
+        let length = |path: &PathBuf| path.metadata().map(|meta| meta.len()).unwrap_or(0);
         let files = self.sst_files()?;
-        let largest = files
-            .iter()
-            .max_by_key(|path| path.metadata().map(|meta| meta.len()).unwrap_or(0));
-        let path = largest.unwrap_or(&self.path);
+        let path = files.into_iter().max_by_key(length);
+        let path = path.unwrap_or_else(|| self.path.clone());
         let file = File::options()
             .read(true)
             .custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed())
-            .open(path)
-            .map_err(LabError::io("open", path))?;
-        let blocks = file.metadata().map_err(LabError::io("read", path))?.len() / 4096;
+            .open(&path)
+            .map_err(LabError::io("open", &path))?;
+        let bytes = length(&path);
+        Ok((file, path, bytes))
+    }
+
+    /// How much longer a large read takes into ordinary memory, which lies in scattered pages of 4 KiB, than into huge pages: the median
+    /// of pairs of readings of a whole file.
+    fn scattered_ratio(&self) -> Result<f64, LabError> {
+        let (file, path, bytes) = self.largest_file()?;
+        let mut ordinary = AlignedBuf::new(LARGE_READ_BYTES);
+        let mut huge = AlignedBuf::new(LARGE_READ_BYTES.max(HUGE_PAGE));
+        let seconds = |buffer: &mut AlignedBuf| -> Result<f64, LabError> {
+            let buffer = &mut buffer.as_mut_slice()[..LARGE_READ_BYTES];
+            // Its memory is there before time counts.
+            buffer.fill(1);
+            let began = Instant::now();
+            for at in (0..bytes / LARGE_READ_BYTES as u64).map(|n| n * LARGE_READ_BYTES as u64) {
+                file.read_exact_at(buffer, at)
+                    .map_err(LabError::io("read", &path))?;
+            }
+            Ok(began.elapsed().as_secs_f64())
+        };
+        let mut ratios = Vec::new();
+        for _ in 0..READINGS {
+            ratios.push(seconds(&mut ordinary)? / seconds(&mut huge)?.max(f64::MIN_POSITIVE));
+        }
+        ratios.sort_by(f64::total_cmp);
+        Ok(ratios[ratios.len() / 2].max(1.0))
+    }
+
+    /// CPU per plain read of a block from one of the files, past the page cache, µs.
+    fn io_us(&self, count: u32) -> Result<f64, LabError> {
+        let (file, path, bytes) = self.largest_file()?;
+        let blocks = bytes / 4096;
         let mut buffer = AlignedBuf::new(BLOCK_BYTES);
         let mut rng = Rng::new(2);
         self.us(count, SEED, |_| {
             let block = u64::from(rng.below(blocks.max(1) as u32));
             file.read_at(buffer.as_mut_slice(), block * 4096)
                 .map(|_| ())
-                .map_err(LabError::io("read", path))
+                .map_err(LabError::io("read", &path))
         })
     }
 }

@@ -15,6 +15,7 @@ pub(super) use split::{Goal, make_room, split};
 use super::node::{Image, Node};
 use super::{AttemptError, Tree};
 use crate::buffer::{Exclusive, Reservation, Restart};
+use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::log::record::{Kind, Token, structure_body};
 use crate::page::{PageId, offset, put_u64};
@@ -92,10 +93,21 @@ impl<'p> Modification<'p> {
     /// token; these are not logged.
     pub(super) fn apply_private<C: WriteContext>(mut self, ctx: &C) {
         self.store_images();
-        let version = ctx.log().stamp(ctx.writer());
-        for (page, _) in &mut self.changed {
-            page.changed(version, version);
+        let mut mark = |version| {
+            for (page, _) in &mut self.changed {
+                page.changed(version, version);
+            }
+        };
+        if canary::sings(Canary::MarkLoadedLate) {
+            let version = ctx.log().stamp(ctx.writer());
+            // As if others ran for a while.
+            (0..3_000).for_each(|_| ctx.next_turn());
+            mark(version);
+            return;
         }
+        // Dirty before the position is complete: a checkpoint that begins behind it finds the pages, and does not take a
+        // copy of them for one of pages that had been freed before.
+        ctx.log().stamp_pages(ctx.writer(), mark);
     }
 
     fn store_images(&mut self) {

@@ -6,7 +6,7 @@
 //! volume, and is used again once no pin is as old as the label. How much is retained is bounded: beyond the bound, and
 //! when nothing else is free, the oldest readers are overrun.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
 use super::SegmentAllocator;
@@ -49,6 +49,31 @@ impl SegmentAllocator {
     pub(crate) fn retain_for_readers(&mut self, superblock: u64, is_pinned: PinnedBy) {
         self.retained.is_pinned = Some(is_pinned);
         self.retained.superblock = superblock;
+    }
+
+    /// Retains what became free before this opening, and is needed by readers that came before it. Of what it is not known when
+    /// that became free, the superblock `latest` was the newest one then.
+    pub(crate) fn retain_freed(&mut self, latest: u64) {
+        let since = |&segment: &u32| self.freed_at[segment as usize].min(latest);
+        let mut freed: Vec<(u64, u32)> = self.free.iter().map(|s| (since(s), *s)).collect();
+        freed.sort_unstable();
+        // Who needs what became free at some time also needs what did so later.
+        let first = freed.partition_point(|freed| !self.retained.is_needed(freed.0));
+        let needed = freed.split_off(first);
+        let segments: BTreeSet<u32> = needed.iter().map(|(_, segment)| *segment).collect();
+        self.free.retain(|segment| !segments.contains(segment));
+        for (superblock, segment) in needed {
+            self.freed_at[segment as usize] = superblock;
+            self.retained.segments.push_back((superblock, segment));
+        }
+        self.bound_retained();
+    }
+
+    /// Frees what was retained first where that is more than may be.
+    fn bound_retained(&mut self) {
+        let least = RETAINED_BYTES / self.segment_bytes();
+        let most = least.max(self.usable_segments() / RETAINED_SHARE);
+        while self.retained() > most && self.overrun_readers() {}
     }
 
     /// Ends that: the volume is closed.
@@ -98,12 +123,10 @@ impl SegmentAllocator {
             return;
         }
         let superblock = self.retained.superblock;
+        self.freed_at[segment as usize] = superblock;
         if self.retained.is_needed(superblock) && !canary::sings(Canary::ReuseBesideReaders) {
             self.retained.segments.push_back((superblock, segment));
-            let least = RETAINED_BYTES / self.segment_bytes();
-            if self.retained() > least.max(self.usable_segments() / RETAINED_SHARE) {
-                self.overrun_readers();
-            }
+            self.bound_retained();
         } else {
             self.add_free(segment);
         }
@@ -153,7 +176,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::pagestore::SegmentSizes;
+    use crate::shared::SegmentSizes;
     use isobath_flash::policy::PolicyKind;
 
     /// Readers' pins, and a space that asks for them.

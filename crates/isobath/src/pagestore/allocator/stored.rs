@@ -5,8 +5,13 @@ use isobath_flash::policy::{History, SegmentId, SegmentRecord, SegmentState, Str
 use super::{CHUNK_SHARE, ReservedWords, SegmentAllocator};
 use crate::canary::{self, Canary};
 use crate::page::PAGE_SIZE;
-use crate::pagestore::GRANULE;
+use crate::shared::GRANULE;
 use crate::sync::atomic::Ordering;
+
+/// The second word of a segment that is free: its third is the superblock since which it is. No summary lies there.
+const FREED: u64 = 1 << 63;
+/// In place of the superblock since which a segment is free.
+pub(super) const UNKNOWN: u64 = u64::MAX;
 
 impl SegmentAllocator {
     /// Four words of `segment` for the checkpoint: sequence number, summary
@@ -14,6 +19,10 @@ impl SegmentAllocator {
     pub(crate) fn to_words(&self, segment: u32, seqs: &ReservedWords) -> [u64; 4] {
         let id = SegmentId(segment);
         let record = self.table.record(id);
+        let seq = seqs.at(u64::from(segment)).load(Ordering::Acquire);
+        if record.state == SegmentState::Free && self.freed_at[segment as usize] != UNKNOWN {
+            return [seq, FREED, self.freed_at[segment as usize], 0];
+        }
         // The summary of an open segment may have a place already, and not be there.
         let is_open = record.state == SegmentState::Open;
         let summary = if is_open && !canary::sings(Canary::SummaryTooEarly) {
@@ -22,7 +31,7 @@ impl SegmentAllocator {
             self.summaries[segment as usize]
         };
         [
-            seqs.at(u64::from(segment)).load(Ordering::Acquire),
+            seq,
             u64::from(summary)
                 | u64::from(record.stream.0) << 32
                 | u64::from(self.waste[segment as usize] / PAGE_SIZE as u32) << 48,
@@ -66,6 +75,11 @@ impl SegmentAllocator {
             seqs.at(u64::from(segment))
                 .store(words[0], Ordering::Release);
             if pages == 0 {
+                self.freed_at[segment as usize] = match words {
+                    [_, FREED, superblock, _] => superblock,
+                    [0, ..] => 0,
+                    _ => UNKNOWN,
+                };
                 self.free.push(segment);
                 continue;
             }

@@ -1,0 +1,378 @@
+//! The catalog: a tree that names all others.
+//!
+//! Its keys are `n` + name → id and root of a tree; `d` + id → root of a tree
+//! that is being dropped, so that dropping goes on after a restart; and `i` →
+//! the last id given to a tree, which is never given again.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::api::tree::TreeState;
+use crate::btree::{Cursor, Descriptor, Direction, Tree, TreeId, ValueKind, ValueRef};
+use crate::buffer::Place;
+use crate::canary::{self, Canary};
+use crate::context::WriteContext;
+use crate::engine::TaskContext;
+use crate::page::{PageId, get_u32, get_u64, put_u32, put_u64};
+use crate::runtime::WorkerState;
+use crate::txn::commit::{self, Change, CommitContext};
+use crate::txn::key_hash;
+use crate::txn::unseen::Visibility;
+use crate::txn::versions::OldValue;
+pub(crate) use crate::types::CATALOG;
+use crate::types::DROPPING;
+use crate::{Error, extent};
+
+/// Most bytes that a tree's name can have.
+pub(crate) const MAX_NAME_BYTES: usize = 255;
+
+const LAST_ID: &[u8] = b"i";
+const NAME: u8 = b'n';
+const ENTRY_BYTES: usize = 16;
+
+/// Pages of a dropped tree that are freed between two looks at other tasks.
+const FREE_STEP: u32 = 64;
+
+fn name_key(name: &str) -> Result<Vec<u8>, Error> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return Err(Error::BadTreeName {
+            length: name.len(),
+            limit: MAX_NAME_BYTES,
+        });
+    }
+    let mut key = Vec::with_capacity(1 + name.len());
+    key.push(NAME);
+    key.extend_from_slice(name.as_bytes());
+    Ok(key)
+}
+
+fn dropping_key(id: TreeId) -> [u8; 5] {
+    let mut key = [DROPPING, 0, 0, 0, 0];
+    put_u32(&mut key, 1, id.0);
+    key
+}
+
+fn encode(tree: Tree) -> [u8; ENTRY_BYTES] {
+    let mut bytes = [0; ENTRY_BYTES];
+    put_u32(&mut bytes, 0, tree.id.0);
+    put_u64(&mut bytes, 8, tree.root.0);
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<Tree, Error> {
+    if bytes.len() != ENTRY_BYTES {
+        return Err(Error::Structure {
+            page: PageId::CATALOG_ROOT.0,
+            reason: "a catalog entry has a wrong length",
+        });
+    }
+    Ok(Tree {
+        root: PageId(get_u64(bytes, 8)),
+        id: TreeId(get_u32(bytes, 0)),
+    })
+}
+
+/// What an entry was before a commit that is not visible yet.
+fn decode_old(old: &OldValue) -> Result<Option<Tree>, Error> {
+    match old {
+        OldValue::Absent => Ok(None),
+        OldValue::Inline(bytes) => decode(bytes).map(Some),
+        OldValue::Extent(_) => decode(&[]).map(Some),
+    }
+}
+
+/// The tree that a record of the catalog names, and its name; `None` where the record is about something else, or makes
+/// no sense.
+pub(crate) fn named_by<'r>(key: &'r [u8], value: &[u8]) -> Option<(&'r [u8], Tree)> {
+    let name = key.strip_prefix(&[NAME])?;
+    Some((name, decode(value).ok()?))
+}
+
+/// Makes the catalog of a new store, durably. Does nothing where there is one.
+pub(crate) fn create(local: &WorkerState) -> Result<(), Error> {
+    let ctx = TaskContext { local };
+    let mapping = &local.engine.buffer.pool.mapping;
+    if mapping.place(CATALOG.root) != Place::Free {
+        return Ok(());
+    }
+    let tree = Tree::create(&ctx, CATALOG.id, None)?;
+    assert_eq!(tree, CATALOG, "the catalog is the first tree of a store");
+    local.wait_durable(local.engine.log.newest_record())
+}
+
+/// The tree `name`, if there is one.
+pub(crate) fn find(local: &WorkerState, name: &str) -> Result<Option<Tree>, Error> {
+    let ctx = TaskContext { local };
+    let mut value = Vec::new();
+    match CATALOG.get(&ctx, &name_key(name)?, &mut value)? {
+        Some(ValueKind::Inline) => decode(&value).map(Some),
+        Some(ValueKind::Extent) => decode(&[]).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The tree `name` as readers see it: one that was made is there, and one that was dropped is not, once that is as durable
+/// as commits have to be to be seen.
+pub(crate) fn find_visible(local: &WorkerState, name: &str) -> Result<Option<Tree>, Error> {
+    let key = name_key(name)?;
+    let transactions = &local.engine.transactions;
+    transactions.read_one(local, CATALOG.id, &key, |old| match old {
+        Some(old) => decode_old(&old),
+        None => find(local, name),
+    })
+}
+
+/// Makes a tree; of several callers with the same name, one succeeds. `made` is called with it
+/// before the catalog names it, and also for a tree that gets no name.
+pub(crate) fn add(
+    local: &WorkerState,
+    name: &str,
+    made: &mut dyn FnMut(Tree),
+) -> Result<(), Error> {
+    let key = name_key(name)?;
+    if find_visible(local, name)?.is_some() {
+        return Err(Error::TreeExists {
+            name: name.to_owned(),
+        });
+    }
+    let ctx = TaskContext { local };
+    let id = next_id(local)?;
+    let token = local.engine.log.stamp(local.worker.index).0;
+    let tree = Tree::create(&ctx, id, Some(token))?;
+    made(tree);
+    let value = encode(tree);
+    let naming = Change {
+        confirms: Some(token),
+        ..entry(&key, Some(&value))
+    };
+    let durability = local.engine.shared.config.durability;
+    let named = commit::change_one(local, naming, durability, |old| old.is_none());
+    if matches!(named, Ok(true)) {
+        return Ok(());
+    }
+    if local.engine.shared.writable().is_ok() {
+        tree.free_root(&ctx)?;
+        ctx.cancel_provisional(Some(token), &[]);
+    }
+    named?;
+    Err(Error::TreeExists {
+        name: name.to_owned(),
+    })
+}
+
+fn entry<'a>(key: &'a [u8], value: Option<&'a [u8]>) -> Change<'a> {
+    Change {
+        tree: CATALOG,
+        name: "the catalog",
+        status: None,
+        key,
+        number: key_hash(CATALOG.id, key),
+        value: value.map(ValueRef::inline),
+        confirms: None,
+    }
+}
+
+/// Changes one entry if `precondition`, which sees the current one, holds.
+fn change(
+    local: &WorkerState,
+    key: &[u8],
+    value: Option<&[u8]>,
+    precondition: impl FnMut(Option<ValueRef<'_>>) -> bool,
+) -> Result<bool, Error> {
+    commit::change_one(
+        local,
+        entry(key, value),
+        local.engine.shared.config.durability,
+        precondition,
+    )
+}
+
+fn next_id(local: &WorkerState) -> Result<TreeId, Error> {
+    let mut last = 0;
+    // Compare and set: the value to put must be known before the attempt.
+    // Bound: each round is another tree made by another task, but for the first.
+    loop {
+        let next = (last + 1u32).to_le_bytes();
+        let mut seen = 0;
+        let done = change(local, LAST_ID, Some(&next), |old| {
+            let old = old.filter(|old| old.bytes.len() == 4);
+            seen = old.map_or(0, |old| get_u32(old.bytes, 0));
+            seen == last
+        })?;
+        if done {
+            return Ok(TreeId(last + 1));
+        }
+        last = seen;
+    }
+}
+
+/// Drops the tree of this name: no commit changes it any more, its name goes, then its pages.
+///
+/// # Errors
+///
+/// [`Error::NoSuchTree`] where another one dropped it first, and as for any commit.
+pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Result<(), Error> {
+    let engine = &local.engine;
+    let missing = || Error::NoSuchTree {
+        name: name.to_owned(),
+    };
+    let wait = || {
+        engine.shared.writable()?;
+        local.worker.yield_now();
+        Ok::<(), Error>(())
+    };
+    let closed = tree.status.close_to_drop(wait)?.ok_or_else(missing)?;
+    // Waits for the commits that have not seen the mark; of a commit and this, one sees the other.
+    if !canary::sings(Canary::DropBesideCommits) {
+        engine.transactions.tracker.drain(false, wait)?;
+    }
+    match remove_name(local, name, tree.tree) {
+        Ok(was_there) => {
+            closed.drop_tree();
+            if !was_there {
+                return Err(missing());
+            }
+        }
+        Err(error) => {
+            let found = find_visible(local, name);
+            if !matches!(found, Ok(Some(found)) if found == tree.tree) {
+                closed.drop_tree();
+            }
+            return Err(error);
+        }
+    }
+    free_dropped(local, tree.tree)
+}
+
+/// Takes the name of `tree` out of the catalog, which lists it as dropped from then on;
+/// `false` if it was gone. No commit to the tree may be in flight or begin any more.
+fn remove_name(local: &WorkerState, name: &str, tree: Tree) -> Result<bool, Error> {
+    let (mark, key, value) = (dropping_key(tree.id), name_key(name)?, encode(tree));
+    let changes = [entry(&mark, Some(&value)), entry(&key, None)];
+    let durability = local.engine.shared.config.durability;
+    commit::change_all(
+        local,
+        &changes,
+        CommitContext {
+            frees_space: true,
+            ..CommitContext::default()
+        },
+        durability,
+        &mut |at, old| Ok(at == 0 || old.is_some_and(|old| old.bytes == value)),
+    )
+}
+
+/// Frees what is left of a tree whose name was removed. The next opening does what this leaves
+/// undone.
+pub(crate) fn free_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
+    empty(local, tree, &mut |extent| {
+        extent::free_descriptor(local, extent.bytes())
+    })?;
+    forget_dropped(local, tree)
+}
+
+/// Frees all large values and all pages of a tree that no handle can reach any more,
+/// but its root. The values go first: a crash may leave a page that names values
+/// that are gone, but no value that no page names.
+fn empty(
+    local: &WorkerState,
+    tree: Tree,
+    free: &mut dyn FnMut(&Descriptor) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let ctx = TaskContext { local };
+    while !tree.free_some(&ctx, FREE_STEP, free)? {
+        local.worker.yield_now();
+    }
+    Ok(())
+}
+
+/// Removes what is left of a dropped tree: its root and its last entry go in one commit.
+fn forget_dropped(local: &WorkerState, tree: Tree) -> Result<(), Error> {
+    let mark = dropping_key(tree.id);
+    let context = CommitContext {
+        frees_space: true,
+        ends: Some(tree),
+        ..CommitContext::default()
+    };
+    let durability = local.engine.shared.config.durability;
+    let precondition = &mut |_, _: Option<ValueRef<'_>>| Ok(true);
+    commit::change_all(
+        local,
+        &[entry(&mark, None)],
+        context,
+        durability,
+        precondition,
+    )?;
+    Ok(())
+}
+
+/// Goes on with drops that a restart interrupted. Their pages may name large values
+/// that are gone: some were freed before the restart, others were replaced by
+/// commits that recovery had no reason to repeat.
+pub(crate) fn resume_drops(local: &WorkerState) -> Result<(), Error> {
+    for tree in list_dropped(local)? {
+        empty(local, tree, &mut |extent| {
+            let extent = extent::decode(extent.bytes())?;
+            extent::free_leftovers(local, &[extent])
+        })?;
+        forget_dropped(local, tree)?;
+    }
+    Ok(())
+}
+
+/// Trees that were dropped, and are not wholly freed.
+pub(crate) fn list_dropped(local: &WorkerState) -> Result<Vec<Tree>, Error> {
+    let mut trees = Vec::new();
+    visit(local, DROPPING, |_, tree| trees.push(tree))?;
+    Ok(trees)
+}
+
+/// As [`list`], of the trees that [`find_visible`] finds.
+pub(crate) fn list_visible(local: &WorkerState) -> Result<Vec<(String, Tree)>, Error> {
+    let mut trees = BTreeMap::new();
+    visit(local, NAME, |name, tree| {
+        trees.insert(name.to_vec(), tree);
+    })?;
+    local.worker.preemption_point();
+    let transactions = &local.engine.transactions;
+    match transactions.visibility() {
+        Visibility::Durable if !transactions.is_quiet() => {
+            let bounds = (
+                Bound::Included(&[NAME][..]),
+                Bound::Excluded(&[NAME + 1][..]),
+            );
+            let at = transactions.tracker.reported();
+            for (key, old) in transactions.versions.within(CATALOG.id, bounds, at) {
+                match decode_old(&old)? {
+                    Some(tree) => trees.insert(key[1..].to_vec(), tree),
+                    None => trees.remove(&key[1..]),
+                };
+            }
+        }
+        Visibility::Early if !transactions.is_quiet() => transactions.await_durable(local)?,
+        _ => {}
+    }
+    let name = |name: Vec<u8>| String::from_utf8_lossy(&name).into_owned();
+    Ok(trees
+        .into_iter()
+        .map(|(key, tree)| (name(key), tree))
+        .collect())
+}
+
+/// All trees by name.
+pub(crate) fn list(local: &WorkerState) -> Result<Vec<(String, Tree)>, Error> {
+    let mut trees = Vec::new();
+    visit(local, NAME, |name, tree| {
+        trees.push((String::from_utf8_lossy(name).into_owned(), tree));
+    })?;
+    Ok(trees)
+}
+
+fn visit(local: &WorkerState, kind: u8, mut each: impl FnMut(&[u8], Tree)) -> Result<(), Error> {
+    let ctx = TaskContext { local };
+    let mut cursor = Cursor::with_prefix(CATALOG, &[kind], Direction::Forward);
+    while let Some(entry) = cursor.next(&ctx)? {
+        each(&entry.key[1..], decode(entry.value.bytes)?);
+    }
+    Ok(())
+}

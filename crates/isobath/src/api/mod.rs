@@ -1,0 +1,43 @@
+//! What users call: stores, named trees, transactions, streams, futures.
+
+pub(crate) mod asynchronous;
+pub(crate) mod batch;
+pub(crate) mod bulk;
+pub(crate) mod catalog;
+pub(crate) mod check;
+pub(crate) mod load;
+pub(crate) mod many;
+pub(crate) mod options;
+pub(crate) mod output;
+pub(crate) mod range;
+pub(crate) mod reader;
+pub(crate) mod scan;
+pub(crate) mod stats;
+pub(crate) mod store;
+pub(crate) mod transaction;
+pub(crate) mod tree;
+pub(crate) mod tree_stats;
+pub(crate) mod typed;
+pub(crate) mod update;
+pub(crate) mod upkeep;
+pub(crate) mod value;
+
+pub use asynchronous::RangeStream;
+pub use batch::WriteBatch;
+pub use check::CheckReport;
+pub use load::Loader;
+pub use options::Options;
+pub use output::OutputFile;
+pub use range::Range;
+pub use stats::{Stat, StatKind, Stats};
+pub use store::{Progress, Store, TreeInfo};
+pub use transaction::{
+    Isolation, Savepoint, Snapshot, Transaction, TransactionOptions, TransactionRange,
+    TransactionWriter,
+};
+pub use tree::Tree;
+pub use tree_stats::TreeStats;
+pub use typed::{EncodeKey, Key, TypedRange, TypedTree, Value};
+pub use update::CompareAndSwapError;
+pub use upkeep::Compaction;
+pub use value::{ValueReader, ValueWriter};

@@ -1,0 +1,147 @@
+//! Outputs: files that are written for people and are none of a store's. `isobath_io::OutputFile` decides where they go;
+//! this says what a log is.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use isobath_io::{OutputError, Protected, Volume};
+
+use crate::api::store::Store;
+use crate::error::Error;
+use crate::log;
+
+/// A file that is being written: an export, a backup, a value, a report, a trace.
+///
+/// It never goes to a file of a store or of its log, by whatever name. A regular file appears under its name only when it
+/// is complete, and is `NAME.partial` until then; symbolic links are followed. FIFOs, devices and open descriptors
+/// (`/dev/stdout`) take the bytes themselves and are never replaced. Dropping it without [`OutputFile::finish`] leaves
+/// nothing under its name.
+#[derive(Debug)]
+pub struct OutputFile(isobath_io::OutputFile);
+
+fn protected(volume: Option<&Volume>) -> Protected<'_> {
+    Protected {
+        volume,
+        is_log: log::is_log_device,
+    }
+}
+
+impl OutputFile {
+    /// Begins to write the file `path`. A regular file or block device that exists is replaced only if `overwrite` says
+    /// so, and never if it is a file of a store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutputIsStore`], [`Error::FileExists`], [`Error::File`].
+    pub fn create(path: &Path, overwrite: bool) -> Result<OutputFile, Error> {
+        let output = isobath_io::OutputFile::create(path, overwrite, protected(None));
+        Ok(OutputFile(output?))
+    }
+
+    /// Opens the file `path` to append to it, as to a log; makes it where it is not there. What is appended is there at
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutputIsStore`], [`Error::File`].
+    pub fn append(path: &Path) -> Result<File, Error> {
+        Ok(isobath_io::OutputFile::append(path, protected(None))?)
+    }
+
+    /// The file that the bytes are written to.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        self.0.file()
+    }
+
+    /// Where the bytes are until the output is finished: for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Whether it is a regular file, which can be read while it is being made; not so FIFOs and devices.
+    #[must_use]
+    pub fn is_regular(&self) -> bool {
+        self.0.is_regular()
+    }
+
+    /// Waits until the drive has everything, and gives the file its name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`]; [`Error::OutputIsStore`] and [`Error::FileExists`] where another process has made a file of that
+    /// name meanwhile. There is no new file then.
+    pub fn finish(self) -> Result<(), Error> {
+        Ok(self.0.finish()?)
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Store {
+    /// Begins to write the file `path`, which is none of this store's; see [`OutputFile::create`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`OutputFile::create`]; [`Error::Closed`].
+    pub fn output_file(&self, path: &Path, overwrite: bool) -> Result<OutputFile, Error> {
+        let volume = self.runtime().engine.shared.volume()?;
+        let output = isobath_io::OutputFile::create(path, overwrite, protected(Some(&volume)));
+        Ok(OutputFile(output?))
+    }
+
+    /// Whether `file` is one of the files or block devices that the store lies on, its log's included, by whatever name.
+    #[must_use]
+    pub fn holds(&self, file: &Metadata) -> bool {
+        let volume = self.runtime().engine.shared.volume();
+        volume.is_ok_and(|volume| volume.holds(file))
+    }
+}
+
+/// Makes the file `path`, for what is not finished; never over a file of a store.
+pub(crate) fn unfinished(path: &Path) -> Result<File, Error> {
+    Ok(isobath_io::OutputFile::unfinished(path, protected(None))?)
+}
+
+impl From<OutputError> for Error {
+    fn from(error: OutputError) -> Error {
+        match error {
+            OutputError::OfStore { path } => Error::OutputIsStore { path },
+            OutputError::Exists { path } => Error::FileExists { path },
+            OutputError::System {
+                action,
+                path,
+                source,
+            } => failed(action, &path)(source),
+            other => failed("write", Path::new("the output"))(io::Error::other(other)),
+        }
+    }
+}
+
+/// A failure of the system on `path`.
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
+    let path = path.to_path_buf();
+    move |source| Error::File {
+        action,
+        path: path.clone(),
+        source: Arc::new(source),
+    }
+}
+
+/// A path with something behind its last name.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}

@@ -1,0 +1,191 @@
+//! Opening for reading: beside a writer in another process, after one that was killed, or a store that was closed
+//! (docs/decisions/0029).
+//!
+//! A store that was closed is read as it is. For any other one the log is kept in memory and replayed there, by an ordinary
+//! recovery on a volume that takes all writes into memory; what results is read like a store that was closed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use isobath_io::{IoErrorKind, Volume, VolumeError};
+
+use crate::api::store::Store;
+use crate::checkpoint::Superblock;
+use crate::engine::Engine;
+use crate::shared::Counters;
+use crate::{Error, Options};
+use crate::{log, recovery};
+
+/// Openings that are tried while a writer overtakes each: it uses the log's space again, or a place that was to be
+/// read.
+const ATTEMPTS: u32 = 10;
+/// Bytes of what is replayed that are kept in memory at most; the rest goes to a temporary file.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Opens the store for reading on the volume that `volume` answers, anew for each attempt.
+///
+/// # Errors
+///
+/// As for [`Store::open`]; [`Error::ReaderOverrun`] where a writer overtakes every attempt.
+pub(crate) fn open(
+    volume: impl Fn() -> Result<Volume, Error>,
+    paths: &[PathBuf],
+    options: &Options,
+) -> Result<Store, Error> {
+    let mut attempt = 1;
+    loop {
+        let volume = volume()?;
+        let superblock = recovery::pin_newest(&volume, paths)?;
+        let sequence = superblock.sequence;
+        let error = match open_at(&volume, superblock, paths, options) {
+            Ok(store) => return Ok(store),
+            Err(error) => error,
+        };
+        let newest = recovery::read_superblock(&volume, paths);
+        let has_moved = newest.is_ok_and(|newest| newest.sequence != sequence);
+        if !may_be_overtaken(&error) || !has_moved && !volume.has_writer() {
+            return Err(error);
+        }
+        if attempt == ATTEMPTS {
+            // Where no superblock was written meanwhile the log and the checkpoint were left as they are.
+            return Err(match has_moved {
+                true => Error::ReaderOverrun {
+                    paths: paths.to_vec(),
+                },
+                false => error,
+            });
+        }
+        attempt += 1;
+    }
+}
+
+/// Whether a writer that goes on meanwhile may be the reason of an error.
+fn may_be_overtaken(error: &Error) -> bool {
+    match error {
+        Error::Poisoned { cause } => may_be_overtaken(cause),
+        Error::ReaderOverrun { .. }
+        | Error::CorruptPage { .. }
+        | Error::Structure { .. }
+        | Error::PageRead { .. }
+        | Error::Truncated { .. }
+        | Error::LogCorrupt { .. }
+        | Error::UnknownLogRecord { .. }
+        | Error::LogOutOfStep { .. }
+        | Error::LogHeaderCorrupt { .. }
+        | Error::LogTruncated { .. } => true,
+        Error::Io(source) => source.kind() != IoErrorKind::NoSpace,
+        _ => false,
+    }
+}
+
+/// Opens the state that `superblock` and its log make up.
+fn open_at(
+    volume: &Volume,
+    mut superblock: Superblock,
+    paths: &[PathBuf],
+    options: &Options,
+) -> Result<Store, Error> {
+    let given = options.given_log_path();
+    log::open_log(volume, &mut superblock, paths, given)?;
+    if superblock.clean {
+        let store = Store::open_with(volume.clone(), superblock, paths, options)?;
+        engine_of(&store).reads_beside(volume.clone(), paths, false);
+        return Ok(store);
+    }
+    if !superblock.is_logged() {
+        return Err(unlogged(volume, paths));
+    }
+    let overlay = recovery::overlay(volume.clone(), MEMORY_BYTES);
+    recovery::keep_log(&overlay, &superblock, paths)?;
+    let over = Volume::from_device(overlay);
+    let replayed = replay(&over, paths, options);
+    let (bytes, took) = replayed.map_err(|error| match lacks_room(&error) {
+        true => Error::NeedsRecovery {
+            paths: paths.to_vec(),
+        },
+        false => error,
+    })?;
+    let superblock = recovery::read_superblock(&over, paths)?;
+    let store = Store::open_with(over, superblock, paths, options)?;
+    let engine = engine_of(&store);
+    engine.reads_beside(volume.clone(), paths, true);
+    Counters::add(&engine.shared.counters.recovered_bytes, bytes);
+    Counters::add(&engine.shared.counters.recovery_ns, took);
+    Ok(store)
+}
+
+fn engine_of(store: &Store) -> &Engine {
+    &store.runtime().engine
+}
+
+/// Recovers the store on `over` and closes it; bytes of the log, and nanoseconds.
+fn replay(over: &Volume, paths: &[PathBuf], options: &Options) -> Result<(u64, u64), Error> {
+    let writing = options
+        .clone()
+        .read_only(false)
+        .publish_stats(false)
+        .volume_limit_bytes(None);
+    let superblock = recovery::read_superblock(over, paths)?;
+    let store = Store::open_with(over.clone(), superblock, paths, &writing)?;
+    let stats = store.stats();
+    store.close()?;
+    Ok((stats.recovered_log_bytes, stats.recovery_ns))
+}
+
+/// Whether what was to be replayed did not fit into memory and temporary files.
+fn lacks_room(error: &Error) -> bool {
+    match error {
+        Error::Poisoned { cause } => lacks_room(cause),
+        Error::Memory { .. } | Error::VolumeFull { .. } => true,
+        Error::Io(source) => {
+            let no_memory = IoErrorKind::Os(libc::ENOMEM);
+            [IoErrorKind::NoSpace, no_memory].contains(&source.kind())
+        }
+        _ => false,
+    }
+}
+
+/// Why a store without a log that is not closed cannot be read.
+fn unlogged(volume: &Volume, paths: &[PathBuf]) -> Error {
+    match (volume.has_writer(), paths.first()) {
+        (true, Some(path)) => Error::Volume(Arc::new(VolumeError::Locked {
+            path: path.clone(),
+            pid: None,
+            writer: true,
+            advice: "it keeps no log, so that other processes can read it only once it is closed there",
+        })),
+        _ => Error::NotClosedCleanly {
+            paths: paths.to_vec(),
+        },
+    }
+}
+
+/// Whether the store on `paths` was left open: its next writer recovers it.
+///
+/// # Errors
+///
+/// As for [`Store::open`].
+pub(crate) fn needs_recovery(paths: &[PathBuf], options: &Options) -> Result<bool, Error> {
+    let options = options.clone().read_only(true);
+    let volume = Volume::open(paths, &options.volume_options())?;
+    Ok(!recovery::read_superblock(&volume, paths)?.clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isobath_io::{IoError, Op};
+
+    #[test]
+    fn a_lack_of_space_is_not_reported_as_corruption() {
+        let io = |kind| Error::Io(IoError::new(kind, Op::Write, 0, 1));
+        let poisoned = |cause| Error::Poisoned {
+            cause: Arc::new(cause),
+        };
+        assert!(lacks_room(&poisoned(io(IoErrorKind::NoSpace))));
+        assert!(lacks_room(&io(IoErrorKind::Os(libc::ENOMEM))));
+        assert!(!lacks_room(&io(IoErrorKind::Media)));
+        assert!(may_be_overtaken(&poisoned(io(IoErrorKind::OutOfRange))));
+        assert!(!may_be_overtaken(&io(IoErrorKind::NoSpace)));
+    }
+}

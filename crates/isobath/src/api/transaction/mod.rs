@@ -1,0 +1,558 @@
+//! Transactions and snapshots, as users see them.
+
+mod retry;
+mod scan;
+mod spill;
+mod view;
+mod write_set;
+mod writer;
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+pub use retry::TransactionOptions;
+pub(crate) use retry::transact;
+pub use scan::TransactionRange;
+pub(crate) use scan::scan_seen;
+pub use writer::TransactionWriter;
+
+use crate::api::tree::{Tree, Wanted, check_key, check_value};
+use crate::api::value::ValueReader;
+use crate::bounds::{self, KeyRange};
+use crate::btree::{self, Direction, prefix_end};
+use crate::error::{TransactionError, of_kind};
+use crate::runtime::{OperationFuture, Runtime};
+use crate::shared::Counters;
+use crate::sync::Mutex;
+use crate::txn::commit::{self, CommitContext};
+use crate::txn::serializable::ReadSet;
+use crate::txn::{Dead, large};
+use crate::{Durability, Error, Record, WriteBatch, extent, small};
+use scan::Source;
+use view::View;
+use write_set::{Write, WriteSet};
+
+/// What a transaction is protected from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// It sees the store as it was when it began, and commits only if no other has
+    /// changed since what it writes. Two transactions may each read what the
+    /// other writes (*write skew*).
+    #[default]
+    Snapshot,
+    /// Moreover it commits only if no other has changed since what it has read,
+    /// records that were not there included: the outcome is that of running the
+    /// serializable transactions one after another.
+    Serializable,
+}
+
+/// A place to go back to in a [`Transaction`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Savepoint {
+    transaction: u64,
+    number: u64,
+}
+
+/// A transaction over all trees of a store, from
+/// [`Store::begin`](crate::Store::begin).
+///
+/// It reads the store as it was when the transaction began, together with its own
+/// changes; they are not visible to others before [`Transaction::commit`] returns, and
+/// then all at once. Nothing is locked meanwhile: of two transactions that change
+/// the same key, the first to commit wins, and the other gets
+/// [`TransactionError::Conflict`]. Dropping a transaction rolls it back.
+///
+/// It may be used from any thread and inside tasks, and moved between them. While
+/// it is open the store keeps what it may still read, so a transaction should not
+/// be open for longer than it must.
+///
+/// ```
+/// # fn main() -> Result<(), isobath::Error> {
+/// use isobath::{Options, Store};
+///
+/// let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+/// let accounts = store.create_tree("accounts")?;
+/// accounts.insert(b"ada", b"100")?;
+///
+/// let mut transaction = store.begin()?;
+/// transaction.insert(&accounts, b"ada", b"70")?;
+/// transaction.insert(&accounts, b"grace", b"30")?;
+/// assert_eq!(accounts.get(b"grace")?, None); // not visible to others yet
+/// assert_eq!(transaction.get(&accounts, b"grace")?.as_deref(), Some(&b"30"[..]));
+/// transaction.commit()?;
+/// assert!(accounts.contains(b"grace")?);
+/// # store.close()
+/// # }
+/// ```
+pub struct Transaction {
+    view: View,
+    writes: WriteSet,
+    reads: Option<Mutex<ReadSet>>,
+    durability: Durability,
+    read_only: bool,
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction")
+            .field("began_at", &self.view.lsn())
+            .field("changed_bytes", &self.writes.bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Transaction {
+    pub(crate) fn begin(
+        runtime: &Arc<Runtime>,
+        options: TransactionOptions,
+    ) -> Result<Transaction, Error> {
+        if !options.is_read_only() {
+            runtime.engine.shared.writable()?;
+        }
+        let is_serializable = options.isolation_level() == Isolation::Serializable;
+        // A snapshot is a state that the serializable transactions agree on, so
+        // who only reads it need not remember what.
+        let remembers = is_serializable && !options.is_read_only();
+        let default = runtime.engine.shared.config.durability;
+        let view = View::open(runtime)?;
+        if options.is_read_only() {
+            view.is_durable()?;
+        }
+        Ok(Transaction {
+            view,
+            writes: WriteSet::default(),
+            reads: remembers.then(Mutex::default),
+            durability: options.durability_or(default),
+            read_only: options.is_read_only(),
+        })
+    }
+
+    fn source<'s>(&'s self, tree: &'s Tree) -> Result<Source<'s>, Error> {
+        self.view.check_tree(tree)?;
+        Ok(Source {
+            tree,
+            view: Some(&self.view),
+            writes: self.writes.of(tree),
+            reads: self.reads.as_ref(),
+        })
+    }
+
+    /// The value that `key` of `tree` has for this transaction.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotTooOld`], [`Error::KeyTooLong`], [`Error::TreeDropped`],
+    /// [`Error::OtherStore`], [`Error::Closed`], or a failed read.
+    pub fn get(&self, tree: &Tree, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
+        let mut value = Vec::new();
+        Ok(self.get_into(tree, key, &mut value)?.then_some(value))
+    }
+
+    /// Like [`Transaction::get`], into `value`, which is cleared first; `false`
+    /// if the key is absent.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::get`].
+    pub fn get_into(
+        &self,
+        tree: &Tree,
+        key: impl AsRef<[u8]>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
+        let key = key.as_ref();
+        check_key(key)?;
+        self.source(tree)?.get(key, value)
+    }
+
+    /// Whether `key` of `tree` has a value for this transaction.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::get`].
+    pub fn contains(&self, tree: &Tree, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        let key = key.as_ref();
+        check_key(key)?;
+        self.source(tree)?.contains(key)
+    }
+
+    /// The values of all `keys`, in their order; page faults of many keys overlap.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::get`].
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        tree: &Tree,
+        keys: &[K],
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        keys.iter().try_for_each(|key| check_key(key))?;
+        self.source(tree)?.get_many(&keys)
+    }
+
+    /// The records of `tree` whose keys lie within `bounds`, in order, from both
+    /// ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherStore`]; the iterator as for [`Transaction::get`].
+    pub fn range<'t>(
+        &'t self,
+        tree: &'t Tree,
+        bounds: impl KeyRange,
+    ) -> Result<TransactionRange<'t>, Error> {
+        let (lower, upper) = bounds::owned(&bounds);
+        Ok(TransactionRange::new(self.source(tree)?, lower, upper))
+    }
+
+    /// The records of `tree` whose keys start with `prefix`, in order, from both
+    /// ends.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::range`].
+    pub fn prefix<'t>(
+        &'t self,
+        tree: &'t Tree,
+        prefix: impl AsRef<[u8]>,
+    ) -> Result<TransactionRange<'t>, Error> {
+        let prefix = prefix.as_ref();
+        let lower = Bound::Included(prefix.to_vec());
+        Ok(TransactionRange::new(
+            self.source(tree)?,
+            lower,
+            prefix_end(prefix),
+        ))
+    }
+
+    /// Calls `visit` with the records of `tree` whose keys lie within `bounds`, in
+    /// order, until it returns `false`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::get`].
+    pub fn scan(
+        &self,
+        tree: &Tree,
+        bounds: impl KeyRange,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Error> {
+        let bounds = bounds.key_bounds();
+        self.source(tree)?
+            .scan(bounds, Direction::Forward, Wanted::default(), visit)
+    }
+
+    /// As [`Transaction::scan`], by descending keys.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::get`].
+    pub fn scan_reverse(
+        &self,
+        tree: &Tree,
+        bounds: impl KeyRange,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Error> {
+        let bounds = bounds.key_bounds();
+        self.source(tree)?
+            .scan(bounds, Direction::Reverse, Wanted::default(), visit)
+    }
+
+    /// Reads the value of `key` as a stream; `None` if it has none. Reading fails
+    /// once the transaction has ended and the value is gone.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::get`].
+    pub fn reader(&self, tree: &Tree, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>, Error> {
+        let key = key.as_ref();
+        check_key(key)?;
+        self.source(tree)?.reader(key)
+    }
+
+    /// Gives `key` of `tree` the value `value` when the transaction commits.
+    ///
+    /// A value too large for a leaf goes to the volume now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`],
+    /// [`Error::Sort`] where the transaction is larger than memory may hold and its temporary file cannot be written,
+    /// [`Error::TooManySavepoints`], [`Error::ReadOnlyTransaction`], [`Error::TreeDropped`], [`Error::OtherStore`],
+    /// [`Error::Poisoned`], [`Error::VolumeFull`], [`Error::Closed`]; the transaction is as before then.
+    pub fn insert(
+        &mut self,
+        tree: &Tree,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), Error> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        check_value(value.len() as u64)?;
+        self.may_write(tree, key)?;
+        if btree::fits_inline(key.len(), value.len()) {
+            return self.write(tree, key, Write::Inline(value.into()));
+        }
+        let extent = tree.run(|local| {
+            local.engine.shared.writable()?;
+            extent::write_all(local, value, None)
+        })?;
+        self.write(tree, key, Write::Extent(extent))
+    }
+
+    /// Removes `key` of `tree` when the transaction commits; `false` if it has no
+    /// value for this transaction.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::insert`] and [`Transaction::get`].
+    pub fn remove(&mut self, tree: &Tree, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        let key = key.as_ref();
+        self.may_write(tree, key)?;
+        let existed = self.source(tree)?.contains(key)?;
+        if existed {
+            self.write(tree, key, Write::Removed)?;
+        }
+        Ok(existed)
+    }
+
+    /// Writes a value of up to [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES) as a
+    /// stream; it belongs to the transaction once [`TransactionWriter::finish`]
+    /// returns.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::insert`].
+    pub fn writer<'t>(
+        &'t mut self,
+        tree: &Tree,
+        key: impl AsRef<[u8]>,
+    ) -> Result<TransactionWriter<'t>, Error> {
+        let key = key.as_ref();
+        self.may_write(tree, key)?;
+        Ok(TransactionWriter::new(self, tree, key))
+    }
+
+    fn may_write(&self, tree: &Tree, key: &[u8]) -> Result<(), Error> {
+        check_key(key)?;
+        self.view.check_tree(tree)?;
+        if self.read_only {
+            return Err(Error::ReadOnlyTransaction);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, tree: &Tree, key: &[u8], write: Write) -> Result<(), Error> {
+        let runtime = self.view.runtime();
+        let limit = small::spill_bytes(runtime.engine.log.transaction_limit());
+        let directory = &runtime.directory;
+        let result = self.writes.put(tree, key, write, limit, directory);
+        self.note_spilled();
+        self.defer_free();
+        result
+    }
+
+    fn note_spilled(&mut self) {
+        let bytes = self.writes.take_spilled_bytes();
+        if bytes > 0 {
+            Counters::add(&self.view.transactions().counters.spilled_bytes, bytes);
+        }
+    }
+
+    /// Large values that the transaction wrote and gave up go to the next task.
+    fn defer_free(&mut self) {
+        let dead = self.writes.take_dead();
+        let dead = dead.into_iter().map(Dead::uncommitted);
+        self.view.transactions().defer_free(dead);
+    }
+
+    /// Remembers the transaction's changes so far. What savepoints keep may take as much memory as the changes
+    /// themselves; more goes to a temporary file, which keeps up to 1,024 savepoints apart. Further changes fail with
+    /// [`Error::TooManySavepoints`] then, until one of the earlier savepoints was rolled back to.
+    pub fn savepoint(&mut self) -> Savepoint {
+        Savepoint {
+            transaction: self.view.number(),
+            number: self.writes.savepoint(),
+        }
+    }
+
+    /// Undoes all changes since `savepoint`, which stays usable. Reads are not
+    /// undone: a serializable transaction still answers for them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSavepoint`] for one of another transaction, or one that was
+    /// made after a savepoint that was rolled back since.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
+        let mine = savepoint.transaction == self.view.number();
+        if !mine || !self.writes.rollback_to(savepoint.number) {
+            return Err(Error::NoSuchSavepoint);
+        }
+        self.defer_free();
+        Ok(())
+    }
+
+    /// Makes all changes visible and lasting, or none. When this returns, they
+    /// are as durable as was asked for.
+    ///
+    /// A transaction without changes always commits.
+    ///
+    /// # Errors
+    ///
+    /// [`TransactionError::Conflict`] and [`TransactionError::SnapshotTooOld`], after which the same
+    /// may succeed when it is begun anew (see
+    /// [`Store::transact`](crate::Store::transact)); [`TransactionError::TreeDropped`],
+    /// [`TransactionError::TransactionTooLarge`], [`TransactionError::Sort`], [`StorageError::VolumeFull`](crate::StorageError::VolumeFull),
+    /// [`StorageError::Closed`](crate::StorageError::Closed), or a failed read. Nothing was
+    /// changed then. [`StorageError::Poisoned`](crate::StorageError::Poisoned) or a failed write: whether the changes
+    /// last is known at the next opening.
+    pub fn commit(self) -> Result<(), TransactionError> {
+        self.commit_if(true).map_err(of_kind)
+    }
+
+    /// Commits. Whether others have changed the same keys since matters only where that is to be `validated`.
+    fn commit_if(mut self, validated: bool) -> Result<(), Error> {
+        if self.writes.is_empty() {
+            return self.view.is_durable();
+        }
+        let runtime = Arc::clone(self.view.runtime());
+        if self.writes.is_spilled() {
+            return self.commit_large(&runtime, validated);
+        }
+        let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
+        let (writes, view, durability) = (&self.writes, &self.view, self.durability);
+        let result = runtime.run(|local| {
+            if durability != Durability::Synced {
+                view.is_durable()?;
+            }
+            let encoded = writes.changes();
+            let changes: Vec<_> = encoded.iter().map(write_set::Encoded::change).collect();
+            let context = CommitContext {
+                snapshot: validated.then(|| view.registered()),
+                reads,
+                frees_space: false,
+                ends: None,
+            };
+            commit::change_all(local, &changes, context, durability, &mut |_, _| Ok(true))
+        });
+        let user_bytes = self.writes.user_bytes();
+        self.end(&runtime, result.map(|_| user_bytes))
+    }
+
+    /// Commits what is more than one log record can have.
+    fn commit_large(&mut self, runtime: &Arc<Runtime>, validated: bool) -> Result<(), Error> {
+        let reads = self.reads.as_mut().map(|reads| &*reads.get_mut());
+        let context = CommitContext {
+            snapshot: validated.then(|| self.view.registered()),
+            reads,
+            frees_space: false,
+            ends: None,
+        };
+        let changes = self.writes.large(&runtime.directory);
+        let result = changes.and_then(|mut changes| {
+            let trees = changes.trees();
+            runtime.run(|local| {
+                let mut next = |at| changes.next(at);
+                large::commit_large(local, &trees, context, &mut next)
+            })?;
+            Ok((changes.dead, changes.user_bytes))
+        });
+        let result = result.map(|(dead, user_bytes)| {
+            self.writes.bury(dead);
+            user_bytes
+        });
+        self.note_spilled();
+        self.end(runtime, result)
+    }
+
+    /// Notes how the commit has ended; where it has succeeded, of how many bytes of keys and values it was.
+    fn end(&mut self, runtime: &Arc<Runtime>, result: Result<u64, Error>) -> Result<(), Error> {
+        match result {
+            Ok(user_bytes) => {
+                let counters = &runtime.engine.shared.counters;
+                Counters::add(&counters.user_bytes, user_bytes);
+                self.writes.forget();
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_retryable() {
+                    let counters = &self.view.transactions().counters;
+                    Counters::add(&counters.conflicts, 1);
+                }
+                if runtime.engine.shared.writable().is_err() {
+                    // The record may be in the log: what it names has to stay.
+                    self.writes.forget();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// [`Transaction::commit`] as a future, for any async runtime. The commit goes on where the future is
+    /// dropped: whether it came to its end is known by reading.
+    pub fn commit_async(self) -> OperationFuture<(), TransactionError> {
+        let runtime = Arc::clone(self.view.runtime());
+        let task = runtime.spawn(None, move || self.commit());
+        task.flat()
+    }
+
+    /// Ends the transaction without changing anything, as dropping it does.
+    pub fn rollback(self) {}
+}
+
+/// Inserts `records` in one commit, whatever others have changed.
+pub(crate) fn insert_together(tree: &Tree, records: &[Record]) -> Result<(), Error> {
+    let mut transaction = Transaction::begin(&tree.runtime, TransactionOptions::new())?;
+    for (key, value) in records {
+        transaction.insert(tree, key, value)?;
+    }
+    transaction.commit_if(false)
+}
+
+/// Commits a batch of changes, whatever others have changed.
+pub(crate) fn write_batch(runtime: &Arc<Runtime>, batch: &WriteBatch) -> Result<(), Error> {
+    let mut transaction = Transaction::begin(runtime, TransactionOptions::new())?;
+    for (tree, key, value) in batch.changes() {
+        match value {
+            Some(value) => transaction.insert(tree, key, value)?,
+            None => {
+                transaction.may_write(tree, key)?;
+                transaction.write(tree, key, Write::Removed)?;
+            }
+        }
+    }
+    transaction.commit_if(false)
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.writes.abandon();
+        self.defer_free();
+    }
+}
+
+/// The store as it was at one moment, for reading, from
+/// [`Store::snapshot`](crate::Store::snapshot).
+///
+/// It never waits for writers, and never makes one wait or fail. While it is open
+/// the store keeps what it may still read; if that becomes too much, the oldest
+/// snapshots fail with [`Error::SnapshotTooOld`].
+#[derive(Debug)]
+pub struct Snapshot(Transaction);
+
+impl Snapshot {
+    pub(crate) fn open(runtime: &Arc<Runtime>) -> Result<Snapshot, Error> {
+        let options = TransactionOptions::new().read_only(true);
+        Transaction::begin(runtime, options).map(Snapshot)
+    }
+}
+
+/// A snapshot reads as a transaction does.
+impl std::ops::Deref for Snapshot {
+    type Target = Transaction;
+
+    fn deref(&self) -> &Transaction {
+        &self.0
+    }
+}

@@ -1,0 +1,143 @@
+//! An open snapshot and how its state of a record is found.
+
+use std::sync::Arc;
+
+use crate::Error;
+use crate::api::tree::Tree;
+use crate::engine::Engine;
+use crate::page::Lsn;
+use crate::runtime::{Runtime, WorkerState};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::txn::Transactions;
+use crate::txn::snapshots::Registered;
+use crate::txn::unseen::Visibility;
+
+/// An open snapshot; dropping this closes it.
+pub(super) struct View {
+    runtime: Arc<Runtime>,
+    registered: Arc<Registered>,
+    /// A read has failed because the snapshot is too old for it.
+    was_too_old: AtomicBool,
+}
+
+impl View {
+    /// Opens a snapshot of everything that is committed and acknowledged.
+    pub(super) fn open(runtime: &Arc<Runtime>) -> Result<View, Error> {
+        if runtime.is_stopped() {
+            return Err(Error::Closed);
+        }
+        let engine = &runtime.engine;
+        let registered = engine.transactions.begin(&engine.log, || {
+            // A commit that failed half-way never ends.
+            engine.shared.writable()?;
+            rest(engine);
+            Ok::<(), Error>(())
+        })?;
+        Ok(View {
+            runtime: Arc::clone(runtime),
+            registered,
+            was_too_old: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    pub(super) fn registered(&self) -> &Registered {
+        &self.registered
+    }
+
+    /// Tells this transaction from all others of the store.
+    pub(super) fn number(&self) -> u64 {
+        self.registered.number()
+    }
+
+    pub(super) fn lsn(&self) -> u64 {
+        self.registered.lsn
+    }
+
+    pub(super) fn transactions(&self) -> &Transactions {
+        &self.runtime.engine.transactions
+    }
+
+    /// Refuses trees of other stores, and dropped ones.
+    pub(super) fn check_tree(&self, tree: &Tree) -> Result<(), Error> {
+        if !Arc::ptr_eq(&tree.runtime, &self.runtime) {
+            return Err(Error::OtherStore {
+                name: tree.name().to_owned(),
+            });
+        }
+        tree.alive()
+    }
+
+    /// Where snapshots begin before all that they see is durable, waits until it is.
+    pub(super) fn is_durable(&self) -> Result<(), Error> {
+        let engine = &self.runtime.engine;
+        let newest = Lsn(self.lsn().saturating_sub(8));
+        if self.transactions().visibility() != Visibility::Early || engine.log.is_durable(newest) {
+            return Ok(());
+        }
+        self.runtime.run(|local| local.wait_durable(newest))
+    }
+
+    /// To be asked when leaf and versions were read: whether both were complete.
+    pub(super) fn check(&self, tree: &Tree) -> Result<(), Error> {
+        tree.found(())?;
+        let is_too_old = tree.state.status.loaded() > self.lsn();
+        if is_too_old || self.registered.check().is_err() {
+            self.was_too_old.store(true, Ordering::Relaxed);
+            return Err(Error::SnapshotTooOld);
+        }
+        Ok(())
+    }
+
+    /// Whether a read of this snapshot has failed with [`Error::SnapshotTooOld`].
+    pub(super) fn was_too_old(&self) -> bool {
+        self.was_too_old.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let engine = &self.runtime.engine;
+        let transactions = &engine.transactions;
+        transactions.snapshots.end(&self.registered);
+        // What only this snapshot could see goes; the last one takes all. A
+        // task that panics must not wait.
+        let panics = std::thread::panicking();
+        let go_on = || transactions.snapshots.active() == 0 && !panics;
+        if !transactions.versions.is_empty() {
+            transactions.watermark(&engine.log);
+        }
+        while transactions.gc_versions(COLLECT_AT_END) && go_on() {
+            rest_in_task(engine);
+        }
+        if transactions.has_dead() && !panics {
+            // While the store is closing, closing does it.
+            let _ = self.runtime.run(|local| {
+                local.engine.transactions.free_dead(local);
+                Ok(())
+            });
+        }
+    }
+}
+
+/// Versions that the end of a snapshot collects at least.
+const COLLECT_AT_END: usize = 256;
+
+fn rest_in_task(engine: &Engine) -> bool {
+    WorkerState::with_current(engine, |local| {
+        if let Some(local) = local {
+            local.worker.yield_now();
+        }
+        local.is_some()
+    })
+}
+
+/// Lets others run: other tasks, other threads, or the simulation.
+pub(super) fn rest(engine: &Engine) {
+    if !rest_in_task(engine) && !crate::sim::drive() {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,745 @@
+//! A named tree: the operations that a user calls.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::api::range::Range;
+use crate::api::scan::{Scan, behind};
+use crate::api::transaction;
+use crate::api::value::{ValueReader, ValueWriter};
+use crate::bounds::{self, KeyRange};
+use crate::btree::{self, Cursor, Direction, ValueKind, ValueRef};
+use crate::engine::{InlineContext, TaskContext};
+use crate::error::{LoadError, of_kind};
+use crate::extent::{self, Extent};
+use crate::runtime::{Runtime, WorkerState};
+use crate::shared::Counters;
+use crate::txn::commit::{self, Change};
+use crate::txn::unseen::Visibility;
+use crate::txn::versions::{Bounds, OldValue};
+use crate::txn::{TreeStatus, Verdict, key_hash};
+use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+
+/// What all handles of one tree share.
+pub(crate) struct TreeState {
+    pub(crate) name: Arc<str>,
+    pub(crate) tree: btree::Tree,
+    pub(crate) status: Arc<TreeStatus>,
+}
+
+impl TreeState {
+    pub(crate) fn new(name: &str, tree: btree::Tree) -> TreeState {
+        TreeState {
+            name: Arc::from(name),
+            tree,
+            status: Arc::new(TreeStatus::default()),
+        }
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.status.is_dropped()
+    }
+
+    /// A change of `key` for a commit.
+    pub(crate) fn change<'a>(&'a self, key: &'a [u8], value: Option<ValueRef<'a>>) -> Change<'a> {
+        Change {
+            tree: self.tree,
+            name: &self.name,
+            status: Some(&self.status),
+            key,
+            number: key_hash(self.tree.id, key),
+            value,
+            confirms: None,
+        }
+    }
+}
+
+/// A named tree of a [`Store`](crate::Store): an ordered map from byte strings
+/// to byte strings. Clones share it; every method may be called from any thread
+/// and inside tasks.
+///
+/// Keys have 0 to [`MAX_KEY_BYTES`] bytes and compare as byte strings; values
+/// have up to [`MAX_VALUE_BYTES`] bytes. Each operation is atomic.
+#[derive(Clone)]
+pub struct Tree {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) state: Arc<TreeState>,
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree")
+            .field("name", &self.name())
+            .field("id", &self.state.tree.id.0)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tree {
+    /// Whether both are handles of the same tree.
+    pub(crate) fn is(&self, other: &Tree) -> bool {
+        Arc::ptr_eq(&self.runtime, &other.runtime) && self.state.tree == other.state.tree
+    }
+
+    /// The tree's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// The value of `key`, if it has one.
+    ///
+    /// While everything needed is in memory this runs on the calling thread;
+    /// a page miss is handed to a worker.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyTooLong`], [`Error::TreeDropped`], [`Error::Closed`], or a
+    /// failed read.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Like [`Tree::get`], into `value`, which is cleared first; `false` if
+    /// the key is absent. Allocates nothing once `value` is large enough.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    #[inline]
+    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool, Error> {
+        self.get_bytes(key.as_ref(), value)
+    }
+
+    fn get_bytes(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        check_key(key)?;
+        self.alive()?;
+        let tree = self.state.tree;
+        let mut here = None;
+        let engine = &self.runtime.engine;
+        WorkerState::with_current(engine, |local| {
+            if let Some(local) = local {
+                here = Some(get_in_task(local, tree, key, value));
+            }
+        });
+        if let Some(result) = here {
+            return self.found(self.map_error(result)?);
+        }
+        let found = tree.get(&InlineContext::new(&self.runtime.pool), key, value);
+        if let Ok(found @ (None | Some(ValueKind::Inline))) = found {
+            let transactions = &engine.transactions;
+            if transactions.shows_leaf(tree.id, key) {
+                return self.found(found.is_some());
+            }
+            match transactions.judge(tree.id, key) {
+                Verdict::Leaf => return self.found(found.is_some()),
+                Verdict::Older(old @ (OldValue::Absent | OldValue::Inline(_))) => {
+                    return self.found(old.take(value).is_some());
+                }
+                _ => (),
+            }
+        }
+        // A page miss, a chunk to read, something to wait for or to report.
+        self.found(self.run(|local| get_in_task(local, tree, key, value))?)
+    }
+
+    /// As [`Tree::get_into`], for readers that have a snapshot, and ask the version store afterwards.
+    pub(crate) fn get_newest(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let engine = &self.runtime.engine;
+        let transactions = &engine.transactions;
+        let is_late = transactions.visibility() == Visibility::Durable;
+        if !is_late || transactions.unseen.is_in_parts() || self.runtime.is_in_task() {
+            return self.get_into(key, value);
+        }
+        self.alive()?;
+        let inline = InlineContext::new(&self.runtime.pool);
+        match self.state.tree.get(&inline, key, value) {
+            Ok(found @ (None | Some(ValueKind::Inline))) if !transactions.unseen.is_in_parts() => {
+                self.found(found.is_some())
+            }
+            _ => self.get_into(key, value),
+        }
+    }
+
+    /// What was found in the tree, unless it was dropped meanwhile: its records go one
+    /// after another.
+    #[inline]
+    pub(crate) fn found<T>(&self, found: T) -> Result<T, Error> {
+        if self.state.is_dropped() {
+            return Err(self.dropped());
+        }
+        Ok(found)
+    }
+
+    /// Whether `key` has a value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    #[doc(alias = "contains_key")]
+    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.contains_bytes(key.as_ref())
+    }
+
+    fn contains_bytes(&self, key: &[u8]) -> Result<bool, Error> {
+        check_key(key)?;
+        self.alive()?;
+        let tree = self.state.tree;
+        let mut value = Vec::new();
+        let engine = &self.runtime.engine;
+        match tree.get(&InlineContext::new(&self.runtime.pool), key, &mut value) {
+            Ok(found) if engine.transactions.shows_leaf(tree.id, key) => {
+                self.found(found.is_some())
+            }
+            _ => self.found(self.run(|local| {
+                let transactions = &local.engine.transactions;
+                transactions.read_one(local, tree.id, key, |old| match old {
+                    Some(old) => Ok(old != OldValue::Absent),
+                    None => Ok(tree.get(&TaskContext { local }, key, &mut value)?.is_some()),
+                })
+            })?),
+        }
+    }
+
+    /// Gives `key` the value `value`, whether it had one or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::VolumeFull`],
+    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::TreeDropped`],
+    /// [`Error::Closed`], or a failed read; the tree is unchanged then.
+    #[doc(alias = "put")]
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.insert_bytes(key.as_ref(), value.as_ref())
+    }
+
+    fn insert_bytes(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        check_key(key)?;
+        check_value(value.len() as u64)?;
+        self.run(|local| insert_in_task(local, &self.state, key, value))
+    }
+
+    /// Removes `key`; `false` if it had no value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`].
+    #[doc(alias = "delete")]
+    pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.remove_bytes(key.as_ref())
+    }
+
+    fn remove_bytes(&self, key: &[u8]) -> Result<bool, Error> {
+        check_key(key)?;
+        self.run(|local| remove_in_task(local, &self.state, key))
+    }
+
+    /// The records whose keys lie within `bounds`, in order, from both ends.
+    /// Safe beside concurrent changes: a record that is there during the whole
+    /// iteration is seen exactly once.
+    #[must_use]
+    #[doc(alias = "iter")]
+    pub fn range(&self, bounds: impl KeyRange) -> Range {
+        let (lower, upper) = bounds::owned(&bounds);
+        Range::new(self.clone(), lower, upper)
+    }
+
+    /// The records whose keys start with `prefix`, in order, from both ends.
+    #[must_use]
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        let prefix = prefix.as_ref();
+        let upper = btree::prefix_end(prefix);
+        Range::new(self.clone(), Bound::Included(prefix.to_vec()), upper)
+    }
+
+    /// Calls `visit` with the records whose keys lie within `bounds`, in order,
+    /// until it returns `false`; allocates nothing per record.
+    ///
+    /// Where pages are missing this runs as a task and reads ahead at the
+    /// drive's full queue depth.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TreeDropped`], [`Error::Closed`], or a failed read.
+    pub fn scan(
+        &self,
+        bounds: impl KeyRange,
+        visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+    ) -> Result<(), Error> {
+        self.scan_in(
+            bounds.key_bounds(),
+            Direction::Forward,
+            Wanted::default(),
+            visit,
+        )
+    }
+
+    /// As [`Tree::scan`], of the first `limit` records only. Missing pages are
+    /// read together, as far as those records need them and no further: for short
+    /// scans this is faster than ending a longer one early.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::scan`].
+    pub fn scan_first(
+        &self,
+        bounds: impl KeyRange,
+        limit: usize,
+        mut visit: impl FnMut(&[u8], &[u8]) + Send,
+    ) -> Result<(), Error> {
+        if limit == 0 {
+            return self.alive();
+        }
+        let mut left = limit;
+        let wanted = Wanted {
+            limit: Some(limit),
+            keys_only: false,
+        };
+        self.scan_in(
+            bounds.key_bounds(),
+            Direction::Forward,
+            wanted,
+            |key, value| {
+                visit(key, value);
+                left -= 1;
+                left > 0
+            },
+        )
+    }
+
+    /// Whether leaves alone may tell what is not visible yet. Asked after they were read.
+    #[inline]
+    pub(crate) fn needs_versions(&self) -> bool {
+        let transactions = &self.runtime.engine.transactions;
+        let unseen = &transactions.unseen;
+        unseen.is_any() && (transactions.visibility() == Visibility::Durable || unseen.is_loading())
+    }
+
+    /// Ends a scan: waits for the rest of the commits that it may have seen the
+    /// beginning of.
+    pub(crate) fn await_rest(&self) -> Result<(), Error> {
+        self.found(())?;
+        let transactions = &self.runtime.engine.transactions;
+        if !transactions.has_rest() {
+            return Ok(());
+        }
+        self.run(|local| transactions.await_rest(local))
+    }
+
+    /// As [`Tree::scan`], by descending keys.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::scan`].
+    pub fn scan_reverse(
+        &self,
+        bounds: impl KeyRange,
+        visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+    ) -> Result<(), Error> {
+        self.scan_in(
+            bounds.key_bounds(),
+            Direction::Reverse,
+            Wanted::default(),
+            visit,
+        )
+    }
+
+    /// Calls `visit` with the keys within `bounds`, ascending, or descending where `is_reverse`, until it
+    /// returns `false`; reads no large value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::scan`].
+    pub fn visit_keys(
+        &self,
+        bounds: impl KeyRange,
+        is_reverse: bool,
+        mut visit: impl FnMut(&[u8]) -> bool + Send,
+    ) -> Result<(), Error> {
+        let direction = match is_reverse {
+            true => Direction::Reverse,
+            false => Direction::Forward,
+        };
+        let wanted = Wanted {
+            limit: None,
+            keys_only: true,
+        };
+        self.scan_in(bounds.key_bounds(), direction, wanted, |key, _| visit(key))
+    }
+
+    /// Calls `visit` with the keys within `bounds`, in order, of at most `limit` records, and reads no large value.
+    pub(crate) fn scan_keys(
+        &self,
+        bounds: Bounds<'_>,
+        limit: Option<usize>,
+        mut visit: impl FnMut(&[u8]) + Send,
+    ) -> Result<(), Error> {
+        let mut left = limit.unwrap_or(usize::MAX);
+        let wanted = Wanted {
+            limit,
+            keys_only: true,
+        };
+        self.scan_in(bounds, Direction::Forward, wanted, |key, _| {
+            visit(key);
+            left -= 1;
+            left > 0
+        })
+    }
+
+    fn scan_in(
+        &self,
+        bounds: Bounds<'_>,
+        direction: Direction,
+        wanted: Wanted,
+        visit: impl FnMut(&[u8], &[u8]) -> bool + Send,
+    ) -> Result<(), Error> {
+        let mut visit = visit;
+        let mut cursor = Cursor::new(self.state.tree, bounds.0, bounds.1, direction);
+        if let Some(limit) = wanted.limit {
+            cursor.limit(limit);
+        }
+        let mut scan = Scan::new(self, cursor, wanted.keys_only);
+        scan.leaves(&mut visit)?;
+        if scan.needs_versions {
+            let bounds = behind(bounds, direction, scan.last());
+            let wanted = Wanted {
+                limit: wanted.limit.map(|limit| limit.saturating_sub(scan.shown())),
+                ..wanted
+            };
+            transaction::scan_seen(self, bounds, direction, wanted, visit)?;
+        }
+        self.await_rest()
+    }
+
+    /// The values of all `keys`, in their order. Cache misses and page faults
+    /// of many keys overlap, so this is the fastest way to read many records.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`]; the first of any key.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let mut values: Vec<Option<Vec<u8>>> = Vec::with_capacity(keys.len());
+        values.resize_with(keys.len(), || None);
+        self.get_each(keys, |at, value| values[at] = value.map(<[u8]>::to_vec))?;
+        Ok(values)
+    }
+
+    /// As [`Tree::get_many`], but hands each value to `each` with the key's
+    /// index, in any order, and allocates nothing per key.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get_many`].
+    pub fn get_each<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        each: impl FnMut(usize, Option<&[u8]>) + Send,
+    ) -> Result<(), Error> {
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        keys.iter().try_for_each(|key| check_key(key))?;
+        self.map_error(crate::api::many::get_each(self, &keys, each))?;
+        self.found(())
+    }
+
+    /// Loads records with strictly ascending keys, as fast as they come. The
+    /// tree must be empty, or its last key below the first new one. Returns how
+    /// many were loaded. Pages are left 6% empty on average, for later insertions.
+    ///
+    /// The records appear at the end, and leave nothing for those who should not
+    /// see them: transactions and snapshots that began before fail with
+    /// [`Error::SnapshotTooOld`] when they read the tree afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::LoadOrder`] with the offending record, and as for
+    /// [`Tree::insert`]; the tree is as it was then.
+    pub fn bulk_load<K, V, I>(&self, records: I) -> Result<u64, LoadError>
+    where
+        K: AsRef<[u8]>,
+        V: AsRef<[u8]>,
+        I: IntoIterator<Item = (K, V)>,
+    {
+        crate::api::bulk::load(self, records.into_iter().map(Ok)).map_err(of_kind)
+    }
+
+    /// Writes a value of up to [`MAX_VALUE_BYTES`] as a stream; it appears
+    /// under `key` when [`ValueWriter::finish`] returns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyTooLong`], [`Error::ReadOnly`], [`Error::Poisoned`].
+    pub fn writer(&self, key: impl AsRef<[u8]>) -> Result<ValueWriter, Error> {
+        let key = key.as_ref();
+        check_key(key)?;
+        self.runtime.engine.shared.writable()?;
+        Ok(ValueWriter::new(self.clone(), key))
+    }
+
+    /// Reads the value of `key` as a stream; `None` if it has none. A value
+    /// that is replaced or removed meanwhile makes reading fail.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    pub fn reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>, Error> {
+        let key = key.as_ref();
+        check_key(key)?;
+        ValueReader::open(self.clone(), key)
+    }
+
+    /// Refuses once the tree is dropped or the store closed.
+    #[inline]
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        if self.state.is_dropped() {
+            return Err(self.dropped());
+        }
+        if self.runtime.is_stopped() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    fn dropped(&self) -> Error {
+        Error::TreeDropped {
+            name: self.state.name.to_string(),
+        }
+    }
+
+    /// Runs `work` in a task, and names the tree in its errors.
+    pub(crate) fn run<T: Send>(
+        &self,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        self.alive()?;
+        let result = self.runtime.run(work);
+        self.map_error(result)
+    }
+
+    /// A tree that is being dropped looks corrupt to those who are still in it: its pages
+    /// are gone, and their ids are given to others.
+    #[inline]
+    pub(crate) fn map_error<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.map_err(|error| self.mapped_error(error))
+    }
+
+    #[cold]
+    fn mapped_error(&self, error: Error) -> Error {
+        match error {
+            Error::Structure { .. } | Error::CorruptPage { .. } if self.state.is_dropped() => {
+                self.dropped()
+            }
+            Error::PageRead {
+                page,
+                offset,
+                tree: None,
+                source,
+            } => Error::PageRead {
+                page,
+                offset,
+                tree: Some(Arc::clone(&self.state.name)),
+                source,
+            },
+            other => other,
+        }
+    }
+}
+
+/// What a scan is to show.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wanted {
+    /// The first records only.
+    pub(crate) limit: Option<usize>,
+    /// Large values are not read.
+    pub(crate) keys_only: bool,
+}
+
+pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Error::KeyTooLong {
+            length: key.len(),
+            limit: MAX_KEY_BYTES,
+        });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_value(length: u64) -> Result<(), Error> {
+    if length > MAX_VALUE_BYTES {
+        return Err(Error::ValueTooLong {
+            length,
+            limit: MAX_VALUE_BYTES,
+        });
+    }
+    Ok(())
+}
+
+// ---- the operations, in a task --------------------------------------------------
+
+/// Times that a read starts over because a large value was replaced meanwhile.
+const REREADS: usize = 10_000;
+
+pub(crate) fn get_in_task(
+    local: &WorkerState,
+    tree: btree::Tree,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<bool, Error> {
+    let transactions = &local.engine.transactions;
+    // What nearly every lookup finds: a value in its leaf, or none, and no commit beside that changes it.
+    let found = tree.get(&TaskContext { local }, key, value)?;
+    if found != Some(ValueKind::Extent) {
+        local.worker.preemption_point();
+        if transactions.shows_leaf(tree.id, key) {
+            return Ok(found.is_some());
+        }
+    }
+    transactions.read_one(local, tree.id, key, |old| {
+        match old.map(|old| old.take(value)) {
+            None => read_in_task(local, tree, key, value),
+            Some(None) => Ok(false),
+            Some(Some(ValueKind::Inline)) => Ok(true),
+            Some(Some(ValueKind::Extent)) => {
+                let descriptor = std::mem::take(value);
+                read_value(local, ValueRef::extent(&descriptor), value).map(|()| true)
+            }
+        }
+    })
+}
+
+fn read_in_task(
+    local: &WorkerState,
+    tree: btree::Tree,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<bool, Error> {
+    Ok(read_newest(local, tree, key, value)? != Newest::Absent)
+}
+
+/// What a leaf has for a key, whether others may see that yet or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Newest {
+    Absent,
+    Inline,
+    /// A large value, with its descriptor.
+    Large(Vec<u8>),
+}
+
+/// What the leaf of `key` has, with the whole value.
+pub(crate) fn read_newest(
+    local: &WorkerState,
+    tree: btree::Tree,
+    key: &[u8],
+    value: &mut Vec<u8>,
+) -> Result<Newest, Error> {
+    let ctx = TaskContext { local };
+    let mut last = Ok(Newest::Absent);
+    for _ in 0..REREADS {
+        match tree.get(&ctx, key, value)? {
+            None => return Ok(Newest::Absent),
+            Some(ValueKind::Inline) => return Ok(Newest::Inline),
+            Some(ValueKind::Extent) => {
+                let descriptor = std::mem::take(value);
+                match read_value(local, ValueRef::extent(&descriptor), value) {
+                    Ok(()) => return Ok(Newest::Large(descriptor)),
+                    Err(error) => last = Err(error),
+                }
+                let mut again = Vec::new();
+                let same = tree.get(&ctx, key, &mut again)? == Some(ValueKind::Extent)
+                    && again == descriptor;
+                if same {
+                    return last;
+                }
+                value.clear();
+            }
+        }
+    }
+    last
+}
+
+/// The bytes of a record's value, wherever they are.
+pub(crate) fn read_value(
+    local: &WorkerState,
+    value: ValueRef<'_>,
+    into: &mut Vec<u8>,
+) -> Result<(), Error> {
+    into.clear();
+    match value.kind {
+        ValueKind::Inline => {
+            into.extend_from_slice(value.bytes);
+            Ok(())
+        }
+        ValueKind::Extent => extent::read_all(local, extent::decode(value.bytes)?, into),
+    }
+}
+
+/// The bytes of the value that a cursor found under `key`, or of the one that
+/// has replaced it since; `false` if the record is gone.
+pub(crate) fn read_entry(
+    local: &WorkerState,
+    tree: btree::Tree,
+    key: &[u8],
+    value: ValueRef<'_>,
+    into: &mut Vec<u8>,
+) -> Result<bool, Error> {
+    match read_value(local, value, into) {
+        Ok(()) => Ok(true),
+        // If this was not a change of the record, the same error comes again.
+        Err(_) => get_in_task(local, tree, key, into),
+    }
+}
+
+pub(crate) fn insert_in_task(
+    local: &WorkerState,
+    tree: &TreeState,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), Error> {
+    if btree::fits_inline(key.len(), value.len()) {
+        put_in_task(local, tree, key, ValueRef::inline(value), value.len())
+    } else {
+        local.engine.shared.writable()?;
+        let extent = extent::write_all(local, value, None)?;
+        put_extent(local, tree, key, extent)
+    }
+}
+
+/// Points `key` at an extent, which is freed again if that fails.
+pub(crate) fn put_extent(
+    local: &WorkerState,
+    tree: &TreeState,
+    key: &[u8],
+    extent: Extent,
+) -> Result<(), Error> {
+    let descriptor = extent.encode();
+    let value = ValueRef::extent(&descriptor);
+    let result = put_in_task(local, tree, key, value, extent.length as usize);
+    if result.is_err() && local.engine.shared.writable().is_ok() {
+        // The first error is the one to report. After a failed write nobody
+        // knows whether the key has the value.
+        local.engine.transactions.free_uncommitted(local, extent);
+    }
+    result
+}
+
+fn put_in_task(
+    local: &WorkerState,
+    tree: &TreeState,
+    key: &[u8],
+    value: ValueRef<'_>,
+    length: usize,
+) -> Result<(), Error> {
+    let durability = local.engine.shared.config.durability;
+    commit::change_one(local, tree.change(key, Some(value)), durability, |_| true)?;
+    let bytes = key.len() + length;
+    Counters::add(&local.engine.shared.counters.user_bytes, bytes as u64);
+    Ok(())
+}
+
+fn remove_in_task(local: &WorkerState, tree: &TreeState, key: &[u8]) -> Result<bool, Error> {
+    let durability = local.engine.shared.config.durability;
+    let change = tree.change(key, None);
+    let existed = commit::change_one(local, change, durability, |old| old.is_some())?;
+    Counters::add(&local.engine.shared.counters.user_bytes, key.len() as u64);
+    Ok(existed)
+}

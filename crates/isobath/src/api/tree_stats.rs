@@ -1,0 +1,104 @@
+//! What a tree says of itself.
+
+use crate::btree::{self, Sample};
+use crate::engine::TaskContext;
+use crate::page::PAGE_SIZE;
+use crate::{Error, Tree};
+
+/// Pages of each level that are read for statistics, and for an estimate.
+const STATS_PAGES: usize = 256;
+const ESTIMATE_PAGES: usize = 64;
+
+/// What a tree holds: exact where `is_exact` says so, which a tree of up to 256 leaves is; else estimated from 256 leaves
+/// and as many inner pages of each level, spread evenly over the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct TreeStats {
+    /// Whether every page was read: nothing is estimated.
+    pub is_exact: bool,
+    /// Levels, that of the leaves included.
+    pub levels: u64,
+    /// Pages that hold records.
+    pub leaf_pages: u64,
+    /// Pages above them.
+    pub inner_pages: u64,
+    /// Records.
+    pub records: u64,
+    /// Bytes of all keys.
+    pub key_bytes: u64,
+    /// Bytes of all values.
+    pub value_bytes: u64,
+    /// Values that have chunks of their own.
+    pub large_values: u64,
+    /// Bytes of those.
+    pub large_value_bytes: u64,
+    /// Bytes of the tree's pages, and of its large values.
+    pub bytes: u64,
+    /// Share of the leaves' bytes that is in use, from 0 to 1.
+    pub leaf_fill: f64,
+}
+
+impl TreeStats {
+    fn of(sample: &Sample) -> TreeStats {
+        let whole = |number: f64| number.round() as u64;
+        let pages = sample.leaf_pages + sample.inner_pages;
+        let room = sample.leaf_pages * btree::PAGE_CAPACITY as f64;
+        TreeStats {
+            is_exact: sample.is_exact,
+            levels: u64::from(sample.levels),
+            leaf_pages: whole(sample.leaf_pages),
+            inner_pages: whole(sample.inner_pages),
+            records: whole(sample.records),
+            key_bytes: whole(sample.key_bytes),
+            value_bytes: whole(sample.value_bytes),
+            large_values: whole(sample.large_values),
+            large_value_bytes: whole(sample.large_value_bytes),
+            bytes: whole(pages) * PAGE_SIZE as u64 + whole(sample.large_value_bytes),
+            leaf_fill: sample.leaf_bytes_used / room.max(1.0),
+        }
+    }
+}
+
+impl Tree {
+    /// What the tree holds: records, pages, bytes, how full its leaves are. Reads at most 256 pages of each level, which
+    /// takes some milliseconds where they are not in memory; the error of what is estimated is typically below a twentieth.
+    /// Others may change the tree meanwhile.
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// let tree = store.create_tree("fruit")?;
+    /// tree.insert("apple", "red")?;
+    /// let stats = tree.stats()?;
+    /// assert!(stats.is_exact && stats.records == 1 && stats.leaf_pages == 1);
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TreeDropped`], [`Error::Closed`], or a failed read.
+    pub fn stats(&self) -> Result<TreeStats, Error> {
+        self.sample(STATS_PAGES)
+            .map(|sample| TreeStats::of(&sample))
+    }
+
+    /// About how many records the tree has: exact up to 64 leaves (some thousand small records), else from 64 of them, spread
+    /// evenly over the keys. The error is typically below a tenth; it is larger where a few stretches of the keys have
+    /// records of quite another size. [`Tree::count`] is exact, and reads every leaf.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::stats`].
+    #[doc(alias = "len")]
+    pub fn estimate_len(&self) -> Result<u64, Error> {
+        self.sample(ESTIMATE_PAGES)
+            .map(|sample| sample.records.round() as u64)
+    }
+
+    fn sample(&self, pages: usize) -> Result<Sample, Error> {
+        let tree = self.state.tree;
+        self.run(|local| tree.sample(&TaskContext { local }, pages))
+    }
+}

@@ -1,0 +1,325 @@
+//! Operations of a tree that read and change in one step, and those on its ends and ranges.
+
+use std::sync::Arc;
+
+use crate::api::tree::{Newest, Tree, TreeState, check_key, check_value, read_newest};
+use crate::bounds::KeyRange;
+use crate::btree::{self, ValueKind, ValueRef};
+use crate::engine::InlineContext;
+use crate::runtime::WorkerState;
+use crate::shared::Counters;
+use crate::txn::commit::{self, CommitContext};
+use crate::{Error, Record, extent};
+
+/// Why [`Tree::compare_and_swap`] has changed nothing: the key has another value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the key does not have the expected value")]
+pub struct CompareAndSwapError {
+    /// What the key has; `None` if nothing.
+    pub current: Option<Vec<u8>>,
+}
+
+/// Keys that [`Tree::remove_range`] removes in one commit.
+const REMOVED_AT_ONCE: usize = 256;
+
+/// What was read of a key, to be compared with what it has when it is changed.
+struct Read {
+    newest: Newest,
+    value: Vec<u8>,
+}
+
+impl Read {
+    fn value(&self) -> Option<&[u8]> {
+        (self.newest != Newest::Absent).then_some(&self.value)
+    }
+
+    /// Whether a leaf has the same still. A large value's descriptor names chunks that no other
+    /// value has while this one exists.
+    fn is(&self, now: Option<ValueRef<'_>>) -> bool {
+        match (&self.newest, now) {
+            (Newest::Absent, now) => now.is_none(),
+            (Newest::Inline, Some(now)) => now.kind == ValueKind::Inline && now.bytes == self.value,
+            (Newest::Large(descriptor), Some(now)) => {
+                now.kind == ValueKind::Extent && now.bytes == &descriptor[..]
+            }
+            (_, None) => false,
+        }
+    }
+}
+
+impl Tree {
+    /// Gives `key` what `change` makes of its value, in one atomic step: `None` stands for no value.
+    /// Returns what `change` has returned last.
+    ///
+    /// `change` runs on the calling thread, holds no lock, and is called again where another change of
+    /// the key came first; what it is shown may not be durable yet, but is when this returns.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), isobath::Error> {
+    /// use isobath::{Options, Store};
+    ///
+    /// let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// let words = store.create_tree("words")?;
+    /// for word in ["sea", "lake", "sea"] {
+    ///     words.update(word, |count| {
+    ///         let count = count.map_or(0, |count| count[0]);
+    ///         Some(vec![count + 1])
+    ///     })?;
+    /// }
+    /// assert_eq!(words.get("sea")?, Some(vec![2]));
+    /// # store.close()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`].
+    pub fn update(
+        &self,
+        key: impl AsRef<[u8]>,
+        mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let key = key.as_ref();
+        // Bound: each round but the last finds that another change of the key has succeeded.
+        loop {
+            let read = self.read_to_change(key)?;
+            let new = change(read.value());
+            if self.replace(key, &read, new.as_deref())? {
+                return Ok(new);
+            }
+        }
+    }
+
+    /// Gives `key` the value `new` if it has the value `old`, in one atomic step; `None` stands for no
+    /// value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`]. The inner error says what the key has instead.
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Result<(), CompareAndSwapError>, Error> {
+        let key = key.as_ref();
+        // Bound: as in `update`.
+        loop {
+            let read = self.read_to_change(key)?;
+            let matches = read.value() == old;
+            let new = if matches { new } else { read.value() };
+            if self.replace_unless_same(key, &read, new)? {
+                return Ok(if matches {
+                    Ok(())
+                } else {
+                    let current = read.value().map(<[u8]>::to_vec);
+                    Err(CompareAndSwapError { current })
+                });
+            }
+        }
+    }
+
+    /// The first record by key, if there is any.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    pub fn first(&self) -> Result<Option<Record>, Error> {
+        self.range(..).next().transpose()
+    }
+
+    /// The last record by key, if there is any.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    pub fn last(&self) -> Result<Option<Record>, Error> {
+        self.range(..).next_back().transpose()
+    }
+
+    /// Removes the first record by key and returns it; `None` if there is none. Of several callers each
+    /// gets another record.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`].
+    pub fn pop_first(&self) -> Result<Option<Record>, Error> {
+        self.pop(Tree::first)
+    }
+
+    /// As [`Tree::pop_first`], of the last record by key.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`].
+    pub fn pop_last(&self) -> Result<Option<Record>, Error> {
+        self.pop(Tree::last)
+    }
+
+    fn pop(
+        &self,
+        end: impl Fn(&Tree) -> Result<Option<Record>, Error>,
+    ) -> Result<Option<Record>, Error> {
+        // Bound: each round but the last finds that another caller has taken the record.
+        while let Some((key, _)) = end(self)? {
+            let read = self.read_to_change(&key)?;
+            if read.newest != Newest::Absent && self.replace(&key, &read, None)? {
+                return Ok(Some((key, read.value)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Counts the records whose keys lie within `bounds`, by reading every leaf of the range.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::scan`].
+    #[doc(alias = "len")]
+    pub fn count(&self, bounds: impl KeyRange) -> Result<u64, Error> {
+        let mut count = 0;
+        self.scan_keys(bounds.key_bounds(), None, |_| count += 1)?;
+        Ok(count)
+    }
+
+    /// Whether the tree has no record.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    pub fn is_empty(&self) -> Result<bool, Error> {
+        Ok(self.first()?.is_none())
+    }
+
+    /// Removes the records whose keys lie within `bounds` and returns how many there were. Each commit
+    /// takes some hundred records: this is not atomic as a whole, and where it fails, a first part of the range is
+    /// gone. Records that are inserted meanwhile may stay.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`].
+    #[doc(alias = "clear")]
+    pub fn remove_range(&self, bounds: impl KeyRange) -> Result<u64, Error> {
+        let (lower, upper) = bounds.key_bounds();
+        let mut lower = lower.map(<[u8]>::to_vec);
+        let upper = upper.map(<[u8]>::to_vec);
+        let mut removed = 0;
+        loop {
+            let mut keys = Vec::with_capacity(REMOVED_AT_ONCE);
+            let part = (
+                lower.as_ref().map(Vec::as_slice),
+                upper.as_ref().map(Vec::as_slice),
+            );
+            self.scan_keys(part, Some(REMOVED_AT_ONCE), |key| keys.push(key.to_vec()))?;
+            let Some(last) = keys.last().cloned() else {
+                return Ok(removed);
+            };
+            removed += self.run(|local| remove_all(local, &self.state, &keys))?;
+            lower = std::ops::Bound::Excluded(last);
+        }
+    }
+
+    /// What `key` has now, whether others may see that yet or not.
+    fn read_to_change(&self, key: &[u8]) -> Result<Read, Error> {
+        check_key(key)?;
+        self.alive()?;
+        let mut value = Vec::new();
+        let tree = self.state.tree;
+        let inline = InlineContext::new(&self.runtime.pool);
+        let newest = match tree.get(&inline, key, &mut value) {
+            Ok(None) => Newest::Absent,
+            Ok(Some(ValueKind::Inline)) => Newest::Inline,
+            // A large value, or a page that is missing.
+            _ => self.run(|local| read_newest(local, tree, key, &mut value))?,
+        };
+        self.found(Read { newest, value })
+    }
+
+    /// As [`Tree::replace`]; where `new` is what was read, only waits until that lasts.
+    fn replace_unless_same(
+        &self,
+        key: &[u8],
+        read: &Read,
+        new: Option<&[u8]>,
+    ) -> Result<bool, Error> {
+        if new != read.value() {
+            return self.replace(key, read, new);
+        }
+        self.run(|local| {
+            let change = self.state.change(key, None);
+            let durability = local.engine.shared.config.durability;
+            let mut is_same = false;
+            commit::change_one(local, change, durability, |now| {
+                is_same = read.is(now);
+                false
+            })?;
+            Ok(is_same)
+        })
+    }
+
+    /// Gives `key` the value `new` if it has what was `read` still; whether it had.
+    fn replace(&self, key: &[u8], read: &Read, new: Option<&[u8]>) -> Result<bool, Error> {
+        if new.is_none() && read.newest == Newest::Absent {
+            return self.replace_unless_same(key, read, new);
+        }
+        check_value(new.map_or(0, <[u8]>::len) as u64)?;
+        self.run(|local| replace_in_task(local, &self.state, key, read, new))
+    }
+}
+
+fn replace_in_task(
+    local: &WorkerState,
+    tree: &TreeState,
+    key: &[u8],
+    read: &Read,
+    new: Option<&[u8]>,
+) -> Result<bool, Error> {
+    let durability = local.engine.shared.config.durability;
+    let swap = |value: Option<ValueRef<'_>>| {
+        commit::change_one(local, tree.change(key, value), durability, |now| {
+            read.is(now)
+        })
+    };
+    let swapped = match new {
+        Some(new) if !btree::fits_inline(key.len(), new.len()) => {
+            local.engine.shared.writable()?;
+            let extent = extent::write_all(local, new, None)?;
+            let swapped = swap(Some(ValueRef::extent(&extent.encode())));
+            if !matches!(swapped, Ok(true)) && local.engine.shared.writable().is_ok() {
+                local.engine.transactions.free_uncommitted(local, extent);
+            }
+            swapped?
+        }
+        new => swap(new.map(ValueRef::inline))?,
+    };
+    if swapped {
+        let bytes = key.len() + new.map_or(0, <[u8]>::len);
+        Counters::add(&local.engine.shared.counters.user_bytes, bytes as u64);
+    }
+    Ok(swapped)
+}
+
+/// Removes those of `keys` that have a value, in one commit, and says how many that were.
+fn remove_all(local: &WorkerState, tree: &Arc<TreeState>, keys: &[Vec<u8>]) -> Result<u64, Error> {
+    let changes: Vec<_> = keys.iter().map(|key| tree.change(key, None)).collect();
+    let mut had = vec![false; keys.len()];
+    let durability = local.engine.shared.config.durability;
+    commit::change_all(
+        local,
+        &changes,
+        CommitContext::default(),
+        durability,
+        &mut |at, old| {
+            had[at] = old.is_some();
+            Ok(true)
+        },
+    )?;
+    let removed = had.iter().zip(keys).filter(|(had, _)| **had);
+    let (mut count, mut bytes) = (0, 0);
+    for (_, key) in removed {
+        count += 1;
+        bytes += key.len() as u64;
+    }
+    Counters::add(&local.engine.shared.counters.user_bytes, bytes);
+    Ok(count)
+}

@@ -1,0 +1,299 @@
+//! Values as streams.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::Error;
+use crate::api::tree::{Tree, check_value, insert_in_task, put_extent};
+use crate::btree::{ValueKind, fits_inline};
+use crate::buffer::{ReadBuffer, SharedBuffer};
+use crate::engine::TaskContext;
+use crate::extent::{self, Extent, ExtentReader, ExtentWriter, READ_AHEAD, payload_bytes};
+use crate::sync::Mutex;
+
+/// A value that is being written as a stream, from [`Tree::writer`]. Dropping
+/// it without [`ValueWriter::finish`] leaves the tree as it was.
+pub struct ValueWriter {
+    tree: Tree,
+    key: Vec<u8>,
+    /// What is not yet a full chunk.
+    buffer: Vec<u8>,
+    extent: Option<ExtentWriter>,
+    payload: usize,
+    written: u64,
+}
+
+impl std::fmt::Debug for ValueWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ValueWriter").finish_non_exhaustive()
+    }
+}
+
+impl ValueWriter {
+    pub(crate) fn new(tree: Tree, key: &[u8]) -> ValueWriter {
+        let payload = payload_bytes(&tree.runtime.engine.shared.config);
+        ValueWriter {
+            key: key.to_vec(),
+            buffer: Vec::new(),
+            extent: Some(ExtentWriter::new()),
+            payload,
+            written: 0,
+            tree,
+        }
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.written
+    }
+
+    /// Whether nothing was written yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.written == 0
+    }
+
+    /// Appends `bytes` to the value.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`]. Nothing of `bytes` was appended then: once there is space, they can
+    /// be appended again.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let written = self.written + bytes.len() as u64;
+        check_value(written)?;
+        let room = self.payload - self.buffer.len();
+        let rest = match bytes.split_at_checked(room) {
+            Some((first, rest)) if !rest.is_empty() => self.write_chunks(first, rest)?,
+            _ => bytes,
+        };
+        self.buffer.extend_from_slice(rest);
+        self.written = written;
+        Ok(())
+    }
+
+    /// Writes the chunk that `first` fills, and all chunks of `rest` but the last, which
+    /// is what is left in the answer: only the value's end says how long that one is.
+    fn write_chunks<'b>(&mut self, first: &[u8], rest: &'b [u8]) -> Result<&'b [u8], Error> {
+        let before = self.buffer.len();
+        self.buffer.extend_from_slice(first);
+        let (whole, rest) = rest.split_at((rest.len() - 1) / self.payload * self.payload);
+        let chunks = std::iter::once(&self.buffer[..]).chain(whole.chunks(self.payload));
+        let extent = self.extent.get_or_insert_default();
+        let (payload, is_first) = (self.payload, extent.length() == 0);
+        let result = self.tree.run(|local| {
+            if is_first {
+                // The buffer is as long as a chunk of a large segment.
+                extent.expect_length(local, payload as u64 + 1)?;
+            }
+            extent.write_full(local, chunks)
+        });
+        let kept = if result.is_ok() { 0 } else { before };
+        self.buffer.truncate(kept);
+        result.map(|()| rest)
+    }
+
+    /// Makes the value visible under its key.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`]; the tree is unchanged then.
+    pub fn finish(mut self) -> Result<(), Error> {
+        let finished = self.take_finished()?;
+        let (tree, key) = (&self.tree, &self.key);
+        // In a tree that was dropped as well: the value has to be freed.
+        let result = tree.runtime.run(|local| match finished {
+            Finished::Inline(bytes) => insert_in_task(local, &tree.state, key, &bytes),
+            Finished::Extent(extent) => put_extent(local, &tree.state, key, extent),
+        });
+        tree.map_error(result)
+    }
+
+    /// Ends the value without putting it anywhere.
+    pub(crate) fn finish_apart(mut self) -> Result<Finished, Error> {
+        self.take_finished()
+    }
+
+    fn take_finished(&mut self) -> Result<Finished, Error> {
+        // Dropping the writer frees what it wrote.
+        self.tree.alive()?;
+        let mut extent = self.extent.take().unwrap_or_default();
+        let buffer = std::mem::take(&mut self.buffer);
+        if extent.length() == 0 && fits_inline(self.key.len(), buffer.len()) {
+            return Ok(Finished::Inline(buffer));
+        }
+        let result = self.tree.runtime.run(move |local| {
+            let chunks = buffer.chunks(extent.payload(local));
+            if let Err(error) = extent.write_full(local, chunks) {
+                extent.abandon(local);
+                return Err(error);
+            }
+            extent.finish(local).map(Finished::Extent)
+        });
+        self.tree.map_error(result)
+    }
+}
+
+/// A whole value that no key has yet.
+pub(crate) enum Finished {
+    /// Small enough for a leaf.
+    Inline(Vec<u8>),
+    /// On the volume.
+    Extent(Extent),
+}
+
+impl Drop for ValueWriter {
+    fn drop(&mut self) {
+        if let Some(extent) = self.extent.take()
+            && extent.length() > 0
+        {
+            // Of a tree that was dropped, too. No caller is left to receive an error: closing the
+            // store frees what cannot be freed any more, or the next opening does.
+            let _ = self.tree.runtime.run(move |local| {
+                extent.abandon(local);
+                Ok(())
+            });
+        }
+    }
+}
+
+impl io::Write for ValueWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.append(bytes).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A value that is being read as a stream, from [`Tree::reader`].
+pub struct ValueReader {
+    tree: Tree,
+    extent: Option<ExtentReader>,
+    /// That of a large value is emptied while it is not read and others need the memory.
+    buffer: SharedBuffer,
+    /// Bytes that were read.
+    offset: u64,
+    length: u64,
+}
+
+impl std::fmt::Debug for ValueReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ValueReader").finish_non_exhaustive()
+    }
+}
+
+impl ValueReader {
+    pub(crate) fn open(tree: Tree, key: &[u8]) -> Result<Option<ValueReader>, Error> {
+        let inner = tree.state.tree;
+        let found = tree.run(|local| {
+            let transactions = &local.engine.transactions;
+            transactions.read_one(local, inner.id, key, |old| {
+                let mut value = Vec::new();
+                let found = match old {
+                    None => inner.get(&TaskContext { local }, key, &mut value)?,
+                    Some(old) => old.take(&mut value),
+                };
+                Ok(match found {
+                    None => None,
+                    Some(ValueKind::Inline) => Some((value, None)),
+                    Some(ValueKind::Extent) => {
+                        let reader = ExtentReader::new(local, extent::decode(&value)?)?;
+                        Some((Vec::new(), Some(reader)))
+                    }
+                })
+            })
+        })?;
+        Ok(found.map(|(buffer, extent)| ValueReader::new(tree, buffer, extent)))
+    }
+
+    fn new(tree: Tree, buffer: Vec<u8>, extent: Option<ExtentReader>) -> ValueReader {
+        let length = extent.as_ref().map(ExtentReader::length);
+        ValueReader {
+            length: length.unwrap_or(buffer.len() as u64),
+            tree,
+            extent,
+            buffer: Arc::new(Mutex::new(ReadBuffer {
+                bytes: buffer,
+                position: 0,
+            })),
+            offset: 0,
+        }
+    }
+
+    /// Reads a value that is in memory.
+    pub(crate) fn of_bytes(tree: Tree, bytes: Vec<u8>) -> ValueReader {
+        ValueReader::new(tree, bytes, None)
+    }
+
+    /// Reads a large value, wherever its descriptor comes from.
+    pub(crate) fn of_extent(tree: Tree, extent: Extent) -> Result<ValueReader, Error> {
+        let reader = tree.run(|local| ExtentReader::new(local, extent))?;
+        Ok(ValueReader::new(tree, Vec::new(), Some(reader)))
+    }
+
+    /// Bytes of the whole value.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether the value has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Refills the empty `buffer`, which is the reader's; `false` at the end.
+    fn refill(&mut self, buffer: &mut ReadBuffer) -> Result<bool, Error> {
+        let Some(extent) = self.extent.as_mut().filter(|_| self.offset < self.length) else {
+            return Ok(false);
+        };
+        let buffers = self.tree.runtime.engine.buffer.read_buffers();
+        let chunks = buffers.admit(&self.buffer, extent.chunk_bytes(), READ_AHEAD);
+        buffer.bytes.clear();
+        buffer.position = extent.seek(self.offset);
+        let bytes = &mut buffer.bytes;
+        let result = self
+            .tree
+            .run(|local| extent.read_some(local, chunks, bytes));
+        if !matches!(result, Ok(true)) {
+            *buffer = ReadBuffer::default();
+        }
+        result
+    }
+}
+
+impl Drop for ValueReader {
+    fn drop(&mut self) {
+        if self.extent.is_some() {
+            self.tree
+                .runtime
+                .engine
+                .buffer
+                .read_buffers()
+                .remove(&self.buffer);
+        }
+    }
+}
+
+impl io::Read for ValueReader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let shared = Arc::clone(&self.buffer);
+        let mut buffer = shared.lock();
+        let is_empty = buffer.position == buffer.bytes.len();
+        if is_empty && !self.refill(&mut buffer).map_err(io::Error::other)? {
+            return Ok(0);
+        }
+        // A value that is shorter than it says fails to be read, or ends here.
+        let rest = buffer.bytes.get(buffer.position..).unwrap_or_default();
+        let count = rest.len().min(into.len());
+        into[..count].copy_from_slice(&rest[..count]);
+        buffer.position += count;
+        self.offset += count as u64;
+        Ok(count)
+    }
+}

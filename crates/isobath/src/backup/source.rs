@@ -1,0 +1,535 @@
+//! What a backup needs of the engine (docs/decisions/0016): the log kept from where it begins, copies of pages as
+//! they are on the volume, and for a short while obsolete pages too.
+
+use std::sync::Arc;
+
+use isobath_io::AlignedBuf;
+
+use crate::Error;
+use crate::buffer::Place;
+use crate::buffer::blocks::Stretch;
+use crate::canary::{self, Canary};
+use crate::checkpoint::Superblock;
+use crate::checkpoint::writer::CheckpointState;
+use crate::engine::Engine;
+use crate::log::record::Token;
+use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
+use crate::pagestore::Pins;
+use crate::recovery::log_area;
+use crate::runtime::{Patience, WorkerState};
+use crate::shared::{Address, Counters};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// No backup asks for the log to be kept.
+const NO_FLOOR: u64 = u64::MAX;
+/// Bytes of pages that one task copies at a time.
+const BATCH_BYTES: usize = 4 << 20;
+/// Bytes of one read.
+const RUN_BYTES: u32 = 256 << 10;
+/// Reads of a backup in flight: enough for a drive's rate, and the foreground's reads do not queue behind many.
+const DEPTH: usize = 32;
+/// Mapping words that are looked at under one lock.
+const LOOKS: usize = 64;
+
+/// What a backup under way asks of others.
+pub(crate) struct BackupState {
+    /// No checkpoint may release the log from here on.
+    floor: AtomicU64,
+    /// There is one.
+    running: AtomicBool,
+    /// It has not copied yet all that it is going to have.
+    copying: AtomicBool,
+    /// Large transactions that rewrite trees, or ask whether they may.
+    rewriting: AtomicUsize,
+    /// Something kept a checkpoint from shortening the log, and does so no longer.
+    checkpoint_again: AtomicBool,
+}
+
+impl Default for BackupState {
+    fn default() -> BackupState {
+        BackupState {
+            floor: AtomicU64::new(NO_FLOOR),
+            running: AtomicBool::new(false),
+            copying: AtomicBool::new(false),
+            rewriting: AtomicUsize::new(0),
+            checkpoint_again: AtomicBool::new(false),
+        }
+    }
+}
+
+impl BackupState {
+    /// The log is kept from here on at least.
+    pub(crate) fn log_floor(&self) -> Lsn {
+        Lsn(self.floor.load(Ordering::SeqCst))
+    }
+
+    /// Whether the log is held for a backup, whose target may be slow, or for a recovery under way.
+    pub(crate) fn holds_log(&self) -> bool {
+        self.floor.load(Ordering::SeqCst) != NO_FLOOR
+    }
+
+    /// Whether a checkpoint is due however little was logged since the last one.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        self.checkpoint_again.load(Ordering::SeqCst)
+    }
+
+    /// A checkpoint begins, and will look at the floor after this.
+    pub(crate) fn checkpoint_begins(&self) {
+        self.checkpoint_again.store(false, Ordering::SeqCst);
+    }
+}
+
+/// While a large transaction rewrites trees: no backup copies the store meanwhile.
+pub(crate) struct Rewriting<'e>(&'e Engine);
+
+impl Drop for Rewriting<'_> {
+    fn drop(&mut self) {
+        self.0.backup.rewriting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl WorkerState {
+    /// Waits until no backup copies the store, and keeps the next one from copying. A backup may have copies of pages that
+    /// are older than its log, for the log repeats what has changed in them; where a tree was rewritten it does not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn begin_rewriting(&self) -> Result<Rewriting<'_>, Error> {
+        let engine = &*self.engine;
+        let mut patience = Patience::default();
+        loop {
+            engine.backup.rewriting.fetch_add(1, Ordering::SeqCst);
+            let rewriting = Rewriting(engine);
+            let may = !engine.backup.copying.load(Ordering::SeqCst);
+            if may || canary::sings(Canary::RewriteBesideBackups) {
+                return Ok(rewriting);
+            }
+            drop(rewriting);
+            engine.shared.writable()?;
+            patience.wait(&self.worker);
+        }
+    }
+}
+
+impl Engine {
+    /// Begins a backup; `false` if one is under way.
+    pub(crate) fn begin_backup(&self) -> bool {
+        let begins = !self.backup.running.swap(true, Ordering::SeqCst);
+        if begins {
+            self.backup.copying.store(true, Ordering::SeqCst);
+        }
+        begins
+    }
+
+    /// The backup needs nothing more of the store.
+    pub(crate) fn backup_has_copied(&self) {
+        self.backup.copying.store(false, Ordering::SeqCst);
+    }
+
+    /// Keeps the log from `floor` on: a backup needs it, or a recovery has not applied what is there.
+    pub(crate) fn hold_log(&self, floor: Lsn) {
+        self.backup.floor.store(floor.0, Ordering::SeqCst);
+    }
+
+    /// Releases the log.
+    pub(crate) fn release_log(&self) {
+        if self.backup.floor.swap(NO_FLOOR, Ordering::SeqCst) != NO_FLOOR {
+            self.checkpoint_again();
+        }
+    }
+
+    /// Ends a backup.
+    pub(crate) fn end_backup(&self) {
+        self.release_log();
+        self.backup_has_copied();
+        self.backup.running.store(false, Ordering::SeqCst);
+    }
+
+    /// Writers may wait for log space that the last checkpoint came too early to free. They log nothing until there is
+    /// another one.
+    fn checkpoint_again(&self) {
+        self.backup.checkpoint_again.store(true, Ordering::SeqCst);
+        self.workers.notify_all();
+    }
+}
+
+/// What a backup knows of one page id: where the copy that it has lay, and that copy's version. All zero where it has
+/// none.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct MapEntry {
+    /// [`Address::NONE`] without a copy.
+    pub(crate) address: u64,
+    /// Sequence number of the segment.
+    pub(crate) seq: u64,
+    /// LSN of the page; of a chunk, its value's stamp.
+    pub(crate) version: u64,
+}
+
+impl MapEntry {
+    /// Whether the backup has a copy.
+    pub(crate) fn exists(&self) -> bool {
+        self.address != 0
+    }
+}
+
+/// Where one round over all pages begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RoundStart {
+    /// A recovery from the copies of the pass reads the log from here.
+    pub(crate) start: Lsn,
+    /// Ids of pages that existed then are below this.
+    pub(crate) high_water: u64,
+    /// Tokens that no record had confirmed, with their pages.
+    pub(crate) provisional: Vec<(Token, Vec<PageId>)>,
+    /// Identity of the store.
+    pub(crate) store_id: [u8; 16],
+    /// What log records of this opening carry, and what those at `start` carry at least.
+    pub(crate) open_epoch: u32,
+    pub(crate) log_epoch: u32,
+    /// The update clock.
+    pub(crate) tick: u64,
+    /// Bytes of the log's area, wherever it lies; 0 where nothing is logged.
+    pub(crate) log_bytes: u64,
+}
+
+/// A page or chunk that was read.
+#[derive(Clone, Copy, Debug)]
+struct PageToCopy {
+    page: PageId,
+    address: Address,
+    seq: u64,
+    /// Which of the batch's entries it belongs to.
+    entry: usize,
+    /// Where in the buffer it lies.
+    at: usize,
+}
+
+/// Copies of some pages, and what is now known of all ids that were looked at.
+pub(crate) struct CopyBatch {
+    /// One for each id, in order.
+    pub(crate) entries: Vec<MapEntry>,
+    bytes: AlignedBuf,
+    /// In order of their addresses.
+    wanted: Vec<PageToCopy>,
+    /// Which of these are new: others had only been moved.
+    fresh: Vec<bool>,
+}
+
+impl CopyBatch {
+    pub(crate) fn new() -> CopyBatch {
+        CopyBatch {
+            entries: Vec::new(),
+            bytes: AlignedBuf::new(BATCH_BYTES),
+            wanted: Vec::new(),
+            fresh: Vec::new(),
+        }
+    }
+
+    /// The images to keep, as they are on the volume.
+    pub(crate) fn images(&self) -> impl Iterator<Item = &[u8]> {
+        self.wanted
+            .iter()
+            .zip(&self.fresh)
+            .filter(|(_, fresh)| **fresh)
+            .map(|(wanted, _)| &self.bytes[wanted.at..wanted.at + wanted.address.length() as usize])
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.wanted.clear();
+        self.fresh.clear();
+    }
+}
+
+/// Until this is dropped, obsolete pages stay readable and no checkpoint is written.
+pub(crate) struct DeadKept {
+    engine: Arc<Engine>,
+    current: Option<Box<CheckpointState>>,
+    /// The segments that stay readable; `None` while all do.
+    pinned: Option<Vec<u32>>,
+    /// Everything below this is durable; a whole block.
+    pub(crate) end: Lsn,
+}
+
+impl DeadKept {
+    /// From now on only the segments of `places` stay readable: others may be freed.
+    pub(crate) fn keep_only(&mut self, places: impl Iterator<Item = Address>) {
+        if self.pinned.is_some() {
+            return;
+        }
+        let mut segments: Vec<u32> = places.map(|place| place.segment()).collect();
+        segments.sort_unstable();
+        segments.dedup();
+        self.engine.pagestore.retain_only(&segments);
+        self.pinned = Some(segments);
+    }
+}
+
+impl Drop for DeadKept {
+    fn drop(&mut self) {
+        self.engine.pagestore.release_retained(self.pinned.take());
+        if let Some(current) = self.current.take() {
+            self.engine.checkpoints.give_back(current);
+        }
+        self.engine.checkpoint_again();
+    }
+}
+
+impl WorkerState {
+    /// Takes the right to write checkpoints, once it is free.
+    fn take_checkpoints(&self) -> Result<Box<CheckpointState>, Error> {
+        loop {
+            if let Some(current) = self.engine.checkpoints.take() {
+                return Ok(current);
+            }
+            self.engine.shared.writable()?;
+            self.worker.yield_now();
+        }
+    }
+
+    /// Begins a round over all pages: has what was changed so far written, and the log kept from there on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BackupNeedsLog`] for a store that is open for writing and logs nothing; [`Error::Poisoned`].
+    pub(crate) fn begin_pass(&self) -> Result<RoundStart, Error> {
+        let engine = &self.engine;
+        if engine.shared.config.read_only {
+            let start = Lsn(engine.log.next().0.next_multiple_of(PAGE_SIZE as u64));
+            let superblock = engine.checkpoints.superblock().ok_or(Error::Closed)?;
+            return Ok(self.pass_start(start, &superblock, Vec::new()));
+        }
+        if !engine.log.is_on() {
+            return Err(Error::BackupNeedsLog);
+        }
+        // Those that begin from here on see that a backup is under way.
+        let mut patience = Patience::default();
+        while engine.backup.rewriting.load(Ordering::SeqCst) > 0
+            && !canary::sings(Canary::RewriteBesideBackups)
+        {
+            engine.shared.writable()?;
+            patience.wait(&self.worker);
+        }
+        engine.release_log();
+        self.flush_older_than(engine.log.contiguous_lsn())?;
+        // No checkpoint moves the start of the log meanwhile.
+        let current = self.take_checkpoints()?;
+        let start = engine.recovery_start(|| self.worker.yield_now());
+        engine.hold_log(start);
+        let superblock = current.superblock.clone();
+        engine.checkpoints.give_back(current);
+        Ok(self.pass_start(start, &superblock, engine.pagestore.provisional()))
+    }
+
+    fn pass_start(
+        &self,
+        start: Lsn,
+        superblock: &Superblock,
+        provisional: Vec<(Token, Vec<PageId>)>,
+    ) -> RoundStart {
+        let engine = &self.engine;
+        let vouched = if start >= engine.log.first() {
+            superblock.open_epoch
+        } else {
+            superblock.log_epoch
+        };
+        RoundStart {
+            start,
+            provisional,
+            high_water: engine.pagestore.high_water(),
+            store_id: superblock.store_id,
+            open_epoch: superblock.open_epoch,
+            log_epoch: vouched,
+            tick: engine.pagestore.tick(),
+            log_bytes: log_area(superblock).map_or(0, |area| area.bytes()),
+        }
+    }
+
+    /// Ends the last round: what is durable by now is what the backup holds, and every copy that a record names until
+    /// then can be read until the answer is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn end_passes(&self) -> Result<DeadKept, Error> {
+        let engine = &self.engine;
+        let mut kept = DeadKept {
+            engine: Arc::clone(engine),
+            current: Some(self.take_checkpoints()?),
+            pinned: None,
+            end: Lsn(0),
+        };
+        engine.pagestore.retain_obsolete();
+        self.wait_durable(engine.log.newest_record())?;
+        kept.end = engine.log.durable();
+        Ok(kept)
+    }
+
+    /// Looks at the ids from `first` on, one for each of `known`, and copies the pages that `known` says are not
+    /// copied yet, until the batch is full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CorruptPage`], or a failed read.
+    pub(crate) fn copy_some(
+        &self,
+        first: u64,
+        known: &[MapEntry],
+        batch: &mut CopyBatch,
+    ) -> Result<(), Error> {
+        batch.clear();
+        let mut bytes = 0;
+        for (group, known) in known.chunks(LOOKS).enumerate() {
+            let first = first + (group * LOOKS) as u64;
+            let look = |pins: &mut Pins<'_>| self.pin_group(pins, first, known, &mut bytes, batch);
+            if !self.engine.pagestore.pin_places(look) {
+                break;
+            }
+        }
+        let result = self.read_wanted(batch);
+        self.engine
+            .pagestore
+            .unpin_all(batch.wanted.iter().map(|wanted| wanted.address.segment()));
+        result
+    }
+
+    /// Looks at some ids, and pins the pages to copy of them; `false` where the batch is full.
+    fn pin_group(
+        &self,
+        pins: &mut Pins<'_>,
+        first: u64,
+        known: &[MapEntry],
+        bytes: &mut usize,
+        batch: &mut CopyBatch,
+    ) -> bool {
+        for (known, id) in known.iter().zip(first..) {
+            let page = PageId(id);
+            let place = Place::from_word(self.engine.buffer.stored_word(page));
+            let Place::Stored(address) = place else {
+                batch.entries.push(MapEntry::default());
+                continue;
+            };
+            let seq = self.engine.shared.seq_of(address);
+            if known.address == address.to_raw() && known.seq == seq {
+                batch.entries.push(*known);
+                continue;
+            }
+            if *bytes + address.length() as usize > BATCH_BYTES {
+                return false;
+            }
+            *bytes += address.length() as usize;
+            pins.pin(address);
+            batch.wanted.push(PageToCopy {
+                page,
+                address,
+                seq,
+                entry: batch.entries.len(),
+                at: 0,
+            });
+            batch.entries.push(MapEntry {
+                address: address.to_raw(),
+                seq,
+                version: known.version,
+            });
+        }
+        true
+    }
+
+    /// Copies what lies at given places, which [`DeadKept`] keeps readable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CorruptPage`], or a failed read.
+    pub(crate) fn copy_at(
+        &self,
+        places: &[(PageId, MapEntry)],
+        batch: &mut CopyBatch,
+    ) -> Result<(), Error> {
+        batch.clear();
+        let mut bytes = 0;
+        for (page, entry) in places {
+            let address = Address::from_raw(entry.address);
+            bytes += address.length() as usize;
+            if bytes > BATCH_BYTES {
+                break;
+            }
+            batch.wanted.push(PageToCopy {
+                page: *page,
+                address,
+                seq: entry.seq,
+                entry: batch.entries.len(),
+                at: 0,
+            });
+            batch.entries.push(MapEntry {
+                version: 0,
+                ..*entry
+            });
+        }
+        self.read_wanted(batch)
+    }
+
+    /// Reads and verifies the pages of the batch.
+    fn read_wanted(&self, batch: &mut CopyBatch) -> Result<(), Error> {
+        batch.wanted.sort_unstable_by_key(|wanted| wanted.address);
+        let mut at = 0;
+        for wanted in &mut batch.wanted {
+            wanted.at = at;
+            at += wanted.address.length() as usize;
+        }
+        let mut rest = &batch.wanted[..];
+        let mut bytes = batch.bytes.as_mut_slice();
+        while !rest.is_empty() {
+            let read = self.worker.io_scope(|io| {
+                for _ in 0..DEPTH {
+                    let Some(first) = rest.first() else {
+                        break;
+                    };
+                    let start = first.address;
+                    let mut length = start.length();
+                    let mut count = 1;
+                    while let Some(next) = rest.get(count)
+                        && next.address.segment() == start.segment()
+                        && next.address.offset() == start.offset() + length
+                        && length + next.address.length() <= RUN_BYTES
+                    {
+                        length += next.address.length();
+                        count += 1;
+                    }
+                    let into = bytes.split_off_mut(..length as usize).unwrap_or_default();
+                    self.start_read(io, Stretch { start, length }, into);
+                    rest = &rest[count..];
+                }
+            });
+            read.map_err(Error::Io)?;
+        }
+        Counters::add(&self.engine.shared.counters.bytes_read, at as u64);
+        for wanted in &batch.wanted {
+            let image = &batch.bytes[wanted.at..wanted.at + wanted.address.length() as usize];
+            verify(image, wanted).map_err(|corruption| {
+                let error = Error::CorruptPage {
+                    page: wanted.page.0,
+                    offset: self.engine.shared.offset_of(wanted.address),
+                    corruption,
+                };
+                self.engine.judge_read(wanted.page, wanted.address, error)
+            })?;
+            let version = get_u64(image, offset::LSN);
+            let entry = &mut batch.entries[wanted.entry];
+            batch.fresh.push(entry.version != version);
+            entry.version = version;
+        }
+        Ok(())
+    }
+}
+
+fn verify(image: &[u8], wanted: &PageToCopy) -> Result<(), PageCorruption> {
+    page::verify(image, wanted.page, wanted.seq)?;
+    match PageKind::from_byte(image[offset::KIND]) {
+        Some(PageKind::Leaf | PageKind::Inner) if image.len() == PAGE_SIZE => Ok(()),
+        Some(PageKind::Chunk) => Ok(()),
+        _ => Err(PageCorruption::WrongKind {
+            found: image[offset::KIND],
+        }),
+    }
+}

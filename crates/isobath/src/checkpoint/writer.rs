@@ -1,0 +1,569 @@
+//! Checkpoints: the mapping table on the volume, page by page as it changes,
+//! and the superblock that names it (docs/decisions/0014).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use isobath_io::{AlignedBuf, Volume};
+
+use crate::canary::{self, Canary};
+use crate::checkpoint::format::{self, Array, Sink, words_per_page};
+use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
+use crate::engine::Engine;
+use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
+use crate::pagestore::summaries;
+use crate::runtime::{WorkerState, clock};
+use crate::shared::{Address, Counters};
+use crate::sync::HashMap;
+use crate::sync::atomic::Ordering;
+use crate::{Error, small, trace};
+
+/// Words per segment in a checkpoint.
+pub(crate) const SEGMENT_WORDS: u64 = 4;
+/// Bytes of one write.
+const RUN_BYTES: usize = 256 << 10;
+
+/// The checkpoint that a recovery would begin with, and where its pages lie.
+pub(crate) struct CheckpointState {
+    pub(crate) superblock: Superblock,
+    /// Per page of the mapping table: its address and its stamp.
+    pub(crate) directory: Vec<(Address, u64)>,
+    /// All other pages.
+    pub(crate) others: Vec<Address>,
+    /// Segments of checkpoint pages: how many of their pages are in use.
+    pub(crate) segments: HashMap<u32, u32>,
+    /// The segment that is being filled, and its next byte.
+    pub(crate) open: Option<(u32, u32)>,
+}
+
+impl CheckpointState {
+    /// What a new store has: nothing but its superblock.
+    pub(crate) fn of_new(superblock: Superblock) -> CheckpointState {
+        CheckpointState {
+            superblock,
+            directory: Vec::new(),
+            others: Vec::new(),
+            segments: HashMap::default(),
+            open: None,
+        }
+    }
+}
+
+/// What became of a checkpoint that was to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// It needs nothing of the log before the place that was given, but for what a backup holds.
+    Written,
+    /// It needs less of the log than the one before; the log had no space for the records of all pages.
+    WrittenInPart,
+    /// Another task has the right to write one, or it would have freed nothing of a log that is full.
+    NotWritten,
+}
+
+impl Outcome {
+    /// Whether it needs nothing of the log before the place that was given.
+    pub(crate) fn is_whole(self) -> bool {
+        self == Outcome::Written
+    }
+}
+
+/// How a checkpoint reaches the volume: as a task, which lets others run
+/// meanwhile, or blocking, once the workers have ended.
+pub(crate) enum CheckpointIo<'a> {
+    Task(&'a WorkerState),
+    Volume(Volume),
+}
+
+impl CheckpointIo<'_> {
+    fn write(&self, at: u64, bytes: &AlignedBuf, length: usize) -> Result<(), Error> {
+        match self {
+            CheckpointIo::Task(local) => local.worker.write(at, &bytes.as_slice()[..length]),
+            CheckpointIo::Volume(volume) => volume.write_at(at, &bytes.as_slice()[..length]),
+        }
+        .map_err(Error::Io)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        match self {
+            CheckpointIo::Task(local) => local.worker.flush(),
+            CheckpointIo::Volume(volume) => volume.sync(),
+        }
+        .map_err(Error::Io)
+    }
+
+    /// Waits until every record up to now is durable.
+    fn flush_log(&self, engine: &Engine) -> Result<(), Error> {
+        match self {
+            CheckpointIo::Task(local) => local.wait_durable(engine.log.newest_record()),
+            // The last task has waited for it.
+            CheckpointIo::Volume(_) => Ok(()),
+        }
+    }
+
+    /// Waits until the ends of all chunks that have no word now are in the log.
+    fn wait_for_frees(&self) -> Result<(), Error> {
+        match self {
+            CheckpointIo::Task(local) => local.engine.pagestore.wait_for_frees(&local.worker),
+            // No task is left that could free any.
+            CheckpointIo::Volume(_) => Ok(()),
+        }
+    }
+
+    /// Waits for a segment that the cleaner may yet free.
+    fn wait_for_segment(&self) -> Result<(), Error> {
+        match self {
+            CheckpointIo::Task(local) => local.wait_for_free_segment(),
+            CheckpointIo::Volume(_) => Ok(()),
+        }
+    }
+
+    /// Writes a superblock to the place that its sequence number chooses.
+    pub(crate) fn superblock(&self, superblock: &Superblock) -> Result<(), Error> {
+        let place = SUPERBLOCK_OFFSETS[superblock.sequence as usize % 2];
+        let mut bytes = AlignedBuf::new(PAGE_SIZE);
+        bytes.as_mut_slice().copy_from_slice(&superblock.encode());
+        self.write(place, &bytes, PAGE_SIZE)?;
+        self.flush()
+    }
+}
+
+/// Pages of a checkpoint on their way to the volume, neighbours in one write.
+struct Pages<'a> {
+    engine: &'a Engine,
+    via: &'a CheckpointIo<'a>,
+    current: &'a mut CheckpointState,
+    stamp: u64,
+    run: AlignedBuf,
+    run_at: Address,
+    run_bytes: usize,
+    written: Vec<Address>,
+}
+
+impl Pages<'_> {
+    fn place(&mut self) -> Result<Address, Error> {
+        let sizes = self.engine.shared.config.sizes;
+        if let Some((segment, next)) = self.current.open
+            && next + PAGE_SIZE as u32 <= sizes.bytes_of(segment)
+        {
+            self.current.open = Some((segment, next + PAGE_SIZE as u32));
+            *self.current.segments.entry(segment).or_insert(0) += 1;
+            return Ok(Address::new(segment, next, PAGE_SIZE as u32));
+        }
+        let segment = self.take_segment()?;
+        self.current.segments.insert(segment, 1);
+        self.current.open = Some((segment, PAGE_SIZE as u32));
+        Ok(Address::new(segment, 0, PAGE_SIZE as u32))
+    }
+
+    fn take_segment(&mut self) -> Result<u32, Error> {
+        if let Some(segment) = self.engine.pagestore.take_for_checkpoint() {
+            return Ok(segment);
+        }
+        self.via.wait_for_segment()?;
+        // Rather than none, what a victim may need: its cleaner waits for others.
+        let taken = self.engine.pagestore.take_system();
+        taken.ok_or_else(|| {
+            let used = self.engine.pagestore.allocated_bytes();
+            let reason = "no segment is free for a checkpoint";
+            Error::VolumeFull {
+                used,
+                limit: used,
+                reason: Arc::new(isobath_io::VolumeError::Device(reason.into())),
+            }
+        })
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        if self.run_bytes > 0 {
+            let at = self.engine.shared.offset_of(self.run_at);
+            self.via.write(at, &self.run, self.run_bytes)?;
+            let counters = &self.engine.shared.counters;
+            Counters::add(&counters.bytes_written, self.run_bytes as u64);
+            Counters::add(&counters.checkpoint_bytes, self.run_bytes as u64);
+            self.run_bytes = 0;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Pages<'_> {
+    type Error = Error;
+
+    fn put(&mut self, id: PageId, fill: impl FnOnce(&mut [u8])) -> Result<Address, Error> {
+        let address = self.place()?;
+        let follows = self.run_bytes > 0
+            && address.segment() == self.run_at.segment()
+            && address.offset() == self.run_at.offset() + self.run_bytes as u32;
+        if !follows || self.run_bytes == RUN_BYTES {
+            self.flush()?;
+            self.run_at = address;
+        }
+        let image = &mut self.run.as_mut_slice()[self.run_bytes..][..PAGE_SIZE];
+        format::seal(image, id, self.stamp, fill);
+        self.run_bytes += PAGE_SIZE;
+        self.written.push(address);
+        Ok(address)
+    }
+}
+
+/// Writes a checkpoint; `start` is where a recovery from it reads the log.
+/// Only the task that holds `current` writes checkpoints.
+///
+/// # Errors
+///
+/// Any of the volume's. The checkpoint before is still the one that counts
+/// then, but `current` no longer tells which pages are its own.
+pub(crate) fn write(
+    engine: &Engine,
+    current: &mut CheckpointState,
+    via: &CheckpointIo<'_>,
+    start: Lsn,
+    clean: bool,
+) -> Result<(), Error> {
+    let mut next = current.superblock.clone();
+    next.sequence += 1;
+    next.checkpoint = next.sequence;
+    assert!(start >= engine.log.start(), "the log from there on is gone");
+    // What gets an id after this has its records behind `start`.
+    let begun_at = engine.pagestore.high_water();
+    let dead = std::mem::take(&mut current.others);
+    engine.leave_fenced(current);
+    let mut pages = Pages {
+        engine,
+        via,
+        stamp: next.checkpoint,
+        run: AlignedBuf::new(RUN_BYTES),
+        run_at: Address::NONE,
+        run_bytes: 0,
+        written: Vec::new(),
+        current,
+    };
+    let replaced = write_mapping(&mut pages, begun_at)?;
+    // A chunk that the words leave out has ended for good once its record is durable.
+    via.wait_for_frees()?;
+    // After the words: a chunk is listed before it has one.
+    let provisional = provisional_words(engine);
+    debug_assert!(
+        !clean || provisional.is_empty(),
+        "closing leaves nothing provisional"
+    );
+    // From here on, pages that are written belong to this checkpoint alone.
+    pages.written.clear();
+    let directory: Vec<u64> = pages
+        .current
+        .directory
+        .iter()
+        .flat_map(|(address, stamp)| [address.to_raw(), *stamp])
+        .collect();
+    next.directory = format::write(&mut pages, Array::Directory, &directory)?;
+    let table = engine.pagestore.segment_words(engine.shared.seqs());
+    next.segment_table = format::write(&mut pages, Array::Segments, &table)?;
+    next.provisional = format::write(&mut pages, Array::Provisional, &provisional)?;
+    pages.flush()?;
+    let written = std::mem::take(&mut pages.written);
+    if !canary::sings(Canary::SuperblockBeforeLog) {
+        via.flush_log(engine)?;
+    }
+    via.flush()?;
+    // A write may have failed since `start` was found: of what it was to bring to
+    // the volume, nothing but the log before `start` may know.
+    engine.shared.not_poisoned()?;
+    let space = engine
+        .pagestore
+        .superblock_begins(next.sequence + u64::from(clean));
+    next.segments = space.segments;
+    next.next_segment_seq = space.next_seq;
+    next.tick = space.tick;
+    next.clean = clean;
+    next.next_lsn = engine.log.next().0;
+    next.log_start = start.0;
+    next.log_durable = engine.log.durable().0;
+    if start >= engine.log.first() {
+        next.log_epoch = next.open_epoch;
+    }
+    let left = next.log_before.take_if(|(switch, _)| start.0 >= *switch);
+    // All ids that have a word in the pages above.
+    let high_water = engine.pagestore.high_water();
+    next.page_high_water = high_water.min(begun_at.next_multiple_of(words_per_page()));
+    via.superblock(&next)?;
+    if clean {
+        // Either of them is enough to open the store.
+        next.sequence += 1;
+        via.superblock(&next)?;
+    }
+    current.superblock = next;
+    current.others = written;
+    release(engine, current, dead.into_iter().chain(replaced));
+    if let Some((_, run)) = left {
+        engine.log_left(run);
+    }
+    compact(engine, current);
+    Counters::add(&engine.shared.counters.checkpoints, 1);
+    Ok(())
+}
+
+/// Writes those pages of the mapping table that changed and have ids below
+/// `high_water`; where they were before.
+///
+/// Each is written to its end, whichever of its ids are in use: the page's bit tells
+/// of all of them, and is taken here.
+fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>, Error> {
+    let count = high_water.div_ceil(words_per_page());
+    pages
+        .current
+        .directory
+        .resize(count as usize, (Address::NONE, 0));
+    let mut replaced = Vec::new();
+    for page in 0..count {
+        if !pages.engine.buffer.changes.map_pages().take(page) {
+            continue;
+        }
+        let engine = pages.engine;
+        let first = page * words_per_page();
+        let address = pages.put(format::mapping_page(page), |into| {
+            for (at, id) in (first..first + words_per_page()).enumerate() {
+                if id >= high_water && canary::sings(Canary::ForgetNewPages) {
+                    break;
+                }
+                put_u64(into, at * 8, engine.buffer.stored_word(PageId(id)));
+            }
+        })?;
+        let stamp = pages.stamp;
+        let entry = &mut pages.current.directory[page as usize];
+        replaced.push(std::mem::replace(entry, (address, stamp)).0);
+    }
+    pages.flush()?;
+    Ok(replaced)
+}
+
+fn provisional_words(engine: &Engine) -> Vec<u64> {
+    let mut words = Vec::new();
+    for (token, pages) in engine.pagestore.provisional() {
+        words.extend([token, pages.len() as u64]);
+        words.extend(pages.iter().map(|page| page.0));
+    }
+    words
+}
+
+/// See [`Buffer::stored_word`](crate::buffer::Buffer::stored_word).
+pub(crate) fn stored_word(engine: &Engine, id: PageId) -> u64 {
+    engine.buffer.stored_word(id)
+}
+
+/// `dead` belong to no checkpoint any more: segments without others are free.
+fn release(engine: &Engine, current: &mut CheckpointState, dead: impl Iterator<Item = Address>) {
+    for address in dead.filter(|address| !address.is_none()) {
+        if let Some(live) = current.segments.get_mut(&address.segment()) {
+            *live -= 1;
+        }
+    }
+    let open = current.open.map(|(segment, _)| segment);
+    let is_free = |segment, live| live == 0 && Some(segment) != open;
+    engine
+        .pagestore
+        .release_system(&mut current.segments, is_free);
+}
+
+/// Has the pages of sparse segments written again by the next checkpoint,
+/// where checkpoints take more than twice the room that they need.
+fn compact(engine: &Engine, current: &CheckpointState) {
+    let per_segment = u64::from(engine.pagestore.used_segment_bytes()) / PAGE_SIZE as u64;
+    let live: u64 = current.segments.values().map(|live| u64::from(*live)).sum();
+    let enough = 2 * live.div_ceil(per_segment) + 1;
+    if current.segments.len() as u64 <= enough {
+        return;
+    }
+    let open = current.open.map(|(segment, _)| segment);
+    let sparse = |segment: u32| {
+        let live = current.segments.get(&segment).copied().unwrap_or(0);
+        Some(segment) != open && u64::from(live) * 2 < per_segment
+    };
+    for (page, (address, _)) in current.directory.iter().enumerate() {
+        if !address.is_none() && sparse(address.segment()) {
+            engine.buffer.changes.map_pages().mark_page(page as u64);
+        }
+    }
+}
+
+/// Writes the summaries of all open segments; blocking, once the workers have ended.
+fn close_segments(engine: &Engine, volume: &Volume) -> Result<(), Error> {
+    for closing in &engine.pagestore.close_all() {
+        let mut bytes = vec![0; summaries::size(closing.entries.len()) as usize];
+        let at = Address::new(closing.segment, closing.offset, bytes.len() as u32);
+        let seq = engine.shared.seq_of(at);
+        summaries::encode(&closing.entries, closing.segment, seq, &mut bytes);
+        volume.write_at(engine.shared.offset_of(at), &bytes)?;
+        engine.pagestore.summary_written(closing.segment);
+    }
+    Ok(())
+}
+
+/// How long the checkpointer waits for the right to write checkpoints.
+const RETRY: Duration = Duration::from_millis(1);
+/// Share of the log's area that has to be written between two checkpoints.
+const SHARE_BETWEEN: u64 = 16;
+
+impl Engine {
+    /// Whether the checkpointer should write a checkpoint now.
+    pub(crate) fn checkpoint_is_due(&self) -> bool {
+        let since = self.checkpoints.checkpointed_at.load(Ordering::Relaxed);
+        let least = self.log.area_bytes() / SHARE_BETWEEN;
+        let next = self.log.next().0;
+        let wanted = self.log.checkpoint_wanted()
+            && (next >= since + least
+                || self.backup.wants_checkpoint()
+                || self.log.area_is_short());
+        let begun = since.max(self.log.start().0);
+        let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
+        (wanted || is_small || self.log_tasks.checkpoint_is_wanted())
+            && self.checkpoint_frees_log()
+            && !self.shared.is_recovering()
+            && !self.shared.is_poisoned()
+    }
+
+    /// Makes the next checkpoint write its pages outside the segments that are being emptied.
+    fn leave_fenced(&self, current: &mut CheckpointState) {
+        self.pagestore.while_fenced(|is_behind| {
+            if current.open.is_some_and(|(at, _)| is_behind(at)) {
+                current.open = None;
+            }
+            for (page, (address, _)) in current.directory.iter().enumerate() {
+                if !address.is_none() && is_behind(address.segment()) {
+                    self.buffer.changes.map_pages().mark_page(page as u64);
+                }
+            }
+        });
+    }
+
+    /// Whether a checkpoint's pages lie in segments that are being emptied.
+    pub(crate) fn checkpoint_is_fenced(&self) -> bool {
+        let mut found = false;
+        if let Some(current) = self.checkpoints.current.lock().as_ref() {
+            self.pagestore.while_fenced(|is_behind| {
+                found = current.segments.keys().any(|&segment| is_behind(segment));
+            });
+        }
+        found
+    }
+
+    /// Whether the log may begin later than it does: no backup holds it back.
+    fn checkpoint_frees_log(&self) -> bool {
+        self.log.start() < self.backup.log_floor()
+    }
+
+    /// Writes the final checkpoint. All pages have been written back, the log
+    /// is durable, and every worker has ended.
+    ///
+    /// # Errors
+    ///
+    /// Any of the volume's; the store then counts as not closed.
+    pub(crate) fn last_checkpoint(&self) -> Result<(), Error> {
+        let volume = self.shared.volume()?;
+        let mut current = self.checkpoints.current.lock();
+        let Some(current) = current.as_mut() else {
+            return Err(Error::Closed);
+        };
+        close_segments(self, &volume)?;
+        // Whatever happens to the log from here on, nothing in it is needed.
+        let start = Lsn(self.log.next().0.next_multiple_of(PAGE_SIZE as u64));
+        write(self, current, &CheckpointIo::Volume(volume), start, true)
+    }
+}
+
+impl WorkerState {
+    /// The checkpointer's life: writes checkpoints while the log grows.
+    pub(crate) fn checkpointer(&self) {
+        let engine = &self.engine;
+        let mut larger = None;
+        while !engine.workers.is_stopping() {
+            if !engine.checkpoint_is_due() {
+                if self.enlarge_log(&mut larger) {
+                    continue;
+                }
+                self.idle_checkpointer.set(Some(self.worker.task_id()));
+                self.worker.suspend();
+                continue;
+            }
+            // The older half, or somewhat more: what was changed since will be changed again.
+            let (start, next) = (engine.log.start(), engine.log.next());
+            let before = match engine.log_tasks.checkpoint_is_wanted() {
+                true => next,
+                false => engine
+                    .buffer
+                    .after_late_records(Lsn(start.0 + (next.0 - start.0) / 2)),
+            };
+            match self.checkpoint(before) {
+                Ok(Outcome::Written | Outcome::WrittenInPart) => {
+                    engine
+                        .checkpoints
+                        .checkpointed_at
+                        .store(next.0, Ordering::Relaxed);
+                    engine.request_larger_log();
+                }
+                // A backup has the right to write checkpoints, for a moment, or the log is full and held.
+                Ok(Outcome::NotWritten) => self.worker.sleep_until(clock::now() + RETRY),
+                // The store is poisoned.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Writes a checkpoint that needs none of the log before `before`, waiting
+    /// until no dirty page needs it, or until the log is full. One at a time.
+    ///
+    /// # Errors
+    ///
+    /// Any of the volume's; the store is poisoned then.
+    pub(crate) fn checkpoint(&self, before: Lsn) -> Result<Outcome, Error> {
+        let engine = &self.engine;
+        if engine.checkpoints.current.lock().is_none() {
+            return Ok(Outcome::NotWritten);
+        }
+        let _span = trace::span!("checkpoint");
+        // Without the right to write it: a backup must not wait for pages that wait until it lets go of the log.
+        let is_flushed = if canary::sings(Canary::CutLogEarly) {
+            Ok(true)
+        } else {
+            self.flush_older_for_checkpoint(before)
+        };
+        let is_flushed = is_flushed.inspect_err(|error| engine.shared.poison(error.clone()))?;
+        let Some(mut current) = engine.checkpoints.current.lock().take() else {
+            return Ok(Outcome::NotWritten);
+        };
+        engine.backup.checkpoint_begins();
+        let start = engine.recovery_start(|| self.worker.yield_now());
+        let outcome = match is_flushed {
+            true => Outcome::Written,
+            false if start > engine.log.start() => Outcome::WrittenInPart,
+            false => Outcome::NotWritten,
+        };
+        let written = match outcome {
+            Outcome::NotWritten => Ok(()),
+            _ => write(
+                engine,
+                &mut current,
+                &CheckpointIo::Task(self),
+                start,
+                false,
+            ),
+        };
+        if outcome == Outcome::NotWritten {
+            // While the log is held, what is left would be used up before it can be freed.
+            if !engine.backup.holds_log() {
+                engine.log.give_last_space();
+            }
+        } else if written.is_ok() {
+            engine.log.set_start(start);
+            let number = current.superblock.checkpoint;
+            trace::tell!(
+                debug,
+                "a checkpoint is written",
+                number = number,
+                log_start = start.0
+            );
+        }
+        *engine.checkpoints.current.lock() = Some(current);
+        written.inspect_err(|error| engine.shared.poison(error.clone()))?;
+        Ok(outcome)
+    }
+}

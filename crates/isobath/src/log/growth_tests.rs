@@ -1,0 +1,132 @@
+//! Power cuts while the log moves to a larger area.
+
+use std::sync::Arc;
+
+use isobath_io::{FaultDevice, FaultPlan, Survivors, Volume};
+
+use crate::canary::Canary;
+use crate::log::MIN_AREA_BYTES;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::{Options, Simulation, Small, Store};
+
+const TASKS: usize = 6;
+/// Images of the drive that are taken at most, from one seed.
+const IMAGES: usize = 24;
+/// Schedules that are tried.
+const SEEDS: [u64; 3] = [1, 3, 4];
+
+fn options() -> Options {
+    Options::new()
+        .pool_bytes(3 << 20)
+        .segment_bytes(64 << 10)
+        .workers(2)
+        .tasks_per_worker(8)
+}
+
+fn key(task: usize, number: u64) -> [u8; 16] {
+    let mut key = [task as u8; 16];
+    key[8..].copy_from_slice(&number.swap_bytes().to_le_bytes());
+    key
+}
+
+/// What a power cut may leave: a drive, and how many inserts of each task had been acknowledged.
+type Cut = (Arc<FaultDevice>, Vec<u64>);
+
+/// Commits to a store until its log has grown, with power cuts around that.
+fn cuts(seed: u64, first_segments: Option<u32>) -> Vec<Cut> {
+    Small {
+        words_per_page: None,
+        checkpoint_bytes: Some(96 << 10),
+        first_segments,
+        spill_bytes: None,
+    }
+    .switch_on();
+    let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=300));
+    let volume = Volume::from_device(Arc::clone(&device) as _);
+    let mut simulation = Simulation::new(volume, &options(), seed).unwrap();
+    let tree = simulation.store().create_tree("t").unwrap();
+    let engine = Arc::clone(simulation.engine());
+    assert_eq!(engine.log.area_bytes(), MIN_AREA_BYTES);
+    let done: Arc<Vec<AtomicU64>> = Arc::new((0..TASKS).map(|_| AtomicU64::new(0)).collect());
+    for task in 0..TASKS {
+        let (tree, done) = (tree.clone(), Arc::clone(&done));
+        drop(simulation.spawn(task, move || {
+            for number in 0.. {
+                if tree.insert(&key(task, number), &[7; 300]).is_err() {
+                    return;
+                }
+                done[task].store(number + 1, Ordering::Relaxed);
+            }
+        }));
+    }
+    let mut cuts: Vec<Cut> = Vec::new();
+    let mut after = 0;
+    for step in 0..3_000_000u64 {
+        simulation.step();
+        let grown = engine.log.area_bytes() > MIN_AREA_BYTES;
+        after += u64::from(grown);
+        // While the log moves, densely while its superblocks would still be written had it moved before them, and then now
+        // and again.
+        let takes = (engine.log.is_paused() && step % 31 == seed % 31)
+            || (grown && (100..500).contains(&after) && after % 20 == 1)
+            || (grown && after % 1501 == 1);
+        if takes {
+            let acknowledged = done.iter().map(|done| done.load(Ordering::Relaxed));
+            let acknowledged = acknowledged.collect();
+            cuts.push((device.crash_image(Survivors::Random, step), acknowledged));
+        }
+        if cuts.len() == IMAGES || after > 12_000 {
+            break;
+        }
+    }
+    assert!(engine.log.area_bytes() > MIN_AREA_BYTES || !cuts.is_empty());
+    device.power_off();
+    engine.shared.poison(crate::Error::Closed);
+    drop(tree);
+    drop(simulation);
+    cuts
+}
+
+/// How many acknowledged inserts the store has lost; all of them if it does not open.
+fn lost(cut: &Cut) -> u64 {
+    let (device, acknowledged) = cut;
+    let volume = Volume::from_device(Arc::clone(device) as _);
+    let Ok(store) = Store::open_on_volume(volume, &options()) else {
+        return acknowledged.iter().sum();
+    };
+    let Ok(tree) = store.tree("t") else {
+        return acknowledged.iter().sum();
+    };
+    let mut lost = 0;
+    for (task, &count) in acknowledged.iter().enumerate() {
+        for number in 0..count {
+            let found = tree.get(&key(task, number)).unwrap();
+            lost += u64::from(found.as_deref() != Some(&[7; 300]));
+        }
+    }
+    assert_eq!(
+        store.check(&mut |_, _| {}).unwrap().problems,
+        Vec::<String>::new()
+    );
+    // It goes on, and closes.
+    tree.insert(b"later", b"v").unwrap();
+    store.close().unwrap();
+    lost
+}
+
+#[test]
+fn a_log_that_moves_loses_nothing() {
+    // Also where the volume outgrows its small segments by that.
+    for (seed, small) in SEEDS.into_iter().zip([None, Some(100), None]) {
+        let cuts = cuts(seed, small);
+        assert!(!cuts.is_empty(), "seed {seed}");
+        for (at, cut) in cuts.iter().enumerate() {
+            assert_eq!(lost(cut), 0, "seed {seed}, cut {at}");
+        }
+    }
+    Canary::MoveLogEarly.switch_on();
+    let found = SEEDS
+        .iter()
+        .any(|&seed| cuts(seed, None).iter().any(|cut| lost(cut) > 0));
+    assert!(found, "records in an area that no superblock names");
+}

@@ -1,0 +1,177 @@
+//! A log that is full: whatever filled it, a checkpoint makes space in it.
+
+use std::sync::Arc;
+
+use isobath_io::Volume;
+
+use crate::canary::Canary;
+use crate::engine::Engine;
+use crate::page::Lsn;
+use crate::runtime::WorkerState;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::{Durability, Options, Simulation, Stuck, TaskHandle};
+
+const LOG_BYTES: u64 = 4 << 20;
+const FILLERS: usize = 4;
+/// Steps after which a simulation counts as stuck; what is tested takes a hundredth.
+const STEPS: u64 = 10_000_000;
+
+fn simulation() -> Simulation {
+    let options = Options::new()
+        .pool_bytes(2 << 20)
+        .segment_bytes(64 << 10)
+        .log_bytes(LOG_BYTES)
+        .workers(2)
+        .durability(Durability::None);
+    let simulation = Simulation::new(Volume::in_memory(0, None), &options, 1).unwrap();
+    drop(simulation.store().create_tree("t").unwrap());
+    simulation
+}
+
+fn in_task<T: Send + 'static>(
+    engine: &Arc<Engine>,
+    simulation: &Simulation,
+    work: impl FnOnce(&WorkerState) -> T + Send + 'static,
+) -> TaskHandle<T> {
+    let engine = Arc::clone(engine);
+    simulation.spawn(0, move || {
+        WorkerState::with_current(&engine, |local| work(local.expect("in a task")))
+    })
+}
+
+/// Bytes of the log that a recovery would read.
+fn used(engine: &Engine) -> u64 {
+    engine.log.next().0 - engine.log.start().0
+}
+
+/// A mapping record of no page, made durable: with its padding it takes a whole block.
+fn fill_one_block(local: &WorkerState) {
+    let space = local.mapping_reservation(1).unwrap();
+    let record = local.engine.buffer.log_copies(&local.worker, 0, &[]);
+    drop(space);
+    local.wait_durable(record).unwrap();
+}
+
+/// Tasks that log such records until the log has been filled four times; how many of them have ended.
+fn start_filling(engine: &Arc<Engine>, simulation: &Simulation) -> Arc<AtomicUsize> {
+    let ended = Arc::new(AtomicUsize::new(0));
+    for _ in 0..FILLERS {
+        let ended = Arc::clone(&ended);
+        let to = engine.log.next().0 + 4 * LOG_BYTES;
+        drop(in_task(engine, simulation, move |local| {
+            while local.engine.log.next().0 < to {
+                fill_one_block(local);
+            }
+            ended.fetch_add(1, Ordering::SeqCst);
+        }));
+    }
+    ended
+}
+
+/// Dirty pages, fewer than are written unasked.
+fn change_some_pages(simulation: &Simulation) {
+    let tree = simulation.store().tree("t").unwrap();
+    for key in 0..100_u32 {
+        tree.insert(key.to_le_bytes(), [7; 200]).unwrap();
+    }
+}
+
+/// A log that was filled while it was held, with the oldest changes at its very start; what came of it once it was let go.
+fn filled_while_held() -> Result<u64, Stuck> {
+    let mut simulation = simulation();
+    let engine = Arc::clone(simulation.engine());
+    let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
+    in_task(&engine, &simulation, now).join().unwrap();
+    let start = engine.log.start();
+    engine.hold_log(start);
+    change_some_pages(&simulation);
+    let ended = start_filling(&engine, &simulation);
+    let full = || engine.log.has_reservation_waiters();
+    simulation.run_until(full, STEPS)?;
+    assert!(used(&engine) > LOG_BYTES / 2 && engine.log.start() == start);
+    engine.release_log();
+    simulation.run_until(|| ended.load(Ordering::SeqCst) == FILLERS, STEPS)
+}
+
+/// A log that was filled while no checkpoint could be written, the older half of it with nothing that any page lacks.
+fn filled_without_checkpoints() -> Result<u64, Stuck> {
+    let mut simulation = simulation();
+    let engine = Arc::clone(simulation.engine());
+    let current = engine.checkpoints.take();
+    let half = |local: &WorkerState| {
+        while used(&local.engine) < LOG_BYTES * 4 / 10 {
+            fill_one_block(local);
+        }
+    };
+    let write_all = |local: &WorkerState| local.flush_older_than(Lsn(u64::MAX)).unwrap();
+    in_task(&engine, &simulation, write_all).join().unwrap();
+    in_task(&engine, &simulation, half).join().unwrap();
+    change_some_pages(&simulation);
+    let ended = start_filling(&engine, &simulation);
+    simulation.run_until(|| engine.log.has_reservation_waiters(), STEPS)?;
+    current
+        .into_iter()
+        .for_each(|current| engine.checkpoints.give_back(current));
+    simulation.run_until(|| ended.load(Ordering::SeqCst) == FILLERS, STEPS)
+}
+
+/// A log that was filled while no checkpoint could be written, with the oldest changes at its very start.
+fn filled_behind_dirty_pages() -> Result<u64, Stuck> {
+    let mut simulation = simulation();
+    let engine = Arc::clone(simulation.engine());
+    let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
+    in_task(&engine, &simulation, now).join().unwrap();
+    let current = engine.checkpoints.take();
+    change_some_pages(&simulation);
+    let ended = start_filling(&engine, &simulation);
+    simulation.run_until(|| engine.log.has_reservation_waiters(), STEPS)?;
+    current
+        .into_iter()
+        .for_each(|current| engine.checkpoints.give_back(current));
+    simulation.run_until(|| ended.load(Ordering::SeqCst) == FILLERS, STEPS)
+}
+
+#[test]
+fn pages_that_a_checkpoint_waits_for_get_the_last_space() {
+    filled_behind_dirty_pages().unwrap();
+    Canary::KeepLastSpace.switch_on();
+    filled_behind_dirty_pages().expect_err("the pages got no space");
+}
+
+#[test]
+fn a_log_that_was_filled_while_it_was_held_is_freed() {
+    filled_while_held().unwrap();
+    Canary::KeepLastSpace.switch_on();
+    filled_while_held().expect_err("the pages got no space");
+}
+
+#[test]
+fn a_checkpoint_frees_a_full_log_without_the_pages_that_wait_for_it() {
+    filled_without_checkpoints().unwrap();
+    Canary::CheckpointWaitsForItself.switch_on();
+    filled_without_checkpoints().expect_err("the checkpoint waited for itself");
+}
+
+/// A recovery that frees nothing of a log that is full: tasks that wait for log space get an error instead of waiting without end.
+#[test]
+fn a_recovery_that_stands_still_says_so() {
+    let mut simulation = simulation();
+    let engine = Arc::clone(simulation.engine());
+    engine.shared.recover_again();
+    engine.hold_log(engine.log.start());
+    let filler = in_task(&engine, &simulation, |local| {
+        loop {
+            let space = local.mapping_reservation(1);
+            if space.is_err() {
+                return space.err();
+            }
+            let _ = local.engine.buffer.log_copies(&local.worker, 0, &[]);
+        }
+    });
+    let is_told = || engine.shared.is_poisoned();
+    simulation.run_until(is_told, STEPS).unwrap();
+    let told = format!("{:?}", filler.join().unwrap());
+    assert!(told.contains("nothing moves any more"), "{told}");
+    assert!(used(&engine) > LOG_BYTES / 2);
+    assert!(simulation.close().is_err());
+}

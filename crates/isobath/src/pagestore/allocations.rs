@@ -1,0 +1,104 @@
+//! Provisional allocations as the engine lists and logs them: pages and chunks that
+//! nothing reachable names until a record confirms their token (docs/decisions/0014).
+
+use crate::canary::{self, Canary};
+use crate::log::record::{Copied, Kind, Mapped, Token, free_body};
+use crate::log::{LogReservation, ReservationClass};
+use crate::page::{Lsn, PageId};
+use crate::pagestore::PageStore;
+use crate::runtime::WorkerState;
+use crate::shared::Address;
+
+impl PageStore {
+    /// All that is provisionally allocated: token and pages.
+    pub(crate) fn provisional(&self) -> Vec<(Token, Vec<PageId>)> {
+        self.provisional.list()
+    }
+
+    /// `pages` belong to `token` until a record confirms it. They are listed
+    /// before the record that says so is appended.
+    pub(crate) fn add_provisional(&self, token: Token, pages: &[PageId]) {
+        if !canary::sings(Canary::ForgetProvisional) {
+            self.provisional.add(token, pages);
+        }
+    }
+
+    /// The record that confirms or cancels `tokens`, and frees the pages `ended`,
+    /// has been appended. Called before it counts as complete: no checkpoint that
+    /// starts behind the record may still hold them open.
+    pub(crate) fn confirm_allocations(&self, tokens: &[Token], ended: &[PageId]) {
+        let ended = match canary::sings(Canary::KeepProvisionalOfFreedPages) {
+            true => &[],
+            false => ended,
+        };
+        let tokens = match canary::sings(Canary::KeepConfirmed) {
+            true => &[],
+            false => tokens,
+        };
+        self.provisional.confirm(tokens, ended);
+    }
+}
+
+impl WorkerState {
+    /// Notes that `pages`, which no copy exists of yet, belong to `token`.
+    pub(crate) fn log_provisional(&self, token: Token, pages: &[PageId]) {
+        self.engine.pagestore.add_provisional(token, pages);
+        if !self.engine.log.is_on() || canary::sings(Canary::ForgetProvisional) {
+            return;
+        }
+        let provisional: Vec<Mapped> = pages
+            .iter()
+            .map(|&page| Mapped {
+                what: Copied::Provisional,
+                page,
+                version: Lsn(0),
+                address: Address::NONE,
+                seq: 0,
+            })
+            .collect();
+        let _ = self.log_copies(token, &provisional);
+    }
+
+    /// Reserves log space for a free record. Without it the store is poisoned, and nothing is written any more.
+    pub(crate) fn reserve_for_free(
+        &self,
+        tokens: usize,
+        pages: usize,
+    ) -> Option<LogReservation<'_>> {
+        let bytes = 8 * (tokens + pages + 1) as u64;
+        self.reserve_log(bytes, ReservationClass::System).ok()
+    }
+
+    /// Appends a free record: freed pages without a copy, cancelled tokens. The
+    /// mapping table does not name them. May wait for log space.
+    pub(crate) fn log_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
+        let _reservation = self.reserve_for_free(tokens.len(), pages.len());
+        self.append_free(tokens, pages)
+    }
+
+    /// Appends a free record: freed chunks or pages, cancelled tokens. The
+    /// caller has reserved log space for it.
+    pub(crate) fn append_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
+        let engine = &self.engine;
+        let body = if engine.log.is_on() {
+            free_body(tokens, pages)
+        } else {
+            Vec::new()
+        };
+        let late = canary::sings(Canary::MarkLate);
+        let mark = || pages.iter().for_each(|&page| engine.checkpoints.mark(page));
+        if !late {
+            mark();
+        }
+        let confirm = |_| engine.pagestore.confirm_allocations(tokens, pages);
+        let record = engine
+            .log
+            .append(self.worker.index, Kind::Free, &[&body], confirm);
+        if late {
+            // As if others ran for a while.
+            (0..3_000).for_each(|_| self.worker.yield_now());
+            mark();
+        }
+        record
+    }
+}

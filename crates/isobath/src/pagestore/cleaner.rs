@@ -1,0 +1,494 @@
+//! The cleaner: moves what is live out of the segments that the policy names,
+//! a segment at a time, beside the foreground (paper 003).
+
+use isobath_flash::policy::{Cause, PageWrite};
+use isobath_io::AlignedBuf;
+
+use crate::buffer::blocks::Stretch;
+use crate::buffer::{FrameId, Place};
+use crate::canary::{self, Canary};
+use crate::log::record::{Copied, Mapped};
+use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
+use crate::pagestore::writeback::{BATCH, Batch, SPARE_ENOUGH};
+use crate::pagestore::{CleaningEnd, Content, Entry, PageStore, Request, Victim, summaries};
+use crate::runtime::WorkerState;
+use crate::shared::{Address, Counters};
+use crate::sync::atomic::Ordering::{Acquire, Release};
+use crate::{Error, trace};
+
+/// Reads of one victim that are in flight together.
+const READ_BYTES: usize = 256 << 10;
+
+/// A live page or chunk of a victim.
+#[derive(Clone, Copy)]
+struct Survivor {
+    page: PageId,
+    address: Address,
+}
+
+/// Why a victim was not cleaned to the end.
+enum Failed {
+    /// Something in it could not be read.
+    Read,
+    /// Writing failed.
+    Write(Error),
+}
+
+impl WorkerState {
+    /// The cleaner's life: cleans while free segments run low.
+    pub(crate) fn cleaner(&self) {
+        loop {
+            let stopping = self.engine.workers.is_stopping();
+            // The writers may still need space; if space is missing once they have ended, the
+            // checkpoint reports it.
+            if stopping && self.system_tasks.get() == 1 {
+                return;
+            }
+            if self.grow_ahead() {
+                continue;
+            }
+            if !self.cleaning_is_wanted() {
+                if stopping {
+                    self.worker.yield_now();
+                } else {
+                    self.engine.pagestore.park_cleaner(&self.worker);
+                }
+                continue;
+            }
+            let victim = self.engine.pagestore.space.lock().begin_cleaning();
+            match victim {
+                Victim::Segment(segment) => self.clean(segment),
+                Victim::Wait => self.worker.yield_now(),
+                Victim::None => self.nothing_to_clean(),
+            }
+        }
+    }
+
+    /// Whether to clean; grows the volume instead where that is better.
+    fn cleaning_is_wanted(&self) -> bool {
+        let engine = &self.engine;
+        if !engine.pagestore.cleaning_wanted.load(Acquire) || engine.shared.is_poisoned() {
+            return false;
+        }
+        // Bound: each round but the last adds segments to the volume or frees some that were retained.
+        loop {
+            let mut space = engine.pagestore.space.lock();
+            space.release_retained();
+            let shrinks = space.spare_segments() < engine.pagestore.shrinking.goal()
+                || space.fence_wants_cleaning();
+            if !shrinks && space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH) {
+                // Under the lock: a writer that finds no segment looks under it, and asks for
+                // cleaning afterwards.
+                engine.pagestore.cleaning_wanted.store(false, Release);
+                return false;
+            }
+            let segments = space.segments();
+            let grow = engine.prefers_growth(&space);
+            drop(space);
+            let has_grown = grow && self.grow_beyond(segments).is_ok();
+            if !has_grown && !engine.overrun_readers_for_space() {
+                return true;
+            }
+        }
+    }
+
+    /// Everything is live, or what is obsolete lies in segments that are open, being written, or
+    /// bad, or cleaning makes no progress.
+    fn nothing_to_clean(&self) {
+        let engine = &self.engine;
+        engine.pagestore.shrinking.give_up_goal();
+        engine.pagestore.space.lock().rest_behind_fence();
+        if engine.pagestore.has_pending_frees() {
+            // What these free may be enough; then there is something to clean, or no need to.
+            let _ = self.wait_durable(engine.newest_record());
+            if !self.engine.pagestore.drain_pending_frees() {
+                self.worker.yield_now();
+            }
+            return;
+        }
+        let space = engine.pagestore.space.lock();
+        let segments = space.segments();
+        // Another cleaner may have got further meanwhile.
+        let mut is_done = space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH);
+        is_done |= space.cleaning() > 0;
+        drop(space);
+        if is_done {
+            return;
+        }
+        // The next page that becomes obsolete, or segment that is sealed, asks for cleaning again, also while the volume
+        // grows.
+        engine.pagestore.cleaning_wanted.store(false, Release);
+        if self.grow_beyond(segments).is_ok() {
+            engine.pagestore.cleaning_wanted.store(true, Release);
+        }
+    }
+
+    /// Cleans one victim.
+    fn clean(&self, segment: u32) {
+        let outcome = self.clean_segment(segment);
+        let end = match outcome {
+            Ok(CleaningEnd::Emptied) => CleaningEnd::Emptied,
+            _ => CleaningEnd::Bad,
+        };
+        let mut space = self.engine.pagestore.space.lock();
+        let freed = space.end_cleaning(segment, end);
+        let spare = space.spare_segments();
+        drop(space);
+        let counters = &self.engine.shared.counters;
+        match outcome {
+            Ok(_) => {
+                Counters::add(&counters.segments_cleaned, 1);
+                trace::tell!(
+                    debug,
+                    "a segment is clean",
+                    segment = segment,
+                    spare = spare
+                );
+            }
+            // The victim stays as it is, so that what is readable in it can be saved; a reader of a
+            // corrupt page gets the error.
+            Err(Failed::Read) => {
+                Counters::add(&counters.corrupt_pages, 1);
+                trace::tell!(error, "a segment cannot be read", segment = segment);
+            }
+            Err(Failed::Write(error)) => self.engine.poison(error),
+        }
+        self.engine.pagestore.after_space_change(freed, spare);
+        self.await_pending_frees();
+    }
+
+    /// Frees the old copies of moved pages before more are moved: their space is the point of
+    /// cleaning.
+    fn await_pending_frees(&self) {
+        let engine = &self.engine;
+        if engine.pagestore.has_pending_frees()
+            && engine.pagestore.space.lock().spare_segments() < engine.pagestore.low_water()
+        {
+            // A failed log write has poisoned the store; later callers get that error.
+            let _ = self.wait_durable(engine.newest_record());
+            let _ = self.engine.pagestore.drain_pending_frees();
+        }
+    }
+
+    fn clean_segment(&self, segment: u32) -> Result<CleaningEnd, Failed> {
+        let entries = self.entries_of(segment);
+        let mut survivors: Vec<Survivor> = Vec::new();
+        let mut dirty = Vec::new();
+        for entry in &entries {
+            self.judge(entry, segment, &mut survivors, &mut dirty);
+        }
+        let mut staging = AlignedBuf::new(READ_BYTES.max(longest(&survivors)));
+        let mut batch = Batch::new(PageStore::cleaner_slot(&self.worker));
+        for frames in dirty.chunks(BATCH) {
+            self.write_frames(frames, Cause::Relocated, &mut staging, &mut batch)
+                .map_err(Failed::Write)?;
+        }
+        let mut rest = &survivors[..];
+        let mut end = CleaningEnd::Emptied;
+        while !rest.is_empty() {
+            let count = take_group(rest, staging.len());
+            let (group, later) = rest.split_at(count);
+            if self.relocate(group, &mut staging, &mut batch)? == CleaningEnd::Bad {
+                end = CleaningEnd::Bad;
+            }
+            rest = later;
+        }
+        Ok(end)
+    }
+
+    /// Adds `entry` to the survivors if it is live, or its frame to those that
+    /// are written anyway because they are dirty.
+    fn judge(
+        &self,
+        entry: &Entry,
+        segment: u32,
+        survivors: &mut Vec<Survivor>,
+        dirty: &mut Vec<FrameId>,
+    ) {
+        let bytes = self.engine.shared.config.sizes.bytes_of(segment);
+        let Some(address) = summaries::address(entry, segment, bytes) else {
+            return;
+        };
+        let page = entry.page;
+        match self.engine.buffer.pool.mapping.place(page) {
+            Place::Stored(stored) if stored == address => {
+                survivors.push(Survivor { page, address })
+            }
+            Place::Resident(frame) | Place::Loading(frame) => {
+                let header = self.engine.buffer.pool.frames.header(frame);
+                if !header.is_stored_at(page, address) {
+                    return;
+                }
+                if header.is_clean() {
+                    survivors.push(Survivor { page, address });
+                } else {
+                    dirty.push(frame);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads the survivors, writes them elsewhere, and installs their new addresses.
+    fn relocate(
+        &self,
+        group: &[Survivor],
+        staging: &mut AlignedBuf,
+        batch: &mut Batch,
+    ) -> Result<CleaningEnd, Failed> {
+        self.read_group(group, staging)?;
+        let mut rest = 0;
+        let mut end = CleaningEnd::Emptied;
+        while rest < group.len() {
+            self.engine.shared.writable().map_err(Failed::Write)?;
+            batch.clear();
+            let room = self
+                .mapping_reservation(group.len() - rest)
+                .map_err(Failed::Write)?;
+            let content = content_of(staging.as_slice());
+            let outcome = self.place_survivors(&group[rest..], content, batch);
+            let placed = batch.placed.len();
+            if !self.seal_group(&group[rest..rest + placed], batch, staging) {
+                end = CleaningEnd::Bad;
+            }
+            let result = self.write_out(staging, &batch.placed, &batch.closing);
+            self.install(&group[rest..rest + placed], batch, result.is_ok());
+            drop(room);
+            result.map_err(Failed::Write)?;
+            rest += placed;
+            if outcome.is_err() {
+                // Others hold the segments that `begin_cleaning` saw free; theirs
+                // are free when they end.
+                self.engine.pagestore.stall.watch();
+                self.worker.yield_now();
+            }
+            if rest < group.len() {
+                self.read_group(&group[rest..], staging)?;
+            }
+        }
+        Ok(end)
+    }
+
+    /// Reads a group into staging, one after another, neighbours in one I/O.
+    fn read_group(&self, group: &[Survivor], staging: &mut AlignedBuf) -> Result<(), Failed> {
+        let mut bytes = 0;
+        let mut rest = staging.as_mut_slice();
+        let result = self.worker.io_scope(|io| {
+            let mut first = 0;
+            while first < group.len() {
+                let start = group[first].address;
+                let mut length = start.length();
+                let mut end = first + 1;
+                while end < group.len() && group[end].address.offset() == start.offset() + length {
+                    length += group[end].address.length();
+                    end += 1;
+                }
+                let into = rest.split_off_mut(..length as usize).unwrap_or_default();
+                self.start_read(io, Stretch { start, length }, into);
+                bytes += u64::from(length);
+                first = end;
+            }
+        });
+        Counters::add(&self.engine.shared.counters.bytes_read, bytes);
+        result.map_err(|_| Failed::Read)
+    }
+
+    fn place_survivors(
+        &self,
+        group: &[Survivor],
+        content: Content,
+        batch: &mut Batch,
+    ) -> Result<(), crate::pagestore::NoSegment> {
+        let mut space = self.engine.pagestore.space.lock();
+        let now = space.now;
+        for (token, survivor) in group.iter().enumerate() {
+            let inherited = space.inherited(survivor.page, survivor.address);
+            let history = space.policy.survived(inherited, now);
+            batch.requests.push(Request {
+                page: survivor.page,
+                write: PageWrite {
+                    token: token as u64,
+                    bytes: survivor.address.length(),
+                    cause: Cause::Relocated,
+                    history,
+                    rate: 0.0,
+                },
+            });
+        }
+        // In the order in which they were read: pages that are alike lie in one segment already, and sorting a single
+        // victim's gained nothing that could be measured (docs/benchmarks.md).
+        space.place(
+            content,
+            &batch.requests,
+            self.engine.shared.seqs(),
+            &mut batch.placed,
+            &mut batch.closing,
+        )
+    }
+
+    /// Checks the survivors read and stamps them for their new places. One
+    /// that does not verify stays where it is; `false` if there is one.
+    fn seal_group(&self, group: &[Survivor], batch: &mut Batch, staging: &mut AlignedBuf) -> bool {
+        let mut at = 0;
+        let mut is_whole = true;
+        for (survivor, placed) in group.iter().zip(&mut batch.placed) {
+            let length = survivor.address.length() as usize;
+            let image = &mut staging.as_mut_slice()[at..at + length];
+            at += length;
+            let seq = self.engine.shared.seq_of(survivor.address);
+            if page::verify(image, survivor.page, seq).is_err() {
+                // The victim stays as it is, so that what is readable of the page can be saved; a
+                // reader of the page gets the error.
+                Counters::add(&self.engine.shared.counters.corrupt_pages, 1);
+                image.fill(0);
+                placed.token = u64::MAX;
+                batch.versions.push(Lsn(0));
+                batch.copies.push(Copied::Page);
+                is_whole = false;
+                continue;
+            }
+            let lsn = Lsn(get_u64(image, offset::LSN));
+            batch.versions.push(lsn);
+            // By what it is, not by its length: a chunk may be as long as a page.
+            batch.copies.push(match content_of(image) {
+                Content::Pages => Copied::Page,
+                Content::Chunks => Copied::MovedChunk,
+            });
+            page::seal(
+                image,
+                survivor.page,
+                lsn,
+                self.engine.shared.seq_of(placed.address),
+            );
+        }
+        is_whole
+    }
+
+    /// Points every survivor at its new place, if it is still at the old one.
+    fn install(&self, group: &[Survivor], batch: &Batch, written: bool) {
+        let engine = &self.engine;
+        let mut copies = Vec::with_capacity(batch.placed.len());
+        let (mut dead, mut moved) = (Vec::new(), Vec::new());
+        let mut bytes = 0;
+        // A moved page may be freed before the record of its new place: a recovery that reads the second record has to
+        // read the first, or it would restore the freed page.
+        let since = engine.oldest_end();
+        engine.checkpoints.hold_batch(batch.slot, since);
+        let sealed = batch.versions.iter().zip(&batch.copies);
+        for ((survivor, placed), (&version, &what)) in group.iter().zip(&batch.placed).zip(sealed) {
+            bytes += u64::from(placed.address.length());
+            if !written || placed.token == u64::MAX || !self.move_page(survivor, placed.address) {
+                dead.push(placed.address);
+                continue;
+            }
+            moved.push(survivor.address);
+            copies.push(Mapped {
+                what,
+                page: survivor.page,
+                version,
+                address: placed.address,
+                seq: engine.shared.seq_of(placed.address),
+            });
+        }
+        // Before the new segments can be cleaned in their turn.
+        let record = self.log_copies(0, &copies);
+        let is_late = !copies
+            .iter()
+            .all(|copy| self.is_at(copy.page, copy.address));
+        let late_since = is_late.then_some(since);
+        engine
+            .checkpoints
+            .batch_moved(batch.slot, record, late_since);
+        engine.pagestore.defer_free(record, moved.into_iter());
+        let mut space = engine.pagestore.space.lock();
+        let mut freed = false;
+        for placed in &batch.placed {
+            freed |= space.written(placed.address.segment());
+        }
+        for address in dead {
+            freed |= space.invalidate(address);
+        }
+        for closing in &batch.closing {
+            freed |= space.written(closing.segment);
+        }
+        let spare = space.spare_segments();
+        drop(space);
+        Counters::add(
+            &self.engine.shared.counters.relocated,
+            batch.placed.len() as u64,
+        );
+        Counters::add(&self.engine.shared.counters.cleaning_bytes, bytes);
+        self.engine.pagestore.after_space_change(freed, spare);
+        let _ = self.engine.pagestore.drain_pending_frees();
+    }
+
+    /// Whether `page` exists and is stored at `address` now.
+    fn is_at(&self, page: PageId, address: Address) -> bool {
+        let pool = &self.engine.buffer.pool;
+        match pool.mapping.place(page) {
+            Place::Stored(stored) => stored == address,
+            Place::Resident(frame) => {
+                let header = pool.frames.header(frame);
+                header.is_stored_at(page, address) && !header.is_freed()
+            }
+            _ => false,
+        }
+    }
+
+    /// Changes where a page is stored from its survivor's address to `to`;
+    /// `false` if it is stored elsewhere by now.
+    fn move_page(&self, survivor: &Survivor, to: Address) -> bool {
+        let pool = &self.engine.buffer.pool;
+        loop {
+            match pool.mapping.place(survivor.page) {
+                Place::Stored(stored)
+                    if stored == survivor.address || canary::sings(Canary::RelocateBlindly) =>
+                {
+                    let from = Place::Stored(stored);
+                    if pool.mapping.replace(survivor.page, from, Place::Stored(to)) {
+                        return true;
+                    }
+                }
+                Place::Resident(frame) => {
+                    let header = pool.frames.header(frame);
+                    if let Some(moved) = header.copy_moved(survivor.page, survivor.address, to) {
+                        return moved;
+                    }
+                    self.worker.yield_now();
+                }
+                // Being read from its old place, which must stay until then.
+                Place::Loading(_) => self.worker.yield_now(),
+                Place::Stored(_) | Place::Free => return false,
+            }
+        }
+    }
+}
+
+fn longest(survivors: &[Survivor]) -> usize {
+    survivors
+        .iter()
+        .map(|s| s.address.length() as usize)
+        .max()
+        .unwrap_or(0)
+}
+
+/// How many of `survivors`, from the first on, fit into `bytes` of staging.
+fn take_group(survivors: &[Survivor], bytes: usize) -> usize {
+    let mut total = 0;
+    survivors
+        .iter()
+        .take_while(|survivor| {
+            total += survivor.address.length() as usize;
+            total <= bytes
+        })
+        .count()
+        .max(1)
+}
+
+/// What the page or chunk that begins with `image` is, by its own word.
+fn content_of(image: &[u8]) -> Content {
+    match PageKind::from_byte(image[offset::KIND]) {
+        Some(PageKind::Chunk) => Content::Chunks,
+        _ => Content::Pages,
+    }
+}

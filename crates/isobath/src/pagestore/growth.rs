@@ -1,0 +1,593 @@
+//! When the volume grows, by how much, and what it means that it cannot. How, and in which order: `resize.rs`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use isobath_io::{AlignedBuf, VolumeError};
+
+use crate::canary::{self, Canary};
+use crate::engine::Engine;
+use crate::log::Durability;
+use crate::page::PAGE_SIZE;
+use crate::pagestore::resize::{Resize, Turn};
+use crate::pagestore::{SegmentAllocator, worst_case_bytes};
+use crate::recovery::open::FIRST_SEGMENTS;
+use crate::runtime::{WorkerState, clock};
+use crate::shared::{Counters, MAX_SEGMENTS, Run};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::{Error, trace};
+
+/// Share of the volume that live pages may fill at the very most, in percent.
+/// The rest lets the cleaner find segments with obsolete pages in them.
+pub(crate) const FULL_PERCENT: u64 = 92;
+/// Segments that the volume grows by at least and at most.
+const MIN_GROW: u32 = 8;
+const MAX_GROW: u32 = 256;
+/// Segments cleaned after which a volume that had no room is asked again: the file system may
+/// have some by then, and cleaning a volume that is too full costs much more than asking.
+const ASK_AGAIN: u64 = 64;
+/// Where the volume grew by no more than this between two flushes of the log, on average, grown space is initialized. The first
+/// write to a block that the file system has allocated changes the file's metadata, and the next flush waits for the file
+/// system's journal, a few milliseconds under load: as long as writing some MiB takes.
+const BYTES_PER_FLUSH: u64 = 2 << 20;
+/// Bytes that are initialized at once, at most: growth ends when they are.
+const MAX_INITIALIZED: u64 = 8 << 20;
+/// Bytes of one such write.
+const ZEROS: usize = 1 << 20;
+/// The volume grows ahead of need when this part of a step is left, one in so many.
+const AHEAD_SHARE: u32 = 2;
+/// The volume has not been refused room; it does not grow ahead of need.
+const NEVER: u64 = u64::MAX;
+
+/// Why the volume did not grow.
+#[derive(Debug)]
+pub(crate) enum NotGrown {
+    /// There is no room in the file system, or within the limit.
+    NoSpace(Arc<VolumeError>),
+    /// Anything else: writes of others may be lost, so the store is poisoned.
+    Failed(Error),
+}
+
+/// How far the volume may grow, and whether it could the last time.
+pub(crate) struct Growth {
+    /// Segments that had been cleaned when the volume had no room, or [`NEVER`].
+    refused_at: AtomicU64,
+    /// Segments that the volume may have.
+    most: u32,
+    /// Flushes of the log when it grew last, and the bytes that it grew by then.
+    last: Mutex<(u64, u64)>,
+    /// It has grown because it had to, so it will have to again.
+    goes_on: AtomicBool,
+    /// Reserved bytes beyond which it grows ahead of need, or [`NEVER`]; once for each length.
+    ahead_at: AtomicU64,
+    /// A cleaner is to do so.
+    is_requested: AtomicBool,
+}
+
+impl Growth {
+    /// Up to `limit` segments, or without a limit for 0. A volume that is longer stays so.
+    pub(crate) fn up_to(limit: u32) -> Growth {
+        Growth {
+            refused_at: AtomicU64::new(NEVER),
+            most: match limit {
+                0 => MAX_SEGMENTS,
+                limit => limit.min(MAX_SEGMENTS),
+            },
+            last: Mutex::new((0, 0)),
+            goes_on: AtomicBool::new(false),
+            ahead_at: AtomicU64::new(NEVER),
+            is_requested: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the store has a limit, so that room for writing has to be kept within it.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.most < MAX_SEGMENTS
+    }
+
+    /// Whether a cleaner is to have the volume grow ahead of need.
+    #[inline]
+    pub(crate) fn is_requested(&self) -> bool {
+        self.is_requested.load(Ordering::Relaxed)
+    }
+
+    /// The volume has `segments` usable segments of `payload` bytes, and so room for `capacity` bytes.
+    pub(crate) fn set_capacity(&self, capacity: u64, segments: u32, payload: u64) {
+        let at = match self.goes_on.load(Ordering::Relaxed) {
+            true => capacity.saturating_sub(u64::from(step_of(segments) / AHEAD_SHARE) * payload),
+            false => NEVER,
+        };
+        self.ahead_at.store(at, Ordering::Relaxed);
+    }
+}
+
+/// Segments by which a volume grows that uses `segments`.
+fn step_of(segments: u32) -> u32 {
+    (segments / 16).clamp(MIN_GROW, MAX_GROW)
+}
+
+impl Engine {
+    /// Whether the volume had no room a short while ago: clean instead, at whatever fill.
+    pub(crate) fn growth_was_refused(&self) -> bool {
+        let at = self.pagestore.growth.refused_at.load(Ordering::Relaxed);
+        let cleaned = self
+            .shared
+            .counters
+            .segments_cleaned
+            .load(Ordering::Relaxed);
+        at != NEVER && cleaned < at.saturating_add(ASK_AGAIN)
+    }
+
+    /// Segments of a volume that has just outgrown its small ones, and needs room for `bytes` more bytes. What is in the small
+    /// ones will be written to large ones.
+    fn to_large(&self, bytes: u64) -> u32 {
+        let sizes = self.shared.config.sizes;
+        let bytes = bytes + self.pagestore.reserved_bytes.load(Ordering::Acquire);
+        let needed = (bytes * 100 / FULL_PERCENT).div_ceil(u64::from(sizes.large)) as u32;
+        sizes.first_large + FIRST_SEGMENTS + needed
+    }
+
+    /// Segments by which a volume of `before` segments grows, and those that `bytes` more bytes need.
+    fn next_step(&self, before: u32, bytes: u64) -> (u32, u32) {
+        let sizes = self.shared.config.sizes;
+        let segment_bytes = u64::from(sizes.used_by(before));
+        let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
+        let step = match sizes.are_outgrown_by(before) {
+            true => step_of(sizes.usable_of(before)),
+            // Each step costs flushes, and the volume has outgrown them soon.
+            false => (before / 4).max(MIN_GROW).min(sizes.first_large - before),
+        };
+        let step = step.max(needed);
+        match self.growth_is_flushed_often() {
+            true => {
+                let most = (MAX_INITIALIZED / segment_bytes) as u32;
+                (needed.max(step.min(most)), needed)
+            }
+            false => (step, needed),
+        }
+    }
+
+    /// Whether the log was flushed so often since the volume grew last that it is worth the bytes to write what it grows by
+    /// before it is used.
+    fn growth_is_flushed_often(&self) -> bool {
+        let (flushes, grown) = *self.pagestore.growth.last.lock();
+        let since = self.log.counters().flushes.saturating_sub(flushes);
+        // Where nothing waits for flushes, the bytes that they save are not worth those that are written.
+        let is_awaited = matches!(self.shared.config.durability, Durability::Synced);
+        let costs_more = self
+            .shared
+            .volume()
+            .is_ok_and(|volume| volume.first_writes_cost_more());
+        costs_more && is_awaited && grown > 0 && since.saturating_mul(BYTES_PER_FLUSH) >= grown
+    }
+
+    /// Makes a cleaner grow the volume ahead of need, where nothing speaks against it.
+    #[cold]
+    fn request_growth(&self) {
+        let unwanted = self.pagestore.shrinking.is_running()
+            || self.growth_was_refused()
+            || self.checkpoints.is_recovering()
+            || self.workers.is_stopping();
+        // Once for each length: of the tasks that see the need one asks.
+        if unwanted
+            || self
+                .pagestore
+                .growth
+                .ahead_at
+                .swap(NEVER, Ordering::Relaxed)
+                == NEVER
+        {
+            return;
+        }
+        self.pagestore
+            .growth
+            .is_requested
+            .store(true, Ordering::Release);
+        self.workers.notify_all();
+    }
+
+    /// Accounts for `bytes` more, which take `room` bytes at most; the bytes in use and the limit where there is no room.
+    fn try_reserve(&self, bytes: u64, room: u64) -> Result<(), (u64, u64)> {
+        let now = self
+            .pagestore
+            .reserved_bytes
+            .fetch_add(room, Ordering::AcqRel)
+            + room;
+        let capacity = self.pagestore.capacity_bytes.load(Ordering::Acquire);
+        if now > capacity {
+            self.pagestore
+                .reserved_bytes
+                .fetch_sub(room, Ordering::AcqRel);
+            return Err((now - room, capacity));
+        }
+        self.pagestore
+            .allocated_bytes
+            .fetch_add(bytes, Ordering::AcqRel);
+        if now > self.pagestore.growth.ahead_at.load(Ordering::Relaxed) {
+            self.request_growth();
+        }
+        Ok(())
+    }
+
+    /// Whether the volume should grow instead of being cleaned: live data
+    /// fills it beyond the fill factor.
+    pub(crate) fn prefers_growth(&self, space: &SegmentAllocator) -> bool {
+        if self.growth_was_refused() {
+            return false;
+        }
+        if space.grows_for_readers() {
+            return true;
+        }
+        let room = u64::from(space.usable_segments() - space.system_segments());
+        let total = room * u64::from(space.segment_bytes());
+        // Not what the space counts: that has pages twice while they are moved.
+        let live = self.pagestore.allocated_bytes.load(Ordering::Relaxed);
+        live as f64 > self.shared.config.fill_factor * total as f64
+    }
+
+    /// Where the volume cannot grow in place of what readers may need, frees what was retained for the longest time;
+    /// whether there was anything.
+    pub(super) fn overrun_readers_for_space(&self) -> bool {
+        self.growth_was_refused() && self.pagestore.overrun_readers()
+    }
+
+    /// Hands out the segments of a volume that has become `segments` segments long.
+    fn use_grown(&self, segments: u32) {
+        let mut space = self.pagestore.space.lock();
+        space.grow(segments);
+        self.pagestore.update_capacity(&space, &self.log_tasks);
+        drop(space);
+        self.pagestore.segment_waiters.wake_all();
+    }
+}
+
+impl WorkerState {
+    // ---- reservations --------------------------------------------------------
+
+    /// Accounts for `pages` new pages, growing the volume where needed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VolumeFull`] where it cannot grow; nothing is accounted for then.
+    pub(crate) fn reserve_pages(&self, pages: u64) -> Result<(), Error> {
+        let bytes = pages * PAGE_SIZE as u64;
+        self.reserve_bytes(bytes, bytes)
+    }
+
+    /// Accounts for a new chunk of `length` bytes; see [`WorkerState::reserve_pages`].
+    pub(crate) fn reserve_one_chunk(&self, length: u32) -> Result<(), Error> {
+        self.reserve_bytes(u64::from(length), worst_case_bytes(length))
+    }
+
+    fn reserve_bytes(&self, bytes: u64, room: u64) -> Result<(), Error> {
+        // Bound: each round but the last finds that the volume has grown.
+        loop {
+            if self.engine.try_reserve(bytes, room).is_ok() {
+                return Ok(());
+            }
+            match self.stalled_by_growth(|| self.grow(room)) {
+                Ok(()) => {}
+                Err(NotGrown::NoSpace(reason)) => {
+                    // The task may have waited for others that grew the volume, or freed something, meanwhile.
+                    let reserved = self.engine.try_reserve(bytes, room);
+                    return reserved.map_err(|(used, limit)| Error::VolumeFull {
+                        used,
+                        limit,
+                        reason,
+                    });
+                }
+                Err(NotGrown::Failed(error)) => return Err(error),
+            }
+        }
+    }
+
+    // ---- growing -------------------------------------------------------------
+
+    /// Calls `grow`, and counts how long the task has waited for it.
+    pub(crate) fn stalled_by_growth<R>(&self, grow: impl FnOnce() -> R) -> R {
+        let since = Instant::now();
+        let grown = grow();
+        self.engine
+            .shared
+            .counters
+            .stalled_by_growth(since.elapsed());
+        grown
+    }
+
+    /// Grows the volume by a step, unless it has more than `segments` segments already:
+    /// another task saw the same need first.
+    pub(crate) fn grow_beyond(&self, segments: u32) -> Result<(), NotGrown> {
+        let engine = &self.engine;
+        let turn = engine.pagestore.begin_resizing(&self.worker, || {
+            engine.pagestore.space.lock().segments() > segments
+        });
+        match turn.map_err(NotGrown::Failed)? {
+            Some(turn) => self.grow_by_step(&turn, 0),
+            None => Ok(()),
+        }
+    }
+
+    /// Grows the volume by a step, or by what `bytes` more need, unless there is room for
+    /// them by now.
+    fn grow(&self, bytes: u64) -> Result<(), NotGrown> {
+        let engine = &self.engine;
+        let turn = engine.pagestore.begin_resizing(&self.worker, || {
+            let reserved = engine.pagestore.reserved_bytes.load(Ordering::Acquire);
+            reserved + bytes <= engine.pagestore.capacity_bytes.load(Ordering::Acquire)
+        });
+        match turn.map_err(NotGrown::Failed)? {
+            Some(turn) => self.grow_by_step(&turn, bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// Grows the volume by a step before a task needs it, if that was requested; whether it was.
+    pub(crate) fn grow_ahead(&self) -> bool {
+        let engine = &self.engine;
+        let growth = &engine.pagestore.growth;
+        if !growth.is_requested() || !growth.is_requested.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let before = engine.pagestore.space.lock().segments();
+        let is_met = || {
+            engine.pagestore.space.lock().segments() > before
+                || engine.pagestore.shrinking.is_running()
+                || engine.workers.is_stopping()
+        };
+        // Failure poisons the store; what has no room is refused when it is needed.
+        if let Ok(Some(turn)) = engine.pagestore.begin_resizing(&self.worker, is_met) {
+            let sizes = engine.shared.config.sizes;
+            let (mut step, _) = engine.next_step(before, 0);
+            if !sizes.are_outgrown_by(before) {
+                // The step to large segments is a long one, which a store may never need.
+                step = step.min(sizes.first_large - before);
+            }
+            while step > 0 {
+                match self.extend_by(&turn, before, step) {
+                    Err(NotGrown::NoSpace(_)) => step /= 2,
+                    Ok(()) | Err(NotGrown::Failed(_)) => break,
+                }
+            }
+        }
+        true
+    }
+
+    /// Grows the volume by segments for `bytes` bytes and takes them for the log. All of them are of one size.
+    pub(crate) fn grow_by_run(&self, bytes: u64) -> Result<Run, NotGrown> {
+        let engine = &self.engine;
+        let turn = engine
+            .pagestore
+            .resizing_turn(&self.worker)
+            .map_err(NotGrown::Failed)?;
+        let sizes = engine.shared.config.sizes;
+        let before = engine.pagestore.space.lock().segments();
+        let needed = |segments| bytes.div_ceil(u64::from(sizes.used_by(segments))) as u32;
+        let is_small = !sizes.are_outgrown_by(before.saturating_add(needed(before)));
+        let first = match is_small || sizes.are_outgrown_by(before) {
+            true => before,
+            // What pages need comes first.
+            false => sizes.first_large + FIRST_SEGMENTS,
+        };
+        let count = match is_small {
+            true => needed(before),
+            false => needed(first),
+        };
+        self.extend_to(&turn, first.saturating_add(count))?;
+        let run = Run { first, count };
+        let mut space = engine.pagestore.space.lock();
+        space.grow(first + count);
+        let taken = space.adopt_run(run);
+        debug_assert!(taken, "new segments are free");
+        engine.count_log_segments(run);
+        engine.pagestore.update_capacity(&space, &engine.log_tasks);
+        drop(space);
+        if first > before {
+            engine.pagestore.segment_waiters.wake_all();
+        }
+        Ok(run)
+    }
+
+    /// Has the volume outgrow its small segments, if it has none but those.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::VolumeFull`] where there is no room for large ones.
+    pub(crate) fn outgrow_small_segments(&self) -> Result<(), Error> {
+        let engine = &self.engine;
+        let sizes = engine.shared.config.sizes;
+        if engine.pagestore.used_segment_bytes() == sizes.large {
+            return Ok(());
+        }
+        let outgrow = || {
+            let is_met = || sizes.are_outgrown_by(engine.pagestore.space.lock().segments());
+            let turn = engine
+                .pagestore
+                .begin_resizing(&self.worker, is_met)
+                .map_err(NotGrown::Failed)?;
+            let Some(turn) = turn else {
+                return Ok(());
+            };
+            let before = engine.pagestore.space.lock().segments();
+            self.extend_by(&turn, before, engine.to_large(0) - before)
+        };
+        self.stalled_by_growth(outgrow)
+            .map_err(|error| match error {
+                NotGrown::NoSpace(reason) => Error::VolumeFull {
+                    used: engine.pagestore.reserved_bytes.load(Ordering::Acquire),
+                    limit: engine.pagestore.capacity_bytes.load(Ordering::Acquire),
+                    reason,
+                },
+                NotGrown::Failed(error) => error,
+            })
+    }
+
+    fn grow_by_step(&self, turn: &Turn<'_>, bytes: u64) -> Result<(), NotGrown> {
+        let engine = &self.engine;
+        if engine.pagestore.space.lock().unfence() {
+            // What was to be given back is needed.
+            engine.pagestore.segment_waiters.wake_all();
+            return Ok(());
+        }
+        engine
+            .pagestore
+            .growth
+            .goes_on
+            .store(true, Ordering::Relaxed);
+        let sizes = engine.shared.config.sizes;
+        let before = engine.pagestore.space.lock().segments();
+        let (mut step, mut needed) = engine.next_step(before, bytes);
+        if !sizes.are_outgrown_by(before) && sizes.are_outgrown_by(before.saturating_add(step)) {
+            needed = engine.to_large(bytes) - before;
+            step = needed;
+        }
+        let least = before.saturating_add(needed);
+        loop {
+            let grown = match turn.refused(least) {
+                Some(reason) => Err(NotGrown::NoSpace(reason)),
+                None => self.extend_by(turn, before, step),
+            };
+            match grown {
+                Ok(()) => return Ok(()),
+                // The last bit before the limit counts, too.
+                Err(NotGrown::NoSpace(_)) if step > needed => step = needed.max(step / 2),
+                Err(NotGrown::NoSpace(reason)) => {
+                    let cleaned = engine
+                        .shared
+                        .counters
+                        .segments_cleaned
+                        .load(Ordering::Relaxed);
+                    engine
+                        .pagestore
+                        .growth
+                        .refused_at
+                        .store(cleaned, Ordering::Relaxed);
+                    trace::tell!(warn, "the volume cannot grow", segments = before);
+                    turn.note_refusal(least, Arc::clone(&reason));
+                    return Err(NotGrown::NoSpace(reason));
+                }
+                Err(failed) => return Err(failed),
+            }
+        }
+    }
+
+    /// Makes the volume, which has `before` segments, longer by `step`, and hands these out.
+    fn extend_by(&self, turn: &Turn<'_>, before: u32, step: u32) -> Result<(), NotGrown> {
+        let engine = &self.engine;
+        let sizes = engine.shared.config.sizes;
+        let is_flushed_often = engine.growth_is_flushed_often();
+        if canary::sings(Canary::UseSpaceEarly) {
+            engine.use_grown(before + step);
+        }
+        self.extend_to(turn, before.saturating_add(step))?;
+        if canary::sings(Canary::InitializeLate) {
+            engine.use_grown(before + step);
+            // So late that the space is in use.
+            self.worker
+                .sleep_until(clock::now() + Duration::from_millis(20));
+        }
+        if is_flushed_often {
+            // No small ones that the volume outgrows with this step.
+            let from = match sizes.are_outgrown_by(before + step) {
+                true => before.max(sizes.first_large),
+                false => before,
+            };
+            let most = (MAX_INITIALIZED / u64::from(sizes.bytes_of(from))) as u32;
+            self.initialize(from, (before + step - from).min(most.max(1)))?;
+        }
+        let grown = sizes.start_of(before + step) - sizes.start_of(before);
+        *engine.pagestore.growth.last.lock() = (engine.log.counters().flushes, grown);
+        engine
+            .pagestore
+            .growth
+            .refused_at
+            .store(NEVER, Ordering::Relaxed);
+        trace::tell!(
+            info,
+            "the volume has grown",
+            from = before,
+            to = before + step
+        );
+        engine.use_grown(before + step);
+        Ok(())
+    }
+
+    /// Writes zeros to `count` segments from `first` on, which no task can take yet.
+    fn initialize(&self, first: u32, count: u32) -> Result<(), NotGrown> {
+        let engine = &self.engine;
+        let sizes = engine.shared.config.sizes;
+        let (mut at, end) = (sizes.start_of(first), sizes.start_of(first + count));
+        let bytes = end - at;
+        let zeros = AlignedBuf::new(ZEROS.min(bytes as usize));
+        while at < end {
+            let length = (end - at).min(ZEROS as u64);
+            let written = self.worker.write(at, &zeros.as_slice()[..length as usize]);
+            written.map_err(|error| {
+                let error = Error::Io(error);
+                engine.poison(error.clone());
+                NotGrown::Failed(error)
+            })?;
+            at += length;
+        }
+        Counters::add(&engine.shared.counters.bytes_written, bytes);
+        Counters::add(&engine.shared.counters.growth_bytes, bytes);
+        Ok(())
+    }
+
+    /// Cuts off what the volume has beyond its segments, which both superblocks know.
+    pub(crate) fn cut_volume(&self) -> Result<(), Error> {
+        let engine = &self.engine;
+        let turn = engine.pagestore.resizing_turn(&self.worker)?;
+        let segments = engine.pagestore.space.lock().segments();
+        let bytes = engine.shared.config.sizes.start_of(segments);
+        let volume = engine.shared.volume()?;
+        engine
+            .pagestore
+            .resize(&self.worker, &turn, &volume, Resize::Shrink(bytes))
+            .map_err(|error| {
+                // Labels have an unknown outcome.
+                let error = Error::Volume(Arc::new(error));
+                engine.poison(error.clone());
+                error
+            })?;
+        // It was made as short as it can be: it does not grow before it has to.
+        engine
+            .pagestore
+            .growth
+            .goes_on
+            .store(false, Ordering::Relaxed);
+        engine
+            .pagestore
+            .growth
+            .ahead_at
+            .store(NEVER, Ordering::Relaxed);
+        trace::tell!(info, "the volume is shorter", segments = segments);
+        Ok(())
+    }
+
+    /// Makes the volume `segments` segments long.
+    fn extend_to(&self, turn: &Turn<'_>, segments: u32) -> Result<(), NotGrown> {
+        let engine = &self.engine;
+        let sizes = engine.shared.config.sizes;
+        let asked = sizes.start_of(segments);
+        if segments > engine.pagestore.growth.most {
+            let limit = sizes.start_of(engine.pagestore.growth.most);
+            let reason = VolumeError::Limit { limit, asked };
+            return Err(NotGrown::NoSpace(Arc::new(reason)));
+        }
+        let volume = engine.shared.volume().map_err(NotGrown::Failed)?;
+        engine
+            .pagestore
+            .resize(&self.worker, turn, &volume, Resize::Grow(asked))
+            .map_err(|error| {
+                if error.is_no_space() {
+                    return NotGrown::NoSpace(Arc::new(error));
+                }
+                // Growth flushes what others write: it may have been told of a lost write, and
+                // its own have an unknown outcome.
+                let error = Error::Volume(Arc::new(error));
+                engine.poison(error.clone());
+                NotGrown::Failed(error)
+            })
+    }
+}

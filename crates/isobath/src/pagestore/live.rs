@@ -1,0 +1,84 @@
+//! What lives in a segment: by its summary, or by the mapping table where the
+//! summary cannot be read.
+
+use isobath_io::AlignedBuf;
+
+use crate::Error;
+use crate::buffer::Place;
+use crate::checkpoint::writer::stored_word;
+use crate::page::PageId;
+use crate::pagestore::{Entry, summaries};
+use crate::runtime::WorkerState;
+use crate::shared::{Address, Counters};
+use crate::sync::atomic::Ordering::Acquire;
+
+/// Mapping words that are looked at between two looks at other tasks.
+const SCAN_STEP: u64 = 1 << 16;
+
+impl WorkerState {
+    /// What was written to the sealed segment `segment` and may live. The caller has
+    /// the segment pinned.
+    pub(crate) fn entries_of(&self, segment: u32) -> Vec<Entry> {
+        self.read_summary(segment).unwrap_or_else(|_| {
+            Counters::add(&self.engine.shared.counters.unreadable_summaries, 1);
+            self.entries_from_mapping(segment)
+        })
+    }
+
+    /// The summary of the sealed segment `segment`, which the caller has pinned.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], or [`Error::CorruptPage`].
+    pub(crate) fn read_summary(&self, segment: u32) -> Result<Vec<Entry>, Error> {
+        let space = self.engine.pagestore.space.lock();
+        if let Some(entries) = space.unsummarized(segment) {
+            return Ok(entries);
+        }
+        let at = space.summary_offset(segment);
+        drop(space);
+        let seq = self
+            .engine
+            .shared
+            .seqs()
+            .at(u64::from(segment))
+            .load(Acquire);
+        let length = self.engine.shared.config.sizes.bytes_of(segment) - at;
+        let mut buffer = AlignedBuf::new(length as usize);
+        let from = Address::new(segment, at, length);
+        let offset = self.engine.shared.offset_of(from);
+        let read = self.worker.read(offset, buffer.as_mut_slice());
+        read.map_err(Error::Io)?;
+        Counters::add(&self.engine.shared.counters.bytes_read, u64::from(length));
+        summaries::decode(buffer.as_slice(), segment, seq).map_err(|corruption| {
+            Error::CorruptPage {
+                page: 1 << 63 | u64::from(segment),
+                offset,
+                corruption,
+            }
+        })
+    }
+
+    /// What the mapping table has in a sealed segment. No page is added to it meanwhile; the caller
+    /// finds pages that leave it elsewhere.
+    fn entries_from_mapping(&self, segment: u32) -> Vec<Entry> {
+        let engine = &self.engine;
+        let high_water = engine.pagestore.ids.lock().high_water();
+        let mut entries = Vec::new();
+        for id in PageId::FIRST_FREE.0..high_water {
+            if let Place::Stored(address) = Place::from_word(stored_word(engine, PageId(id)))
+                && address.segment() == segment
+            {
+                entries.push(Entry {
+                    page: PageId(id),
+                    offset: address.offset(),
+                    length: address.length(),
+                });
+            }
+            if id % SCAN_STEP == 0 {
+                self.worker.yield_now();
+            }
+        }
+        entries
+    }
+}

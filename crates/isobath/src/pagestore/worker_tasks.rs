@@ -1,0 +1,84 @@
+//! The page store's tasks in each worker: those that write dirty pages back, and the cleaner.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use super::PageStore;
+use crate::runtime::{TaskId, Worker};
+
+/// Tasks that write dirty pages back, per worker.
+pub(crate) const WRITERS: usize = 3;
+/// Tasks that write pages, per worker: those and the cleaner.
+pub(crate) const WRITING_TASKS: usize = WRITERS + 1;
+
+/// What one worker has for its tasks.
+pub(super) struct Own {
+    /// Parked writers and the cleaner, to be woken when there is work.
+    idle_writers: RefCell<Vec<TaskId>>,
+    idle_cleaner: Cell<Option<TaskId>>,
+    /// Next dirty shard to write from.
+    dirty_cursor: Cell<usize>,
+}
+
+impl Own {
+    /// For worker `index`.
+    pub(super) fn new(index: usize) -> Own {
+        Own {
+            idle_writers: RefCell::new(Vec::new()),
+            idle_cleaner: Cell::new(None),
+            dirty_cursor: Cell::new(index),
+        }
+    }
+}
+
+impl PageStore {
+    /// The places of the worker's writers among the tasks that write.
+    pub(crate) fn writer_slots(worker: &Worker) -> Range<usize> {
+        let first = worker.index * WRITING_TASKS;
+        first..first + WRITERS
+    }
+
+    /// The cleaner's place among the tasks that write.
+    pub(super) fn cleaner_slot(worker: &Worker) -> usize {
+        worker.index * WRITING_TASKS + WRITERS
+    }
+
+    /// The dirty shard that the worker's next batch is from.
+    pub(super) fn next_dirty_shard(&self, worker: &Worker) -> usize {
+        let cursor = &self.own.of(worker).dirty_cursor;
+        cursor.replace(cursor.get().wrapping_add(1))
+    }
+
+    /// Parks the task, a writer, until there is work.
+    pub(super) fn park_writer(&self, worker: &Worker) {
+        let idle = &self.own.of(worker).idle_writers;
+        idle.borrow_mut().push(worker.task_id());
+        worker.suspend();
+    }
+
+    /// Parks the task, the cleaner, until there is work.
+    pub(super) fn park_cleaner(&self, worker: &Worker) {
+        let idle = &self.own.of(worker).idle_cleaner;
+        idle.set(Some(worker.task_id()));
+        worker.suspend();
+    }
+
+    /// How many of the worker's writers are parked.
+    pub(crate) fn idle_writers(&self, worker: &Worker) -> usize {
+        self.own.of(worker).idle_writers.borrow().len()
+    }
+
+    /// Readies the writers that are parked.
+    pub(crate) fn wake_writers(&self, worker: &Worker) {
+        let idle = &self.own.of(worker).idle_writers;
+        for task in idle.borrow_mut().drain(..) {
+            worker.make_ready(task);
+        }
+    }
+
+    /// Readies the cleaner if it is parked; whether it was.
+    pub(crate) fn wake_cleaner(&self, worker: &Worker) -> bool {
+        let idle = self.own.of(worker).idle_cleaner.take();
+        idle.inspect(|&task| worker.make_ready(task)).is_some()
+    }
+}

@@ -1,0 +1,731 @@
+//! Writing dirty pages back: in batches, ordered by expected lifetime, out of
+//! place, by tasks of every worker (paper 001, section 3.3; paper 003, section 5.3).
+
+use std::time::Instant;
+
+use isobath_flash::policy::{Cause, PageWrite};
+use isobath_io::AlignedBuf;
+
+use crate::Error;
+use crate::buffer::{FrameId, NotStarted, STAGING_BYTES};
+use crate::canary::{self, Canary};
+use crate::engine::Engine;
+use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
+use crate::log::{LogReservation, ReservationClass};
+use crate::page::{self, Lsn, PAGE_SIZE, PageId};
+use crate::pagestore::{
+    Content, NoSegment, PageStore, Placement, Request, SealedSegment, summaries,
+};
+use crate::runtime::WorkerState;
+use crate::shared::{Address, Counters};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Pages that a writer takes at a time.
+pub(crate) const BATCH: usize = STAGING_BYTES / PAGE_SIZE;
+
+/// Writes every dirty page, in a task; the store must have no other users.
+pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
+    let engine = &local.engine;
+    engine.pagestore.flush_all.store(true, Release);
+    engine.workers.notify_all();
+    while engine.buffer.pool.dirty.unwritten() > 0 && !engine.shared.is_poisoned() {
+        local.worker.yield_now();
+    }
+    local.wait_for_pending_frees()?;
+    // The log's last word, too: nothing in it is needed after this.
+    local.wait_durable(engine.newest_record())?;
+    // Room for the checkpoint that follows.
+    engine.pagestore.space.lock().reserve_for_checkpoint(true);
+    let lacks_room = || {
+        let space = engine.pagestore.space.lock();
+        space.free_segments() < space.reserve()
+    };
+    engine.pagestore.request_cleaning();
+    // Until the cleaners have made room, or found that they cannot.
+    while lacks_room()
+        && engine.pagestore.cleaning_wanted.load(Acquire)
+        && !engine.shared.is_poisoned()
+    {
+        local.worker.yield_now();
+    }
+    engine.shared.writable()
+}
+
+impl Engine {
+    /// Whether writers have something to do.
+    pub(crate) fn writes_wanted(&self) -> bool {
+        let unwritten = self.buffer.pool.dirty.unwritten();
+        self.buffer.pool.dirty.queued() > 0
+            && (unwritten > self.dirty_target()
+                || self.pagestore.flush_all.load(Relaxed)
+                || self.checkpoints.wants_pages_written())
+            && !self.shared.is_poisoned()
+    }
+}
+
+/// What one write of pages or chunks consists of.
+pub(crate) struct Batch {
+    pub(crate) requests: Vec<Request>,
+    /// What the policy orders; scratch space.
+    writes: Vec<PageWrite>,
+    pub(crate) placed: Vec<Placement>,
+    pub(crate) closing: Vec<SealedSegment>,
+    /// Per placed page or chunk: the version that is being written.
+    pub(crate) versions: Vec<Lsn>,
+    /// Per survivor that the cleaner moves: how the log calls its copy.
+    pub(crate) copies: Vec<Copied>,
+    /// Which of the writing tasks this is, in [`crate::checkpoint::Checkpoints`].
+    pub(crate) slot: usize,
+    /// Its pages end with this record or later ones.
+    pub(crate) ends_from: Lsn,
+}
+
+impl Batch {
+    /// For the writing task `slot` of this worker.
+    pub(crate) fn new(slot: usize) -> Batch {
+        Batch {
+            requests: Vec::with_capacity(BATCH),
+            writes: Vec::new(),
+            placed: Vec::with_capacity(BATCH),
+            closing: Vec::new(),
+            versions: Vec::with_capacity(BATCH),
+            copies: Vec::with_capacity(BATCH),
+            slot,
+            ends_from: Lsn(0),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.requests.clear();
+        self.clear_placed();
+    }
+
+    fn clear_placed(&mut self) {
+        self.placed.clear();
+        self.closing.clear();
+        self.versions.clear();
+        self.copies.clear();
+    }
+}
+
+impl WorkerState {
+    /// A writer's life: writes batches while there are too many dirty pages.
+    pub(crate) fn writer(&self, slot: usize) {
+        let staging = &mut AlignedBuf::new(STAGING_BYTES);
+        let mut batch = Batch::new(slot);
+        let sort_run = self.engine.sort_run();
+        let mut frames = Vec::with_capacity(sort_run);
+        loop {
+            if !self.engine.writes_wanted() {
+                if self.engine.workers.is_stopping() {
+                    return;
+                }
+                self.engine.pagestore.park_writer(&self.worker);
+                continue;
+            }
+            frames.clear();
+            let shard = self.engine.pagestore.next_dirty_shard(&self.worker);
+            self.engine
+                .buffer
+                .pool
+                .dirty
+                .take(shard, sort_run, &mut frames);
+            if frames.is_empty() {
+                // All that is dirty is in other writers' hands.
+                self.worker.yield_now();
+                continue;
+            }
+            match self.write_frames(&frames, Cause::User, staging, &mut batch) {
+                Ok(0) => self.worker.yield_now(),
+                Ok(_) => {}
+                Err(error) => self.engine.poison(error),
+            }
+        }
+    }
+
+    /// Writes the dirty ones of `frames`; how many those were.
+    ///
+    /// For [`Cause::Relocated`] the room is taken from the cleaner's reserve.
+    pub(crate) fn write_frames(
+        &self,
+        frames: &[FrameId],
+        cause: Cause,
+        staging: &mut AlignedBuf,
+        batch: &mut Batch,
+    ) -> Result<usize, Error> {
+        batch.clear();
+        for &frame in frames {
+            let header = self.engine.buffer.pool.frames.header(frame);
+            if !header.leave_queue() {
+                continue;
+            }
+            batch.requests.push(Request {
+                page: header.page(),
+                write: PageWrite {
+                    token: u64::from(frame),
+                    bytes: PAGE_SIZE as u32,
+                    cause,
+                    history: header.history(),
+                    rate: 0.0,
+                },
+            });
+        }
+        self.order(batch);
+        let mut rest = 0;
+        while rest < batch.requests.len() {
+            let end = batch.requests.len().min(rest + BATCH);
+            let room = self.mapping_reservation(end - rest)?;
+            let outcome = self.engine.pagestore.space.lock().place(
+                Content::Pages,
+                &batch.requests[rest..end],
+                self.engine.shared.seqs(),
+                &mut batch.placed,
+                &mut batch.closing,
+            );
+            rest += batch.placed.len();
+            self.write_placed(staging, batch)?;
+            drop(room);
+            batch.clear_placed();
+            match (outcome, cause) {
+                (Ok(()), _) => {}
+                (Err(NoSegment), Cause::User) => {
+                    self.wait_for_segment()?;
+                }
+                // A cleaner does not wait for what only cleaning can free.
+                (Err(NoSegment), Cause::Relocated) => {
+                    self.engine.shared.writable()?;
+                    self.engine.pagestore.stall.watch();
+                    self.worker.yield_now();
+                }
+            }
+        }
+        Ok(batch.requests.len())
+    }
+
+    /// Room in the log for a mapping record of `copies` copies.
+    pub(crate) fn mapping_reservation(&self, copies: usize) -> Result<LogReservation<'_>, Error> {
+        let bytes = MAPPING_BYTES + copies * MAPPED_BYTES;
+        self.reserve_log(bytes as u64, ReservationClass::System)
+    }
+
+    /// Has the policy order the requests by expected lifetime; those that are alike by their ids, in which loads number the
+    /// pages in the order of their keys.
+    fn order(&self, batch: &mut Batch) {
+        batch.requests.sort_unstable_by_key(|request| request.page);
+        let frames = &self.engine.buffer.pool.frames;
+        let mut space = self.engine.pagestore.space.lock();
+        let now = space.now;
+        batch.writes.clear();
+        for request in &batch.requests {
+            let mut write = request.write;
+            if !write.history.is_known() || space.keeps_page_histories() {
+                let old = frames.header(write.token as FrameId).address();
+                write.history = space.inherited(request.page, old);
+            }
+            write.history = space.policy.updated(write.history, now);
+            batch.writes.push(write);
+        }
+        space.policy.order(&mut batch.writes, now);
+        for (request, &write) in batch.requests.iter_mut().zip(&batch.writes) {
+            *request = Request {
+                page: frames.header(write.token as FrameId).page(),
+                write,
+            };
+        }
+    }
+
+    /// Copies the placed frames into staging, writes them, and installs their
+    /// new addresses.
+    fn write_placed(&self, staging: &mut AlignedBuf, batch: &mut Batch) -> Result<(), Error> {
+        batch.ends_from = self.engine.oldest_end();
+        for (at, placed) in batch.placed.iter_mut().enumerate() {
+            let image = &mut staging.as_mut_slice()[at * PAGE_SIZE..][..PAGE_SIZE];
+            let copied = self.copy_for_write(placed, batch.slot, image);
+            if copied.is_none() {
+                // The frame changed hands or is latched; what was placed is
+                // dead before it is written.
+                image.fill(0);
+                placed.token = u64::MAX;
+            }
+            batch.versions.push(copied.unwrap_or_default());
+        }
+        let highest = match canary::sings(Canary::WriteAheadOfLeast) {
+            true => batch.versions.iter().copied().min(),
+            false => batch.versions.iter().copied().max(),
+        };
+        let result = self
+            .wait_durable(highest.unwrap_or_default())
+            .and_then(|()| self.write_out(staging, &batch.placed, &batch.closing));
+        if let Err(error) = &result {
+            // Before the frames say that they are not being written.
+            self.engine.poison(error.clone());
+        }
+        self.finish_frames(batch, result.is_ok());
+        result
+    }
+
+    /// Copies a dirty frame's page into `image`, sealed for its new place, and
+    /// marks the frame as being written.
+    fn copy_for_write(&self, placed: &Placement, slot: usize, image: &mut [u8]) -> Option<Lsn> {
+        let pool = &self.engine.buffer.pool;
+        let frame = placed.token as FrameId;
+        // Too much held back is no harm.
+        let hold = |oldest: Lsn| self.engine.checkpoints.hold_batch(slot, oldest);
+        let copy = || {
+            if let Ok(whole) = <&mut [u8; PAGE_SIZE]>::try_from(&mut *image) {
+                pool.frames.words(frame).load_all(whole);
+            }
+        };
+        let started =
+            pool.frames
+                .header(frame)
+                .start_write(placed.page, placed.history, hold, copy);
+        let lsn = match started {
+            Ok(lsn) => lsn,
+            Err(NotStarted::Later) => {
+                pool.queue(frame);
+                return None;
+            }
+            Err(NotStarted::Never) => return None,
+        };
+        page::seal(
+            image,
+            placed.page,
+            lsn,
+            self.engine.shared.seq_of(placed.address),
+        );
+        Some(lsn)
+    }
+
+    /// Writes what lies in staging, one page or chunk after another, to where
+    /// it was placed, in as few I/Os as possible, and the closing summaries; and flushes it.
+    pub(crate) fn write_out(
+        &self,
+        staging: &AlignedBuf,
+        placed: &[Placement],
+        closing: &[SealedSegment],
+    ) -> Result<(), Error> {
+        self.write_unflushed(staging, placed, closing)?;
+        let flushed = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
+        if flushed && !placed.is_empty() {
+            // The mapping record that follows must name what is on the drive.
+            self.flush_volume()?;
+        }
+        Ok(())
+    }
+
+    /// As [`WorkerState::write_out`], without the flush.
+    fn write_unflushed(
+        &self,
+        staging: &AlignedBuf,
+        placed: &[Placement],
+        closing: &[SealedSegment],
+    ) -> Result<(), Error> {
+        let (mut bytes, mut closing_bytes) = (0, 0);
+        let result = self.worker.io_scope(|io| {
+            let mut run_start = 0;
+            let mut staged = 0;
+            while run_start < placed.len() {
+                let first = placed[run_start].address;
+                let mut length = first.length();
+                let mut run_end = run_start + 1;
+                while run_end < placed.len() {
+                    let next = placed[run_end].address;
+                    if next.segment() != first.segment() || next.offset() != first.offset() + length
+                    {
+                        break;
+                    }
+                    length += next.length();
+                    run_end += 1;
+                }
+                let from = &staging.as_slice()[staged..staged + length as usize];
+                staged += length as usize;
+                let at = self.engine.shared.offset_of(first);
+                let whole = length.next_multiple_of(self.engine.shared.config.block_bytes);
+                // A run that does not fill whole blocks, as where chunks of a store that was made on smaller blocks are moved.
+                if whole != length || !self.engine.is_aligned(from.as_ptr()) {
+                    io.write_owned(at, padded_copy(from, whole));
+                } else {
+                    io.write(at, from);
+                }
+                bytes += u64::from(whole);
+                run_start = run_end;
+            }
+            for closing in closing {
+                let (at, summary) = self.summary_of(closing);
+                closing_bytes += summary.len() as u64;
+                io.write_owned(at, summary);
+            }
+        });
+        let counters = &self.engine.shared.counters;
+        Counters::add(&counters.bytes_written, bytes + closing_bytes);
+        Counters::add(&counters.summary_bytes, closing_bytes);
+        result.map_err(Error::Io)
+    }
+
+    /// The summary of a segment, and the byte of the volume where it is written.
+    fn summary_of(&self, closing: &SealedSegment) -> (u64, AlignedBuf) {
+        let size = summaries::size(closing.entries.len());
+        let mut buffer = AlignedBuf::new(size as usize);
+        let address = Address::new(closing.segment, closing.offset, size);
+        let seq = self.engine.shared.seq_of(address);
+        summaries::encode(
+            &closing.entries,
+            closing.segment,
+            seq,
+            buffer.as_mut_slice(),
+        );
+        (self.engine.shared.offset_of(address), buffer)
+    }
+
+    /// Installs the new addresses of written frames, or makes them dirty again.
+    fn finish_frames(&self, batch: &Batch, written: bool) {
+        let engine = &self.engine;
+        let mut old = Vec::new();
+        if written {
+            self.trace_batch(batch);
+        }
+        let record = written.then(|| self.install_copies(batch, &mut old));
+        let mut dead: Vec<Address> = Vec::new();
+        let mut count = 0;
+        let mut is_late = false;
+        // Frames of new pages, which no replacement queue holds yet.
+        let mut listed: Vec<(FrameId, PageId, bool)> = Vec::new();
+        for placed in &batch.placed {
+            if placed.token == u64::MAX {
+                dead.push(placed.address);
+                continue;
+            }
+            count += 1;
+            let frame = placed.token as FrameId;
+            let header = engine.buffer.pool.frames.header(frame);
+            if !written {
+                dead.push(placed.address);
+                match header.write_failed() {
+                    Err(address) => {
+                        old.push(address);
+                        self.engine.buffer.retire_unlisted(&self.worker, frame);
+                    }
+                    Ok(turned_dirty) => {
+                        if turned_dirty {
+                            engine.buffer.pool.dirty.turned_dirty();
+                        }
+                        engine.buffer.pool.queue(frame);
+                    }
+                }
+                continue;
+            }
+            let end = header.write_ended();
+            if end.changed {
+                engine.buffer.pool.queue(frame);
+            }
+            if end.freed {
+                // The page's end is newer than what the record says, and may be before it.
+                old.push(placed.address);
+                is_late = true;
+            }
+            if end.unlisted {
+                listed.push((frame, placed.page, end.freed));
+            }
+        }
+        engine
+            .pagestore
+            .defer_free(engine.newest_record(), old.into_iter());
+        if let Some(record) = record {
+            let since = is_late.then_some(batch.ends_from);
+            engine.checkpoints.batch_written(batch.slot, record, since);
+        }
+        let mut freed_segment = false;
+        let mut space = engine.pagestore.space.lock();
+        for placed in &batch.placed {
+            freed_segment |= space.written(placed.address.segment());
+        }
+        for address in dead {
+            freed_segment |= space.invalidate(address);
+        }
+        for closing in &batch.closing {
+            freed_segment |= space.written(closing.segment);
+        }
+        let spare = space.spare_segments();
+        drop(space);
+        for (frame, page, freed) in listed {
+            if freed {
+                self.engine.buffer.release_frame(&self.worker, frame);
+            } else {
+                engine.buffer.admit(self.worker.index, frame, page);
+            }
+        }
+        engine.frames_written_back(count);
+        Counters::add(&engine.shared.counters.page_writes, count as u64);
+        self.engine
+            .pagestore
+            .after_space_change(freed_segment, spare);
+        let _ = self.engine.pagestore.drain_pending_frees();
+    }
+
+    /// Tells the trace of a batch's pages while their frames are still claimed. A page is marked
+    /// as freed before its end is told under the same lock, so none is told after its end.
+    fn trace_batch(&self, batch: &Batch) {
+        let mut space = self.engine.pagestore.space.lock();
+        if !space.is_traced() {
+            return;
+        }
+        for placed in batch.placed.iter().filter(|p| p.token != u64::MAX) {
+            let header = self
+                .engine
+                .buffer
+                .pool
+                .frames
+                .header(placed.token as FrameId);
+            if !header.is_freed() {
+                space.trace_written(placed.page);
+            }
+        }
+    }
+
+    /// Points the written frames at their copies and logs where those are,
+    /// before anything else can happen to the pages. Adds to `old` where the
+    /// pages were before.
+    fn install_copies(&self, batch: &Batch, old: &mut Vec<Address>) -> Lsn {
+        let engine = &self.engine;
+        let mut copies = Vec::with_capacity(batch.placed.len());
+        for (placed, &version) in batch.placed.iter().zip(&batch.versions) {
+            if placed.token == u64::MAX {
+                continue;
+            }
+            let header = engine.buffer.pool.frames.header(placed.token as FrameId);
+            old.push(header.set_address(placed.address));
+            copies.push(Mapped {
+                what: Copied::Page,
+                page: placed.page,
+                version,
+                address: placed.address,
+                seq: engine.shared.seq_of(placed.address),
+            });
+        }
+        self.log_copies(0, &copies)
+    }
+
+    /// Waits until every free that is pending now has happened.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`].
+    pub(crate) fn wait_for_pending_frees(&self) -> Result<(), Error> {
+        let pagestore = &self.engine.pagestore;
+        while pagestore.has_pending_frees() {
+            self.wait_durable(self.engine.newest_record())?;
+            if !pagestore.drain_pending_frees() {
+                self.worker.yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a segment is free for user writes, growing the volume where
+    /// live data fills it.
+    pub(crate) fn wait_for_segment(&self) -> Result<(), Error> {
+        let engine = &self.engine;
+        let _ = self.engine.pagestore.drain_pending_frees();
+        let mut space = engine.pagestore.space.lock();
+        space.release_retained();
+        if space.spare_segments() > 0 {
+            return Ok(());
+        }
+        let (grow, segments) = (engine.prefers_growth(&space), space.segments());
+        drop(space);
+        let grown = grow
+            && self
+                .stalled_by_growth(|| self.grow_beyond(segments))
+                .is_ok();
+        if grown || engine.overrun_readers_for_space() {
+            return Ok(());
+        }
+        self.engine.pagestore.request_cleaning();
+        if engine.pagestore.has_pending_frees() {
+            // What is dead already needs only its records on the drive.
+            self.wait_durable(engine.newest_record())?;
+            if self.engine.pagestore.drain_pending_frees() {
+                return engine.shared.writable();
+            }
+        }
+        let since = Instant::now();
+        let waited = engine.pagestore.segment_waiters.wait(&self.worker, 0, || {
+            let is_over =
+                engine.pagestore.space.lock().spare_segments() > 0 || engine.shared.is_poisoned();
+            if !is_over {
+                engine.pagestore.stall.watch();
+            }
+            is_over
+        });
+        if waited {
+            engine.shared.counters.stalled(since.elapsed());
+        }
+        engine.shared.writable()
+    }
+}
+
+impl WorkerState {
+    /// Waits a while for a segment that the cleaner may free.
+    pub(crate) fn wait_for_free_segment(&self) -> Result<(), Error> {
+        self.engine.pagestore.request_cleaning();
+        for _ in 0..CHECKPOINT_PATIENCE {
+            let _ = self.engine.pagestore.drain_pending_frees();
+            if self
+                .engine
+                .pagestore
+                .space
+                .lock()
+                .has_space_for_checkpoint()
+            {
+                break;
+            }
+            self.engine.shared.writable()?;
+            self.worker.yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// Chunks that got places, and the segments that filled up.
+#[derive(Default)]
+pub(crate) struct PlacedChunks {
+    placed: Vec<Placement>,
+    closing: Vec<SealedSegment>,
+}
+
+impl PlacedChunks {
+    /// The chunks' places.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = Address> + '_ {
+        self.placed.iter().map(|placed| placed.address)
+    }
+}
+
+impl WorkerState {
+    /// Gives places to chunks of a large value, in order, until one finds no segment; waits for a free one for the first.
+    pub(crate) fn place_chunks(&self, requests: &[Request]) -> Result<PlacedChunks, Error> {
+        let mut chunks = PlacedChunks::default();
+        loop {
+            let outcome = self.engine.pagestore.space.lock().place(
+                Content::Chunks,
+                requests,
+                self.engine.shared.seqs(),
+                &mut chunks.placed,
+                &mut chunks.closing,
+            );
+            // None waits for a segment while it keeps others from being cleaned.
+            if outcome.is_ok() || !chunks.placed.is_empty() {
+                return Ok(chunks);
+            }
+            // A stream's segment may have been closed before no other was found.
+            if let Err(error) = self.write_summaries(&mut chunks.closing) {
+                self.engine.poison(error.clone());
+                return Err(error);
+            }
+            self.wait_for_segment()?;
+        }
+    }
+
+    /// Writes chunks, sealed in `staging`, to their places, and has `install`
+    /// publish them before their segments can be cleaned. They are on the drive once the record is durable that names
+    /// them: that has to be told to [`crate::log::Log::names_unflushed`].
+    pub(crate) fn write_chunks(
+        &self,
+        staging: &AlignedBuf,
+        chunks: &PlacedChunks,
+        install: impl FnOnce(),
+    ) -> Result<(), Error> {
+        let mut install = Some(install);
+        if canary::sings(Canary::NameChunksEarly) {
+            install.take().into_iter().for_each(|install| install());
+        }
+        let result = self.write_unflushed(staging, &chunks.placed, &chunks.closing);
+        if let Some(install) = install.filter(|_| result.is_ok()) {
+            install();
+        }
+        let mut space = self.engine.pagestore.space.lock();
+        let mut freed = false;
+        let placed = chunks.addresses().map(|address| address.segment());
+        for segment in placed.chain(chunks.closing.iter().map(|closing| closing.segment)) {
+            freed |= space.written(segment);
+        }
+        let spare = space.spare_segments();
+        drop(space);
+        self.engine.pagestore.after_space_change(freed, spare);
+        result
+    }
+
+    /// Writes the summaries of segments that were closed.
+    pub(crate) fn write_summaries(&self, closing: &mut Vec<SealedSegment>) -> Result<(), Error> {
+        let closed = self.write_out(&AlignedBuf::new(64), &[], closing);
+        self.finish_closing(closing);
+        closed
+    }
+
+    fn finish_closing(&self, closing: &mut Vec<SealedSegment>) {
+        let mut space = self.engine.pagestore.space.lock();
+        let mut freed = false;
+        for closing in closing.drain(..) {
+            freed |= space.written(closing.segment);
+        }
+        let spare = space.spare_segments();
+        drop(space);
+        self.engine.pagestore.after_space_change(freed, spare);
+    }
+}
+
+fn padded_copy(bytes: &[u8], whole: u32) -> AlignedBuf {
+    let mut buffer = AlignedBuf::new(whole as usize);
+    let (copy, padding) = buffer.as_mut_slice().split_at_mut(bytes.len());
+    copy.copy_from_slice(bytes);
+    padding.fill(0);
+    buffer
+}
+
+/// Looks that a checkpoint takes for a free segment.
+const CHECKPOINT_PATIENCE: usize = 10_000;
+
+/// Most pages that are ordered together: 16 segments of 2 MiB.
+const MAX_SORT_RUN: usize = 8192;
+
+/// Spare segments below which cleaners work, and at which they stop. What live
+/// data may fill leaves room for them, so that cleaning always gets there.
+pub(crate) const LOW_WATER: u32 = 4;
+pub(crate) const SPARE_ENOUGH: u32 = LOW_WATER + 2;
+
+impl Engine {
+    /// Pages that a writer takes at a time: as many as its policy gains from
+    /// ordering together (paper 003, Fig. 4), but a small part of what may be dirty.
+    fn sort_run(&self) -> usize {
+        let orders = self.pagestore.space.lock().policy.orders(Cause::User);
+        let share = self.min_dirty_limit() / (4 * self.shared.config.workers);
+        if orders {
+            share.clamp(BATCH, MAX_SORT_RUN)
+        } else {
+            BATCH
+        }
+    }
+}
+
+impl PageStore {
+    /// Wakes the tasks that wait for space, or starts freeing some.
+    pub(super) fn after_space_change(&self, freed_segment: bool, spare: u32) {
+        if freed_segment {
+            self.segment_waiters.wake_all();
+        }
+        if spare < self.low_water() {
+            self.request_cleaning();
+        }
+    }
+
+    /// Sets the cleaners of all workers to work.
+    pub(crate) fn request_cleaning(&self) {
+        if !self.cleaning_wanted.swap(true, Release) {
+            self.lower.workers.notify_all();
+        }
+    }
+
+    pub(super) fn low_water(&self) -> u32 {
+        LOW_WATER
+    }
+}

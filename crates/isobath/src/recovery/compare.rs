@@ -1,0 +1,151 @@
+//! What a crash would leave of a store, compared with what the store says of itself:
+//! mapping words, counts and summaries. For simulations.
+
+use crate::buffer::Place;
+use crate::engine::Engine;
+use crate::page::{PAGE_SIZE, PageId};
+use crate::pagestore::summaries;
+use crate::shared::Address;
+use crate::sync::HashSet;
+
+/// Problems that are listed.
+const PROBLEMS_MAX: usize = 10;
+
+/// What a store says of itself: what a crash has to leave once all its records are durable.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// By page id from the first one on: where it is stored, and whether there is such a page.
+    words: Vec<(Place, bool)>,
+    provisional: HashSet<PageId>,
+    allocated: u64,
+    /// Live bytes of each segment that is sealed and not in use.
+    live: Vec<Option<u64>>,
+}
+
+impl Layout {
+    /// That of `engine`.
+    pub(crate) fn of(engine: &Engine) -> Layout {
+        let count = engine.pagestore.high_water();
+        let words = (PageId::FIRST_FREE.0..count).map(PageId).map(|id| {
+            let is = Place::from_word(engine.buffer.stored_word(id));
+            (is, engine.buffer.pool.mapping.place(id) != Place::Free)
+        });
+        let words = words.collect();
+        let provisional = engine
+            .pagestore
+            .provisional()
+            .into_iter()
+            .flat_map(|(_, pages)| pages);
+        // A page that is freed while it is being written becomes obsolete when that write ends.
+        let frames = &engine.buffer.pool.frames;
+        let writes = (0..frames.count()).any(|frame| frames.header(frame).is_written());
+        Layout {
+            words,
+            provisional: provisional.collect(),
+            allocated: engine.pagestore.allocated_bytes(),
+            live: engine.pagestore.live_at_rest(!writes),
+        }
+    }
+
+    /// What is wrong with `crashed`, a store that was opened on what a crash would leave.
+    pub(crate) fn compare(&self, crashed: &Engine) -> Vec<String> {
+        let mut problems = self.differences(crashed);
+        summaries_hold(crashed, &mut problems);
+        problems.truncate(PROBLEMS_MAX);
+        problems
+    }
+
+    /// Pages whose place would not be what it is, and counts that do not follow from that.
+    fn differences(&self, crashed: &Engine) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut live = vec![0u64; self.live.len()];
+        let mut given_up = 0;
+        let first = PageId::FIRST_FREE.0;
+        let count = crashed.pagestore.high_water().saturating_sub(first);
+        for at in 0..count.max(self.words.len() as u64) {
+            let id = PageId(first + at);
+            let word = self.words.get(at as usize).copied();
+            let (is, exists) = word.unwrap_or((Place::Free, false));
+            if let Place::Stored(address) = is {
+                live[address.segment() as usize] += u64::from(address.length());
+            }
+            if self.provisional.contains(&id) {
+                given_up += match is {
+                    Place::Stored(address) => u64::from(address.length()),
+                    _ if exists => PAGE_SIZE as u64,
+                    _ => 0,
+                };
+                continue;
+            }
+            let then = crashed.buffer.pool.mapping.place(id);
+            // The newest state of a page may be in the log.
+            let in_log = exists && matches!(then, Place::Loading(_));
+            if is != then && !in_log {
+                let what = format!("page {id} is at {is:?}, after a crash it would be at {then:?}");
+                problems.push(what);
+            }
+        }
+        let now = self.allocated.saturating_sub(given_up);
+        let then = crashed.pagestore.allocated_bytes();
+        if now != then {
+            let what = format!("{now} bytes are allocated, after a crash it would be {then}");
+            problems.push(what);
+        }
+        for (segment, (counted, live)) in self.live.iter().zip(live).enumerate() {
+            if let Some(counted) = counted.filter(|counted| *counted != live) {
+                problems.push(format!(
+                    "segment {segment} counts {counted} live bytes, the mapping table has {live} there"
+                ));
+            }
+        }
+        problems
+    }
+}
+
+/// Every summary that the segment table names can be read and lists all that lives there.
+fn summaries_hold(crashed: &Engine, problems: &mut Vec<String>) {
+    let Ok(volume) = crashed.shared.volume() else {
+        return;
+    };
+    let mut living: Vec<Vec<Address>> = Vec::new();
+    living.resize(crashed.pagestore.segments() as usize, Vec::new());
+    let mut ids: Vec<Vec<PageId>> = vec![Vec::new(); living.len()];
+    let count = crashed.pagestore.high_water();
+    for id in (PageId::FIRST_FREE.0..count).map(PageId) {
+        if let Place::Stored(address) = crashed.buffer.pool.mapping.place(id) {
+            living[address.segment() as usize].push(address);
+            ids[address.segment() as usize].push(id);
+        }
+    }
+    for (segment, (living, ids)) in (0u32..).zip(living.iter().zip(&ids)) {
+        let at = crashed.pagestore.summary_offset(segment);
+        if living.is_empty() || at == 0 {
+            continue;
+        }
+        let length = crashed.shared.config.sizes.bytes_of(segment) - at;
+        let mut bytes = vec![0; length as usize];
+        let from = Address::new(segment, at, length);
+        if let Err(error) = volume.read_at(crashed.shared.offset_of(from), &mut bytes) {
+            problems.push(format!("the summary of segment {segment}: {error}"));
+            continue;
+        }
+        let seq = crashed.shared.seq_of(from);
+        match summaries::decode(&bytes, segment, seq) {
+            Err(corruption) => problems.push(format!(
+                "a checkpoint names the summary of segment {segment}, which is not there: {corruption}"
+            )),
+            Ok(entries) => {
+                let listed = |(address, id): (&Address, &PageId)| {
+                    let same = entries.iter().filter(|entry| entry.page == *id);
+                    same.into_iter().any(|entry| {
+                        (entry.offset, entry.length) == (address.offset(), address.length())
+                    })
+                };
+                let lacking = living.iter().zip(ids).filter(|&pair| !listed(pair));
+                for (_, id) in lacking {
+                    problems.push(format!("the summary of segment {segment} lacks {id}"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,663 @@
+//! Creating and opening: superblocks, what is read from the checkpoint and the
+//! log, and what is rebuilt from that.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use isobath_flash::policy::CleaningPolicy;
+use isobath_io::{ByteSize, Volume};
+
+use crate::Error;
+use crate::buffer::{BufferPool, Place};
+use crate::canary::{self, Canary};
+use crate::checkpoint::format::{Array, LoadError, Reader};
+use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
+use crate::checkpoint::{ArrayRoot, FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable};
+use crate::engine::{Engine, EngineParts};
+use crate::log::{
+    BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
+    seal_tail, separate,
+};
+use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
+use crate::pagestore::{Entry, PageIds, SegmentAllocator, worst_case_bytes};
+use crate::recovery::scan::{Base, Plan, Scan};
+use crate::shared::{Address, Config, MAX_SEGMENTS, ReservedWords, Run, SegmentSizes};
+use crate::sync::HashMap;
+
+/// The first position of a new log.
+const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
+/// Segments of a new volume.
+pub(crate) const FIRST_SEGMENTS: u32 = 24;
+/// Page ids for which address space is reserved: 16 TiB of pages.
+const MAX_PAGES: u64 = 1 << 32;
+
+/// An engine as create and open make it.
+pub(crate) struct Opened {
+    pub(crate) engine: Arc<Engine>,
+    /// What is left to do once its workers run.
+    pub(crate) plan: Plan,
+}
+
+fn memory(what: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::Memory {
+        what,
+        source: Arc::new(source),
+    }
+}
+
+pub(crate) fn reserve_tables(
+    frames: u32,
+    segments: u32,
+) -> Result<(BufferPool, ReservedWords), Error> {
+    debug_assert!(segments <= MAX_SEGMENTS);
+    let pool = BufferPool::new(frames, crate::small::max_pages(MAX_PAGES))
+        .map_err(memory("the buffer pool"))?;
+    let seqs =
+        ReservedWords::reserve(u64::from(MAX_SEGMENTS)).map_err(memory("the segment table"))?;
+    Ok((pool, seqs))
+}
+
+/// Makes a store on an empty volume.
+///
+/// # Errors
+///
+/// Any of volume and memory; nothing useful is on the volume then.
+pub(crate) fn create(
+    volume: Volume,
+    mut config: Config,
+    frames: u32,
+    policy: Box<dyn CleaningPolicy>,
+    store_id: [u8; 16],
+) -> Result<Opened, Error> {
+    config.block_bytes = volume.logical_block();
+    let log_device_bytes = config.log_bytes.min(separate::area_bytes(&volume)) / BLOCK * BLOCK;
+    if log_device_bytes > 0 {
+        config.log_segments = 0;
+        if log_device_bytes < MIN_AREA_BYTES {
+            return Err(Error::BadOption {
+                option: "log_bytes",
+                reason: format!(
+                    "a log needs {}, its device holds {}",
+                    ByteSize::at_least(MIN_AREA_BYTES),
+                    ByteSize(log_device_bytes)
+                ),
+            });
+        }
+    }
+    let limits = volume
+        .limit()
+        .into_iter()
+        .chain(config.limit_bytes.flatten());
+    if volume.limit().is_some() && !crate::small::has_first_segments() {
+        // All of its room is there already: a device.
+        config.sizes = SegmentSizes::uniform(config.sizes.large);
+    }
+    let most = limits.min().unwrap_or(u64::MAX);
+    if config.log_fits_volume && config.log_segments > 0 {
+        let large = u64::from(config.sizes.large);
+        let share = log_share(most).div_ceil(large);
+        config.log_segments = u64::from(config.log_segments).min(share) as u32;
+    }
+    let max_log_segments = begin_log_small(&mut config);
+    let sizes = config.sizes;
+    let first = FIRST_SEGMENTS + config.log_segments;
+    if most < sizes.start_of(first) {
+        return Err(Error::BadOption {
+            option: "volume_limit_bytes",
+            reason: format!(
+                "a store with these options needs at least {}",
+                ByteSize::at_least(sizes.start_of(first))
+            ),
+        });
+    }
+    let segments = first;
+    let (pool, seqs) = reserve_tables(frames, segments)?;
+    volume.grow(sizes.start_of(segments))?;
+    let mut superblock = Superblock::new(store_id, sizes, segments);
+    superblock.log_segments = config.log_segments;
+    superblock.max_log_segments = max_log_segments;
+    superblock.log_device_bytes = log_device_bytes;
+    superblock.log_path.clone_from(&config.log_path);
+    superblock.limit_segments = limit_segments(config.limit_bytes.flatten(), sizes);
+    let log = log_of(&config, &superblock, FIRST_LSN);
+    if let Some(area) = log.area() {
+        area.fill_with_zeros(&volume).map_err(Error::Io)?;
+    }
+    separate::announce(&volume, &superblock)?;
+    separate::confirm(&volume, &superblock)?;
+    CheckpointIo::Volume(volume.clone()).superblock(&superblock)?;
+    let system = 1 + config.log_segments;
+    let align = volume.logical_block();
+    let space = SegmentAllocator::new(segments, sizes, align, system, policy);
+    let engine = Engine::new(EngineParts {
+        config,
+        pool,
+        log,
+        volume,
+        seqs,
+        space,
+        ids: PageIds::new(PageId::FIRST_FREE.0),
+        allocated_bytes: 0,
+        reserved_bytes: 0,
+        current: CheckpointState::of_new(superblock),
+        recovering: false,
+    });
+    Ok(Opened {
+        engine,
+        plan: Plan::default(),
+    })
+}
+
+/// What a superblock says of a limit of the volume's bytes: whole segments, 0 for none.
+fn limit_segments(bytes: Option<u64>, sizes: SegmentSizes) -> u32 {
+    bytes.map_or(0, |bytes| sizes.whole_in(bytes).max(1))
+}
+
+/// Bytes that the log may take of a volume that is limited to `limit` bytes: a sixteenth. Where the least log could not double
+/// within that, it stays as it is: for less than a doubling, data would lack the room of two areas while the log moves.
+fn log_share(limit: u64) -> u64 {
+    match limit / 16 {
+        share if share < 2 * MIN_AREA_BYTES => MIN_AREA_BYTES,
+        share => share,
+    }
+}
+
+/// Bytes that the log of a store may grow to: of a limit, also one that the store got later, a sixteenth at most, unless
+/// transactions were asked for that need more.
+fn max_log_bytes(config: &Config, superblock: &Superblock) -> u64 {
+    let sizes = superblock.sizes;
+    let most = u64::from(superblock.max_log_segments) * u64::from(sizes.large);
+    match superblock.limit_segments {
+        0 => most,
+        _ if config.transaction_bytes > MAX_TRANSACTION_BYTES => most,
+        limit => most.min(log_share(sizes.start_of(limit))),
+    }
+}
+
+/// The log of a store, which goes on at `end`, a whole block where a log is kept.
+fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
+    match log_area(superblock) {
+        Some(area) if !config.read_only => Log::on(LogConfig {
+            max_bytes: max_log_bytes(config, superblock),
+            transaction_bytes: config.transaction_bytes,
+            area,
+            store_id: superblock.store_id,
+            start: Lsn(superblock.log_start),
+            next: end,
+            open_epoch: superblock.open_epoch,
+            writers: config.workers,
+        }),
+        _ => Log::off(end),
+    }
+}
+
+/// Where the log of a store lies, if it has one: behind segment 0, or on a
+/// device of its own.
+pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
+    if superblock.log_device_bytes > 0 {
+        return separate::area(superblock.log_device_bytes);
+    }
+    let now = Run {
+        first: superblock.log_first,
+        count: superblock.log_segments,
+    };
+    let area = area_of(now, superblock.sizes)?;
+    match superblock.log_before {
+        Some((switch, before)) => {
+            let before = area_of(before, superblock.sizes)?;
+            Some(area.growing_from(switch, before))
+        }
+        None => Some(area),
+    }
+}
+
+/// The area that consists of these segments.
+pub(crate) fn area_of(run: Run, sizes: SegmentSizes) -> Option<LogArea> {
+    let (start, end) = (
+        sizes.start_of(run.first),
+        sizes.start_of(run.first.checked_add(run.count)?),
+    );
+    LogArea::new(vec![(start, end - start)])
+}
+
+/// Makes a new store's log begin small where its size was not given; returns the large segments that it may grow to, 0 for a
+/// log that does not grow. The log's segments, large ones until then, are those that the volume begins with: small ones, if
+/// there are enough.
+fn begin_log_small(config: &mut Config) -> u32 {
+    let large = u64::from(config.sizes.large);
+    let least = MIN_AREA_BYTES.div_ceil(large) as u32;
+    let grows = config.log_grows && config.log_segments > least;
+    let most = match grows {
+        true => std::mem::replace(&mut config.log_segments, least),
+        false => 0,
+    };
+    let bytes = match grows {
+        true => MIN_AREA_BYTES,
+        false => u64::from(config.log_segments) * large,
+    };
+    let small = bytes.div_ceil(u64::from(config.sizes.used_by(1))) as u32;
+    match config.sizes.are_outgrown_by(FIRST_SEGMENTS + small) {
+        true => config.sizes = SegmentSizes::uniform(config.sizes.large),
+        false => config.log_segments = small,
+    }
+    most
+}
+
+/// Reads the newer of the two superblocks.
+///
+/// # Errors
+///
+/// What is wrong with the volume.
+pub(crate) fn read_superblock(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, Error> {
+    let mut best: Option<Superblock> = None;
+    let mut worst = Unreadable::Foreign;
+    for offset in SUPERBLOCK_OFFSETS {
+        let mut bytes = [0; PAGE_SIZE];
+        if offset + PAGE_SIZE as u64 > volume.len() {
+            continue;
+        }
+        volume.read_at(offset, &mut bytes)?;
+        match Superblock::decode(&bytes) {
+            Ok(found) => {
+                if best
+                    .as_ref()
+                    .is_none_or(|best| found.sequence > best.sequence)
+                {
+                    best = Some(found);
+                }
+            }
+            Err(Unreadable::Foreign) => {}
+            Err(_) if matches!(worst, Unreadable::Newer { .. }) => {}
+            Err(reason) => worst = reason,
+        }
+    }
+    let paths = paths.to_vec();
+    match (best, worst) {
+        // A store that a newer version has opened; one whose version number
+        // alone is corrupt has its other superblock.
+        (
+            _,
+            Unreadable::Newer {
+                version,
+                matches: true,
+            },
+        )
+        | (None, Unreadable::Newer { version, .. }) => Err(Error::NewerFormat {
+            paths,
+            found: version,
+            known: FORMAT_VERSION,
+        }),
+        (Some(superblock), _) => Ok(superblock),
+        (None, Unreadable::Corrupt) => Err(Error::SuperblockCorrupt { paths }),
+        (None, Unreadable::Foreign) => Err(Error::NotAStore { paths }),
+    }
+}
+
+/// Opens the store on `volume`, whose superblock has been read.
+///
+/// # Errors
+///
+/// What is wrong with the checkpoint or the log; nothing was changed on the
+/// volume then.
+pub(crate) fn open(
+    volume: Volume,
+    superblock: Superblock,
+    paths: &[PathBuf],
+    mut config: Config,
+    frames: u32,
+    policy: Box<dyn CleaningPolicy>,
+) -> Result<Opened, Error> {
+    config.block_bytes = volume.logical_block();
+    config.log_segments = superblock.log_segments;
+    config.log_path.clone_from(&superblock.log_path);
+    if !superblock.clean && !superblock.is_logged() {
+        return Err(Error::NotClosedCleanly {
+            paths: paths.to_vec(),
+        });
+    }
+    separate::verify(&volume, &superblock, paths)?;
+    let sizes = superblock.sizes;
+    let expected = sizes.start_of(superblock.segments);
+    if volume.len() < expected {
+        return Err(Error::Truncated {
+            paths: paths.to_vec(),
+            found: volume.len(),
+            expected,
+        });
+    }
+    // The volume may have grown after the last checkpoint.
+    let segments = superblock.segments.max(sizes.whole_in(volume.len()));
+    let (pool, seqs) = reserve_tables(frames, segments)?;
+    let loaded = Loaded::read(&volume, &superblock, segments, &pool)?;
+    let scan = match log_area(&superblock) {
+        Some(area) => {
+            let base = Base {
+                provisional: &loaded.provisional,
+                has: &|page| pool.mapping.place(page) != Place::Free,
+            };
+            Scan::read(&volume, &area, &superblock, &base)?
+        }
+        None => Scan::empty(LogEnd {
+            lsn: Lsn(superblock.next_lsn),
+            open_epoch: superblock.open_epoch,
+            is_cut: false,
+        }),
+    };
+    let mut table = loaded.table;
+    for (&segment, &seq) in &scan.seqs {
+        match table.get_mut(segment as usize) {
+            Some(words) if words[0] < seq => *words = [seq, 0, superblock.tick, u64::MAX],
+            Some(_) => {}
+            None => return Err(misplaced(0, Address::new(segment, 0, 0))),
+        }
+    }
+    let newest_seq = table.iter().map(|words| words[0]).max().unwrap_or(0);
+    let end = scan.end;
+    let mut high_water = superblock.page_high_water;
+    let plan = scan.apply(&superblock, &mut |page, place| {
+        high_water = high_water.max(page.0 + 1);
+        pool.mapping.set(page, place);
+    });
+    if config.read_only && !plan.is_empty() {
+        return Err(Error::NeedsRecovery {
+            paths: paths.to_vec(),
+        });
+    }
+    let mapped = Mapped::of(&superblock, segments, high_water, &pool)?;
+    let align = volume.logical_block();
+    let mut space = SegmentAllocator::new(segments, sizes, align, 1, policy);
+    space.restore(
+        superblock.tick,
+        &table,
+        &mapped.live,
+        mapped.chunk_bytes,
+        &seqs,
+    );
+    for run in superblock.log_runs() {
+        if !space.adopt_run(run) {
+            return Err(misplaced(0, Address::new(run.first, 0, 0)));
+        }
+    }
+    // Above whatever a crash left in segments that nothing names.
+    space.next_seq = superblock.next_segment_seq.max(newest_seq + 1) + u64::from(segments);
+    for &segment in loaded.current.segments.keys() {
+        if !space.adopt_system(segment) {
+            return Err(misplaced(0, Address::new(segment, 0, 0)));
+        }
+    }
+    space.leave_small();
+    list_unsummarized(&mut space, high_water, &pool);
+    let mut current = loaded.current;
+    current.superblock.open_epoch = next_epoch(superblock.open_epoch.max(end.open_epoch));
+    if let Some(limit) = config.limit_bytes {
+        current.superblock.limit_segments = limit_segments(limit, sizes);
+    }
+    if current.superblock.max_log_segments > 0 && config.transaction_bytes > MAX_TRANSACTION_BYTES {
+        let bytes = Log::bytes_for(config.transaction_bytes);
+        let wanted = bytes.div_ceil(u64::from(sizes.large)) as u32;
+        current.superblock.max_log_segments = current.superblock.max_log_segments.max(wanted);
+    }
+    let log = log_of(&config, &current.superblock, end.goes_on_at());
+    let is_written = !config.read_only;
+    let engine = Engine::new(EngineParts {
+        config,
+        pool,
+        log,
+        volume,
+        seqs,
+        space,
+        ids: mapped.ids,
+        allocated_bytes: mapped.bytes,
+        reserved_bytes: mapped.worst_case_bytes,
+        current,
+        // Of a store that was closed as well: no superblock is written before those that say that it is open.
+        recovering: is_written && !canary::sings(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
+    });
+    for page in plan.touched() {
+        engine.buffer.changes.mark(page);
+    }
+    engine.log.set_recovering(!plan.is_empty());
+    engine.buffer.changes.add_late(&plan.late);
+    Ok(Opened { engine, plan })
+}
+
+impl Engine {
+    /// The store is open, and recovered: from now on checkpoints are written.
+    pub(crate) fn end_opening(&self) {
+        self.shared.recovered();
+        self.log.set_recovering(false);
+        self.release_log();
+    }
+}
+
+/// Notes what lives in segments that have no summary, for the cleaner.
+fn list_unsummarized(space: &mut SegmentAllocator, high_water: u64, pool: &BufferPool) {
+    let lacking = (0..space.segments()).any(|segment| space.lacks_summary(segment));
+    if !lacking {
+        return;
+    }
+    for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
+        if let Place::Stored(address) = pool.mapping.place(id)
+            && space.lacks_summary(address.segment())
+        {
+            let entry = Entry {
+                page: id,
+                offset: address.offset(),
+                length: address.length(),
+            };
+            space.add_unsummarized(address.segment(), entry);
+        }
+    }
+}
+
+/// Notes on the volume that a writer has the store open. Before this, opening
+/// has changed nothing; where nothing is logged, only a checkpoint makes the
+/// store whole after it.
+///
+/// # Errors
+///
+/// Any of the volume's.
+pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
+    let volume = engine.shared.volume()?;
+    let mut current = engine.checkpoints.lock();
+    let Some(current) = current.as_mut() else {
+        return Err(Error::Closed);
+    };
+    if current.superblock.clean {
+        current.superblock.provisional = ArrayRoot::EMPTY;
+    }
+    current.superblock.clean = false;
+    // Whatever this opening writes: the next one tells it from its own by the segments' sequence numbers, also where no
+    // checkpoint and no record says which were given.
+    if !canary::sings(Canary::GiveSeqsAgain) {
+        current.superblock.next_segment_seq = engine.pagestore.next_seq();
+    }
+    separate::announce(&volume, &current.superblock)?;
+    // Both of them: were only one to say "open" and be corrupted later, an opening would take the other, whose
+    // checkpoint is overwritten by then.
+    for _ in SUPERBLOCK_OFFSETS {
+        current.superblock.sequence += 1;
+        CheckpointIo::Volume(volume.clone()).superblock(&current.superblock)?;
+    }
+    separate::confirm(&volume, &current.superblock)?;
+    if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
+        let superblock = &current.superblock;
+        let open_epoch = superblock.open_epoch;
+        seal_tail(&volume, &area, &superblock.store_id, end, open_epoch).map_err(Error::Io)?;
+    }
+    Ok(())
+}
+
+/// What a checkpoint says.
+pub(crate) struct Loaded {
+    /// Four words per segment of the volume.
+    pub(crate) table: Vec<[u64; SEGMENT_WORDS as usize]>,
+    pub(crate) provisional: Vec<u64>,
+    current: CheckpointState,
+}
+
+impl Loaded {
+    /// Reads the checkpoint, and its mapping table into the pool's.
+    pub(crate) fn read(
+        volume: &Volume,
+        superblock: &Superblock,
+        segments: u32,
+        pool: &BufferPool,
+    ) -> Result<Loaded, Error> {
+        let reader = Reader {
+            volume,
+            sizes: superblock.sizes,
+            segments,
+            sequence: superblock.checkpoint,
+            visited: RefCell::default(),
+        };
+        let array = |array, root| {
+            let mut words = Vec::new();
+            reader
+                .read(array, root, |_, word| words.push(word))
+                .map_err(load_error)?;
+            Ok::<_, Error>(words)
+        };
+        let flat = array(Array::Segments, superblock.segment_table)?;
+        let mut table = vec![[0; SEGMENT_WORDS as usize]; segments as usize];
+        for (words, flat) in table
+            .iter_mut()
+            .zip(flat.chunks_exact(SEGMENT_WORDS as usize))
+        {
+            words.copy_from_slice(flat);
+        }
+        // Closing leaves none open: a list that a version before this one left there may
+        // name chunks that were confirmed, or pages of others, and is not acted on.
+        let provisional = match superblock.clean {
+            true => Vec::new(),
+            false => array(Array::Provisional, superblock.provisional)?,
+        };
+        let directory = array(Array::Directory, superblock.directory)?;
+        let mut bad = None;
+        reader
+            .read_mapping(&directory, superblock.page_high_water, |id, word| {
+                if let Place::Stored(address) = Place::from_word(word)
+                    && id > 0
+                {
+                    if address.segment() >= segments {
+                        bad = bad.or(Some((id, address)));
+                    }
+                    pool.mapping.set(PageId(id), Place::Stored(address));
+                }
+            })
+            .map_err(load_error)?;
+        if let Some((page, address)) = bad {
+            return Err(misplaced(page, address));
+        }
+        let directory: Vec<(Address, u64)> = directory
+            .chunks_exact(2)
+            .map(|words| (Address::from_raw(words[0] & ((1 << 62) - 1)), words[1]))
+            .collect();
+        let others = reader.visited.into_inner();
+        let mut counts = HashMap::default();
+        let pages = directory.iter().map(|(address, _)| address).chain(&others);
+        for address in pages.filter(|address| !address.is_none()) {
+            *counts.entry(address.segment()).or_insert(0) += 1;
+        }
+        Ok(Loaded {
+            table,
+            provisional,
+            current: CheckpointState {
+                superblock: superblock.clone(),
+                directory,
+                others,
+                segments: counts,
+                open: None,
+            },
+        })
+    }
+}
+
+fn misplaced(page: u64, address: Address) -> Error {
+    Error::CorruptPage {
+        page,
+        offset: 0,
+        corruption: PageCorruption::Misplaced {
+            segment: address.segment(),
+            offset: address.offset(),
+        },
+    }
+}
+
+/// What the mapping table says, brought up to the log.
+struct Mapped {
+    /// Live bytes and pages per segment.
+    live: Vec<(u32, u32)>,
+    bytes: u64,
+    /// Of these, chunks of large values.
+    chunk_bytes: u64,
+    worst_case_bytes: u64,
+    ids: PageIds,
+}
+
+impl Mapped {
+    fn of(
+        superblock: &Superblock,
+        segments: u32,
+        high_water: u64,
+        pool: &BufferPool,
+    ) -> Result<Mapped, Error> {
+        let mut live = vec![(0u32, 0u32); segments as usize];
+        let (mut bytes, mut chunk_bytes, mut taken) = (0, 0, 0);
+        for id in (PageId::FIRST_FREE.0..high_water).map(PageId) {
+            let address = match pool.mapping.place(id) {
+                Place::Stored(address) => address,
+                // Its newest state is in the log.
+                Place::Loading(_) => {
+                    bytes += PAGE_SIZE as u64;
+                    taken += PAGE_SIZE as u64;
+                    continue;
+                }
+                Place::Free | Place::Resident(_) => continue,
+            };
+            let end = u64::from(address.offset()) + u64::from(address.length());
+            let bytes_there = superblock.sizes.bytes_of(address.segment());
+            let fits = end <= u64::from(bytes_there)
+                && address.length() > 0
+                && !superblock.is_reserved(address.segment());
+            let Some(live) = live.get_mut(address.segment() as usize).filter(|_| fits) else {
+                return Err(misplaced(id.0, address));
+            };
+            *live = (live.0.saturating_add(address.length()), live.1 + 1);
+            if live.0 > bytes_there {
+                return Err(misplaced(id.0, address));
+            }
+            let length = u64::from(address.length());
+            bytes += length;
+            taken += worst_case_bytes(address.length());
+            if length != PAGE_SIZE as u64 {
+                chunk_bytes += length;
+            }
+        }
+        let mut ids = PageIds::new(high_water);
+        ids.adopt_free(&pool.mapping);
+        Ok(Mapped {
+            live,
+            bytes,
+            chunk_bytes,
+            worst_case_bytes: taken,
+            ids,
+        })
+    }
+}
+
+fn load_error(error: LoadError) -> Error {
+    match error {
+        LoadError::Io(source) => Error::Io(source),
+        LoadError::Corrupt {
+            page,
+            offset,
+            corruption,
+        } => Error::CorruptPage {
+            page,
+            offset,
+            corruption,
+        },
+    }
+}

@@ -1,0 +1,300 @@
+//! Reading beside a writer in another process: what a reader pins and keeps of the store when it is opened, and what it
+//! means if it reads something else later (docs/decisions/0029).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use isobath_io::{IoError, OverlayDevice, Volume};
+
+use crate::Error;
+use crate::buffer::Place;
+use crate::canary::{self, Canary};
+use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
+use crate::engine::Engine;
+use crate::log::{BLOCK, DEVICE_HEADER_BYTES};
+use crate::page::{Lsn, PageId};
+use crate::recovery::open::{Loaded, log_area, read_superblock, reserve_tables};
+use crate::recovery::unflushed_chunks::find_end;
+use crate::recovery::{LogBase, LogScan};
+use crate::shared::Address;
+
+/// Frames of a pool that serves only for its mapping table.
+const FEW_FRAMES: u32 = 64;
+
+/// Times that the newest state is looked at while a writer overtakes each look.
+const ATTEMPTS: u32 = 10;
+
+/// What a reader knows of the volume that a writer may change.
+pub(crate) struct Beside {
+    /// The volume itself, whatever this process has written over it.
+    volume: Volume,
+    paths: Vec<PathBuf>,
+    /// The log was replayed in this process alone: another timeline than the writer's.
+    replayed: bool,
+}
+
+/// Pins the newest superblock for as long as `volume` is open, and answers it.
+///
+/// The pin is there before the superblock is read for the last time: if the writer finds no pin, it frees only what a
+/// durable superblock or record before that says is obsolete.
+///
+/// # Errors
+///
+/// As for [`read_superblock`].
+pub(crate) fn pin_newest(volume: &Volume, paths: &[PathBuf]) -> Result<Superblock, Error> {
+    let mut superblock = read_superblock(volume, paths)?;
+    // Bound: each round but the last finds a superblock that was written during it.
+    loop {
+        let _ = volume.pin(superblock.sequence);
+        let again = read_superblock(volume, paths)?;
+        if again.sequence == superblock.sequence {
+            return Ok(again);
+        }
+        superblock = again;
+    }
+}
+
+/// Copies the log of `superblock` from the volume below into `overlay`, up to what is durable by now at least, and with it
+/// the superblock itself. A recovery of the overlay sees nothing of what a writer does from here on, but for pages that it
+/// puts over others.
+///
+/// The end of a log that is being written looks like a corrupt record: what lies behind the end may know already
+/// that the log was durable beyond it. So it is read twice. The first reading finds what the second one has to find.
+///
+/// # Errors
+///
+/// [`Error::LogCorrupt`] where the log could not be read up to there: it is corrupt, or a writer has used its space again.
+pub(crate) fn keep_log(
+    overlay: &OverlayDevice,
+    superblock: &Superblock,
+    paths: &[PathBuf],
+) -> Result<(), Error> {
+    let volume = overlay.below();
+    let Some(area) = log_area(superblock) else {
+        return Ok(());
+    };
+    let reached = find_end(volume, &area, superblock)?;
+    let durable = reached.0.max(superblock.log_durable);
+    let first = superblock.log_start / BLOCK * BLOCK;
+    let (end, limit) = (durable.next_multiple_of(BLOCK), first + area.bytes());
+    let overrun = Error::LogCorrupt {
+        position: first,
+        durable,
+    };
+    if end > limit {
+        return Err(overrun);
+    }
+    for (offset, length) in area.pieces(first, end - first) {
+        overlay.keep(offset, length)?;
+    }
+    for (offset, length) in area.pieces(end, limit - end) {
+        overlay.clear(offset, length);
+    }
+    if superblock.log_device_bytes > 0 {
+        overlay.keep(isobath_io::LOG_OFFSET, DEVICE_HEADER_BYTES)?;
+    }
+    let mut kept = superblock.clone();
+    kept.log_durable = durable;
+    keep_superblock(overlay, &kept)?;
+    // Nothing up to where the log seemed to end was overwritten before it was read: the writer keeps what the newest
+    // superblock needs. Otherwise the end may have been newer records in the place of older ones.
+    let newest = read_superblock(volume, paths)?;
+    if newest.log_start > durable && !canary::sings(Canary::TrustLiveLogEnd) {
+        return Err(overrun);
+    }
+    Ok(())
+}
+
+/// Writes this superblock into both places of the overlay.
+fn keep_superblock(overlay: &OverlayDevice, superblock: &Superblock) -> Result<(), IoError> {
+    let volume: &dyn isobath_io::Device = overlay;
+    let bytes = superblock.encode();
+    SUPERBLOCK_OFFSETS
+        .iter()
+        .try_for_each(|&offset| volume.write_at(offset, &bytes[..]))
+}
+
+/// Where the newest state of the store has page `id`, and the sequence number of the segment; `None` where it has no copy.
+///
+/// # Errors
+///
+/// Those of reading; [`Error::ReaderOverrun`] where a writer goes on faster than the state can be read.
+fn find_copy(volume: &Volume, id: PageId) -> Result<Option<(Address, u64)>, Error> {
+    for _ in 0..ATTEMPTS {
+        let superblock = read_superblock(volume, &[])?;
+        #[cfg(test)]
+        tests::overtake();
+        let found = copy_in(volume, &superblock, id);
+        let newest = read_superblock(volume, &[])?;
+        // What the newest superblock needs of the log is still there. Where the log ended before that, newer records have taken
+        // the place of older ones, and the state that was put together lacks what they said.
+        let is_whole = match &found {
+            Ok((_, end)) => newest.log_start <= end.0,
+            Err(_) => newest.sequence == superblock.sequence,
+        };
+        if is_whole {
+            return found.map(|(copy, _)| copy);
+        }
+    }
+    Err(Error::ReaderOverrun { paths: Vec::new() })
+}
+
+/// A place of a page, with the sequence number of its segment.
+type Copy = (Address, u64);
+
+/// Where the state that `superblock` and its log make up has page `id`, and where the log ends, as far as it can be read.
+fn copy_in(
+    volume: &Volume,
+    superblock: &Superblock,
+    id: PageId,
+) -> Result<(Option<Copy>, Lsn), Error> {
+    let whole = superblock.sizes.whole_in(volume.len());
+    let segments = superblock.segments.max(whole);
+    let (pool, _) = reserve_tables(FEW_FRAMES, segments)?;
+    let loaded = Loaded::read(volume, superblock, segments, &pool)?;
+    let mut seqs: Vec<u64> = loaded.table.iter().map(|words| words[0]).collect();
+    let mut end = Lsn(superblock.log_start);
+    if let Some(area) = log_area(superblock) {
+        let base = LogBase {
+            provisional: &loaded.provisional,
+            has: &|page| pool.mapping.place(page) != Place::Free,
+        };
+        // As far as it can be read: it holds what was durable before, and that is enough.
+        let (scan, _) = LogScan::read_as_far(volume, &area, superblock, &base);
+        for (&segment, &seq) in &scan.seqs {
+            if let Some(known) = seqs.get_mut(segment as usize) {
+                *known = seq.max(*known);
+            }
+        }
+        end = scan.end.lsn;
+        let _ = scan.apply(superblock, &mut |page, place| pool.mapping.set(page, place));
+    }
+    let copy = match pool.mapping.place(id) {
+        Place::Stored(address) => seqs
+            .get(address.segment() as usize)
+            .map(|&seq| (address, seq)),
+        _ => None,
+    };
+    Ok((copy, end))
+}
+
+impl Engine {
+    /// This engine reads `volume`, or what was replayed over it, while another process may write there.
+    pub(crate) fn reads_beside(&self, volume: Volume, paths: &[PathBuf], replayed: bool) {
+        *self.opening.beside.lock() = Some(Beside {
+            volume,
+            paths: paths.to_vec(),
+            replayed,
+        });
+    }
+
+    /// Whether the log was replayed in this process alone: page versions and places that came of that mean something else
+    /// in the store of a writer.
+    pub(crate) fn was_replayed(&self) -> bool {
+        self.shared.config.read_only
+            && self
+                .opening
+                .beside
+                .lock()
+                .as_ref()
+                .is_some_and(|b| b.replayed)
+    }
+
+    /// What it means that page `id` could not be read at `address`, with this error. For a reader: if the page is in another
+    /// place by now, a writer has used that one again. If it still has to be there, it is corrupt.
+    pub(crate) fn judge_read(&self, id: PageId, address: Address, error: Error) -> Error {
+        if !self.shared.config.read_only {
+            return error;
+        }
+        let beside = self.opening.beside.lock();
+        let Some(beside) = beside.as_ref() else {
+            return error;
+        };
+        let expected = Some((address, self.shared.seq_of(address)));
+        let moved = match find_copy(&beside.volume, id) {
+            Ok(found) => found != expected,
+            // What a writer replaces meanwhile cannot be read.
+            Err(_) => beside.volume.has_writer(),
+        };
+        match moved {
+            true => Error::ReaderOverrun {
+                paths: beside.paths.clone(),
+            },
+            false => error,
+        }
+    }
+}
+
+/// A volume that reads `volume` and keeps what is written to it: `memory_bytes` bytes in memory, more than that in a
+/// temporary file.
+pub(crate) fn overlay(volume: Volume, memory_bytes: u64) -> Arc<OverlayDevice> {
+    Arc::new(OverlayDevice::new(volume, memory_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::log::Durability;
+    use crate::{Options, Store};
+
+    type Work = Box<dyn FnOnce()>;
+
+    thread_local! {
+        /// What a writer does once a look has read the superblock.
+        static OVERTAKE: RefCell<Option<Work>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn overtake() {
+        if let Some(work) = OVERTAKE.take() {
+            work();
+        }
+    }
+
+    #[test]
+    fn a_look_that_a_writer_overtakes_is_repeated() {
+        let options = Options::new()
+            .pool_bytes(4 << 20)
+            .workers(1)
+            .segment_bytes(64 << 10)
+            .log_bytes(4 << 20)
+            .durability(Durability::None);
+        let volume = Volume::in_memory(0, None);
+        let store = Store::create_on_volume(volume.clone(), &options).unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let write_all = move |round: u8, rounds: u8| {
+            for value in round..round + rounds {
+                for n in 0..1000 {
+                    tree.insert(format!("{n:04}"), [value; 500]).unwrap();
+                }
+            }
+        };
+        // Segments to spare: those of an older checkpoint are not used again at once.
+        let other = store.create_tree("other").unwrap();
+        for n in 0..2000 {
+            other.insert(format!("{n:04}"), [7; 4000]).unwrap();
+        }
+        drop(other);
+        store.drop_tree("other").unwrap();
+        write_all(0, 1);
+        store.checkpoint().unwrap();
+        let mut moved = 0;
+        for round in 1..=2 {
+            let id = PageId(u64::from(round) * 8);
+            let before = find_copy(&volume, id).unwrap();
+            let (writer, write_all) = (store.clone(), write_all.clone());
+            OVERTAKE.set(Some(Box::new(move || {
+                // More than the log holds.
+                write_all(round * 16, 9);
+                writer.checkpoint().unwrap();
+            })));
+            let found = find_copy(&volume, id).unwrap();
+            let after = find_copy(&volume, id).unwrap();
+            assert_eq!(found, after, "page {id:?} was at {before:?}");
+            moved += u32::from(before != after);
+        }
+        assert!(moved > 0, "the writer moved no page");
+        store.close().unwrap();
+    }
+}

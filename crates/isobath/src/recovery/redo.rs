@@ -1,0 +1,359 @@
+//! Bringing a store that was not closed up to its log, on all workers
+//! (docs/decisions/0014).
+
+use std::cmp::Ordering as Order;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::btree::{Decision, Tree, ValueKind, ValueRef};
+use crate::canary::{self, Canary};
+use crate::context::WriteContext;
+use crate::engine::TaskContext;
+use crate::extent::{self, Extent};
+use crate::log::record::{Body, Operation, Token, decode};
+use crate::log::{Reader, ReservationClass};
+use crate::page::{Lsn, PAGE_SIZE, PageId};
+use crate::recovery::Plan;
+use crate::recovery::scan::{reader, unknown_record};
+use crate::runtime::{Job, Runtime, TaskHandle, WorkerState, block_on};
+use crate::shared::Counters;
+use crate::{Error, trace};
+
+/// Share of the pool, in bytes, that the changes may take which are applied
+/// together: one in this many. The longer that stretch of the log, the more
+/// often one visit to a page brings several changes. While one stretch is
+/// applied, the next one is read.
+const STRIDE_SHARE: u64 = 16;
+/// Least and most bytes of the log whose changes are applied together.
+const STRIDE_BYTES: (u64, u64) = (1 << 20, 256 << 20);
+/// Ids in one record.
+const ORPHANED_AT_A_TIME: usize = 1000;
+/// Tasks per worker that apply them.
+const TASKS: usize = 64;
+/// Changes for which a task reserves log space at a time.
+const ROOM_FOR: usize = 64;
+/// Keys per task that are looked at to part the changes evenly.
+const SAMPLES: usize = 32;
+
+/// One change that a commit made; where its key lies among the bytes of its
+/// stretch, with the value behind it.
+#[derive(Clone, Copy)]
+struct Change {
+    tree: Tree,
+    /// The key's first bytes, which order most keys without a look at the rest.
+    prefix: u64,
+    lsn: Lsn,
+    at: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    /// `None` removes the key.
+    kind: Option<ValueKind>,
+}
+
+/// The changes of a stretch of the log, in its order, and the bytes of their keys and
+/// values.
+#[derive(Default)]
+struct Stretch {
+    changes: Vec<Change>,
+    bytes: Vec<u8>,
+}
+
+impl Stretch {
+    fn push(&mut self, lsn: Lsn, operation: &Operation<'_>) {
+        let Operation { tree, key, value } = *operation;
+        let mut prefix = [0; 8];
+        let common = key.len().min(prefix.len());
+        prefix[..common].copy_from_slice(&key[..common]);
+        let bytes = value.map_or(&[][..], |value| value.bytes);
+        self.changes.push(Change {
+            tree,
+            prefix: u64::from_le_bytes(prefix).swap_bytes(),
+            lsn,
+            at: self.bytes.len() as u32,
+            key_bytes: key.len() as u32,
+            value_bytes: bytes.len() as u32,
+            kind: value.map(|value| value.kind),
+        });
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(bytes);
+    }
+}
+
+/// The key and the value of `change`.
+fn parts<'b>(bytes: &'b [u8], change: &Change) -> (&'b [u8], &'b [u8]) {
+    let (key, rest) = bytes[change.at as usize..].split_at(change.key_bytes as usize);
+    (key, &rest[..change.value_bytes as usize])
+}
+
+/// By tree and key.
+fn order(bytes: &[u8], a: &Change, b: &Change) -> Order {
+    (a.tree.id, a.prefix)
+        .cmp(&(b.tree.id, b.prefix))
+        .then_with(|| parts(bytes, a).0.cmp(parts(bytes, b).0))
+}
+
+/// Applies the last change of every key among `changes`.
+fn apply(local: &WorkerState, bytes: &[u8], mut changes: Vec<Change>) -> Result<(), Error> {
+    // Of a key, the newest first.
+    changes.sort_unstable_by(|a, b| order(bytes, a, b).then((b.lsn, b.at).cmp(&(a.lsn, a.at))));
+    changes.dedup_by(|later, kept| order(bytes, later, kept) == Order::Equal);
+    let ctx = TaskContext { local };
+    for changes in changes.chunks(ROOM_FOR) {
+        // A change that is older than its page takes a stamp.
+        let stamps = size_of::<Lsn>() * changes.len();
+        let _reservation = local.reserve_log(stamps as u64, ReservationClass::System)?;
+        apply_to_tree(&ctx, bytes, changes)?;
+    }
+    Ok(())
+}
+
+fn apply_to_tree(ctx: &TaskContext<'_>, bytes: &[u8], changes: &[Change]) -> Result<(), Error> {
+    for change in changes {
+        ctx.admit()?;
+        let (key, value) = parts(bytes, change);
+        let value = change.kind.map(|kind| ValueRef { kind, bytes: value });
+        change.tree.apply(ctx, key, Some(change.lsn), |_| {
+            value.map_or(Decision::Remove, Decision::Put)
+        })?;
+    }
+    Ok(())
+}
+
+impl Plan {
+    /// Does what is left to do, on all workers. From then on checkpoints are written.
+    /// Progress is in bytes of the log, which is read twice.
+    ///
+    /// # Errors
+    ///
+    /// Any of reading the log, or of writing; the store on the volume is as
+    /// recoverable as before.
+    pub(crate) fn run(self, runtime: &Runtime) -> Result<(), Error> {
+        self.apply(runtime)?;
+        runtime.engine.end_opening();
+        Ok(())
+    }
+
+    fn apply(self, runtime: &Runtime) -> Result<(), Error> {
+        let Some(superblock) = self.superblock.as_ref().filter(|_| !self.is_empty()) else {
+            return Ok(());
+        };
+        let _span = trace::span!("recovery");
+        let began = Instant::now();
+        let engine = &runtime.engine;
+        let volume = engine.shared.volume()?;
+        let Some(area) = engine.log.area() else {
+            return Ok(());
+        };
+        let start = superblock.log_start;
+        engine.hold_log(Lsn(start));
+        self.give_up(runtime)?;
+        let total = 2 * (self.end.lsn.0 - start);
+        let pool_bytes = u64::from(engine.buffer.pool.frames.count()) * PAGE_SIZE as u64;
+        let stride = (pool_bytes / STRIDE_SHARE).clamp(STRIDE_BYTES.0, STRIDE_BYTES.1);
+        if let Some(last) = self.images.values().max() {
+            let mut log = reader(&volume, &area, superblock).until(Lsn(last.0 + 1));
+            loop {
+                let (images, more) = self.next_images(&mut log, stride)?;
+                install(runtime, images)?;
+                self.tell(log.position().0 - start, total);
+                if !more {
+                    break;
+                }
+            }
+        }
+        let mut log = reader(&volume, &area, superblock).until(self.end.lsn);
+        let mut orphans = Vec::new();
+        let mut applying = Vec::new();
+        let mut more = true;
+        while more {
+            // Everything before this is applied once the last stretch is.
+            let applied_to = log.position();
+            let mut dropped = Vec::new();
+            let stride = stride.min(engine.log.recovery_stretch());
+            let read = self.next_changes(&mut log, stride, &mut dropped);
+            let applied = wait(std::mem::take(&mut applying));
+            let stretch = read.and_then(|read| applied.map(|()| read))?;
+            if engine.log.recovery_is_short() && !canary::sings(Canary::RecoverAtOnce) {
+                let_go(runtime, applied_to, &mut orphans)?;
+            }
+            orphans.append(&mut dropped);
+            if canary::sings(Canary::CoverUnapplied) {
+                let_go(runtime, engine.log.next(), &mut orphans)?;
+            }
+            applying = start_applying(runtime, stretch);
+            more = log.position() < self.end.lsn;
+            self.tell(total / 2 + log.position().0 - start, total);
+        }
+        wait(applying)?;
+        let before = engine.log.next();
+        let_go(runtime, before, &mut orphans)?;
+        Counters::add(&engine.shared.counters.recovered_bytes, total / 2);
+        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Counters::add(&engine.shared.counters.recovery_ns, took);
+        let ms = took / 1_000_000;
+        trace::tell!(info, "recovered from the log", bytes = total / 2, ms = ms);
+        Ok(())
+    }
+
+    /// Logs that what nothing has confirmed is gone, before its ids are given
+    /// to others: the next recovery reads the same log.
+    fn give_up(&self, runtime: &Runtime) -> Result<(), Error> {
+        let tokens: Vec<Token> = self.orphaned.tokens.iter().copied().collect();
+        runtime.run(|local| {
+            for pages in self.orphaned.pages.chunks(ORPHANED_AT_A_TIME) {
+                let _ = local.log_free(&[], pages);
+            }
+            for tokens in tokens.chunks(ORPHANED_AT_A_TIME) {
+                let _ = local.log_free(tokens, &[]);
+            }
+            Ok(())
+        })
+    }
+
+    fn tell(&self, done: u64, total: u64) {
+        if let Some(listen) = &self.listener {
+            listen(done, total);
+        }
+    }
+
+    /// The images of the next stretch of the log that are the newest of their pages.
+    fn next_images(
+        &self,
+        reader: &mut Reader<'_>,
+        stride: u64,
+    ) -> Result<(Vec<NewestImage>, bool), Error> {
+        let from = reader.position();
+        let mut found = Vec::new();
+        while reader.position().0 < from.0 + stride {
+            let Some(record) = reader.next()? else {
+                return Ok((found, false));
+            };
+            let lsn = record.lsn;
+            let body = decode(record.kind, record.body).ok_or(unknown_record(lsn, record.kind))?;
+            if let Body::Structure { images, .. } = body {
+                for image in images {
+                    if self.images.get(&image.page) == Some(&lsn) {
+                        let mut page = Box::new([0; PAGE_SIZE]);
+                        image.expand(&mut page);
+                        found.push((image.page, lsn, page));
+                    }
+                }
+            }
+        }
+        Ok((found, true))
+    }
+
+    /// The changes of the next stretch of the log. Those to trees that were dropped
+    /// since are left out, as parts of these trees may be gone; large values that they
+    /// made are noted among the `orphans`.
+    fn next_changes(
+        &self,
+        reader: &mut Reader<'_>,
+        stride: u64,
+        orphans: &mut Vec<Extent>,
+    ) -> Result<Stretch, Error> {
+        let end = reader.position().0 + stride;
+        let mut stretch = Stretch::default();
+        while reader.position().0 < end
+            && let Some(record) = reader.next()?
+        {
+            let lsn = record.lsn;
+            let body = decode(record.kind, record.body).ok_or(unknown_record(lsn, record.kind))?;
+            let Body::Commit { operations, .. } = body else {
+                continue;
+            };
+            for operation in operations {
+                if self.loads.came_after(&operation, lsn) {
+                    continue;
+                }
+                if self.dropped.contains(&operation.tree.id) {
+                    let large = operation.value.filter(|v| v.kind == ValueKind::Extent);
+                    orphans.extend(large.and_then(|value| Extent::decode(value.bytes)));
+                } else {
+                    stretch.push(lsn, &operation);
+                }
+            }
+        }
+        Ok(stretch)
+    }
+}
+
+/// A page, the record that holds its newest image, and that.
+type NewestImage = (PageId, Lsn, Box<[u8; PAGE_SIZE]>);
+
+/// Makes pages resident, on all workers.
+fn install(runtime: &Runtime, images: Vec<NewestImage>) -> Result<(), Error> {
+    let lanes = runtime.engine.shared.config.workers;
+    let mut parts: Vec<Vec<NewestImage>> = (0..lanes).map(|_| Vec::new()).collect();
+    for (at, image) in images.into_iter().enumerate() {
+        parts[at % lanes].push(image);
+    }
+    let jobs = parts
+        .into_iter()
+        .map(|part| -> Job<'_, ()> {
+            Box::new(move |local: &WorkerState| {
+                part.iter()
+                    .try_for_each(|(id, lsn, image)| local.install_image(*id, *lsn, image))
+            })
+        })
+        .collect();
+    runtime.run_all(jobs)
+}
+
+/// Parts the changes by ranges of keys, about evenly: each lane visits pages of its
+/// own, and a page once for all its changes.
+fn part(stretch: &Stretch, lanes: usize) -> Vec<Vec<Change>> {
+    let Stretch { changes, bytes } = stretch;
+    let every = (changes.len() / (lanes * SAMPLES)).max(1);
+    let mut sample: Vec<_> = changes.iter().step_by(every).collect();
+    sample.sort_unstable_by(|a, b| order(bytes, a, b));
+    let bounds: Vec<_> = (1..lanes)
+        .filter_map(|lane| sample.get(lane * sample.len() / lanes))
+        .collect();
+    let mut parts = vec![Vec::with_capacity(changes.len() / lanes); lanes];
+    for change in changes {
+        let lane = bounds.partition_point(|bound| order(bytes, bound, change) != Order::Greater);
+        parts[lane].push(*change);
+    }
+    parts
+}
+
+/// Writes a checkpoint that needs nothing of the log before `applied_to`, and so frees space in it. What is there is in
+/// the pages, but for large values of dropped trees, which are freed.
+fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Result<(), Error> {
+    // Before the checkpoint: after it nothing says any more that they are there.
+    runtime.run(|local| extent::free_leftovers(local, orphans))?;
+    orphans.clear();
+    runtime.engine.hold_log(applied_to);
+    runtime.run(|local| local.checkpoint(applied_to).map(drop))
+}
+
+/// Tasks that apply parts of a stretch.
+type Applying = Vec<TaskHandle<Result<(), Error>>>;
+
+/// Starts tasks on all workers that apply the changes.
+fn start_applying(runtime: &Runtime, stretch: Stretch) -> Applying {
+    let lanes = part(&stretch, runtime.engine.shared.config.workers * TASKS);
+    let bytes = Arc::new(stretch.bytes);
+    let start = |changes| {
+        let engine = Arc::clone(&runtime.engine);
+        let bytes = Arc::clone(&bytes);
+        runtime.spawn(None, move || {
+            WorkerState::with_current(&engine, |local| match local {
+                Some(local) => apply(local, &bytes, changes),
+                None => Err(Error::Closed),
+            })
+        })
+    };
+    let lanes = lanes.into_iter().filter(|lane| !lane.is_empty());
+    lanes.map(start).collect()
+}
+
+/// Waits for all of them; the first error.
+fn wait(tasks: Applying) -> Result<(), Error> {
+    let mut first = Ok(());
+    for task in tasks {
+        first = first.and(block_on(task.flat()));
+    }
+    first
+}

@@ -1,0 +1,202 @@
+//! Chunks that the log names and that were not flushed before it did: which of them a recovery finds, and where the log
+//! ends for it if one is missing (docs/decisions/0086).
+
+use isobath_io::{AlignedBuf, IoError, Volume};
+
+use crate::canary::{self, Canary};
+use crate::checkpoint::Superblock;
+use crate::log::record::{Body, Copied, Mapped, Token, decode};
+use crate::log::{LogArea, ReadError, Reader};
+use crate::page::{Lsn, PageId};
+use crate::recovery::scan::{reader, unknown_record};
+use crate::sync::{HashMap, HashSet};
+use crate::{Error, extent};
+
+/// Readings of a log beside a writer that goes on, at most.
+const ROUNDS: usize = 20;
+
+/// A chunk that was not flushed when the log named it.
+#[derive(Clone, Copy)]
+struct Named {
+    record: Lsn,
+    token: Token,
+    chunk: Mapped,
+}
+
+/// Of one reading of the log, the chunks that were not flushed when it named them.
+#[derive(Default)]
+pub(crate) struct UnflushedChunks {
+    /// Those that exist at the reading's end.
+    live: HashMap<PageId, Named>,
+    /// Tokens that records have confirmed. What belongs to others no commit has named: a recovery frees it at once, and
+    /// uses its place before the record that says so is durable.
+    confirmed: HashSet<Token>,
+}
+
+impl UnflushedChunks {
+    /// Takes the record at `lsn` into account.
+    pub(crate) fn note(&mut self, lsn: Lsn, body: &Body<'_>) {
+        match body {
+            Body::Commit { tokens, chunks, .. } | Body::Free { tokens, chunks } => {
+                self.confirm(tokens, chunks);
+            }
+            Body::Structure { tokens, ended, .. } => self.confirm(tokens, ended),
+            Body::Mapping { token, copies } => {
+                for copy in copies {
+                    self.note_copy(lsn, *token, copy);
+                }
+            }
+        }
+    }
+
+    fn confirm(&mut self, tokens: &[Token], ended: &[PageId]) {
+        self.confirmed.extend(tokens);
+        self.end(ended);
+    }
+
+    fn end(&mut self, ids: &[PageId]) {
+        // The place of one that has ended may hold something else by now, if the record of its end was durable.
+        if !canary::sings(Canary::VerifyEndedChunks) {
+            for id in ids {
+                self.live.remove(id);
+            }
+        }
+    }
+
+    fn note_copy(&mut self, record: Lsn, token: Token, copy: &Mapped) {
+        match copy.what {
+            Copied::UnflushedChunk => {
+                let chunk = *copy;
+                let named = Named {
+                    record,
+                    token,
+                    chunk,
+                };
+                self.live.insert(copy.page, named);
+            }
+            Copied::NewChunk => self.end(&[copy.page]),
+            // The copy was flushed before its record, and this place may be used again.
+            Copied::MovedChunk => {
+                let known = self.live.get(&copy.page);
+                if known.is_some_and(|named| named.chunk.version == copy.version) {
+                    self.end(&[copy.page]);
+                }
+            }
+            // Of an earlier owner of the id, or of a later one, before which the chunk has ended.
+            Copied::Page | Copied::Provisional => {}
+        }
+    }
+
+    /// The record of the oldest chunk, of those that some commit has, that is not where `log`, which was read to its end, says. `None` if all of
+    /// them are there, or what is not was durable once: that is corrupt, and its reader will find it so.
+    ///
+    /// # Errors
+    ///
+    /// Any of the volume's.
+    pub(crate) fn first_missing(
+        &self,
+        volume: &Volume,
+        superblock: &Superblock,
+        log: &Reader<'_>,
+    ) -> Result<Option<Lsn>, IoError> {
+        if canary::sings(Canary::TrustUnflushedChunks) {
+            return Ok(None);
+        }
+        let durable = log.known_durable().max(Lsn(superblock.log_durable));
+        if self.missing_from(volume, superblock, durable)?.is_none() {
+            return Ok(None);
+        }
+        let durable = durable.max(log.known_durable_behind()?);
+        self.missing_from(volume, superblock, durable)
+    }
+
+    /// Of the records at `durable` or behind it, the first that names a chunk which is not there.
+    fn missing_from(
+        &self,
+        volume: &Volume,
+        superblock: &Superblock,
+        durable: Lsn,
+    ) -> Result<Option<Lsn>, IoError> {
+        let mut needed: Vec<&Named> = self.live.values().collect();
+        needed.retain(|named| named.record >= durable && self.is_confirmed(named.token));
+        needed.sort_unstable_by_key(|named| (named.record, named.chunk.page));
+        for named in needed {
+            if !is_there(volume, superblock, &named.chunk)? {
+                return Ok(Some(named.record));
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_confirmed(&self, token: Token) -> bool {
+        self.confirmed.contains(&token) || canary::sings(Canary::VerifyOrphans)
+    }
+}
+
+/// Whether the whole chunk lies at its place. No other bytes match: its segment's sequence number is never given again,
+/// and in one use of a segment each place is written once.
+fn is_there(volume: &Volume, superblock: &Superblock, chunk: &Mapped) -> Result<bool, IoError> {
+    let (at, length) = (chunk.address, chunk.address.length());
+    let start = superblock.sizes.start_of(at.segment()) + u64::from(at.offset());
+    if length == 0 || start + u64::from(length) > volume.len() {
+        return Ok(false);
+    }
+    let mut image = AlignedBuf::new(length as usize);
+    volume.read_at(start, image.as_mut_slice())?;
+    Ok(extent::is_chunk(
+        &image,
+        chunk.page,
+        chunk.version,
+        chunk.seq,
+    ))
+}
+
+/// Where the log of `superblock` ends for a reader of its store: before the first record that names a chunk which is not
+/// there, though it has to be. Where a record behind a gap knows that the log was durable beyond the gap, up to there.
+///
+/// A writer may go on beside this. Where it has used a chunk's place again, it had a durable record before of the chunk's
+/// end; so the log is read once more before it is cut off.
+///
+/// # Errors
+///
+/// What keeps the log from being read; [`Error::LogCorrupt`] if a writer overtakes every reading.
+pub(crate) fn find_end(
+    volume: &Volume,
+    area: &LogArea,
+    superblock: &Superblock,
+) -> Result<Lsn, Error> {
+    let (mut cut, mut suspect) = (None, None);
+    for _ in 0..ROUNDS {
+        let mut log = reader(volume, area, superblock);
+        if let Some(cut) = cut {
+            log = log.until(cut);
+        }
+        let mut chunks = UnflushedChunks::default();
+        let trusts = canary::sings(Canary::TrustLiveLogEnd);
+        loop {
+            match log.next() {
+                Ok(Some(record)) => match decode(record.kind, record.body) {
+                    Some(body) => chunks.note(record.lsn, &body),
+                    None => return Err(unknown_record(record.lsn, record.kind)),
+                },
+                Ok(None) => break,
+                Err(ReadError::Lost { durable, .. }) if !trusts => return Ok(Lsn(durable)),
+                Err(ReadError::Lost { position, .. }) => return Ok(Lsn(position)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match chunks.first_missing(volume, superblock, &log)? {
+            None => return Ok(log.position()),
+            missing if cut.is_some() || missing == suspect => cut = missing,
+            missing => suspect = missing,
+        }
+    }
+    Err(Error::LogCorrupt {
+        position: suspect.map_or(superblock.log_start, |lsn| lsn.0),
+        durable: superblock.log_durable,
+    })
+}
+
+#[cfg(test)]
+#[path = "unflushed_chunks_tests.rs"]
+mod tests;

@@ -1,0 +1,87 @@
+//! What of the pool and of the log's ring one worker has registered with the kernel, which only saves time.
+//!
+//! A registered page is pinned: it takes memory whether anything is in it or not. So the pool is registered in pieces,
+//! each once all its frames were used, and the ring once it went round.
+
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+
+use crate::buffer::FrameId;
+use crate::engine::Engine;
+use crate::runtime::WorkerState;
+
+/// Frames of a piece at least: 4 MiB.
+const MIN_PIECE: u32 = 1 << 10;
+/// Pieces at most.
+const PIECES: u32 = 1 << 11;
+
+/// One worker's share.
+pub(crate) struct Registered {
+    /// Frames of a piece.
+    piece: u32,
+    /// Frames below this are registered.
+    frames: Cell<FrameId>,
+    /// Number of frames in use at which there is something to do.
+    due_at: Cell<u32>,
+    /// The ring is not registered yet, nor was it refused.
+    ring_due: Cell<bool>,
+}
+
+impl Registered {
+    pub(crate) fn new(engine: &Engine) -> Registered {
+        let count = engine.buffer.pool.frames.count();
+        let piece = (count / PIECES).next_power_of_two().max(MIN_PIECE);
+        Registered {
+            piece,
+            frames: Cell::new(0),
+            due_at: Cell::new(piece.min(count)),
+            ring_due: Cell::new(true),
+        }
+    }
+
+    /// Nothing is registered any more: it was refused.
+    fn end(&self) {
+        self.due_at.set(u32::MAX);
+        self.ring_due.set(false);
+    }
+}
+
+impl WorkerState {
+    /// Registers a piece that came into use, if there is one; part of each step.
+    #[inline]
+    pub(crate) fn register_used(&self) {
+        if self.engine.buffer.pool.frames.used() >= self.registered.due_at.get() {
+            self.register_frames();
+        }
+    }
+
+    fn register_frames(&self) {
+        let (registered, frames) = (&self.registered, &self.engine.buffer.pool.frames);
+        let from = registered.frames.get();
+        let to = frames.count().min(from + registered.piece);
+        // SAFETY: the pool's frames outlive every worker of their engine.
+        if !unsafe { self.worker.register_more(frames.region(from..to)) } {
+            return registered.end();
+        }
+        registered.frames.set(to);
+        registered.due_at.set(match frames.count() - to {
+            0 => u32::MAX,
+            rest => to + rest.min(registered.piece),
+        });
+    }
+
+    /// Registers the log's ring once all of it was used; for a log writer.
+    #[inline]
+    pub(crate) fn register_ring(&self) {
+        if self.registered.ring_due.get()
+            && let Some(region) = self.engine.log.region()
+        {
+            self.registered.ring_due.set(false);
+            // SAFETY: the log's ring outlives every worker of its engine.
+            if !unsafe { self.worker.register_more(region) } {
+                self.registered.end();
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Handles on running tasks.
+
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use std::time::Instant;
+
+use crate::engine::Engine;
+use crate::error::{Error, StorageError, of_kind, panic_message};
+use crate::runtime::{Work, Worker, WorkerState, block_on};
+
+/// The task panicked; the store goes on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the task panicked: {message}")]
+pub struct TaskPanic {
+    /// What the panic said.
+    pub message: String,
+}
+
+impl TaskPanic {
+    pub(crate) fn of(payload: &(dyn Any + Send)) -> TaskPanic {
+        TaskPanic {
+            message: panic_message(payload),
+        }
+    }
+
+    fn not_run(reason: &Error) -> TaskPanic {
+        TaskPanic {
+            message: format!("the task did not run to its end: {reason}"),
+        }
+    }
+}
+
+/// A task that [`Store::spawn`](crate::Store::spawn) started.
+///
+/// Await it on any runtime, or [`join`](TaskHandle::join) it. Dropping the
+/// handle lets the task run on. A task that waits for another one before that has begun runs it in its place.
+#[must_use = "dropping the handle lets the task run on unobserved"]
+pub struct TaskHandle<T> {
+    done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
+    /// What a waiting task of the engine may run in its place.
+    work: Option<Arc<dyn Work>>,
+    engine: Weak<Engine>,
+    /// Why the work was not taken.
+    refused: Option<Error>,
+}
+
+impl<T> std::fmt::Debug for TaskHandle<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskHandle").finish_non_exhaustive()
+    }
+}
+
+impl<T> TaskHandle<T> {
+    /// The result of a task of `engine` comes from `done`; `work`, if given, is what a waiting task of that engine may run.
+    pub(crate) fn new(
+        done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
+        work: Option<Arc<dyn Work>>,
+        engine: Weak<Engine>,
+    ) -> TaskHandle<T> {
+        TaskHandle {
+            done,
+            work,
+            engine,
+            refused: None,
+        }
+    }
+
+    /// The handle of a task that was not taken, for which `done` has no sender any more.
+    pub(crate) fn refused(
+        done: oneshot::AsyncReceiver<Result<T, TaskPanic>>,
+        reason: Error,
+    ) -> TaskHandle<T> {
+        TaskHandle {
+            done,
+            work: None,
+            engine: Weak::new(),
+            refused: Some(reason),
+        }
+    }
+
+    /// Why there is no result and never will be.
+    fn no_result(&self) -> Error {
+        let poisoned = || self.engine.upgrade()?.shared.not_poisoned().err();
+        self.refused
+            .clone()
+            .or_else(poisoned)
+            .unwrap_or(Error::Closed)
+    }
+
+    /// Runs the work here if it has not begun, and this is a task that could keep it from beginning.
+    fn run_here(&self) {
+        let Some(work) = &self.work else {
+            return;
+        };
+        if !Worker::with_current(|worker| worker.is_some_and(Worker::has_stack)) {
+            return;
+        }
+        let of_this_engine = (self.engine.upgrade())
+            .is_some_and(|engine| WorkerState::with_current(&engine, |local| local.is_some()));
+        if of_this_engine {
+            work.run();
+        }
+    }
+
+    /// Waits for the task: blocks an ordinary thread; inside a task, runs it if it has not begun, and else yields.
+    ///
+    /// # Errors
+    ///
+    /// [`TaskPanic`] if it panicked, or was not run to its end: because the store was closed, a worker died, or the process was
+    /// forked.
+    pub fn join(self) -> Result<T, TaskPanic> {
+        block_on(self)
+    }
+}
+
+impl<T, E> TaskHandle<Result<T, E>> {
+    /// The task's own result, with everything that can come between as its errors.
+    pub(crate) fn flat(self) -> OperationFuture<T, E> {
+        OperationFuture(self)
+    }
+}
+
+/// An operation that runs as a task, for any async runtime. It runs whether this is polled or not; dropping
+/// this lets it run on.
+#[must_use = "without it the operation's result is not known"]
+pub struct OperationFuture<T, E = Error>(TaskHandle<Result<T, E>>);
+
+impl<T, E> std::fmt::Debug for OperationFuture<T, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OperationFuture").finish_non_exhaustive()
+    }
+}
+
+impl<T, E: From<StorageError>> Future for OperationFuture<T, E> {
+    type Output = Result<T, E>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.run_here();
+        let received = Pin::new(&mut self.0.done).poll(context);
+        received.map(|received| match received {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => Err(E::from(StorageError::TaskPanicked {
+                message: panic.message,
+            })),
+            Err(_) => Err(E::from(of_kind(self.0.no_result()))),
+        })
+    }
+}
+
+impl<T> Future for TaskHandle<T> {
+    type Output = Result<T, TaskPanic>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.run_here();
+        Pin::new(&mut self.done)
+            .poll(context)
+            .map(|received| received.unwrap_or_else(|_| Err(TaskPanic::not_run(&self.no_result()))))
+    }
+}
+
+/// Sleeps until `wake_at`, or a little longer: inside a task other tasks run
+/// meanwhile, elsewhere the thread sleeps.
+pub fn sleep_until(wake_at: Instant) {
+    let in_task = Worker::with_current(|worker| {
+        let worker = worker.filter(|worker| worker.in_task());
+        if let Some(worker) = worker {
+            worker.sleep_until(wake_at);
+        }
+        worker.is_some()
+    });
+    if !in_task {
+        std::thread::sleep(wake_at.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Inside a task, lets every other ready task of its worker run once; elsewhere
+/// yields the thread. A task that computes for long calls it now and then.
+pub fn yield_now() {
+    let in_task = Worker::with_current(|worker| {
+        let worker = worker.filter(|worker| worker.in_task());
+        if let Some(worker) = worker {
+            worker.yield_now();
+        }
+        worker.is_some()
+    });
+    if !in_task {
+        std::thread::yield_now();
+    }
+}

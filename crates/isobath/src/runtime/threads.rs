@@ -1,0 +1,468 @@
+//! The workers' threads, and how work gets to them.
+
+#![allow(unsafe_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::engine::{Engine, PoolHandle};
+use crate::error::panic_message;
+use crate::runtime::{
+    TaskHandle, TaskPanic, Urgency, Work, WorkerPool, WorkerState, block_on, overflow,
+};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::{Error, small};
+
+/// Work for a worker; it may borrow from the thread or task that waits for it.
+pub(crate) type Job<'j, T> = Box<dyn FnOnce(&WorkerState) -> Result<T, Error> + Send + 'j>;
+
+/// Accepted work; it counts until this is dropped.
+pub(crate) struct Admitted(Arc<Engine>);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.workers.admission.leave();
+    }
+}
+
+/// Lent to a task: what its work borrows must stay until the task has ended. The lender holds this meanwhile and ends
+/// it afterwards. Were the lender's stack unwound before, by a panic or because the fiber that it waits in is dropped,
+/// the task would work on what is gone: so the process ends first.
+struct Lent {
+    /// After a panic the workers of a simulation are not stepped again.
+    simulated: bool,
+}
+
+impl Lent {
+    /// The task has ended.
+    fn end(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if self.simulated {
+            return;
+        }
+        eprintln!("isobath: a caller ends before the task that borrows from it");
+        std::process::abort();
+    }
+}
+
+/// Work, and the receiver of its result.
+struct Piece<R, W> {
+    /// `None` once it has begun.
+    work: Mutex<Option<W>>,
+    /// `None` once its result is sent. The work counts until then.
+    end: Mutex<Option<(oneshot::Sender<R>, Admitted)>>,
+}
+
+impl<R, W: FnOnce() -> R> Piece<R, W> {
+    fn new(work: W, tell: oneshot::Sender<R>, admitted: Admitted) -> Piece<R, W> {
+        Piece {
+            work: Mutex::new(Some(work)),
+            end: Mutex::new(Some((tell, admitted))),
+        }
+    }
+}
+
+impl<R: Send, W: FnOnce() -> R + Send> Work for Piece<R, W> {
+    fn run(&self) {
+        let work = self.work.lock().take();
+        let Some(work) = work else { return };
+        let result = work();
+        let end = self.end.lock().take();
+        if let Some((tell, admitted)) = end {
+            // The receiver may be gone.
+            let _ = tell.send(result);
+            drop(admitted);
+        }
+    }
+
+    fn give_up(&self) {
+        // In this order: what the work borrows may end once the receiver is notified.
+        let work = self.work.lock().take();
+        drop(work);
+        let end = self.end.lock().take();
+        drop(end);
+    }
+}
+
+/// A running engine: its shared state and its workers.
+pub(crate) struct Runtime {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) pool: PoolHandle,
+    workers: Arc<WorkerPool>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    next_worker: AtomicUsize,
+    /// The workers have no threads: a simulation steps them.
+    simulated: bool,
+    /// Where temporary files are made: beside the store, if it is in files.
+    pub(crate) directory: PathBuf,
+    /// The process that the workers' threads are in.
+    generation: u32,
+}
+
+impl Runtime {
+    /// Starts the workers of `engine`.
+    ///
+    /// # Errors
+    ///
+    /// The first worker's that has no channel or thread; the others are stopped.
+    pub(crate) fn start(engine: Arc<Engine>) -> Result<Runtime, Error> {
+        let workers = engine.shared.config.workers;
+        let runtime = Runtime {
+            pool: PoolHandle::of(&engine),
+            workers: Arc::clone(&engine.workers),
+            engine,
+            threads: Mutex::new(Vec::with_capacity(workers)),
+            next_worker: AtomicUsize::new(0),
+            simulated: false,
+            directory: std::env::temp_dir(),
+            generation: isobath_io::generation(),
+        };
+        for index in 0..workers {
+            if let Err(error) = runtime.start_worker(index) {
+                runtime.stop();
+                return Err(error);
+            }
+        }
+        Ok(runtime)
+    }
+
+    /// The runtime of an engine whose workers a simulation steps.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn simulated(engine: Arc<Engine>) -> Runtime {
+        Runtime {
+            pool: PoolHandle::of(&engine),
+            workers: Arc::clone(&engine.workers),
+            engine,
+            threads: Mutex::new(Vec::new()),
+            next_worker: AtomicUsize::new(0),
+            simulated: true,
+            directory: std::env::temp_dir(),
+            generation: isobath_io::generation(),
+        }
+    }
+
+    /// Starts a worker, which opens its channel.
+    fn start_worker(&self, index: usize) -> Result<(), Error> {
+        let (tell, started) = oneshot::channel();
+        let engine = Arc::clone(&self.engine);
+        let work = small::inherited(move || match WorkerState::new(Arc::clone(&engine), index) {
+            Ok(local) => {
+                // The thread that starts the worker waits for this.
+                let _ = tell.send(Ok(()));
+                let _watch = overflow::Watch::this_thread();
+                let ran = catch_unwind(AssertUnwindSafe(|| local.run()));
+                if let Err(payload) = ran {
+                    engine.die(&*payload);
+                }
+                if engine.workers.has_died() {
+                    // No worker resumes the tasks any more. They keep their latches, so that no other task reads what one has
+                    // changed in part, and the buffers of I/O in flight.
+                    local.worker.give_up();
+                    std::mem::forget(local);
+                }
+            }
+            Err(error) => {
+                let _ = tell.send(Err(error));
+            }
+        });
+        let thread = std::thread::Builder::new()
+            .name(format!("isobath-{index}"))
+            .spawn(work)
+            .map_err(|source| Error::Memory {
+                what: "a worker's thread",
+                source: Arc::new(source),
+            })?;
+        self.threads.lock().push(thread);
+        started.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// Whether this is a child that was forked from the process that has the workers' threads.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.generation != isobath_io::generation()
+    }
+
+    /// Whether the store is closing or closed; not so for its own tasks, for
+    /// which closing waits.
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.workers.admission.is_closing() && !self.is_in_task()
+    }
+
+    /// The worker that the next piece of work goes to.
+    fn pick(&self) -> usize {
+        self.next_worker.fetch_add(1, Ordering::Relaxed) % self.engine.shared.config.workers
+    }
+
+    /// Runs `work` as a task and waits for it: directly if the caller is a
+    /// task of this engine, else on a worker.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] once the workers have stopped; the panic of `work`.
+    pub(crate) fn run<T: Send>(
+        &self,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let mut work = Some(work);
+        let here = WorkerState::with_current(&self.engine, |local| {
+            local.and_then(|local| work.take().map(|work| work(local)))
+        });
+        match (here, work) {
+            (Some(result), _) => result,
+            (None, Some(work)) => self.hand_over(work, Urgency::Ordinary),
+            (None, None) => Err(Error::Closed),
+        }
+    }
+
+    /// As [`Runtime::run`], although every task that there may be waits for what this does.
+    pub(crate) fn run_urgently<T: Send>(
+        &self,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        if self.is_in_task() {
+            return self.run(work);
+        }
+        self.hand_over(work, Urgency::Urgent)
+    }
+
+    /// Runs `work` as a task although the store is closing; for closing itself.
+    pub(crate) fn run_last<T: Send>(
+        &self,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let admitted = self.admit(true)?;
+        self.dispatch(Urgency::Ordinary, admitted, work)
+    }
+
+    fn hand_over<T: Send>(
+        &self,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
+        urgency: Urgency,
+    ) -> Result<T, Error> {
+        let admitted = self.admit(false)?;
+        self.dispatch(urgency, admitted, work)
+    }
+
+    /// Runs each of `jobs` as a task of a worker of its own, as far as there are
+    /// that many, and waits for all of them; the first error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] once the store is closing; a job's error or panic.
+    pub(crate) fn run_all(&self, jobs: Vec<Job<'_, ()>>) -> Result<(), Error> {
+        let mut admitted = Vec::with_capacity(jobs.len());
+        for _ in &jobs {
+            admitted.push(self.admit(self.is_in_task())?);
+        }
+        let mut waiting = Vec::with_capacity(jobs.len());
+        let lent = self.lend();
+        for (job, admitted) in jobs.into_iter().zip(admitted) {
+            // SAFETY: what the jobs borrow outlives this function, which returns
+            // only after every job has ended: each is awaited below, and between
+            // here and there nothing returns or panics.
+            waiting.push(unsafe { self.send(Urgency::Ordinary, admitted, job) });
+        }
+        let mut first = Ok(());
+        for done in waiting {
+            let result = block_on(done).unwrap_or_else(|_| Err(self.given_up()));
+            first = first.and(result);
+        }
+        lent.end();
+        first
+    }
+
+    /// Why work that was taken was given up. A commit among it may have become durable.
+    fn given_up(&self) -> Error {
+        self.engine
+            .shared
+            .not_poisoned()
+            .err()
+            .unwrap_or(Error::Closed)
+    }
+
+    /// Counts a piece of work. While the store is closing, only tasks that are
+    /// running already, which closing waits for, may add some.
+    fn admit(&self, by_task: bool) -> Result<Admitted, Error> {
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
+        let admission = &self.workers.admission;
+        admission.live.fetch_add(1, Ordering::SeqCst);
+        let admitted = Admitted(Arc::clone(&self.engine));
+        if !by_task && admission.closing.load(Ordering::SeqCst) {
+            return Err(Error::Closed);
+        }
+        Ok(admitted)
+    }
+
+    /// Keeps the store from closing until the answer is dropped, for work that consists of several tasks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] once the store is closing.
+    pub(crate) fn attend(&self) -> Result<Admitted, Error> {
+        self.admit(self.is_in_task())
+    }
+
+    /// Accepts no more work, and waits for what was accepted. A task that waits
+    /// for something that never comes keeps the store open.
+    pub(crate) fn refuse_and_drain(&self) {
+        let admission = &self.workers.admission;
+        admission.closing.store(true, Ordering::SeqCst);
+        loop {
+            let (tell, idle) = oneshot::async_channel();
+            *admission.idle.lock() = Some(tell);
+            if admission.live.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            // Dropped by another closer: look again.
+            let _ = block_on(idle);
+        }
+    }
+
+    fn lend(&self) -> Lent {
+        Lent {
+            simulated: self.simulated,
+        }
+    }
+
+    fn dispatch<T: Send>(
+        &self,
+        urgency: Urgency,
+        admitted: Admitted,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let lent = self.lend();
+        // SAFETY: what `work` borrows outlives this function, which returns only
+        // after the task has ended.
+        let done = unsafe { self.send(urgency, admitted, work) };
+        let result = block_on(done).unwrap_or_else(|_| Err(self.given_up()));
+        lent.end();
+        result
+    }
+
+    /// Sends `work` to the next worker in turn, as a task. The receiver gets its result, or
+    /// learns that the task was dropped before it ran.
+    ///
+    /// # Safety
+    ///
+    /// What `work` borrows must stay valid until the receiver has answered.
+    unsafe fn send<T: Send>(
+        &self,
+        urgency: Urgency,
+        admitted: Admitted,
+        work: impl FnOnce(&WorkerState) -> Result<T, Error> + Send,
+    ) -> oneshot::AsyncReceiver<Result<T, Error>> {
+        let (tell, done) = oneshot::async_channel();
+        let engine = Arc::clone(&self.engine);
+        let work = move || {
+            let result = catch_unwind(AssertUnwindSafe(|| with_local(&engine, work)));
+            result.unwrap_or_else(|payload| {
+                Err(Error::TaskPanicked {
+                    message: panic_message(&*payload),
+                })
+            })
+        };
+        let task: Arc<dyn Work + '_> = Arc::new(Piece::new(work, tell, admitted));
+        // SAFETY: only the lifetime changes. The caller keeps the borrows valid until the receiver has answered, and
+        // then the work is gone: it has run, or was cancelled, or is suspended in a task that is never resumed.
+        let task: Arc<dyn Work + 'static> = unsafe { std::mem::transmute(task) };
+        let may_block = !self.simulated && !self.is_in_task();
+        self.workers.handles()[self.pick()].run(task, urgency, may_block);
+        done
+    }
+
+    /// Runs `work` as a task of worker `worker`, or of the next one in turn. A task that waits for it before it has
+    /// begun runs it itself: otherwise all tasks that there can be could wait for work that none is left for.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        worker: Option<usize>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> TaskHandle<T> {
+        self.start_task(worker, Urgency::Ordinary, work)
+    }
+
+    /// As [`Self::spawn`], on that worker, whichever task waits for it, and although every task that there may be waits for
+    /// what this does.
+    pub(crate) fn spawn_there<T: Send + 'static>(
+        &self,
+        worker: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> TaskHandle<T> {
+        self.start_task(Some(worker), Urgency::Urgent, work)
+    }
+
+    fn start_task<T: Send + 'static>(
+        &self,
+        worker: Option<usize>,
+        urgency: Urgency,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> TaskHandle<T> {
+        let (tell, done) = oneshot::async_channel();
+        let in_task = WorkerState::with_current(&self.engine, |local| local.is_some());
+        let admitted = match self.admit(in_task) {
+            Ok(admitted) => admitted,
+            Err(reason) => return TaskHandle::refused(done, reason),
+        };
+        let work = move || {
+            let result = catch_unwind(AssertUnwindSafe(work));
+            result.map_err(|payload| TaskPanic::of(&*payload))
+        };
+        let task: Arc<dyn Work> = Arc::new(Piece::new(work, tell, admitted));
+        let worker = worker.unwrap_or_else(|| self.pick()) % self.engine.shared.config.workers;
+        let may_block = !in_task && !self.simulated;
+        self.workers.handles()[worker].run(Arc::clone(&task), urgency, may_block);
+        let may_be_run_by_waiters = urgency == Urgency::Ordinary;
+        let engine = Arc::downgrade(&self.engine);
+        TaskHandle::new(done, may_be_run_by_waiters.then_some(task), engine)
+    }
+
+    /// Stops every worker once its tasks have finished. Idempotent.
+    pub(crate) fn stop(&self) {
+        self.workers.admission.closing.store(true, Ordering::SeqCst);
+        self.workers.stop();
+        if self.simulated {
+            crate::sim::drive_to_end();
+        }
+        for thread in self.threads.lock().drain(..) {
+            // A worker's panic was printed by its thread; there is no result to take.
+            let _ = thread.join();
+        }
+        self.engine.pagestore.end_resizing();
+    }
+}
+
+impl Runtime {
+    /// Whether the caller is a task of this engine.
+    pub(crate) fn is_in_task(&self) -> bool {
+        WorkerState::with_current(&self.engine, |local| local.is_some())
+    }
+
+    /// Whether a simulation steps the workers.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.simulated
+    }
+}
+
+#[cfg(test)]
+#[path = "threads_tests.rs"]
+mod tests;
+
+/// Calls `work` with the worker on which the caller is a task.
+fn with_local<T>(
+    engine: &Engine,
+    work: impl FnOnce(&WorkerState) -> Result<T, Error>,
+) -> Result<T, Error> {
+    WorkerState::with_current(engine, |local| match local {
+        Some(local) => work(local),
+        None => Err(Error::Closed),
+    })
+}

@@ -1,0 +1,284 @@
+//! One worker's share of the engine: its tasks, its free frames, its page
+//! loads in flight, and what it does between tasks and I/O.
+
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use isobath_io::IoError;
+
+use crate::Error;
+use crate::engine::{Engine, PoolHandle};
+use crate::log::tasks::{LOG_WRITERS, LogShare};
+use crate::pagestore::{PageStore, STALL_PERIOD, WRITERS};
+use crate::runtime::registered::Registered;
+use crate::runtime::{BackgroundHandler, Limits, TaskId, Worker};
+
+/// A worker and its share of the engine; belongs to the thread that steps it.
+pub(crate) struct WorkerState {
+    /// Dropped before the engine: its channel waits for the reads that are in flight, into frames and buffers of the engine.
+    pub(crate) worker: Worker,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) pool: PoolHandle,
+    /// The checkpointer, parked, to be woken when there is work.
+    pub(crate) idle_checkpointer: Cell<Option<TaskId>>,
+    /// System tasks that still run.
+    pub(crate) system_tasks: Cell<usize>,
+    pub(crate) log: LogShare,
+    pub(crate) registered: Registered,
+}
+
+thread_local! {
+    static LOCAL: Cell<*const WorkerState> = const { Cell::new(std::ptr::null()) };
+}
+
+/// The worker that is being stepped, while a simulation interrupts it.
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) struct Interrupted(*const WorkerState, crate::runtime::Stepped);
+
+#[cfg(any(test, feature = "simulation"))]
+impl Interrupted {
+    /// From now on no worker is being stepped on this thread.
+    pub(crate) fn leave() -> Interrupted {
+        let local = LOCAL.replace(std::ptr::null());
+        Interrupted(local, crate::runtime::Stepped::leave())
+    }
+
+    /// The worker goes on with its step.
+    pub(crate) fn go_on(self) {
+        LOCAL.set(self.0);
+        self.1.go_on();
+    }
+}
+
+impl WorkerState {
+    /// Worker `index` of `engine`; call it on the thread that will step it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Volume`] where the volume refuses a channel, [`Error::Memory`].
+    pub(crate) fn new(engine: Arc<Engine>, index: usize) -> Result<Rc<WorkerState>, Error> {
+        let config = &engine.shared.config;
+        let channel = engine
+            .shared
+            .volume()?
+            .channel(&isobath_io::ChannelOptions::with_depth(config.depth))
+            .map_err(|source| Error::Volume(Arc::new(source)))?;
+        let limits = Limits {
+            tasks: config.tasks,
+            system_tasks: WRITERS + 2 + LOG_WRITERS,
+            stack_bytes: config.stack_bytes,
+        };
+        let worker = Worker::new(
+            index,
+            limits,
+            Arc::clone(&engine.workers.handles()[index]),
+            channel,
+        )
+        .map_err(|source| Error::Memory {
+            what: "the stacks of a worker's tasks",
+            source: Arc::new(source),
+        })?;
+        let local = Rc::new(WorkerState {
+            worker,
+            idle_checkpointer: Cell::new(None),
+            system_tasks: Cell::new(0),
+            log: LogShare::new(),
+            registered: Registered::new(&engine),
+            pool: PoolHandle::of(&engine),
+            engine,
+        });
+        if !local.engine.shared.config.read_only {
+            local.start_system_tasks();
+        }
+        Ok(local)
+    }
+
+    fn start_system_tasks(self: &Rc<Self>) {
+        for slot in PageStore::writer_slots(&self.worker) {
+            let local = Rc::downgrade(self);
+            self.spawn_system(move || {
+                if let Some(local) = local.upgrade() {
+                    local.writer(slot);
+                }
+            });
+        }
+        let local = Rc::downgrade(self);
+        self.spawn_system(move || {
+            if let Some(local) = local.upgrade() {
+                local.cleaner();
+            }
+        });
+        if self.worker.index == 0 && self.engine.log.is_on() {
+            let local = Rc::downgrade(self);
+            self.spawn_system(move || {
+                if let Some(local) = local.upgrade() {
+                    local.checkpointer();
+                }
+            });
+        }
+        let log_writers = if self.engine.log.is_on() {
+            LOG_WRITERS
+        } else {
+            0
+        };
+        for _ in 0..log_writers {
+            let local = Rc::downgrade(self);
+            // Counted apart: they outlive the others, which may wait for the log.
+            self.spawn_counted(
+                |local| &local.log.running,
+                move || {
+                    if let Some(local) = local.upgrade() {
+                        local.log_writer();
+                    }
+                },
+            );
+        }
+    }
+
+    fn spawn_system(self: &Rc<Self>, work: impl FnOnce() + 'static) {
+        self.spawn_counted(|local| &local.system_tasks, work);
+    }
+
+    /// Runs a system task that `counter` counts while it lives. Where one has panicked, pages are written or segments freed no
+    /// longer: the store closes, as where a worker has.
+    fn spawn_counted(
+        self: &Rc<Self>,
+        counter: fn(&WorkerState) -> &Cell<usize>,
+        work: impl FnOnce() + 'static,
+    ) {
+        let local = Rc::downgrade(self);
+        counter(self).set(counter(self).get() + 1);
+        let started = self.worker.spawn_system(Box::new(move || {
+            let ended = catch_unwind(AssertUnwindSafe(work));
+            if let Some(local) = local.upgrade() {
+                if let Err(payload) = ended {
+                    local.engine.die(&*payload);
+                }
+                counter(&local).set(counter(&local).get() - 1);
+            }
+        }));
+        debug_assert!(started, "a slot for every system task");
+    }
+
+    /// Calls `with` with the worker of `engine` whose task runs on this thread, if any.
+    #[inline]
+    pub(crate) fn with_current<R>(
+        engine: &Engine,
+        with: impl FnOnce(Option<&WorkerState>) -> R,
+    ) -> R {
+        let current = LOCAL.get();
+        // SAFETY: non-null only during `step`, which borrows the local.
+        let local = unsafe { current.as_ref() };
+        with(local.filter(|local| {
+            std::ptr::eq(Arc::as_ptr(&local.engine), engine) && local.worker.in_task()
+        }))
+    }
+
+    /// Advances the worker once; see [`Worker::step`].
+    pub(crate) fn step(&self, block: bool) -> bool {
+        let outer = LOCAL.replace(self);
+        let progress = self.worker.step(self, block);
+        LOCAL.set(outer);
+        progress
+    }
+
+    /// Runs until the engine stops and nothing is left to do, or a worker has panicked.
+    pub(crate) fn run(&self) {
+        while !self.engine.workers.has_died() && !self.has_ended() {
+            self.step(!self.engine.workers.is_stopping());
+        }
+    }
+
+    /// Whether the engine stops and nothing is left to do. Messages that come
+    /// later are refused.
+    pub(crate) fn has_ended(&self) -> bool {
+        let ended = self.engine.workers.is_stopping()
+            && self.worker.is_quiescent()
+            && self.system_tasks.get() == 0
+            && self.log.running.get() == 0;
+        if ended {
+            self.worker.handle().close();
+        }
+        ended
+    }
+
+    /// What the worker is waiting for, to explain why nothing happens.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "worker {}: {} tasks, {} I/Os, {}, {} writers idle, tasks at {:?}",
+            self.worker.index,
+            self.worker.live_user_tasks(),
+            self.worker.in_flight(),
+            self.engine.buffer.describe(&self.worker),
+            self.engine.pagestore.idle_writers(&self.worker),
+            self.worker.tasks_suspended_at(),
+        ) + &self.engine.pagestore.describe()
+    }
+
+    fn wake_system_tasks(&self) -> bool {
+        let mut woke = false;
+        let stopping = self.engine.workers.is_stopping();
+        let pagestore = &self.engine.pagestore;
+        if pagestore.idle_writers(&self.worker) > 0 && (stopping || self.engine.writes_wanted()) {
+            pagestore.wake_writers(&self.worker);
+            woke = true;
+        }
+        if stopping || pagestore.cleaner_is_wanted() {
+            woke |= pagestore.wake_cleaner(&self.worker);
+        }
+        if self.idle_checkpointer.get().is_some()
+            && (stopping || self.engine.checkpoint_is_due() || self.engine.log_grows())
+            && let Some(task) = self.idle_checkpointer.take()
+        {
+            self.worker.make_ready(task);
+            woke = true;
+        }
+        woke
+    }
+}
+
+impl BackgroundHandler for WorkerState {
+    fn completed(&self, worker: &Worker, token: u64, result: Result<(), IoError>) {
+        debug_assert_eq!(worker.index, self.worker.index);
+        self.engine.buffer.completed(worker, token, result);
+    }
+
+    fn poll_background(&self, _worker: &Worker) -> bool {
+        let mut progress = false;
+        progress |= self.engine.buffer.poll(&self.worker);
+        self.register_used();
+        progress |= self.wake_system_tasks();
+        if self.engine.publishing.is_on() {
+            self.publish_stats();
+        }
+        progress |= self.engine.pagestore.drain_pending_frees();
+        if self.engine.pagestore.is_watched() {
+            let engine = &self.engine;
+            // A backup's target may be slow.
+            let is_held = || engine.backup.holds_log() && !engine.checkpoints.is_recovering();
+            if let Some(error) = engine.pagestore.look_at_stall(is_held) {
+                engine.poison(error);
+            }
+        }
+        if self.log.running.get() > 0 {
+            progress |= self.wake_for_log();
+        }
+        progress
+    }
+
+    fn max_wait(&self) -> Option<Duration> {
+        let frames = self.engine.buffer.max_wait(&self.worker);
+        frames
+            .into_iter()
+            .chain(self.log.until_deadline())
+            .chain(self.until_publishing())
+            .chain(self.engine.pagestore.is_watched().then_some(STALL_PERIOD))
+            .min()
+    }
+}

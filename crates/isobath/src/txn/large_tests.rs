@@ -1,0 +1,155 @@
+//! What others see of a large commit, and when.
+
+use std::sync::Arc;
+
+use isobath_io::{FaultDevice, FaultPlan, Volume};
+
+use crate::canary::Canary;
+use crate::runtime::WorkerState;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::{Isolation, Options, Simulation, TaskHandle, TransactionOptions};
+
+const RECORDS: u32 = 6_000;
+
+fn key(number: u32) -> [u8; 4] {
+    number.swap_bytes().to_le_bytes()
+}
+
+fn simulation() -> Simulation {
+    let options = Options::new()
+        .pool_bytes(16 << 20)
+        .segment_bytes(64 << 10)
+        .log_bytes(16 << 20)
+        .transaction_bytes(64 << 10)
+        .workers(2);
+    let device = FaultDevice::new(0, FaultPlan::new(1).latency_us(0..=200));
+    let simulation = Simulation::new(Volume::from_device(device), &options, 1).unwrap();
+    let store = simulation.store();
+    let large = store.create_tree("large").unwrap();
+    large
+        .bulk_load((0..RECORDS).map(|n| (key(n), [0; 900])))
+        .unwrap();
+    let small = store.create_tree("small").unwrap();
+    small.insert("key", "old").unwrap();
+    simulation
+}
+
+/// A transaction that changes each record of the large tree.
+fn commit_large(simulation: &Simulation, isolation: Isolation) -> TaskHandle<()> {
+    let store = simulation.store().clone();
+    simulation.spawn(1, move || {
+        let tree = store.tree("large").unwrap();
+        let options = TransactionOptions::new().isolation(isolation);
+        let done = store.transact(options, |transaction| {
+            (0..RECORDS).try_for_each(|n| transaction.insert(&tree, key(n), [1; 900]))
+        });
+        done.unwrap();
+        assert_eq!(store.stats().large_commits, 1);
+    })
+}
+
+/// A task that has `work` done once the large commit writes its pages.
+fn beside_its_pages<T: Send + 'static>(
+    simulation: &Simulation,
+    work: impl FnOnce(&WorkerState) -> T + Send + 'static,
+) -> TaskHandle<T> {
+    let engine = Arc::clone(simulation.engine());
+    simulation.spawn(0, move || {
+        WorkerState::with_current(&engine, |local| {
+            let local = local.expect("in a task");
+            while engine.pagestore.provisional().is_empty() {
+                local.worker.yield_now();
+            }
+            work(local)
+        })
+    })
+}
+
+/// An earlier commit that is not visible, because one before it takes its time, and the large one: how often single reads see
+/// that and what the earlier one has replaced.
+fn seen_before_an_earlier_one(isolation: Isolation) -> usize {
+    let simulation = simulation();
+    let committed = commit_large(&simulation, isolation);
+    let store = simulation.store().clone();
+    let small = store.tree("small").unwrap();
+    let changed = small.clone();
+    let held = beside_its_pages(&simulation, move |local| {
+        let engine = &local.engine;
+        let transactions = &engine.transactions;
+        let slow = transactions.tracker.register(0, &engine.log);
+        let earlier = store.spawn_on(0, move || changed.insert("key", "new").unwrap());
+        while !transactions.unseen.is_any() {
+            local.worker.yield_now();
+        }
+        assert!(
+            !engine.pagestore.provisional().is_empty(),
+            "the large one was earlier"
+        );
+        while !engine.pagestore.provisional().is_empty() {
+            local.worker.yield_now();
+        }
+        // Until its record is durable, and more.
+        local.wait_durable(engine.newest_record()).unwrap();
+        (0..2_000).for_each(|_| local.worker.yield_now());
+        drop(slow);
+        earlier.join().unwrap();
+    });
+    let large = simulation.store().tree("large").unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&ended);
+    let read = simulation.spawn(0, move || {
+        let mut found = 0;
+        loop {
+            let was_done = done.load(Ordering::Relaxed);
+            let first = large.get(key(7)).unwrap().unwrap();
+            let second = small.get("key").unwrap().unwrap();
+            found += usize::from(first[0] == 1 && second == b"old");
+            if was_done {
+                assert_eq!((first[0], &second[..]), (1, &b"new"[..]));
+                return found;
+            }
+            crate::yield_now();
+        }
+    });
+    held.join().unwrap();
+    committed.join().unwrap();
+    ended.store(true, Ordering::Relaxed);
+    let found = read.join().unwrap();
+    simulation.close().unwrap();
+    found
+}
+
+#[test]
+fn nobody_sees_a_large_commit_before_an_earlier_one() {
+    let both = [Isolation::Snapshot, Isolation::Serializable];
+    assert_eq!(both.map(seen_before_an_earlier_one), [0, 0]);
+    Canary::ShowRootsEarly.switch_on();
+    assert!(
+        both.iter()
+            .all(|&isolation| seen_before_an_earlier_one(isolation) > 0)
+    );
+}
+
+#[test]
+fn snapshots_begin_while_a_large_commit_frees_what_it_has_replaced() {
+    let simulation = simulation();
+    let committed = commit_large(&simulation, Isolation::Snapshot);
+    let store = simulation.store().clone();
+    let begun = beside_its_pages(&simulation, move |local| {
+        let transactions = &local.engine.transactions;
+        while !transactions.is_ending() {
+            local.worker.yield_now();
+        }
+        let snapshot = store.snapshot().unwrap();
+        let is_early = transactions.is_ending();
+        let large = store.tree("large").unwrap();
+        let seen = snapshot.get(&large, key(7)).unwrap().unwrap();
+        (seen[0], is_early)
+    });
+    assert_eq!(begun.join().unwrap(), (1, true));
+    committed.join().unwrap();
+    assert!(!simulation.engine().transactions.is_ending());
+    let report = simulation.store().check(&mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    simulation.close().unwrap();
+}

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# What docs/benchmarks.md asks a quiet machine for, in some 15 minutes.
+#
+#   cargo build --release --features rocksdb,wiredtiger,lmdb,redb,fjall
+#   scripts/measure.sh ISOBATH DIR OUT [PART...]     DIR: on the drive, 4 GiB free; OUT: what is measured; root
+#
+# Parts, all in this order unless some are named:
+#   tails     lookups and YCSB B at one absolute rate, with the cores left alone and with both kept awake, beside `null` and `drive`: 7 minutes (ROUNDS=1)
+#   headline  lookups and scans out of memory with three sizes of data: rows with a headline number: 5 minutes
+#   bare      adapters of LMDB, redb and fjall beside bare loops, PAIRS=2: 4 minutes (BARE=target/release/examples/bare)
+# Smaller, to see that it works: BYTES=32MiB HEADLINE_BYTES=32MiB MEASURE=1s RECORDS=20000 BARE_SECONDS=0.3.
+# Then: scripts/measure_tables.py OUT docs/results && cargo run -p xtask -- results
+set -euo pipefail
+isobath=$1 dir=$2 out=$3
+shift 3
+parts=("$@")
+((${#parts[@]})) || parts=(tails headline bare)
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$dir" "$out"
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+
+# Programs of the idle class that keep every core from sleeping while a command runs.
+awake() {
+    local spinners=() core
+    for core in $(seq "$(nproc)"); do
+        chrt --idle 0 sh -c 'while :; do :; done' &
+        spinners+=($!)
+    done
+    "$@" || true
+    kill "${spinners[@]}" 2>/dev/null || true
+    wait "${spinners[@]}" 2>/dev/null || true
+}
+
+# NAME WORKLOAD RATE TIME: each engine at one rate, in turn.
+tails_of() {
+    local name=$1 workload=$2 rate=$3 time=$4 round engine
+    for round in $(seq "${ROUNDS:-1}"); do
+        for engine in isobath rocksdb wiredtiger drive null; do
+            "$isobath" bench run --engine "$engine" --workload "$workload" --bytes "${BYTES:-512MiB}" --rate "$rate" --threads 64 \
+                --duration "$time" --warm-up 2s --durability synced --no-drive --path "$dir/tail" --json --quiet >>"$out/$name.jsonl"
+        done
+    done
+}
+
+tails() {
+    rm -f "$out"/tails-*.jsonl
+    tails_of tails-lookup lookup "${RATE:-20000}" "${MEASURE:-8s}"
+    awake tails_of tails-lookup-awake lookup "${RATE:-20000}" "${MEASURE:-8s}"
+    tails_of tails-ycsb-b ycsb-b "${RATE_B:-600}" "${MEASURE:-20s}"
+    awake tails_of tails-ycsb-b-awake ycsb-b "${RATE_B:-600}" "${MEASURE:-20s}"
+}
+
+headline() {
+    "$isobath" bench campaign --out "$out/headline" --directory "$dir" --rows lookup-out,scan-out,ycsb-c-out \
+        --sizes 0.25,0.5,1 --duration "${MEASURE:-5s}" --warm-up 2s ${HEADLINE_BYTES:+--bytes "$HEADLINE_BYTES"} --quiet >"$out/headline.txt"
+}
+
+bare() {
+    local engine
+    for engine in lmdb redb fjall; do
+        RECORDS="${RECORDS:-500000}" THREADS=16 DURATION="${BARE_SECONDS:-2}" "$here/compare_bare.sh" "$engine" "$isobath" "$dir/bare" "$out/bare-$engine" "${PAIRS:-2}" |
+            tee "$out/bare-$engine.txt"
+    done
+}
+
+for part in "${parts[@]}"; do
+    "$part"
+done

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Makes tables of docs/results from what scripts/measure.sh measured.
+
+    scripts/measure_tables.py OUT docs/results
+    cargo run -p xtask -- results
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+NAMES = {"isobath": "Isobath", "rocksdb": "RocksDB", "wiredtiger": "WiredTiger", "drive": "the drive alone", "null": "no engine"}
+ORDER = list(NAMES.values())
+
+
+def name(engine):
+    return NAMES.get(engine.split()[0], engine)
+
+
+def write(directory, table, columns, rows):
+    lines = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in rows)
+    head = json.dumps(columns, ensure_ascii=False)
+    (directory / f"{table}.json").write_text(f'{{\n  "columns": {head},\n  "rows": [\n{lines}\n  ]\n}}\n')
+
+
+def number(value):
+    return f"{value:,.0f}"
+
+
+def tails(out, results):
+    columns = ["operations, cores", "engine", "offered/s", "p50 µs", "p99 µs", "p99.9 µs", "longest, ms", "CPU µs per operation"]
+    rows = []
+    for file, what in [
+        ("tails-lookup", "lookups, left alone"),
+        ("tails-lookup-awake", "lookups, kept awake"),
+        ("tails-ycsb-b", "YCSB B, left alone"),
+        ("tails-ycsb-b-awake", "YCSB B, kept awake"),
+    ]:
+        path = out / f"{file}.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        for r in sorted(records, key=lambda r: ORDER.index(name(r["engine"]))):
+            rows.append([
+                what, name(r["engine"]), number(r["rate_per_s"]), number(r["latency_us_p50"]), number(r["latency_us_p99"]),
+                number(r["latency_us_p999"]), f"{r['latency_us_max'] / 1e3:.1f}", f"{r['cpu_us_per_operation']:.1f}",
+            ])
+    write(results, "tails-at-one-rate", columns, rows)
+
+
+def headline(out, results):
+    columns = ["row", "data", "engine", "per second", "steady", "p99 µs", "CPU µs per operation", "of it the benchmark",
+               "the drive alone, random reads before / after"]
+    rows = []
+    records = [json.loads(line)["record"] for line in (out / "headline" / "records.jsonl").read_text().splitlines()]
+    for r in sorted(records, key=lambda r: (r["row"], r["data_bytes"], ORDER.index(name(r["engine"])))):
+        limit = r["drive_reads_per_s"]
+        share = r["harness_ns_per_operation"] / 1e3 / r["cpu_us_per_operation"]
+        rows.append([
+            r["row"], f"{r['data_bytes'] / (1 << 20):.0f} MiB", name(r["engine"]), number(r["operations_per_s"]),
+            "no" if r["steady_from"] is None else "yes", number(r["latency_us_p99"]), f"{r['cpu_us_per_operation']:.2f}",
+            f"{share * 100:.1f}%", "not measured" if limit is None else f"{number(limit[0])} / {number(limit[1])}",
+        ])
+    write(results, "campaign-with-sizes", columns, rows)
+
+
+def bare(out, results):
+    columns = ["engine", "row", "adapter, per second", "bare loop, per second", "adapter / bare loop (goal: 0.95)"]
+    rows = []
+    for engine, said in [("lmdb", "LMDB"), ("redb", "redb"), ("fjall", "fjall")]:
+        path = out / f"bare-{engine}.txt"
+        for line in path.read_text().splitlines() if path.exists() else []:
+            found = re.match(r"(\S+)\s+adapter\s+(\d+) /s\s+bare loop\s+(\d+) /s\s+adapter / bare loop ([0-9.]+)", line)
+            if found:
+                row, adapter, alone, ratio = found.groups()
+                rows.append([said, row, number(int(adapter)), number(int(alone)), ratio])
+    write(results, "adapters-and-bare-loops", columns, rows)
+
+
+def main():
+    out, results = Path(sys.argv[1]), Path(sys.argv[2])
+    for part, marker in [(tails, "tails-lookup.jsonl"), (headline, "headline/records.jsonl"), (bare, "bare-lmdb.txt")]:
+        if (out / marker).exists():
+            part(out, results)
+
+
+if __name__ == "__main__":
+    main()
