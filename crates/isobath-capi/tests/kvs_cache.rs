@@ -1,4 +1,4 @@
-//! Values that a device keeps in memory are the store's, whoever changes them.
+//! Values that a device keeps in memory are the store's, whichever thread changes them.
 
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 

@@ -753,7 +753,7 @@ fn rows_have_several_sizes_and_one_rate_for_all_engines() {
     assert!(rates(0).is_null() && rates(1).is_null());
     assert!(rates(2).as_f64() > Some(0.0));
     assert!(rates(2) == rates(3) && rates(2) == rates(4));
-    // What the drive alone does at that rate stands beside them, though nobody asked for it.
+    // What the drive alone does at that rate stands beside them, though it was not asked for.
     let named = |at: usize| all[at]["engine"] == "drive";
     assert_eq!((0..5).filter(|at| named(*at)).count(), 1);
     assert!((2..5).any(named));

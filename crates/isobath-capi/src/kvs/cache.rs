@@ -1,7 +1,7 @@
 //! Values that were read: a bounded part of memory above the engine, whose pool keeps no chunks of large values.
 //!
 //! Of a value there are two states, that it is here (and the same as the store's: *shared*, in MOESI's words) or that it is not
-//! (*invalid*). None is ever *modified*, *owned* or *exclusive* here, because whoever changes a value changes the store:
+//! (*invalid*). None is ever *modified*, *owned* or *exclusive* here, because a thread that changes a value changes the store:
 //! before that the value is taken out, and none comes in until it has ended. What a reader brings is kept only where no change has begun
 //! since it began to read, which the key's version says.
 

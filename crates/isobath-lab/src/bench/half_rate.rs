@@ -49,7 +49,7 @@ pub fn at_half_rate(cases: &[Case], records: &[Record]) -> Vec<Case> {
     with_baselines
 }
 
-/// Sides from here on are baselines that nobody asked for.
+/// Sides from here on are baselines that were not asked for.
 const BASELINE_SIDE: usize = 1000;
 
 /// The runs of one row and round once more without an engine, and with the drive alone, unless they are among them.

@@ -167,7 +167,7 @@ pub enum DriveState {
     Trimmed,
     /// Written once in order, then twice its capacity at random.
     Preconditioned,
-    /// As other programs left it: some pages hold data, and nobody knows which. It is none of the paper's states, and a pitfall.
+    /// As other programs left it: some pages hold data, and which is not known. It is none of the paper's states, and a pitfall.
     Used,
 }
 

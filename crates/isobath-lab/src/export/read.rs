@@ -145,7 +145,7 @@ impl<R: Read + Send> Importer<'_, R> {
         let before = self.stored;
         let done = self.records(&tree);
         if done.is_err() && !exists && self.stored == before {
-            // It is in nobody's way then. The first failure matters more.
+            // It is in the way of no other run then. The first failure matters more.
             let _ = self.store.drop_tree(&name);
         }
         self.tree_end(done?)

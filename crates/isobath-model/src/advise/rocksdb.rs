@@ -83,7 +83,7 @@ pub struct RocksdbCosts {
     /// What a write takes more when it waits for another one.
     #[serde(default = "write_wait_us")]
     pub write_wait_us: f64,
-    /// What interrupts take of the machine for each I/O that a thread waits for, which is nobody's CPU time. Like the next one, it is the
+    /// What interrupts take of the machine for each I/O that a thread waits for, which counts as no thread's CPU time. Like the next one, it is the
     /// reference machine's where a file of costs from before it has none.
     #[serde(default = "interrupt_us")]
     pub interrupt_us: f64,
