@@ -8,7 +8,7 @@ use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use isobath_io::{ByteSize, VolumeError, reason, two_sizes};
+use isobath_io::{ByteSize, IoError, IoErrorKind, VolumeError, reason, two_sizes};
 
 pub(crate) use kinds::of_kind;
 pub use kinds::{BackupError, LoadError, OpenError, RestoreError, StorageError, TransactionError};
@@ -483,6 +483,34 @@ impl Error {
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(self, Error::Volume(cause) if matches!(**cause, VolumeError::Locked { .. }))
+    }
+
+    /// Whether there was no space left on the volume, in its file system or within its limit.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        let lacks_block = |error: &IoError| error.kind() == IoErrorKind::NoSpace;
+        match self {
+            Error::VolumeFull { .. } => true,
+            Error::Io(error) => lacks_block(error),
+            Error::Volume(cause) => match &**cause {
+                VolumeError::Io(error) => lacks_block(error),
+                cause => cause.is_no_space(),
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether the system or a drive failed to read, to write or to make the volume longer.
+    #[must_use]
+    pub fn is_io_failure(&self) -> bool {
+        match self {
+            Error::Io(_) | Error::PageRead { .. } => true,
+            Error::Volume(cause) => matches!(
+                **cause,
+                VolumeError::Io(_) | VolumeError::Os { .. } | VolumeError::Device(_)
+            ),
+            _ => false,
+        }
     }
 
     /// Whether there is something already where a store was to be created on `paths`; a log alone is no store.

@@ -111,7 +111,7 @@ pub(crate) fn of(error: &Error) -> isobath_status {
     match error {
         Error::KeyTooLong { .. } => ISOBATH_KEY_TOO_LONG,
         Error::ValueTooLong { .. } => ISOBATH_VALUE_TOO_LONG,
-        Error::VolumeFull { .. } => ISOBATH_FULL,
+        error if error.is_no_space() => ISOBATH_FULL,
         Error::BadOption { .. } => ISOBATH_OPTION,
         Error::NoSuchTree { .. } => ISOBATH_NO_TREE,
         Error::TreeExists { .. } => ISOBATH_TREE_EXISTS,
@@ -130,7 +130,7 @@ pub(crate) fn of(error: &Error) -> isobath_status {
         | Error::LogTruncated { .. }
         | Error::SuperblockCorrupt { .. }
         | Error::Truncated { .. } => ISOBATH_CORRUPT,
-        Error::Io(_) | Error::PageRead { .. } => ISOBATH_IO,
+        error if error.is_io_failure() => ISOBATH_IO,
         Error::Poisoned { .. } => ISOBATH_POISONED,
         Error::Closed | Error::Forked => ISOBATH_CLOSED,
         Error::Interrupted => ISOBATH_INTERRUPTED,
@@ -209,9 +209,12 @@ pub extern "C" fn isobath_version() -> *const c_char {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use isobath::{
         BackupError, LoadError, OpenError, RestoreError, StorageError, TransactionError,
     };
+    use isobath_io::{IoError, IoErrorKind, Op, VolumeError};
 
     use super::*;
 
@@ -247,6 +250,36 @@ mod tests {
         assert_eq!(code(truncated), ISOBATH_CORRUPT);
         let unrecovered = OpenError::NeedsRecovery { paths: Vec::new() };
         assert_eq!(code(unrecovered), ISOBATH_OPEN);
+        // A commit for which the volume was to grow.
+        let path = || "data".into();
+        let volume = |cause| Error::Volume(Arc::new(cause));
+        let needed = 4096;
+        assert_eq!(
+            code(volume(VolumeError::NoSpace {
+                path: path(),
+                needed
+            })),
+            ISOBATH_FULL
+        );
+        let no_block = IoError::new(IoErrorKind::NoSpace, Op::Write, 0, 4096);
+        assert_eq!(
+            code(volume(VolumeError::Io(no_block.clone()))),
+            ISOBATH_FULL
+        );
+        assert_eq!(code(Error::Io(no_block)), ISOBATH_FULL);
+        let broken = IoError::new(IoErrorKind::Media, Op::Write, 0, 4096);
+        assert_eq!(code(volume(VolumeError::Io(broken.clone()))), ISOBATH_IO);
+        assert_eq!(code(Error::Io(broken)), ISOBATH_IO);
+        let refused = VolumeError::Os {
+            path: path(),
+            action: "grow",
+            source: std::io::Error::other("no"),
+        };
+        assert_eq!(code(volume(refused)), ISOBATH_IO);
+        assert_eq!(
+            code(volume(VolumeError::NotFound { path: path() })),
+            ISOBATH_OPEN
+        );
         assert_eq!(code(conflict), ISOBATH_CONFLICT);
         assert_eq!(code(TransactionError::SnapshotTooOld), ISOBATH_TOO_OLD);
         assert_eq!(code(TransactionError::ReadOnly), ISOBATH_READ_ONLY);

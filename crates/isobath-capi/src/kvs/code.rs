@@ -14,7 +14,7 @@ pub(crate) type Code = kvs_result;
 pub(crate) fn of(error: &Error) -> Code {
     message::set(error.to_string());
     match error {
-        Error::VolumeFull { .. } => KVS_ERR_KS_CAPACITY,
+        error if error.is_no_space() => KVS_ERR_KS_CAPACITY,
         Error::KeyTooLong { .. } => KVS_ERR_KEY_LENGTH_INVALID,
         Error::ValueTooLong { .. } => KVS_ERR_VALUE_LENGTH_INVALID,
         Error::TreeDropped { .. } | Error::NoSuchTree { .. } => KVS_ERR_KS_NOT_EXIST,
