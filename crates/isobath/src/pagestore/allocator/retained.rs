@@ -177,7 +177,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::shared::SegmentSizes;
+    use crate::shared::{ReservedWords, SegmentSizes};
     use isobath_flash::policy::PolicyKind;
 
     /// Readers' pins, and a space that asks for them.
@@ -238,6 +238,26 @@ mod tests {
         readers.unpin(2);
         assert!(readers.free_one(), "both are gone");
         assert_eq!(readers.space.retained(), 0);
+    }
+
+    /// A reader that pins the superblock before the last one may need the checkpoint that this one has replaced: its segments were
+    /// in use when the last one was written, and are free when the store is opened after a crash. What was never in use no
+    /// reader needs.
+    #[test]
+    fn what_the_system_used_at_the_last_checkpoint_waits_for_readers() {
+        let before = Readers::new(50);
+        let seqs = ReservedWords::reserve(1 << 20).unwrap();
+        let words: Vec<[u64; 4]> = (0..50).map(|s| before.space.to_words(s, &seqs)).collect();
+        let mut after = Readers::new(50);
+        (0..25).for_each(|_| assert!(after.free_one()));
+        after.pin(1);
+        // It has grown since then.
+        after.space.restore(0, &words[..40], &[], 0, &seqs);
+        after.space.retain_freed(1);
+        let retained = after.space.retained.segments.iter();
+        let retained: BTreeSet<u32> = retained.map(|(_, segment)| *segment).collect();
+        let used: BTreeSet<u32> = before.used.iter().copied().collect();
+        assert_eq!(retained, used);
     }
 
     #[test]

@@ -10,6 +10,9 @@ use crate::sync::atomic::Ordering;
 
 /// The second word of a segment that is free: its third is the superblock since which it is. No summary lies there.
 const FREED: u64 = 1 << 63;
+/// The third word of a segment that only the system has used, which has no sequence number: what is free in the next opening
+/// and has this was in use at the checkpoint.
+const SYSTEM: u64 = 1;
 /// In place of the superblock since which a segment is free.
 pub(super) const UNKNOWN: u64 = u64::MAX;
 
@@ -35,7 +38,10 @@ impl SegmentAllocator {
             u64::from(summary)
                 | u64::from(record.stream.0) << 32
                 | u64::from(self.waste[segment as usize] / PAGE_SIZE as u32) << 48,
-            record.sealed_at,
+            match (seq, record.state) {
+                (0, SegmentState::Open) => SYSTEM,
+                _ => record.sealed_at,
+            },
             self.policy.stored_history(&self.table, id, self.now).0,
         ]
     }
@@ -77,7 +83,8 @@ impl SegmentAllocator {
             if pages == 0 {
                 self.freed_at[segment as usize] = match words {
                     [_, FREED, superblock, _] => superblock,
-                    [0, ..] => 0,
+                    // No segment was here, or an earlier version has said nothing of it.
+                    [0, _, 0, _] => 0,
                     _ => UNKNOWN,
                 };
                 self.free.push(segment);
