@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use super::superblock::Superblock;
 use super::writer::CheckpointState;
-use crate::log::{Log, LogTasks};
-use crate::pagestore::PageStore;
-use crate::runtime::WorkerPool;
-use crate::shared::Shared;
+use crate::pagestore::{LowerParts, PageStore};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -17,24 +14,21 @@ pub(crate) struct Checkpoints {
     pub(super) current: Mutex<Option<Box<CheckpointState>>>,
     /// Where the log ended when the last checkpoint began.
     pub(super) checkpointed_at: AtomicU64,
+    pub(super) pagestore: Arc<PageStore>,
     pub(super) lower: LowerParts,
-}
-
-/// The lower parts that checkpoints use.
-pub(crate) struct LowerParts {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) workers: Arc<WorkerPool>,
-    pub(crate) log: Arc<Log>,
-    pub(crate) log_tasks: Arc<LogTasks>,
-    pub(crate) pagestore: Arc<PageStore>,
 }
 
 impl Checkpoints {
     /// The newest one is `current`.
-    pub(crate) fn new(current: CheckpointState, lower: LowerParts) -> Checkpoints {
+    pub(crate) fn new(
+        current: CheckpointState,
+        lower: LowerParts,
+        pagestore: &Arc<PageStore>,
+    ) -> Checkpoints {
         Checkpoints {
             current: Mutex::new(Some(Box::new(current))),
             checkpointed_at: AtomicU64::new(0),
+            pagestore: Arc::clone(pagestore),
             lower,
         }
     }

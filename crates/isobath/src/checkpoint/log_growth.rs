@@ -43,7 +43,7 @@ impl Checkpoints {
     /// A checkpoint was due: a log twice as long would need fewer, if the store is so large that it is worth the room.
     pub(super) fn request_larger_log(&self) {
         let double = 2 * self.lower.log.area_bytes();
-        let data = self.lower.pagestore.allocated_bytes();
+        let data = self.pagestore.allocated_bytes();
         self.lower.log_tasks.has_checkpoint();
         if double <= SMALL_LOG.max(DATA_SHARE * data) {
             self.lower.log_tasks.request_area(double);
@@ -54,7 +54,7 @@ impl Checkpoints {
     #[inline]
     pub(crate) fn log_grows(&self) -> bool {
         self.lower.log_tasks.should_grow()
-            && !self.lower.pagestore.is_shrinking()
+            && !self.pagestore.is_shrinking()
             && !self.lower.shared.is_recovering()
             && !self.lower.shared.is_poisoned()
     }
@@ -62,7 +62,7 @@ impl Checkpoints {
     /// A checkpoint needs nothing of the area that the log had before, which lay in `run`.
     pub(super) fn log_left(&self, run: Run) {
         self.lower.log.forget_area_before();
-        self.lower.pagestore.release_log_run(run);
+        self.pagestore.release_log_run(run);
     }
 
     /// A step towards a larger log, if it should grow; `false` where there is nothing to do.
@@ -99,7 +99,7 @@ impl Checkpoints {
         let (log, log_tasks) = (&self.lower.log, &self.lower.log_tasks);
         let bytes = log_tasks.wanted_bytes().max(2 * log.area_bytes());
         let bytes = bytes.min(log.max_area_bytes());
-        match self.lower.pagestore.grow_by_run(worker, bytes) {
+        match self.pagestore.grow_by_run(worker, bytes) {
             Ok(run) => Ok(Some(Larger { run, filled: 0 })),
             Err(NotGrown::NoSpace(_)) => {
                 log_tasks.refuse_growth();
@@ -143,7 +143,7 @@ impl Checkpoints {
 
     /// Has the log go on in `run`; `false` while a backup has the right to write superblocks.
     pub(super) fn move_log(&self, worker: &Worker, run: Run) -> Result<bool, Error> {
-        let (log, pagestore) = (&self.lower.log, &self.lower.pagestore);
+        let (log, pagestore) = (&self.lower.log, &self.pagestore);
         let Some(mut current) = self.take() else {
             worker.sleep_until(clock::now() + RETRY);
             return Ok(false);

@@ -14,10 +14,10 @@ use isobath_io::Volume;
 use crate::Error;
 use crate::backup::BackupState;
 use crate::buffer::{Buffer, BufferPool};
-use crate::checkpoint::{self, CheckpointState, Checkpoints};
+use crate::checkpoint::{CheckpointState, Checkpoints};
 use crate::error::panic_message;
 use crate::log::{Log, LogTasks};
-use crate::pagestore::{self, PageIds, PageStore, SegmentAllocator, WRITING_TASKS};
+use crate::pagestore::{LowerParts, PageIds, PageStore, SegmentAllocator, WRITING_TASKS};
 use crate::recovery::Opening;
 use crate::runtime::WorkerPool;
 use crate::shared::{Config, ReservedWords, Run, Shared};
@@ -70,7 +70,7 @@ impl Engine {
         let writers = workers * WRITING_TASKS;
         let buffer = Buffer::new(parts.pool, &shared, &pool, &log, &log_tasks, writers);
         let buffer = Arc::new(buffer);
-        let below_pagestore = pagestore::LowerParts {
+        let lower = LowerParts {
             shared: Arc::clone(&shared),
             workers: Arc::clone(&pool),
             log: Arc::clone(&log),
@@ -78,7 +78,7 @@ impl Engine {
             buffer: Arc::clone(&buffer),
         };
         let pagestore = Arc::new(PageStore::new(
-            below_pagestore,
+            lower.clone(),
             parts.space,
             parts.ids,
             (parts.allocated_bytes, parts.reserved_bytes),
@@ -86,16 +86,9 @@ impl Engine {
             retains,
         ));
         pagestore.begin(parts.volume, superblock.sequence, superblock.clean);
-        let below_checkpoints = checkpoint::LowerParts {
-            shared: Arc::clone(&shared),
-            workers: Arc::clone(&pool),
-            log: Arc::clone(&log),
-            log_tasks: Arc::clone(&log_tasks),
-            pagestore: Arc::clone(&pagestore),
-        };
         Arc::new(Engine {
             transactions: Transactions::new(&shared.config, &log, log_tasks.commits()),
-            checkpoints: Checkpoints::new(parts.current, below_checkpoints),
+            checkpoints: Checkpoints::new(parts.current, lower, &pagestore),
             opening: Opening::new(),
             backup: BackupState::default(),
             publishing: Publishing::default(),

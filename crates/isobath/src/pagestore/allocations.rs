@@ -37,9 +37,7 @@ impl PageStore {
         };
         self.provisional.confirm(tokens, ended);
     }
-}
 
-impl PageStore {
     /// Notes that `pages`, which no copy exists of yet, belong to `token`.
     pub(crate) fn log_provisional(&self, worker: &Worker, token: Token, pages: &[PageId]) {
         self.add_provisional(token, pages);
@@ -67,10 +65,8 @@ impl PageStore {
         pages: usize,
     ) -> Option<LogReservation<'_>> {
         let bytes = 8 * (tokens + pages + 1) as u64;
-        self.lower
-            .log_tasks
-            .reserve(worker, bytes, ReservationClass::System)
-            .ok()
+        let log = &self.lower.log_tasks;
+        log.reserve(worker, bytes, ReservationClass::System).ok()
     }
 
     /// Appends a free record: freed pages without a copy, cancelled tokens. The
@@ -98,10 +94,8 @@ impl PageStore {
             mark();
         }
         let confirm = |_| self.confirm_allocations(tokens, pages);
-        let record = self
-            .lower
-            .log
-            .append(worker.index, Kind::Free, &[&body], confirm);
+        let log = &self.lower.log;
+        let record = log.append(worker.index, Kind::Free, &[&body], confirm);
         if late {
             // As if others ran for a while.
             (0..3_000).for_each(|_| worker.yield_now());

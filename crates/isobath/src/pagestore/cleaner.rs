@@ -239,9 +239,8 @@ impl PageStore {
         while rest < group.len() {
             self.lower.shared.writable().map_err(Failed::Write)?;
             batch.clear();
-            let room = self
-                .mapping_reservation(worker, group.len() - rest)
-                .map_err(Failed::Write)?;
+            let room = self.mapping_reservation(worker, group.len() - rest);
+            let room = room.map_err(Failed::Write)?;
             let content = content_of(staging.as_slice());
             let outcome = self.place_survivors(&group[rest..], content, batch);
             let placed = batch.placed.len();
@@ -407,19 +406,7 @@ impl PageStore {
             .changes
             .batch_moved(batch.slot, record, late_since);
         self.defer_free(record, moved.into_iter());
-        let mut space = self.space.lock();
-        let mut freed = false;
-        for placed in &batch.placed {
-            freed |= space.written(placed.address.segment());
-        }
-        for address in dead {
-            freed |= space.invalidate(address);
-        }
-        for closing in &batch.closing {
-            freed |= space.written(closing.segment);
-        }
-        let spare = space.spare_segments();
-        drop(space);
+        let (freed, spare) = self.writes_ended(&batch.placed, &dead, &batch.closing);
         Counters::add(
             &self.lower.shared.counters.relocated,
             batch.placed.len() as u64,

@@ -110,13 +110,13 @@ impl PageStore {
     /// Whether the volume had no room a short while ago: clean instead, at whatever fill.
     pub(crate) fn growth_was_refused(&self) -> bool {
         let at = self.growth.refused_at.load(Ordering::Relaxed);
-        let cleaned = self
-            .lower
-            .shared
-            .counters
-            .segments_cleaned
-            .load(Ordering::Relaxed);
+        let cleaned = self.segments_cleaned();
         at != NEVER && cleaned < at.saturating_add(ASK_AGAIN)
+    }
+
+    fn segments_cleaned(&self) -> u64 {
+        let counters = &self.lower.shared.counters;
+        counters.segments_cleaned.load(Ordering::Relaxed)
     }
 
     /// Segments of a volume that has just outgrown its small ones, and needs room for `bytes` more bytes. What is in the small
@@ -155,11 +155,8 @@ impl PageStore {
         let since = self.lower.log.counters().flushes.saturating_sub(flushes);
         // Where nothing waits for flushes, the bytes that they save are not worth those that are written.
         let is_awaited = matches!(self.lower.shared.config.durability, Durability::Synced);
-        let costs_more = self
-            .lower
-            .shared
-            .volume()
-            .is_ok_and(|volume| volume.first_writes_cost_more());
+        let volume = self.lower.shared.volume();
+        let costs_more = volume.is_ok_and(|volume| volume.first_writes_cost_more());
         costs_more && is_awaited && grown > 0 && since.saturating_mul(BYTES_PER_FLUSH) >= grown
     }
 
@@ -223,9 +220,7 @@ impl PageStore {
         drop(space);
         self.segment_waiters.wake_all();
     }
-}
 
-impl PageStore {
     // ---- reservations --------------------------------------------------------
 
     /// Accounts for `pages` new pages, growing the volume where needed.
@@ -271,10 +266,8 @@ impl PageStore {
     pub(crate) fn stalled_by_growth<R>(&self, grow: impl FnOnce() -> R) -> R {
         let since = Instant::now();
         let grown = grow();
-        self.lower
-            .shared
-            .counters
-            .stalled_by_growth(since.elapsed());
+        let counters = &self.lower.shared.counters;
+        counters.stalled_by_growth(since.elapsed());
         grown
     }
 
@@ -374,10 +367,8 @@ impl PageStore {
         }
         let outgrow = || {
             let is_met = || sizes.are_outgrown_by(self.space.lock().segments());
-            let turn = self
-                .begin_resizing(worker, is_met)
-                .map_err(NotGrown::Failed)?;
-            let Some(turn) = turn else {
+            let turn = self.begin_resizing(worker, is_met);
+            let Some(turn) = turn.map_err(NotGrown::Failed)? else {
                 return Ok(());
             };
             let before = self.space.lock().segments();
@@ -419,12 +410,7 @@ impl PageStore {
                 // The last bit before the limit counts, too.
                 Err(NotGrown::NoSpace(_)) if step > needed => step = needed.max(step / 2),
                 Err(NotGrown::NoSpace(reason)) => {
-                    let cleaned = self
-                        .lower
-                        .shared
-                        .counters
-                        .segments_cleaned
-                        .load(Ordering::Relaxed);
+                    let cleaned = self.segments_cleaned();
                     self.growth.refused_at.store(cleaned, Ordering::Relaxed);
                     trace::tell!(warn, "the volume cannot grow", segments = before);
                     turn.note_refusal(least, Arc::clone(&reason));

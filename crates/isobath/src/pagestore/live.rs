@@ -36,12 +36,8 @@ impl PageStore {
         }
         let at = space.summary_offset(segment);
         drop(space);
-        let seq = self
-            .lower
-            .shared
-            .seqs()
-            .at(u64::from(segment))
-            .load(Acquire);
+        let seqs = self.lower.shared.seqs();
+        let seq = seqs.at(u64::from(segment)).load(Acquire);
         let length = self.lower.shared.config.sizes.bytes_of(segment) - at;
         let mut buffer = AlignedBuf::new(length as usize);
         let from = Address::new(segment, at, length);

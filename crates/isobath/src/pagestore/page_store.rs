@@ -56,7 +56,8 @@ pub(crate) struct PageStore {
     pub(super) lower: LowerParts,
 }
 
-/// The lower parts that the page store uses.
+/// The lower parts that the page store and checkpoints use.
+#[derive(Clone)]
 pub(crate) struct LowerParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) workers: Arc<WorkerPool>,
@@ -102,9 +103,7 @@ impl PageStore {
             lower,
         }
     }
-}
 
-impl PageStore {
     /// Sets what the log, and readers in other processes, keep of the space; `sequence` is that of the newest superblock,
     /// and `was_closed` whether it says that the store was closed.
     pub(crate) fn begin(&self, volume: Volume, sequence: u64, was_closed: bool) {

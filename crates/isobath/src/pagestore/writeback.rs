@@ -145,11 +145,8 @@ impl PageStore {
             }
             frames.clear();
             let shard = self.next_dirty_shard(worker);
-            self.lower
-                .buffer
-                .pool
-                .dirty
-                .take(shard, sort_run, &mut frames);
+            let dirty = &self.lower.buffer.pool.dirty;
+            dirty.take(shard, sort_run, &mut frames);
             if frames.is_empty() {
                 // All that is dirty is in other writers' hands.
                 worker.yield_now();
@@ -230,9 +227,8 @@ impl PageStore {
         copies: usize,
     ) -> Result<LogReservation<'_>, Error> {
         let bytes = MAPPING_BYTES + copies * MAPPED_BYTES;
-        self.lower
-            .log_tasks
-            .reserve(worker, bytes as u64, ReservationClass::System)
+        let log = &self.lower.log_tasks;
+        log.reserve(worker, bytes as u64, ReservationClass::System)
     }
 
     /// Has the policy order the requests by expected lifetime; those that are alike by their ids, in which loads number the
@@ -416,6 +412,7 @@ impl PageStore {
 
     /// Installs the new addresses of written frames, or makes them dirty again.
     fn finish_frames(&self, worker: &Worker, batch: &Batch, written: bool) {
+        let buffer = &self.lower.buffer;
         let mut old = Vec::new();
         if written {
             self.trace_batch(batch);
@@ -433,26 +430,26 @@ impl PageStore {
             }
             count += 1;
             let frame = placed.token as FrameId;
-            let header = self.lower.buffer.pool.frames.header(frame);
+            let header = buffer.pool.frames.header(frame);
             if !written {
                 dead.push(placed.address);
                 match header.write_failed() {
                     Err(address) => {
                         old.push(address);
-                        self.lower.buffer.retire_unlisted(worker, frame);
+                        buffer.retire_unlisted(worker, frame);
                     }
                     Ok(turned_dirty) => {
                         if turned_dirty {
-                            self.lower.buffer.pool.dirty.turned_dirty();
+                            buffer.pool.dirty.turned_dirty();
                         }
-                        self.lower.buffer.pool.queue(frame);
+                        buffer.pool.queue(frame);
                     }
                 }
                 continue;
             }
             let end = header.write_ended();
             if end.changed {
-                self.lower.buffer.pool.queue(frame);
+                buffer.pool.queue(frame);
             }
             if end.freed {
                 // The page's end is newer than what the record says, and may be before it.
@@ -466,35 +463,42 @@ impl PageStore {
         self.defer_free(self.lower.log.newest_record(), old.into_iter());
         if let Some(record) = record {
             let since = is_late.then_some(batch.ends_from);
-            self.lower
-                .buffer
-                .changes
-                .batch_written(batch.slot, record, since);
+            buffer.changes.batch_written(batch.slot, record, since);
         }
-        let mut freed_segment = false;
-        let mut space = self.space.lock();
-        for placed in &batch.placed {
-            freed_segment |= space.written(placed.address.segment());
-        }
-        for address in dead {
-            freed_segment |= space.invalidate(address);
-        }
-        for closing in &batch.closing {
-            freed_segment |= space.written(closing.segment);
-        }
-        let spare = space.spare_segments();
-        drop(space);
+        let (freed_segment, spare) = self.writes_ended(&batch.placed, &dead, &batch.closing);
         for (frame, page, freed) in listed {
             if freed {
-                self.lower.buffer.release_frame(worker, frame);
+                buffer.release_frame(worker, frame);
             } else {
-                self.lower.buffer.admit(worker.index, frame, page);
+                buffer.admit(worker.index, frame, page);
             }
         }
         self.frames_written_back(count);
         Counters::add(&self.lower.shared.counters.page_writes, count as u64);
         self.after_space_change(freed_segment, spare);
         let _ = self.drain_pending_frees();
+    }
+
+    /// Writes to places and of summaries have ended, and what is at `dead` counts no longer: whether a segment is free by
+    /// that, and how many are spare.
+    pub(super) fn writes_ended(
+        &self,
+        placed: &[Placement],
+        dead: &[Address],
+        closing: &[SealedSegment],
+    ) -> (bool, u32) {
+        let mut space = self.space.lock();
+        let mut freed = false;
+        for placed in placed {
+            freed |= space.written(placed.address.segment());
+        }
+        for &address in dead {
+            freed |= space.invalidate(address);
+        }
+        for closing in closing {
+            freed |= space.written(closing.segment);
+        }
+        (freed, space.spare_segments())
     }
 
     /// Tells the trace of a batch's pages while their frames are still claimed. A page is marked
@@ -504,13 +508,9 @@ impl PageStore {
         if !space.is_traced() {
             return;
         }
+        let frames = &self.lower.buffer.pool.frames;
         for placed in batch.placed.iter().filter(|p| p.token != u64::MAX) {
-            let header = self
-                .lower
-                .buffer
-                .pool
-                .frames
-                .header(placed.token as FrameId);
+            let header = frames.header(placed.token as FrameId);
             if !header.is_freed() {
                 space.trace_written(placed.page);
             }
@@ -521,17 +521,13 @@ impl PageStore {
     /// before anything else can happen to the pages. Adds to `old` where the
     /// pages were before.
     fn install_copies(&self, worker: &Worker, batch: &Batch, old: &mut Vec<Address>) -> Lsn {
+        let frames = &self.lower.buffer.pool.frames;
         let mut copies = Vec::with_capacity(batch.placed.len());
         for (placed, &version) in batch.placed.iter().zip(&batch.versions) {
             if placed.token == u64::MAX {
                 continue;
             }
-            let header = self
-                .lower
-                .buffer
-                .pool
-                .frames
-                .header(placed.token as FrameId);
+            let header = frames.header(placed.token as FrameId);
             old.push(header.set_address(placed.address));
             copies.push(Mapped {
                 what: Copied::Page,
@@ -598,9 +594,7 @@ impl PageStore {
         }
         self.lower.shared.writable()
     }
-}
 
-impl PageStore {
     /// Waits a while for a segment that the cleaner may free.
     pub(crate) fn wait_for_free_segment(&self, worker: &Worker) -> Result<(), Error> {
         self.request_cleaning();
@@ -677,14 +671,7 @@ impl PageStore {
         if let Some(install) = install.filter(|_| result.is_ok()) {
             install();
         }
-        let mut space = self.space.lock();
-        let mut freed = false;
-        let placed = chunks.addresses().map(|address| address.segment());
-        for segment in placed.chain(chunks.closing.iter().map(|closing| closing.segment)) {
-            freed |= space.written(segment);
-        }
-        let spare = space.spare_segments();
-        drop(space);
+        let (freed, spare) = self.writes_ended(&chunks.placed, &[], &chunks.closing);
         self.after_space_change(freed, spare);
         result
     }
@@ -696,19 +683,10 @@ impl PageStore {
         closing: &mut Vec<SealedSegment>,
     ) -> Result<(), Error> {
         let closed = self.write_out(worker, &AlignedBuf::new(64), &[], closing);
-        self.finish_closing(closing);
-        closed
-    }
-
-    fn finish_closing(&self, closing: &mut Vec<SealedSegment>) {
-        let mut space = self.space.lock();
-        let mut freed = false;
-        for closing in closing.drain(..) {
-            freed |= space.written(closing.segment);
-        }
-        let spare = space.spare_segments();
-        drop(space);
+        let (freed, spare) = self.writes_ended(&[], &[], closing);
+        closing.clear();
         self.after_space_change(freed, spare);
+        closed
     }
 }
 
