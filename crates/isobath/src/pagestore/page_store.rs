@@ -433,7 +433,7 @@ impl PageStore {
 
     /// Whether cleaners have something to do.
     #[inline]
-    pub(crate) fn cleaner_is_wanted(&self) -> bool {
+    pub(super) fn cleaner_is_wanted(&self) -> bool {
         self.cleaning_wanted.load(Ordering::Relaxed) || self.growth.is_requested()
     }
 

@@ -73,7 +73,7 @@ impl PageStore {
     }
 
     /// Whether writers have something to do.
-    pub(crate) fn writes_wanted(&self) -> bool {
+    pub(super) fn writes_wanted(&self) -> bool {
         let unwritten = self.lower.buffer.pool.dirty.unwritten();
         self.lower.buffer.pool.dirty.queued() > 0
             && (unwritten > self.lower.buffer.dirty_target(self.stored())
