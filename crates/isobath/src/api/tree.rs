@@ -162,7 +162,7 @@ impl Tree {
         }
     }
 
-    /// What was found in the tree, unless it was dropped meanwhile: its records go one
+    /// What was found in the tree, unless it was dropped in between: its records go one
     /// after another.
     #[inline]
     pub(crate) fn found<T>(&self, found: T) -> Result<T, Error> {
@@ -477,7 +477,7 @@ impl Tree {
     }
 
     /// Reads the value of `key` as a stream; `None` if it has none. A value
-    /// that is replaced or removed meanwhile makes reading fail.
+    /// that is replaced or removed before the end makes reading fail.
     ///
     /// # Errors
     ///
@@ -576,7 +576,7 @@ pub(crate) fn check_value(length: u64) -> Result<(), Error> {
 
 // ---- the operations, in a task --------------------------------------------------
 
-/// Times that a read starts over because a large value was replaced meanwhile.
+/// Times that a read starts over because a large value was replaced in between.
 const REREADS: usize = 10_000;
 
 pub(crate) fn get_in_task(
