@@ -120,6 +120,7 @@ impl Tree {
         let engine = &self.runtime.engine;
         WorkerState::with_current(engine, |local| {
             if let Some(local) = local {
+                local.worker.count_operations(1);
                 here = Some(get_in_task(local, tree, key, value));
             }
         });
@@ -188,6 +189,7 @@ impl Tree {
         let tree = self.state.tree;
         let mut value = Vec::new();
         let engine = &self.runtime.engine;
+        self.runtime.count_operations(1);
         match tree.get(&InlineContext::new(&self.runtime.pool), key, &mut value) {
             Ok(found) if engine.transactions.shows_leaf(tree.id, key) => {
                 self.found(found.is_some())

@@ -452,6 +452,7 @@ impl MergeCursor {
                 size
             }
         };
+        source.tree.runtime.count_records(size);
         let leaves = &mut self.leaves;
         let engine = &source.tree.runtime.engine;
         if !WorkerState::with_current(engine, |local| local.is_some()) {
