@@ -14,7 +14,7 @@ use crate::checkpoint::Superblock;
 use crate::engine::Engine;
 use crate::shared::Counters;
 use crate::{Error, Options};
-use crate::{log, recovery};
+use crate::{checkpoint, recovery};
 
 /// Openings that are tried while a writer overtakes each: it uses the log's space again, or a place that was to be
 /// read.
@@ -86,7 +86,7 @@ fn open_at(
     options: &Options,
 ) -> Result<Store, Error> {
     let given = options.given_log_path();
-    log::open_log(volume, &mut superblock, paths, given)?;
+    checkpoint::open_log(volume, &mut superblock, paths, given)?;
     if superblock.clean {
         let store = Store::open_with(volume.clone(), superblock, paths, options)?;
         engine_of(&store).reads_beside(volume.clone(), paths, false);
