@@ -47,7 +47,7 @@ pub(crate) fn open(
             return Err(error);
         }
         if attempt == ATTEMPTS {
-            // Where no superblock was written meanwhile the log and the checkpoint were left as they are.
+            // Where no superblock was written since the log and the checkpoint were left as they are.
             return Err(match has_moved {
                 true => Error::ReaderOverrun {
                     paths: paths.to_vec(),
@@ -59,7 +59,7 @@ pub(crate) fn open(
     }
 }
 
-/// Whether a writer that goes on meanwhile may be the reason of an error.
+/// Whether a writer that goes on may be the reason of an error.
 fn may_be_overtaken(error: &Error) -> bool {
     match error {
         Error::Poisoned { cause } => may_be_overtaken(cause),

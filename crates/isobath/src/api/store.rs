@@ -620,7 +620,7 @@ impl Store {
     }
 
     /// Tells the drive which segments hold nothing (TRIM; holes in a file), so that it need not keep what they held. Answers
-    /// how many bytes that were. The store can be used meanwhile. A file then has to find room for them again.
+    /// how many bytes that were. The store can be used during that. A file then has to find room for them again.
     ///
     /// # Errors
     ///
@@ -642,7 +642,7 @@ impl Store {
 
     /// Reads and verifies everything: every page and chunk, every rule of
     /// every tree, and that all room is accounted for. No task may change the
-    /// store meanwhile. Progress is in pages and chunks.
+    /// store during that. Progress is in pages and chunks.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@
 //! 5. Append the record: the new roots, what is confirmed, what is freed. Wait until it is durable.
 //! 6. Wait until earlier commits are applied and durable. Give all roots their new content in one step, and let snapshots that are
 //!    newer than the record read the trees. Once the watermark has passed the record, empty the slot. Readers outside transactions
-//!    that come meanwhile wait: they would see this commit, and of earlier ones what these have replaced.
+//!    that come in that time wait: they would see this commit, and of earlier ones what these have replaced.
 //! 7. Free what the roots have replaced, parents before their children. Until that is done no log begins behind the record. Open
 //!    the trees.
 //!

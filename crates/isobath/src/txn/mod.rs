@@ -322,7 +322,7 @@ impl Transactions {
             local.worker.preemption_point();
             match self.judge(tree, key) {
                 Verdict::Older(old) => match read(Some(old.clone())) {
-                    // Its version, and with it a large value, may have gone meanwhile.
+                    // Its version, and with it a large value, may have gone in between.
                     Err(_) if last.as_ref() != Some(&old) => last = Some(old),
                     other => return other,
                 },
@@ -375,7 +375,7 @@ impl Transactions {
             return self.await_durable(local);
         }
         if self.unseen.is_in_parts() {
-            // In a store that is poisoned meanwhile the commit stays as it is, partially applied.
+            // In a store that is poisoned before that the commit stays as it is, partially applied.
             let _ = self.await_parts(local);
         }
         Ok(())
