@@ -13,7 +13,7 @@
 //! | labels durable | segments handed out ([`SegmentAllocator::grow`](crate::pagestore::SegmentAllocator::grow)) | the log and superblocks name places that the volume does not have (canary `UseSpaceEarly`) |
 //! | zeros written | segments handed out | zeros overwrite pages (canary `InitializeLate`) |
 //! | segments handed out | capacity raised, waiters woken | waiters look too early, and sleep on |
-//! | nothing named behind the new end | labels say so, then files cut ([`isobath_io::Volume::shrink`]) | `pagestore/shrink.rs` |
+//! | nothing named behind the new end | labels say so, then files cut ([`isobath_io::Volume::shrink`]) | `checkpoint/shrink.rs` |
 //! | thread ended | files released by closing | the next opening finds them locked |
 //!
 //! A task that resizes the volume waits for the drive alone: for no page, no segment, no space in the log and no other task.
