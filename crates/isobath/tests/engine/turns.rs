@@ -1,5 +1,7 @@
 //! A task that finds everything in memory lets the others of its worker run (decision 0099).
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
