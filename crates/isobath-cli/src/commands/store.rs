@@ -19,6 +19,11 @@ use crate::progress::{self, Progress};
 pub(crate) const SMALL_POOL: u64 = 64 << 20;
 /// Pool for a verb that touches much.
 pub(crate) const LARGE_POOL: u64 = 256 << 20;
+/// Bytes to store at once from which on a new store has no small segments: it would outgrow them at once, and keep them in front of
+/// its file.
+const OUTGROWS_SMALL: u64 = 64 << 20;
+/// Bytes of the segments of such a store, as of others that have outgrown their small ones.
+const LARGE_SEGMENT: u32 = 2 << 20;
 /// The tree of verbs that name none.
 pub(crate) const DEFAULT_TREE: &str = "main";
 /// Pause between two attempts to open a store that another process has open.
@@ -159,9 +164,21 @@ pub(crate) fn write_or_create(
     create: &CreateArgs,
     pool: u64,
 ) -> Result<Target, Failure> {
+    write_or_create_for(args, create, pool, 0)
+}
+
+/// The same, where so many bytes will be stored at once.
+pub(crate) fn write_or_create_for(
+    args: &StoreArgs,
+    create: &CreateArgs,
+    pool: u64,
+    bytes: u64,
+) -> Result<Target, Failure> {
     let mut options = options(args, pool);
     if let Some(limit) = create.limit {
         options = options.volume_limit_bytes(Some(limit.0));
+    } else if bytes >= OUTGROWS_SMALL {
+        options = options.segment_bytes(LARGE_SEGMENT);
     }
     let target = |store, is_new| Target {
         store,

@@ -83,7 +83,8 @@ impl WorkerState {
                 return false;
             }
             let segments = space.segments();
-            // Growing would take the fence away behind which compaction empties the tail.
+            // Growing would lift the fence, and undo what the shrinking is for. A writer that finds no segment has the volume
+            // grow nevertheless.
             let grow = !shrinks && engine.prefers_growth(&space);
             drop(space);
             let has_grown = grow && self.grow_beyond(segments).is_ok();

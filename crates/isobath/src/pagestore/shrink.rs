@@ -26,8 +26,9 @@ const MAX_ROUNDS: u32 = 4;
 const MAX_IDLE_LOOKS: u32 = 3_000;
 /// Free segments beyond those that are given back, before the tail is emptied.
 const MARGIN: u32 = 2;
-/// How full the segments of a volume without a limit become, in percent: the last few percent would cost moving everything.
-const PACKED_PERCENT: u64 = 97;
+/// How full the segments of a volume without a limit become, in percent. What this leaves, beside the reserve and the spare
+/// segments, is what updates and cleaning have where the file system has no room for the volume to grow again.
+const PACKED_PERCENT: u64 = 98;
 /// Attempts to move the log to a smaller area: they fail while much of it is in use.
 const MAX_LOG_MOVES: u32 = 50;
 
@@ -108,7 +109,12 @@ impl Engine {
             let shares = space.shares(segments);
             let used = sizes.usable_of(segments);
             let system = 1 + log + used / 250 + 2;
-            let kept = system + shares.reserve + shares.open + writeback::SPARE_ENOUGH;
+            let open = match self.pagestore.growth.is_limited() {
+                true => shares.open,
+                // Where segments are scarce, streams share them.
+                false => shares.least_open,
+            };
+            let kept = system + shares.reserve + open + writeback::SPARE_ENOUGH;
             let usable = u64::from(used.saturating_sub(kept));
             let room = u64::from(used.saturating_sub(system)) * segment;
             let holds = match self.pagestore.growth.is_limited() {
