@@ -1,14 +1,16 @@
 //! Opening the store that the command line names.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use isobath::{Error, Options, Store, Tree};
-use isobath_lab::{LabError, VolumeError, missing_directory};
+use isobath_lab::{LabError, VolumeError, dangling_target, missing_directory};
 
 use crate::args::{CreateArgs, GlobalArgs, NewTreeArgs, StoreArgs, TreeArgs};
 use crate::failure::Failure;
@@ -99,9 +101,7 @@ pub(crate) fn needs_recovery(args: &StoreArgs) -> Result<bool, Failure> {
 fn refuse_as_stdout(store: &Store) -> Result<(), Failure> {
     let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
     match stdout.and_then(|file| file.metadata()) {
-        Ok(found) if store.holds(&found) => Err(Failure::Usage(
-            "standard output goes to a file of the store".into(),
-        )),
+        Ok(found) if store.holds(&found) => Err(to_stdout()),
         // A closed one takes nothing.
         _ => Ok(()),
     }
@@ -150,10 +150,10 @@ pub(crate) fn progress_for_new(
     global: &GlobalArgs,
 ) -> Result<Progress, Failure> {
     let mut new: Vec<_> = args.store.iter().chain(&args.log_path).cloned().collect();
-    if !create.create || args.store.iter().any(|path| path.exists()) {
+    if !create.create || args.store.iter().any(|path| is_there(path)) {
         new.clear();
     }
-    new.retain(|path| !path.exists());
+    new.retain(|path| !is_there(path));
     Progress::start(global.quiet, new)
 }
 
@@ -185,13 +185,38 @@ pub(crate) fn write_or_create_for(
         is_new,
         new_tree: None,
     };
-    if args.store.iter().any(|p| p.exists()) {
+    // One that is empty is no store, unless one may be made of it.
+    let empty_counts = |path: &PathBuf| !create.create && path.exists();
+    if args.store.iter().any(|path| is_there(path) || empty_counts(path)) {
         return Ok(target(write_with(options, args)?, false));
     }
     if !create.create {
         return Err(no_store(args).into());
     }
+    not_stdout(&args.store)?;
     Ok(target(Store::create(&args.store, &options)?, true))
+}
+
+/// Whether something is at `path` that is no empty file, of which a store may be made.
+fn is_there(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file() || found.len() > 0)
+}
+
+/// Refuses paths of which one is what standard output goes to, as an empty file may be: what is printed would end up in it.
+pub(crate) fn not_stdout(paths: &[PathBuf]) -> Result<(), Failure> {
+    let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    let Ok(stdout) = stdout.and_then(|file| file.metadata()) else {
+        return Ok(());
+    };
+    let same = |found: fs::Metadata| (found.dev(), found.ino()) == (stdout.dev(), stdout.ino());
+    match paths.iter().any(|path| fs::metadata(path).is_ok_and(same)) {
+        true => Err(to_stdout()),
+        false => Ok(()),
+    }
+}
+
+fn to_stdout() -> Failure {
+    Failure::Usage("standard output goes to a file of the store".into())
 }
 
 fn no_store(args: &StoreArgs) -> LabError {
@@ -200,6 +225,12 @@ fn no_store(args: &StoreArgs) -> LabError {
             return LabError::Volume(VolumeError::NoDirectory {
                 directory: directory.to_owned(),
                 path: path.clone(),
+            });
+        }
+        if let Some(target) = dangling_target(path) {
+            return LabError::Volume(VolumeError::DanglingLink {
+                path: path.clone(),
+                target,
             });
         }
     }

@@ -91,6 +91,11 @@ const CHECKPOINT_PERCENT: u64 = 25;
 /// of its own, and for small ones these.
 const CAUSED_FACTOR: u64 = 8;
 const CAUSED_BYTES: u64 = 32 << 10;
+/// Bytes that are logged where a leaf splits: both halves, and the node above.
+const SPLIT_BYTES: u64 = 10 << 10;
+/// Percent of the area that a commit reserves at most for the leaves that it may split: less than commits may fill, or it would never
+/// begin. One that splits more of them takes what structure modifications have beyond that.
+const MAX_SPLITS_PERCENT: u64 = 40;
 /// Space in the ring for one structure modification: three pages, and as much
 /// for each of two ancestors.
 const STRUCTURE_RING_BYTES: u64 = 40 << 10;
@@ -120,6 +125,14 @@ impl ReservationRequest {
                 class,
             },
         }
+    }
+
+    /// The same where each of `growing` changes may split a leaf, as where all leaves are full, in an area of so many bytes.
+    pub(crate) fn with_splits(mut self, growing: u64, area: u64) -> ReservationRequest {
+        let splits = growing * SPLIT_BYTES;
+        let most = area / 100 * MAX_SPLITS_PERCENT;
+        self.area = self.area.max(splits.min(most));
+        self
     }
 
     /// Bytes that the area has at least where this is granted.

@@ -172,6 +172,24 @@ impl WorkerState {
         bytes: u64,
         class: ReservationClass,
     ) -> Result<LogReservation<'_>, Error> {
+        self.reserve_records(bytes, class, 0)
+    }
+
+    /// As [`WorkerState::reserve_log`], for a commit of which each of `growing` changes may split a leaf.
+    pub(crate) fn reserve_commit(
+        &self,
+        bytes: u64,
+        growing: u64,
+    ) -> Result<LogReservation<'_>, Error> {
+        self.reserve_records(bytes, ReservationClass::Commit, growing)
+    }
+
+    fn reserve_records(
+        &self,
+        bytes: u64,
+        class: ReservationClass,
+        growing: u64,
+    ) -> Result<LogReservation<'_>, Error> {
         let log = &self.engine.log;
         if !log.is_on() {
             return Ok(LogReservation::none());
@@ -185,7 +203,8 @@ impl WorkerState {
                 self.engine.shared.counters.stalled(delay);
             }
         }
-        self.wait_for_reservation(ReservationRequest::records(bytes, class))
+        let request = ReservationRequest::records(bytes, class);
+        self.wait_for_reservation(request.with_splits(growing, log.area_bytes()))
     }
 
     /// Reserves space in the ring for one structure modification; see [`WorkerState::reserve_log`].

@@ -116,14 +116,12 @@ impl LeafStage {
         true
     }
 
-    /// Whether the leaf is to have all its records, which take `needed` bytes: where it is nearer to `limit` with the last one than
-    /// without, so that leaves are as full as they should be on average, whatever the size of their records. Records that are
-    /// larger than what `limit` leaves free fill the page: they would split it all the same.
+    /// Whether the leaf is nearer to `limit` with all its records, which take `needed` bytes, than without the last one: so
+    /// leaves are as full as they should be on average, whatever the size of their records.
     fn is_near(&self, needed: usize, limit: usize) -> bool {
         let last = self.records.last();
         let last = last.map_or(0, |last| leaf_cost(last.key_len, last.value_len));
-        let is_large = last > CAPACITY.saturating_sub(limit);
-        needed <= limit || needed <= CAPACITY && (is_large || 2 * needed < 2 * limit + last)
+        needed <= limit || needed <= CAPACITY && 2 * needed < 2 * limit + last
     }
 
     fn add(&mut self, key: &[u8], value: ValueRef<'_>, shared: usize) {
