@@ -137,7 +137,11 @@ fn quickstart_from_nowhere() {
         .fails(3, "free some space");
     // What cannot begin is not announced.
     for (more, code, message) in [
-        (["--store", "none/q.iso"], 3, "the directory none does not exist"),
+        (
+            ["--store", "none/q.iso"],
+            3,
+            "the directory none does not exist",
+        ),
         (["--pool", "1KiB"], 2, "--pool"),
     ] {
         let told = place

@@ -51,12 +51,12 @@ pub use aligned::{AlignedBuf, HUGE_PAGE};
 pub use device::{Channel, ChannelOptions, Device, LOG_OFFSET, Layout, QueueFull};
 pub use error::{ChannelError, IoError, IoErrorKind, VolumeError};
 pub use fault::{Fault, FaultDevice, FaultPlan, FaultRule, Survivors, Trigger};
+pub use file::ignore_file_size_signal;
 pub use io::{Completion, Io, IoVec, Op};
 pub use memory::MemoryDevice;
 pub use options::{
     Access, Backend, BackendKind, BackendReport, DirectMode, MAX_MEMBERS, VolumeOptions,
 };
-pub use file::ignore_file_size_signal;
 pub use output::{OutputError, OutputFile, Protected, partial_path};
 pub use overlay::OverlayDevice;
 pub use process::generation;

@@ -300,7 +300,7 @@ fn wrong_order_missing_members_and_strangers() {
     };
     assert_eq!((right_order, given, found), (p.clone(), 1, 2));
 
-    let error = refuse(&p[..2], &options, &["3 devices", "number 2"]);
+    let error = refuse(&p[..2], &options, &["3 files", "number 2"]);
     assert!(
         matches!(error, VolumeError::WrongCount { expected: 3, given: 2, missing, .. } if missing == [2])
     );

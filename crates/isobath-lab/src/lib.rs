@@ -65,7 +65,8 @@ pub use engine::{
 };
 pub use error::LabError;
 pub use isobath_io::{
-    ByteSize, VolumeError, dangling_target, ignore_file_size_signal, missing_directory, partial_path,
+    ByteSize, VolumeError, dangling_target, ignore_file_size_signal, missing_directory,
+    partial_path,
 };
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub use monitor::{Monitor, Silent, Stage, Unit};

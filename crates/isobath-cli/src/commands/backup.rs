@@ -141,7 +141,11 @@ pub(crate) fn salvage(
     store::not_stdout(std::slice::from_ref(&args.to))?;
     let partial = partial_path(&args.to);
     // What an earlier one has left is not this one's to remove.
-    let ours = if partial.exists() { None } else { Some(partial) };
+    let ours = if partial.exists() {
+        None
+    } else {
+        Some(partial)
+    };
     let progress = Progress::start(global.quiet, ours.into_iter().collect())?;
     let began = Instant::now();
     let options = SalvageOptions::new().search(args.search);

@@ -187,7 +187,11 @@ pub(crate) fn write_or_create_for(
     };
     // One that is empty is no store, unless one may be made of it.
     let empty_counts = |path: &PathBuf| !create.create && path.exists();
-    if args.store.iter().any(|path| is_there(path) || empty_counts(path)) {
+    if args
+        .store
+        .iter()
+        .any(|path| is_there(path) || empty_counts(path))
+    {
         return Ok(target(write_with(options, args)?, false));
     }
     if !create.create {

@@ -455,9 +455,25 @@ fn a_limit_on_the_length_of_files_is_an_error_with_advice() {
     told(&with_file_limit(&place, blocks / 4, &change));
     place.run(&["check", "-s", "s.iso"]).ok();
     assert_eq!(place.run(&["get", "-s", "s.iso", "k"]).ok().text(), "v\n");
-    assert_eq!(place.run(&["scan", "-s", "s.iso"]).ok().text().lines().count(), 200_001);
+    assert_eq!(
+        place
+            .run(&["scan", "-s", "s.iso"])
+            .ok()
+            .text()
+            .lines()
+            .count(),
+        200_001
+    );
     // Other files that the command writes.
-    told(&with_file_limit(&place, 64, &["export", "-s", "s.iso", "e"]));
-    told(&with_file_limit(&place, 64, &["backup", "-s", "s.iso", "b"]));
+    told(&with_file_limit(
+        &place,
+        64,
+        &["export", "-s", "s.iso", "e"],
+    ));
+    told(&with_file_limit(
+        &place,
+        64,
+        &["backup", "-s", "s.iso", "b"],
+    ));
     assert!(!place.path("e").exists() && !place.path("b").exists());
 }

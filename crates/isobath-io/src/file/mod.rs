@@ -30,9 +30,9 @@ use crate::options::{Access, BackendKind, BackendReport, MAX_MEMBERS, VolumeOpti
 use label::{DATA_OFFSET, Label};
 use log::LogMember;
 pub(crate) use member::is_member;
-pub use sys::ignore_file_size_signal;
 use member::{Member, os};
 use stripe::{Piece, StripeMap};
+pub use sys::ignore_file_size_signal;
 
 /// A volume striped over files and block devices.
 pub(crate) struct FileDevice {

@@ -178,7 +178,9 @@ impl Making {
             std::fs::rename(partial, name).map_err(failed("rename", partial))?;
         }
         for (_, name) in self.files() {
-            let parent = name.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = name
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
             let directory = parent.unwrap_or(Path::new("."));
             let synced = File::open(directory).and_then(|directory| directory.sync_all());
             synced.map_err(failed("sync", directory))?;

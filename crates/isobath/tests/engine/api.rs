@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use common::{Random, assert_sound, tiny, value};
 use futures_core::stream::{FusedStream, Stream};
 use isobath::{
-    Error, Isolation, OpenError, Options, RangeStream, Record, StorageError, Store, TransactionError,
-    TransactionOptions, Tree, WriteBatch,
+    Error, Isolation, OpenError, Options, RangeStream, Record, StorageError, Store,
+    TransactionError, TransactionOptions, Tree, WriteBatch,
 };
 
 fn store() -> (Store, Tree) {

@@ -462,7 +462,12 @@ fn a_salvaged_store_has_its_name_once_it_is_complete() {
             let options_of = SalvageOptions::new();
             isobath::salvage(&[&from], &[&to], &options_of, &options(), &mut watch)
         };
-        assert!(salvage().unwrap_err().to_string().contains("exists already"));
+        assert!(
+            salvage()
+                .unwrap_err()
+                .to_string()
+                .contains("exists already")
+        );
         assert!(std::fs::read(&to).unwrap() == before);
     }
     assert!(std::fs::symlink_metadata(at("link")).unwrap().is_symlink());
