@@ -189,7 +189,7 @@ impl OutputFile {
     /// Waits until the drive has everything, and gives the file its name.
     ///
     /// # Errors
-    /// Any [`OutputError`]: another process may have made a file of that name meanwhile. There is no new file then.
+    /// Any [`OutputError`]: another process may have made a file of that name in between. There is no new file then.
     pub fn finish(mut self) -> Result<(), OutputError> {
         let synced = self.file.sync_all();
         let Place::Renamed {
@@ -206,7 +206,7 @@ impl OutputFile {
             };
         };
         synced.map_err(failed("write", &self.path))?;
-        // Something may have been made there meanwhile. The files of a volume say that they are.
+        // Something may have been made there in between. The files of a volume say that they are.
         let protected = Protected {
             volume: None,
             is_log: *is_log,

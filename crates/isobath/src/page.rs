@@ -181,7 +181,7 @@ pub(crate) fn seal(image: &mut [u8], id: PageId, lsn: Lsn, segment_seq: u64) {
 /// Why a page image read from disk is not the page that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PageCorruption {
-    /// The bytes do not match their checksum: bit rot or a torn write.
+    /// The bytes do not match their checksum: a media error or a torn write.
     #[error("its checksum is {stored:#010x} but its bytes give {computed:#010x}")]
     Checksum {
         /// The checksum in the header.

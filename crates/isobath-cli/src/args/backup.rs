@@ -69,7 +69,7 @@ pub(crate) struct RestoreArgs {
     /// Most bytes that the store may grow to, beside the 2 MiB in front of each file [default: no limit]
     #[arg(long, value_name = "SIZE")]
     pub(crate) limit: Option<Size>,
-    /// Memory for the buffer pool meanwhile
+    /// Memory for the buffer pool
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub(crate) pool: Size,
     /// Read and verify the whole store afterwards

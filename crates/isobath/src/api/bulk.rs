@@ -210,7 +210,11 @@ fn appear(
     let loaded = loader.link(note).inspect_err(|_| {
         closed.set_loaded(before);
     })?;
-    let lasts = local.make_durable(engine.log.newest_record(), engine.shared.config.durability);
+    let lasts = engine.log_tasks.make_durable(
+        &local.worker,
+        engine.log.newest_record(),
+        engine.shared.config.durability,
+    );
     match unseen {
         // For readers the tree stays as it was.
         Some(unseen) if lasts.is_err() => {

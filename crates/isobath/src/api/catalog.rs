@@ -97,7 +97,7 @@ pub(crate) fn create(local: &WorkerState) -> Result<(), Error> {
     }
     let tree = Tree::create(&ctx, CATALOG.id, None)?;
     assert_eq!(tree, CATALOG, "the catalog is the first tree of a store");
-    local.wait_durable(local.engine.log.newest_record())
+    local.engine.log_tasks.wait_all_durable(&local.worker)
 }
 
 /// The tree `name`, if there is one.

@@ -166,7 +166,7 @@ impl Loader {
         let Some(first) = self.records(watch)?.next().transpose()? else {
             return Ok(0);
         };
-        // A tree that has only lower keys. Where it has changed meanwhile, the load is refused.
+        // A tree that has only lower keys. Where it has changed since, the load is refused.
         if self.tree.last()?.is_none_or(|last| last.0 < first.0) {
             match bulk::load(&self.tree, self.records(watch)?) {
                 Err(Error::LoadOrder { .. }) => {}

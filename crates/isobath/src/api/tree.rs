@@ -120,6 +120,7 @@ impl Tree {
         let engine = &self.runtime.engine;
         WorkerState::with_current(engine, |local| {
             if let Some(local) = local {
+                local.worker.count_operations(1);
                 here = Some(get_in_task(local, tree, key, value));
             }
         });
@@ -162,7 +163,7 @@ impl Tree {
         }
     }
 
-    /// What was found in the tree, unless it was dropped meanwhile: its records go one
+    /// What was found in the tree, unless it was dropped in between: its records go one
     /// after another.
     #[inline]
     pub(crate) fn found<T>(&self, found: T) -> Result<T, Error> {
@@ -196,6 +197,7 @@ impl Tree {
         let tree = self.state.tree;
         let mut value = Vec::new();
         let engine = &self.runtime.engine;
+        self.runtime.count_operations(1);
         match tree.get(&InlineContext::new(&self.runtime.pool), key, &mut value) {
             Ok(found) if engine.transactions.shows_leaf(tree.id, key) => {
                 self.found(found.is_some())
@@ -523,7 +525,7 @@ impl Tree {
     }
 
     /// Reads the value of `key` as a stream; `None` if it has none. A value
-    /// that is replaced or removed meanwhile makes reading fail.
+    /// that is replaced or removed before the end makes reading fail.
     ///
     /// # Errors
     ///
@@ -632,7 +634,7 @@ pub(crate) fn check_value(length: u64) -> Result<(), Error> {
 
 // ---- the operations, in a task --------------------------------------------------
 
-/// Times that a read starts over because a large value was replaced meanwhile.
+/// Times that a read starts over because a large value was replaced in between.
 const REREADS: usize = 10_000;
 
 pub(crate) fn get_in_task(

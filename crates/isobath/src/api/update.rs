@@ -193,7 +193,7 @@ impl Tree {
 
     /// Removes the records whose keys lie within `bounds` and returns how many there were. Each commit
     /// takes some hundred records: this is not atomic as a whole, and where it fails, a first part of the range is
-    /// gone. Records that are inserted meanwhile may stay. [`Transaction::remove_range`](crate::Transaction::remove_range) is atomic.
+    /// gone. Records that are inserted during that may stay. [`Transaction::remove_range`](crate::Transaction::remove_range) is atomic.
     ///
     /// # Errors
     ///

@@ -13,13 +13,13 @@ use crate::api::store::{Store, uuid};
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{self, Array, Sink, words_per_page};
+use crate::checkpoint::log_area;
 use crate::checkpoint::{ArrayRoot, SUPERBLOCK_OFFSETS, Superblock};
 use crate::error::{BackupFileError, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
 use crate::pagestore::{Entry, summaries};
-use crate::recovery::log_area;
 use crate::shared::{Address, MAX_LENGTH, SegmentSizes};
 use crate::{Options, PAGE_SIZE as PAGE};
 

@@ -5,7 +5,7 @@
 //! since, and the id given to a chunk of a large value, which no frame may hold.
 //! So an id alone is never trusted. A place of another length than a page's is
 //! not read; a chunk as long as a page fails its check and stays where it is, and
-//! who wants the chunk meanwhile waits for that ([`Buffer::await_load`]). And a copy
+//! who wants the chunk before that waits for that ([`Buffer::await_load`]). And a copy
 //! that is no sound page is corruption only if the parent still named the page
 //! after the copy was found so: see [`Buffer::load_page`].
 

@@ -28,6 +28,7 @@ use isobath_io::{Volume, VolumeError};
 use crate::error::panic_message;
 use crate::pagestore::PageStore;
 use crate::runtime::{WaitQueue, Worker};
+use crate::shared::Shared;
 use crate::sync::Mutex;
 use crate::{Error, small};
 
@@ -102,9 +103,10 @@ impl Resizing {
         self.state.lock().is_running
     }
 
-    /// Has the tasks that wait for their turn look again.
-    pub(crate) fn wake_waiters(&self) {
-        self.waiters.wake_all();
+    /// Has the tasks that wait for their turn look again once a write has failed.
+    pub(super) fn wake_on_poison(&self, shared: &Shared) {
+        let waiters = Arc::clone(&self.waiters);
+        shared.on_poison(move || waiters.wake_all());
     }
 
     /// Waits until the thread of the last call has ended; blocks.

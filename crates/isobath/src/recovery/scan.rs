@@ -9,7 +9,7 @@ use crate::buffer::{Place, Reservation};
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
 use crate::context::WriteContext;
-use crate::engine::{Engine, TaskContext};
+use crate::engine::TaskContext;
 use crate::log::record::{Body, Copied, Kind, Mapped, Operation, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
@@ -424,12 +424,5 @@ impl WorkerState {
         page.words().store_all(image);
         page.changed(lsn, lsn);
         Ok(())
-    }
-}
-
-impl Engine {
-    /// The oldest commit in flight that has not been applied, or `complete`.
-    pub(crate) fn oldest_commit(&self, complete: Lsn) -> Lsn {
-        complete.min(self.transactions.oldest_unapplied(&self.log))
     }
 }

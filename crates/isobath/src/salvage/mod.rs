@@ -19,8 +19,8 @@ use isobath_io::{
 use crate::api::catalog;
 use crate::backup::Watch;
 use crate::btree::{Content, Record, ValueKind, read_content};
+use crate::checkpoint::open_log;
 use crate::extent::{self, Extent, RUN_BYTES};
-use crate::log::open_log;
 use crate::log::record::Operation;
 use crate::page::{PageId, get_u64};
 use crate::recovery::read_superblock;

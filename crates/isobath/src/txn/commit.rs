@@ -22,7 +22,6 @@ use super::locks::Locked;
 use super::reserved_task::ReservedTask;
 use super::serializable::ReadSet;
 use super::snapshots::Registered;
-use super::tracker::Slot;
 use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
@@ -30,7 +29,7 @@ use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::TaskContext;
-use crate::log::ReservationClass;
+use crate::log::Slot;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::page::{Lsn, PageId};
 use crate::runtime::WorkerState;
@@ -265,7 +264,9 @@ fn finish(
         }
     }
     let seen = local
-        .make_durable(lsn, durability)
+        .engine
+        .log_tasks
+        .make_durable(&local.worker, lsn, durability)
         .and_then(|()| await_earlier(local, lsn, durability))
         .and_then(|()| wait_for_watermark(local, lsn));
     // One that is durable and that others may have seen has lasted, whatever has failed since.
@@ -292,7 +293,7 @@ fn await_earlier(local: &WorkerState, lsn: Lsn, durability: Durability) -> Resul
         && transactions.watermark(&local.engine.log) <= lsn
         && !canary::sings(Canary::AcknowledgeEarly);
     if waits {
-        local.wait_durable(lsn)
+        local.engine.log_tasks.wait_durable(&local.worker, lsn)
     } else {
         Ok(())
     }
@@ -550,7 +551,8 @@ impl<'a> Commit<'a, '_> {
             self.context.frees_space,
         )?;
         let bytes = record.body.bytes().len() as u64;
-        let _reservation = local.reserve_commit(bytes, self.growing(&peeked))?;
+        let log_tasks = &local.engine.log_tasks;
+        let _reservation = log_tasks.reserve_commit(&local.worker, bytes, self.growing(&peeked))?;
         engine.shared.writable()?;
         let slot = self
             .transactions()

@@ -62,7 +62,7 @@ pub struct Savepoint {
 ///
 /// It reads the store as it was when the transaction began, together with its own
 /// changes; they are not visible to others before [`Transaction::commit`] returns, and
-/// then all at once. Nothing is locked meanwhile: of two transactions that change
+/// then all at once. Nothing is locked before that: of two transactions that change
 /// the same key, the first to commit wins, and the other gets
 /// [`TransactionError::Conflict`]. Dropping a transaction rolls it back.
 ///
