@@ -17,9 +17,8 @@ pub(crate) const POLL: Duration = Duration::from_millis(1);
 pub(crate) const MAX_IDLE_LOOKS: u32 = 3_000;
 /// Free segments beyond those that are given back, before the tail is emptied.
 const MARGIN: u32 = 2;
-/// How full the segments of a volume without a limit become, in percent. What this leaves, beside the reserve and the spare
-/// segments, is what updates and cleaning have where the file system has no room for the volume to grow again.
-const PACKED_PERCENT: u64 = 98;
+/// How full the segments of a volume without a limit become, in percent: the last few percent would cost moving everything.
+const PACKED_PERCENT: u64 = 97;
 
 /// Whether the volume is being shortened.
 #[derive(Default)]
@@ -114,12 +113,7 @@ impl PageStore {
             let shares = space.shares(segments);
             let used = sizes.usable_of(segments);
             let system = 1 + log + used / 250 + 2;
-            let open = match self.growth.is_limited() {
-                true => shares.open,
-                // Where segments are scarce, streams share them.
-                false => shares.least_open,
-            };
-            let kept = system + shares.reserve + open + writeback::SPARE_ENOUGH;
+            let kept = system + shares.reserve + shares.open + writeback::SPARE_ENOUGH;
             let usable = u64::from(used.saturating_sub(kept));
             let room = u64::from(used.saturating_sub(system)) * segment;
             let holds = match self.growth.is_limited() {

@@ -33,8 +33,6 @@ pub(crate) struct Shares {
     pub(crate) checkpoint: u32,
     /// Open ones at most.
     pub(crate) open: u32,
-    /// Open ones with which the streams get along.
-    pub(crate) least_open: u32,
     /// That only cleaning and checkpoints may take.
     pub(crate) reserve: u32,
 }
@@ -50,11 +48,9 @@ impl SegmentAllocator {
         let checkpoint = small::checkpoint_segments(segments, usable / 300 + 2);
         // The log's space is not available to pages.
         let room = usable.saturating_sub(self.system_segments());
-        let streams = self.open.len() as u32;
         Shares {
             checkpoint,
-            open: streams.min((room / 32).max(MIN_OPEN)),
-            least_open: streams.min(MIN_OPEN),
+            open: (self.open.len() as u32).min((room / 32).max(MIN_OPEN)),
             reserve: MIN_OPEN.min(usable / 4) + checkpoint,
         }
     }
