@@ -91,11 +91,13 @@ const CHECKPOINT_PERCENT: u64 = 25;
 /// of its own, and for small ones these.
 const CAUSED_FACTOR: u64 = 8;
 const CAUSED_BYTES: u64 = 32 << 10;
-/// Bytes that are logged where a leaf splits: both halves, and the node above.
-const SPLIT_BYTES: u64 = 10 << 10;
+/// Bytes that are logged where a leaf splits: three pages, both halves and the node above.
+const SPLIT_BYTES: u64 = 13 << 10;
 /// Percent of the area that a commit reserves at most for the leaves that it may split: less than commits may fill, or it would never
 /// begin. One that splits more of them takes what structure modifications have beyond that.
-const MAX_SPLITS_PERCENT: u64 = 40;
+const MAX_SPLITS_PERCENT: u64 = 50;
+/// Of the area, what one of several commits that are in flight may take for that: one part in this many.
+const SPLITS_SHARE: u64 = 4;
 /// Space in the ring for one structure modification: three pages, and as much
 /// for each of two ancestors.
 const STRUCTURE_RING_BYTES: u64 = 40 << 10;
@@ -238,6 +240,13 @@ impl Log {
     pub(crate) fn transaction_limit_now(&self) -> u64 {
         self.on.as_ref().map_or(MAX_TRANSACTION_BYTES, |on| {
             on.transaction_limit(on.area_bytes())
+        })
+    }
+
+    /// Changes that a commit may have, each of which may split a leaf, where others like it are in flight.
+    pub(crate) fn splits_per_commit(&self) -> usize {
+        self.on.as_ref().map_or(usize::MAX, |on| {
+            (on.area_bytes() / SPLITS_SHARE / SPLIT_BYTES).max(1) as usize
         })
     }
 
