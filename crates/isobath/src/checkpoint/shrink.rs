@@ -239,8 +239,8 @@ impl WorkerState {
                 self.worker.sleep_until(clock::now() + POLL);
                 continue;
             }
-            let few_are_dirty =
-                engine.buffer.pool.dirty.unwritten() <= engine.pagestore.min_dirty_limit();
+            let few_are_dirty = engine.buffer.pool.dirty.unwritten()
+                <= engine.buffer.min_dirty_limit(engine.pagestore.stored());
             if few_are_dirty && engine.checkpoints.move_log(&self.worker, run)? {
                 return Ok(true);
             }

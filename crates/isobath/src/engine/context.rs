@@ -111,7 +111,8 @@ impl WriteContext for TaskContext<'_> {
     fn admit(&self) -> Result<(), Error> {
         let engine = &self.local.engine;
         engine.shared.writable()?;
-        let is_full = || engine.buffer.pool.dirty.unwritten() > engine.pagestore.dirty_limit();
+        let limit = || engine.buffer.dirty_limit(engine.pagestore.stored());
+        let is_full = || engine.buffer.pool.dirty.unwritten() > limit();
         while is_full() && self.local.worker.in_task() {
             let since = Instant::now();
             let is_over = || !is_full() || engine.shared.is_poisoned();

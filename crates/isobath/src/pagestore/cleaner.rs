@@ -8,7 +8,7 @@ use crate::buffer::{FrameId, Place, Stretch};
 use crate::canary::{self, Canary};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
-use crate::pagestore::writeback::{BATCH, Batch, SPARE_ENOUGH};
+use crate::pagestore::writeback::{BATCH, Batch, LOW_WATER, SPARE_ENOUGH};
 use crate::pagestore::{CleaningEnd, Content, Entry, PageStore, Request, Victim, summaries};
 use crate::runtime::Worker;
 use crate::shared::{Address, Counters};
@@ -160,7 +160,7 @@ impl PageStore {
     /// Frees the old copies of moved pages before more are moved: their space is the point of
     /// cleaning.
     fn await_pending_frees(&self, worker: &Worker) {
-        if self.has_pending_frees() && self.space.lock().spare_segments() < self.low_water() {
+        if self.has_pending_frees() && self.space.lock().spare_segments() < LOW_WATER {
             // A failed log write has poisoned the store; later callers get that error.
             let _ = self.lower.log_tasks.wait_all_durable(worker);
             let _ = self.drain_pending_frees();

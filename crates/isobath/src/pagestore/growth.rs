@@ -209,7 +209,14 @@ impl PageStore {
     /// Where the volume cannot grow in place of what readers may need, frees what was retained for the longest time;
     /// whether there was anything.
     pub(super) fn overrun_readers_for_space(&self) -> bool {
-        self.growth_was_refused() && self.overrun_readers()
+        if !self.retains || !self.growth_was_refused() {
+            return false;
+        }
+        let freed = self.space.lock().overrun_readers();
+        if freed {
+            self.segment_waiters.wake_all();
+        }
+        freed
     }
 
     /// Hands out the segments of a volume that has become `segments` segments long.

@@ -325,15 +325,6 @@ impl PageStore {
         self.segment_waiters.wake_all();
     }
 
-    /// Frees what was retained for readers for the longest time; whether there was anything.
-    pub(super) fn overrun_readers(&self) -> bool {
-        let freed = self.retains && self.space.lock().overrun_readers();
-        if freed {
-            self.segment_waiters.wake_all();
-        }
-        freed
-    }
-
     /// Segments whose live bytes are not those that `counted` has for each, with what they count.
     pub(crate) fn miscounted(&self, count: impl FnOnce(&mut [u64])) -> Vec<(u32, u64, u64)> {
         let space = self.space.lock();
@@ -433,7 +424,7 @@ impl PageStore {
 
     /// Whether cleaners have something to do.
     #[inline]
-    pub(crate) fn cleaner_is_wanted(&self) -> bool {
+    pub(super) fn cleaner_is_wanted(&self) -> bool {
         self.cleaning_wanted.load(Ordering::Relaxed) || self.growth.is_requested()
     }
 

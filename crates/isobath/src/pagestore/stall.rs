@@ -74,7 +74,7 @@ impl Seen {
 
 impl PageStore {
     /// Looks whether tasks have waited for too long: the store takes no more writes then, and they get an error.
-    pub(crate) fn look_at_stall(&self) {
+    pub(super) fn look_at_stall(&self) {
         if let Some(error) = self.stalled() {
             self.lower.shared.poison(error);
         }

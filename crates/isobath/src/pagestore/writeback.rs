@@ -49,31 +49,15 @@ impl PageStore {
     }
 
     /// What the limits of dirty pages depend on.
-    fn stored(&self) -> Stored {
+    pub(crate) fn stored(&self) -> Stored {
         Stored {
             allocated_bytes: self.allocated_bytes(),
             segment_bytes: self.used_segment_bytes(),
         }
     }
 
-    /// See [`Buffer::dirty_limit`](crate::buffer::Buffer::dirty_limit).
-    pub(crate) fn dirty_limit(&self) -> usize {
-        self.lower.buffer.dirty_limit(self.stored())
-    }
-
-    /// See [`Buffer::min_dirty_limit`](crate::buffer::Buffer::min_dirty_limit).
-    pub(crate) fn min_dirty_limit(&self) -> usize {
-        self.lower.buffer.min_dirty_limit(self.stored())
-    }
-
-    /// See [`Buffer::frames_written_back`](crate::buffer::Buffer::frames_written_back).
-    pub(super) fn frames_written_back(&self, count: usize) {
-        let stored = || self.stored();
-        self.lower.buffer.frames_written_back(count, stored);
-    }
-
     /// Whether writers have something to do.
-    pub(crate) fn writes_wanted(&self) -> bool {
+    pub(super) fn writes_wanted(&self) -> bool {
         let unwritten = self.lower.buffer.pool.dirty.unwritten();
         self.lower.buffer.pool.dirty.queued() > 0
             && (unwritten > self.lower.buffer.dirty_target(self.stored())
@@ -473,7 +457,7 @@ impl PageStore {
                 buffer.admit(worker.index, frame, page);
             }
         }
-        self.frames_written_back(count);
+        buffer.frames_written_back(count, || self.stored());
         Counters::add(&self.lower.shared.counters.page_writes, count as u64);
         self.after_space_change(freed_segment, spare);
         let _ = self.drain_pending_frees();
@@ -714,7 +698,8 @@ impl PageStore {
     /// ordering together (paper 003, Fig. 4), but a small part of what may be dirty.
     fn sort_run(&self) -> usize {
         let orders = self.space.lock().policy.orders(Cause::User);
-        let share = self.min_dirty_limit() / (4 * self.lower.shared.config.workers);
+        let limit = self.lower.buffer.min_dirty_limit(self.stored());
+        let share = limit / (4 * self.lower.shared.config.workers);
         if orders {
             share.clamp(BATCH, MAX_SORT_RUN)
         } else {
@@ -729,7 +714,7 @@ impl PageStore {
         if freed_segment {
             self.segment_waiters.wake_all();
         }
-        if spare < self.low_water() {
+        if spare < LOW_WATER {
             self.request_cleaning();
         }
     }
@@ -739,9 +724,5 @@ impl PageStore {
         if !self.cleaning_wanted.swap(true, Release) {
             self.lower.workers.notify_all();
         }
-    }
-
-    pub(super) fn low_water(&self) -> u32 {
-        LOW_WATER
     }
 }

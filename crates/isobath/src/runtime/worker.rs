@@ -118,6 +118,8 @@ pub(crate) struct Worker {
     stacks: RefCell<Vec<DefaultStack>>,
     /// There was no memory for another stack; until a task ends, none is asked for.
     starved: Cell<bool>,
+    /// The kernel has refused to register memory; it is not asked again.
+    refused: Cell<bool>,
     ready: RefCell<VecDeque<TaskId>>,
     waiting_work: RefCell<WaitingWork>,
     backlog: RefCell<VecDeque<Io>>,
@@ -218,6 +220,7 @@ impl Worker {
             free_system_slots: RefCell::new((user as u32..all as u32).rev().collect()),
             stacks: RefCell::new(stacks),
             starved: Cell::new(false),
+            refused: Cell::new(false),
             ready: RefCell::new(VecDeque::with_capacity(all)),
             waiting_work: RefCell::default(),
             backlog: RefCell::new(VecDeque::new()),
@@ -331,7 +334,10 @@ impl Worker {
     /// The region stays mapped as long as the worker lives.
     pub(crate) unsafe fn register_more(&self, region: (*mut u8, usize)) -> bool {
         // SAFETY: by contract. A refusal is in the backend's report.
-        unsafe { self.channel.borrow_mut().register_more(region) }
+        let registers =
+            !self.refused.get() && unsafe { self.channel.borrow_mut().register_more(region) };
+        self.refused.set(!registers);
+        registers
     }
 
     /// Most I/Os that the channel takes.

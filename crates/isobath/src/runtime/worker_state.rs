@@ -231,25 +231,14 @@ impl WorkerState {
         ) + &self.engine.pagestore.describe()
     }
 
-    fn wake_system_tasks(&self) -> bool {
-        let mut woke = false;
-        let stopping = self.engine.workers.is_stopping();
-        let pagestore = &self.engine.pagestore;
-        if pagestore.idle_writers(&self.worker) > 0 && (stopping || pagestore.writes_wanted()) {
-            pagestore.wake_writers(&self.worker);
-            woke = true;
-        }
-        if stopping || pagestore.cleaner_is_wanted() {
-            woke |= pagestore.wake_cleaner(&self.worker);
-        }
-        if self.idle_checkpointer.get().is_some()
-            && (stopping || self.engine.checkpoint_is_due() || self.engine.checkpoints.log_grows())
-            && let Some(task) = self.idle_checkpointer.take()
-        {
+    fn wake_checkpointer(&self, stopping: bool) -> bool {
+        let engine = &self.engine;
+        let wakes = self.idle_checkpointer.get().is_some()
+            && (stopping || engine.checkpoint_is_due() || engine.checkpoints.log_grows());
+        if wakes && let Some(task) = self.idle_checkpointer.take() {
             self.worker.make_ready(task);
-            woke = true;
         }
-        woke
+        wakes
     }
 }
 
@@ -263,13 +252,11 @@ impl BackgroundHandler for WorkerState {
         let mut progress = false;
         progress |= self.engine.buffer.poll(&self.worker);
         self.register_used();
-        progress |= self.wake_system_tasks();
+        let stopping = self.engine.workers.is_stopping();
+        progress |= self.engine.pagestore.poll(&self.worker, stopping);
+        progress |= self.wake_checkpointer(stopping);
         if self.engine.publishing.is_on() {
             self.publish_stats();
-        }
-        progress |= self.engine.pagestore.drain_pending_frees();
-        if self.engine.shared.awaits_space() {
-            self.engine.pagestore.look_at_stall();
         }
         if self.log_writers.get() > 0 {
             let has_ended = || self.flushes_are_over();
