@@ -93,9 +93,10 @@ const CAUSED_FACTOR: u64 = 8;
 const CAUSED_BYTES: u64 = 32 << 10;
 /// Bytes that are logged where a leaf splits: three pages, both halves and the node above.
 const SPLIT_BYTES: u64 = 13 << 10;
-/// Percent of the area that a commit reserves at most for the leaves that it may split: less than commits may fill, or it would never
-/// begin. One that splits more of them takes what structure modifications have beyond that.
-const MAX_SPLITS_PERCENT: u64 = 50;
+/// Percent of the area that a commit reserves at most for the leaves that it may split: with what the log has when a checkpoint is
+/// requested less than commits may fill, or it would never begin. One that splits more of them takes what structure modifications
+/// have beyond that.
+const MAX_SPLITS_PERCENT: u64 = 40;
 /// Of the area, what one of several commits that are in flight may take for that: one part in this many.
 const SPLITS_SHARE: u64 = 4;
 /// Space in the ring for one structure modification: three pages, and as much

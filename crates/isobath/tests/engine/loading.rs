@@ -182,10 +182,10 @@ fn a_load_that_splits_each_leaf_gets_along_with_a_small_log() {
     let between = |n: u64| (key(n) + "x", value(n + 1, 340));
     let added = tree.load((0..count).step_by(11).map(between)).unwrap();
     assert_eq!(added, count / 11);
-    // The same in transactions.
-    for first in (5..count).step_by(11 * 200) {
+    // The same in transactions, of as many splits as such a log holds.
+    for first in (5..count).step_by(11 * 120) {
         let mut transaction = store.begin().unwrap();
-        for n in (first..(first + 11 * 200).min(count)).step_by(11) {
+        for n in (first..(first + 11 * 120).min(count)).step_by(11) {
             let (key, value) = between(n);
             transaction.insert(&tree, key, value).unwrap();
         }
