@@ -213,7 +213,8 @@ fn admitted(path: &Path) -> Result<(PathBuf, bool), Error> {
         other => other.map_err(failed("look up", path))?,
     };
     let kind = found.file_type();
-    if !kind.is_block_device() && !(kind.is_file() && found.len() == 0) {
+    let is_empty_file = kind.is_file() && found.len() == 0;
+    if !kind.is_block_device() && !is_empty_file {
         return Err(match kind.is_dir() {
             true => VolumeError::IsDirectory { path: path_owned() }.into(),
             false => VolumeError::AlreadyExists { path: path_owned() }.into(),
