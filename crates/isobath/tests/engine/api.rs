@@ -67,7 +67,7 @@ fn keys_values_and_ranges_are_whatever_has_bytes() {
     assert_eq!(keys, [b"b", b"c", b"d", b"e"]);
     // A slice makes one of an array of another length.
     assert_eq!(self::keys(tree.range(b"b".as_slice()..b"zz")), "bcd");
-    assert_eq!(self::keys(tree.range(&b"b"[..]..=&[b'd'])), "bcd");
+    assert_eq!(self::keys(tree.range(&b"b"[..]..=b"d")), "bcd");
     let mut range = tree.range("a".."b");
     assert!(range.next().is_some() && range.next().is_none() && range.next().is_none());
     assert!(format!("{store:?} {tree:?} {range:?} {transaction:?}").contains("\"t\""));
