@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file::is_member;
 use crate::volume::Volume;
+use crate::words::reason;
 
 /// Symbolic links that are followed one after another, as by the system.
 const MAX_LINKS: usize = 40;
@@ -34,7 +35,7 @@ pub enum OutputError {
         path: PathBuf,
     },
     /// The system refused.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), reason(path, source))]
     System {
         /// What was tried, as a verb.
         action: &'static str,
@@ -114,7 +115,7 @@ impl OutputFile {
                 finished: false,
             });
         }
-        let partial = with_suffix(&target, PARTIAL);
+        let partial = partial_path(&target);
         let file = OutputFile::unfinished(&partial, protected)?;
         Ok(OutputFile {
             file,
@@ -322,10 +323,10 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> OutputErro
     }
 }
 
-/// A path with something behind its last name.
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+/// Where what will be at `path` is as long as it is not complete.
+pub fn partial_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
+    name.push(PARTIAL);
     PathBuf::from(name)
 }
 

@@ -101,7 +101,7 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Creates a store on `paths`: files that do not exist yet, or block devices
+    /// Creates a store on `paths`: files that do not exist yet or are empty, or block devices
     /// that hold no data. Several are striped, in this order.
     ///
     /// ```no_run

@@ -184,6 +184,26 @@ impl LogTasks {
         bytes: u64,
         class: ReservationClass,
     ) -> Result<LogReservation<'_>, Error> {
+        self.reserve_records(worker, bytes, class, 0)
+    }
+
+    /// As [`LogTasks::reserve`], for a commit of which each of `growing` changes may split a leaf.
+    pub(crate) fn reserve_commit(
+        &self,
+        worker: &Worker,
+        bytes: u64,
+        growing: u64,
+    ) -> Result<LogReservation<'_>, Error> {
+        self.reserve_records(worker, bytes, ReservationClass::Commit, growing)
+    }
+
+    fn reserve_records(
+        &self,
+        worker: &Worker,
+        bytes: u64,
+        class: ReservationClass,
+        growing: u64,
+    ) -> Result<LogReservation<'_>, Error> {
         if !self.log.is_on() {
             return Ok(LogReservation::none());
         }
@@ -196,7 +216,9 @@ impl LogTasks {
                 self.shared.counters.stalled(delay);
             }
         }
-        self.wait_for_reservation(worker, ReservationRequest::records(bytes, class))
+        let request = ReservationRequest::records(bytes, class);
+        let request = request.with_splits(growing, self.log.area_bytes());
+        self.wait_for_reservation(worker, request)
     }
 
     /// Reserves space in the ring for one structure modification; see [`LogTasks::reserve`].

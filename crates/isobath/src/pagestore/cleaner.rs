@@ -82,7 +82,8 @@ impl PageStore {
                 return false;
             }
             let segments = space.segments();
-            // Growing would take the fence away behind which compaction empties the tail.
+            // Growing would take the fence away behind which compaction empties the tail. A writer that finds no segment has the volume
+            // grow nevertheless.
             let grow = !shrinks && self.prefers_growth(&space);
             drop(space);
             let has_grown = grow && self.grow_beyond(worker, segments).is_ok();

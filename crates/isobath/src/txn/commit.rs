@@ -29,8 +29,8 @@ use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::TaskContext;
+use crate::log::Slot;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
-use crate::log::{ReservationClass, Slot};
 use crate::page::{Lsn, PageId};
 use crate::runtime::WorkerState;
 use crate::shared::Counters;
@@ -481,25 +481,24 @@ impl<'a> Commit<'a, '_> {
         Ok(CurrentValues::Done(peeked))
     }
 
-    /// Pages that applying may take: none for removing, nor for replacing a
-    /// value by one that is no longer.
-    fn worst_pages(&self, peeked: &[CurrentValue]) -> u64 {
+    /// Changes that may split a leaf: none is a removal, nor replaces a value by one that is no longer.
+    fn growing(&self, peeked: &[CurrentValue]) -> u64 {
         let grows =
             |(change, peeked): (&Change<'_>, &CurrentValue)| match (change.value, &peeked.old) {
                 (None, _) => false,
                 (Some(_), OldValue::Absent) => true,
                 (Some(new), _) => new.bytes.len() > peeked.length,
             };
-        let growing = self
-            .changes
-            .iter()
-            .zip(peeked)
-            .filter(|&c| grows(c))
-            .count() as u64;
-        if growing == 0 {
-            return 0;
+        let changes = self.changes.iter().zip(peeked);
+        changes.filter(|&c| grows(c)).count() as u64
+    }
+
+    /// Pages that applying may take.
+    fn worst_pages(&self, peeked: &[CurrentValue]) -> u64 {
+        match self.growing(peeked) {
+            0 => 0,
+            growing => PAGES_PER_COMMIT + growing * PAGES_PER_INSERT,
         }
-        PAGES_PER_COMMIT + growing * PAGES_PER_INSERT
     }
 
     /// The commit's record; without a log, its confirmed allocations alone.
@@ -552,11 +551,8 @@ impl<'a> Commit<'a, '_> {
             self.context.frees_space,
         )?;
         let bytes = record.body.bytes().len() as u64;
-        let _reservation =
-            local
-                .engine
-                .log_tasks
-                .reserve(&local.worker, bytes, ReservationClass::Commit)?;
+        let log_tasks = &local.engine.log_tasks;
+        let _reservation = log_tasks.reserve_commit(&local.worker, bytes, self.growing(&peeked))?;
         engine.shared.writable()?;
         let slot = self
             .transactions()

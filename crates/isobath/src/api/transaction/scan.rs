@@ -610,3 +610,6 @@ impl DoubleEndedIterator for TransactionRange<'_> {
         self.step(Direction::Reverse)
     }
 }
+
+/// After the end, and after an error, there is nothing more.
+impl std::iter::FusedIterator for TransactionRange<'_> {}
