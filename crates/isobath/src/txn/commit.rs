@@ -370,12 +370,14 @@ impl<'a> Commit<'a, '_> {
             || self.transactions().snapshots.others(self.context.snapshot)
     }
 
-    /// Whether a key's newest state is of a commit that is not durable.
+    /// Whether a key's newest state is of a commit that is not visible yet. Asked after the keys were read, as by every
+    /// reader: a commit is noted before its changes are in the leaves.
     fn has_read_early(&self) -> bool {
         let transactions = self.transactions();
-        let mut numbers = self.changes.iter().map(Change::number);
-        transactions.visibility() != Visibility::Applied
-            && numbers.any(|number| transactions.unseen.has(number))
+        let unseen = &transactions.unseen;
+        let is_early =
+            |change: &Change<'_>| unseen.has(change.number()) || unseen.is_swapped(change.tree.id);
+        transactions.visibility() != Visibility::Applied && self.changes.iter().any(is_early)
     }
 
     fn run(mut self) -> Result<Outcome<'a>, Error> {

@@ -376,10 +376,11 @@ impl<'a> LargeCommit<'a> {
         let ending = transactions.tracker.begin_ending(lsn);
         slot.is_applied(lsn);
         if let Err(error) = wait_for_watermark(local, lsn) {
-            // For readers outside transactions it stays as it is.
+            // No reader outside transactions sees it: single reads find the trees noted, scans find the commit in flight.
             if let Some(swap) = swap {
                 swap.keep();
             }
+            slot.abandon();
             std::mem::forget(ending);
             return Err(error);
         }
