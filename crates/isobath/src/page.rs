@@ -222,7 +222,7 @@ pub enum PageCorruption {
 /// Checks that `image` is the page `id` as it was written into the segment
 /// whose present sequence number is `segment_seq`.
 pub(crate) fn verify(image: &[u8], id: PageId, segment_seq: u64) -> Result<(), PageCorruption> {
-    if canary::sings(Canary::SkipPageChecks) {
+    if canary::is_on(Canary::SkipPageChecks) {
         return Ok(());
     }
     let stored = get_u32(image, offset::CHECKSUM);

@@ -223,7 +223,7 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
     };
     let closed = tree.status.close_to_drop(wait)?.ok_or_else(missing)?;
     // Waits for the commits that have not seen the mark; of a commit and this, one sees the other.
-    if !canary::sings(Canary::DropBesideCommits) {
+    if !canary::is_on(Canary::DropBesideCommits) {
         engine.transactions.tracker.drain(false, wait)?;
     }
     match remove_name(local, name, tree.tree) {

@@ -478,7 +478,7 @@ impl Store {
 
     fn handle(&self, name: &str, tree: crate::btree::Tree) -> Tree {
         let new = || Arc::new(TreeState::new(name, tree));
-        let state = if canary::sings(Canary::SeparateTreeStates) {
+        let state = if canary::is_on(Canary::SeparateTreeStates) {
             new()
         } else {
             let mut trees = self.0.trees.lock();

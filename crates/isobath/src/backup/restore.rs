@@ -265,7 +265,7 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     let mut superblock = Superblock::new(uuid(), SegmentSizes::uniform(header.segment_bytes), 0);
     // Without a log there is nothing to recover, unless something was provisional: its end is recovery's, too.
     superblock.clean = state.log_start == state.log_end
-        && (state.provisional.is_empty() || canary::sings(Canary::RestoreAsClosed));
+        && (state.provisional.is_empty() || canary::is_on(Canary::RestoreAsClosed));
     superblock.next_lsn = state.log_end.0;
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;

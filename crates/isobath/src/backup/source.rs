@@ -62,7 +62,7 @@ impl WorkerState {
             engine.backup.rewriting.fetch_add(1, Ordering::SeqCst);
             let rewriting = Rewriting(engine);
             let may = !engine.backup.copying.load(Ordering::SeqCst);
-            if may || canary::sings(Canary::RewriteBesideBackups) {
+            if may || canary::is_on(Canary::RewriteBesideBackups) {
                 return Ok(rewriting);
             }
             drop(rewriting);
@@ -247,7 +247,7 @@ impl WorkerState {
         // Those that begin from here on see that a backup is under way.
         let mut patience = Patience::default();
         while engine.backup.rewriting.load(Ordering::SeqCst) > 0
-            && !canary::sings(Canary::RewriteBesideBackups)
+            && !canary::is_on(Canary::RewriteBesideBackups)
         {
             engine.shared.writable()?;
             patience.wait(&self.worker);

@@ -329,7 +329,7 @@ impl Taking<'_, '_> {
         self.write_state(pass, part.end)?;
         let bytes = part.write(map, &mut self.writer)?;
         // The rest of the backup needs nothing of the store.
-        if !canary::sings(Canary::HoldLogWhileVerifying) {
+        if !canary::is_on(Canary::HoldLogWhileVerifying) {
             engine.log_tasks.release();
         }
         Ok(Some(bytes))

@@ -169,7 +169,7 @@ impl Buffer {
     /// The oldest change that no durable copy contains, as of now and of
     /// `complete`, which was read before. For `pause` see [`Engine::recovery_start`](crate::engine::Engine::recovery_start).
     pub(crate) fn oldest_unflushed(&self, complete: Lsn, pause: impl FnMut()) -> Lsn {
-        if canary::sings(Canary::CutLogEarly) {
+        if canary::is_on(Canary::CutLogEarly) {
             return complete;
         }
         let mut oldest = complete.0;
@@ -179,13 +179,13 @@ impl Buffer {
             }
         }
         for floor in &self.changes.batches.floors {
-            if !canary::sings(Canary::IgnoreBatches) {
+            if !canary::is_on(Canary::IgnoreBatches) {
                 oldest = oldest.min(floor.load(Acquire));
             }
         }
         let durable = self.log.durable();
         let mut written = self.changes.batches.written.lock();
-        written.retain(|(_, record)| *record >= durable && !canary::sings(Canary::IgnoreRecords));
+        written.retain(|(_, record)| *record >= durable && !canary::is_on(Canary::IgnoreRecords));
         let waiting = written.iter().map(|(floor, _)| *floor);
         Lsn(waiting.fold(oldest, u64::min))
     }
@@ -250,7 +250,7 @@ impl Buffer {
             Vec::new()
         };
         let mark = || copies.iter().for_each(|copy| self.changes.mark(copy.page));
-        let late = canary::sings(Canary::MarkLate);
+        let late = canary::is_on(Canary::MarkLate);
         // Before the record is complete: a checkpoint that starts behind the record
         // stores the words instead.
         if !late {

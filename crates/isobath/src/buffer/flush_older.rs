@@ -93,6 +93,6 @@ impl Buffer {
         until == Until::LogIsShort
             && self.log.area_is_short_for_system()
             && !self.shared.is_recovering()
-            && !canary::sings(Canary::CheckpointWaitsForItself)
+            && !canary::is_on(Canary::CheckpointWaitsForItself)
     }
 }

@@ -256,7 +256,7 @@ impl FrameHeader {
     pub(super) fn changed(&self, record: Lsn, version: Lsn) -> Changed {
         self.lsn.store(version.0, Release);
         let mark = || self.flags.fetch_or(DIRTY | QUEUED, AcqRel);
-        let early = canary::sings(Canary::DirtyTooEarly).then(mark);
+        let early = canary::is_on(Canary::DirtyTooEarly).then(mark);
         // Before the flag: who finds the frame dirty takes this for its oldest
         // change. No task copies the page until then, so none clears the flag.
         if early.unwrap_or_else(|| self.flags.load(Acquire)) & DIRTY == 0 {

@@ -292,7 +292,7 @@ impl Buffer {
                 .unsound
                 .borrow_mut()
                 .is_known(failed.task, failed.copy);
-        if is_stale_id && !canary::sings(Canary::TrustPageIds) {
+        if is_stale_id && !canary::is_on(Canary::TrustPageIds) {
             return Ok(());
         }
         let PageCopy { page, address, .. } = failed.copy;
@@ -424,7 +424,7 @@ impl Buffer {
 
     fn publish(&self, worker: &Worker, page: PageId, frame: FrameId) {
         let latch = &self.pool.frames.header(frame).latch();
-        let early = canary::sings(Canary::UnlatchEarly);
+        let early = canary::is_on(Canary::UnlatchEarly);
         if early {
             latch.unlock_exclusive();
         }

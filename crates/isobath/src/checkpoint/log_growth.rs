@@ -161,7 +161,7 @@ impl Checkpoints {
         next.segments = pagestore.superblock_begins(last).segments;
         next.log_durable = log.durable().0;
         let area = log_area(&next);
-        let early = canary::sings(Canary::MoveLogEarly);
+        let early = canary::is_on(Canary::MoveLogEarly);
         if let Some(area) = area.clone().filter(|_| early) {
             log.go_on_in(area);
         }

@@ -14,7 +14,7 @@ impl Engine {
     /// is seen at least once, however long that takes; see docs/decisions/0014. So `pause` may yield.
     pub(crate) fn recovery_start(&self, pause: impl FnMut()) -> Lsn {
         let complete = self.log.contiguous_lsn();
-        let start = match canary::sings(Canary::IgnoreUnapplied) {
+        let start = match canary::is_on(Canary::IgnoreUnapplied) {
             true => complete,
             false => self.log_tasks.oldest_commit(complete),
         };

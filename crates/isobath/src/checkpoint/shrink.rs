@@ -167,7 +167,7 @@ impl WorkerState {
             return Ok(false);
         }
         // Both superblocks: were only one to say so and be corrupted later, the other would speak of more than there is.
-        if !canary::sings(Canary::CutVolumeEarly) {
+        if !canary::is_on(Canary::CutVolumeEarly) {
             self.checkpoint_now()?;
             self.checkpoint_now()?;
         }
@@ -178,7 +178,7 @@ impl WorkerState {
     /// Checkpoints until a recovery reads nothing of the log before `needed`; `false` where something holds it, as a backup does.
     fn let_go_of_log(&self, needed: Lsn) -> Result<bool, Error> {
         for _ in 0..MAX_IDLE_LOOKS {
-            if self.engine.log.start() >= needed || canary::sings(Canary::CutVolumeEarly) {
+            if self.engine.log.start() >= needed || canary::is_on(Canary::CutVolumeEarly) {
                 return Ok(true);
             }
             if self.engine.log_tasks.is_held() {

@@ -480,7 +480,7 @@ fn risen_from_between_two_records() -> usize {
         let slot = engine.transactions.tracker.register(0, &engine.log);
         let end = local.engine.pagestore.log_free(&local.worker, &[], &[page]);
         let is_held = engine.log_tasks.oldest_end() <= end;
-        assert!(is_held || canary::sings(Canary::MissLateEnds));
+        assert!(is_held || canary::is_on(Canary::MissLateEnds));
         // A change that holds the log's start between the two. It ends with the slot above.
         let beside = tree.clone();
         let before = engine.log.next();

@@ -261,7 +261,7 @@ pub(crate) fn write(
     next.provisional = format::write(&mut pages, Array::Provisional, &provisional)?;
     pages.flush()?;
     let written = std::mem::take(&mut pages.written);
-    if !canary::sings(Canary::SuperblockBeforeLog) {
+    if !canary::is_on(Canary::SuperblockBeforeLog) {
         via.flush_log(engine)?;
     }
     via.flush()?;
@@ -322,7 +322,7 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
         let first = page * words_per_page();
         let address = pages.put(format::mapping_page(page), |into| {
             for (at, id) in (first..first + words_per_page()).enumerate() {
-                if id >= high_water && canary::sings(Canary::ForgetNewPages) {
+                if id >= high_water && canary::is_on(Canary::ForgetNewPages) {
                     break;
                 }
                 put_u64(into, at * 8, engine.buffer.stored_word(PageId(id)));
@@ -516,7 +516,7 @@ impl WorkerState {
         }
         let _span = trace::span!("checkpoint");
         // Without the right to write it: a backup must not wait for pages that wait until it lets go of the log.
-        let is_flushed = if canary::sings(Canary::CutLogEarly) {
+        let is_flushed = if canary::is_on(Canary::CutLogEarly) {
             Ok(true)
         } else {
             engine

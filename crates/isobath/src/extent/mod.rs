@@ -191,7 +191,7 @@ fn end_chunks(
                     .reserve_for_free(&local.worker, tokens.len(), ids.len());
             let _freeing = local.engine.pagestore.begin_freeing();
             let taken = take_chunks(local, ids.into_iter());
-            if canary::sings(Canary::FreeBeforeRecord) {
+            if canary::is_on(Canary::FreeBeforeRecord) {
                 // As if there were no space yet.
                 (0..10_000).for_each(|_| local.worker.yield_now());
             }
@@ -219,7 +219,7 @@ fn take_chunks(local: &WorkerState, ids: impl Iterator<Item = PageId>) -> Vec<(P
     for id in ids {
         if let Some(address) = take_chunk(local, id) {
             // Before the record: a checkpoint that starts behind it stores the word.
-            if !canary::sings(Canary::MarkLate) {
+            if !canary::is_on(Canary::MarkLate) {
                 local.engine.buffer.changes.mark(id);
             }
             taken.push((id, address));
@@ -235,7 +235,7 @@ fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
         let address = match engine.buffer.pool.mapping.place(id) {
             Place::Stored(address) => address,
             // By a task that takes the id for that of a page; it will be stored again.
-            Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
+            Place::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
                 local.engine.buffer.await_load(&local.worker, id);
                 continue;
             }

@@ -163,7 +163,7 @@ impl ExtentWriter {
         if count > 0 {
             let gone = end_chunks(local, &[], None, gone.ids());
             self.given_up.0.extend(gone.0);
-            if canary::sings(Canary::UseIdsAgainAtOnce) {
+            if canary::is_on(Canary::UseIdsAgainAtOnce) {
                 let ahead = std::mem::take(&mut self.ahead);
                 self.give_ids_back(local);
                 self.ahead = ahead;

@@ -131,7 +131,7 @@ impl Tracker {
         // In this order: what a record frees is noted before the watermark passes it.
         let watermark = Lsn(self.watermark(log));
         let ending = self.ending.lock().first().copied();
-        match ending.filter(|_| !canary::sings(Canary::IgnoreEnding)) {
+        match ending.filter(|_| !canary::is_on(Canary::IgnoreEnding)) {
             Some(oldest) => oldest.min(watermark),
             None => watermark,
         }
@@ -290,7 +290,7 @@ impl LogTasks {
     /// A lower bound of the records of all ends that the mapping table does not show
     /// yet: a page that it shows now ends with this record or a later one.
     pub(crate) fn oldest_end(&self) -> Lsn {
-        if canary::sings(Canary::MissLateEnds) {
+        if canary::is_on(Canary::MissLateEnds) {
             return self.log.next();
         }
         self.oldest_commit(self.log.contiguous_lsn())

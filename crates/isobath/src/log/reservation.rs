@@ -456,7 +456,7 @@ impl Log {
     /// until a checkpoint frees some.
     pub(crate) fn give_last_space(&self) {
         if let Some(on) = &self.on
-            && !canary::sings(Canary::KeepLastSpace)
+            && !canary::is_on(Canary::KeepLastSpace)
         {
             on.reservations.is_stuck.store(true, Ordering::SeqCst);
             self.grant_reservations();

@@ -137,7 +137,7 @@ impl LogTasks {
         lsn: Lsn,
         durability: Durability,
     ) -> Result<(), Error> {
-        if canary::sings(Canary::AcknowledgeEarly) {
+        if canary::is_on(Canary::AcknowledgeEarly) {
             return Ok(());
         }
         match durability {
@@ -298,7 +298,7 @@ impl LogTasks {
         let since = clock::now();
         for (offset, memory, length) in self.log.writes(flush) {
             let io = Io::write(offset, memory, length, 0);
-            let io = if canary::sings(Canary::SkipLogFlush) {
+            let io = if canary::is_on(Canary::SkipLogFlush) {
                 io
             } else {
                 io.durable()
@@ -309,7 +309,7 @@ impl LogTasks {
         }
         // The writes of the chunks that its records name had ended before these were appended. So a flush of all devices of the
         // volume that begins now makes them durable.
-        if self.log.flushes_volume(flush) && !canary::sings(Canary::FlushLogAlone) {
+        if self.log.flushes_volume(flush) && !canary::is_on(Canary::FlushLogAlone) {
             // SAFETY: a flush has no buffer.
             unsafe { worker.start_io(Io::flush(0)) };
         }

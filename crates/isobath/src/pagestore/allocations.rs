@@ -18,7 +18,7 @@ impl PageStore {
     /// `pages` belong to `token` until a record confirms it. They are listed
     /// before the record that says so is appended.
     pub(crate) fn add_provisional(&self, token: Token, pages: &[PageId]) {
-        if !canary::sings(Canary::ForgetProvisional) {
+        if !canary::is_on(Canary::ForgetProvisional) {
             self.provisional.add(token, pages);
         }
     }
@@ -27,11 +27,11 @@ impl PageStore {
     /// has been appended. Called before it counts as complete: no checkpoint that
     /// starts behind the record may still hold them open.
     pub(crate) fn confirm_allocations(&self, tokens: &[Token], ended: &[PageId]) {
-        let ended = match canary::sings(Canary::KeepProvisionalOfFreedPages) {
+        let ended = match canary::is_on(Canary::KeepProvisionalOfFreedPages) {
             true => &[],
             false => ended,
         };
-        let tokens = match canary::sings(Canary::KeepConfirmed) {
+        let tokens = match canary::is_on(Canary::KeepConfirmed) {
             true => &[],
             false => tokens,
         };
@@ -41,7 +41,7 @@ impl PageStore {
     /// Notes that `pages`, which no copy exists of yet, belong to `token`.
     pub(crate) fn log_provisional(&self, worker: &Worker, token: Token, pages: &[PageId]) {
         self.add_provisional(token, pages);
-        if !self.lower.log.is_on() || canary::sings(Canary::ForgetProvisional) {
+        if !self.lower.log.is_on() || canary::is_on(Canary::ForgetProvisional) {
             return;
         }
         let provisional: Vec<Mapped> = pages
@@ -84,7 +84,7 @@ impl PageStore {
         } else {
             Vec::new()
         };
-        let late = canary::sings(Canary::MarkLate);
+        let late = canary::is_on(Canary::MarkLate);
         let mark = || {
             pages
                 .iter()

@@ -437,7 +437,7 @@ impl PageStore {
         loop {
             match pool.mapping.place(survivor.page) {
                 Place::Stored(stored)
-                    if stored == survivor.address || canary::sings(Canary::RelocateBlindly) =>
+                    if stored == survivor.address || canary::is_on(Canary::RelocateBlindly) =>
                 {
                     let from = Place::Stored(stored);
                     if pool.mapping.replace(survivor.page, from, Place::Stored(to)) {

@@ -438,11 +438,11 @@ impl PageStore {
     ) -> Result<(), NotGrown> {
         let sizes = self.lower.shared.config.sizes;
         let is_flushed_often = self.growth_is_flushed_often();
-        if canary::sings(Canary::UseSpaceEarly) {
+        if canary::is_on(Canary::UseSpaceEarly) {
             self.use_grown(before + step);
         }
         self.extend_to(worker, turn, before.saturating_add(step))?;
-        if canary::sings(Canary::InitializeLate) {
+        if canary::is_on(Canary::InitializeLate) {
             self.use_grown(before + step);
             // So late that the space is in use.
             worker.sleep_until(clock::now() + Duration::from_millis(20));

@@ -261,7 +261,7 @@ impl PageStore {
             }
             batch.versions.push(copied.unwrap_or_default());
         }
-        let highest = match canary::sings(Canary::WriteAheadOfLeast) {
+        let highest = match canary::is_on(Canary::WriteAheadOfLeast) {
             true => batch.versions.iter().copied().min(),
             false => batch.versions.iter().copied().max(),
         };
@@ -321,7 +321,7 @@ impl PageStore {
         closing: &[SealedSegment],
     ) -> Result<(), Error> {
         self.write_unflushed(worker, staging, placed, closing)?;
-        let flushed = self.lower.log.is_on() && !canary::sings(Canary::SkipPageFlush);
+        let flushed = self.lower.log.is_on() && !canary::is_on(Canary::SkipPageFlush);
         if flushed && !placed.is_empty() {
             // The mapping record that follows must name what is on the drive.
             self.lower.log_tasks.flush_volume(worker)?;
@@ -648,7 +648,7 @@ impl PageStore {
         install: impl FnOnce(),
     ) -> Result<(), Error> {
         let mut install = Some(install);
-        if canary::sings(Canary::NameChunksEarly) {
+        if canary::is_on(Canary::NameChunksEarly) {
             install.take().into_iter().for_each(|install| install());
         }
         let result = self.write_unflushed(worker, staging, &chunks.placed, &chunks.closing);

@@ -382,7 +382,7 @@ pub(crate) fn open(
         reserved_bytes: mapped.worst_case_bytes,
         current,
         // Of a store that was closed as well: no superblock is written before those that say that it is open.
-        recovering: is_written && !canary::sings(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
+        recovering: is_written && !canary::is_on(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
     });
     for page in plan.touched() {
         engine.buffer.changes.mark(page);
@@ -440,7 +440,7 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     current.superblock.clean = false;
     // Whatever this opening writes: the next one tells it from its own by the segments' sequence numbers, also where no
     // checkpoint and no record says which were given.
-    if !canary::sings(Canary::GiveSeqsAgain) {
+    if !canary::is_on(Canary::GiveSeqsAgain) {
         current.superblock.next_segment_seq = engine.pagestore.next_seq();
     }
     log_device::announce(&volume, &current.superblock)?;

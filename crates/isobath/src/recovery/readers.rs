@@ -100,7 +100,7 @@ pub(crate) fn keep_log(
     // Nothing up to where the log seemed to end was overwritten before it was read: the writer keeps what the newest
     // superblock needs. Otherwise the end may have been newer records in the place of older ones.
     let newest = read_superblock(volume, paths)?;
-    if newest.log_start > durable && !canary::sings(Canary::TrustLiveLogEnd) {
+    if newest.log_start > durable && !canary::is_on(Canary::TrustLiveLogEnd) {
         return Err(overrun);
     }
     Ok(())

@@ -177,11 +177,11 @@ impl Plan {
             let read = self.next_changes(&mut log, stride, &mut dropped);
             let applied = wait(std::mem::take(&mut applying));
             let stretch = read.and_then(|read| applied.map(|()| read))?;
-            if engine.log.recovery_is_short() && !canary::sings(Canary::RecoverAtOnce) {
+            if engine.log.recovery_is_short() && !canary::is_on(Canary::RecoverAtOnce) {
                 let_go(runtime, applied_to, &mut orphans)?;
             }
             orphans.append(&mut dropped);
-            if canary::sings(Canary::CoverUnapplied) {
+            if canary::is_on(Canary::CoverUnapplied) {
                 let_go(runtime, engine.log.next(), &mut orphans)?;
             }
             applying = start_applying(runtime, stretch);

@@ -291,7 +291,7 @@ fn await_earlier(local: &WorkerState, lsn: Lsn, durability: Durability) -> Resul
     let waits = durability != Durability::Synced
         && transactions.visibility() == Visibility::Durable
         && transactions.watermark(&local.engine.log) <= lsn
-        && !canary::sings(Canary::AcknowledgeEarly);
+        && !canary::is_on(Canary::AcknowledgeEarly);
     if waits {
         local.engine.log_tasks.wait_durable(&local.worker, lsn)
     } else {
@@ -417,11 +417,11 @@ impl<'a> Commit<'a, '_> {
         let versions = &self.transactions().versions;
         for change in self.changes {
             let (tree, key) = (change.tree.id, change.key);
-            if change.value.is_none() && canary::sings(Canary::SkipDeleteValidation) {
+            if change.value.is_none() && canary::is_on(Canary::SkipDeleteValidation) {
                 continue;
             }
             if versions.is_changed(tree, key, snapshot.lsn, None)
-                && !canary::sings(Canary::SkipWriteValidation)
+                && !canary::is_on(Canary::SkipWriteValidation)
             {
                 return Err(change.conflict());
             }
@@ -436,7 +436,7 @@ impl<'a> Commit<'a, '_> {
             if !change.may_change()? {
                 return Ok(false);
             }
-            if change.loaded() != peeked.loaded && !canary::sings(Canary::LoadBesideCommits) {
+            if change.loaded() != peeked.loaded && !canary::is_on(Canary::LoadBesideCommits) {
                 return Ok(false);
             }
         }
@@ -617,8 +617,8 @@ impl<'a> Commit<'a, '_> {
         let lasts = is_late
             && engine.log.is_on()
             && self.durability == Durability::Synced
-            && !canary::sings(Canary::AcknowledgeEarly)
-            && !canary::sings(Canary::ShowEarly);
+            && !canary::is_on(Canary::AcknowledgeEarly)
+            && !canary::is_on(Canary::ShowEarly);
         let stays = lasts || self.context.reads.is_some();
         if lasts {
             slot.lasts(lsn);
@@ -703,7 +703,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn validate_reads(&self, own: Option<CommitNumber>) -> Result<(), Error> {
-        if canary::sings(Canary::SkipReadValidation) {
+        if canary::is_on(Canary::SkipReadValidation) {
             return Ok(());
         }
         let Some(snapshot) = self.context.snapshot else {

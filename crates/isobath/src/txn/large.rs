@@ -164,7 +164,7 @@ impl<'a> LargeCommit<'a> {
             };
             closed.push((at, own.ok_or_else(dropped)?));
         }
-        if !canary::sings(Canary::RewriteBesideCommits) {
+        if !canary::is_on(Canary::RewriteBesideCommits) {
             self.local
                 .engine
                 .transactions
@@ -237,7 +237,7 @@ impl<'a> LargeCommit<'a> {
         };
         let versions = &self.local.engine.transactions.versions;
         if versions.is_changed(tree.tree.id, key, snapshot.lsn, None)
-            && !canary::sings(Canary::SkipWriteValidation)
+            && !canary::is_on(Canary::SkipWriteValidation)
         {
             return Err(tree.conflict(key));
         }
@@ -257,7 +257,7 @@ impl<'a> LargeCommit<'a> {
         engine
             .log_tasks
             .wait_to_hold(&local.worker, body.len() as u64)?;
-        if !canary::sings(Canary::SwapRootsEarly) {
+        if !canary::is_on(Canary::SwapRootsEarly) {
             TaskContext { local }.flush_older_than(engine.log.next())?;
         }
         // The record itself says so of the first tree.
@@ -276,7 +276,7 @@ impl<'a> LargeCommit<'a> {
                 said.len() as u64,
                 ReservationClass::Structure,
             )?;
-            if !canary::sings(Canary::RepeatOverRewritten) {
+            if !canary::is_on(Canary::RepeatOverRewritten) {
                 let writer = local.worker.index;
                 engine.log.append(writer, Kind::Structure, &[&said], |_| {});
             }
@@ -290,7 +290,7 @@ impl<'a> LargeCommit<'a> {
         let engine = &self.local.engine;
         let tracker = &engine.transactions.tracker;
         while tracker.waits_for_others(&engine.log, lsn, slot)
-            && !canary::sings(Canary::ShowRootsEarly)
+            && !canary::is_on(Canary::ShowRootsEarly)
         {
             engine.shared.writable()?;
             self.local.worker.yield_now();
@@ -349,7 +349,7 @@ impl<'a> LargeCommit<'a> {
             });
         drop((validating, reservation));
         let ctx = TaskContext { local };
-        let lasts = match canary::sings(Canary::SwapBeforeRecord) || !engine.log.is_on() {
+        let lasts = match canary::is_on(Canary::SwapBeforeRecord) || !engine.log.is_on() {
             true => Ok(()),
             false => local
                 .engine
@@ -405,7 +405,7 @@ impl<'a> LargeCommit<'a> {
             return Ok(());
         };
         if let Some(reads) = self.context.reads
-            && !canary::sings(Canary::SkipReadValidation)
+            && !canary::is_on(Canary::SkipReadValidation)
         {
             let own: Vec<_> = self.trees.iter().map(|tree| tree.tree.id).collect();
             let versions = &self.local.engine.transactions.versions;

@@ -191,10 +191,10 @@ fn a_large_commit_that_fails_after_its_swap_is_shown_to_nobody() {
         }
         let other = transactions.tracker.register(0, log);
         serializable.is_applied(log.stamp(0));
-        while !transactions.is_ending() {
+        while !transactions.tracker.is_ending() {
             local.worker.yield_now();
         }
-        engine.poison(Error::LogOverrun);
+        engine.shared.poison(Error::LogOverrun);
         while !has_failed.load(Ordering::Relaxed) {
             local.worker.yield_now();
         }

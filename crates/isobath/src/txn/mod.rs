@@ -246,7 +246,7 @@ impl Transactions {
     /// For a bulk load that is about to link its records, the keys from `from` on: no reader sees them until what this returns
     /// is dropped. `None` where a load is seen before it is durable.
     pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> Option<UnseenLoad<'_>> {
-        let is_seen = self.visibility == Visibility::Applied || canary::sings(Canary::ShowEarly);
+        let is_seen = self.visibility == Visibility::Applied || canary::is_on(Canary::ShowEarly);
         (!is_seen).then(|| self.unseen.begin_load(tree, from))
     }
 
@@ -254,7 +254,7 @@ impl Transactions {
     /// this is dropped. `None` where single reads may be ahead of snapshots.
     pub(crate) fn begin_swap(&self, trees: impl Iterator<Item = TreeId>) -> Option<UnseenSwap<'_>> {
         let waits = self.visibility == Visibility::Durable;
-        (waits && !canary::sings(Canary::ShowRootsEarly))
+        (waits && !canary::is_on(Canary::ShowRootsEarly))
             .then(|| self.unseen.begin_swap(trees.collect()))
     }
 
