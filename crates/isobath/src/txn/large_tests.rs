@@ -89,7 +89,7 @@ fn seen_before_an_earlier_one(isolation: Isolation) -> usize {
             local.worker.yield_now();
         }
         // Until its record is durable, and more.
-        local.wait_durable(engine.newest_record()).unwrap();
+        engine.log_tasks.wait_all_durable(&local.worker).unwrap();
         (0..2_000).for_each(|_| local.worker.yield_now());
         drop(slow);
         earlier.join().unwrap();
@@ -191,10 +191,10 @@ fn a_large_commit_that_fails_after_its_swap_is_shown_to_nobody() {
         }
         let other = transactions.tracker.register(0, log);
         serializable.is_applied(log.stamp(0));
-        while !transactions.is_ending() {
+        while !transactions.tracker.is_ending() {
             local.worker.yield_now();
         }
-        engine.poison(Error::LogOverrun);
+        engine.shared.poison(Error::LogOverrun);
         while !has_failed.load(Ordering::Relaxed) {
             local.worker.yield_now();
         }
@@ -228,18 +228,18 @@ fn snapshots_begin_while_a_large_commit_frees_what_it_has_replaced() {
     let store = simulation.store().clone();
     let begun = beside_its_pages(&simulation, move |local| {
         let transactions = &local.engine.transactions;
-        while !transactions.is_ending() {
+        while !transactions.tracker.is_ending() {
             local.worker.yield_now();
         }
         let snapshot = store.snapshot().unwrap();
-        let is_early = transactions.is_ending();
+        let is_early = transactions.tracker.is_ending();
         let large = store.tree("large").unwrap();
         let seen = snapshot.get(&large, key(7)).unwrap().unwrap();
         (seen[0], is_early)
     });
     assert_eq!(begun.join().unwrap(), (1, true));
     committed.join().unwrap();
-    assert!(!simulation.engine().transactions.is_ending());
+    assert!(!simulation.engine().transactions.tracker.is_ending());
     let report = simulation.store().check(&mut |_, _| {}).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
     simulation.close().unwrap();
