@@ -60,6 +60,11 @@ impl EventWake {
         self.signalled.load(Ordering::Relaxed)
     }
 
+    /// Takes a wake that has come while nobody slept; whether there was one.
+    pub(crate) fn take(&self) -> bool {
+        self.signalled.swap(false, Ordering::SeqCst)
+    }
+
     /// Resets the eventfd after it became readable.
     pub(crate) fn drain(&self) {
         let mut count = 0u64;

@@ -206,6 +206,8 @@ pub struct ChannelStats {
     pub resubmitted: u64,
     /// Times that `wait` slept.
     pub sleeps: u64,
+    /// Durable writes and flushes for which `wait` did not sleep: it made them by blocking calls.
+    pub blocking_calls: u64,
     /// Times that `wait` ended because of a wake.
     pub wakes: u64,
     /// Largest number of I/Os in flight at once.
@@ -244,6 +246,7 @@ impl ChannelStats {
         self.system_calls -= earlier.system_calls;
         self.device_requests -= earlier.device_requests;
         self.resubmitted -= earlier.resubmitted;
+        self.blocking_calls -= earlier.blocking_calls;
         self.sleeps -= earlier.sleeps;
         self.wakes -= earlier.wakes;
     }
@@ -257,6 +260,7 @@ impl ChannelStats {
         self.system_calls += other.system_calls;
         self.device_requests += other.device_requests;
         self.resubmitted += other.resubmitted;
+        self.blocking_calls += other.blocking_calls;
         self.sleeps += other.sleeps;
         self.wakes += other.wakes;
         self.in_flight_max = self.in_flight_max.max(other.in_flight_max);

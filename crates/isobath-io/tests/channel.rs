@@ -464,3 +464,38 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn what_blocking_calls_have_written_is_there() {
+    each_volume(|name, volume| {
+        volume.grow(MIB).unwrap();
+        let buf = pattern(8192, 5);
+        // A member is written to by one call, or written and flushed by two; the members of several are flushed at once.
+        let makes_calls = name.contains("Libaio") || name.contains("sqpoll: false");
+        let with_flush = if name.ends_with("on 1") { 2 } else { 0 };
+        for (offset, flushes, calls) in [(0, 0, 1), (16384, 1, with_flush)] {
+            let mut channel = open(volume);
+            let write = Io::write(offset, buf.as_ptr(), 8192, 1).durable();
+            let ios = [write, Io::flush(2)];
+            // SAFETY: `buf` outlives the call.
+            for done in unsafe { run_all(&mut *channel, &ios[..=flushes]) } {
+                done.result.unwrap();
+            }
+            let mut back = vec![0; 8192];
+            volume.read_at(offset, &mut back).unwrap();
+            assert!(back == *buf, "{name} at {offset}");
+            let expected = if makes_calls { calls } else { 0 };
+            assert_eq!(
+                channel.stats().blocking_calls,
+                expected,
+                "{name} at {offset}"
+            );
+            let (write, flush) = (&channel.stats().write, &channel.stats().flush);
+            assert_eq!(
+                (write.completed, flush.completed),
+                (1, flushes as u64),
+                "{name}"
+            );
+        }
+    });
+}

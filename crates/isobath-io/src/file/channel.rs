@@ -2,6 +2,8 @@
 //! retries, counts and times.
 #![allow(unsafe_code)]
 
+mod blocking;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use crate::options::BackendKind;
 use crate::sleep::EventWake;
 use crate::stats::ChannelStats;
 use crate::waker::Waker;
+use blocking::BlockingCalls;
 
 /// Retries after EAGAIN or EINTR before the error reaches the caller.
 const RETRIES: u8 = 64;
@@ -74,16 +77,25 @@ fn open_over(
             for note in queue.notes() {
                 device.note(note);
             }
-            Ok(Box::new(FileChannel::new(device, queue, wake, options)))
+            // A polled ring makes flushes by blocking calls itself.
+            let blocking = (!iopoll && !sqpoll).then(BlockingCalls::new);
+            Ok(Box::new(FileChannel::new(
+                device, queue, wake, options, blocking,
+            )))
         }
         BackendKind::Libaio => {
             let queue = AioQueue::new(fds, blocks, options.depth, Arc::clone(&wake));
             let queue = queue.map_err(|e| (AioQueue::NAME, e))?;
-            Ok(Box::new(FileChannel::new(device, queue, wake, options)))
+            let blocking = Some(BlockingCalls::new());
+            Ok(Box::new(FileChannel::new(
+                device, queue, wake, options, blocking,
+            )))
         }
         _ => {
             let queue = PreadQueue::new(fds, blocks, Arc::clone(&wake));
-            Ok(Box::new(FileChannel::new(device, queue, wake, options)))
+            Ok(Box::new(FileChannel::new(
+                device, queue, wake, options, None,
+            )))
         }
     }
 }
@@ -139,6 +151,10 @@ struct FileChannel<Q: Queue> {
     free_parents: Vec<u32>,
     /// Slots for which the queue had no free entry, or that are to be submitted again.
     backlog: VecDeque<u32>,
+    /// Durable writes and flushes since the last hand-over, where blocking calls may take its place.
+    held: Vec<u32>,
+    /// When they do; `None` where there is no choice.
+    blocking: Option<BlockingCalls>,
     /// Slots whose time starts at the next hand-over.
     unstamped: Vec<u32>,
     /// Answers that needed no device.
@@ -165,6 +181,7 @@ impl<Q: Queue> FileChannel<Q> {
         queue: Q,
         wake: Arc<EventWake>,
         options: &ChannelOptions,
+        blocking: Option<BlockingCalls>,
     ) -> FileChannel<Q> {
         let depth = options.depth as usize;
         FileChannel {
@@ -181,6 +198,8 @@ impl<Q: Queue> FileChannel<Q> {
             parents: Vec::new(),
             free_parents: Vec::new(),
             backlog: VecDeque::new(),
+            held: Vec::new(),
+            blocking,
             unstamped: Vec::with_capacity(depth),
             ready: Vec::new(),
             done: Vec::with_capacity(depth),
@@ -232,17 +251,20 @@ impl<Q: Queue> FileChannel<Q> {
         }
     }
 
-    /// Takes a slot and hands it to the queue, or to the backlog.
+    /// Takes a slot and hands it to the queue, or to the backlog, or holds it back.
     fn start(&mut self, slot: Slot) {
+        let is_held_back = self.is_held_back(slot.op, slot.durable);
         let token = self.add_slot(slot);
-        if self.backlog.is_empty() && self.queue.has_room() {
+        if is_held_back {
+            self.held.push(token);
+        } else if self.backlog.is_empty() && self.queue.has_room() {
             self.push(token);
         } else {
             self.backlog.push_back(token);
         }
     }
 
-    fn push(&mut self, token: u32) {
+    fn request(&mut self, token: u32) -> Request {
         let slot = &mut self.slots[token as usize];
         let skip = u64::from(slot.done);
         let (buf, len) = match slot.op {
@@ -250,7 +272,7 @@ impl<Q: Queue> FileChannel<Q> {
             // Without provenance checks at run time, and within the caller's buffer: `done` < `len`.
             _ => (slot.buf.wrapping_add(slot.done as usize), slot.len - skip),
         };
-        let request = Request {
+        Request {
             op: slot.op,
             member: slot.member,
             offset: slot.physical + skip,
@@ -258,7 +280,11 @@ impl<Q: Queue> FileChannel<Q> {
             len,
             durable: slot.durable,
             token,
-        };
+        }
+    }
+
+    fn push(&mut self, token: u32) {
+        let request = self.request(token);
         // SAFETY: the submitter keeps the memory valid until the completion; the iovecs are the slot's own, which is
         // neither changed nor freed before the request is done (a moved `Vec` keeps its heap memory in place).
         unsafe { self.queue.push(&request) };
@@ -267,13 +293,19 @@ impl<Q: Queue> FileChannel<Q> {
         self.unstamped.push(token);
     }
 
-    /// Moves the backlog to the queue as far as it has free entries, and starts the clocks.
+    /// Moves the backlog, and what was held back, to the queue as far as it has free entries, and starts the clocks.
     fn hand_over(&mut self) {
+        self.backlog.extend(self.held.drain(..));
         while !self.backlog.is_empty() && self.queue.has_room() {
             if let Some(token) = self.backlog.pop_front() {
                 self.push(token);
             }
         }
+        self.stamp();
+    }
+
+    /// Starts the clocks of what is handed over now.
+    fn stamp(&mut self) {
         if self.unstamped.is_empty() {
             return;
         }
@@ -510,6 +542,11 @@ impl<Q: Queue> FileChannel<Q> {
         calls.map(|_| ())
     }
 
+    /// Whether anything was accepted that no system call has handed over.
+    fn has_queued(&self) -> bool {
+        !(self.unstamped.is_empty() && self.backlog.is_empty() && self.held.is_empty())
+    }
+
     fn take_ready(&mut self, out: &mut Vec<Completion>) {
         if !self.ready.is_empty() {
             self.in_flight -= self.ready.len() as u32;
@@ -543,7 +580,7 @@ impl<Q: Queue> Channel for FileChannel<Q> {
     fn poll(&mut self, out: &mut Vec<Completion>) -> Result<usize, ChannelError> {
         let before = out.len();
         self.take_ready(out);
-        let result = if self.pushed > 0 || !self.backlog.is_empty() {
+        let result = if self.pushed > 0 || self.has_queued() {
             self.pump(out)
         } else {
             Ok(())
@@ -565,13 +602,21 @@ impl<Q: Queue> Channel for FileChannel<Q> {
             let got = out.len() - before;
             if got >= wanted {
                 // Whatever is queued must reach the device all the same.
-                if !self.unstamped.is_empty() || !self.backlog.is_empty() {
+                if self.has_queued() {
                     self.pump(out)?;
                 }
                 break;
             }
-            self.hand_over();
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            if self.calls_instead(left) {
+                let woken = self.call_held(out);
+                self.stats.wakes += u64::from(woken);
+                if woken || self.backlog.is_empty() {
+                    break;
+                }
+                continue;
+            }
+            self.hand_over();
             if left.is_some_and(|l| l.is_zero()) {
                 self.pump(out)?;
                 break;
@@ -627,6 +672,7 @@ impl<Q: Queue> Drop for FileChannel<Q> {
     fn drop(&mut self) {
         // What the kernel holds must end before the buffers may be freed.
         self.backlog.clear();
+        self.held.clear();
         let wait = WaitFor {
             min: 1,
             timeout: None,

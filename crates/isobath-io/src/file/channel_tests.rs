@@ -4,6 +4,9 @@ use super::*;
 use crate::options::VolumeOptions;
 use std::collections::HashMap;
 
+#[path = "channel/blocking_tests.rs"]
+mod blocking;
+
 const BLOCK: u32 = 4096;
 
 /// Answers requests from a script, in order; without one, fully. Moves no data, but notes what was asked for.
@@ -13,10 +16,31 @@ struct Script {
     pending: Vec<Request>,
     /// (operation, member, offset in it, bytes or iovecs)
     asked: Vec<(Op, u32, u64, u64)>,
+    /// Of these, whether each was to be durable.
+    durable: Vec<bool>,
     /// Iovecs of vectored writes, as (address, bytes).
     ranges: Vec<Vec<(usize, usize)>>,
     room: usize,
     reverse: bool,
+    /// What blocking calls were made: (operation, offset in the member, whether the write was to be durable).
+    called: Vec<(Op, u64, bool)>,
+    /// How long each of them takes.
+    call_time: Duration,
+    /// What a call does beside.
+    during_call: Option<Box<dyn Fn()>>,
+}
+
+impl Script {
+    fn answer(&mut self, r: &Request) -> i32 {
+        let bytes = match r.op {
+            Op::WriteV => self
+                .ranges
+                .last()
+                .map_or(0, |v| v.iter().map(|p| p.1).sum()),
+            _ => r.len as usize,
+        };
+        self.answers.pop_front().unwrap_or(bytes as i32)
+    }
 }
 
 impl Queue for Script {
@@ -28,6 +52,7 @@ impl Queue for Script {
 
     unsafe fn push(&mut self, r: &Request) {
         self.asked.push((r.op, r.member, r.offset, r.len));
+        self.durable.push(r.durable);
         if r.op == Op::WriteV {
             let first: *const libc::iovec = r.buf.cast_const().cast();
             // SAFETY: `push` gets `len` valid iovecs.
@@ -42,15 +67,8 @@ impl Queue for Script {
         if self.reverse {
             self.pending.reverse();
         }
-        for r in self.pending.drain(..) {
-            let bytes = match r.op {
-                Op::WriteV => self
-                    .ranges
-                    .last()
-                    .map_or(0, |v| v.iter().map(|p| p.1).sum()),
-                _ => r.len as usize,
-            };
-            let result = self.answers.pop_front().unwrap_or(bytes as i32);
+        for r in std::mem::take(&mut self.pending) {
+            let result = self.answer(&r);
             done.push(Done {
                 token: r.token,
                 result,
@@ -61,6 +79,15 @@ impl Queue for Script {
 
     fn wait(&mut self, _wait: WaitFor, done: &mut Vec<Done>) -> io::Result<(u32, bool)> {
         self.submit(done).map(|calls| (calls, false))
+    }
+
+    unsafe fn call(&mut self, r: &Request) -> i32 {
+        self.called.push((r.op, r.offset, r.durable));
+        if let Some(during_call) = &self.during_call {
+            during_call();
+        }
+        std::thread::sleep(self.call_time);
+        self.answer(r)
     }
 
     unsafe fn register(&mut self, _regions: &[(*mut u8, usize)]) -> io::Result<bool> {
@@ -90,6 +117,14 @@ impl Fixture {
     }
 
     fn channel(&self, answers: &[i32]) -> FileChannel<Script> {
+        self.channel_over(answers, None)
+    }
+
+    fn channel_over(
+        &self,
+        answers: &[i32],
+        blocking: Option<BlockingCalls>,
+    ) -> FileChannel<Script> {
         let script = Script {
             answers: answers.iter().copied().collect(),
             room: 8,
@@ -97,7 +132,8 @@ impl Fixture {
         };
         let wake = Arc::new(EventWake::new().unwrap());
         let device = Arc::clone(&self.device);
-        FileChannel::new(device, script, wake, &ChannelOptions::with_depth(64))
+        let options = ChannelOptions::with_depth(64);
+        FileChannel::new(device, script, wake, &options, blocking)
     }
 }
 

@@ -63,6 +63,12 @@ pub(super) trait Queue {
     /// whether it was woken. May end early.
     fn wait(&mut self, wait: WaitFor, done: &mut Vec<Done>) -> io::Result<(u32, bool)>;
 
+    /// Executes a read, write or flush by a blocking call of this thread: bytes transferred, or a negative error number.
+    ///
+    /// # Safety
+    /// The request's memory must be valid.
+    unsafe fn call(&mut self, request: &Request) -> i32;
+
     /// Registers memory with the kernel; false where the backend has no such thing.
     ///
     /// # Safety

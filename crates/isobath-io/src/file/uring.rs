@@ -432,6 +432,11 @@ impl Queue for UringQueue {
         result.map(|()| (1, woken))
     }
 
+    unsafe fn call(&mut self, request: &Request) -> i32 {
+        // SAFETY: by contract. Whether it is a block device matters to discards only.
+        unsafe { pread::execute(request, self.fds[request.member as usize], false) }
+    }
+
     unsafe fn register(&mut self, regions: &[(*mut u8, usize)]) -> io::Result<bool> {
         if !self.regions.is_empty() || self.places.is_some() {
             self.ring.submitter().unregister_buffers()?;

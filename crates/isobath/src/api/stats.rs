@@ -164,6 +164,9 @@ stats! {
     log_flush_ns: Counter,
     /// Nanoseconds of the longest one.
     log_flush_ns_max: Gauge,
+    /// Of `log_flushes`, those that a worker made by blocking calls, because it had nothing else to do: mostly commits that
+    /// come one after another.
+    log_flushes_blocking: Counter,
     /// Corrupt pages that the cleaner came upon and left in place.
     corrupt_pages: Counter,
     /// Segments whose summary the cleaner could not read, and rebuilt.
@@ -230,6 +233,7 @@ impl Stats {
             log_flushes: log.flushes,
             log_flush_ns: log.flush_ns,
             log_flush_ns_max: log.flush_ns_max,
+            log_flushes_blocking: read(&counters.log_flushes_blocking),
             corrupt_pages: read(&counters.corrupt_pages),
             unreadable_summaries: read(&counters.unreadable_summaries),
             workers: engine.shared.config.workers as u64,

@@ -285,7 +285,12 @@ impl WorkerState {
             // SAFETY: a flush has no buffer.
             unsafe { self.worker.start_io(Io::flush(0)) };
         }
+        let calls = self.worker.blocking_calls();
         let result = self.worker.wait_io();
+        // A worker makes them only with nothing else in flight: they were this flush's.
+        if self.worker.blocking_calls() > calls {
+            Counters::add(&engine.shared.counters.log_flushes_blocking, 1);
+        }
         let bytes = flush.end - flush.start;
         Counters::add(&engine.shared.counters.bytes_written, bytes);
         let took = clock::now() - since;

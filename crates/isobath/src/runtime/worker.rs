@@ -328,6 +328,11 @@ impl Worker {
         unsafe { self.channel.borrow_mut().register_more(region) }
     }
 
+    /// Durable writes and flushes that the channel has made by blocking calls.
+    pub(crate) fn blocking_calls(&self) -> u64 {
+        self.channel.borrow().stats().blocking_calls
+    }
+
     /// Most I/Os that the channel takes.
     pub(crate) fn depth(&self) -> u32 {
         self.channel.borrow().depth()

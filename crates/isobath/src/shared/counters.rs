@@ -10,6 +10,7 @@ pub(crate) struct Counters {
     pub(crate) relocated: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
+    pub(crate) log_flushes_blocking: AtomicU64,
     pub(crate) cleaning_bytes: AtomicU64,
     pub(crate) user_bytes: AtomicU64,
     pub(crate) evictions: AtomicU64,

@@ -369,3 +369,26 @@ fn a_check_of_one_large_tree_tells_of_its_progress_all_along() {
     let last = told.last().unwrap();
     assert_eq!(last.0, last.1);
 }
+
+#[test]
+fn commits_of_one_client_are_flushed_by_blocking_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().pool_bytes(8 << 20).workers(1);
+    let in_memory = Store::in_memory(&options).unwrap();
+    let in_file = Store::create(&[dir.path().join("s.iso")], &options).unwrap();
+    for store in [&in_memory, &in_file] {
+        let tree = store.create_tree("t").unwrap();
+        for n in 0..100u32 {
+            tree.insert(&n.to_le_bytes(), &[1; 50]).unwrap();
+        }
+    }
+    let (memory, file) = (in_memory.stats(), in_file.stats());
+    assert!(memory.log_flushes >= 100);
+    assert_eq!(memory.log_flushes_blocking, 0, "a device in memory has none");
+    assert!(file.log_flushes_blocking <= file.log_flushes);
+    if file.backend.starts_with("io_uring") || file.backend.starts_with("libaio") {
+        assert!(file.log_flushes_blocking > 0, "{file}");
+    }
+    in_memory.close().unwrap();
+    in_file.close().unwrap();
+}
