@@ -6,22 +6,19 @@ use std::sync::Arc;
 use isobath_io::AlignedBuf;
 
 use crate::Error;
-use crate::buffer::Place;
-use crate::buffer::blocks::Stretch;
+use crate::buffer::{Place, Stretch};
 use crate::canary::{self, Canary};
-use crate::checkpoint::Superblock;
 use crate::checkpoint::writer::CheckpointState;
+use crate::checkpoint::{Superblock, log_area};
 use crate::engine::Engine;
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Pins;
-use crate::recovery::log_area;
+
 use crate::runtime::{Patience, WorkerState};
 use crate::shared::{Address, Counters};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// No backup asks for the log to be kept.
-const NO_FLOOR: u64 = u64::MAX;
 /// Bytes of pages that one task copies at a time.
 const BATCH_BYTES: usize = 4 << 20;
 /// Bytes of one read.
@@ -32,51 +29,14 @@ const DEPTH: usize = 32;
 const LOOKS: usize = 64;
 
 /// What a backup under way asks of others.
+#[derive(Default)]
 pub(crate) struct BackupState {
-    /// No checkpoint may release the log from here on.
-    floor: AtomicU64,
     /// There is one.
     running: AtomicBool,
     /// It has not copied yet all that it is going to have.
     copying: AtomicBool,
     /// Large transactions that rewrite trees, or ask whether they may.
     rewriting: AtomicUsize,
-    /// Something kept a checkpoint from shortening the log, and does so no longer.
-    checkpoint_again: AtomicBool,
-}
-
-impl Default for BackupState {
-    fn default() -> BackupState {
-        BackupState {
-            floor: AtomicU64::new(NO_FLOOR),
-            running: AtomicBool::new(false),
-            copying: AtomicBool::new(false),
-            rewriting: AtomicUsize::new(0),
-            checkpoint_again: AtomicBool::new(false),
-        }
-    }
-}
-
-impl BackupState {
-    /// The log is kept from here on at least.
-    pub(crate) fn log_floor(&self) -> Lsn {
-        Lsn(self.floor.load(Ordering::SeqCst))
-    }
-
-    /// Whether the log is held for a backup, whose target may be slow, or for a recovery under way.
-    pub(crate) fn holds_log(&self) -> bool {
-        self.floor.load(Ordering::SeqCst) != NO_FLOOR
-    }
-
-    /// Whether a checkpoint is due however little was logged since the last one.
-    pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.checkpoint_again.load(Ordering::SeqCst)
-    }
-
-    /// A checkpoint begins, and will look at the floor after this.
-    pub(crate) fn checkpoint_begins(&self) {
-        self.checkpoint_again.store(false, Ordering::SeqCst);
-    }
 }
 
 /// While a large transaction rewrites trees: no backup copies the store meanwhile.
@@ -102,7 +62,7 @@ impl WorkerState {
             engine.backup.rewriting.fetch_add(1, Ordering::SeqCst);
             let rewriting = Rewriting(engine);
             let may = !engine.backup.copying.load(Ordering::SeqCst);
-            if may || canary::sings(Canary::RewriteBesideBackups) {
+            if may || canary::is_on(Canary::RewriteBesideBackups) {
                 return Ok(rewriting);
             }
             drop(rewriting);
@@ -127,30 +87,11 @@ impl Engine {
         self.backup.copying.store(false, Ordering::SeqCst);
     }
 
-    /// Keeps the log from `floor` on: a backup needs it, or a recovery has not applied what is there.
-    pub(crate) fn hold_log(&self, floor: Lsn) {
-        self.backup.floor.store(floor.0, Ordering::SeqCst);
-    }
-
-    /// Releases the log.
-    pub(crate) fn release_log(&self) {
-        if self.backup.floor.swap(NO_FLOOR, Ordering::SeqCst) != NO_FLOOR {
-            self.checkpoint_again();
-        }
-    }
-
     /// Ends a backup.
     pub(crate) fn end_backup(&self) {
-        self.release_log();
+        self.log_tasks.release();
         self.backup_has_copied();
         self.backup.running.store(false, Ordering::SeqCst);
-    }
-
-    /// Writers may wait for log space that the last checkpoint came too early to free. They log nothing until there is
-    /// another one.
-    fn checkpoint_again(&self) {
-        self.backup.checkpoint_again.store(true, Ordering::SeqCst);
-        self.workers.notify_all();
     }
 }
 
@@ -272,7 +213,7 @@ impl Drop for DeadKept {
         if let Some(current) = self.current.take() {
             self.engine.checkpoints.give_back(current);
         }
-        self.engine.checkpoint_again();
+        self.engine.log_tasks.request_checkpoint_again();
     }
 }
 
@@ -306,17 +247,19 @@ impl WorkerState {
         // Those that begin from here on see that a backup is under way.
         let mut patience = Patience::default();
         while engine.backup.rewriting.load(Ordering::SeqCst) > 0
-            && !canary::sings(Canary::RewriteBesideBackups)
+            && !canary::is_on(Canary::RewriteBesideBackups)
         {
             engine.shared.writable()?;
             patience.wait(&self.worker);
         }
-        engine.release_log();
-        self.flush_older_than(engine.log.contiguous_lsn())?;
+        engine.log_tasks.release();
+        engine
+            .buffer
+            .flush_older_than(&self.worker, engine.log.contiguous_lsn())?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
         let start = engine.recovery_start(|| self.worker.yield_now());
-        engine.hold_log(start);
+        engine.log_tasks.hold(start);
         let superblock = current.superblock.clone();
         engine.checkpoints.give_back(current);
         Ok(self.pass_start(start, &superblock, engine.pagestore.provisional()))
@@ -361,7 +304,7 @@ impl WorkerState {
             end: Lsn(0),
         };
         engine.pagestore.retain_obsolete();
-        self.wait_durable(engine.log.newest_record())?;
+        engine.log_tasks.wait_all_durable(&self.worker)?;
         kept.end = engine.log.durable();
         Ok(kept)
     }
@@ -497,7 +440,9 @@ impl WorkerState {
                         count += 1;
                     }
                     let into = bytes.split_off_mut(..length as usize).unwrap_or_default();
-                    self.start_read(io, Stretch { start, length }, into);
+                    self.engine
+                        .buffer
+                        .start_read(io, Stretch { start, length }, into);
                     rest = &rest[count..];
                 }
             });

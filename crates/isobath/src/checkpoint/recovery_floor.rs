@@ -14,25 +14,16 @@ impl Engine {
     /// is seen at least once, however long that takes; see docs/decisions/0014. So `pause` may yield.
     pub(crate) fn recovery_start(&self, pause: impl FnMut()) -> Lsn {
         let complete = self.log.contiguous_lsn();
-        let start = match canary::sings(Canary::IgnoreUnapplied) {
+        let start = match canary::is_on(Canary::IgnoreUnapplied) {
             true => complete,
-            false => self.oldest_commit(complete),
+            false => self.log_tasks.oldest_commit(complete),
         };
         let start = self.buffer.oldest_unflushed(start, pause);
         // Whatever moves it back may move it into the range of a late record.
-        let start = start.min(self.backup.log_floor());
+        let start = start.min(self.log_tasks.floor());
         let start = self.buffer.before_late_records(start);
         // A floor may be older than what it holds back. The checkpoint before this
         // needed nothing older, so neither does this; and the log has nothing older.
         start.max(self.log.start())
-    }
-
-    /// A lower bound of the records of all ends that the mapping table does not show
-    /// yet: a page that it shows now ends with this record or a later one.
-    pub(crate) fn oldest_end(&self) -> Lsn {
-        if canary::sings(Canary::MissLateEnds) {
-            return self.log.next();
-        }
-        self.oldest_commit(self.log.contiguous_lsn())
     }
 }

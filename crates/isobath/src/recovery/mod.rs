@@ -12,7 +12,7 @@ pub(crate) mod unflushed_chunks;
 
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use open::Opened;
-pub(crate) use open::{create, log_area, mark_open, open, read_superblock};
+pub(crate) use open::{create, mark_open, open, read_superblock};
 pub(crate) use opening::Opening;
 use readers::Beside;
 pub(crate) use readers::{keep_log, overlay, pin_newest};

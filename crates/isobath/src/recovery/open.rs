@@ -13,22 +13,21 @@ use crate::buffer::{BufferPool, Place};
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{Array, LoadError, Reader};
 use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
-use crate::checkpoint::{ArrayRoot, FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable};
+use crate::checkpoint::{
+    ArrayRoot, FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area, log_device,
+};
 use crate::engine::{Engine, EngineParts};
 use crate::log::{
-    BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
-    seal_tail, separate,
+    BLOCK, Log, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch, seal_tail,
 };
 use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
-use crate::pagestore::{Entry, PageIds, SegmentAllocator, worst_case_bytes};
+use crate::pagestore::{Entry, FIRST_SEGMENTS, PageIds, SegmentAllocator, worst_case_bytes};
 use crate::recovery::scan::{Base, Plan, Scan};
-use crate::shared::{Address, Config, MAX_SEGMENTS, ReservedWords, Run, SegmentSizes};
+use crate::shared::{Address, Config, MAX_SEGMENTS, ReservedWords, SegmentSizes};
 use crate::sync::HashMap;
 
 /// The first position of a new log.
 const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
-/// Segments of a new volume.
-pub(crate) const FIRST_SEGMENTS: u32 = 24;
 /// Page ids for which address space is reserved: 16 TiB of pages.
 const MAX_PAGES: u64 = 1 << 32;
 
@@ -71,7 +70,7 @@ pub(crate) fn create(
     store_id: [u8; 16],
 ) -> Result<Opened, Error> {
     config.block_bytes = volume.logical_block();
-    let log_device_bytes = config.log_bytes.min(separate::area_bytes(&volume)) / BLOCK * BLOCK;
+    let log_device_bytes = config.log_bytes.min(log_device::area_bytes(&volume)) / BLOCK * BLOCK;
     if log_device_bytes > 0 {
         config.log_segments = 0;
         if log_device_bytes < MIN_AREA_BYTES {
@@ -124,8 +123,8 @@ pub(crate) fn create(
     if let Some(area) = log.area() {
         area.fill_with_zeros(&volume).map_err(Error::Io)?;
     }
-    separate::announce(&volume, &superblock)?;
-    separate::confirm(&volume, &superblock)?;
+    log_device::announce(&volume, &superblock)?;
+    log_device::confirm(&volume, &superblock)?;
     CheckpointIo::Volume(volume.clone()).superblock(&superblock)?;
     let system = 1 + config.log_segments;
     let align = volume.logical_block();
@@ -190,35 +189,6 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
         }),
         _ => Log::off(end),
     }
-}
-
-/// Where the log of a store lies, if it has one: behind segment 0, or on a
-/// device of its own.
-pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
-    if superblock.log_device_bytes > 0 {
-        return separate::area(superblock.log_device_bytes);
-    }
-    let now = Run {
-        first: superblock.log_first,
-        count: superblock.log_segments,
-    };
-    let area = area_of(now, superblock.sizes)?;
-    match superblock.log_before {
-        Some((switch, before)) => {
-            let before = area_of(before, superblock.sizes)?;
-            Some(area.growing_from(switch, before))
-        }
-        None => Some(area),
-    }
-}
-
-/// The area that consists of these segments.
-pub(crate) fn area_of(run: Run, sizes: SegmentSizes) -> Option<LogArea> {
-    let (start, end) = (
-        sizes.start_of(run.first),
-        sizes.start_of(run.first.checked_add(run.count)?),
-    );
-    LogArea::new(vec![(start, end - start)])
 }
 
 /// Makes a new store's log begin small where its size was not given; returns the large segments that it may grow to, 0 for a
@@ -316,7 +286,7 @@ pub(crate) fn open(
             paths: paths.to_vec(),
         });
     }
-    separate::verify(&volume, &superblock, paths)?;
+    log_device::verify(&volume, &superblock, paths)?;
     let sizes = superblock.sizes;
     let expected = sizes.start_of(superblock.segments);
     if volume.len() < expected {
@@ -412,7 +382,7 @@ pub(crate) fn open(
         reserved_bytes: mapped.worst_case_bytes,
         current,
         // Of a store that was closed as well: no superblock is written before those that say that it is open.
-        recovering: is_written && !canary::sings(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
+        recovering: is_written && !canary::is_on(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
     });
     for page in plan.touched() {
         engine.buffer.changes.mark(page);
@@ -427,7 +397,7 @@ impl Engine {
     pub(crate) fn end_opening(&self) {
         self.shared.recovered();
         self.log.set_recovering(false);
-        self.release_log();
+        self.log_tasks.release();
     }
 }
 
@@ -470,17 +440,17 @@ pub(crate) fn mark_open(engine: &Engine, plan: &Plan) -> Result<(), Error> {
     current.superblock.clean = false;
     // Whatever this opening writes: the next one tells it from its own by the segments' sequence numbers, also where no
     // checkpoint and no record says which were given.
-    if !canary::sings(Canary::GiveSeqsAgain) {
+    if !canary::is_on(Canary::GiveSeqsAgain) {
         current.superblock.next_segment_seq = engine.pagestore.next_seq();
     }
-    separate::announce(&volume, &current.superblock)?;
+    log_device::announce(&volume, &current.superblock)?;
     // Both of them: were only one to say "open" and be corrupted later, an opening would take the other, whose
     // checkpoint is overwritten by then.
     for _ in SUPERBLOCK_OFFSETS {
         current.superblock.sequence += 1;
         CheckpointIo::Volume(volume.clone()).superblock(&current.superblock)?;
     }
-    separate::confirm(&volume, &current.superblock)?;
+    log_device::confirm(&volume, &current.superblock)?;
     if let (Some(area), Some(end)) = (engine.log.area(), plan.log_end()) {
         let superblock = &current.superblock;
         let open_epoch = superblock.open_epoch;

@@ -9,7 +9,7 @@ use crate::buffer::{Place, Reservation};
 use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
 use crate::context::WriteContext;
-use crate::engine::{Engine, TaskContext};
+use crate::engine::TaskContext;
 use crate::log::record::{Body, Copied, Kind, Mapped, Operation, Token, decode};
 use crate::log::{LogArea, LogEnd, Reader};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
@@ -54,7 +54,7 @@ impl Loads {
         let loads = self.0.get(&operation.tree.id);
         let later = |load: &(Vec<u8>, Lsn)| lsn < load.1 && operation.key >= &load.0[..];
         loads.is_some_and(|loads| loads.iter().any(later))
-            && !canary::sings(Canary::ReplayOverLoads)
+            && !canary::is_on(Canary::ReplayOverLoads)
     }
 }
 
@@ -323,7 +323,7 @@ impl Scan {
             && !self.pages.contains_key(&copy.page)
             && !self.provisional.contains_key(&copy.page)
             && !(base.has)(copy.page)
-            && !canary::sings(Canary::MissLateEnds)
+            && !canary::is_on(Canary::MissLateEnds)
     }
 
     fn note_segment(&mut self, copy: &Mapped) {
@@ -424,12 +424,5 @@ impl WorkerState {
         page.words().store_all(image);
         page.changed(lsn, lsn);
         Ok(())
-    }
-}
-
-impl Engine {
-    /// The oldest commit in flight that has not been applied, or `complete`.
-    pub(crate) fn oldest_commit(&self, complete: Lsn) -> Lsn {
-        complete.min(self.transactions.oldest_unapplied(&self.log))
     }
 }

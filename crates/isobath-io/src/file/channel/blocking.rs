@@ -25,7 +25,7 @@ const MAX_PAUSE: u32 = 4096;
 /// After so many calls without a reason to stop, the next pause is a short one again.
 const GOOD_RUN: u32 = 64;
 
-/// Whether durable writes are made by blocking calls: as long as these are short, and nobody else needs the worker meanwhile.
+/// Whether durable writes are made by blocking calls: as long as these are short, and no other thread needs the worker at that time.
 pub(super) struct BlockingCalls {
     /// Moving average of how long they block; `None` before the first one since the last pause.
     average: Option<Duration>,
@@ -57,7 +57,7 @@ impl BlockingCalls {
         !paused
     }
 
-    /// A call has blocked for `took`, and the worker was woken meanwhile or not.
+    /// A call has blocked for `took`, and the worker was woken during it or not.
     fn ended(&mut self, took: Duration, woken: bool) {
         let average = match self.average {
             Some(average) => (average * (AVERAGE_OF - 1) + took) / AVERAGE_OF,
@@ -119,7 +119,7 @@ impl<Q: Queue> FileChannel<Q> {
         }
     }
 
-    /// Makes what is held back by blocking calls, and completes it; whether the worker was woken meanwhile.
+    /// Makes what is held back by blocking calls, and completes it; whether the worker was woken during that.
     pub(super) fn call_held(&mut self, out: &mut Vec<Completion>) -> bool {
         let mut held = std::mem::take(&mut self.held);
         self.unstamped.extend(&held);
