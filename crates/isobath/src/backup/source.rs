@@ -8,7 +8,6 @@ use isobath_io::AlignedBuf;
 use crate::Error;
 use crate::buffer::Place;
 use crate::buffer::blocks::Stretch;
-use crate::canary::{self, Canary};
 use crate::checkpoint::Superblock;
 use crate::checkpoint::writer::CheckpointState;
 use crate::engine::Engine;
@@ -16,12 +15,9 @@ use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Pins;
 use crate::recovery::log_area;
-use crate::runtime::{Patience, WorkerState};
+use crate::runtime::WorkerState;
 use crate::shared::{Address, Counters};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// No backup asks for the log to be kept.
-const NO_FLOOR: u64 = u64::MAX;
 /// Bytes of pages that one task copies at a time.
 const BATCH_BYTES: usize = 4 << 20;
 /// Bytes of one read.
@@ -30,129 +26,6 @@ const RUN_BYTES: u32 = 256 << 10;
 const DEPTH: usize = 32;
 /// Mapping words that are looked at under one lock.
 const LOOKS: usize = 64;
-
-/// What a backup under way asks of others.
-pub(crate) struct BackupState {
-    /// No checkpoint may release the log from here on.
-    floor: AtomicU64,
-    /// There is one.
-    running: AtomicBool,
-    /// It has not copied yet all that it is going to have.
-    copying: AtomicBool,
-    /// Large transactions that rewrite trees, or ask whether they may.
-    rewriting: AtomicUsize,
-    /// Something kept a checkpoint from shortening the log, and does so no longer.
-    checkpoint_again: AtomicBool,
-}
-
-impl Default for BackupState {
-    fn default() -> BackupState {
-        BackupState {
-            floor: AtomicU64::new(NO_FLOOR),
-            running: AtomicBool::new(false),
-            copying: AtomicBool::new(false),
-            rewriting: AtomicUsize::new(0),
-            checkpoint_again: AtomicBool::new(false),
-        }
-    }
-}
-
-impl BackupState {
-    /// The log is kept from here on at least.
-    pub(crate) fn log_floor(&self) -> Lsn {
-        Lsn(self.floor.load(Ordering::SeqCst))
-    }
-
-    /// Whether the log is held for a backup, whose target may be slow, or for a recovery under way.
-    pub(crate) fn holds_log(&self) -> bool {
-        self.floor.load(Ordering::SeqCst) != NO_FLOOR
-    }
-
-    /// Whether a checkpoint is due however little was logged since the last one.
-    pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.checkpoint_again.load(Ordering::SeqCst)
-    }
-
-    /// A checkpoint begins, and will look at the floor after this.
-    pub(crate) fn checkpoint_begins(&self) {
-        self.checkpoint_again.store(false, Ordering::SeqCst);
-    }
-}
-
-/// While a large transaction rewrites trees: no backup copies the store meanwhile.
-pub(crate) struct Rewriting<'e>(&'e Engine);
-
-impl Drop for Rewriting<'_> {
-    fn drop(&mut self) {
-        self.0.backup.rewriting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl WorkerState {
-    /// Waits until no backup copies the store, and keeps the next one from copying. A backup may have copies of pages that
-    /// are older than its log, for the log repeats what has changed in them; where a tree was rewritten it does not.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Poisoned`].
-    pub(crate) fn begin_rewriting(&self) -> Result<Rewriting<'_>, Error> {
-        let engine = &*self.engine;
-        let mut patience = Patience::default();
-        loop {
-            engine.backup.rewriting.fetch_add(1, Ordering::SeqCst);
-            let rewriting = Rewriting(engine);
-            let may = !engine.backup.copying.load(Ordering::SeqCst);
-            if may || canary::sings(Canary::RewriteBesideBackups) {
-                return Ok(rewriting);
-            }
-            drop(rewriting);
-            engine.shared.writable()?;
-            patience.wait(&self.worker);
-        }
-    }
-}
-
-impl Engine {
-    /// Begins a backup; `false` if one is under way.
-    pub(crate) fn begin_backup(&self) -> bool {
-        let begins = !self.backup.running.swap(true, Ordering::SeqCst);
-        if begins {
-            self.backup.copying.store(true, Ordering::SeqCst);
-        }
-        begins
-    }
-
-    /// The backup needs nothing more of the store.
-    pub(crate) fn backup_has_copied(&self) {
-        self.backup.copying.store(false, Ordering::SeqCst);
-    }
-
-    /// Keeps the log from `floor` on: a backup needs it, or a recovery has not applied what is there.
-    pub(crate) fn hold_log(&self, floor: Lsn) {
-        self.backup.floor.store(floor.0, Ordering::SeqCst);
-    }
-
-    /// Releases the log.
-    pub(crate) fn release_log(&self) {
-        if self.backup.floor.swap(NO_FLOOR, Ordering::SeqCst) != NO_FLOOR {
-            self.checkpoint_again();
-        }
-    }
-
-    /// Ends a backup.
-    pub(crate) fn end_backup(&self) {
-        self.release_log();
-        self.backup_has_copied();
-        self.backup.running.store(false, Ordering::SeqCst);
-    }
-
-    /// Writers may wait for log space that the last checkpoint came too early to free. They log nothing until there is
-    /// another one.
-    fn checkpoint_again(&self) {
-        self.backup.checkpoint_again.store(true, Ordering::SeqCst);
-        self.workers.notify_all();
-    }
-}
 
 /// What a backup knows of one page id: where the copy that it has lay, and that copy's version. All zero where it has
 /// none.
@@ -175,7 +48,7 @@ impl MapEntry {
 
 /// Where one round over all pages begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct RoundStart {
+pub(super) struct RoundStart {
     /// A recovery from the copies of the pass reads the log from here.
     pub(crate) start: Lsn,
     /// Ids of pages that existed then are below this.
@@ -206,7 +79,7 @@ struct PageToCopy {
 }
 
 /// Copies of some pages, and what is now known of all ids that were looked at.
-pub(crate) struct CopyBatch {
+pub(super) struct CopyBatch {
     /// One for each id, in order.
     pub(crate) entries: Vec<MapEntry>,
     bytes: AlignedBuf,
@@ -217,7 +90,7 @@ pub(crate) struct CopyBatch {
 }
 
 impl CopyBatch {
-    pub(crate) fn new() -> CopyBatch {
+    pub(super) fn new() -> CopyBatch {
         CopyBatch {
             entries: Vec::new(),
             bytes: AlignedBuf::new(BATCH_BYTES),
@@ -227,7 +100,7 @@ impl CopyBatch {
     }
 
     /// The images to keep, as they are on the volume.
-    pub(crate) fn images(&self) -> impl Iterator<Item = &[u8]> {
+    pub(super) fn images(&self) -> impl Iterator<Item = &[u8]> {
         self.wanted
             .iter()
             .zip(&self.fresh)
@@ -243,7 +116,7 @@ impl CopyBatch {
 }
 
 /// Until this is dropped, obsolete pages stay readable and no checkpoint is written.
-pub(crate) struct DeadKept {
+pub(super) struct DeadKept {
     engine: Arc<Engine>,
     current: Option<Box<CheckpointState>>,
     /// The segments that stay readable; `None` while all do.
@@ -254,7 +127,7 @@ pub(crate) struct DeadKept {
 
 impl DeadKept {
     /// From now on only the segments of `places` stay readable: others may be freed.
-    pub(crate) fn keep_only(&mut self, places: impl Iterator<Item = Address>) {
+    pub(super) fn keep_only(&mut self, places: impl Iterator<Item = Address>) {
         if self.pinned.is_some() {
             return;
         }
@@ -272,19 +145,22 @@ impl Drop for DeadKept {
         if let Some(current) = self.current.take() {
             self.engine.checkpoints.give_back(current);
         }
-        self.engine.checkpoint_again();
+        self.engine.checkpoints.request_again();
     }
 }
 
-impl WorkerState {
+/// What a worker's task reads of the store for a backup.
+pub(super) struct Source<'l>(pub(super) &'l WorkerState);
+
+impl Source<'_> {
     /// Takes the right to write checkpoints, once it is free.
     fn take_checkpoints(&self) -> Result<Box<CheckpointState>, Error> {
         loop {
-            if let Some(current) = self.engine.checkpoints.take() {
+            if let Some(current) = self.0.engine.checkpoints.take() {
                 return Ok(current);
             }
-            self.engine.shared.writable()?;
-            self.worker.yield_now();
+            self.0.engine.shared.writable()?;
+            self.0.worker.yield_now();
         }
     }
 
@@ -293,8 +169,8 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::BackupNeedsLog`] for a store that is open for writing and logs nothing; [`Error::Poisoned`].
-    pub(crate) fn begin_pass(&self) -> Result<RoundStart, Error> {
-        let engine = &self.engine;
+    pub(super) fn begin_pass(&self) -> Result<RoundStart, Error> {
+        let engine = &self.0.engine;
         if engine.shared.config.read_only {
             let start = Lsn(engine.log.next().0.next_multiple_of(PAGE_SIZE as u64));
             let superblock = engine.checkpoints.superblock().ok_or(Error::Closed)?;
@@ -304,19 +180,14 @@ impl WorkerState {
             return Err(Error::BackupNeedsLog);
         }
         // Those that begin from here on see that a backup is under way.
-        let mut patience = Patience::default();
-        while engine.backup.rewriting.load(Ordering::SeqCst) > 0
-            && !canary::sings(Canary::RewriteBesideBackups)
-        {
-            engine.shared.writable()?;
-            patience.wait(&self.worker);
-        }
-        engine.release_log();
-        self.flush_older_than(engine.log.contiguous_lsn())?;
+        let copies = &engine.transactions.copies;
+        copies.await_rewriting(&engine.shared, &self.0.worker)?;
+        engine.checkpoints.release_log();
+        self.0.flush_older_than(engine.log.contiguous_lsn())?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
-        let start = engine.recovery_start(|| self.worker.yield_now());
-        engine.hold_log(start);
+        let start = engine.recovery_start(|| self.0.worker.yield_now());
+        engine.checkpoints.hold_log(start);
         let superblock = current.superblock.clone();
         engine.checkpoints.give_back(current);
         Ok(self.pass_start(start, &superblock, engine.pagestore.provisional()))
@@ -328,7 +199,7 @@ impl WorkerState {
         superblock: &Superblock,
         provisional: Vec<(Token, Vec<PageId>)>,
     ) -> RoundStart {
-        let engine = &self.engine;
+        let engine = &self.0.engine;
         let vouched = if start >= engine.log.first() {
             superblock.open_epoch
         } else {
@@ -352,8 +223,8 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::Poisoned`].
-    pub(crate) fn end_passes(&self) -> Result<DeadKept, Error> {
-        let engine = &self.engine;
+    pub(super) fn end_passes(&self) -> Result<DeadKept, Error> {
+        let engine = &self.0.engine;
         let mut kept = DeadKept {
             engine: Arc::clone(engine),
             current: Some(self.take_checkpoints()?),
@@ -361,7 +232,7 @@ impl WorkerState {
             end: Lsn(0),
         };
         engine.pagestore.retain_obsolete();
-        self.wait_durable(engine.log.newest_record())?;
+        self.0.wait_durable(engine.log.newest_record())?;
         kept.end = engine.log.durable();
         Ok(kept)
     }
@@ -372,7 +243,7 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::CorruptPage`], or a failed read.
-    pub(crate) fn copy_some(
+    pub(super) fn copy_some(
         &self,
         first: u64,
         known: &[MapEntry],
@@ -383,12 +254,13 @@ impl WorkerState {
         for (group, known) in known.chunks(LOOKS).enumerate() {
             let first = first + (group * LOOKS) as u64;
             let look = |pins: &mut Pins<'_>| self.pin_group(pins, first, known, &mut bytes, batch);
-            if !self.engine.pagestore.pin_places(look) {
+            if !self.0.engine.pagestore.pin_places(look) {
                 break;
             }
         }
         let result = self.read_wanted(batch);
-        self.engine
+        self.0
+            .engine
             .pagestore
             .unpin_all(batch.wanted.iter().map(|wanted| wanted.address.segment()));
         result
@@ -405,12 +277,12 @@ impl WorkerState {
     ) -> bool {
         for (known, id) in known.iter().zip(first..) {
             let page = PageId(id);
-            let place = Place::from_word(self.engine.buffer.stored_word(page));
+            let place = Place::from_word(self.0.engine.buffer.stored_word(page));
             let Place::Stored(address) = place else {
                 batch.entries.push(MapEntry::default());
                 continue;
             };
-            let seq = self.engine.shared.seq_of(address);
+            let seq = self.0.engine.shared.seq_of(address);
             if known.address == address.to_raw() && known.seq == seq {
                 batch.entries.push(*known);
                 continue;
@@ -441,7 +313,7 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::CorruptPage`], or a failed read.
-    pub(crate) fn copy_at(
+    pub(super) fn copy_at(
         &self,
         places: &[(PageId, MapEntry)],
         batch: &mut CopyBatch,
@@ -480,7 +352,7 @@ impl WorkerState {
         let mut rest = &batch.wanted[..];
         let mut bytes = batch.bytes.as_mut_slice();
         while !rest.is_empty() {
-            let read = self.worker.io_scope(|io| {
+            let read = self.0.worker.io_scope(|io| {
                 for _ in 0..DEPTH {
                     let Some(first) = rest.first() else {
                         break;
@@ -497,22 +369,25 @@ impl WorkerState {
                         count += 1;
                     }
                     let into = bytes.split_off_mut(..length as usize).unwrap_or_default();
-                    self.start_read(io, Stretch { start, length }, into);
+                    self.0.start_read(io, Stretch { start, length }, into);
                     rest = &rest[count..];
                 }
             });
             read.map_err(Error::Io)?;
         }
-        Counters::add(&self.engine.shared.counters.bytes_read, at as u64);
+        Counters::add(&self.0.engine.shared.counters.bytes_read, at as u64);
         for wanted in &batch.wanted {
             let image = &batch.bytes[wanted.at..wanted.at + wanted.address.length() as usize];
             verify(image, wanted).map_err(|corruption| {
                 let error = Error::CorruptPage {
                     page: wanted.page.0,
-                    offset: self.engine.shared.offset_of(wanted.address),
+                    offset: self.0.engine.shared.offset_of(wanted.address),
                     corruption,
                 };
-                self.engine.judge_read(wanted.page, wanted.address, error)
+                self.0
+                    .engine
+                    .opening
+                    .judge_read(wanted.page, wanted.address, error)
             })?;
             let version = get_u64(image, offset::LSN);
             let entry = &mut batch.entries[wanted.entry];

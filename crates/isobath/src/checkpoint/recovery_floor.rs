@@ -20,7 +20,7 @@ impl Engine {
         };
         let start = self.buffer.oldest_unflushed(start, pause);
         // Whatever moves it back may move it into the range of a late record.
-        let start = start.min(self.backup.log_floor());
+        let start = start.min(self.checkpoints.log_floor());
         let start = self.buffer.before_late_records(start);
         // A floor may be older than what it holds back. The checkpoint before this
         // needed nothing older, so neither does this; and the log has nothing older.
@@ -34,5 +34,10 @@ impl Engine {
             return self.log.next();
         }
         self.oldest_commit(self.log.contiguous_lsn())
+    }
+
+    /// The oldest commit in flight that has not been applied, or `complete`.
+    pub(crate) fn oldest_commit(&self, complete: Lsn) -> Lsn {
+        complete.min(self.transactions.oldest_unapplied(&self.log))
     }
 }

@@ -110,9 +110,7 @@ fn opened_after_crash(device: &Arc<FaultDevice>) -> Arc<Engine> {
     let mut config = options().config().unwrap();
     config.sizes = superblock.sizes;
     let (frames, policy) = (options().frames(), options().policy().unwrap());
-    open(image, superblock, &[], config, frames, policy)
-        .unwrap()
-        .engine
+    Engine::new(open(image, superblock, &[], config, frames, policy).unwrap()).0
 }
 
 /// What a crash would have misplaced after some round of a run.
@@ -419,9 +417,9 @@ fn what_holds_the_log_cuts_no_late_record_off() {
         }
         engine.buffer.changes.add_late(&[(since, record)]);
         assert!(engine.recovery_start(|| ()) > record);
-        engine.hold_log(floor);
+        engine.checkpoints.hold_log(floor);
         assert_eq!(engine.recovery_start(|| ()), since);
-        engine.release_log();
+        engine.checkpoints.release_log();
     });
     work.join().unwrap();
 }
@@ -634,7 +632,7 @@ fn no_checkpoint_is_due_before_the_store_is_open() {
     simulation.close().unwrap();
     let engine = opened_after_crash(&device);
     assert!(engine.shared.is_recovering());
-    engine.end_opening();
+    engine.checkpoints.end_opening();
     assert!(!engine.shared.is_recovering());
     Canary::CheckpointBeforeOpen.switch_on();
     let engine = opened_after_crash(&device);

@@ -411,7 +411,7 @@ impl Engine {
         let next = self.log.next().0;
         let wanted = self.log.checkpoint_wanted()
             && (next >= since + least
-                || self.backup.wants_checkpoint()
+                || self.checkpoints.is_wanted_again()
                 || self.log.area_is_short());
         let begun = since.max(self.log.start().0);
         let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
@@ -448,7 +448,7 @@ impl Engine {
 
     /// Whether the log may begin later than it does: no backup holds it back.
     fn checkpoint_frees_log(&self) -> bool {
-        self.log.start() < self.backup.log_floor()
+        self.log.start() < self.checkpoints.log_floor()
     }
 
     /// Writes the final checkpoint. All pages have been written back, the log
@@ -530,7 +530,7 @@ impl WorkerState {
         let Some(mut current) = engine.checkpoints.current.lock().take() else {
             return Ok(Outcome::NotWritten);
         };
-        engine.backup.checkpoint_begins();
+        engine.checkpoints.begins();
         let start = engine.recovery_start(|| self.worker.yield_now());
         let outcome = match is_flushed {
             true => Outcome::Written,
@@ -549,7 +549,7 @@ impl WorkerState {
         };
         if outcome == Outcome::NotWritten {
             // While the log is held, what is left would be used up before it can be freed.
-            if !engine.backup.holds_log() {
+            if !engine.checkpoints.holds_log() {
                 engine.log.give_last_space();
             }
         } else if written.is_ok() {

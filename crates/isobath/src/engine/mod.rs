@@ -10,18 +10,15 @@ pub(crate) use publish::Publisher;
 use std::any::Any;
 use std::sync::Arc;
 
-use isobath_io::Volume;
-
 use crate::Error;
-use crate::backup::BackupState;
-use crate::buffer::{Buffer, BufferPool};
-use crate::checkpoint::{CheckpointState, Checkpoints};
+use crate::buffer::Buffer;
+use crate::checkpoint::Checkpoints;
 use crate::error::panic_message;
 use crate::log::{Log, LogTasks};
-use crate::pagestore::{LowerParts, PageIds, PageStore, SegmentAllocator, WRITING_TASKS};
-use crate::recovery::Opening;
+use crate::pagestore::{LowerParts, PageStore, WRITING_TASKS};
+use crate::recovery::{EngineParts, Opening, Plan};
 use crate::runtime::WorkerPool;
-use crate::shared::{Config, ReservedWords, Run, Shared};
+use crate::shared::{Run, Shared};
 use crate::txn::Transactions;
 use publish::Publishing;
 
@@ -32,32 +29,17 @@ pub(crate) struct Engine {
     pub(crate) log: Arc<Log>,
     pub(crate) log_tasks: LogTasks,
     pub(crate) buffer: Arc<Buffer>,
-    pub(crate) pagestore: PageStore,
+    pub(crate) pagestore: Arc<PageStore>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) opening: Opening,
-    /// What a backup under way asks of the others.
-    pub(crate) backup: BackupState,
     pub(crate) transactions: Transactions,
     pub(crate) publishing: Publishing,
 }
 
-/// The parts that an engine is made of when it is opened.
-pub(crate) struct EngineParts {
-    pub(crate) config: Config,
-    pub(crate) pool: BufferPool,
-    pub(crate) log: Log,
-    pub(crate) volume: Volume,
-    pub(crate) seqs: ReservedWords,
-    pub(crate) space: SegmentAllocator,
-    pub(crate) ids: PageIds,
-    pub(crate) allocated_bytes: u64,
-    pub(crate) reserved_bytes: u64,
-    pub(crate) current: CheckpointState,
-    pub(crate) recovering: bool,
-}
-
 impl Engine {
-    pub(crate) fn new(parts: EngineParts) -> Arc<Engine> {
+    /// Puts the parts together; what is left to do once the workers run.
+    pub(crate) fn new(parts: EngineParts) -> (Arc<Engine>, Plan) {
+        let plan = parts.plan;
         let workers = parts.config.workers;
         let superblock = &parts.current.superblock;
         let sequence = superblock.sequence;
@@ -79,21 +61,22 @@ impl Engine {
             buffer: Arc::clone(&buffer),
         };
         let limit_segments = superblock.limit_segments;
+        let pagestore = Arc::new(PageStore::new(
+            below_pagestore,
+            parts.space,
+            parts.ids,
+            (parts.allocated_bytes, parts.reserved_bytes),
+            limit_segments,
+            retains,
+        ));
+        let current = parts.current;
         let engine = Engine {
-            checkpoints: Checkpoints::new(parts.current, &buffer.changes, &shared),
+            checkpoints: Checkpoints::new(current, &shared, &pool, &log, &buffer, &pagestore),
             buffer,
             log_tasks: LogTasks::new(&shared, &pool, &log, &log_runs),
             transactions,
-            pagestore: PageStore::new(
-                below_pagestore,
-                parts.space,
-                parts.ids,
-                (parts.allocated_bytes, parts.reserved_bytes),
-                limit_segments,
-                retains,
-            ),
-            opening: Opening::new(),
-            backup: BackupState::default(),
+            pagestore,
+            opening: Opening::new(&shared),
             publishing: Publishing::default(),
             shared,
             workers: pool,
@@ -112,7 +95,11 @@ impl Engine {
         engine
             .shared
             .on_poison(move || weak.upgrade().into_iter().for_each(wake));
-        engine
+        plan.touched()
+            .for_each(|page| engine.buffer.changes.mark(page));
+        engine.log.set_recovering(!plan.is_empty());
+        engine.buffer.changes.add_late(&plan.late);
+        (engine, plan)
     }
 
     /// Releases the volume and the memory, whatever handles remain; the workers have stopped.

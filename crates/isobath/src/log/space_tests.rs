@@ -83,13 +83,13 @@ fn filled_while_held() -> Result<u64, Stuck> {
     let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
     in_task(&engine, &simulation, now).join().unwrap();
     let start = engine.log.start();
-    engine.hold_log(start);
+    engine.checkpoints.hold_log(start);
     change_some_pages(&simulation);
     let ended = start_filling(&engine, &simulation);
     let full = || engine.log.has_reservation_waiters();
     simulation.run_until(full, STEPS)?;
     assert!(used(&engine) > LOG_BYTES / 2 && engine.log.start() == start);
-    engine.release_log();
+    engine.checkpoints.release_log();
     simulation.run_until(|| ended.load(Ordering::SeqCst) == FILLERS, STEPS)
 }
 
@@ -158,7 +158,7 @@ fn a_recovery_that_stands_still_says_so() {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
     engine.shared.recover_again();
-    engine.hold_log(engine.log.start());
+    engine.checkpoints.hold_log(engine.log.start());
     let filler = in_task(&engine, &simulation, |local| {
         loop {
             let space = local.mapping_reservation(1);

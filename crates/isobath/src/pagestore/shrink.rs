@@ -389,7 +389,7 @@ impl WorkerState {
             if self.engine.log.start() >= needed || canary::sings(Canary::CutVolumeEarly) {
                 return Ok(true);
             }
-            if self.engine.backup.holds_log() {
+            if self.engine.checkpoints.holds_log() {
                 self.engine.shared.writable()?;
                 self.worker.sleep_until(clock::now() + POLL);
                 continue;
@@ -405,7 +405,7 @@ impl WorkerState {
         // Bound: an area in the making is finished; checkpoints let go of the one before it, once no backup holds the log.
         while engine.log_tasks.is_moving() || engine.log.area().is_some_and(|area| !area.is_alone())
         {
-            match engine.log_tasks.is_moving() || engine.backup.holds_log() {
+            match engine.log_tasks.is_moving() || engine.checkpoints.holds_log() {
                 true => self.worker.sleep_until(clock::now() + POLL),
                 false => self.checkpoint_now()?,
             }

@@ -261,7 +261,7 @@ impl BackgroundHandler for WorkerState {
         if self.engine.pagestore.is_watched() {
             let engine = &self.engine;
             // A backup's target may be slow.
-            let is_held = || engine.backup.holds_log() && !engine.checkpoints.is_recovering();
+            let is_held = || engine.checkpoints.holds_log() && !engine.checkpoints.is_recovering();
             if let Some(error) = engine.pagestore.look_at_stall(is_held) {
                 engine.poison(error);
             }

@@ -27,6 +27,7 @@
 
 mod change;
 pub(crate) mod commit;
+mod copies;
 pub(crate) mod large;
 pub(crate) mod locks;
 pub(crate) mod reserved_task;
@@ -51,6 +52,7 @@ use crate::shared::Config;
 use crate::shared::Durability;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{HashSet, Mutex};
+use copies::Copies;
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 use tracker::Tracker;
@@ -83,6 +85,7 @@ pub(crate) struct Transactions {
     /// Records of large commits that are visible while what they free is not free yet.
     ending: Mutex<BTreeSet<Lsn>>,
     visibility: Visibility,
+    pub(crate) copies: Copies,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
     /// them is for the next recovery to complete.
     partially_applied: Mutex<HashSet<u64>>,
@@ -185,6 +188,7 @@ impl Transactions {
             has_turn: AtomicBool::new(false),
             ending: Mutex::default(),
             visibility,
+            copies: Copies::default(),
             partially_applied: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
         }
