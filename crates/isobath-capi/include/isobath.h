@@ -648,7 +648,7 @@ enum isobath_status isobath_writer_finish(struct isobath_writer *writer);
 // Frees a writer; one that has not finished leaves the tree as it was. NULL does nothing. One thread at a time.
 void isobath_writer_free(struct isobath_writer *writer);
 
-// Begins to read a value; ISOBATH_NOT_FOUND where there is none. A value that is replaced or removed meanwhile makes reading
+// Begins to read a value; ISOBATH_NOT_FOUND where there is none. A value that is replaced or removed before the end makes reading
 // fail. Freed by isobath_reader_free. Any thread.
 enum isobath_status isobath_reader_new(const struct isobath_tree *tree,
                                        const void *key,
@@ -716,7 +716,7 @@ enum isobath_status isobath_compact(const struct isobath_store *store,
 // Discards the segments that hold nothing on the drive; `bytes` says how much that was, and may be NULL. Any thread.
 enum isobath_status isobath_discard_free_segments(const struct isobath_store *store, uint64_t *bytes);
 
-// Reads and verifies everything; the store must not be changed meanwhile. ISOBATH_CORRUPT where something is wrong, which the
+// Reads and verifies everything; the store must not be changed during that. ISOBATH_CORRUPT where something is wrong, which the
 // report says. `progress` may be NULL and cannot end the work. Any thread.
 enum isobath_status isobath_check(const struct isobath_store *store,
                                   isobath_progress progress,

@@ -297,7 +297,7 @@ fn iterators_find_each_pair_of_their_group_once() {
         (entries[0].0.as_slice(), entries.len(), is_last),
         (&b"aab0-000"[..], 1, false)
     );
-    // One that was stored meanwhile is found, one that was deleted is not.
+    // One that was stored since is found, one that was deleted is not.
     assert_eq!(delete(space, b"aab0-001", true), KVS_SUCCESS);
     assert_eq!(store(space, b"aab0-0005", b"new"), KVS_SUCCESS);
     let (entries, _) = step(space, values, 32 << 10, true).unwrap();
@@ -322,7 +322,7 @@ fn iterators_of_several_threads_keep_apart() {
         for group in [*b"aaaa", *b"aab0", *b"bbbb", *b"\x7fzzz"] {
             scope.spawn(move || {
                 for _ in 0..30 {
-                    // Small steps: others open and close theirs meanwhile.
+                    // Small steps: others open and close theirs in between.
                     let found = all(space as _, 0, filter([0xff; 4], group), 40);
                     assert_eq!(found.len(), 60);
                     assert!(found.iter().all(|(key, _)| key.starts_with(&group)));
@@ -412,7 +412,7 @@ fn asynchronous_calls_tell_their_results() {
             },
             _ => told.recv().unwrap(),
         };
-        // More than may be in flight: submitting waits, and hands over meanwhile.
+        // More than may be in flight: submitting waits, and hands over while it does.
         let keys: Vec<Vec<u8>> = (0..100).map(|n| format!("key-{n}").into_bytes()).collect();
         let mut keys: Vec<kvs_key> = keys.iter().map(|key| key_of(key)).collect();
         let mut values = vec![value_of(b"value"); keys.len()];

@@ -1,4 +1,4 @@
-//! Calls of `isobath_omp.h` by several threads: objects come whole and once, whatever changes or is closed meanwhile; what is wrong
+//! Calls of `isobath_omp.h` by several threads: objects come whole and once, whatever other threads change or close; what is wrong
 //! gets a code and a message.
 
 // SAFETY, of every call: what its pointers point to outlives it, as a C program has to see to.

@@ -97,7 +97,7 @@ pub(crate) fn volume(error: &VolumeError, f: &mut fmt::Formatter<'_>) -> fmt::Re
     match error {
         VolumeError::NotFound { path } => write!(
             f,
-            "{} does not exist; check the name, or make a store there with `isobath put --create` or `isobath load --create`",
+            "{} does not exist; check the name, or make a store there with --create (`isobath put`, `load`, `import`, `files import`)",
             path.display()
         ),
         VolumeError::NoDirectory { path, directory } => write!(

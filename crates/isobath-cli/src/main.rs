@@ -16,6 +16,8 @@ use args::Cli;
 use failure::Failure;
 
 fn main() -> ExitCode {
+    // A file that may not become longer is an error as others are.
+    isobath_lab::ignore_file_size_signal();
     let cli = match Cli::try_parse().and_then(Cli::check) {
         Ok(cli) => cli,
         Err(error) => {

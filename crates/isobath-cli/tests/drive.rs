@@ -410,7 +410,7 @@ fn a_probe_ends_in_a_profile_that_model_reads() {
     let profile: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&output).unwrap()).unwrap();
     assert_eq!(profile["complete"], true);
-    // A drive that changes its pace meanwhile has a point measured once for each regime.
+    // A drive that changes its pace during a probe has a point measured once for each regime.
     let mut settings: Vec<_> = profile["points"]
         .as_array()
         .unwrap()

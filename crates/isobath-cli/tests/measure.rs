@@ -135,6 +135,20 @@ fn quickstart_from_nowhere() {
     place
         .run(&["quickstart", "--from", ".", "--pool", "1PiB"])
         .fails(3, "free some space");
+    // What cannot begin is not announced.
+    for (more, code, message) in [
+        (
+            ["--store", "none/q.iso"],
+            3,
+            "the directory none does not exist",
+        ),
+        (["--pool", "1KiB"], 2, "--pool"),
+    ] {
+        let told = place
+            .run(&[&["quickstart", "--from", "."][..], &more].concat())
+            .fails(code, message);
+        assert!(!told.err.contains("Storing"), "{told:?}");
+    }
     assert_eq!(place.names(), ["file"]);
 }
 

@@ -47,7 +47,7 @@ fn fill(files: &FileTree) {
 
 type Operation = Arc<dyn Fn(&FileTree) + Send + Sync>;
 
-/// Runs the operation once, takes images of the drive meanwhile, and opens each.
+/// Runs the operation once, takes images of the drive during it, and opens each.
 fn cut(name: &str, seed: u64, operation: &Operation) {
     let plan = FaultPlan::new(seed).latency_us(0..=20);
     let device = FaultDevice::new(0, plan.max_bytes(Some(96 << 20)));

@@ -75,7 +75,7 @@ pub trait Channel {
     ///
     /// # Safety
     /// The memory of `io` must stay valid and unmoved until its completion was reaped (or the channel dropped), must
-    /// not be written meanwhile, and for a read must not be accessed at all. The [`IoVec`](crate::IoVec) array of a
+    /// not be written before it completes, and for a read must not be accessed at all. The [`IoVec`](crate::IoVec) array of a
     /// vectored write must be valid during this call only.
     ///
     /// # Errors

@@ -12,10 +12,18 @@ use crate::words::{ByteSize, two_sizes};
 #[non_exhaustive]
 pub enum VolumeError {
     /// A file of the volume does not exist.
-    #[error("{} does not exist: check the path, or create the volume first", path.display())]
+    #[error("{} does not exist: check the path, or create the store first", path.display())]
     NotFound {
         /// The missing file.
         path: PathBuf,
+    },
+    /// A symbolic link leads to nothing.
+    #[error("{} is a symbolic link to {}, which does not exist: check the link, or remove it", path.display(), target.display())]
+    DanglingLink {
+        /// The link.
+        path: PathBuf,
+        /// What it says that it leads to.
+        target: PathBuf,
     },
     /// The directory that a file is in, or is to be in, does not exist.
     #[error("the directory {} does not exist, and so no {}: check the path, or make the directory first", directory.display(), path.display())]
@@ -58,7 +66,7 @@ pub enum VolumeError {
         path: PathBuf,
     },
     /// The medium or its mount is read-only, or the volume was opened read-only.
-    #[error("{} is read-only: open it read-only, or put the volume on writable media", path.display())]
+    #[error("{} is read-only: open it read-only, or put it on writable media", path.display())]
     ReadOnly {
         /// The file.
         path: PathBuf,
@@ -76,7 +84,7 @@ pub enum VolumeError {
         advice: &'static str,
     },
     /// The file is not part of an Isobath volume.
-    #[error("{} is not an Isobath volume: check the path (it was not changed)", path.display())]
+    #[error("{} is not an Isobath store: check the path (it was not changed)", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -111,7 +119,7 @@ pub enum VolumeError {
         found: u64,
     },
     /// The devices are those of the volume, in another order.
-    #[error("devices in the wrong order: {} is number {found} of the volume, but was given as number {given}; give them as {}", path.display(), list(right_order))]
+    #[error("files in the wrong order: {} is number {found} of the store, but was given as number {given}; give them as {}", path.display(), list(right_order))]
     WrongOrder {
         /// The first misplaced file.
         path: PathBuf,
@@ -123,7 +131,7 @@ pub enum VolumeError {
         right_order: Vec<PathBuf>,
     },
     /// Fewer or more devices than the volume has.
-    #[error("the volume of {} has {expected} devices, {given} given; missing: {}", path.display(), numbers(missing))]
+    #[error("the store of {} has {} in all, {given} given; missing: {}", path.display(), files(*expected), numbers(missing))]
     WrongCount {
         /// The first file given.
         path: PathBuf,
@@ -135,7 +143,7 @@ pub enum VolumeError {
         missing: Vec<u32>,
     },
     /// Devices of different volumes.
-    #[error("{} and {} belong to different volumes: give the devices of one volume", a.display(), b.display())]
+    #[error("{} and {} belong to different stores: give the files of one", a.display(), b.display())]
     DifferentVolumes {
         /// One file.
         a: PathBuf,
@@ -143,7 +151,7 @@ pub enum VolumeError {
         b: PathBuf,
     },
     /// One device is named twice.
-    #[error("{} and {} are the same device: name each device once", a.display(), b.display())]
+    #[error("{} and {} are the same file: name each once", a.display(), b.display())]
     Duplicate {
         /// First mention.
         a: PathBuf,
@@ -151,14 +159,23 @@ pub enum VolumeError {
         b: PathBuf,
     },
     /// The volume cannot take a log device.
-    #[error("{} cannot become the log of this volume: it has one already, or is not made of files", path.display())]
+    #[error("{} cannot become the log of this store: it has one already, or is not made of files", path.display())]
     LogRefused {
         /// The file that was to hold the log.
         path: PathBuf,
     },
     /// The file system or device has no space.
-    #[error("no space on {} for {} more: free some, or move the volume", path.display(), ByteSize(*needed))]
+    #[error("no space on {} for {} more: free some, or move the store", path.display(), ByteSize(*needed))]
     NoSpace {
+        /// The file that could not grow.
+        path: PathBuf,
+        /// Bytes that were asked for on it.
+        needed: u64,
+    },
+    /// The system lets a file become no longer: a limit on the length of files (`RLIMIT_FSIZE`, `ulimit -f`), or what its file
+    /// system knows.
+    #[error("the system lets {} have no more bytes, of which it needs {}: raise the limit on the length of files (ulimit -f), or use another file system", path.display(), ByteSize(*needed))]
+    FileTooLarge {
         /// The file that could not grow.
         path: PathBuf,
         /// Bytes that were asked for on it.
@@ -166,7 +183,7 @@ pub enum VolumeError {
     },
     /// The volume may not become so long.
     #[error(
-        "the volume may have at most {} and needs {}: raise its limit, or delete data",
+        "the store may have at most {} and needs {}: raise its limit, or delete data",
         two_sizes(*limit, *asked).0, two_sizes(*limit, *asked).1
     )]
     Limit {
@@ -218,12 +235,14 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
-    /// Whether there was merely no space to grow, in the file system or within the limit. After any other failure to grow,
+    /// Whether there was merely no space to grow, in the file system or within a limit. After any other failure to grow,
     /// writes of others may be lost.
     pub fn is_no_space(&self) -> bool {
         matches!(
             self,
-            VolumeError::NoSpace { .. } | VolumeError::Limit { .. }
+            VolumeError::NoSpace { .. }
+                | VolumeError::FileTooLarge { .. }
+                | VolumeError::Limit { .. }
         )
     }
 }
@@ -239,6 +258,13 @@ fn holder(pid: &Option<u32>, writer: bool) -> String {
 fn list(paths: &[PathBuf]) -> String {
     let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
     names.join(" ")
+}
+
+fn files(count: u32) -> String {
+    match count {
+        1 => "one file".to_owned(),
+        count => format!("{count} files"),
+    }
 }
 
 fn numbers(missing: &[u32]) -> String {
@@ -257,6 +283,8 @@ pub enum IoErrorKind {
     Media,
     /// `ENOSPC`, `EDQUOT`: the file system could not give a block that a write needs.
     NoSpace,
+    /// `EFBIG`: the file may not become so long (`RLIMIT_FSIZE`, or the file system's own limit).
+    TooLarge,
     /// `EAGAIN`: the kernel had no resources, also after a bounded number of retries.
     Again,
     /// The device transferred fewer bytes, also after the rest was asked for again (a file that became shorter).
@@ -284,6 +312,7 @@ impl IoErrorKind {
                 IoErrorKind::Media
             }
             libc::ENOSPC | libc::EDQUOT => IoErrorKind::NoSpace,
+            libc::EFBIG => IoErrorKind::TooLarge,
             libc::EAGAIN => IoErrorKind::Again,
             libc::EROFS | libc::EPERM | libc::EBADF => IoErrorKind::ReadOnly,
             libc::EOPNOTSUPP | libc::ENOSYS => IoErrorKind::Unsupported,
@@ -375,6 +404,10 @@ impl std::fmt::Display for Detail {
                 "the device reports a media error; check it and restore from a backup"
             ),
             IoErrorKind::NoSpace => write!(f, "no space left; free some and reopen"),
+            IoErrorKind::TooLarge => write!(
+                f,
+                "the system lets the file become no longer; raise the limit on the length of files (ulimit -f) and reopen"
+            ),
             IoErrorKind::Again => {
                 write!(f, "the kernel is out of resources; lower the queue depth")
             }
@@ -384,12 +417,12 @@ impl std::fmt::Display for Detail {
                     "only {done} bytes were transferred; is the file truncated?"
                 )
             }
-            IoErrorKind::OutOfRange => write!(f, "beyond the end of the volume"),
+            IoErrorKind::OutOfRange => write!(f, "beyond the end of the store"),
             IoErrorKind::Misaligned => write!(
                 f,
                 "offset, length or memory address is not a multiple of the logical block, or the length is 0 or over 1 GiB"
             ),
-            IoErrorKind::ReadOnly => write!(f, "the volume is read-only"),
+            IoErrorKind::ReadOnly => write!(f, "the store is read-only"),
             IoErrorKind::Unsupported => write!(f, "the device does not support it"),
             IoErrorKind::Os(errno) => {
                 write!(f, "{}", io::Error::from_raw_os_error(errno))

@@ -51,15 +51,16 @@ pub use aligned::{AlignedBuf, HUGE_PAGE};
 pub use device::{Channel, ChannelOptions, Device, LOG_OFFSET, Layout, QueueFull};
 pub use error::{ChannelError, IoError, IoErrorKind, VolumeError};
 pub use fault::{Fault, FaultDevice, FaultPlan, FaultRule, Survivors, Trigger};
+pub use file::ignore_file_size_signal;
 pub use io::{Completion, Io, IoVec, Op};
 pub use memory::MemoryDevice;
 pub use options::{
     Access, Backend, BackendKind, BackendReport, DirectMode, MAX_MEMBERS, VolumeOptions,
 };
-pub use output::{OutputError, OutputFile, Protected};
+pub use output::{OutputError, OutputFile, Protected, partial_path};
 pub use overlay::OverlayDevice;
 pub use process::generation;
 pub use stats::{ChannelStats, LatencyHistogram, OpStats};
 pub use volume::Volume;
 pub use waker::{Wake, Waker};
-pub use words::{ByteSize, missing_directory, reason, two_sizes};
+pub use words::{ByteSize, dangling_target, missing_directory, reason, two_sizes};

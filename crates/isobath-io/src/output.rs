@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file::is_member;
 use crate::volume::Volume;
+use crate::words::reason;
 
 /// Symbolic links that are followed one after another, as by the system.
 const MAX_LINKS: usize = 40;
@@ -34,7 +35,7 @@ pub enum OutputError {
         path: PathBuf,
     },
     /// The system refused.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), reason(path, source))]
     System {
         /// What was tried, as a verb.
         action: &'static str,
@@ -114,7 +115,7 @@ impl OutputFile {
                 finished: false,
             });
         }
-        let partial = with_suffix(&target, PARTIAL);
+        let partial = partial_path(&target);
         let file = OutputFile::unfinished(&partial, protected)?;
         Ok(OutputFile {
             file,
@@ -188,7 +189,7 @@ impl OutputFile {
     /// Waits until the drive has everything, and gives the file its name.
     ///
     /// # Errors
-    /// Any [`OutputError`]: another process may have made a file of that name meanwhile. There is no new file then.
+    /// Any [`OutputError`]: another process may have made a file of that name in between. There is no new file then.
     pub fn finish(mut self) -> Result<(), OutputError> {
         let synced = self.file.sync_all();
         let Place::Renamed {
@@ -205,7 +206,7 @@ impl OutputFile {
             };
         };
         synced.map_err(failed("write", &self.path))?;
-        // Something may have been made there meanwhile. The files of a volume say that they are.
+        // Something may have been made there in between. The files of a volume say that they are.
         let protected = Protected {
             volume: None,
             is_log: *is_log,
@@ -322,10 +323,10 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> OutputErro
     }
 }
 
-/// A path with something behind its last name.
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+/// Where what will be at `path` is as long as it is not complete.
+pub fn partial_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
+    name.push(PARTIAL);
     PathBuf::from(name)
 }
 

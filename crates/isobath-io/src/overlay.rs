@@ -285,7 +285,7 @@ impl OverlayDevice {
             },
             Op::Write => {
                 let checked = self.check(io.op, io.offset, len, whole && len <= Io::MAX_LEN);
-                // SAFETY: by contract, the memory does not change meanwhile.
+                // SAFETY: by contract, the memory does not change while the I/O is in flight.
                 let bytes = || unsafe { std::slice::from_raw_parts(io.buf, io.len as usize) };
                 checked.and_then(|()| self.write(io.offset, bytes()))
             }
@@ -297,7 +297,7 @@ impl OverlayDevice {
                 let mut at = io.offset;
                 checked.and_then(|()| {
                     ranges.iter().try_for_each(|range| {
-                        // SAFETY: by contract, the memory does not change meanwhile.
+                        // SAFETY: by contract, the memory does not change while the I/O is in flight.
                         let bytes = unsafe { std::slice::from_raw_parts(range.buf, range.len) };
                         at += range.len as u64;
                         self.write(at - range.len as u64, bytes)

@@ -49,7 +49,7 @@ impl EventWake {
         true
     }
 
-    /// Ends a sleep. True when a wake came meanwhile.
+    /// Ends a sleep. True when a wake came during it.
     pub(crate) fn end(&self) -> bool {
         self.sleeping.store(false, Ordering::SeqCst);
         self.signalled.swap(false, Ordering::SeqCst)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes as a message shows them: "512 B", "1.5 MiB".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,15 +48,32 @@ pub fn two_sizes(one: u64, other: u64) -> (String, String) {
     }
 }
 
-/// Why the system refused `path`: of what is missing, whether that is the file or the directory that it is to be in.
+/// Why the system refused `path`: of what is missing, whether that is the file or the directory that it is to be in; of a file that is
+/// too long, what limits it.
 pub fn reason(path: &Path, error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::FileTooLarge {
+        return "the system lets it become no longer; raise the limit on the length of files (ulimit -f)"
+            .to_owned();
+    }
     if error.kind() != io::ErrorKind::NotFound {
         return error.to_string();
     }
-    match missing_directory(path) {
-        Some(directory) => format!("there is no directory {}", directory.display()),
-        None => "it does not exist".to_owned(),
+    match (missing_directory(path), dangling_target(path)) {
+        (Some(directory), _) => format!("there is no directory {}", directory.display()),
+        (None, Some(target)) => format!(
+            "it is a symbolic link to {}, which does not exist",
+            target.display()
+        ),
+        (None, None) => "it does not exist".to_owned(),
     }
+}
+
+/// What `path` says that it leads to, where it is a symbolic link that leads to nothing.
+pub fn dangling_target(path: &Path) -> Option<PathBuf> {
+    if path.exists() {
+        return None;
+    }
+    std::fs::read_link(path).ok()
 }
 
 /// The first directory on the way to `path` that does not exist.
@@ -104,6 +121,9 @@ mod tests {
         let told = reason(&below, &error());
         assert_eq!(told, format!("there is no directory {}", file.display()));
         assert_eq!(reason(Path::new("none"), &error()), "it does not exist");
+        std::os::unix::fs::symlink("gone", &file).unwrap();
+        let told = reason(&file, &error());
+        assert_eq!(told, "it is a symbolic link to gone, which does not exist");
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
         assert!(reason(&below, &denied).contains("ermission"));
     }

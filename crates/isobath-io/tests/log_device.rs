@@ -147,13 +147,13 @@ fn what_cannot_be_a_log_device() {
     refused(volume.open_log(&free), "does not exist");
     refused(volume.open_log(dir.path()), "is a directory");
     refused(volume.create_log(dir.path(), MIB), "is a directory");
-    refused(volume.open_log(&data[1]), "same device");
-    refused(volume.create_log(&data[1], MIB), "same device");
+    refused(volume.open_log(&data[1]), "same file");
+    refused(volume.create_log(&data[1], MIB), "same file");
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&data[0], &link).unwrap();
-    refused(volume.open_log(&link), "same device");
+    refused(volume.open_log(&link), "same file");
     refused(volume.create_log(&free, 4097), "multiple of 4096");
-    refused(volume.create_log(&free, 1 << 60), "no space");
+    refused(volume.create_log(&free, 1 << 60), "no more bytes");
     assert!(!free.exists(), "a refused log file was left behind");
     fs::write(&free, b"mine").unwrap();
     refused(volume.create_log(&free, MIB), "exists already");

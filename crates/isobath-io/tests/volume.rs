@@ -226,7 +226,7 @@ fn foreign_and_corrupt_and_newer_files() {
         let error = refuse(
             &one,
             &VolumeOptions::new(),
-            &["member0", "not an Isobath volume"],
+            &["member0", "not an Isobath store"],
         );
         assert!(matches!(error, VolumeError::Foreign { .. }));
     }
@@ -300,7 +300,7 @@ fn wrong_order_missing_members_and_strangers() {
     };
     assert_eq!((right_order, given, found), (p.clone(), 1, 2));
 
-    let error = refuse(&p[..2], &options, &["3 devices", "number 2"]);
+    let error = refuse(&p[..2], &options, &["3 files", "number 2"]);
     assert!(
         matches!(error, VolumeError::WrongCount { expected: 3, given: 2, missing, .. } if missing == [2])
     );
@@ -311,7 +311,7 @@ fn wrong_order_missing_members_and_strangers() {
     let q = paths(&other, 3);
     create(&q);
     let mixed = [p[0].clone(), q[1].clone(), p[2].clone()];
-    let error = refuse(&mixed, &options, &["different volumes"]);
+    let error = refuse(&mixed, &options, &["different stores"]);
     assert!(matches!(error, VolumeError::DifferentVolumes { .. }));
 
     let copy = dir.path().join("copy");
@@ -459,4 +459,62 @@ fn any_files_can_be_read_without_labels() {
         matches!(error, VolumeError::Truncated { found: 4, .. }),
         "{error}"
     );
+}
+
+#[test]
+fn a_volume_is_made_of_empty_files() {
+    let dir = scratch();
+    let paths = paths(&dir, 2);
+    for path in &paths {
+        fs::write(path, "").unwrap();
+    }
+    let volume = create(&paths);
+    volume.grow(MIB).unwrap();
+    // Another one that is to be made of them finds them in use, then taken.
+    assert!(matches!(
+        Volume::create(&paths, &VolumeOptions::new()),
+        Err(VolumeError::AlreadyExists { .. })
+    ));
+    drop(volume);
+    let before = contents(&paths);
+    assert!(matches!(
+        Volume::create(&paths, &VolumeOptions::new()),
+        Err(VolumeError::AlreadyExists { .. })
+    ));
+    assert!(contents(&paths) == before);
+    Volume::open(&paths, &VolumeOptions::new()).unwrap();
+
+    // A creation that fails leaves them as they were: empty.
+    let empty = dir.path().join("empty");
+    fs::write(&empty, "").unwrap();
+    let mixed = [empty.clone(), paths[0].clone()];
+    assert!(Volume::create(&mixed, &VolumeOptions::new()).is_err());
+    assert_eq!(fs::read(&empty).unwrap(), b"");
+    Volume::create(std::slice::from_ref(&empty), &VolumeOptions::new())
+        .unwrap()
+        .undo_creation();
+    assert_eq!(fs::read(&empty).unwrap(), b"");
+}
+
+#[test]
+fn a_link_that_leads_to_nothing_is_told_as_one() {
+    let dir = scratch();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink("gone", &link).unwrap();
+    let paths = std::slice::from_ref(&link);
+    for result in [
+        Volume::open(paths, &VolumeOptions::new()),
+        Volume::create(paths, &VolumeOptions::new()),
+    ] {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(&error, VolumeError::DanglingLink { target, .. } if target.as_os_str() == "gone"),
+            "{error}"
+        );
+    }
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    // One that leads to an empty file leads to a volume then.
+    fs::write(dir.path().join("gone"), "").unwrap();
+    drop(Volume::create(paths, &VolumeOptions::new()).unwrap());
+    Volume::open(&[dir.path().join("gone")], &VolumeOptions::new()).unwrap();
 }

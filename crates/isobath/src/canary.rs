@@ -221,7 +221,7 @@ impl Canary {
 
 /// Whether a bug is switched on for the simulation that this thread runs.
 #[inline(always)]
-pub(crate) fn sings(canary: Canary) -> bool {
+pub(crate) fn is_on(canary: Canary) -> bool {
     #[cfg(any(test, feature = "simulation"))]
     return ON.get() == Some(canary);
     #[cfg(not(any(test, feature = "simulation")))]

@@ -13,7 +13,7 @@ use isobath_io::{ByteSize, VolumeError, reason, two_sizes};
 pub(crate) use kinds::of_kind;
 pub use kinds::{BackupError, LoadError, OpenError, RestoreError, StorageError, TransactionError};
 
-use crate::page::PageCorruption;
+use crate::page::{self, PageCorruption};
 
 /// Why an operation on a store failed: every error that there is.
 ///
@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// There is no room for more pages on the volume.
     #[error(
-        "the volume is full: {} of {} that data may take are in use, and it cannot grow ({reason}); delete something, or raise the limit",
+        "the store is full: {} of {} that data may take are in use, and it cannot grow ({reason}); delete something, or raise the limit",
         ByteSize(*used), ByteSize(*limit)
     )]
     VolumeFull {
@@ -174,7 +174,8 @@ pub enum Error {
     },
     /// A page on the volume is not what it should be.
     #[error(
-        "page {page} at byte {offset} of the volume is corrupt: {corruption}; run `isobath check` and restore from a backup"
+        "{} at byte {offset} of the store is corrupt: {corruption}; run `isobath check` and restore from a backup",
+        page::name_of(*page)
     )]
     CorruptPage {
         /// The page's id.
@@ -223,7 +224,7 @@ pub enum Error {
     #[error("a store cannot be closed inside one of its own tasks, for which closing waits")]
     CloseInTask,
     /// A page, or a chunk of a large value, could not be read from the drive.
-    #[error("page {page}{} at byte {offset} of the volume cannot be read: {source}", of_tree(tree.as_deref()))]
+    #[error("{}{} at byte {offset} of the store cannot be read: {source}", page::name_of(*page), of_tree(tree.as_deref()))]
     PageRead {
         /// The page's id.
         page: u64,
@@ -566,7 +567,7 @@ fn of_tree(name: Option<&str>) -> String {
 /// The files of a volume, for a message.
 fn list(paths: &[PathBuf]) -> String {
     if paths.is_empty() {
-        return "the volume".to_owned();
+        return "the store".to_owned();
     }
     let names: Vec<String> = paths
         .iter()

@@ -213,7 +213,7 @@ pub use error::{
     TransactionError,
 };
 pub use isobath_flash::policy::PolicyKind;
-pub use isobath_io::{Backend, DirectMode, Volume};
+pub use isobath_io::{Backend, DirectMode, Volume, ignore_file_size_signal};
 pub use log::MAX_TRANSACTION_BYTES;
 pub use output::OutputFile;
 pub use page::{PAGE_SIZE, PageCorruption};

@@ -82,7 +82,7 @@ impl OutputFile {
     /// # Errors
     ///
     /// [`Error::File`]; [`Error::OutputIsStore`] and [`Error::FileExists`] where another process has made a file of that
-    /// name meanwhile. There is no new file then.
+    /// name in between. There is no new file then.
     pub fn finish(self) -> Result<(), Error> {
         Ok(self.0.finish()?)
     }

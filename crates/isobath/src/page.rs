@@ -40,6 +40,36 @@ impl fmt::Display for PageId {
     }
 }
 
+/// Set in the ids of a checkpoint's own pages, which no tree has: which array they belong to and where they stand in it follow.
+const OF_CHECKPOINT: u64 = 1 << 62;
+/// Where the array, its level and the page's index begin in such an id.
+const ARRAY_BIT: u32 = 58;
+const LEVEL_BIT: u32 = 54;
+
+/// The id of page `index` of a level of an array of a checkpoint.
+pub(crate) fn checkpoint_page(array: u64, level: u64, index: u64) -> PageId {
+    PageId(OF_CHECKPOINT | array << ARRAY_BIT | level << LEVEL_BIT | index)
+}
+
+/// What a message calls the page of this id.
+pub(crate) fn name_of(id: u64) -> String {
+    if id & !(OF_CHECKPOINT - 1) != OF_CHECKPOINT {
+        return format!("page {id}");
+    }
+    let array = match (id & (OF_CHECKPOINT - 1)) >> ARRAY_BIT {
+        1 => "segment table",
+        2 => "mapping table",
+        3 => "mapping table's directory",
+        4 => "list of provisional allocations",
+        _ => return format!("page {id}"),
+    };
+    let index = id & ((1 << LEVEL_BIT) - 1);
+    match id >> LEVEL_BIT & ((1 << (ARRAY_BIT - LEVEL_BIT)) - 1) {
+        0 => format!("page {index} of the {array}"),
+        level => format!("page {index} of the {array}, level {level},"),
+    }
+}
+
 /// A log sequence number: the position in the log of the newest change that a
 /// page contains. Zero precedes every change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
@@ -151,7 +181,7 @@ pub(crate) fn seal(image: &mut [u8], id: PageId, lsn: Lsn, segment_seq: u64) {
 /// Why a page image read from disk is not the page that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PageCorruption {
-    /// The bytes do not match their checksum: bit rot or a torn write.
+    /// The bytes do not match their checksum: a media error or a torn write.
     #[error("its checksum is {stored:#010x} but its bytes give {computed:#010x}")]
     Checksum {
         /// The checksum in the header.
@@ -160,7 +190,7 @@ pub enum PageCorruption {
         computed: u32,
     },
     /// Another page's bytes are there: a misdirected write.
-    #[error("it holds page {found}")]
+    #[error("it holds {}", name_of(*found))]
     WrongPage {
         /// The page id in the header.
         found: u64,
@@ -192,7 +222,7 @@ pub enum PageCorruption {
 /// Checks that `image` is the page `id` as it was written into the segment
 /// whose present sequence number is `segment_seq`.
 pub(crate) fn verify(image: &[u8], id: PageId, segment_seq: u64) -> Result<(), PageCorruption> {
-    if canary::sings(Canary::SkipPageChecks) {
+    if canary::is_on(Canary::SkipPageChecks) {
         return Ok(());
     }
     let stored = get_u32(image, offset::CHECKSUM);
@@ -221,4 +251,25 @@ pub(crate) fn is_chunk(image: &[u8], id: PageId, stamp: Lsn, seq: u64) -> bool {
         && verify(image, id, seq).is_ok()
         && image[offset::KIND] == PageKind::Chunk as u8
         && get_u64(image, offset::LSN) == stamp.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_checkpoints_are_told_by_what_they_are() {
+        assert_eq!(name_of(17), "page 17");
+        let told = |array, level, index| name_of(checkpoint_page(array, level, index).0);
+        assert_eq!(told(2, 0, 5), "page 5 of the mapping table");
+        assert_eq!(told(1, 0, 0), "page 0 of the segment table");
+        assert_eq!(
+            told(3, 2, 1),
+            "page 1 of the mapping table's directory, level 2,"
+        );
+        // What no version writes is told as it is.
+        for odd in [u64::MAX, 1 << 63, checkpoint_page(7, 0, 1).0] {
+            assert_eq!(name_of(odd), format!("page {odd}"));
+        }
+    }
 }

@@ -101,7 +101,11 @@ fn apply(local: &WorkerState, bytes: &[u8], mut changes: Vec<Change>) -> Result<
     for changes in changes.chunks(ROOM_FOR) {
         // A change that is older than its page takes a stamp.
         let stamps = size_of::<Lsn>() * changes.len();
-        let _reservation = local.reserve_log(stamps as u64, ReservationClass::System)?;
+        let _reservation = local.engine.log_tasks.reserve(
+            &local.worker,
+            stamps as u64,
+            ReservationClass::System,
+        )?;
         apply_to_tree(&ctx, bytes, changes)?;
     }
     Ok(())
@@ -148,7 +152,7 @@ impl Replay {
             return Ok(());
         };
         let start = superblock.log_start;
-        engine.checkpoints.hold_log(Lsn(start));
+        engine.log_tasks.hold(Lsn(start));
         self.give_up(runtime)?;
         let total = 2 * (self.0.end.lsn.0 - start);
         let pool_bytes = u64::from(engine.buffer.pool.frames.count()) * PAGE_SIZE as u64;
@@ -176,11 +180,11 @@ impl Replay {
             let read = self.next_changes(&mut log, stride, &mut dropped);
             let applied = wait(std::mem::take(&mut applying));
             let stretch = read.and_then(|read| applied.map(|()| read))?;
-            if engine.log.recovery_is_short() && !canary::sings(Canary::RecoverAtOnce) {
+            if engine.log.recovery_is_short() && !canary::is_on(Canary::RecoverAtOnce) {
                 let_go(runtime, applied_to, &mut orphans)?;
             }
             orphans.append(&mut dropped);
-            if canary::sings(Canary::CoverUnapplied) {
+            if canary::is_on(Canary::CoverUnapplied) {
                 let_go(runtime, engine.log.next(), &mut orphans)?;
             }
             applying = start_applying(runtime, stretch);
@@ -204,10 +208,10 @@ impl Replay {
         let tokens: Vec<Token> = self.0.orphaned.tokens.iter().copied().collect();
         runtime.run(|local| {
             for pages in self.0.orphaned.pages.chunks(ORPHANED_AT_A_TIME) {
-                let _ = local.log_free(&[], pages);
+                let _ = local.engine.pagestore.log_free(&local.worker, &[], pages);
             }
             for tokens in tokens.chunks(ORPHANED_AT_A_TIME) {
-                let _ = local.log_free(tokens, &[]);
+                let _ = local.engine.pagestore.log_free(&local.worker, tokens, &[]);
             }
             Ok(())
         })
@@ -343,7 +347,7 @@ fn let_go(runtime: &Runtime, applied_to: Lsn, orphans: &mut Vec<Extent>) -> Resu
     // Before the checkpoint: after it nothing says any more that they are there.
     runtime.run(|local| extent::free_leftovers(local, orphans))?;
     orphans.clear();
-    runtime.engine.checkpoints.hold_log(applied_to);
+    runtime.engine.log_tasks.hold(applied_to);
     runtime.run(|local| local.checkpoint(applied_to).map(drop))
 }
 

@@ -85,7 +85,7 @@ impl Sessions {
         while let Some((key, _)) = expired.try_next().await? {
             let this = self.clone();
             let work = move |transaction: &mut isobath::Transaction| {
-                // It may have been renewed meanwhile: then this entry is gone.
+                // It may have been renewed since: then this entry is gone.
                 if transaction.remove(&this.expiry, &key)? {
                     transaction.remove(&this.sessions, &key[8..])?;
                     return Ok::<u64, Error>(1);

@@ -15,6 +15,7 @@ mod run;
 pub(crate) mod state;
 mod switching;
 mod transact;
+mod watch;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -116,6 +116,11 @@ impl Recorder {
         self.state().violations.push(what);
     }
 
+    /// Operations that have begun.
+    pub(super) fn begun(&self) -> usize {
+        self.state().history.transactions.len()
+    }
+
     pub(super) fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }

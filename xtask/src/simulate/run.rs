@@ -15,14 +15,11 @@ use super::passing::Passing;
 use super::plan::{Corruption, LOG_HEADERS, Scenario, survivors};
 use super::recorder::Recorder;
 use super::state;
+use super::watch::Watch;
 use crate::data::{Universe, key_bytes};
 use crate::history::{History, Key, Outcome, Transaction, Version, Write, check};
 use crate::random::Random;
 
-/// Steps after which a round that has not ended counts as stuck.
-const MAX_STEPS: u64 = 20_000_000;
-/// The same for steps in a row that did nothing: 40 s of simulated time.
-const MAX_IDLE_STEPS: u64 = 4_000_000;
 /// Bits that are changed at a time, and steps between two such times.
 const ROTTEN_BITS: u64 = 8;
 const ROT_EVERY: u64 = 3000;
@@ -335,15 +332,15 @@ impl Run {
             }
             Err(error) => return Err(Failure::of(format!("opening trees: {error}"))),
         };
-        let mut steps = 0u64;
-        let mut idle = 0u64;
+        let mut watch = Watch::default();
         let mut was_off = false;
         let mut beside = Beside::new(&self.scenario);
         let backups = self.scenario.more.backups;
         let mut schedule = Schedule::new(self.scenario.seed, round, backups);
         while ended.load(Ordering::Relaxed) < count {
-            idle = if simulation.step() { 0 } else { idle + 1 };
-            steps += 1;
+            let did_something = simulation.step();
+            let is_stuck = watch.is_stuck(did_something, || recorder.begun());
+            let steps = watch.steps();
             if cut == Some(steps) {
                 between.device.power_off();
             }
@@ -364,7 +361,7 @@ impl Run {
                 self.back_up(&simulation, &between.device, &recorder, adds)
                     .map_err(|failure| failure.at(place("a backup")))?;
             }
-            if steps == MAX_STEPS || idle == MAX_IDLE_STEPS {
+            if is_stuck {
                 let stuck = simulation.run_until(|| false, 1);
                 let what = stuck
                     .err()

@@ -123,7 +123,7 @@ pub struct isobath_check_report {
     pub problems: isobath_bytes,
 }
 
-/// Reads and verifies everything; the store must not be changed meanwhile. ISOBATH_CORRUPT where something is wrong, which the
+/// Reads and verifies everything; the store must not be changed during that. ISOBATH_CORRUPT where something is wrong, which the
 /// report says. `progress` may be NULL and cannot end the work. Any thread.
 ///
 /// # Safety

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn isobath_writer_free(writer: *mut isobath_writer) {
     unsafe { free(writer) };
 }
 
-/// Begins to read a value; ISOBATH_NOT_FOUND where there is none. A value that is replaced or removed meanwhile makes reading
+/// Begins to read a value; ISOBATH_NOT_FOUND where there is none. A value that is replaced or removed before the end makes reading
 /// fail. Freed by isobath_reader_free. Any thread.
 ///
 /// # Safety

@@ -1,5 +1,5 @@
 //! Iterators over key groups. Each call looks for the keys behind the last one: a pair that is there during the whole
-//! iteration is found exactly once, and none is held meanwhile.
+//! iteration is found exactly once, and none is held between the calls.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,7 @@ impl Iterators {
                 has_ended: false,
             }),
         });
-        // A key space that is closed meanwhile either finds the iterator and closes it, or is seen here as closed.
+        // A key space that is closed at the same time either finds the iterator and closes it, or is seen here as closed.
         if let Err(code) = space.check_open() {
             self.close_of(space.handle);
             return Err(code);
@@ -139,7 +139,7 @@ impl Iterators {
         };
         let found = state.next(space, buffer);
         let mut slot = self.slot(handle)?.lock();
-        // It may have been closed meanwhile, and its handle given out again.
+        // It may have been closed in between, and its handle given out again.
         if let Some(open) = slot.as_mut().filter(|open| open.number == number) {
             open.state = Some(state);
         }

@@ -283,7 +283,7 @@ impl Space {
         copied
     }
 
-    /// As [`Space::retrieve`], reading no more than is requested. `None` where the value was replaced meanwhile.
+    /// As [`Space::retrieve`], reading no more than is requested. `None` where the value was replaced in between.
     fn retrieve_part(
         &self,
         key: &[u8],

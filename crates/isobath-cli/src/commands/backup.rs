@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use isobath::{BackupOptions, Options, SalvageOptions, Store};
-use isobath_lab::{Unit, escape};
+use isobath_lab::{Unit, escape, partial_path};
 use serde_json::json;
 
 use super::store::{self, LARGE_POOL};
 use crate::args::{BackupArgs, GlobalArgs, RestoreArgs, SalvageArgs};
 use crate::failure::Failure;
 use crate::output::{Output, count, counted, problems_found, size};
-use crate::progress::{self, Stages};
+use crate::progress::{self, Progress, Stages};
 
 /// What the engine counts in a stage; see [`isobath::Watch`].
 fn unit_of(stage: &str) -> Unit {
@@ -76,6 +76,7 @@ pub(crate) fn restore(
     };
     let mut paths = vec![first.clone()];
     paths.extend(args.also.iter().cloned());
+    store::not_stdout(&paths)?;
     let options = Options::new()
         .pool_bytes(args.pool.0)
         .volume_limit_bytes(args.limit.map(|size| size.0));
@@ -137,7 +138,15 @@ pub(crate) fn salvage(
     global: &GlobalArgs,
     out: &mut Output,
 ) -> Result<bool, Failure> {
-    let progress = super::progress(global)?;
+    store::not_stdout(std::slice::from_ref(&args.to))?;
+    let partial = partial_path(&args.to);
+    // What an earlier one has left is not this one's to remove.
+    let ours = if partial.exists() {
+        None
+    } else {
+        Some(partial)
+    };
+    let progress = Progress::start(global.quiet, ours.into_iter().collect())?;
     let began = Instant::now();
     let options = SalvageOptions::new().search(args.search);
     let target = Options::new().pool_bytes(args.store.pool.map_or(LARGE_POOL, |size| size.0));

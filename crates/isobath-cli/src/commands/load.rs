@@ -27,7 +27,8 @@ pub(crate) fn load(args: &LoadArgs, global: &GlobalArgs, out: &mut Output) -> Re
     // The input is looked at before the store, so that a wrong name or column
     // leaves no new, empty store behind.
     let source = Source::open(&args.from, on_bad, &progress)?;
-    let target = store::write_or_create(&args.store, &args.create, LARGE_POOL)?;
+    let bytes = source.bytes();
+    let target = store::write_or_create_for(&args.store, &args.create, LARGE_POOL, bytes)?;
     let began = Instant::now();
     let loaded = target.finish(|target| {
         let tree = target.tree(&args.tree, &args.new_tree)?;
@@ -86,6 +87,16 @@ impl<'a> Source<'a> {
                 Source::Lines(lines(path)?, format)
             }
         })
+    }
+
+    /// Bytes that it has, as far as that is known.
+    fn bytes(&self) -> u64 {
+        let total = match self {
+            Source::Directory(..) => None,
+            Source::Rows(rows) => rows.bytes(),
+            Source::Ndjson(lines, _) | Source::Lines(lines, _) => lines.bytes(),
+        };
+        total.unwrap_or(0)
     }
 }
 

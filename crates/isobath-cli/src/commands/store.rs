@@ -1,14 +1,16 @@
 //! Opening the store that the command line names.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use isobath::{Error, Options, Store, Tree};
-use isobath_lab::{LabError, VolumeError, missing_directory};
+use isobath_lab::{LabError, VolumeError, dangling_target, missing_directory};
 
 use crate::args::{CreateArgs, GlobalArgs, NewTreeArgs, StoreArgs, TreeArgs};
 use crate::failure::Failure;
@@ -19,6 +21,11 @@ use crate::progress::{self, Progress};
 pub(crate) const SMALL_POOL: u64 = 64 << 20;
 /// Pool for a verb that touches much.
 pub(crate) const LARGE_POOL: u64 = 256 << 20;
+/// Bytes to store at once from which on a new store has no small segments: it would outgrow them at once, and keep them in front of
+/// its file.
+const OUTGROWS_SMALL: u64 = 64 << 20;
+/// Bytes of the segments of such a store, as of others that have outgrown their small ones.
+const LARGE_SEGMENT: u32 = 2 << 20;
 /// The tree of verbs that name none.
 pub(crate) const DEFAULT_TREE: &str = "main";
 /// Pause between two attempts to open a store that another process has open.
@@ -94,9 +101,7 @@ pub(crate) fn needs_recovery(args: &StoreArgs) -> Result<bool, Failure> {
 fn refuse_as_stdout(store: &Store) -> Result<(), Failure> {
     let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
     match stdout.and_then(|file| file.metadata()) {
-        Ok(found) if store.holds(&found) => Err(Failure::Usage(
-            "standard output goes to a file of the store".into(),
-        )),
+        Ok(found) if store.holds(&found) => Err(to_stdout()),
         // A closed one takes nothing.
         _ => Ok(()),
     }
@@ -145,10 +150,10 @@ pub(crate) fn progress_for_new(
     global: &GlobalArgs,
 ) -> Result<Progress, Failure> {
     let mut new: Vec<_> = args.store.iter().chain(&args.log_path).cloned().collect();
-    if !create.create || args.store.iter().any(|path| path.exists()) {
+    if !create.create || args.store.iter().any(|path| is_there(path)) {
         new.clear();
     }
-    new.retain(|path| !path.exists());
+    new.retain(|path| !is_there(path));
     Progress::start(global.quiet, new)
 }
 
@@ -159,22 +164,63 @@ pub(crate) fn write_or_create(
     create: &CreateArgs,
     pool: u64,
 ) -> Result<Target, Failure> {
+    write_or_create_for(args, create, pool, 0)
+}
+
+/// The same, where so many bytes will be stored at once.
+pub(crate) fn write_or_create_for(
+    args: &StoreArgs,
+    create: &CreateArgs,
+    pool: u64,
+    bytes: u64,
+) -> Result<Target, Failure> {
     let mut options = options(args, pool);
     if let Some(limit) = create.limit {
         options = options.volume_limit_bytes(Some(limit.0));
+    } else if bytes >= OUTGROWS_SMALL {
+        options = options.segment_bytes(LARGE_SEGMENT);
     }
     let target = |store, is_new| Target {
         store,
         is_new,
         new_tree: None,
     };
-    if args.store.iter().any(|p| p.exists()) {
+    // One that is empty is no store, unless one may be made of it.
+    let empty_counts = |path: &PathBuf| !create.create && path.exists();
+    if args
+        .store
+        .iter()
+        .any(|path| is_there(path) || empty_counts(path))
+    {
         return Ok(target(write_with(options, args)?, false));
     }
     if !create.create {
         return Err(no_store(args).into());
     }
+    not_stdout(&args.store)?;
     Ok(target(Store::create(&args.store, &options)?, true))
+}
+
+/// Whether something is at `path` that is no empty file, of which a store may be made.
+fn is_there(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file() || found.len() > 0)
+}
+
+/// Refuses paths of which one is what standard output goes to, as an empty file may be: what is printed would end up in it.
+pub(crate) fn not_stdout(paths: &[PathBuf]) -> Result<(), Failure> {
+    let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    let Ok(stdout) = stdout.and_then(|file| file.metadata()) else {
+        return Ok(());
+    };
+    let same = |found: fs::Metadata| (found.dev(), found.ino()) == (stdout.dev(), stdout.ino());
+    match paths.iter().any(|path| fs::metadata(path).is_ok_and(same)) {
+        true => Err(to_stdout()),
+        false => Ok(()),
+    }
+}
+
+fn to_stdout() -> Failure {
+    Failure::Usage("standard output goes to a file of the store".into())
 }
 
 fn no_store(args: &StoreArgs) -> LabError {
@@ -183,6 +229,12 @@ fn no_store(args: &StoreArgs) -> LabError {
             return LabError::Volume(VolumeError::NoDirectory {
                 directory: directory.to_owned(),
                 path: path.clone(),
+            });
+        }
+        if let Some(target) = dangling_target(path) {
+            return LabError::Volume(VolumeError::DanglingLink {
+                path: path.clone(),
+                target,
             });
         }
     }

@@ -147,7 +147,7 @@ fn what_is_left_of_a_truncated_store_and_of_none() {
     place.write("x.iso", &unlabelled);
     place
         .run(&["salvage", "-s", "x.iso", "more.iso"])
-        .fails(3, "not an Isobath volume");
+        .fails(3, "not an Isobath store");
     let run = place.run(&["salvage", "-s", "x.iso", "more.iso", "--search", "--json"]);
     assert_eq!(run.json()[0]["records"], 30_000);
     let names = place.names();

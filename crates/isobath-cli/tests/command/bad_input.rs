@@ -54,7 +54,7 @@ fn foreign_files_of_any_length_stay_as_they_are() {
     for length in [0, 1, 4096, 100_000, noise.len()] {
         place.write("x.iso", &noise[..length]);
         for args in OPENERS {
-            place.run(args).fails(3, "not an Isobath volume");
+            place.run(args).fails(3, "not an Isobath store");
         }
         assert!(std::fs::read(place.path("x.iso")).unwrap() == noise[..length]);
     }
@@ -89,8 +89,8 @@ fn striped_files_in_another_order_or_missing() {
     };
     assert_eq!(get(&["1.iso", "2.iso"]).ok().text(), "v\n");
     get(&["2.iso", "1.iso"]).fails(3, "wrong order");
-    get(&["1.iso"]).fails(3, "2 devices");
-    get(&["2.iso"]).fails(3, "2 devices");
+    get(&["1.iso"]).fails(3, "has 2 files in all");
+    get(&["2.iso"]).fails(3, "has 2 files in all");
     get(&["1.iso", "1.iso"]).fails(3, "1.iso");
     place
         .run(&["put", "-s", "3.iso", "-s", "4.iso", "--create", "k", "v"])
@@ -366,4 +366,114 @@ fn a_limit_of_the_address_space_is_named() {
         "{told}"
     );
     assert_eq!(place.names(), [""; 0]);
+}
+
+#[test]
+fn an_empty_file_becomes_a_store_where_that_is_asked_for() {
+    let place = Place::new();
+    let put = |more: &[&str]| place.run(&[&["put", "-s", "s.iso"][..], more, &["k", "v"]].concat());
+    place.write("s.iso", "");
+    put(&[]).fails(3, "not an Isobath store");
+    place
+        .run(&["get", "-s", "s.iso", "k"])
+        .fails(3, "not an Isobath store");
+    assert_eq!(std::fs::read(place.path("s.iso")).unwrap(), b"");
+    put(&["--create"]).ok();
+    assert_eq!(place.run(&["get", "-s", "s.iso", "k"]).ok().text(), "v\n");
+    put(&["--create"]).ok();
+    // Where nothing could be stored it is empty again.
+    place.write("t.iso", "");
+    place.write("bad", "no tab\n");
+    place
+        .run(&["load", "-s", "t.iso", "--create", "lines", "bad"])
+        .fails(3, "line 1");
+    assert_eq!(std::fs::read(place.path("t.iso")).unwrap(), b"");
+    // The shell has made an empty file for what is printed.
+    let to = std::fs::File::create(place.path("out")).unwrap();
+    let mut command = place.command();
+    command.args(["put", "-s", "out", "--create", "k", "v"]);
+    let done = command.stdout(to).output().unwrap();
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    assert_eq!(std::fs::read(place.path("out")).unwrap(), b"");
+}
+
+#[test]
+fn a_link_to_nothing_is_told_as_one() {
+    let place = Place::new();
+    std::os::unix::fs::symlink("gone", place.path("link")).unwrap();
+    let told = "is a symbolic link to gone, which does not exist";
+    for args in [
+        &["get", "-s", "link", "k"][..],
+        &["put", "-s", "link", "k", "v"],
+        &["put", "-s", "link", "--create", "k", "v"],
+        &["salvage", "-s", "link", "to"],
+        &["load", "-s", "s.iso", "--create", "lines", "link"],
+        &["import", "-s", "s.iso", "--create", "link"],
+    ] {
+        place.run(args).fails(3, told);
+    }
+    assert!(!place.path("gone").exists() && !place.path("s.iso").exists());
+}
+
+/// Runs the command where files may have so many blocks of 512 bytes at most.
+fn with_file_limit(place: &Place, blocks: u64, args: &[&str]) -> std::process::Output {
+    let command = place.command();
+    let mut shell = std::process::Command::new("sh");
+    let script = format!("ulimit -f {blocks} && exec \"$0\" \"$@\"");
+    shell.args(["-c", &script]).arg(command.get_program());
+    let directory = command.get_current_dir().unwrap();
+    shell.args(args).current_dir(directory).output().unwrap()
+}
+
+#[test]
+fn a_limit_on_the_length_of_files_is_an_error_with_advice() {
+    let place = Place::new();
+    let told = |done: &std::process::Output| {
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        // Not killed by SIGXFSZ.
+        assert_eq!(done.status.code(), Some(3), "{done:?}");
+        assert!(text.contains("ulimit -f"), "{text}");
+    };
+    // No room for an empty store.
+    let put = ["put", "-s", "s.iso", "--create", "k", "v"];
+    told(&with_file_limit(&place, 1000, &put));
+    assert!(!place.path("s.iso").exists());
+    // A load that outgrows it: what was there stays.
+    place.run(&put).ok();
+    let lines: String = (0..200_000)
+        .map(|n| format!("key{n:08}\t{n:0100}\n"))
+        .collect();
+    place.write("lines", &lines);
+    let blocks = std::fs::metadata(place.path("s.iso")).unwrap().len() / 512;
+    let load = ["load", "-s", "s.iso", "lines", "lines"];
+    told(&with_file_limit(&place, blocks + 4096, &load));
+    place.run(&["check", "-s", "s.iso"]).ok();
+    assert_eq!(place.run(&["get", "-s", "s.iso", "k"]).ok().text(), "v\n");
+    // Below what the store has already: its log cannot be written, and nothing else is.
+    place.run(&load).ok();
+    let change = ["put", "-s", "s.iso", "k", "w"];
+    told(&with_file_limit(&place, blocks / 4, &change));
+    place.run(&["check", "-s", "s.iso"]).ok();
+    assert_eq!(place.run(&["get", "-s", "s.iso", "k"]).ok().text(), "v\n");
+    assert_eq!(
+        place
+            .run(&["scan", "-s", "s.iso"])
+            .ok()
+            .text()
+            .lines()
+            .count(),
+        200_001
+    );
+    // Other files that the command writes.
+    told(&with_file_limit(
+        &place,
+        64,
+        &["export", "-s", "s.iso", "e"],
+    ));
+    told(&with_file_limit(
+        &place,
+        64,
+        &["backup", "-s", "s.iso", "b"],
+    ));
+    assert!(!place.path("e").exists() && !place.path("b").exists());
 }

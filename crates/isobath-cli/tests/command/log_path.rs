@@ -57,7 +57,7 @@ fn a_wrong_log_is_refused() {
     };
     with("noise", "not the log");
     with("t.iso", "not the log");
-    with("s.iso", "same device");
+    with("s.iso", "same file");
     with("dir", "is a directory");
     with("none", "does not exist");
     let get = ["get", "-s", "t.iso", "--log-path", "s.log", "k"];

@@ -170,7 +170,7 @@ impl FaultDevice {
         self.lock().advance(by.as_micros() as u64);
     }
 
-    /// Changes stored bytes without an I/O (bit rot), durable ones included. `change` gets the bytes of each page
+    /// Changes stored bytes without an I/O (a media error), durable ones included. `change` gets the bytes of each page
     /// that the range touches, cut to the range.
     pub fn corrupt(&self, range: Range<u64>, change: impl Fn(&mut [u8])) {
         self.lock().corrupt(range, &change);

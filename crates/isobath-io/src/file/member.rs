@@ -16,7 +16,7 @@ use crate::file::label::{LABEL_AREA, LABEL_BLOCK, Label, LabelError, VERSION};
 use crate::file::sys;
 use crate::io::Op;
 use crate::options::{Access, DirectMode, VolumeOptions};
-use crate::words::missing_directory;
+use crate::words::{dangling_target, missing_directory};
 
 /// Alignment assumed for direct I/O where the system does not report one.
 const SAFE_BLOCK: u32 = 4096;
@@ -49,6 +49,8 @@ enum Before {
     Member,
     /// Nothing: the file is new.
     Nothing,
+    /// A file without a byte.
+    Empty,
     /// A block device whose first bytes, so many, were zeros.
     Zeros(usize),
     /// A block device that began with this.
@@ -135,8 +137,23 @@ impl Member {
                 Ok(member)
             }
             Ok(meta) if meta.is_dir() => Err(VolumeError::IsDirectory { path: path.into() }),
+            // As `mktemp` makes one.
+            Ok(meta) if meta.is_file() && meta.len() == 0 => {
+                let mut member = Member::open(path, options)?;
+                // Another process may have made a volume of it before this one had the lock.
+                if member.size()? > 0 {
+                    return Err(VolumeError::AlreadyExists { path: path.into() });
+                }
+                member.before = Before::Empty;
+                member.kept = AtomicBool::new(false);
+                Ok(member)
+            }
             Ok(_) => Err(VolumeError::AlreadyExists { path: path.into() }),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                // Creating through it is refused by the system, in other words.
+                if let Some(error) = dangling(path) {
+                    return Err(error);
+                }
                 let mut open = OpenOptions::new();
                 open.read(true).write(true).create_new(true);
                 let made = Member::finish(path, &mut open, 0, false, options);
@@ -330,9 +347,9 @@ impl Member {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is a file that this call has made.
+    /// Whether it is a file that this call has made, or one that was empty; its name may not be durable.
     pub(super) fn is_new_file(&self) -> bool {
-        matches!(self.before, Before::Nothing)
+        matches!(self.before, Before::Nothing | Before::Empty)
     }
 
     /// Undoes the creation of the member: removes the file, or has the device begin as it did. Failing to do so leaves
@@ -342,6 +359,9 @@ impl Member {
             Before::Member => {}
             Before::Nothing => {
                 let _ = fs::remove_file(&self.path);
+            }
+            Before::Empty => {
+                let _ = self.file.set_len(0);
             }
             Before::Zeros(n) => {
                 let zeros = AlignedBuf::new(*n);
@@ -491,7 +511,11 @@ impl Member {
             other => other,
         };
         result.map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => VolumeError::NoSpace {
+            Some(libc::ENOSPC | libc::EDQUOT) => VolumeError::NoSpace {
+                path: self.path.clone(),
+                needed: to - from,
+            },
+            Some(libc::EFBIG) => VolumeError::FileTooLarge {
                 path: self.path.clone(),
                 needed: to - from,
             },
@@ -594,6 +618,13 @@ fn parse_lock(line: &str, place: &str) -> Option<(u32, bool)> {
     (fields.next()? == place && pid > 0).then_some((pid, writer))
 }
 
+/// That `path` is a symbolic link that leads to nothing, if it is one.
+fn dangling(path: &Path) -> Option<VolumeError> {
+    let target = dangling_target(path)?;
+    let path = path.to_owned();
+    Some(VolumeError::DanglingLink { path, target })
+}
+
 /// Turns an operating system's error about `path` into ours.
 pub(super) fn os(path: &Path, action: &'static str, source: io::Error) -> VolumeError {
     let path = path.to_owned();
@@ -603,13 +634,17 @@ pub(super) fn os(path: &Path, action: &'static str, source: io::Error) -> Volume
                 directory: directory.to_owned(),
                 path,
             },
-            None => VolumeError::NotFound { path },
+            None => dangling(&path).unwrap_or(VolumeError::NotFound { path }),
         },
         Some(libc::EEXIST) => VolumeError::AlreadyExists { path },
         Some(libc::EISDIR) => VolumeError::IsDirectory { path },
         Some(libc::EACCES | libc::EPERM) => VolumeError::PermissionDenied { path },
         Some(libc::EROFS) => VolumeError::ReadOnly { path },
         Some(libc::ENOSPC | libc::EDQUOT) => VolumeError::NoSpace {
+            path,
+            needed: LABEL_AREA as u64,
+        },
+        Some(libc::EFBIG) => VolumeError::FileTooLarge {
             path,
             needed: LABEL_AREA as u64,
         },

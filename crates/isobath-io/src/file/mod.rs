@@ -32,6 +32,7 @@ use log::LogMember;
 pub(crate) use member::is_member;
 use member::{Member, os};
 use stripe::{Piece, StripeMap};
+pub use sys::ignore_file_size_signal;
 
 /// A volume striped over files and block devices.
 pub(crate) struct FileDevice {
@@ -684,9 +685,10 @@ fn random_id() -> Result<[u8; 16], VolumeError> {
     Ok(id)
 }
 
-/// Makes the names of new files durable.
+/// Makes the names of new files durable: in the directories that they are in, wherever links to them are.
 fn sync_directories<'p>(made: impl Iterator<Item = &'p Path>) -> Result<(), VolumeError> {
     for path in made {
+        let path = &fs::canonicalize(path).map_err(|e| os(path, "look up", e))?;
         let parent = match path.parent() {
             Some(p) if !p.as_os_str().is_empty() => p,
             _ => Path::new("."),

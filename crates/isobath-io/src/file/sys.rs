@@ -20,6 +20,21 @@ fn off(value: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
 }
 
+/// Has the process go on where a file would become longer than it may make one (`RLIMIT_FSIZE`, `ulimit -f`): the write or the
+/// growth fails, and says so. Without this the kernel's signal `SIGXFSZ` ends a process that does not handle it.
+///
+/// For programs; a library does not change what signals do. A handler that the program has stays; processes that it starts
+/// inherit that the signal is ignored.
+pub fn ignore_file_size_signal() {
+    // SAFETY: SIG_IGN and SIG_DFL are no functions; a handler that was there is put back as it was.
+    unsafe {
+        let before = libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        if before != libc::SIG_DFL && before != libc::SIG_IGN && before != libc::SIG_ERR {
+            libc::signal(libc::SIGXFSZ, before);
+        }
+    }
+}
+
 /// Allocates blocks for a range of a file and extends it.
 pub(super) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let (offset, len) = (off(offset)?, off(len)?);

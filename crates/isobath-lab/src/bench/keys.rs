@@ -8,6 +8,11 @@ use crate::engine::{KEY_BYTES_MAX, Key, Sorted};
 /// making and comparing values costs next to nothing beside a lookup.
 const NOISE_BYTES: usize = 256 << 10;
 
+/// Digits of YCSB's keys are made and read in two halves at a time: one division waits for the one before.
+const HALF_DIGITS: usize = 10;
+/// The least number that a half does not hold.
+const HALF: u64 = 10_000_000_000;
+
 /// How the number of a record becomes a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -83,11 +88,14 @@ impl Records {
             KeyFormat::Binary { .. } => key[..8]
                 .iter()
                 .fold(0, |number, byte| number << 8 | u64::from(*byte)),
-            KeyFormat::User => key[4..].iter().fold(0u64, |number, digit| {
-                number
-                    .wrapping_mul(10)
-                    .wrapping_add(u64::from(digit - b'0'))
-            }),
+            KeyFormat::User => {
+                let (mut high, mut low) = (0u64, 0u64);
+                for at in 4..4 + HALF_DIGITS {
+                    high = high * 10 + u64::from(key[at] - b'0');
+                    low = low * 10 + u64::from(key[at + HALF_DIGITS] - b'0');
+                }
+                high.wrapping_mul(HALF).wrapping_add(low)
+            }
         };
         match self.order {
             KeyOrder::Sequential => number,
@@ -105,10 +113,11 @@ impl Records {
             KeyFormat::Binary { .. } => bytes[..8].copy_from_slice(&number.to_be_bytes()),
             KeyFormat::User => {
                 bytes[..4].copy_from_slice(b"user");
-                let mut rest = number;
-                for digit in bytes[4..24].iter_mut().rev() {
-                    *digit = b'0' + (rest % 10) as u8;
-                    rest /= 10;
+                let (mut high, mut low) = (number / HALF, number % HALF);
+                for at in (4..4 + HALF_DIGITS).rev() {
+                    bytes[at] = b'0' + (high % 10) as u8;
+                    bytes[at + HALF_DIGITS] = b'0' + (low % 10) as u8;
+                    (high, low) = (high / 10, low / 10);
                 }
             }
         }
@@ -208,7 +217,12 @@ mod tests {
                 assert_eq!(records.bytes(), 1000 * (120 + format.bytes() as u64));
             }
         }
-        assert_eq!(&records_of_ycsb().key(7)[..], b"user00000000000000000007");
+        let ycsb = records_of_ycsb();
+        assert_eq!(&ycsb.key(7)[..], b"user00000000000000000007");
+        assert_eq!(&ycsb.key(u64::MAX)[..], b"user18446744073709551615");
+        for number in [0, 7, HALF - 1, HALF, u64::MAX] {
+            assert_eq!(ycsb.index(&ycsb.key(number)), number);
+        }
     }
 
     fn records_of_ycsb() -> Records {

@@ -71,7 +71,7 @@ pub struct Record {
     pub rate_per_s: Option<f64>,
     /// Seconds measured.
     pub duration_s: f64,
-    /// CPU time that the hypervisor took meanwhile, seconds.
+    /// CPU time that the hypervisor took during the run, seconds.
     pub steal_s: f64,
     /// Operations per second: of the steady part, where there is one.
     pub operations_per_s: f64,

@@ -138,7 +138,7 @@ pub struct Row {
     pub operations_per_drive_read: Option<f64>,
     /// Bytes of the engine's files.
     pub space_bytes: u64,
-    /// What Isobath did to its volume meanwhile.
+    /// What Isobath did to its volume during the run.
     #[serde(flatten)]
     pub space: Option<SpaceRow>,
 }

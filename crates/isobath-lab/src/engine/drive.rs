@@ -4,15 +4,12 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
 
 use isobath_io::AlignedBuf;
 use rustix::fs::OFlags;
 
-use super::{
-    Access, Client, Counters, Ended, Engine, EngineConfig, Key, Session, Sorted, Work,
-    run_on_threads,
-};
+use super::EngineConfig;
+use super::baseline::{Below, BelowIo};
 use crate::LabError;
 use crate::bench::Records;
 
@@ -21,16 +18,15 @@ const PAGE: usize = 4096;
 /// Pages that are written at a time while loading.
 const LOAD_PAGES: u64 = 512;
 
-pub(super) struct DriveEngine {
+/// A file of the drive that has a page for every record.
+pub(super) struct DriveFile {
     path: PathBuf,
     file: File,
     is_synced: bool,
-    threads: usize,
-    records: OnceLock<Arc<Records>>,
 }
 
-impl DriveEngine {
-    pub(super) fn open(config: &EngineConfig, create: bool) -> Result<DriveEngine, LabError> {
+impl DriveFile {
+    pub(super) fn open(config: &EngineConfig, create: bool) -> Result<DriveFile, LabError> {
         let path = config.path.clone().ok_or_else(|| {
             LabError::Request("the drive alone is measured in a file; name one".to_owned())
         })?;
@@ -52,18 +48,10 @@ impl DriveEngine {
             options.read(true).write(true);
             options.open(&path)
         });
-        Ok(DriveEngine {
+        Ok(DriveFile {
             file: file.map_err(LabError::io("open", &path))?,
             path,
             is_synced,
-            threads: config.threads,
-            records: OnceLock::new(),
-        })
-    }
-
-    fn records(&self) -> Result<&Arc<Records>, LabError> {
-        self.records.get().ok_or_else(|| {
-            LabError::Request("the drive's file must know the records before it runs".to_owned())
         })
     }
 }
@@ -73,36 +61,23 @@ fn pages(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE as u64).max(1)
 }
 
-impl Engine for DriveEngine {
-    fn version(&self) -> String {
-        "drive".to_owned()
-    }
+impl Below for DriveFile {
+    const NAME: &'static str = "drive";
+    type Io<'b> = DriveIo<'b>;
 
-    fn settings(&self) -> Vec<(String, String)> {
+    fn settings(&self) -> Vec<(&'static str, &'static str)> {
         let writes = match self.is_synced {
             true => "of 4 KiB, durable before they end",
             false => "of 4 KiB",
         };
-        [
+        vec![
             ("reads", "of 4 KiB at a record's place, direct I/O"),
             ("writes", writes),
-            ("answers", "made up from the key"),
         ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into()
     }
 
-    fn clients(&self) -> usize {
-        self.threads
-    }
-
-    fn begin(&self, records: &Arc<Records>) {
-        let _ = self.records.set(Arc::clone(records));
-    }
-
-    fn load_sorted(&self, _: usize, records: &mut Sorted<'_>) -> Result<(), LabError> {
-        records.for_each(drop);
-        let pages = pages(self.records()?.bytes());
+    fn load(&self, records: &Records) -> Result<(), LabError> {
+        let pages = pages(records.bytes());
         let mut buffer = AlignedBuf::new(LOAD_PAGES as usize * PAGE);
         let mut random = fastrand::Rng::with_seed(1);
         let mut at = 0;
@@ -115,114 +90,59 @@ impl Engine for DriveEngine {
             written.map_err(LabError::io("write", &self.path))?;
             at += now as u64;
         }
-        self.file
-            .sync_all()
-            .map_err(LabError::io("write", &self.path))
+        self.close()
     }
 
-    fn finish_background_work(&self) -> Result<(), LabError> {
-        Ok(())
-    }
-
-    fn run(&self, client: Arc<Client>) -> Result<(), LabError> {
-        let records = self.records()?;
-        let session = || DriveSession {
-            records,
+    fn io<'b>(&'b self, records: &'b Records) -> DriveIo<'b> {
+        DriveIo {
             file: &self.file,
             path: &self.path,
+            records_per_page: (PAGE as u64 / records.record_bytes()).max(1),
             pages: pages(records.bytes()),
             buffer: AlignedBuf::new(PAGE),
-        };
-        run_on_threads(self.threads, session, &*client)
+        }
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.path.clone()]
     }
 
-    fn files(&self) -> Result<Vec<PathBuf>, LabError> {
-        Ok(vec![self.path.clone()])
-    }
-
-    fn close(self: Box<Self>) -> Result<(), LabError> {
-        self.file
-            .sync_all()
-            .map_err(LabError::io("write", &self.path))
+    fn close(&self) -> Result<(), LabError> {
+        let synced = self.file.sync_all();
+        synced.map_err(LabError::io("write", &self.path))
     }
 }
 
-struct DriveSession<'d> {
-    records: &'d Records,
+pub(super) struct DriveIo<'d> {
     file: &'d File,
     path: &'d Path,
+    records_per_page: u64,
     pages: u64,
     buffer: AlignedBuf,
 }
 
-impl DriveSession<'_> {
+impl DriveIo<'_> {
     /// Where a record's page begins.
     fn place(&self, index: u64) -> u64 {
-        let per_page = (PAGE as u64 / self.records.record_bytes()).max(1);
-        index / per_page % self.pages * PAGE as u64
-    }
-
-    fn read(&mut self, place: u64) -> Result<(), LabError> {
-        let read = self.file.read_exact_at(self.buffer.as_mut_slice(), place);
-        read.map_err(LabError::io("read", self.path))
+        index / self.records_per_page % self.pages * PAGE as u64
     }
 }
 
-impl Session for DriveSession<'_> {
-    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool, LabError> {
-        let index = self.records.index(key);
-        self.read(self.place(index))?;
-        value.clear();
-        value.extend_from_slice(self.records.value(index));
-        Ok(true)
-    }
-
-    fn get_many(
-        &mut self,
-        keys: &[Key],
-        visit: &mut (dyn FnMut(usize, Option<&[u8]>) + Send),
-    ) -> Result<(), LabError> {
-        for (at, key) in keys.iter().enumerate() {
-            let index = self.records.index(key);
-            self.read(self.place(index))?;
-            visit(at, Some(self.records.value(index)));
+impl BelowIo for DriveIo<'_> {
+    fn read(&mut self, index: u64, before: Option<u64>) -> Result<(), LabError> {
+        let place = self.place(index);
+        if before.map(|before| self.place(before)) == Some(place) {
+            return Ok(());
         }
-        Ok(())
+        let read = self.file.read_exact_at(self.buffer.as_mut_slice(), place);
+        read.map_err(LabError::io("read", self.path))
     }
 
-    fn scan(
-        &mut self,
-        from: &Key,
-        limit: usize,
-        visit: &mut (dyn FnMut(&[u8], &[u8]) + Send),
-    ) -> Result<usize, LabError> {
-        let first = self.records.index(from);
-        let mut place = None;
-        for index in (0..limit as u64).map(|step| first.wrapping_add(step)) {
-            if place != Some(self.place(index)) {
-                place = Some(self.place(index));
-                self.read(self.place(index))?;
-            }
-            visit(&self.records.key(index), self.records.value(index));
-        }
-        Ok(limit)
-    }
-
-    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), LabError> {
-        let place = self.place(self.records.index(key));
+    fn write(&mut self, index: u64, value: &[u8]) -> Result<(), LabError> {
         let kept = value.len().min(PAGE);
         self.buffer.as_mut_slice()[..kept].copy_from_slice(&value[..kept]);
+        let place = self.place(index);
         let written = self.file.write_all_at(self.buffer.as_mut_slice(), place);
         written.map_err(LabError::io("write", self.path))
-    }
-
-    fn transact(&mut self, _: Access, _: &mut Work<'_>) -> Result<Ended, LabError> {
-        Err(LabError::Request(
-            "the drive alone has no transactions".to_owned(),
-        ))
     }
 }

@@ -18,7 +18,7 @@ use ::fjall::{
 };
 
 use super::lsm::Sizes;
-use super::txn::{ended, read_only};
+use super::txn::ended;
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, IsolationLevel, Key, Session,
     Sorted, Transaction, Work, run_on_threads,
@@ -350,14 +350,6 @@ struct Reading<'t> {
 impl Transaction for Reading<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         get(&self.snapshot, &self.tables[table], key, value)
-    }
-
-    fn put(&mut self, _: usize, _: &[u8], _: &[u8]) -> Result<(), LabError> {
-        Err(read_only())
-    }
-
-    fn delete(&mut self, _: usize, _: &[u8]) -> Result<(), LabError> {
-        Err(read_only())
     }
 
     fn scan(

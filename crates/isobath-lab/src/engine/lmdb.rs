@@ -10,7 +10,7 @@ use std::sync::Arc;
 use heed::types::Bytes;
 use heed::{AnyTls, Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwTxn};
 
-use super::txn::{ended, read_only};
+use super::txn::ended;
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, Key, Session, Sorted,
     Transaction, Work, run_on_threads,
@@ -255,14 +255,6 @@ struct Reading<'t> {
 impl Transaction for Reading<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         get(self.tables[table], self.transaction, key, value)
-    }
-
-    fn put(&mut self, _: usize, _: &[u8], _: &[u8]) -> Result<(), LabError> {
-        Err(read_only())
-    }
-
-    fn delete(&mut self, _: usize, _: &[u8]) -> Result<(), LabError> {
-        Err(read_only())
     }
 
     fn scan(

@@ -4,6 +4,7 @@
 //! [`crate::bench`] knows nothing else. A rival lives behind a feature of its
 //! own, so that a plain build is small and pure Rust.
 
+mod baseline;
 mod config;
 mod drive;
 #[cfg(feature = "fjall")]
@@ -28,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use baseline::Baseline;
 pub use config::{
     Callers, DriveProfile, DriveState, EngineConfig, EngineKind, IsolationLevel, Schema,
     SimulatedDrive, SpaceConfig, Tuning,
@@ -156,8 +158,11 @@ pub(crate) fn open(config: &EngineConfig, create: bool) -> Result<Box<dyn Engine
         EngineKind::Lmdb => open_lmdb(config, create),
         EngineKind::Redb => open_redb(config, create),
         EngineKind::Fjall => open_fjall(config, create),
-        EngineKind::Null => Ok(Box::new(null::NullEngine::new(config.threads))),
-        EngineKind::Drive => Ok(Box::new(drive::DriveEngine::open(config, create)?)),
+        EngineKind::Null => Ok(Box::new(Baseline::new(null::Nothing, config.threads))),
+        EngineKind::Drive => {
+            let file = drive::DriveFile::open(config, create)?;
+            Ok(Box::new(Baseline::new(file, config.threads)))
+        }
     }
 }
 

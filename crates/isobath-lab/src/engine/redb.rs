@@ -13,7 +13,7 @@ use ::redb::{
     TableDefinition, WriteTransaction,
 };
 
-use super::txn::{ended, read_only};
+use super::txn::ended;
 use super::{
     Access, Client, Counters, Decision, Ended, Engine, EngineConfig, Key, Session, Sorted,
     Transaction, Work, run_on_threads,
@@ -251,14 +251,6 @@ impl Reading<'_> {
 impl Transaction for Reading<'_> {
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError> {
         get(self.table(table)?, key, value)
-    }
-
-    fn put(&mut self, _: usize, _: &[u8], _: &[u8]) -> Result<(), LabError> {
-        Err(read_only())
-    }
-
-    fn delete(&mut self, _: usize, _: &[u8]) -> Result<(), LabError> {
-        Err(read_only())
     }
 
     fn scan(

@@ -31,27 +31,25 @@ pub(crate) enum Access {
     Write,
 }
 
-/// The error of a change in a transaction that only reads, for engines that cannot make one themselves.
-#[cfg(any(feature = "lmdb", feature = "redb", feature = "fjall"))]
-pub(super) fn read_only() -> LabError {
-    LabError::Request("a transaction that only reads was asked to write".to_owned())
-}
-
 /// What runs inside a transaction, possibly several times.
 pub(crate) type Work<'w> = dyn FnMut(&mut dyn Transaction) -> Result<Decision, LabError> + 'w;
 
 /// An open transaction. It sees its own changes. Tables are numbers: places in the schema's list.
 ///
-/// Each method may fail with [`LabError::Conflict`]; the transaction must end then.
+/// Each method may fail with [`LabError::Conflict`]; the transaction must end then. One that only reads has no changes of its own.
 pub(crate) trait Transaction {
     /// Reads a record into `value`; `false` where the key is absent.
     fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Result<bool, LabError>;
 
     /// Inserts or replaces a record.
-    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), LabError>;
+    fn put(&mut self, _: usize, _: &[u8], _: &[u8]) -> Result<(), LabError> {
+        Err(read_only())
+    }
 
     /// Removes a record that is there.
-    fn delete(&mut self, table: usize, key: &[u8]) -> Result<(), LabError>;
+    fn delete(&mut self, _: usize, _: &[u8]) -> Result<(), LabError> {
+        Err(read_only())
+    }
 
     /// Reads records in ascending order from `from` on, until `visit` returns `false` or there are no more.
     fn scan(
@@ -60,6 +58,10 @@ pub(crate) trait Transaction {
         from: &[u8],
         visit: &mut (dyn FnMut(&[u8], &[u8]) -> bool + Send),
     ) -> Result<(), LabError>;
+}
+
+fn read_only() -> LabError {
+    LabError::Request("a transaction that only reads was asked to write".to_owned())
 }
 
 /// How `work` ended where every operation took effect alone: a conflict cannot be undone, only reported.

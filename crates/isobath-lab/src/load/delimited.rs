@@ -214,6 +214,12 @@ fn unreadable(path: &Path, error: csv::Error) -> LabError {
 }
 
 impl Rows<'_> {
+    /// Bytes of the input, where that is known.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.total
+    }
+
     /// Loads the rows. A later row replaces an earlier one of the same key.
     ///
     /// # Errors

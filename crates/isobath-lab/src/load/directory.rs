@@ -155,7 +155,7 @@ pub fn load_directory(
     load_files(store, tree, &files, monitor)
 }
 
-/// Threads that read files; the workers write the records meanwhile.
+/// Threads that read files; the workers write the records at the same time.
 const READERS: usize = 4;
 
 /// Loads the listed files.

@@ -54,6 +54,12 @@ impl<'m> Lines<'m> {
         })
     }
 
+    /// Bytes of the input, where that is known.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.total
+    }
+
     /// Loads lines of `key<TAB>value`. The first tab separates; a later line replaces an earlier one of the same key;
     /// empty lines are ignored.
     ///

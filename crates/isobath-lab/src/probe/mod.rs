@@ -2,7 +2,7 @@
 //!
 //! Points are measured in several passes, each in a random order of its own, between sentinels: one fixed point that
 //! shows whether the drive is still the same. Where the sentinels around a repeat differ by more than 10%, or others
-//! used the drive or the CPU meanwhile, it is thrown away and done again in a later pass; it is never rescaled. The
+//! used the drive or the CPU during it, it is thrown away and done again in a later pass; it is never rescaled. The
 //! profile is written after every group of points, whole or not at all, so an interrupted probe leaves what it has and
 //! can go on from there. A test file loses its name as soon as it is open: nothing stays behind, however the process
 //! ends.

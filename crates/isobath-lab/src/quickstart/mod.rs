@@ -4,7 +4,7 @@
 mod verify;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use isobath::{Options, Store};
@@ -94,16 +94,16 @@ pub struct Report {
 }
 
 /// A store that is removed when this is dropped, unless it shall stay.
-struct Removed<'p> {
-    path: &'p Path,
+struct Removed {
+    path: PathBuf,
     keep: bool,
 }
 
-impl Drop for Removed<'_> {
+impl Drop for Removed {
     fn drop(&mut self) {
         if !self.keep {
             // It may be gone already; no caller is left to receive another error.
-            let _ = std::fs::remove_file(self.path);
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -113,6 +113,8 @@ pub struct Prepared {
     plan: Plan,
     files: Files,
     needs: Needs,
+    store: Store,
+    removed: Removed,
 }
 
 impl std::fmt::Debug for Prepared {
@@ -129,11 +131,10 @@ impl Prepared {
     }
 }
 
-/// Lists the files and compares what they need with what is free. Writes
-/// nothing.
+/// Lists the files, compares what they need with what is free, and makes the store, empty: what is announced then begins.
 ///
 /// # Errors
-/// A directory that is missing, a store that exists, too little space.
+/// A directory that is missing, a store that exists or cannot be made, too little space. There is no store then.
 pub fn prepare(plan: Plan, monitor: &dyn Monitor) -> Result<Prepared, LabError> {
     if plan.store.exists() {
         return Err(LabError::input(
@@ -173,7 +174,19 @@ pub fn prepare(plan: Plan, monitor: &dyn Monitor) -> Result<Prepared, LabError> 
         // 100 MB/s, records written and read at 150 MB/s.
         seconds: fixed + files.bytes / 50_000_000 + record_bytes / 75_000_000,
     };
-    Ok(Prepared { plan, files, needs })
+    let options = Options::new().pool_bytes(plan.pool_bytes);
+    let store = Store::create(&plan.store, &options)?;
+    let removed = Removed {
+        path: plan.store.clone(),
+        keep: plan.keep,
+    };
+    Ok(Prepared {
+        plan,
+        files,
+        needs,
+        store,
+        removed,
+    })
 }
 
 /// Runs the demonstration.
@@ -182,15 +195,16 @@ pub fn prepare(plan: Plan, monitor: &dyn Monitor) -> Result<Prepared, LabError> 
 /// Engine and I/O errors, and [`LabError::Verify`] where a byte is not what
 /// was stored. The store is removed then too, unless it shall stay.
 pub fn start(prepared: Prepared, monitor: &dyn Monitor) -> Result<Report, LabError> {
-    let Prepared { plan, files, needs } = prepared;
+    let Prepared {
+        plan,
+        files,
+        needs,
+        store,
+        removed: _removed,
+    } = prepared;
     let began = Instant::now();
     let started = std::time::SystemTime::now();
     let options = Options::new().pool_bytes(plan.pool_bytes);
-    let store = Store::create(&[&plan.store], &options)?;
-    let _removed = Removed {
-        path: &plan.store,
-        keep: plan.keep,
-    };
     let tree = store.create_tree(FILES_TREE)?;
     let loaded = load_files(&store, &tree, &files, monitor)?;
     drop(tree);
@@ -282,6 +296,8 @@ fn fullest_directory(files: &Files) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::Silent;
     use crate::load::SourceFile;

@@ -51,7 +51,7 @@ pub(super) struct Leaves {
 
 impl Leaves {
     /// How probably the leaf behind a missing one is missing, too. A leaf is missing if nothing has come to it for some time; what
-    /// came to the one behind it meanwhile can only have begun there, since a scan that begins before comes to both.
+    /// came to the one behind it in that time can only have begun there, since a scan that begins before comes to both.
     /// Leaves behind a scan's first few do not count as used, and come and go more as they like.
     fn next_miss(&self, touched: f64) -> f64 {
         let used = touched.min(USED_LEAVES);

@@ -53,7 +53,7 @@ const REWRITE_SCALE: f64 = 1.15;
 const REWRITE_POWER: f64 = 0.7;
 
 /// Files that one compaction of a single level merges when a single background job both flushes and compacts: nothing
-/// can gather in L0 meanwhile but the memtables in memory, the one being written and the one that waits.
+/// can gather in L0 before that but the memtables in memory, the one being written and the one that waits.
 const SINGLE_JOB_BATCH_FILES: f64 = 2.0;
 
 impl LsmStore {

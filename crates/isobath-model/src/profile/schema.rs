@@ -253,9 +253,9 @@ pub struct MeasuredPoint {
     /// Repeats that the median is over.
     pub repeats: u32,
     /// Measurements that were thrown away because the sentinels around them differed by more than 10%, or because other
-    /// programs used the drive or the CPU meanwhile.
+    /// programs used the drive or the CPU during them.
     pub reruns: u32,
-    /// Repeats that were kept although other programs used the drive or the CPU meanwhile: no quieter ones came.
+    /// Repeats that were kept although other programs used the drive or the CPU during them: no quieter ones came.
     #[serde(default)]
     pub disturbed: u32,
     /// User and system time of the issuing process per I/O.

@@ -4,7 +4,8 @@
 //! particular runtime, and nothing blocks the polling thread.
 //!
 //! All of them are *cancellation-safe*: a future may be dropped at any point, as `select!` and timeouts do. What only reads is
-//! given up without a trace. What changes something goes on to its end as a task: it happens as a whole or not at all.
+//! given up without a trace. What changes something goes on to its end as a task: it happens as a whole or not at all
+//! ([`Tree::clear_async`]: in parts).
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -40,6 +41,11 @@ impl Tree {
         self.key_future(key.as_ref().to_vec(), |tree, key| tree.contains(key))
     }
 
+    /// [`Tree::contains_key`] as a future. Cancellation-safe: it may be dropped at any time.
+    pub fn contains_key_async(&self, key: impl AsRef<[u8]>) -> OperationFuture<bool> {
+        self.contains_async(key)
+    }
+
     /// [`Tree::get_many`] as a future. Cancellation-safe: it may be dropped at any time.
     pub fn get_many_async<K: AsRef<[u8]>>(
         &self,
@@ -65,6 +71,17 @@ impl Tree {
     /// [`Tree::insert_async`].
     pub fn remove_async(&self, key: impl AsRef<[u8]>) -> OperationFuture<bool> {
         self.key_future(key.as_ref().to_vec(), |tree, key| tree.remove(key))
+    }
+
+    /// [`Tree::clear`] as a future. Where it is dropped, the removal goes on until each record of that time is gone, or one of its
+    /// commits fails: each takes some hundred records as a whole.
+    pub fn clear_async(&self) -> OperationFuture<u64> {
+        self.future(Tree::clear)
+    }
+
+    /// [`Tree::iter`] as a stream. Cancellation-safe, as [`Tree::range_async`].
+    pub fn iter_async(&self) -> RangeStream {
+        RangeStream::new(self.iter())
     }
 
     /// [`Tree::range`] as a stream. Cancellation-safe: it may be dropped at any time, and a future of its next record, too: the

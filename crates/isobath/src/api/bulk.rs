@@ -161,7 +161,7 @@ fn load_in_task(
     take: impl FnOnce(&mut Loader<'_, TaskContext<'_>>) -> Result<bool, Error>,
 ) -> Result<u64, Error> {
     let ctx = TaskContext { local };
-    let alone = || match canary::sings(Canary::CollapseBesideRewrites) {
+    let alone = || match canary::is_on(Canary::CollapseBesideRewrites) {
         true => Ok(None),
         false => close_to_others(local, tree).map(Some),
     };
@@ -210,7 +210,11 @@ fn appear(
     let loaded = loader.link(note).inspect_err(|_| {
         closed.set_loaded(before);
     })?;
-    let lasts = local.make_durable(engine.log.newest_record(), engine.shared.config.durability);
+    let lasts = engine.log_tasks.make_durable(
+        &local.worker,
+        engine.log.newest_record(),
+        engine.shared.config.durability,
+    );
     match unseen {
         // For readers the tree stays as it was.
         Some(unseen) if lasts.is_err() => {
@@ -255,7 +259,7 @@ fn close_tree<'t>(local: &WorkerState, tree: &'t TreeState) -> Result<Closed<'t>
         local.worker.yield_now();
         Ok::<(), Error>(())
     };
-    if !canary::sings(Canary::LoadBesideCommits) {
+    if !canary::is_on(Canary::LoadBesideCommits) {
         local.engine.transactions.tracker.drain(false, wait)?;
     }
     Ok(closed)
@@ -340,7 +344,7 @@ fn push_extent(
     key: &[u8],
     value: &[u8],
 ) -> Result<(), Error> {
-    let token = match canary::sings(Canary::LoadValuesApart) {
+    let token = match canary::is_on(Canary::LoadValuesApart) {
         true => None,
         false => Some(loader.token()),
     };

@@ -97,7 +97,7 @@ pub(crate) fn create(local: &WorkerState) -> Result<(), Error> {
     }
     let tree = Tree::create(&ctx, CATALOG.id, None)?;
     assert_eq!(tree, CATALOG, "the catalog is the first tree of a store");
-    local.wait_durable(local.engine.log.newest_record())
+    local.engine.log_tasks.wait_all_durable(&local.worker)
 }
 
 /// The tree `name`, if there is one.
@@ -223,7 +223,7 @@ pub(crate) fn drop_tree(local: &WorkerState, name: &str, tree: &TreeState) -> Re
     };
     let closed = tree.status.close_to_drop(wait)?.ok_or_else(missing)?;
     // Waits for the commits that have not seen the mark; of a commit and this, one sees the other.
-    if !canary::sings(Canary::DropBesideCommits) {
+    if !canary::is_on(Canary::DropBesideCommits) {
         engine.transactions.tracker.drain(false, wait)?;
     }
     match remove_name(local, name, tree.tree) {

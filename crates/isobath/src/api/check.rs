@@ -221,7 +221,13 @@ fn check_summaries(local: &WorkerState, report: &mut CheckReport) {
         if !engine.pagestore.pin_sealed(segment) {
             continue;
         }
-        report.unreadable_summaries += u64::from(local.read_summary(segment).is_err());
+        report.unreadable_summaries += u64::from(
+            local
+                .engine
+                .pagestore
+                .read_summary(&local.worker, segment)
+                .is_err(),
+        );
         engine.pagestore.unpin(Address::new(segment, 0, 0));
     }
 }
@@ -240,7 +246,10 @@ fn check_accounts(local: &WorkerState, report: &mut CheckReport) -> Result<(), E
         // Obsolete pages count until their records are durable.
         local.engine.buffer.wait_for_ended_pages(&local.worker)?;
         local.engine.buffer.wait_for_batches(&local.worker)?;
-        local.wait_for_pending_frees()?;
+        local
+            .engine
+            .pagestore
+            .wait_for_pending_frees(&local.worker)?;
         let mut now = wrong_accounts(local);
         if let Some(before) = wrong {
             now.retain(|segment, _| before.contains_key(segment));

@@ -14,7 +14,7 @@ use crate::{Error, PAGE_SIZE, Record, TaskHandle, Watch};
 
 /// Bytes that are sorted in memory: a quarter of the pool, between these.
 const SORTED_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=512 << 20;
-/// Records, and bytes of these, that one commit inserts into a tree that has records already.
+/// Records, and bytes of these, that one commit inserts into a tree that has records already; fewer with a small log.
 const COMMIT_RECORDS: usize = 256;
 const COMMIT_BYTES: usize = 64 << 10;
 /// Commits of each worker that are in flight: half of its tasks, within these bounds. They share flushes of the log.
@@ -166,7 +166,7 @@ impl Loader {
         let Some(first) = self.records(watch)?.next().transpose()? else {
             return Ok(0);
         };
-        // A tree that has only lower keys. Where it has changed meanwhile, the load is refused.
+        // A tree that has only lower keys. Where it has changed since, the load is refused.
         if self.tree.last()?.is_none_or(|last| last.0 < first.0) {
             match bulk::load(&self.tree, self.records(watch)?) {
                 Err(Error::LoadOrder { .. }) => {}
@@ -201,7 +201,8 @@ impl Loader {
     /// Inserts the records by key, those that lie close to each other together; `stored` counts those of commits before the
     /// first one that failed.
     fn insert_all(&self, watch: Watch<'_>, stored: &mut u64) -> Result<(), Error> {
-        let config = &self.tree.runtime.engine.shared.config;
+        let engine = &self.tree.runtime.engine;
+        let config = &engine.shared.config;
         let per_worker =
             (config.tasks / 2).clamp(*COMMITS_PER_WORKER.start(), *COMMITS_PER_WORKER.end());
         let most = per_worker * config.workers;
@@ -220,7 +221,9 @@ impl Loader {
                 bytes += key.len() + value.len();
                 batch.push((key, value));
             }
-            if batch.len() < COMMIT_RECORDS && bytes < COMMIT_BYTES && !is_last {
+            // Each of them may split a leaf.
+            let most_records = COMMIT_RECORDS.min(engine.log.splits_per_commit());
+            if batch.len() < most_records && bytes < COMMIT_BYTES && !is_last {
                 continue;
             }
             bytes = 0;

@@ -216,7 +216,8 @@ impl Options {
     /// Most bytes that the volume may grow to, rounded down to whole pages; `None` as far as the file system
     /// goes, which is a new store's default. The store keeps its limit, in whole
     /// segments, until it is opened with another one; what it has beyond a lower
-    /// one stays.
+    /// one stays. In front of the volume each of its files has 2 MiB for its labels, of which 8 KiB are written: a file is as much longer
+    /// than its part of the limit.
     #[must_use]
     pub fn volume_limit_bytes(mut self, bytes: Option<u64>) -> Options {
         self.volume_limit = VolumeLimit::Given(bytes);

@@ -76,6 +76,7 @@ impl Range {
         self.tree.alive()?;
         let most = self.batch;
         self.batch = (2 * most).min(LARGEST_BATCH);
+        self.tree.runtime.count_records(most);
         let kept = match direction {
             Direction::Forward => self.front.take(),
             Direction::Reverse => self.back.take(),

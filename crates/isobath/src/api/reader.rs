@@ -14,7 +14,7 @@ use crate::checkpoint::Superblock;
 use crate::engine::Engine;
 use crate::shared::Counters;
 use crate::{Error, Options};
-use crate::{log, recovery};
+use crate::{checkpoint, recovery};
 
 /// Openings that are tried while a writer overtakes each: it uses the log's space again, or a place that was to be
 /// read.
@@ -47,7 +47,7 @@ pub(crate) fn open(
             return Err(error);
         }
         if attempt == ATTEMPTS {
-            // Where no superblock was written meanwhile the log and the checkpoint were left as they are.
+            // Where no superblock was written since the log and the checkpoint were left as they are.
             return Err(match has_moved {
                 true => Error::ReaderOverrun {
                     paths: paths.to_vec(),
@@ -59,7 +59,7 @@ pub(crate) fn open(
     }
 }
 
-/// Whether a writer that goes on meanwhile may be the reason of an error.
+/// Whether a writer that goes on may be the reason of an error.
 fn may_be_overtaken(error: &Error) -> bool {
     match error {
         Error::Poisoned { cause } => may_be_overtaken(cause),
@@ -86,7 +86,7 @@ fn open_at(
     options: &Options,
 ) -> Result<Store, Error> {
     let given = options.given_log_path();
-    log::open_log(volume, &mut superblock, paths, given)?;
+    checkpoint::open_log(volume, &mut superblock, paths, given)?;
     if superblock.clean {
         let store = Store::open_with(volume.clone(), superblock, paths, options)?;
         let opening = &engine_of(&store).opening;

@@ -101,6 +101,7 @@ impl<'t> Scan<'t> {
         let keys_only = self.keys_only;
         let mut bytes = Vec::new();
         loop {
+            tree.runtime.count_operations(1);
             if self.has_shown {
                 self.has_shown = false;
                 self.last = Some(self.cursor.key().to_vec());

@@ -23,9 +23,7 @@ use crate::recovery::Plan;
 use crate::runtime::{Runtime, TaskHandle};
 use crate::shared::{Config, uuid};
 use crate::sync::Mutex;
-use crate::{
-    Error, Options, OutputFile, WriteBatch, extent, log, pagestore, recovery, replay, trace,
-};
+use crate::{Error, Options, OutputFile, WriteBatch, checkpoint, extent, recovery, replay, trace};
 
 /// Progress of long work: how much is done of how much, in the unit that the
 /// work documents. The total may grow.
@@ -104,7 +102,7 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Creates a store on `paths`: files that do not exist yet, or block devices
+    /// Creates a store on `paths`: files that do not exist yet or are empty, or block devices
     /// that hold no data. Several are striped, in this order.
     ///
     /// ```no_run
@@ -161,7 +159,7 @@ impl Store {
         let Some((path, bytes)) = options.log_place() else {
             return Store::create_on(volume, paths.to_vec(), config, options);
         };
-        config.log_path = log::create_log(&volume, paths, path, bytes)?;
+        config.log_path = checkpoint::create_log(&volume, paths, path, bytes)?;
         Store::create_on(volume, paths.to_vec(), config, options)
     }
 
@@ -257,7 +255,7 @@ impl Store {
     ) -> Result<Store, Error> {
         let mut config = options.config()?;
         let given = options.given_log_path();
-        log::open_log(&volume, &mut superblock, paths, given)?;
+        checkpoint::open_log(&volume, &mut superblock, paths, given)?;
         config.sizes = superblock.sizes;
         let policy = options.policy_of(&superblock)?;
         let parts = recovery::open(volume, superblock, paths, config, options.frames(), policy)?;
@@ -475,7 +473,7 @@ impl Store {
 
     fn handle(&self, name: &str, tree: crate::btree::Tree) -> Tree {
         let new = || Arc::new(TreeState::new(name, tree));
-        let state = if canary::sings(Canary::SeparateTreeStates) {
+        let state = if canary::is_on(Canary::SeparateTreeStates) {
             new()
         } else {
             let mut trees = self.0.trees.lock();
@@ -617,7 +615,7 @@ impl Store {
     }
 
     /// Tells the drive which segments hold nothing (TRIM; holes in a file), so that it need not keep what they held. Answers
-    /// how many bytes that were. The store can be used meanwhile. A file then has to find room for them again.
+    /// how many bytes that were. The store can be used during that. A file then has to find room for them again.
     ///
     /// # Errors
     ///
@@ -639,7 +637,7 @@ impl Store {
 
     /// Reads and verifies everything: every page and chunk, every rule of
     /// every tree, and that all room is accounted for. No task may change the
-    /// store meanwhile. Progress is in pages and chunks.
+    /// store during that. Progress is in pages and chunks.
     ///
     /// # Errors
     ///
@@ -691,7 +689,7 @@ impl Store {
     /// ([`Options::log_path`]).
     #[must_use]
     pub fn log_path(&self) -> Option<PathBuf> {
-        log::log_path(&self.0.runtime.engine.shared.config.log_path, &self.0.paths)
+        checkpoint::log_path(&self.0.runtime.engine.shared.config.log_path, &self.0.paths)
     }
 
     /// Begins to write the file `path`, which is none of this store's; see [`OutputFile::create`].
@@ -740,7 +738,7 @@ impl Closer {
             while local.engine.transactions.snapshots.abort_oldest() {}
             local.engine.transactions.gc(local);
             extent::free_provisional(local);
-            pagestore::flush(local)
+            local.engine.pagestore.write_all(&local.worker)
         });
         self.runtime.stop();
         // Why the store is poisoned says more than that its workers have ended.

@@ -18,7 +18,7 @@ use crate::txn::commit::{self, Change};
 use crate::txn::unseen::Visibility;
 use crate::txn::versions::{Bounds, OldValue};
 use crate::txn::{TreeStatus, Verdict, key_hash};
-use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Record};
 
 /// What all handles of one tree share.
 pub(crate) struct TreeState {
@@ -120,6 +120,7 @@ impl Tree {
         let engine = &self.runtime.engine;
         WorkerState::with_current(engine, |local| {
             if let Some(local) = local {
+                local.worker.count_operations(1);
                 here = Some(get_in_task(local, tree, key, value));
             }
         });
@@ -162,7 +163,7 @@ impl Tree {
         }
     }
 
-    /// What was found in the tree, unless it was dropped meanwhile: its records go one
+    /// What was found in the tree, unless it was dropped in between: its records go one
     /// after another.
     #[inline]
     pub(crate) fn found<T>(&self, found: T) -> Result<T, Error> {
@@ -177,8 +178,16 @@ impl Tree {
     /// # Errors
     ///
     /// As for [`Tree::get`].
-    #[doc(alias = "contains_key")]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.contains_bytes(key.as_ref())
+    }
+
+    /// The same as [`Tree::contains`], by the name that it has in the standard library's maps.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
         self.contains_bytes(key.as_ref())
     }
 
@@ -188,6 +197,7 @@ impl Tree {
         let tree = self.state.tree;
         let mut value = Vec::new();
         let engine = &self.runtime.engine;
+        self.runtime.count_operations(1);
         match tree.get(&InlineContext::new(&self.runtime.pool), key, &mut value) {
             Ok(found) if engine.transactions.shows_leaf(tree.id, key) => {
                 self.found(found.is_some())
@@ -238,11 +248,49 @@ impl Tree {
     /// The records whose keys lie within `bounds`, in order, from both ends.
     /// Safe beside concurrent changes: a record that is there during the whole
     /// iteration is seen exactly once.
+    ///
+    /// Both ends of one of Rust's ranges have one type, and arrays of different length are different types: `b"a"..b"zz"` does
+    /// not compile. Text does, and so does a slice, which makes one of the other end:
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// # let tree = store.create_tree("t")?;
+    /// tree.insert("m", "")?;
+    /// assert_eq!(tree.range("a".."zz").count(), 1);
+    /// assert_eq!(tree.range(b"a".as_slice()..b"zz").count(), 1);
+    /// assert_eq!(tree.range(&b"a"[..]..=&[b'm']).count(), 1);
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
     #[must_use]
-    #[doc(alias = "iter")]
     pub fn range(&self, bounds: impl KeyRange) -> Range {
         let (lower, upper) = bounds::owned(&bounds);
         Range::new(self.clone(), lower, upper)
+    }
+
+    /// All records in order, from both ends, as [`Tree::range`] of `..`. `for record in &tree` is the same.
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// let tree = store.create_tree("ports")?;
+    /// tree.insert("http", "80")?;
+    /// tree.insert("ssh", "22")?;
+    /// let last = tree.iter().next_back().transpose()?;
+    /// assert_eq!(last, Some((b"ssh".to_vec(), b"22".to_vec())));
+    /// let mut keys = Vec::new();
+    /// for record in &tree {
+    ///     let (key, _) = record?;
+    ///     keys.push(key);
+    /// }
+    /// assert_eq!(keys, [&b"http"[..], b"ssh"]);
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    #[must_use]
+    pub fn iter(&self) -> Range {
+        self.range(..)
     }
 
     /// The records whose keys start with `prefix`, in order, from both ends.
@@ -477,7 +525,7 @@ impl Tree {
     }
 
     /// Reads the value of `key` as a stream; `None` if it has none. A value
-    /// that is replaced or removed meanwhile makes reading fail.
+    /// that is replaced or removed before the end makes reading fail.
     ///
     /// # Errors
     ///
@@ -545,6 +593,16 @@ impl Tree {
     }
 }
 
+/// All records in order, as [`Tree::iter`].
+impl IntoIterator for &Tree {
+    type Item = Result<Record, Error>;
+    type IntoIter = Range;
+
+    fn into_iter(self) -> Range {
+        self.iter()
+    }
+}
+
 /// What a scan is to show.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Wanted {
@@ -576,7 +634,7 @@ pub(crate) fn check_value(length: u64) -> Result<(), Error> {
 
 // ---- the operations, in a task --------------------------------------------------
 
-/// Times that a read starts over because a large value was replaced meanwhile.
+/// Times that a read starts over because a large value was replaced in between.
 const REREADS: usize = 10_000;
 
 pub(crate) fn get_in_task(

@@ -63,7 +63,7 @@ impl TreeStats {
 impl Tree {
     /// What the tree holds: records, pages, bytes, how full its leaves are. Reads at most 256 pages of each level, which
     /// takes some milliseconds where they are not in memory; the error of what is estimated is typically below a twentieth.
-    /// Others may change the tree meanwhile.
+    /// Others may change the tree during that.
     ///
     /// ```
     /// # use isobath::{Options, Store};

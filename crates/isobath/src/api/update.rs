@@ -193,12 +193,11 @@ impl Tree {
 
     /// Removes the records whose keys lie within `bounds` and returns how many there were. Each commit
     /// takes some hundred records: this is not atomic as a whole, and where it fails, a first part of the range is
-    /// gone. Records that are inserted meanwhile may stay.
+    /// gone. Records that are inserted during that may stay. [`Transaction::remove_range`](crate::Transaction::remove_range) is atomic.
     ///
     /// # Errors
     ///
     /// As for [`Tree::insert`].
-    #[doc(alias = "clear")]
     pub fn remove_range(&self, bounds: impl KeyRange) -> Result<u64, Error> {
         let (lower, upper) = bounds.key_bounds();
         let mut lower = lower.map(<[u8]>::to_vec);
@@ -217,6 +216,29 @@ impl Tree {
             removed += self.run(|local| remove_all(local, &self.state, &keys))?;
             lower = std::ops::Bound::Excluded(last);
         }
+    }
+
+    /// Removes all records and returns how many there were, as [`Tree::remove_range`] of `..`: not atomic as a whole, and what is
+    /// inserted meanwhile may stay. Each key is logged; [`Store::drop_tree`](crate::Store::drop_tree) logs none of them, and gives
+    /// the pages back afterwards.
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// # let tree = store.create_tree("t")?;
+    /// tree.insert("a", "1")?;
+    /// tree.insert("b", "2")?;
+    /// assert_eq!(tree.clear()?, 2);
+    /// assert!(tree.is_empty()?);
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::insert`].
+    pub fn clear(&self) -> Result<u64, Error> {
+        self.remove_range(..)
     }
 
     /// What `key` has now, whether others may see that yet or not.

@@ -195,7 +195,7 @@ fn note_copy(life: &mut Life, lsn: Lsn, copy: &Mapped) {
         // It ended while it was written, and its id may be a chunk's by now.
         (Copied::Page, _)
             if life.born.is_some_and(|born| copy.version < born)
-                && !canary::sings(Canary::CopyEndedPages) => {}
+                && !canary::is_on(Canary::CopyEndedPages) => {}
         (Copied::Page, _) => {
             life.newest = Newest::Copy {
                 at,

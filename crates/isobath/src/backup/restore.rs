@@ -12,13 +12,13 @@ use super::{RestoreReport, Watch};
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{self, Array, Sink, words_per_page};
+use crate::checkpoint::log_area;
 use crate::checkpoint::{ArrayRoot, SUPERBLOCK_OFFSETS, Superblock};
 use crate::error::{BackupFileError, Error};
 use crate::log::record::{self, Body, Copied, Mapped, mapping_body};
 use crate::log::{BLOCK, HEADER_BYTES, Rewriter};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset, put_u64};
 use crate::pagestore::{Entry, summaries};
-use crate::recovery::log_area;
 use crate::shared::{Address, MAX_LENGTH, SegmentSizes, uuid};
 
 /// Says that a word holds an address, and no longer the version that is looked for.
@@ -209,7 +209,7 @@ fn superblock_of(file: &BackupFile, state: &State) -> Result<Superblock, Error> 
     let mut superblock = Superblock::new(uuid(), SegmentSizes::uniform(header.segment_bytes), 0);
     // Without a log there is nothing to recover, unless something was provisional: its end is recovery's, too.
     superblock.clean = state.log_start == state.log_end
-        && (state.provisional.is_empty() || canary::sings(Canary::RestoreAsClosed));
+        && (state.provisional.is_empty() || canary::is_on(Canary::RestoreAsClosed));
     superblock.next_lsn = state.log_end.0;
     superblock.tick = state.tick;
     superblock.checkpoint = CHECKPOINT;

@@ -6,15 +6,13 @@ use std::sync::Arc;
 use isobath_io::AlignedBuf;
 
 use crate::Error;
-use crate::buffer::Place;
-use crate::buffer::blocks::Stretch;
-use crate::checkpoint::Superblock;
+use crate::buffer::{Place, Stretch};
 use crate::checkpoint::writer::CheckpointState;
+use crate::checkpoint::{Superblock, log_area};
 use crate::engine::Engine;
 use crate::log::record::Token;
 use crate::page::{self, Lsn, PAGE_SIZE, PageCorruption, PageId, PageKind, get_u64, offset};
 use crate::pagestore::Pins;
-use crate::recovery::log_area;
 use crate::runtime::WorkerState;
 use crate::shared::{Address, Counters};
 
@@ -145,7 +143,7 @@ impl Drop for DeadKept {
         if let Some(current) = self.current.take() {
             self.engine.checkpoints.give_back(current);
         }
-        self.engine.checkpoints.request_again();
+        self.engine.log_tasks.request_checkpoint_again();
     }
 }
 
@@ -180,14 +178,15 @@ impl Source<'_> {
             return Err(Error::BackupNeedsLog);
         }
         // Those that begin from here on see that a backup is under way.
-        let copies = &engine.transactions.copies;
-        copies.await_rewriting(&engine.shared, &self.0.worker)?;
-        engine.checkpoints.release_log();
-        self.0.flush_older_than(engine.log.contiguous_lsn())?;
+        let (copies, worker) = (&engine.transactions.copies, &self.0.worker);
+        copies.await_rewriting(&engine.shared, worker)?;
+        engine.log_tasks.release();
+        let complete = engine.log.contiguous_lsn();
+        engine.buffer.flush_older_than(worker, complete)?;
         // No checkpoint moves the start of the log meanwhile.
         let current = self.take_checkpoints()?;
-        let start = engine.recovery_start(|| self.0.worker.yield_now());
-        engine.checkpoints.hold_log(start);
+        let start = engine.checkpoints.recovery_start(|| worker.yield_now());
+        engine.log_tasks.hold(start);
         let superblock = current.superblock.clone();
         engine.checkpoints.give_back(current);
         Ok(self.pass_start(start, &superblock, engine.pagestore.provisional()))
@@ -232,7 +231,7 @@ impl Source<'_> {
             end: Lsn(0),
         };
         engine.pagestore.retain_obsolete();
-        self.0.wait_durable(engine.log.newest_record())?;
+        engine.log_tasks.wait_all_durable(&self.0.worker)?;
         kept.end = engine.log.durable();
         Ok(kept)
     }
@@ -369,7 +368,10 @@ impl Source<'_> {
                         count += 1;
                     }
                     let into = bytes.split_off_mut(..length as usize).unwrap_or_default();
-                    self.0.start_read(io, Stretch { start, length }, into);
+                    self.0
+                        .engine
+                        .buffer
+                        .start_read(io, Stretch { start, length }, into);
                     rest = &rest[count..];
                 }
             });

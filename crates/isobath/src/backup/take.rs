@@ -94,7 +94,7 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.checkpoints.release_log();
+        self.0.log_tasks.release();
         self.0.transactions.copies.end();
     }
 }
@@ -262,7 +262,7 @@ impl Taking<'_, '_> {
             }
             if round < MAX_ROUNDS && keeps_log && self.log_is_long(pass) {
                 keeps_log = false;
-                self.runtime.engine.checkpoints.release_log();
+                self.runtime.engine.log_tasks.release();
             }
         }
         let is_last = keeps_log && (round >= MAX_ROUNDS || !self.log_is_long(pass));
@@ -327,14 +327,14 @@ impl Taking<'_, '_> {
             end: kept.end,
         };
         if !self.copy_missing(&part, map, kept, round)? {
-            engine.checkpoints.release_log();
+            engine.log_tasks.release();
             return Ok(None);
         }
         self.write_state(pass, part.end)?;
         let bytes = part.write(map, &mut self.writer)?;
         // The rest of the backup needs nothing of the store.
-        if !canary::sings(Canary::HoldLogWhileVerifying) {
-            engine.checkpoints.release_log();
+        if !canary::is_on(Canary::HoldLogWhileVerifying) {
+            engine.log_tasks.release();
         }
         Ok(Some(bytes))
     }

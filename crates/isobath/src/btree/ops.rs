@@ -176,7 +176,7 @@ impl Tree {
                 ctx.log(),
             );
             // The record may be older than the page, which was split since.
-            let version = if record > page.version() || canary::sings(Canary::LowerVersion) {
+            let version = if record > page.version() || canary::is_on(Canary::LowerVersion) {
                 record
             } else {
                 log.stamp(ctx.writer())

@@ -31,7 +31,7 @@ pub(crate) struct Sample {
 
 impl Tree {
     /// Reads at most `most` pages of each level, spread evenly over the tree, and says what all of it looks like. Others may
-    /// change the tree meanwhile.
+    /// change the tree during that.
     ///
     /// # Errors
     ///

@@ -64,7 +64,7 @@ struct Visit {
 
 impl Tree {
     /// Reads the whole tree and checks order, fences, prefixes, levels and
-    /// counts. No task may change the tree meanwhile.
+    /// counts. No task may change the tree during that.
     ///
     /// A page that two others name is found by its fence: their ranges differ,
     /// and it can match one only.

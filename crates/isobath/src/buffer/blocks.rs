@@ -4,8 +4,8 @@
 //! have been copied since to a device of larger blocks: what it holds is then read by
 //! the whole blocks around it.
 
-use crate::engine::Engine;
-use crate::runtime::{IoScope, WorkerState};
+use super::Buffer;
+use crate::runtime::IoScope;
 use crate::shared::Address;
 
 /// A read of a stretch of one segment.
@@ -16,16 +16,14 @@ pub(crate) struct Stretch {
     pub(crate) length: u32,
 }
 
-impl Engine {
+impl Buffer {
     /// Whether the device can read to, or write from, memory there.
     pub(crate) fn is_aligned(&self, memory: *const u8) -> bool {
         memory
             .addr()
             .is_multiple_of(self.shared.config.block_bytes as usize)
     }
-}
 
-impl WorkerState {
     /// Starts reading `stretch` to `into`, which is as long, straight or by way of the whole blocks around it.
     pub(crate) fn start_read<'scope>(
         &self,
@@ -33,12 +31,11 @@ impl WorkerState {
         stretch: Stretch,
         into: &'scope mut [u8],
     ) {
-        let engine = &self.engine;
-        let block = u64::from(engine.shared.config.block_bytes);
-        let from = engine.shared.offset_of(stretch.start);
+        let block = u64::from(self.shared.config.block_bytes);
+        let from = self.shared.offset_of(stretch.start);
         let to = from + into.len() as u64;
         debug_assert_eq!(into.len(), stretch.length as usize);
-        if (from | to).is_multiple_of(block) && engine.is_aligned(into.as_ptr()) {
+        if (from | to).is_multiple_of(block) && self.is_aligned(into.as_ptr()) {
             io.read(from, into);
             return;
         }

@@ -10,7 +10,6 @@ use crate::canary::{self, Canary};
 use crate::log::record::{Copied, Kind, Mapped, Token, mapping_body};
 use crate::page::{Lsn, PageId};
 use crate::runtime::{WaitQueue, Worker};
-use crate::shared::Shared;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -88,20 +87,21 @@ pub(crate) struct ChangeTracker {
     pages: ChangedMapPages,
     batches: UnflushedBatches,
     /// Tasks that wait until old changes are on the drive.
-    flush_waiters: WaitQueue,
+    flush_waiters: Arc<WaitQueue>,
 }
 
 impl ChangeTracker {
     /// `pages` ids have words in the mapping table, and `writers` tasks write pages.
-    pub(super) fn new(pages: u64, writers: usize, shared: &Shared) -> Arc<ChangeTracker> {
-        let changes = Arc::new(ChangeTracker {
+    pub(super) fn new(
+        pages: u64,
+        writers: usize,
+        flush_waiters: &Arc<WaitQueue>,
+    ) -> Arc<ChangeTracker> {
+        Arc::new(ChangeTracker {
             pages: ChangedMapPages::new(pages),
             batches: UnflushedBatches::new(writers),
-            flush_waiters: WaitQueue::new(),
-        });
-        let waiters = Arc::clone(&changes);
-        shared.on_poison(move || waiters.wake_all());
-        changes
+            flush_waiters: Arc::clone(flush_waiters),
+        })
     }
 
     /// `written` dirty pages have been written back so far: tasks that wait for so many go on.
@@ -117,11 +117,6 @@ impl ChangeTracker {
         is_over: impl Fn() -> bool,
     ) {
         self.flush_waiters.wait(worker, written, is_over);
-    }
-
-    /// Wakes all tasks that wait until old changes are on the drive.
-    pub(crate) fn wake_all(&self) {
-        self.flush_waiters.wake_all();
     }
 
     /// Whether tasks wait for dirty pages to be written, however few there are.
@@ -174,7 +169,7 @@ impl Buffer {
     /// The oldest change that no durable copy contains, as of now and of
     /// `complete`, which was read before. For `pause` see [`Engine::recovery_start`](crate::engine::Engine::recovery_start).
     pub(crate) fn oldest_unflushed(&self, complete: Lsn, pause: impl FnMut()) -> Lsn {
-        if canary::sings(Canary::CutLogEarly) {
+        if canary::is_on(Canary::CutLogEarly) {
             return complete;
         }
         let mut oldest = complete.0;
@@ -184,13 +179,13 @@ impl Buffer {
             }
         }
         for floor in &self.changes.batches.floors {
-            if !canary::sings(Canary::IgnoreBatches) {
+            if !canary::is_on(Canary::IgnoreBatches) {
                 oldest = oldest.min(floor.load(Acquire));
             }
         }
         let durable = self.log.durable();
         let mut written = self.changes.batches.written.lock();
-        written.retain(|(_, record)| *record >= durable && !canary::sings(Canary::IgnoreRecords));
+        written.retain(|(_, record)| *record >= durable && !canary::is_on(Canary::IgnoreRecords));
         let waiting = written.iter().map(|(floor, _)| *floor);
         Lsn(waiting.fold(oldest, u64::min))
     }
@@ -255,7 +250,7 @@ impl Buffer {
             Vec::new()
         };
         let mark = || copies.iter().for_each(|copy| self.changes.mark(copy.page));
-        let late = canary::sings(Canary::MarkLate);
+        let late = canary::is_on(Canary::MarkLate);
         // Before the record is complete: a checkpoint that starts behind the record
         // stores the words instead.
         if !late {

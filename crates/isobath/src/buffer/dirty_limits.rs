@@ -10,7 +10,7 @@ pub(crate) const STAGING_BYTES: usize = 256 << 10;
 /// this many (DESIGN.md).
 const DIRTY_SHARE: usize = 8;
 /// Share of the log's area that writing all dirty pages may take: one part in this many.
-/// Commits leave more than a quarter for that, but pages turn dirty meanwhile.
+/// Commits leave more than a quarter for that, but pages turn dirty during that.
 const DIRTY_LOG_SHARE: u64 = 32;
 /// Frames that may be dirty for every one that the store does not need.
 const SPARE_WORTH: usize = 4;
@@ -36,7 +36,7 @@ impl Buffer {
     ///
     /// Where pages have to leave the pool, that is quick only for clean ones. While
     /// the pool holds all of them, a page is better left until a checkpoint needs it
-    /// written: it is changed again meanwhile. The same holds during recovery, when
+    /// written: it is changed again during the write. The same holds during recovery, when
     /// no reader waits.
     pub(crate) fn dirty_limit(&self, stored: Stored) -> usize {
         let frames = self.pool.frames.count() as usize;

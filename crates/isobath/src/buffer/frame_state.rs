@@ -22,7 +22,7 @@
 //!   as a free frame does.
 //! - `start_write`: who holds the latch shared; of several one wins. So no change happens between the start of a
 //!   write and the end of its copy.
-//! - `write_ended`, `write_failed`: the task whose `start_write` has won, once. No latch: changes go on meanwhile.
+//! - `write_ended`, `write_failed`: the task whose `start_write` has won, once. No latch: changes go on during the write.
 //! - `give_up`: who takes the latch exclusively and finds the frame clean.
 //!
 //! Beside its state a frame may be in two queues. `QUEUED` says that it is in the [`super::DirtyQueue`], perhaps for a
@@ -97,9 +97,9 @@ pub(crate) enum NotStarted {
 
 /// What the end of a write leads to.
 pub(crate) struct WriteEnd {
-    /// The page was freed meanwhile: the copy that was written is for nothing.
+    /// The page was freed during the write: the copy that was written is for nothing.
     pub(crate) freed: bool,
-    /// The page was changed meanwhile and is in no queue: it is to be queued.
+    /// The page was changed during the write and is in no queue: it is to be queued.
     pub(crate) changed: bool,
     /// No replacement queue held the frame: the caller lists it, or gives it back where the page was freed.
     pub(crate) unlisted: bool,
@@ -198,7 +198,7 @@ impl FrameHeader {
         self.touches.load(Relaxed)
     }
 
-    /// The replacement strategy has looked; accesses that come meanwhile may be forgotten.
+    /// The replacement strategy has looked; accesses that come at the same time may be forgotten.
     pub(super) fn set_touches(&self, count: u8) {
         self.touches.store(count, Relaxed);
     }
@@ -256,7 +256,7 @@ impl FrameHeader {
     pub(super) fn changed(&self, record: Lsn, version: Lsn) -> Changed {
         self.lsn.store(version.0, Release);
         let mark = || self.flags.fetch_or(DIRTY | QUEUED, AcqRel);
-        let early = canary::sings(Canary::DirtyTooEarly).then(mark);
+        let early = canary::is_on(Canary::DirtyTooEarly).then(mark);
         // Before the flag: who finds the frame dirty takes this for its oldest
         // change. No task copies the page until then, so none clears the flag.
         if early.unwrap_or_else(|| self.flags.load(Acquire)) & DIRTY == 0 {
@@ -284,7 +284,7 @@ impl FrameHeader {
         before & (DIRTY | WRITING | FREED) == DIRTY
     }
 
-    /// Dirty → writing: `copy` takes the bytes of `page`, no task changes them meanwhile, and `history` is its write
+    /// Dirty → writing: `copy` takes the bytes of `page`, no task changes them during that, and `history` is its write
     /// history from now on. Before the frame says that it is clean, `hold` is told its oldest change; it may be told one
     /// where no write starts. Returns the version that was copied.
     pub(crate) fn start_write(
@@ -329,7 +329,7 @@ impl FrameHeader {
         Address::from_raw(self.address.swap(address.to_raw(), AcqRel))
     }
 
-    /// Writing → clean, or dirty where the page was changed meanwhile, or freed.
+    /// Writing → clean, or dirty where the page was changed during the write, or freed.
     pub(crate) fn write_ended(&self) -> WriteEnd {
         let before = self.flags.fetch_and(!(WRITING | UNLISTED), AcqRel);
         WriteEnd {
@@ -339,7 +339,7 @@ impl FrameHeader {
         }
     }
 
-    /// Writing → dirty, or freed: the write has failed. Whether it was without changes that came meanwhile, or the address
+    /// Writing → dirty, or freed: the write has failed. Whether it was without changes that came during the write, or the address
     /// of the newest complete copy of a page that was freed.
     pub(crate) fn write_failed(&self) -> Result<bool, Address> {
         let mut flags = self.flags.load(Acquire);

@@ -104,7 +104,7 @@ impl<'p> Exclusive<'p> {
     /// The page's bytes as a slice, to read.
     pub(crate) fn bytes(&self) -> &[u8; PAGE_SIZE] {
         // SAFETY: only the holder writes, and it cannot while this borrow lasts
-        // other than through `words`, whose callers do not hold slices meanwhile;
+        // other than through `words`, whose callers do not hold slices at the same time;
         // optimistic readers only read.
         unsafe { &*self.pool.frames.pointer(self.frame).cast() }
     }

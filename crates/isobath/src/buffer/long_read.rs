@@ -336,7 +336,7 @@ impl Buffer {
             length,
             loads,
         } = std::mem::take(&mut self.own(worker).long_reads.borrow_mut().slots[at as usize]);
-        let has_failed = result.is_err() && !canary::sings(Canary::TrustFailedReads);
+        let has_failed = result.is_err() && !canary::is_on(Canary::TrustFailedReads);
         if has_failed {
             loads
                 .iter()

@@ -6,11 +6,12 @@
 //! everything, has its context resolve the reason (read the page, yield), and
 //! starts over. So no task ever yields with a latch in hand.
 
-pub(crate) mod blocks;
+mod blocks;
 mod changed_pages;
 mod changes;
 mod dirty;
 mod dirty_limits;
+mod flush_older;
 mod frame_state;
 #[cfg(all(test, loom))]
 mod frame_state_loom;
@@ -52,7 +53,7 @@ use std::sync::Arc;
 
 use isobath_io::IoError;
 
-use crate::log::Log;
+use crate::log::{Log, LogTasks};
 use crate::page::{PAGE_SIZE, PageId};
 use crate::runtime::{PerWorker, WaitQueue, Worker, WorkerPool};
 use crate::shared::{Address, Shared};
@@ -179,6 +180,7 @@ pub(crate) struct Buffer {
     shared: Arc<Shared>,
     workers: Arc<WorkerPool>,
     log: Arc<Log>,
+    log_tasks: Arc<LogTasks>,
 }
 
 impl Buffer {
@@ -188,6 +190,7 @@ impl Buffer {
         shared: &Arc<Shared>,
         workers: &Arc<WorkerPool>,
         log: &Arc<Log>,
+        log_tasks: &Arc<LogTasks>,
         writers: usize,
     ) -> Buffer {
         let frames = pool.frames.count() as usize;
@@ -197,7 +200,11 @@ impl Buffer {
         let waiters = Arc::clone(&dirty_waiters);
         shared.on_poison(move || waiters.wake_all());
         Buffer {
-            changes: ChangeTracker::new(pool.mapping.capacity(), writers, shared),
+            changes: ChangeTracker::new(
+                pool.mapping.capacity(),
+                writers,
+                log_tasks.flush_waiters(),
+            ),
             pool,
             partitions: (0..count)
                 .map(|_| Mutex::new(Partition::new(frames / count)))
@@ -210,6 +217,7 @@ impl Buffer {
             shared: Arc::clone(shared),
             workers: Arc::clone(workers),
             log: Arc::clone(log),
+            log_tasks: Arc::clone(log_tasks),
         }
     }
 

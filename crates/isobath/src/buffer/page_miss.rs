@@ -5,7 +5,7 @@
 //! since, and the id given to a chunk of a large value, which no frame may hold.
 //! So an id alone is never trusted. A place of another length than a page's is
 //! not read; a chunk as long as a page fails its check and stays where it is, and
-//! who wants the chunk meanwhile waits for that ([`Buffer::await_load`]). And a copy
+//! who wants the chunk before that waits for that ([`Buffer::await_load`]). And a copy
 //! that is no sound page is corruption only if the parent still named the page
 //! after the copy was found so: see [`Buffer::load_page`].
 
@@ -292,7 +292,7 @@ impl Buffer {
                 .unsound
                 .borrow_mut()
                 .is_known(failed.task, failed.copy);
-        if is_stale_id && !canary::sings(Canary::TrustPageIds) {
+        if is_stale_id && !canary::is_on(Canary::TrustPageIds) {
             return Ok(());
         }
         let PageCopy { page, address, .. } = failed.copy;
@@ -424,7 +424,7 @@ impl Buffer {
 
     fn publish(&self, worker: &Worker, page: PageId, frame: FrameId) {
         let latch = &self.pool.frames.header(frame).latch();
-        let early = canary::sings(Canary::UnlatchEarly);
+        let early = canary::is_on(Canary::UnlatchEarly);
         if early {
             latch.unlock_exclusive();
         }

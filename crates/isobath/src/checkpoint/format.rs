@@ -47,7 +47,7 @@ pub(crate) enum LoadError {
 
 /// Page `index` of `level` of an array; no ordinary page has such an id.
 fn page_id(array: Array, level: u64, index: u64) -> PageId {
-    PageId(1 << 62 | (array as u64) << 58 | level << 54 | index)
+    page::checkpoint_page(array as u64, level, index)
 }
 
 /// Where the pages of a checkpoint go.

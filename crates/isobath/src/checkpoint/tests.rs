@@ -86,7 +86,8 @@ fn misplaced(simulation: &Simulation, device: &Arc<FaultDevice>) -> Vec<(u64, Pl
         let flush = move || {
             WorkerState::with_current(&inside, |local| {
                 let newest = inside.log.newest_record();
-                local.expect("in a task").wait_durable(newest).unwrap();
+                let worker = &local.expect("in a task").worker;
+                inside.log_tasks.wait_durable(worker, newest).unwrap();
             });
         };
         simulation.spawn(0, flush).join().unwrap();
@@ -341,9 +342,9 @@ fn left_by_a_large_commit() -> usize {
             Some(page)
         });
         let latched = latched.expect("a page that is replaced is in memory");
-        yield_while(&|| !engine.transactions.is_ending());
+        yield_while(&|| !engine.transactions.tracker.is_ending());
         let whole = local.checkpoint(engine.log.next()).unwrap().is_whole();
-        assert!(engine.transactions.is_ending());
+        assert!(engine.transactions.tracker.is_ending());
         drop(latched);
         whole
     });
@@ -366,7 +367,10 @@ fn risen_between_record_and_mark() -> usize {
         let mut writer = ExtentWriter::new();
         writer.write(local, &[1; 5_000]).unwrap();
         let value = writer.finish(local).unwrap();
-        let _ = local.log_free(&[value.token()], &[]);
+        let _ = local
+            .engine
+            .pagestore
+            .log_free(&local.worker, &[value.token()], &[]);
         let whole = local.checkpoint(local.engine.log.next()).unwrap();
         assert!(whole.is_whole());
         value
@@ -410,16 +414,19 @@ fn what_holds_the_log_cuts_no_late_record_off() {
         let record = engine.log.newest_record();
         tree.insert(b"c", &[1; 100]).unwrap();
         // Until nothing else holds the log.
-        while engine.recovery_start(|| ()) <= record {
-            local.flush_older_than(engine.log.contiguous_lsn()).unwrap();
-            local.wait_durable(engine.log.newest_record()).unwrap();
+        while engine.checkpoints.recovery_start(|| ()) <= record {
+            engine
+                .buffer
+                .flush_older_than(&local.worker, engine.log.contiguous_lsn())
+                .unwrap();
+            engine.log_tasks.wait_all_durable(&local.worker).unwrap();
             local.worker.yield_now();
         }
         engine.buffer.changes.add_late(&[(since, record)]);
-        assert!(engine.recovery_start(|| ()) > record);
-        engine.checkpoints.hold_log(floor);
-        assert_eq!(engine.recovery_start(|| ()), since);
-        engine.checkpoints.release_log();
+        assert!(engine.checkpoints.recovery_start(|| ()) > record);
+        engine.log_tasks.hold(floor);
+        assert_eq!(engine.checkpoints.recovery_start(|| ()), since);
+        engine.log_tasks.release();
     });
     work.join().unwrap();
 }
@@ -469,9 +476,9 @@ fn risen_from_between_two_records() -> usize {
         });
         let (page, address) = chunks.next().unwrap();
         let slot = engine.transactions.tracker.register(0, &engine.log);
-        let end = local.log_free(&[], &[page]);
-        let is_held = engine.oldest_end() <= end;
-        assert!(is_held || canary::sings(Canary::MissLateEnds));
+        let end = local.engine.pagestore.log_free(&local.worker, &[], &[page]);
+        let is_held = engine.log_tasks.oldest_end() <= end;
+        assert!(is_held || canary::is_on(Canary::MissLateEnds));
         // A change that holds the log's start between the two. It ends with the slot above.
         let beside = tree.clone();
         let before = engine.log.next();
@@ -491,7 +498,7 @@ fn risen_from_between_two_records() -> usize {
         engine.buffer.changes.mark(page);
         drop(slot);
         other.join().unwrap().unwrap();
-        assert!(engine.oldest_end() > end);
+        assert!(engine.log_tasks.oldest_end() > end);
         assert!(local.checkpoint(end).unwrap().is_whole());
         let start = engine.log.start();
         assert!(
@@ -541,7 +548,10 @@ fn left_of_a_value_that_is_freed() -> (usize, usize) {
         skip(PER_PAGE * BETWEEN);
         let value = writer.finish(local).unwrap();
         assert!(value.first().1);
-        let _ = local.log_free(&[value.token()], &[]);
+        let _ = local
+            .engine
+            .pagestore
+            .log_free(&local.worker, &[value.token()], &[]);
         assert!(local.checkpoint(engine.log.next()).unwrap().is_whole());
         let ids = extent::chunk_ids(local, value).unwrap();
         let pages = ids[1].0 / PER_PAGE..=ids[0].0 / PER_PAGE;
@@ -594,7 +604,9 @@ fn lost_in_pages_of_an_open_token() -> usize {
         // As by a caller that knows nothing of the token.
         extent::free_with_token(local, value, value.token() + 1).unwrap();
         local
-            .wait_durable(local.engine.log.newest_record())
+            .engine
+            .log_tasks
+            .wait_all_durable(&local.worker)
             .unwrap();
         value.first().0
     });
@@ -644,15 +656,15 @@ fn no_superblock_is_written_once_a_write_has_failed() {
     let (simulation, _) = quiet();
     let refused = in_task(&simulation, 0, |local| {
         let engine = &local.engine;
-        local.wait_durable(engine.log.newest_record()).unwrap();
+        engine.log_tasks.wait_all_durable(&local.worker).unwrap();
         let mut current = engine.checkpoints.current.lock().take().unwrap();
         let before = current.superblock.sequence;
         engine.shared.poison(Error::LogOverrun);
-        let start = engine.recovery_start(|| ());
+        let start = engine.checkpoints.recovery_start(|| ());
         let outcome = crate::checkpoint::writer::write(
             engine,
             &mut current,
-            &crate::checkpoint::writer::CheckpointIo::Task(local),
+            &crate::checkpoint::writer::CheckpointIo::Task(&local.worker),
             start,
             false,
         );
@@ -687,7 +699,9 @@ fn other_tasks_have_turns_while_all_frames_are_looked_at() {
     let look = in_task(&simulation, 0, move |local| {
         let engine = &local.engine;
         let before = turns.load(Ordering::Relaxed);
-        engine.recovery_start(|| local.worker.yield_now());
+        engine
+            .checkpoints
+            .recovery_start(|| local.worker.yield_now());
         let taken = turns.load(Ordering::Relaxed) - before;
         done.store(true, Ordering::Relaxed);
         (taken, u64::from(engine.buffer.pool.frames.used()))
@@ -761,7 +775,9 @@ fn the_changes_of_a_batch_that_failed_hold_the_log() {
         let engine = simulation.engine();
         let frames = &engine.buffer.pool.frames;
         let held = (0..frames.count()).filter_map(|frame| frames.header(frame).oldest_change());
-        assert!(engine.recovery_start(|| ()).0 <= held.min().map_or(u64::MAX, |lsn| lsn.0));
+        assert!(
+            engine.checkpoints.recovery_start(|| ()).0 <= held.min().map_or(u64::MAX, |lsn| lsn.0)
+        );
         // A change beside the failed write may have made a frame's oldest change a newer one.
         batches += u32::from(engine.buffer.changes.is_held());
     }
@@ -787,7 +803,7 @@ fn a_summary_that_cannot_be_read_is_rebuilt() {
     let segment = sealed.expect("pages were written");
     let at = engine.pagestore.space().lock().summary_offset(segment);
     let live = move |local: &WorkerState| {
-        let mut entries = local.entries_of(segment);
+        let mut entries = local.engine.pagestore.entries_of(&local.worker, segment);
         entries.retain(|entry| {
             let word = local.engine.buffer.stored_word(entry.page);
             let here = |a: Address| (a.segment(), a.offset()) == (segment, entry.offset);

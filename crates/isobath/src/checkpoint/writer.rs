@@ -12,7 +12,7 @@ use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
 use crate::engine::Engine;
 use crate::page::{Lsn, PAGE_SIZE, PageId, put_u64};
 use crate::pagestore::summaries;
-use crate::runtime::{WorkerState, clock};
+use crate::runtime::{Worker, WorkerState, clock};
 use crate::shared::{Address, Counters};
 use crate::sync::HashMap;
 use crate::sync::atomic::Ordering;
@@ -70,14 +70,14 @@ impl Outcome {
 /// How a checkpoint reaches the volume: as a task, which lets others run
 /// meanwhile, or blocking, once the workers have ended.
 pub(crate) enum CheckpointIo<'a> {
-    Task(&'a WorkerState),
+    Task(&'a Worker),
     Volume(Volume),
 }
 
 impl CheckpointIo<'_> {
     fn write(&self, at: u64, bytes: &AlignedBuf, length: usize) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(local) => local.worker.write(at, &bytes.as_slice()[..length]),
+            CheckpointIo::Task(worker) => worker.write(at, &bytes.as_slice()[..length]),
             CheckpointIo::Volume(volume) => volume.write_at(at, &bytes.as_slice()[..length]),
         }
         .map_err(Error::Io)
@@ -85,7 +85,7 @@ impl CheckpointIo<'_> {
 
     fn flush(&self) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(local) => local.worker.flush(),
+            CheckpointIo::Task(worker) => worker.flush(),
             CheckpointIo::Volume(volume) => volume.sync(),
         }
         .map_err(Error::Io)
@@ -94,25 +94,25 @@ impl CheckpointIo<'_> {
     /// Waits until every record up to now is durable.
     fn flush_log(&self, engine: &Engine) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(local) => local.wait_durable(engine.log.newest_record()),
+            CheckpointIo::Task(worker) => engine.log_tasks.wait_all_durable(worker),
             // The last task has waited for it.
             CheckpointIo::Volume(_) => Ok(()),
         }
     }
 
     /// Waits until the ends of all chunks that have no word now are in the log.
-    fn wait_for_frees(&self) -> Result<(), Error> {
+    fn wait_for_frees(&self, engine: &Engine) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(local) => local.engine.pagestore.wait_for_frees(&local.worker),
+            CheckpointIo::Task(worker) => engine.pagestore.wait_for_frees(worker),
             // No task is left that could free any.
             CheckpointIo::Volume(_) => Ok(()),
         }
     }
 
     /// Waits for a segment that the cleaner may yet free.
-    fn wait_for_segment(&self) -> Result<(), Error> {
+    fn wait_for_segment(&self, engine: &Engine) -> Result<(), Error> {
         match self {
-            CheckpointIo::Task(local) => local.wait_for_free_segment(),
+            CheckpointIo::Task(worker) => engine.pagestore.wait_for_free_segment(worker),
             CheckpointIo::Volume(_) => Ok(()),
         }
     }
@@ -159,7 +159,7 @@ impl Pages<'_> {
         if let Some(segment) = self.engine.pagestore.take_for_checkpoint() {
             return Ok(segment);
         }
-        self.via.wait_for_segment()?;
+        self.via.wait_for_segment(self.engine)?;
         // Rather than none, what a victim may need: its cleaner waits for others.
         let taken = self.engine.pagestore.take_system();
         taken.ok_or_else(|| {
@@ -240,7 +240,7 @@ pub(crate) fn write(
     };
     let replaced = write_mapping(&mut pages, begun_at)?;
     // A chunk that the words leave out has ended for good once its record is durable.
-    via.wait_for_frees()?;
+    via.wait_for_frees(engine)?;
     // After the words: a chunk is listed before it has one.
     let provisional = provisional_words(engine);
     debug_assert!(
@@ -261,7 +261,7 @@ pub(crate) fn write(
     next.provisional = format::write(&mut pages, Array::Provisional, &provisional)?;
     pages.flush()?;
     let written = std::mem::take(&mut pages.written);
-    if !canary::sings(Canary::SuperblockBeforeLog) {
+    if !canary::is_on(Canary::SuperblockBeforeLog) {
         via.flush_log(engine)?;
     }
     via.flush()?;
@@ -295,7 +295,7 @@ pub(crate) fn write(
     current.others = written;
     release(engine, current, dead.into_iter().chain(replaced));
     if let Some((_, run)) = left {
-        engine.log_left(run);
+        engine.checkpoints.log_left(run);
     }
     compact(engine, current);
     Counters::add(&engine.shared.counters.checkpoints, 1);
@@ -322,7 +322,7 @@ fn write_mapping(pages: &mut Pages<'_>, high_water: u64) -> Result<Vec<Address>,
         let first = page * words_per_page();
         let address = pages.put(format::mapping_page(page), |into| {
             for (at, id) in (first..first + words_per_page()).enumerate() {
-                if id >= high_water && canary::sings(Canary::ForgetNewPages) {
+                if id >= high_water && canary::is_on(Canary::ForgetNewPages) {
                     break;
                 }
                 put_u64(into, at * 8, engine.buffer.stored_word(PageId(id)));
@@ -343,11 +343,6 @@ fn provisional_words(engine: &Engine) -> Vec<u64> {
         words.extend(pages.iter().map(|page| page.0));
     }
     words
-}
-
-/// See [`Buffer::stored_word`](crate::buffer::Buffer::stored_word).
-pub(crate) fn stored_word(engine: &Engine, id: PageId) -> u64 {
-    engine.buffer.stored_word(id)
 }
 
 /// `dead` belong to no checkpoint any more: segments without others are free.
@@ -411,7 +406,7 @@ impl Engine {
         let next = self.log.next().0;
         let wanted = self.log.checkpoint_wanted()
             && (next >= since + least
-                || self.checkpoints.is_wanted_again()
+                || self.log_tasks.wants_checkpoint_again()
                 || self.log.area_is_short());
         let begun = since.max(self.log.start().0);
         let is_small = small::checkpoint_bytes().is_some_and(|bytes| next >= begun + bytes);
@@ -448,7 +443,7 @@ impl Engine {
 
     /// Whether the log may begin later than it does: no backup holds it back.
     fn checkpoint_frees_log(&self) -> bool {
-        self.log.start() < self.checkpoints.log_floor()
+        self.log.start() < self.log_tasks.floor()
     }
 
     /// Writes the final checkpoint. All pages have been written back, the log
@@ -477,7 +472,7 @@ impl WorkerState {
         let mut larger = None;
         while !engine.workers.is_stopping() {
             if !engine.checkpoint_is_due() {
-                if self.enlarge_log(&mut larger) {
+                if engine.checkpoints.enlarge_log(&self.worker, &mut larger) {
                     continue;
                 }
                 self.idle_checkpointer.set(Some(self.worker.task_id()));
@@ -498,7 +493,7 @@ impl WorkerState {
                         .checkpoints
                         .checkpointed_at
                         .store(next.0, Ordering::Relaxed);
-                    engine.request_larger_log();
+                    engine.checkpoints.request_larger_log();
                 }
                 // A backup has the right to write checkpoints, for a moment, or the log is full and held.
                 Ok(Outcome::NotWritten) => self.worker.sleep_until(clock::now() + RETRY),
@@ -521,17 +516,21 @@ impl WorkerState {
         }
         let _span = trace::span!("checkpoint");
         // Without the right to write it: a backup must not wait for pages that wait until it lets go of the log.
-        let is_flushed = if canary::sings(Canary::CutLogEarly) {
+        let is_flushed = if canary::is_on(Canary::CutLogEarly) {
             Ok(true)
         } else {
-            self.flush_older_for_checkpoint(before)
+            engine
+                .buffer
+                .flush_older_for_checkpoint(&self.worker, before)
         };
         let is_flushed = is_flushed.inspect_err(|error| engine.shared.poison(error.clone()))?;
         let Some(mut current) = engine.checkpoints.current.lock().take() else {
             return Ok(Outcome::NotWritten);
         };
-        engine.checkpoints.begins();
-        let start = engine.recovery_start(|| self.worker.yield_now());
+        engine.log_tasks.checkpoint_begins();
+        let start = engine
+            .checkpoints
+            .recovery_start(|| self.worker.yield_now());
         let outcome = match is_flushed {
             true => Outcome::Written,
             false if start > engine.log.start() => Outcome::WrittenInPart,
@@ -542,14 +541,14 @@ impl WorkerState {
             _ => write(
                 engine,
                 &mut current,
-                &CheckpointIo::Task(self),
+                &CheckpointIo::Task(&self.worker),
                 start,
                 false,
             ),
         };
         if outcome == Outcome::NotWritten {
             // While the log is held, what is left would be used up before it can be freed.
-            if !engine.checkpoints.holds_log() {
+            if !engine.log_tasks.is_held() {
                 engine.log.give_last_space();
             }
         } else if written.is_ok() {

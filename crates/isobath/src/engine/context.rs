@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::Engine;
 use crate::Error;
-use crate::buffer::{Buffer, BufferPool, Exclusive, Place, Reservation, Restart};
+use crate::buffer::{Buffer, BufferPool, Exclusive, Reservation, Restart};
 use crate::context::{ReadContext, WriteContext};
 use crate::log::record::Token;
 use crate::log::{Log, LogReservation};
@@ -104,13 +104,15 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Error> {
-        self.local.reserve_for_structure()
+        let local = self.local;
+        local.engine.log_tasks.reserve_for_structure(&local.worker)
     }
 
     fn admit(&self) -> Result<(), Error> {
         let engine = &self.local.engine;
         engine.shared.writable()?;
-        let is_full = || engine.buffer.pool.dirty.unwritten() > engine.dirty_limit();
+        let limit = || engine.buffer.dirty_limit(engine.pagestore.stored());
+        let is_full = || engine.buffer.pool.dirty.unwritten() > limit();
         while is_full() && self.local.worker.in_task() {
             let since = Instant::now();
             let is_over = || !is_full() || engine.shared.is_poisoned();
@@ -126,10 +128,10 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn reserve(&self, pages: u32) -> Result<Reservation, Error> {
-        self.local.reserve_pages(u64::from(pages))?;
-        self.take_reserved(pages).inspect_err(|_| {
-            self.local.engine.pagestore.release_pages(u64::from(pages));
-        })
+        let (pagestore, reserved) = (&self.local.engine.pagestore, u64::from(pages));
+        pagestore.reserve_pages(&self.local.worker, reserved)?;
+        self.take_reserved(pages)
+            .inspect_err(|_| pagestore.release_pages(reserved))
     }
 
     fn release(&self, unused: Reservation) {
@@ -138,45 +140,31 @@ impl WriteContext for TaskContext<'_> {
     }
 
     fn end(&self, page: &Exclusive<'_>) {
-        let engine = &self.local.engine;
-        engine.buffer.pool.mapping.set(page.id(), Place::Free);
-        engine.buffer.changes.mark(page.id());
+        self.local.engine.pagestore.end_page(page);
     }
 
     fn free(&self, page: Exclusive<'_>, record: Lsn) {
-        let engine = &self.local.engine;
-        let id = page.id();
-        // No changed page holds the log where the record is: a checkpoint that starts behind it has to find this.
-        assert!(
-            engine.buffer.pool.mapping.place(id) == Place::Free,
-            "a page ends with its record"
-        );
-        // The latch is never released: the frame leaves as a free frame does.
-        let frame = page.leak();
-        let freed = engine.buffer.pool.frames.header(frame).free_page();
-        if !freed.is_written {
-            engine.pagestore.free_after(record, freed.address);
-        }
-        if freed.was_dirty {
-            engine.frames_written_back(1);
-        }
-        engine
+        let local = self.local;
+        local
+            .engine
             .pagestore
-            .free_id(&engine.buffer.pool.mapping, id, freed.address);
-        if !freed.is_written {
-            self.local
-                .engine
-                .buffer
-                .retire_unlisted(&self.local.worker, frame);
-        }
+            .free_page(&local.worker, page, record);
     }
 
     fn add_provisional(&self, token: Token, ids: &[PageId]) {
-        self.local.log_provisional(token, ids);
+        let local = self.local;
+        local
+            .engine
+            .pagestore
+            .log_provisional(&local.worker, token, ids);
     }
 
     fn cancel_provisional(&self, token: Option<Token>, ids: &[PageId]) {
-        let _ = self.local.log_free(token.as_slice(), ids);
+        let local = self.local;
+        let _ = local
+            .engine
+            .pagestore
+            .log_free(&local.worker, token.as_slice(), ids);
     }
 
     fn confirmed(&self, tokens: &[Token], ended: &[PageId]) {
@@ -188,7 +176,8 @@ impl WriteContext for TaskContext<'_> {
 
     fn flush_older_than(&self, lsn: Lsn) -> Result<(), Error> {
         if self.local.engine.log.is_on() {
-            self.local.flush_older_than(lsn)?;
+            let local = self.local;
+            local.engine.buffer.flush_older_than(&local.worker, lsn)?;
         }
         Ok(())
     }

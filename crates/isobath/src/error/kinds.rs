@@ -283,7 +283,7 @@ kind! {
         Sort { directory: PathBuf, source: Arc<std::io::Error> },
         /// Records that are inserted together take more space in the log than a transaction may have.
         TransactionTooLarge { bytes: u64, limit: u64 },
-        /// So much was changed meanwhile that what the load reads of the tree is kept no longer.
+        /// So much was changed during the load that what the load reads of the tree is kept no longer.
         SnapshotTooOld,
         /// The tree was dropped.
         TreeDropped { name: String },

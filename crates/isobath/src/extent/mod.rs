@@ -184,15 +184,25 @@ fn end_chunks(
         None => {
             let ids: Vec<PageId> = ids.collect();
             // Before the words change: a checkpoint or backup that stores them waits for the record.
-            let _reservation = local.reserve_for_free(tokens.len(), ids.len());
+            let _reservation =
+                local
+                    .engine
+                    .pagestore
+                    .reserve_for_free(&local.worker, tokens.len(), ids.len());
             let _freeing = local.engine.pagestore.begin_freeing();
             let taken = take_chunks(local, ids.into_iter());
-            if canary::sings(Canary::FreeBeforeRecord) {
+            if canary::is_on(Canary::FreeBeforeRecord) {
                 // As if there were no space yet.
                 (0..10_000).for_each(|_| local.worker.yield_now());
             }
             let ids: Vec<PageId> = taken.iter().map(|(id, _)| *id).collect();
-            (taken, local.append_free(tokens, &ids))
+            (
+                taken,
+                local
+                    .engine
+                    .pagestore
+                    .append_free(&local.worker, tokens, &ids),
+            )
         }
     };
     let mut gone = Runs::default();
@@ -209,7 +219,7 @@ fn take_chunks(local: &WorkerState, ids: impl Iterator<Item = PageId>) -> Vec<(P
     for id in ids {
         if let Some(address) = take_chunk(local, id) {
             // Before the record: a checkpoint that starts behind it stores the word.
-            if !canary::sings(Canary::MarkLate) {
+            if !canary::is_on(Canary::MarkLate) {
                 local.engine.buffer.changes.mark(id);
             }
             taken.push((id, address));
@@ -225,7 +235,7 @@ fn take_chunk(local: &WorkerState, id: PageId) -> Option<Address> {
         let address = match engine.buffer.pool.mapping.place(id) {
             Place::Stored(address) => address,
             // By a task that takes the id for that of a page; it will be stored again.
-            Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
+            Place::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
                 local.engine.buffer.await_load(&local.worker, id);
                 continue;
             }
@@ -259,7 +269,7 @@ fn read_apart(
         let into = buffer.as_mut_slice();
         let read = local
             .worker
-            .io_scope(|io| local.start_read(io, stretch, into));
+            .io_scope(|io| local.engine.buffer.start_read(io, stretch, into));
         read.map_err(|source| {
             let error = Error::PageRead {
                 page: id.0,
@@ -294,7 +304,10 @@ fn read_chunks(
     let read = local.worker.io_scope(|io| {
         for (address, buffer) in &mut buffers {
             let (start, length) = (*address, address.length());
-            local.start_read(io, Stretch { start, length }, buffer.as_mut_slice());
+            local
+                .engine
+                .buffer
+                .start_read(io, Stretch { start, length }, buffer.as_mut_slice());
         }
     });
     let mut outcome = match read {

@@ -68,7 +68,10 @@ impl ExtentWriter {
     /// [`Error::VolumeFull`].
     pub(crate) fn expect_length(&self, local: &WorkerState, bytes: u64) -> Result<(), Error> {
         if bytes > payload_bytes(&local.engine.shared.config) as u64 {
-            local.outgrow_small_segments()?;
+            local
+                .engine
+                .pagestore
+                .outgrow_small_segments(&local.worker)?;
         }
         Ok(())
     }
@@ -160,7 +163,7 @@ impl ExtentWriter {
         if count > 0 {
             let gone = end_chunks(local, &[], None, gone.ids());
             self.given_up.0.extend(gone.0);
-            if canary::sings(Canary::UseIdsAgainAtOnce) {
+            if canary::is_on(Canary::UseIdsAgainAtOnce) {
                 let ahead = std::mem::take(&mut self.ahead);
                 self.give_ids_back(local);
                 self.ahead = ahead;
@@ -290,7 +293,11 @@ fn write_chunks(
 fn reserve_chunk(local: &WorkerState, length: u32) -> Result<(), Error> {
     // Bound: each round but the last frees a value or fails a snapshot.
     loop {
-        match local.reserve_one_chunk(length) {
+        match local
+            .engine
+            .pagestore
+            .reserve_one_chunk(&local.worker, length)
+        {
             Err(full @ Error::VolumeFull { .. }) => {
                 if !local.engine.transactions.free_old_values(local) {
                     return Err(full);
@@ -320,8 +327,10 @@ fn place_and_write(
     });
     let requests: Vec<Request> = requests.collect();
     // Before the chunks have places: nothing waits for the log while it holds segments that cannot be cleaned.
-    let _reservation = local.mapping_reservation(ids.len())?;
-    let placed = local.place_chunks(&requests)?;
+    let _reservation = engine
+        .pagestore
+        .mapping_reservation(&local.worker, ids.len())?;
+    let placed = engine.pagestore.place_chunks(&local.worker, &requests)?;
     let copies: Vec<Mapped> = placed
         .addresses()
         .zip(ids)
@@ -343,17 +352,19 @@ fn place_and_write(
         rest = behind;
     }
     let token = owner.unwrap_or(stamp.0);
-    let result = local.write_chunks(&staging, &placed, || {
-        engine.pagestore.add_provisional(token, ids);
-        for copy in &copies {
-            let place = Place::Stored(copy.address);
-            engine.buffer.pool.mapping.set(copy.page, place);
-        }
-        let _ = local
-            .engine
-            .buffer
-            .log_copies(&local.worker, token, &copies);
-    });
+    let result = engine
+        .pagestore
+        .write_chunks(&local.worker, &staging, &placed, || {
+            engine.pagestore.add_provisional(token, ids);
+            for copy in &copies {
+                let place = Place::Stored(copy.address);
+                engine.buffer.pool.mapping.set(copy.page, place);
+            }
+            let _ = local
+                .engine
+                .buffer
+                .log_copies(&local.worker, token, &copies);
+        });
     match result {
         Ok(()) => {
             Counters::add(&engine.shared.counters.value_bytes, staging.len() as u64);

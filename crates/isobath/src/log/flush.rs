@@ -254,7 +254,7 @@ impl Flushing {
             flight.done = true;
         }
         let mut advanced = false;
-        if canary::sings(Canary::PassFlights) {
+        if canary::is_on(Canary::PassFlights) {
             state.flights.retain(|flight| flight.flush.end > flush.end);
             self.durable.fetch_max(flush.end, Ordering::SeqCst);
             return true;

@@ -2,19 +2,26 @@
 
 use std::sync::Arc;
 
-use super::Log;
 use super::growth::LogGrowth;
-use super::tasks::Awaited;
+use super::hold::Hold;
+use super::tasks::{Awaited, Own};
 use super::volume_flush::VolumeFlush;
-use crate::runtime::WorkerPool;
+use super::{Log, Tracker};
+use crate::runtime::{PerWorker, WaitQueue, WorkerPool};
 use crate::shared::{Run, Shared};
 
 /// How far the log has grown, what tasks of each worker wait for in it, and flushes that they share.
 pub(crate) struct LogTasks {
     pub(super) growth: LogGrowth,
+    pub(super) hold: Hold,
+    pub(super) commits: Arc<Tracker>,
     /// Per worker: what its tasks wait for in the log.
     pub(super) awaited: Vec<Awaited>,
     pub(super) volume_flush: VolumeFlush,
+    /// Tasks that wait until old changes are on the drive, a checkpoint among them: it goes on without them where the log has no
+    /// space for the records of what is written.
+    pub(super) flush_waiters: Arc<WaitQueue>,
+    pub(super) own: PerWorker<Own>,
     pub(super) shared: Arc<Shared>,
     pub(super) workers: Arc<WorkerPool>,
     pub(super) log: Arc<Log>,
@@ -36,34 +43,31 @@ impl LogTasks {
                 workers.notify_all();
             });
         }
+        let flush_waiters = Arc::new(WaitQueue::new());
+        let waiters = Arc::clone(&flush_waiters);
+        shared.on_poison(move || waiters.wake_all());
         LogTasks {
+            hold: Hold::new(),
+            commits: Arc::new(Tracker::new(workers.count(), shared.config.tasks)),
             growth: LogGrowth::new(runs, shared.config.sizes),
             awaited: (0..workers.count()).map(|_| Awaited::new()).collect(),
             volume_flush: VolumeFlush::new(),
+            flush_waiters,
+            own: PerWorker::new(workers, |_| Own::new()),
             shared: Arc::clone(shared),
             workers: Arc::clone(workers),
             log: Arc::clone(log),
         }
     }
 
-    /// Segments that the log has, of those that a volume of `segments` segments uses.
-    pub(crate) fn segments(&self, segments: u32) -> u32 {
-        self.growth.segments(segments)
+    /// Commits in flight.
+    pub(crate) fn commits(&self) -> &Arc<Tracker> {
+        &self.commits
     }
 
-    /// Whether a checkpoint is asked for that needs nothing of the log so far.
-    #[inline]
-    pub(crate) fn checkpoint_is_wanted(&self) -> bool {
-        self.growth.wants_checkpoint()
-    }
-
-    /// Whether another area is being made for the log.
-    pub(crate) fn is_moving(&self) -> bool {
-        self.growth.is_making()
-    }
-
-    /// The log need not be larger than it is, as far as anything is known.
-    pub(crate) fn forget_wanted(&self) {
-        self.growth.forget_wanted();
+    /// Tasks that wait until old changes are on the drive. They are woken, too, where the log has no space for the records of
+    /// what is written.
+    pub(crate) fn flush_waiters(&self) -> &Arc<WaitQueue> {
+        &self.flush_waiters
     }
 }

@@ -2,11 +2,11 @@
 //! waiting, flushed by any (docs/decisions/0014).
 
 mod area;
+mod commits;
 mod device;
 mod flush;
-pub(crate) mod growth;
-#[cfg(test)]
-mod growth_tests;
+mod growth;
+mod hold;
 mod in_flight;
 #[cfg(all(test, loom))]
 mod in_flight_loom;
@@ -17,20 +17,18 @@ pub(crate) mod record;
 mod reservation;
 mod rewrite;
 mod ring;
-pub(crate) mod separate;
 #[cfg(test)]
 mod space_tests;
-pub(crate) mod tasks;
+mod tasks;
 #[cfg(test)]
 mod tasks_tests;
 #[cfg(test)]
 mod testing;
 mod unflushed;
-pub(crate) mod volume_flush;
+mod volume_flush;
 
-// `pagestore` has it from here.
-pub(crate) use crate::shared::Durability;
 pub(crate) use area::LogArea;
+pub(crate) use commits::{Slot, Tracker};
 pub(crate) use device::{
     DEVICE_HEADER_BYTES, DEVICE_VERSION, DeviceHeader, HeaderError, is_log_device,
 };
@@ -43,7 +41,7 @@ pub(crate) use reservation::{
     LogReservation, ReservationClass, ReservationRequest, TRANSACTION_LIMIT,
 };
 pub(crate) use rewrite::Rewriter;
-pub(crate) use separate::{create_log, log_path, open_log};
+pub(crate) use tasks::LOG_WRITERS;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -250,7 +248,7 @@ impl Log {
     /// the log's complete end finds every page below it stamped.
     ///
     /// `writer` is the worker; no two threads append with the same one at a
-    /// time. Never waits: the caller has a reservation (see the engine's `reserve_log`).
+    /// time. Never waits: the caller has a reservation (see [`LogTasks::reserve`]).
     pub(crate) fn append(
         &self,
         writer: usize,

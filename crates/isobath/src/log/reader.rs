@@ -352,7 +352,7 @@ impl<'v> Reader<'v> {
 
 /// The epoch of an opening, after all that the store and its log know of.
 pub(crate) fn next_epoch(newest: u32) -> u32 {
-    newest + u32::from(!canary::sings(Canary::KeepEpoch))
+    newest + u32::from(!canary::is_on(Canary::KeepEpoch))
 }
 
 /// Prepares the log to go on behind `end`, as `open_epoch`: where that is in
@@ -379,7 +379,7 @@ pub(crate) fn seal_tail(
         return Ok(end.lsn);
     }
     let start = end.lsn.0 - within as u64;
-    if canary::sings(Canary::LeaveTornTail) || end.is_cut && canary::sings(Canary::LeaveCutTail) {
+    if canary::is_on(Canary::LeaveTornTail) || end.is_cut && canary::is_on(Canary::LeaveCutTail) {
         return Ok(end.goes_on_at());
     }
     let mut block = vec![0; BLOCK as usize];

@@ -91,6 +91,14 @@ const CHECKPOINT_PERCENT: u64 = 25;
 /// of its own, and for small ones these.
 const CAUSED_FACTOR: u64 = 8;
 const CAUSED_BYTES: u64 = 32 << 10;
+/// Bytes that are logged where a leaf splits: three pages, both halves and the node above.
+const SPLIT_BYTES: u64 = 13 << 10;
+/// Percent of the area that a commit reserves at most for the leaves that it may split: with what the log has when a checkpoint is
+/// requested less than commits may fill, or it would never begin. One that splits more of them takes what structure modifications
+/// have beyond that.
+const MAX_SPLITS_PERCENT: u64 = 40;
+/// Of the area, what one of several commits that are in flight may take for that: one part in this many.
+const SPLITS_SHARE: u64 = 4;
 /// Space in the ring for one structure modification: three pages, and as much
 /// for each of two ancestors.
 const STRUCTURE_RING_BYTES: u64 = 40 << 10;
@@ -120,6 +128,14 @@ impl ReservationRequest {
                 class,
             },
         }
+    }
+
+    /// The same where each of `growing` changes may split a leaf, as where all leaves are full, in an area of so many bytes.
+    pub(crate) fn with_splits(mut self, growing: u64, area: u64) -> ReservationRequest {
+        let splits = growing * SPLIT_BYTES;
+        let most = area / 100 * MAX_SPLITS_PERCENT;
+        self.area = self.area.max(splits.min(most));
+        self
     }
 
     /// Bytes that the area has at least where this is granted.
@@ -225,6 +241,13 @@ impl Log {
     pub(crate) fn transaction_limit_now(&self) -> u64 {
         self.on.as_ref().map_or(MAX_TRANSACTION_BYTES, |on| {
             on.transaction_limit(on.area_bytes())
+        })
+    }
+
+    /// Changes that a commit may have, each of which may split a leaf, where others like it are in flight.
+    pub(crate) fn splits_per_commit(&self) -> usize {
+        self.on.as_ref().map_or(usize::MAX, |on| {
+            (on.area_bytes() / SPLITS_SHARE / SPLIT_BYTES).max(1) as usize
         })
     }
 
@@ -433,7 +456,7 @@ impl Log {
     /// until a checkpoint frees some.
     pub(crate) fn give_last_space(&self) {
         if let Some(on) = &self.on
-            && !canary::sings(Canary::KeepLastSpace)
+            && !canary::is_on(Canary::KeepLastSpace)
         {
             on.reservations.is_stuck.store(true, Ordering::SeqCst);
             self.grant_reservations();

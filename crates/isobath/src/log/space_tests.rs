@@ -46,10 +46,18 @@ fn used(engine: &Engine) -> u64 {
 
 /// A mapping record of no page, made durable: with its padding it takes a whole block.
 fn fill_one_block(local: &WorkerState) {
-    let space = local.mapping_reservation(1).unwrap();
+    let space = local
+        .engine
+        .pagestore
+        .mapping_reservation(&local.worker, 1)
+        .unwrap();
     let record = local.engine.buffer.log_copies(&local.worker, 0, &[]);
     drop(space);
-    local.wait_durable(record).unwrap();
+    local
+        .engine
+        .log_tasks
+        .wait_durable(&local.worker, record)
+        .unwrap();
 }
 
 /// Tasks that log such records until the log has been filled four times; how many of them have ended.
@@ -83,13 +91,13 @@ fn filled_while_held() -> Result<u64, Stuck> {
     let now = |local: &WorkerState| local.checkpoint(local.engine.log.next()).unwrap();
     in_task(&engine, &simulation, now).join().unwrap();
     let start = engine.log.start();
-    engine.checkpoints.hold_log(start);
+    engine.log_tasks.hold(start);
     change_some_pages(&simulation);
     let ended = start_filling(&engine, &simulation);
     let full = || engine.log.has_reservation_waiters();
     simulation.run_until(full, STEPS)?;
     assert!(used(&engine) > LOG_BYTES / 2 && engine.log.start() == start);
-    engine.checkpoints.release_log();
+    engine.log_tasks.release();
     simulation.run_until(|| ended.load(Ordering::SeqCst) == FILLERS, STEPS)
 }
 
@@ -103,7 +111,13 @@ fn filled_without_checkpoints() -> Result<u64, Stuck> {
             fill_one_block(local);
         }
     };
-    let write_all = |local: &WorkerState| local.flush_older_than(Lsn(u64::MAX)).unwrap();
+    let write_all = |local: &WorkerState| {
+        local
+            .engine
+            .buffer
+            .flush_older_than(&local.worker, Lsn(u64::MAX))
+            .unwrap()
+    };
     in_task(&engine, &simulation, write_all).join().unwrap();
     in_task(&engine, &simulation, half).join().unwrap();
     change_some_pages(&simulation);
@@ -158,10 +172,10 @@ fn a_recovery_that_stands_still_says_so() {
     let mut simulation = simulation();
     let engine = Arc::clone(simulation.engine());
     engine.shared.recover_again();
-    engine.checkpoints.hold_log(engine.log.start());
+    engine.log_tasks.hold(engine.log.start());
     let filler = in_task(&engine, &simulation, |local| {
         loop {
-            let space = local.mapping_reservation(1);
+            let space = local.engine.pagestore.mapping_reservation(&local.worker, 1);
             if space.is_err() {
                 return space.err();
             }

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use isobath_io::Io;
 
+use super::{Claim, Flush, LogReservation, LogTasks, ReservationClass, ReservationRequest};
 use crate::Error;
 use crate::canary::{self, Canary};
-use crate::log::{Claim, Flush, LogReservation, LogTasks, ReservationClass, ReservationRequest};
 use crate::page::Lsn;
-use crate::runtime::{TaskId, WorkerState, clock};
+use crate::runtime::{TaskId, Worker, clock};
 use crate::shared::{Counters, Durability};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,36 +53,36 @@ impl Awaited {
     }
 }
 
-/// One worker's part in the log.
-pub(crate) struct LogShare {
+/// What a worker has for its tasks.
+pub(super) struct Own {
     /// Tasks that wait until their LSN is durable, the smallest first.
     waiters: RefCell<BinaryHeap<Reverse<(Lsn, TaskId)>>>,
     /// Parked log writers.
     idle: RefCell<Vec<TaskId>>,
-    /// Log writers that still run.
-    pub(crate) running: Cell<usize>,
     /// When what is buffered has to be written at the latest.
     deadline: Cell<Option<Instant>>,
+    /// The ring was not registered with the kernel yet.
+    ring_due: Cell<bool>,
 }
 
-impl LogShare {
-    pub(crate) fn new() -> LogShare {
-        LogShare {
+impl Own {
+    pub(super) fn new() -> Own {
+        Own {
             waiters: RefCell::new(BinaryHeap::new()),
             idle: RefCell::new(Vec::new()),
-            running: Cell::new(0),
             deadline: Cell::new(None),
+            ring_due: Cell::new(true),
         }
-    }
-
-    /// Time until buffered commits have to be written.
-    pub(crate) fn until_deadline(&self) -> Option<Duration> {
-        let deadline = self.deadline.get()?;
-        Some(deadline.saturating_duration_since(clock::now()))
     }
 }
 
 impl LogTasks {
+    /// Time until buffered commits of the worker have to be written.
+    pub(crate) fn until_deadline(&self, worker: &Worker) -> Option<Duration> {
+        let deadline = self.own.of(worker).deadline.get()?;
+        Some(deadline.saturating_duration_since(clock::now()))
+    }
+
     /// Wakes the workers on which a task waits for what is durable now.
     fn wake_durable(&self, except: usize) {
         let durable = self.log.durable().0;
@@ -92,9 +92,7 @@ impl LogTasks {
             }
         }
     }
-}
 
-impl WorkerState {
     // ---- waiting ------------------------------------------------------------
 
     /// Waits until what was given `lsn` is durable, and sees to it that it is
@@ -103,19 +101,28 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::Poisoned`] if a write failed before it was.
-    pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<(), Error> {
-        let engine = &self.engine;
-        while !engine.log.is_durable(lsn) {
-            engine.shared.writable()?;
-            engine.log.request_flush(lsn);
-            let waiter = Reverse((lsn, self.worker.task_id()));
-            self.log.waiters.borrow_mut().push(waiter);
-            self.publish_awaited();
-            // `wake_for_log` compares with the durable end after this, before the
+    pub(crate) fn wait_durable(&self, worker: &Worker, lsn: Lsn) -> Result<(), Error> {
+        while !self.log.is_durable(lsn) {
+            self.shared.writable()?;
+            self.log.request_flush(lsn);
+            let waiter = Reverse((lsn, worker.task_id()));
+            let own = self.own.of(worker);
+            own.waiters.borrow_mut().push(waiter);
+            self.publish_awaited(worker, own);
+            // `poll` compares with the durable end after this, before the
             // worker sleeps; the worker that moves that end looks at what is published.
-            self.worker.suspend();
+            worker.suspend();
         }
         Ok(())
+    }
+
+    /// Waits until all that is in the log now is durable; see [`LogTasks::wait_durable`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`] if a write failed before it was.
+    pub(crate) fn wait_all_durable(&self, worker: &Worker) -> Result<(), Error> {
+        self.wait_durable(worker, self.log.newest_record())
     }
 
     /// Has `lsn`, a commit's, made durable as `durability` says: waits, or sees
@@ -123,25 +130,31 @@ impl WorkerState {
     ///
     /// # Errors
     ///
-    /// As for [`WorkerState::wait_durable`].
-    pub(crate) fn make_durable(&self, lsn: Lsn, durability: Durability) -> Result<(), Error> {
-        if canary::sings(Canary::AcknowledgeEarly) {
+    /// As for [`LogTasks::wait_durable`].
+    pub(crate) fn make_durable(
+        &self,
+        worker: &Worker,
+        lsn: Lsn,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        if canary::is_on(Canary::AcknowledgeEarly) {
             return Ok(());
         }
         match durability {
             Durability::Synced => {
                 #[cfg(feature = "tracing")]
                 let since = clock::now();
-                let waited = self.wait_durable(lsn);
+                let waited = self.wait_durable(worker, lsn);
                 #[cfg(feature = "tracing")]
                 tell_slow(lsn, clock::now() - since);
                 waited
             }
             Durability::Buffered { window_ms } => {
                 let deadline = clock::now() + Duration::from_millis(u64::from(window_ms));
-                let earlier = self.log.deadline.get().is_none_or(|set| deadline < set);
-                if self.engine.log.is_on() && earlier {
-                    self.log.deadline.set(Some(deadline));
+                let own = &self.own.of(worker).deadline;
+                let earlier = own.get().is_none_or(|set| deadline < set);
+                if self.log.is_on() && earlier {
+                    own.set(Some(deadline));
                 }
                 Ok(())
             }
@@ -149,12 +162,10 @@ impl WorkerState {
         }
     }
 
-    fn publish_awaited(&self) {
-        let waiters = self.log.waiters.borrow();
+    fn publish_awaited(&self, worker: &Worker, own: &Own) {
+        let waiters = own.waiters.borrow();
         let least = waiters.peek().map_or(NO_WAITER, |Reverse((lsn, _))| lsn.0);
-        self.engine.log_tasks.awaited[self.worker.index]
-            .0
-            .store(least, Ordering::SeqCst);
+        self.awaited[worker.index].0.store(least, Ordering::SeqCst);
     }
 
     // ---- reservations --------------------------------------------------------
@@ -167,177 +178,209 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::TransactionTooLarge`]; [`Error::Poisoned`] or [`Error::ReadOnly`].
-    pub(crate) fn reserve_log(
+    pub(crate) fn reserve(
         &self,
+        worker: &Worker,
         bytes: u64,
         class: ReservationClass,
     ) -> Result<LogReservation<'_>, Error> {
-        let log = &self.engine.log;
-        if !log.is_on() {
+        self.reserve_records(worker, bytes, class, 0)
+    }
+
+    /// As [`LogTasks::reserve`], for a commit of which each of `growing` changes may split a leaf.
+    pub(crate) fn reserve_commit(
+        &self,
+        worker: &Worker,
+        bytes: u64,
+        growing: u64,
+    ) -> Result<LogReservation<'_>, Error> {
+        self.reserve_records(worker, bytes, ReservationClass::Commit, growing)
+    }
+
+    fn reserve_records(
+        &self,
+        worker: &Worker,
+        bytes: u64,
+        class: ReservationClass,
+        growing: u64,
+    ) -> Result<LogReservation<'_>, Error> {
+        if !self.log.is_on() {
             return Ok(LogReservation::none());
         }
         if class == ReservationClass::Commit {
-            if bytes > log.transaction_limit_now() {
-                self.wait_for_larger_log(bytes)?;
+            if bytes > self.log.transaction_limit_now() {
+                self.wait_for_larger(worker, bytes)?;
             }
-            if let Some(delay) = log.commit_delay() {
-                self.worker.sleep_until(clock::now() + delay);
-                self.engine.shared.counters.stalled(delay);
+            if let Some(delay) = self.log.commit_delay() {
+                worker.sleep_until(clock::now() + delay);
+                self.shared.counters.stalled(delay);
             }
         }
-        self.wait_for_reservation(ReservationRequest::records(bytes, class))
+        let request = ReservationRequest::records(bytes, class);
+        let request = request.with_splits(growing, self.log.area_bytes());
+        self.wait_for_reservation(worker, request)
     }
 
-    /// Reserves space in the ring for one structure modification; see [`WorkerState::reserve_log`].
-    pub(crate) fn reserve_for_structure(&self) -> Result<LogReservation<'_>, Error> {
-        if !self.engine.log.is_on() {
+    /// Reserves space in the ring for one structure modification; see [`LogTasks::reserve`].
+    pub(crate) fn reserve_for_structure(
+        &self,
+        worker: &Worker,
+    ) -> Result<LogReservation<'_>, Error> {
+        if !self.log.is_on() {
             return Ok(LogReservation::none());
         }
-        self.wait_for_reservation(ReservationRequest::structure())
+        self.wait_for_reservation(worker, ReservationRequest::structure())
     }
 
     fn wait_for_reservation(
         &self,
+        worker: &Worker,
         request: ReservationRequest,
     ) -> Result<LogReservation<'_>, Error> {
-        let engine = &self.engine;
-        engine.shared.writable()?;
-        if engine.log.ring_is_filling() {
-            engine.log.request_flush_of_all();
+        self.shared.writable()?;
+        if self.log.ring_is_filling() {
+            self.log.request_flush_of_all();
         }
-        if let Some(room) = engine.log.try_reserve(request) {
+        if let Some(room) = self.log.try_reserve(request) {
             return Ok(room);
         }
-        let Some(task) = self.worker.current_task() else {
+        let Some(task) = worker.current_task() else {
             return Err(Error::Closed);
         };
         let since = clock::now();
-        let waiter = engine
-            .log
-            .queue_for_reservation(request, Waker::from(Arc::new(task)));
-        engine.pagestore.watch_stall();
+        let waker = Waker::from(Arc::new(task));
+        let waiter = self.log.queue_for_reservation(request, waker);
+        self.shared.watch_for_space();
         // After the waiter is listed: the log does not become smaller while a task waits.
-        engine.request_log_growth(&request);
-        if engine.log.area_is_short_for_system() {
+        self.growth.request(request.area_bytes());
+        if self.log.area_is_short_for_system() {
             // After the waiter is listed: a checkpoint that waits for pages to be written sees it, or is woken.
-            engine.buffer.changes.wake_all();
+            self.flush_waiters.wake_all();
         }
-        if engine.log.area_is_short() {
+        if self.log.area_is_short() {
             // The checkpointer's worker may sleep.
-            engine.workers.notify_all();
+            self.workers.notify_all();
         }
         loop {
-            if let Some(room) = engine.log.granted(&waiter) {
-                engine.shared.counters.stalled(clock::now() - since);
+            if let Some(room) = self.log.granted(&waiter) {
+                self.shared.counters.stalled(clock::now() - since);
                 return Ok(room);
             }
-            if let Err(error) = engine.shared.writable() {
-                engine.log.leave_queue(&waiter);
+            if let Err(error) = self.shared.writable() {
+                self.log.leave_queue(&waiter);
                 return Err(error);
             }
-            self.worker.park();
+            worker.park();
         }
     }
 
     // ---- writing ------------------------------------------------------------
 
-    /// A log writer's life: writes what is contiguous while a flush of it is requested.
-    pub(crate) fn log_writer(&self) {
+    /// A log writer's life: writes what is contiguous while a flush of it is requested. It ends once `has_ended` says that no task
+    /// is left on the worker that could request one.
+    pub(crate) fn run_writer(&self, worker: &Worker, has_ended: impl Fn() -> bool) {
         loop {
-            match self.engine.log.claim(self.worker.index) {
-                Claim::Flush(flush) => self.flush_log(flush),
-                Claim::Later => self.worker.yield_now(),
-                Claim::Overrun => self.engine.shared.poison(Error::LogOverrun),
-                Claim::Nothing if self.log_has_ended() => return,
+            match self.log.claim(worker.index) {
+                Claim::Flush(flush) => self.flush_log(worker, flush),
+                Claim::Later => worker.yield_now(),
+                Claim::Overrun => self.shared.poison(Error::LogOverrun),
+                Claim::Nothing if has_ended() => return,
                 Claim::Nothing => {
-                    self.log.idle.borrow_mut().push(self.worker.task_id());
-                    self.worker.suspend();
+                    self.own.of(worker).idle.borrow_mut().push(worker.task_id());
+                    worker.suspend();
                 }
             }
         }
     }
 
-    /// Whether no task is left on this worker that could request a flush.
-    fn log_has_ended(&self) -> bool {
-        self.engine.workers.is_stopping()
-            && self.system_tasks.get() == 0
-            && self.worker.has_no_user_tasks()
-    }
-
-    fn flush_log(&self, flush: Flush) {
-        let engine = &self.engine;
-        self.register_ring();
+    fn flush_log(&self, worker: &Worker, flush: Flush) {
+        self.register_ring(worker);
         let since = clock::now();
-        for (offset, memory, length) in engine.log.writes(flush) {
+        for (offset, memory, length) in self.log.writes(flush) {
             let io = Io::write(offset, memory, length, 0);
-            let io = if canary::sings(Canary::SkipLogFlush) {
+            let io = if canary::is_on(Canary::SkipLogFlush) {
                 io
             } else {
                 io.durable()
             };
-            // SAFETY: the ring lives as long as the engine, and what a flush
+            // SAFETY: the log's ring outlives every worker of its engine, and what a flush
             // covers is not overwritten before it is durable.
-            unsafe { self.worker.start_io(io) };
+            unsafe { worker.start_io(io) };
         }
         // The writes of the chunks that its records name had ended before these were appended. So a flush of all devices of the
         // volume that begins now makes them durable.
-        if engine.log.flushes_volume(flush) && !canary::sings(Canary::FlushLogAlone) {
+        if self.log.flushes_volume(flush) && !canary::is_on(Canary::FlushLogAlone) {
             // SAFETY: a flush has no buffer.
-            unsafe { self.worker.start_io(Io::flush(0)) };
+            unsafe { worker.start_io(Io::flush(0)) };
         }
-        let result = self.worker.wait_io();
+        let result = worker.wait_io();
         let bytes = flush.end - flush.start;
-        Counters::add(&engine.shared.counters.bytes_written, bytes);
+        Counters::add(&self.shared.counters.bytes_written, bytes);
         let took = clock::now() - since;
-        if engine.log.flushed(flush, result.is_ok(), took) {
-            engine.log_tasks.wake_durable(self.worker.index);
-            self.wake_durable_waiters();
+        if self.log.flushed(flush, result.is_ok(), took) {
+            self.wake_durable(worker.index);
+            self.wake_durable_waiters(worker, self.own.of(worker));
         }
         if let Err(error) = result {
-            engine.shared.poison(Error::Io(error));
+            self.shared.poison(Error::Io(error));
         }
         // Tasks whose commits are durable now run first: what they commit next
         // shares the flush that begins now, instead of waiting for its end.
-        self.worker.yield_now();
+        worker.yield_now();
+    }
+
+    /// Registers the ring with the kernel, once all of it was used.
+    #[inline]
+    fn register_ring(&self, worker: &Worker) {
+        let due = &self.own.of(worker).ring_due;
+        if due.get()
+            && let Some(region) = self.log.region()
+        {
+            due.set(false);
+            // SAFETY: the log's ring outlives every worker of its engine. A refusal costs time alone.
+            let _ = unsafe { worker.register_more(region) };
+        }
     }
 
     // ---- the log's part of a worker's step -------------------------------------------------------
 
-    /// Readies the tasks that wait for the log; part of each step while there is a log.
-    pub(crate) fn wake_for_log(&self) -> bool {
-        let mut woke = self.wake_durable_waiters();
-        if let Some(deadline) = self.log.deadline.get()
+    /// Readies the tasks that wait for the log; part of each step while there is a log. For `has_ended` see
+    /// [`LogTasks::run_writer`].
+    pub(crate) fn poll(&self, worker: &Worker, has_ended: impl FnOnce() -> bool) -> bool {
+        let own = self.own.of(worker);
+        let mut woke = self.wake_durable_waiters(worker, own);
+        if let Some(deadline) = own.deadline.get()
             && deadline <= clock::now()
         {
-            self.log.deadline.set(None);
-            self.engine.log.request_flush_of_all();
+            own.deadline.set(None);
+            self.log.request_flush_of_all();
         }
-        let mut idle = self.log.idle.borrow_mut();
-        if !idle.is_empty() && (self.engine.log.flush_is_due() || self.log_has_ended()) {
+        let mut idle = own.idle.borrow_mut();
+        if !idle.is_empty() && (self.log.flush_is_due() || has_ended()) {
             // One at a time: if that is not enough, the next step sees it.
             if let Some(task) = idle.pop() {
-                self.worker.make_ready(task);
+                worker.make_ready(task);
                 woke = true;
             }
         }
         woke
     }
 
-    fn wake_durable_waiters(&self) -> bool {
-        if self.log.waiters.borrow().is_empty() {
+    fn wake_durable_waiters(&self, worker: &Worker, own: &Own) -> bool {
+        if own.waiters.borrow().is_empty() {
             return false;
         }
         let mut woke = false;
         loop {
-            let durable = self.engine.log.durable();
-            let poisoned = self.engine.shared.is_poisoned();
+            let durable = self.log.durable();
+            let poisoned = self.shared.is_poisoned();
             let mut changed = false;
-            let mut waiters = self.log.waiters.borrow_mut();
+            let mut waiters = own.waiters.borrow_mut();
             while let Some(&Reverse((lsn, task))) = waiters.peek()
                 && (lsn < durable || poisoned)
             {
                 waiters.pop();
-                self.worker.make_ready(task);
+                worker.make_ready(task);
                 changed = true;
             }
             drop(waiters);
@@ -347,7 +390,7 @@ impl WorkerState {
             woke = true;
             // The next one waits for something that may have become durable
             // before this was published: look again.
-            self.publish_awaited();
+            self.publish_awaited(worker, own);
         }
     }
 }

@@ -40,11 +40,16 @@ fn options(workers: usize, tasks: usize) -> Options {
 fn commit(engine: &Engine, body: &[u8], durability: Durability) -> Result<Lsn, Error> {
     WorkerState::with_current(engine, |local| {
         let local = local.expect("in a task");
-        let room = local.reserve_log(body.len() as u64, ReservationClass::Commit)?;
+        let room =
+            engine
+                .log_tasks
+                .reserve(&local.worker, body.len() as u64, ReservationClass::Commit)?;
         let log = &engine.log;
         let lsn = log.append(local.worker.index, Kind::Commit, &[body], |_| {});
         drop(room);
-        local.make_durable(lsn, durability)?;
+        engine
+            .log_tasks
+            .make_durable(&local.worker, lsn, durability)?;
         Ok(lsn)
     })
 }

@@ -6,7 +6,7 @@ use crate::log::record::{Copied, Kind, Mapped, Token, free_body};
 use crate::log::{LogReservation, ReservationClass};
 use crate::page::{Lsn, PageId};
 use crate::pagestore::PageStore;
-use crate::runtime::WorkerState;
+use crate::runtime::Worker;
 use crate::shared::Address;
 
 impl PageStore {
@@ -18,7 +18,7 @@ impl PageStore {
     /// `pages` belong to `token` until a record confirms it. They are listed
     /// before the record that says so is appended.
     pub(crate) fn add_provisional(&self, token: Token, pages: &[PageId]) {
-        if !canary::sings(Canary::ForgetProvisional) {
+        if !canary::is_on(Canary::ForgetProvisional) {
             self.provisional.add(token, pages);
         }
     }
@@ -27,23 +27,21 @@ impl PageStore {
     /// has been appended. Called before it counts as complete: no checkpoint that
     /// starts behind the record may still hold them open.
     pub(crate) fn confirm_allocations(&self, tokens: &[Token], ended: &[PageId]) {
-        let ended = match canary::sings(Canary::KeepProvisionalOfFreedPages) {
+        let ended = match canary::is_on(Canary::KeepProvisionalOfFreedPages) {
             true => &[],
             false => ended,
         };
-        let tokens = match canary::sings(Canary::KeepConfirmed) {
+        let tokens = match canary::is_on(Canary::KeepConfirmed) {
             true => &[],
             false => tokens,
         };
         self.provisional.confirm(tokens, ended);
     }
-}
 
-impl WorkerState {
     /// Notes that `pages`, which no copy exists of yet, belong to `token`.
-    pub(crate) fn log_provisional(&self, token: Token, pages: &[PageId]) {
-        self.engine.pagestore.add_provisional(token, pages);
-        if !self.engine.log.is_on() || canary::sings(Canary::ForgetProvisional) {
+    pub(crate) fn log_provisional(&self, worker: &Worker, token: Token, pages: &[PageId]) {
+        self.add_provisional(token, pages);
+        if !self.lower.log.is_on() || canary::is_on(Canary::ForgetProvisional) {
             return;
         }
         let provisional: Vec<Mapped> = pages
@@ -56,47 +54,51 @@ impl WorkerState {
                 seq: 0,
             })
             .collect();
-        let _ = self.log_copies(token, &provisional);
+        let _ = self.lower.buffer.log_copies(worker, token, &provisional);
     }
 
     /// Reserves log space for a free record. Without it the store is poisoned, and nothing is written any more.
     pub(crate) fn reserve_for_free(
         &self,
+        worker: &Worker,
         tokens: usize,
         pages: usize,
     ) -> Option<LogReservation<'_>> {
         let bytes = 8 * (tokens + pages + 1) as u64;
-        self.reserve_log(bytes, ReservationClass::System).ok()
+        let log = &self.lower.log_tasks;
+        log.reserve(worker, bytes, ReservationClass::System).ok()
     }
 
     /// Appends a free record: freed pages without a copy, cancelled tokens. The
     /// mapping table does not name them. May wait for log space.
-    pub(crate) fn log_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
-        let _reservation = self.reserve_for_free(tokens.len(), pages.len());
-        self.append_free(tokens, pages)
+    pub(crate) fn log_free(&self, worker: &Worker, tokens: &[Token], pages: &[PageId]) -> Lsn {
+        let _reservation = self.reserve_for_free(worker, tokens.len(), pages.len());
+        self.append_free(worker, tokens, pages)
     }
 
     /// Appends a free record: freed chunks or pages, cancelled tokens. The
     /// caller has reserved log space for it.
-    pub(crate) fn append_free(&self, tokens: &[Token], pages: &[PageId]) -> Lsn {
-        let engine = &self.engine;
-        let body = if engine.log.is_on() {
+    pub(crate) fn append_free(&self, worker: &Worker, tokens: &[Token], pages: &[PageId]) -> Lsn {
+        let body = if self.lower.log.is_on() {
             free_body(tokens, pages)
         } else {
             Vec::new()
         };
-        let late = canary::sings(Canary::MarkLate);
-        let mark = || pages.iter().for_each(|&page| engine.checkpoints.mark(page));
+        let late = canary::is_on(Canary::MarkLate);
+        let mark = || {
+            pages
+                .iter()
+                .for_each(|&page| self.lower.buffer.changes.mark(page))
+        };
         if !late {
             mark();
         }
-        let confirm = |_| engine.pagestore.confirm_allocations(tokens, pages);
-        let record = engine
-            .log
-            .append(self.worker.index, Kind::Free, &[&body], confirm);
+        let confirm = |_| self.confirm_allocations(tokens, pages);
+        let log = &self.lower.log;
+        let record = log.append(worker.index, Kind::Free, &[&body], confirm);
         if late {
             // As if others ran for a while.
-            (0..3_000).for_each(|_| self.worker.yield_now());
+            (0..3_000).for_each(|_| worker.yield_now());
             mark();
         }
         record

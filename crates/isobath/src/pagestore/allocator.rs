@@ -571,7 +571,7 @@ impl SegmentAllocator {
             let offset = self.sizes.bytes_of(open.segment) - size;
             self.summaries[open.segment as usize] = offset;
             let waste = offset.saturating_sub(open.cursor) / PAGE_SIZE as u32;
-            let full = full || canary::sings(Canary::CountUnusedAsLive);
+            let full = full || canary::is_on(Canary::CountUnusedAsLive);
             if full && slot >= usize::from(self.policy.streams()) && waste > 0 {
                 self.set_waste(open.segment, waste * PAGE_SIZE as u32);
             }
@@ -699,7 +699,7 @@ impl SegmentAllocator {
             let id = SegmentId(segment);
             self.table.seal(id, self.now);
             self.policy.sealed(&self.table, id);
-            if self.is_left(segment) && !canary::sings(Canary::CleanSmallSegments) {
+            if self.is_left(segment) && !canary::is_on(Canary::CleanSmallSegments) {
                 self.table.begin_cleaning(id);
             }
         }

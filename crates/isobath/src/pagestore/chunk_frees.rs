@@ -53,7 +53,7 @@ impl PageStore {
     /// [`Error::Poisoned`].
     pub(crate) fn wait_for_frees(&self, worker: &Worker) -> Result<(), Error> {
         let begun = self.chunk_frees.lock().begun;
-        while self.frees_since(begun) && !canary::sings(Canary::FreeBeforeRecord) {
+        while self.frees_since(begun) && !canary::is_on(Canary::FreeBeforeRecord) {
             self.lower.shared.writable()?;
             worker.yield_now();
         }

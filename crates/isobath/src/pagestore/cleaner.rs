@@ -4,14 +4,13 @@
 use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
 
-use crate::buffer::blocks::Stretch;
-use crate::buffer::{FrameId, Place};
+use crate::buffer::{FrameId, Place, Stretch};
 use crate::canary::{self, Canary};
 use crate::log::record::{Copied, Mapped};
 use crate::page::{self, Lsn, PageId, PageKind, get_u64, offset};
-use crate::pagestore::writeback::{BATCH, Batch, SPARE_ENOUGH};
+use crate::pagestore::writeback::{BATCH, Batch, LOW_WATER, SPARE_ENOUGH};
 use crate::pagestore::{CleaningEnd, Content, Entry, PageStore, Request, Victim, summaries};
-use crate::runtime::WorkerState;
+use crate::runtime::Worker;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::{Error, trace};
@@ -34,60 +33,61 @@ enum Failed {
     Write(Error),
 }
 
-impl WorkerState {
-    /// The cleaner's life: cleans while free segments run low.
-    pub(crate) fn cleaner(&self) {
+impl PageStore {
+    /// The cleaner's life: cleans while free segments run low. It ends with the store once `is_last` says that no writer is left
+    /// on the worker.
+    pub(crate) fn run_cleaner(&self, worker: &Worker, is_last: impl Fn() -> bool) {
         loop {
-            let stopping = self.engine.workers.is_stopping();
+            let stopping = self.lower.workers.is_stopping();
             // The writers may still need space; if space is missing once they have ended, the
             // checkpoint reports it.
-            if stopping && self.system_tasks.get() == 1 {
+            if stopping && is_last() {
                 return;
             }
-            if self.grow_ahead() {
+            if self.grow_ahead(worker) {
                 continue;
             }
-            if !self.cleaning_is_wanted() {
+            if !self.cleaning_is_wanted(worker) {
                 if stopping {
-                    self.worker.yield_now();
+                    worker.yield_now();
                 } else {
-                    self.engine.pagestore.park_cleaner(&self.worker);
+                    self.park_cleaner(worker);
                 }
                 continue;
             }
-            let victim = self.engine.pagestore.space.lock().begin_cleaning();
+            let victim = self.space.lock().begin_cleaning();
             match victim {
-                Victim::Segment(segment) => self.clean(segment),
-                Victim::Wait => self.worker.yield_now(),
-                Victim::None => self.nothing_to_clean(),
+                Victim::Segment(segment) => self.clean(worker, segment),
+                Victim::Wait => worker.yield_now(),
+                Victim::None => self.nothing_to_clean(worker),
             }
         }
     }
 
     /// Whether to clean; grows the volume instead where that is better.
-    fn cleaning_is_wanted(&self) -> bool {
-        let engine = &self.engine;
-        if !engine.pagestore.cleaning_wanted.load(Acquire) || engine.shared.is_poisoned() {
+    fn cleaning_is_wanted(&self, worker: &Worker) -> bool {
+        if !self.cleaning_wanted.load(Acquire) || self.lower.shared.is_poisoned() {
             return false;
         }
         // Bound: each round but the last adds segments to the volume or frees some that were retained.
         loop {
-            let mut space = engine.pagestore.space.lock();
+            let mut space = self.space.lock();
             space.release_retained();
-            let shrinks = space.spare_segments() < engine.pagestore.shrinking.goal()
-                || space.fence_wants_cleaning();
+            let shrinks =
+                space.spare_segments() < self.shrinking.goal() || space.fence_wants_cleaning();
             if !shrinks && space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH) {
                 // Under the lock: a writer that finds no segment looks under it, and asks for
                 // cleaning afterwards.
-                engine.pagestore.cleaning_wanted.store(false, Release);
+                self.cleaning_wanted.store(false, Release);
                 return false;
             }
             let segments = space.segments();
-            // Growing would take the fence away behind which compaction empties the tail.
-            let grow = !shrinks && engine.prefers_growth(&space);
+            // Growing would take the fence away behind which compaction empties the tail. A writer that finds no segment has the volume
+            // grow nevertheless.
+            let grow = !shrinks && self.prefers_growth(&space);
             drop(space);
-            let has_grown = grow && self.grow_beyond(segments).is_ok();
-            if !has_grown && !engine.overrun_readers_for_space() {
+            let has_grown = grow && self.grow_beyond(worker, segments).is_ok();
+            if !has_grown && !self.overrun_readers_for_space() {
                 return true;
             }
         }
@@ -95,19 +95,18 @@ impl WorkerState {
 
     /// Everything is live, or what is obsolete lies in segments that are open, being written, or
     /// bad, or cleaning makes no progress.
-    fn nothing_to_clean(&self) {
-        let engine = &self.engine;
-        engine.pagestore.shrinking.give_up_goal();
-        engine.pagestore.space.lock().rest_behind_fence();
-        if engine.pagestore.has_pending_frees() {
+    fn nothing_to_clean(&self, worker: &Worker) {
+        self.shrinking.give_up_goal();
+        self.space.lock().rest_behind_fence();
+        if self.has_pending_frees() {
             // What these free may be enough; then there is something to clean, or no need to.
-            let _ = self.wait_durable(engine.newest_record());
-            if !self.engine.pagestore.drain_pending_frees() {
-                self.worker.yield_now();
+            let _ = self.lower.log_tasks.wait_all_durable(worker);
+            if !self.drain_pending_frees() {
+                worker.yield_now();
             }
             return;
         }
-        let space = engine.pagestore.space.lock();
+        let space = self.space.lock();
         let segments = space.segments();
         // Another cleaner may have got further meanwhile.
         let mut is_done = space.spare_segments() >= space.cleaning_goal(SPARE_ENOUGH);
@@ -118,24 +117,24 @@ impl WorkerState {
         }
         // The next page that becomes obsolete, or segment that is sealed, asks for cleaning again, also while the volume
         // grows.
-        engine.pagestore.cleaning_wanted.store(false, Release);
-        if self.grow_beyond(segments).is_ok() {
-            engine.pagestore.cleaning_wanted.store(true, Release);
+        self.cleaning_wanted.store(false, Release);
+        if self.grow_beyond(worker, segments).is_ok() {
+            self.cleaning_wanted.store(true, Release);
         }
     }
 
     /// Cleans one victim.
-    fn clean(&self, segment: u32) {
-        let outcome = self.clean_segment(segment);
+    fn clean(&self, worker: &Worker, segment: u32) {
+        let outcome = self.clean_segment(worker, segment);
         let end = match outcome {
             Ok(CleaningEnd::Emptied) => CleaningEnd::Emptied,
             _ => CleaningEnd::Bad,
         };
-        let mut space = self.engine.pagestore.space.lock();
+        let mut space = self.space.lock();
         let freed = space.end_cleaning(segment, end);
         let spare = space.spare_segments();
         drop(space);
-        let counters = &self.engine.shared.counters;
+        let counters = &self.lower.shared.counters;
         match outcome {
             Ok(_) => {
                 Counters::add(&counters.segments_cleaned, 1);
@@ -152,36 +151,33 @@ impl WorkerState {
                 Counters::add(&counters.corrupt_pages, 1);
                 trace::tell!(error, "a segment cannot be read", segment = segment);
             }
-            Err(Failed::Write(error)) => self.engine.poison(error),
+            Err(Failed::Write(error)) => self.lower.shared.poison(error),
         }
-        self.engine.pagestore.after_space_change(freed, spare);
-        self.await_pending_frees();
+        self.after_space_change(freed, spare);
+        self.await_pending_frees(worker);
     }
 
     /// Frees the old copies of moved pages before more are moved: their space is the point of
     /// cleaning.
-    fn await_pending_frees(&self) {
-        let engine = &self.engine;
-        if engine.pagestore.has_pending_frees()
-            && engine.pagestore.space.lock().spare_segments() < engine.pagestore.low_water()
-        {
+    fn await_pending_frees(&self, worker: &Worker) {
+        if self.has_pending_frees() && self.space.lock().spare_segments() < LOW_WATER {
             // A failed log write has poisoned the store; later callers get that error.
-            let _ = self.wait_durable(engine.newest_record());
-            let _ = self.engine.pagestore.drain_pending_frees();
+            let _ = self.lower.log_tasks.wait_all_durable(worker);
+            let _ = self.drain_pending_frees();
         }
     }
 
-    fn clean_segment(&self, segment: u32) -> Result<CleaningEnd, Failed> {
-        let entries = self.entries_of(segment);
+    fn clean_segment(&self, worker: &Worker, segment: u32) -> Result<CleaningEnd, Failed> {
+        let entries = self.entries_of(worker, segment);
         let mut survivors: Vec<Survivor> = Vec::new();
         let mut dirty = Vec::new();
         for entry in &entries {
             self.judge(entry, segment, &mut survivors, &mut dirty);
         }
         let mut staging = AlignedBuf::new(READ_BYTES.max(longest(&survivors)));
-        let mut batch = Batch::new(PageStore::cleaner_slot(&self.worker));
+        let mut batch = Batch::new(PageStore::cleaner_slot(worker));
         for frames in dirty.chunks(BATCH) {
-            self.write_frames(frames, Cause::Relocated, &mut staging, &mut batch)
+            self.write_frames(worker, frames, Cause::Relocated, &mut staging, &mut batch)
                 .map_err(Failed::Write)?;
         }
         let mut rest = &survivors[..];
@@ -189,7 +185,7 @@ impl WorkerState {
         while !rest.is_empty() {
             let count = take_group(rest, staging.len());
             let (group, later) = rest.split_at(count);
-            if self.relocate(group, &mut staging, &mut batch)? == CleaningEnd::Bad {
+            if self.relocate(worker, group, &mut staging, &mut batch)? == CleaningEnd::Bad {
                 end = CleaningEnd::Bad;
             }
             rest = later;
@@ -206,17 +202,17 @@ impl WorkerState {
         survivors: &mut Vec<Survivor>,
         dirty: &mut Vec<FrameId>,
     ) {
-        let bytes = self.engine.shared.config.sizes.bytes_of(segment);
+        let bytes = self.lower.shared.config.sizes.bytes_of(segment);
         let Some(address) = summaries::address(entry, segment, bytes) else {
             return;
         };
         let page = entry.page;
-        match self.engine.buffer.pool.mapping.place(page) {
+        match self.lower.buffer.pool.mapping.place(page) {
             Place::Stored(stored) if stored == address => {
                 survivors.push(Survivor { page, address })
             }
             Place::Resident(frame) | Place::Loading(frame) => {
-                let header = self.engine.buffer.pool.frames.header(frame);
+                let header = self.lower.buffer.pool.frames.header(frame);
                 if !header.is_stored_at(page, address) {
                     return;
                 }
@@ -233,48 +229,53 @@ impl WorkerState {
     /// Reads the survivors, writes them elsewhere, and installs their new addresses.
     fn relocate(
         &self,
+        worker: &Worker,
         group: &[Survivor],
         staging: &mut AlignedBuf,
         batch: &mut Batch,
     ) -> Result<CleaningEnd, Failed> {
-        self.read_group(group, staging)?;
+        self.read_group(worker, group, staging)?;
         let mut rest = 0;
         let mut end = CleaningEnd::Emptied;
         while rest < group.len() {
-            self.engine.shared.writable().map_err(Failed::Write)?;
+            self.lower.shared.writable().map_err(Failed::Write)?;
             batch.clear();
-            let room = self
-                .mapping_reservation(group.len() - rest)
-                .map_err(Failed::Write)?;
+            let room = self.mapping_reservation(worker, group.len() - rest);
+            let room = room.map_err(Failed::Write)?;
             let content = content_of(staging.as_slice());
             let outcome = self.place_survivors(&group[rest..], content, batch);
             let placed = batch.placed.len();
             if !self.seal_group(&group[rest..rest + placed], batch, staging) {
                 end = CleaningEnd::Bad;
             }
-            let result = self.write_out(staging, &batch.placed, &batch.closing);
-            self.install(&group[rest..rest + placed], batch, result.is_ok());
+            let result = self.write_out(worker, staging, &batch.placed, &batch.closing);
+            self.install(worker, &group[rest..rest + placed], batch, result.is_ok());
             drop(room);
             result.map_err(Failed::Write)?;
             rest += placed;
             if outcome.is_err() {
                 // Others hold the segments that `begin_cleaning` saw free; theirs
                 // are free when they end.
-                self.engine.pagestore.stall.watch();
-                self.worker.yield_now();
+                self.lower.shared.watch_for_space();
+                worker.yield_now();
             }
             if rest < group.len() {
-                self.read_group(&group[rest..], staging)?;
+                self.read_group(worker, &group[rest..], staging)?;
             }
         }
         Ok(end)
     }
 
     /// Reads a group into staging, one after another, neighbours in one I/O.
-    fn read_group(&self, group: &[Survivor], staging: &mut AlignedBuf) -> Result<(), Failed> {
+    fn read_group(
+        &self,
+        worker: &Worker,
+        group: &[Survivor],
+        staging: &mut AlignedBuf,
+    ) -> Result<(), Failed> {
         let mut bytes = 0;
         let mut rest = staging.as_mut_slice();
-        let result = self.worker.io_scope(|io| {
+        let result = worker.io_scope(|io| {
             let mut first = 0;
             while first < group.len() {
                 let start = group[first].address;
@@ -285,12 +286,14 @@ impl WorkerState {
                     end += 1;
                 }
                 let into = rest.split_off_mut(..length as usize).unwrap_or_default();
-                self.start_read(io, Stretch { start, length }, into);
+                self.lower
+                    .buffer
+                    .start_read(io, Stretch { start, length }, into);
                 bytes += u64::from(length);
                 first = end;
             }
         });
-        Counters::add(&self.engine.shared.counters.bytes_read, bytes);
+        Counters::add(&self.lower.shared.counters.bytes_read, bytes);
         result.map_err(|_| Failed::Read)
     }
 
@@ -300,7 +303,7 @@ impl WorkerState {
         content: Content,
         batch: &mut Batch,
     ) -> Result<(), crate::pagestore::NoSegment> {
-        let mut space = self.engine.pagestore.space.lock();
+        let mut space = self.space.lock();
         let now = space.now;
         for (token, survivor) in group.iter().enumerate() {
             let inherited = space.inherited(survivor.page, survivor.address);
@@ -321,7 +324,7 @@ impl WorkerState {
         space.place(
             content,
             &batch.requests,
-            self.engine.shared.seqs(),
+            self.lower.shared.seqs(),
             &mut batch.placed,
             &mut batch.closing,
         )
@@ -336,11 +339,11 @@ impl WorkerState {
             let length = survivor.address.length() as usize;
             let image = &mut staging.as_mut_slice()[at..at + length];
             at += length;
-            let seq = self.engine.shared.seq_of(survivor.address);
+            let seq = self.lower.shared.seq_of(survivor.address);
             if page::verify(image, survivor.page, seq).is_err() {
                 // The victim stays as it is, so that what is readable of the page can be saved; a
                 // reader of the page gets the error.
-                Counters::add(&self.engine.shared.counters.corrupt_pages, 1);
+                Counters::add(&self.lower.shared.counters.corrupt_pages, 1);
                 image.fill(0);
                 placed.token = u64::MAX;
                 batch.versions.push(Lsn(0));
@@ -359,26 +362,28 @@ impl WorkerState {
                 image,
                 survivor.page,
                 lsn,
-                self.engine.shared.seq_of(placed.address),
+                self.lower.shared.seq_of(placed.address),
             );
         }
         is_whole
     }
 
     /// Points every survivor at its new place, if it is still at the old one.
-    fn install(&self, group: &[Survivor], batch: &Batch, written: bool) {
-        let engine = &self.engine;
+    fn install(&self, worker: &Worker, group: &[Survivor], batch: &Batch, written: bool) {
         let mut copies = Vec::with_capacity(batch.placed.len());
         let (mut dead, mut moved) = (Vec::new(), Vec::new());
         let mut bytes = 0;
         // A moved page may be freed before the record of its new place: a recovery that reads the second record has to
         // read the first, or it would restore the freed page.
-        let since = engine.oldest_end();
-        engine.checkpoints.hold_batch(batch.slot, since);
+        let since = self.lower.log_tasks.oldest_end();
+        self.lower.buffer.changes.hold_batch(batch.slot, since);
         let sealed = batch.versions.iter().zip(&batch.copies);
         for ((survivor, placed), (&version, &what)) in group.iter().zip(&batch.placed).zip(sealed) {
             bytes += u64::from(placed.address.length());
-            if !written || placed.token == u64::MAX || !self.move_page(survivor, placed.address) {
+            if !written
+                || placed.token == u64::MAX
+                || !self.move_page(worker, survivor, placed.address)
+            {
                 dead.push(placed.address);
                 continue;
             }
@@ -388,44 +393,33 @@ impl WorkerState {
                 page: survivor.page,
                 version,
                 address: placed.address,
-                seq: engine.shared.seq_of(placed.address),
+                seq: self.lower.shared.seq_of(placed.address),
             });
         }
         // Before the new segments can be cleaned in their turn.
-        let record = self.log_copies(0, &copies);
+        let record = self.lower.buffer.log_copies(worker, 0, &copies);
         let is_late = !copies
             .iter()
             .all(|copy| self.is_at(copy.page, copy.address));
         let late_since = is_late.then_some(since);
-        engine
-            .checkpoints
+        self.lower
+            .buffer
+            .changes
             .batch_moved(batch.slot, record, late_since);
-        engine.pagestore.defer_free(record, moved.into_iter());
-        let mut space = engine.pagestore.space.lock();
-        let mut freed = false;
-        for placed in &batch.placed {
-            freed |= space.written(placed.address.segment());
-        }
-        for address in dead {
-            freed |= space.invalidate(address);
-        }
-        for closing in &batch.closing {
-            freed |= space.written(closing.segment);
-        }
-        let spare = space.spare_segments();
-        drop(space);
+        self.defer_free(record, moved.into_iter());
+        let (freed, spare) = self.writes_ended(&batch.placed, &dead, &batch.closing);
         Counters::add(
-            &self.engine.shared.counters.relocated,
+            &self.lower.shared.counters.relocated,
             batch.placed.len() as u64,
         );
-        Counters::add(&self.engine.shared.counters.cleaning_bytes, bytes);
-        self.engine.pagestore.after_space_change(freed, spare);
-        let _ = self.engine.pagestore.drain_pending_frees();
+        Counters::add(&self.lower.shared.counters.cleaning_bytes, bytes);
+        self.after_space_change(freed, spare);
+        let _ = self.drain_pending_frees();
     }
 
     /// Whether `page` exists and is stored at `address` now.
     fn is_at(&self, page: PageId, address: Address) -> bool {
-        let pool = &self.engine.buffer.pool;
+        let pool = &self.lower.buffer.pool;
         match pool.mapping.place(page) {
             Place::Stored(stored) => stored == address,
             Place::Resident(frame) => {
@@ -438,12 +432,12 @@ impl WorkerState {
 
     /// Changes where a page is stored from its survivor's address to `to`;
     /// `false` if it is stored elsewhere by now.
-    fn move_page(&self, survivor: &Survivor, to: Address) -> bool {
-        let pool = &self.engine.buffer.pool;
+    fn move_page(&self, worker: &Worker, survivor: &Survivor, to: Address) -> bool {
+        let pool = &self.lower.buffer.pool;
         loop {
             match pool.mapping.place(survivor.page) {
                 Place::Stored(stored)
-                    if stored == survivor.address || canary::sings(Canary::RelocateBlindly) =>
+                    if stored == survivor.address || canary::is_on(Canary::RelocateBlindly) =>
                 {
                     let from = Place::Stored(stored);
                     if pool.mapping.replace(survivor.page, from, Place::Stored(to)) {
@@ -455,10 +449,10 @@ impl WorkerState {
                     if let Some(moved) = header.copy_moved(survivor.page, survivor.address, to) {
                         return moved;
                     }
-                    self.worker.yield_now();
+                    worker.yield_now();
                 }
                 // Being read from its old place, which must stay until then.
-                Place::Loading(_) => self.worker.yield_now(),
+                Place::Loading(_) => worker.yield_now(),
                 Place::Stored(_) | Place::Free => return false,
             }
         }

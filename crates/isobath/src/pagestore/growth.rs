@@ -6,18 +6,17 @@ use std::time::{Duration, Instant};
 use isobath_io::{AlignedBuf, VolumeError};
 
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
-use crate::log::Durability;
 use crate::page::PAGE_SIZE;
 use crate::pagestore::resize::{Resize, Turn};
-use crate::pagestore::{SegmentAllocator, worst_case_bytes};
-use crate::recovery::open::FIRST_SEGMENTS;
-use crate::runtime::{WorkerState, clock};
-use crate::shared::{Counters, MAX_SEGMENTS, Run};
+use crate::pagestore::{PageStore, SegmentAllocator, worst_case_bytes};
+use crate::runtime::{Worker, clock};
+use crate::shared::{Counters, Durability, MAX_SEGMENTS, Run};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, trace};
 
+/// Segments of a new volume.
+pub(crate) const FIRST_SEGMENTS: u32 = 24;
 /// Share of the volume that live pages may fill at the very most, in percent.
 /// The rest lets the cleaner find segments with obsolete pages in them.
 pub(crate) const FULL_PERCENT: u64 = 92;
@@ -107,30 +106,31 @@ fn step_of(segments: u32) -> u32 {
     (segments / 16).clamp(MIN_GROW, MAX_GROW)
 }
 
-impl Engine {
+impl PageStore {
     /// Whether the volume had no room a short while ago: clean instead, at whatever fill.
     pub(crate) fn growth_was_refused(&self) -> bool {
-        let at = self.pagestore.growth.refused_at.load(Ordering::Relaxed);
-        let cleaned = self
-            .shared
-            .counters
-            .segments_cleaned
-            .load(Ordering::Relaxed);
+        let at = self.growth.refused_at.load(Ordering::Relaxed);
+        let cleaned = self.segments_cleaned();
         at != NEVER && cleaned < at.saturating_add(ASK_AGAIN)
+    }
+
+    fn segments_cleaned(&self) -> u64 {
+        let counters = &self.lower.shared.counters;
+        counters.segments_cleaned.load(Ordering::Relaxed)
     }
 
     /// Segments of a volume that has just outgrown its small ones, and needs room for `bytes` more bytes. What is in the small
     /// ones will be written to large ones.
     fn to_large(&self, bytes: u64) -> u32 {
-        let sizes = self.shared.config.sizes;
-        let bytes = bytes + self.pagestore.reserved_bytes.load(Ordering::Acquire);
+        let sizes = self.lower.shared.config.sizes;
+        let bytes = bytes + self.reserved_bytes.load(Ordering::Acquire);
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(u64::from(sizes.large)) as u32;
         sizes.first_large + FIRST_SEGMENTS + needed
     }
 
     /// Segments by which a volume of `before` segments grows, and those that `bytes` more bytes need.
     fn next_step(&self, before: u32, bytes: u64) -> (u32, u32) {
-        let sizes = self.shared.config.sizes;
+        let sizes = self.lower.shared.config.sizes;
         let segment_bytes = u64::from(sizes.used_by(before));
         let needed = (bytes * 100 / FULL_PERCENT).div_ceil(segment_bytes) as u32 + 1;
         let step = match sizes.are_outgrown_by(before) {
@@ -151,60 +151,40 @@ impl Engine {
     /// Whether the log was flushed so often since the volume grew last that it is worth the bytes to write what it grows by
     /// before it is used.
     fn growth_is_flushed_often(&self) -> bool {
-        let (flushes, grown) = *self.pagestore.growth.last.lock();
-        let since = self.log.counters().flushes.saturating_sub(flushes);
+        let (flushes, grown) = *self.growth.last.lock();
+        let since = self.lower.log.counters().flushes.saturating_sub(flushes);
         // Where nothing waits for flushes, the bytes that they save are not worth those that are written.
-        let is_awaited = matches!(self.shared.config.durability, Durability::Synced);
-        let costs_more = self
-            .shared
-            .volume()
-            .is_ok_and(|volume| volume.first_writes_cost_more());
+        let is_awaited = matches!(self.lower.shared.config.durability, Durability::Synced);
+        let volume = self.lower.shared.volume();
+        let costs_more = volume.is_ok_and(|volume| volume.first_writes_cost_more());
         costs_more && is_awaited && grown > 0 && since.saturating_mul(BYTES_PER_FLUSH) >= grown
     }
 
     /// Makes a cleaner grow the volume ahead of need, where nothing speaks against it.
     #[cold]
     fn request_growth(&self) {
-        let unwanted = self.pagestore.shrinking.is_running()
+        let unwanted = self.shrinking.is_running()
             || self.growth_was_refused()
-            || self.checkpoints.is_recovering()
-            || self.workers.is_stopping();
+            || self.lower.shared.is_recovering()
+            || self.lower.workers.is_stopping();
         // Once for each length: of the tasks that see the need one asks.
-        if unwanted
-            || self
-                .pagestore
-                .growth
-                .ahead_at
-                .swap(NEVER, Ordering::Relaxed)
-                == NEVER
-        {
+        if unwanted || self.growth.ahead_at.swap(NEVER, Ordering::Relaxed) == NEVER {
             return;
         }
-        self.pagestore
-            .growth
-            .is_requested
-            .store(true, Ordering::Release);
-        self.workers.notify_all();
+        self.growth.is_requested.store(true, Ordering::Release);
+        self.lower.workers.notify_all();
     }
 
     /// Accounts for `bytes` more, which take `room` bytes at most; the bytes in use and the limit where there is no room.
     fn try_reserve(&self, bytes: u64, room: u64) -> Result<(), (u64, u64)> {
-        let now = self
-            .pagestore
-            .reserved_bytes
-            .fetch_add(room, Ordering::AcqRel)
-            + room;
-        let capacity = self.pagestore.capacity_bytes.load(Ordering::Acquire);
+        let now = self.reserved_bytes.fetch_add(room, Ordering::AcqRel) + room;
+        let capacity = self.capacity_bytes.load(Ordering::Acquire);
         if now > capacity {
-            self.pagestore
-                .reserved_bytes
-                .fetch_sub(room, Ordering::AcqRel);
+            self.reserved_bytes.fetch_sub(room, Ordering::AcqRel);
             return Err((now - room, capacity));
         }
-        self.pagestore
-            .allocated_bytes
-            .fetch_add(bytes, Ordering::AcqRel);
-        if now > self.pagestore.growth.ahead_at.load(Ordering::Relaxed) {
+        self.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
+        if now > self.growth.ahead_at.load(Ordering::Relaxed) {
             self.request_growth();
         }
         Ok(())
@@ -222,27 +202,32 @@ impl Engine {
         let room = u64::from(space.usable_segments() - space.system_segments());
         let total = room * u64::from(space.segment_bytes());
         // Not what the space counts: that has pages twice while they are moved.
-        let live = self.pagestore.allocated_bytes.load(Ordering::Relaxed);
-        live as f64 > self.shared.config.fill_factor * total as f64
+        let live = self.allocated_bytes.load(Ordering::Relaxed);
+        live as f64 > self.lower.shared.config.fill_factor * total as f64
     }
 
     /// Where the volume cannot grow in place of what readers may need, frees what was retained for the longest time;
     /// whether there was anything.
     pub(super) fn overrun_readers_for_space(&self) -> bool {
-        self.growth_was_refused() && self.pagestore.overrun_readers()
+        if !self.retains || !self.growth_was_refused() {
+            return false;
+        }
+        let freed = self.space.lock().overrun_readers();
+        if freed {
+            self.segment_waiters.wake_all();
+        }
+        freed
     }
 
     /// Hands out the segments of a volume that has become `segments` segments long.
     fn use_grown(&self, segments: u32) {
-        let mut space = self.pagestore.space.lock();
+        let mut space = self.space.lock();
         space.grow(segments);
-        self.pagestore.update_capacity(&space, &self.log_tasks);
+        self.update_capacity(&space);
         drop(space);
-        self.pagestore.segment_waiters.wake_all();
+        self.segment_waiters.wake_all();
     }
-}
 
-impl WorkerState {
     // ---- reservations --------------------------------------------------------
 
     /// Accounts for `pages` new pages, growing the volume where needed.
@@ -250,27 +235,27 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::VolumeFull`] where it cannot grow; nothing is accounted for then.
-    pub(crate) fn reserve_pages(&self, pages: u64) -> Result<(), Error> {
+    pub(crate) fn reserve_pages(&self, worker: &Worker, pages: u64) -> Result<(), Error> {
         let bytes = pages * PAGE_SIZE as u64;
-        self.reserve_bytes(bytes, bytes)
+        self.reserve_bytes(worker, bytes, bytes)
     }
 
-    /// Accounts for a new chunk of `length` bytes; see [`WorkerState::reserve_pages`].
-    pub(crate) fn reserve_one_chunk(&self, length: u32) -> Result<(), Error> {
-        self.reserve_bytes(u64::from(length), worst_case_bytes(length))
+    /// Accounts for a new chunk of `length` bytes; see [`PageStore::reserve_pages`].
+    pub(crate) fn reserve_one_chunk(&self, worker: &Worker, length: u32) -> Result<(), Error> {
+        self.reserve_bytes(worker, u64::from(length), worst_case_bytes(length))
     }
 
-    fn reserve_bytes(&self, bytes: u64, room: u64) -> Result<(), Error> {
+    fn reserve_bytes(&self, worker: &Worker, bytes: u64, room: u64) -> Result<(), Error> {
         // Bound: each round but the last finds that the volume has grown.
         loop {
-            if self.engine.try_reserve(bytes, room).is_ok() {
+            if self.try_reserve(bytes, room).is_ok() {
                 return Ok(());
             }
-            match self.stalled_by_growth(|| self.grow(room)) {
+            match self.stalled_by_growth(|| self.grow(worker, room)) {
                 Ok(()) => {}
                 Err(NotGrown::NoSpace(reason)) => {
                     // The task may have waited for others that grew the volume, or freed something, meanwhile.
-                    let reserved = self.engine.try_reserve(bytes, room);
+                    let reserved = self.try_reserve(bytes, room);
                     return reserved.map_err(|(used, limit)| Error::VolumeFull {
                         used,
                         limit,
@@ -288,63 +273,56 @@ impl WorkerState {
     pub(crate) fn stalled_by_growth<R>(&self, grow: impl FnOnce() -> R) -> R {
         let since = Instant::now();
         let grown = grow();
-        self.engine
-            .shared
-            .counters
-            .stalled_by_growth(since.elapsed());
+        let counters = &self.lower.shared.counters;
+        counters.stalled_by_growth(since.elapsed());
         grown
     }
 
     /// Grows the volume by a step, unless it has more than `segments` segments already:
     /// another task saw the same need first.
-    pub(crate) fn grow_beyond(&self, segments: u32) -> Result<(), NotGrown> {
-        let engine = &self.engine;
-        let turn = engine.pagestore.begin_resizing(&self.worker, || {
-            engine.pagestore.space.lock().segments() > segments
-        });
+    pub(crate) fn grow_beyond(&self, worker: &Worker, segments: u32) -> Result<(), NotGrown> {
+        let turn = self.begin_resizing(worker, || self.space.lock().segments() > segments);
         match turn.map_err(NotGrown::Failed)? {
-            Some(turn) => self.grow_by_step(&turn, 0),
+            Some(turn) => self.grow_by_step(worker, &turn, 0),
             None => Ok(()),
         }
     }
 
     /// Grows the volume by a step, or by what `bytes` more need, unless there is room for
     /// them by now.
-    fn grow(&self, bytes: u64) -> Result<(), NotGrown> {
-        let engine = &self.engine;
-        let turn = engine.pagestore.begin_resizing(&self.worker, || {
-            let reserved = engine.pagestore.reserved_bytes.load(Ordering::Acquire);
-            reserved + bytes <= engine.pagestore.capacity_bytes.load(Ordering::Acquire)
+    fn grow(&self, worker: &Worker, bytes: u64) -> Result<(), NotGrown> {
+        let turn = self.begin_resizing(worker, || {
+            let reserved = self.reserved_bytes.load(Ordering::Acquire);
+            reserved + bytes <= self.capacity_bytes.load(Ordering::Acquire)
         });
         match turn.map_err(NotGrown::Failed)? {
-            Some(turn) => self.grow_by_step(&turn, bytes),
+            Some(turn) => self.grow_by_step(worker, &turn, bytes),
             None => Ok(()),
         }
     }
 
     /// Grows the volume by a step before a task needs it, if that was requested; whether it was.
-    pub(crate) fn grow_ahead(&self) -> bool {
-        let engine = &self.engine;
-        let growth = &engine.pagestore.growth;
+    pub(crate) fn grow_ahead(&self, worker: &Worker) -> bool {
+        let growth = &self.growth;
         if !growth.is_requested() || !growth.is_requested.swap(false, Ordering::AcqRel) {
             return false;
         }
-        let before = engine.pagestore.space.lock().segments();
+        let before = self.space.lock().segments();
         let is_met = || {
-            engine.pagestore.space.lock().segments() > before
-                || engine.pagestore.shrinking.is_running()
-                || engine.workers.is_stopping()
+            self.space.lock().segments() > before
+                || self.shrinking.is_running()
+                || self.lower.workers.is_stopping()
         };
         // Failure poisons the store; what has no room is refused when it is needed.
-        if let Ok(Some(turn)) = engine.pagestore.begin_resizing(&self.worker, is_met) {
-            let sizes = engine.shared.config.sizes;
-            let (mut step, _) = engine.next_step(before, 0);
+        if let Ok(Some(turn)) = self.begin_resizing(worker, is_met) {
+            let sizes = self.lower.shared.config.sizes;
+            let (mut step, _) = self.next_step(before, 0);
             if !sizes.are_outgrown_by(before) {
                 // The step to large segments is a long one, which a store may never need.
                 step = step.min(sizes.first_large - before);
             }
             while step > 0 {
-                match self.extend_by(&turn, before, step) {
+                match self.extend_by(worker, &turn, before, step) {
                     Err(NotGrown::NoSpace(_)) => step /= 2,
                     Ok(()) | Err(NotGrown::Failed(_)) => break,
                 }
@@ -354,14 +332,10 @@ impl WorkerState {
     }
 
     /// Grows the volume by segments for `bytes` bytes and takes them for the log. All of them are of one size.
-    pub(crate) fn grow_by_run(&self, bytes: u64) -> Result<Run, NotGrown> {
-        let engine = &self.engine;
-        let turn = engine
-            .pagestore
-            .resizing_turn(&self.worker)
-            .map_err(NotGrown::Failed)?;
-        let sizes = engine.shared.config.sizes;
-        let before = engine.pagestore.space.lock().segments();
+    pub(crate) fn grow_by_run(&self, worker: &Worker, bytes: u64) -> Result<Run, NotGrown> {
+        let turn = self.resizing_turn(worker).map_err(NotGrown::Failed)?;
+        let sizes = self.lower.shared.config.sizes;
+        let before = self.space.lock().segments();
         let needed = |segments| bytes.div_ceil(u64::from(sizes.used_by(segments))) as u32;
         let is_small = !sizes.are_outgrown_by(before.saturating_add(needed(before)));
         let first = match is_small || sizes.are_outgrown_by(before) {
@@ -373,17 +347,17 @@ impl WorkerState {
             true => needed(before),
             false => needed(first),
         };
-        self.extend_to(&turn, first.saturating_add(count))?;
+        self.extend_to(worker, &turn, first.saturating_add(count))?;
         let run = Run { first, count };
-        let mut space = engine.pagestore.space.lock();
+        let mut space = self.space.lock();
         space.grow(first + count);
         let taken = space.adopt_run(run);
         debug_assert!(taken, "new segments are free");
-        engine.count_log_segments(run);
-        engine.pagestore.update_capacity(&space, &engine.log_tasks);
+        self.lower.log_tasks.count_segments(run);
+        self.update_capacity(&space);
         drop(space);
         if first > before {
-            engine.pagestore.segment_waiters.wake_all();
+            self.segment_waiters.wake_all();
         }
         Ok(run)
     }
@@ -393,75 +367,58 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::VolumeFull`] where there is no room for large ones.
-    pub(crate) fn outgrow_small_segments(&self) -> Result<(), Error> {
-        let engine = &self.engine;
-        let sizes = engine.shared.config.sizes;
-        if engine.pagestore.used_segment_bytes() == sizes.large {
+    pub(crate) fn outgrow_small_segments(&self, worker: &Worker) -> Result<(), Error> {
+        let sizes = self.lower.shared.config.sizes;
+        if self.used_segment_bytes() == sizes.large {
             return Ok(());
         }
         let outgrow = || {
-            let is_met = || sizes.are_outgrown_by(engine.pagestore.space.lock().segments());
-            let turn = engine
-                .pagestore
-                .begin_resizing(&self.worker, is_met)
-                .map_err(NotGrown::Failed)?;
-            let Some(turn) = turn else {
+            let is_met = || sizes.are_outgrown_by(self.space.lock().segments());
+            let turn = self.begin_resizing(worker, is_met);
+            let Some(turn) = turn.map_err(NotGrown::Failed)? else {
                 return Ok(());
             };
-            let before = engine.pagestore.space.lock().segments();
-            self.extend_by(&turn, before, engine.to_large(0) - before)
+            let before = self.space.lock().segments();
+            self.extend_by(worker, &turn, before, self.to_large(0) - before)
         };
         self.stalled_by_growth(outgrow)
             .map_err(|error| match error {
                 NotGrown::NoSpace(reason) => Error::VolumeFull {
-                    used: engine.pagestore.reserved_bytes.load(Ordering::Acquire),
-                    limit: engine.pagestore.capacity_bytes.load(Ordering::Acquire),
+                    used: self.reserved_bytes.load(Ordering::Acquire),
+                    limit: self.capacity_bytes.load(Ordering::Acquire),
                     reason,
                 },
                 NotGrown::Failed(error) => error,
             })
     }
 
-    fn grow_by_step(&self, turn: &Turn<'_>, bytes: u64) -> Result<(), NotGrown> {
-        let engine = &self.engine;
-        if engine.pagestore.space.lock().unfence() {
+    fn grow_by_step(&self, worker: &Worker, turn: &Turn<'_>, bytes: u64) -> Result<(), NotGrown> {
+        if self.space.lock().unfence() {
             // What was to be given back is needed.
-            engine.pagestore.segment_waiters.wake_all();
+            self.segment_waiters.wake_all();
             return Ok(());
         }
-        engine
-            .pagestore
-            .growth
-            .goes_on
-            .store(true, Ordering::Relaxed);
-        let sizes = engine.shared.config.sizes;
-        let before = engine.pagestore.space.lock().segments();
-        let (mut step, mut needed) = engine.next_step(before, bytes);
+        self.growth.goes_on.store(true, Ordering::Relaxed);
+        let sizes = self.lower.shared.config.sizes;
+        let before = self.space.lock().segments();
+        let (mut step, mut needed) = self.next_step(before, bytes);
         if !sizes.are_outgrown_by(before) && sizes.are_outgrown_by(before.saturating_add(step)) {
-            needed = engine.to_large(bytes) - before;
+            needed = self.to_large(bytes) - before;
             step = needed;
         }
         let least = before.saturating_add(needed);
         loop {
             let grown = match turn.refused(least) {
                 Some(reason) => Err(NotGrown::NoSpace(reason)),
-                None => self.extend_by(turn, before, step),
+                None => self.extend_by(worker, turn, before, step),
             };
             match grown {
                 Ok(()) => return Ok(()),
                 // The last bit before the limit counts, too.
                 Err(NotGrown::NoSpace(_)) if step > needed => step = needed.max(step / 2),
                 Err(NotGrown::NoSpace(reason)) => {
-                    let cleaned = engine
-                        .shared
-                        .counters
-                        .segments_cleaned
-                        .load(Ordering::Relaxed);
-                    engine
-                        .pagestore
-                        .growth
-                        .refused_at
-                        .store(cleaned, Ordering::Relaxed);
+                    let cleaned = self.segments_cleaned();
+                    self.growth.refused_at.store(cleaned, Ordering::Relaxed);
                     trace::tell!(warn, "the volume cannot grow", segments = before);
                     turn.note_refusal(least, Arc::clone(&reason));
                     return Err(NotGrown::NoSpace(reason));
@@ -472,19 +429,23 @@ impl WorkerState {
     }
 
     /// Makes the volume, which has `before` segments, longer by `step`, and hands these out.
-    fn extend_by(&self, turn: &Turn<'_>, before: u32, step: u32) -> Result<(), NotGrown> {
-        let engine = &self.engine;
-        let sizes = engine.shared.config.sizes;
-        let is_flushed_often = engine.growth_is_flushed_often();
-        if canary::sings(Canary::UseSpaceEarly) {
-            engine.use_grown(before + step);
+    fn extend_by(
+        &self,
+        worker: &Worker,
+        turn: &Turn<'_>,
+        before: u32,
+        step: u32,
+    ) -> Result<(), NotGrown> {
+        let sizes = self.lower.shared.config.sizes;
+        let is_flushed_often = self.growth_is_flushed_often();
+        if canary::is_on(Canary::UseSpaceEarly) {
+            self.use_grown(before + step);
         }
-        self.extend_to(turn, before.saturating_add(step))?;
-        if canary::sings(Canary::InitializeLate) {
-            engine.use_grown(before + step);
+        self.extend_to(worker, turn, before.saturating_add(step))?;
+        if canary::is_on(Canary::InitializeLate) {
+            self.use_grown(before + step);
             // So late that the space is in use.
-            self.worker
-                .sleep_until(clock::now() + Duration::from_millis(20));
+            worker.sleep_until(clock::now() + Duration::from_millis(20));
         }
         if is_flushed_often {
             // No small ones that the volume outgrows with this step.
@@ -493,92 +454,73 @@ impl WorkerState {
                 false => before,
             };
             let most = (MAX_INITIALIZED / u64::from(sizes.bytes_of(from))) as u32;
-            self.initialize(from, (before + step - from).min(most.max(1)))?;
+            self.initialize(worker, from, (before + step - from).min(most.max(1)))?;
         }
         let grown = sizes.start_of(before + step) - sizes.start_of(before);
-        *engine.pagestore.growth.last.lock() = (engine.log.counters().flushes, grown);
-        engine
-            .pagestore
-            .growth
-            .refused_at
-            .store(NEVER, Ordering::Relaxed);
+        *self.growth.last.lock() = (self.lower.log.counters().flushes, grown);
+        self.growth.refused_at.store(NEVER, Ordering::Relaxed);
         trace::tell!(
             info,
             "the volume has grown",
             from = before,
             to = before + step
         );
-        engine.use_grown(before + step);
+        self.use_grown(before + step);
         Ok(())
     }
 
     /// Writes zeros to `count` segments from `first` on, which no task can take yet.
-    fn initialize(&self, first: u32, count: u32) -> Result<(), NotGrown> {
-        let engine = &self.engine;
-        let sizes = engine.shared.config.sizes;
+    fn initialize(&self, worker: &Worker, first: u32, count: u32) -> Result<(), NotGrown> {
+        let sizes = self.lower.shared.config.sizes;
         let (mut at, end) = (sizes.start_of(first), sizes.start_of(first + count));
         let bytes = end - at;
         let zeros = AlignedBuf::new(ZEROS.min(bytes as usize));
         while at < end {
             let length = (end - at).min(ZEROS as u64);
-            let written = self.worker.write(at, &zeros.as_slice()[..length as usize]);
+            let written = worker.write(at, &zeros.as_slice()[..length as usize]);
             written.map_err(|error| {
                 let error = Error::Io(error);
-                engine.poison(error.clone());
+                self.lower.shared.poison(error.clone());
                 NotGrown::Failed(error)
             })?;
             at += length;
         }
-        Counters::add(&engine.shared.counters.bytes_written, bytes);
-        Counters::add(&engine.shared.counters.growth_bytes, bytes);
+        Counters::add(&self.lower.shared.counters.bytes_written, bytes);
+        Counters::add(&self.lower.shared.counters.growth_bytes, bytes);
         Ok(())
     }
 
     /// Cuts off what the volume has beyond its segments, which both superblocks know.
-    pub(crate) fn cut_volume(&self) -> Result<(), Error> {
-        let engine = &self.engine;
-        let turn = engine.pagestore.resizing_turn(&self.worker)?;
-        let segments = engine.pagestore.space.lock().segments();
-        let bytes = engine.shared.config.sizes.start_of(segments);
-        let volume = engine.shared.volume()?;
-        engine
-            .pagestore
-            .resize(&self.worker, &turn, &volume, Resize::Shrink(bytes))
+    pub(crate) fn cut_volume(&self, worker: &Worker) -> Result<(), Error> {
+        let turn = self.resizing_turn(worker)?;
+        let segments = self.space.lock().segments();
+        let bytes = self.lower.shared.config.sizes.start_of(segments);
+        let volume = self.lower.shared.volume()?;
+        self.resize(worker, &turn, &volume, Resize::Shrink(bytes))
             .map_err(|error| {
                 // Labels have an unknown outcome.
                 let error = Error::Volume(Arc::new(error));
-                engine.poison(error.clone());
+                self.lower.shared.poison(error.clone());
                 error
             })?;
         // It was made as short as it can be: it does not grow before it has to.
-        engine
-            .pagestore
-            .growth
-            .goes_on
-            .store(false, Ordering::Relaxed);
-        engine
-            .pagestore
-            .growth
-            .ahead_at
-            .store(NEVER, Ordering::Relaxed);
+        self.growth.goes_on.store(false, Ordering::Relaxed);
+        self.growth.ahead_at.store(NEVER, Ordering::Relaxed);
         trace::tell!(info, "the volume is shorter", segments = segments);
         Ok(())
     }
 
     /// Makes the volume `segments` segments long.
-    fn extend_to(&self, turn: &Turn<'_>, segments: u32) -> Result<(), NotGrown> {
-        let engine = &self.engine;
-        let sizes = engine.shared.config.sizes;
+    fn extend_to(&self, worker: &Worker, turn: &Turn<'_>, segments: u32) -> Result<(), NotGrown> {
+        let sizes = self.lower.shared.config.sizes;
         let asked = sizes.start_of(segments);
-        if segments > engine.pagestore.growth.most {
-            let limit = sizes.start_of(engine.pagestore.growth.most);
+        if segments > self.growth.most {
+            let limit = sizes.start_of(self.growth.most);
             let reason = VolumeError::Limit { limit, asked };
             return Err(NotGrown::NoSpace(Arc::new(reason)));
         }
-        let volume = engine.shared.volume().map_err(NotGrown::Failed)?;
-        engine
-            .pagestore
-            .resize(&self.worker, turn, &volume, Resize::Grow(asked))
+        let volume = self.lower.shared.volume().map_err(NotGrown::Failed)?;
+        self.resize(worker, turn, &volume, Resize::Grow(asked))
             .map_err(|error| {
                 if error.is_no_space() {
                     return NotGrown::NoSpace(Arc::new(error));
@@ -586,7 +528,7 @@ impl WorkerState {
                 // Growth flushes what others write: it may have been told of a lost write, and
                 // its own have an unknown outcome.
                 let error = Error::Volume(Arc::new(error));
-                engine.poison(error.clone());
+                self.lower.shared.poison(error.clone());
                 NotGrown::Failed(error)
             })
     }

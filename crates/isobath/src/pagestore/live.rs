@@ -5,23 +5,22 @@ use isobath_io::AlignedBuf;
 
 use crate::Error;
 use crate::buffer::Place;
-use crate::checkpoint::writer::stored_word;
 use crate::page::PageId;
-use crate::pagestore::{Entry, summaries};
-use crate::runtime::WorkerState;
+use crate::pagestore::{Entry, PageStore, summaries};
+use crate::runtime::Worker;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::Acquire;
 
 /// Mapping words that are looked at between two looks at other tasks.
 const SCAN_STEP: u64 = 1 << 16;
 
-impl WorkerState {
+impl PageStore {
     /// What was written to the sealed segment `segment` and may live. The caller has
     /// the segment pinned.
-    pub(crate) fn entries_of(&self, segment: u32) -> Vec<Entry> {
-        self.read_summary(segment).unwrap_or_else(|_| {
-            Counters::add(&self.engine.shared.counters.unreadable_summaries, 1);
-            self.entries_from_mapping(segment)
+    pub(crate) fn entries_of(&self, worker: &Worker, segment: u32) -> Vec<Entry> {
+        self.read_summary(worker, segment).unwrap_or_else(|_| {
+            Counters::add(&self.lower.shared.counters.unreadable_summaries, 1);
+            self.entries_from_mapping(worker, segment)
         })
     }
 
@@ -30,26 +29,22 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::Io`], or [`Error::CorruptPage`].
-    pub(crate) fn read_summary(&self, segment: u32) -> Result<Vec<Entry>, Error> {
-        let space = self.engine.pagestore.space.lock();
+    pub(crate) fn read_summary(&self, worker: &Worker, segment: u32) -> Result<Vec<Entry>, Error> {
+        let space = self.space.lock();
         if let Some(entries) = space.unsummarized(segment) {
             return Ok(entries);
         }
         let at = space.summary_offset(segment);
         drop(space);
-        let seq = self
-            .engine
-            .shared
-            .seqs()
-            .at(u64::from(segment))
-            .load(Acquire);
-        let length = self.engine.shared.config.sizes.bytes_of(segment) - at;
+        let seqs = self.lower.shared.seqs();
+        let seq = seqs.at(u64::from(segment)).load(Acquire);
+        let length = self.lower.shared.config.sizes.bytes_of(segment) - at;
         let mut buffer = AlignedBuf::new(length as usize);
         let from = Address::new(segment, at, length);
-        let offset = self.engine.shared.offset_of(from);
-        let read = self.worker.read(offset, buffer.as_mut_slice());
+        let offset = self.lower.shared.offset_of(from);
+        let read = worker.read(offset, buffer.as_mut_slice());
         read.map_err(Error::Io)?;
-        Counters::add(&self.engine.shared.counters.bytes_read, u64::from(length));
+        Counters::add(&self.lower.shared.counters.bytes_read, u64::from(length));
         summaries::decode(buffer.as_slice(), segment, seq).map_err(|corruption| {
             Error::CorruptPage {
                 page: 1 << 63 | u64::from(segment),
@@ -61,12 +56,12 @@ impl WorkerState {
 
     /// What the mapping table has in a sealed segment. No page is added to it meanwhile; the caller
     /// finds pages that leave it elsewhere.
-    fn entries_from_mapping(&self, segment: u32) -> Vec<Entry> {
-        let engine = &self.engine;
-        let high_water = engine.pagestore.ids.lock().high_water();
+    fn entries_from_mapping(&self, worker: &Worker, segment: u32) -> Vec<Entry> {
+        let high_water = self.ids.lock().high_water();
         let mut entries = Vec::new();
         for id in PageId::FIRST_FREE.0..high_water {
-            if let Place::Stored(address) = Place::from_word(stored_word(engine, PageId(id)))
+            if let Place::Stored(address) =
+                Place::from_word(self.lower.buffer.stored_word(PageId(id)))
                 && address.segment() == segment
             {
                 entries.push(Entry {
@@ -76,7 +71,7 @@ impl WorkerState {
                 });
             }
             if id % SCAN_STEP == 0 {
-                self.worker.yield_now();
+                worker.yield_now();
             }
         }
         entries

@@ -16,8 +16,6 @@ mod pins;
 mod provisional;
 mod resize;
 mod shrink;
-#[cfg(test)]
-mod shrink_tests;
 mod stall;
 mod summary;
 mod trace;
@@ -28,14 +26,14 @@ pub(crate) use allocator::{
     CleaningEnd, Content, NoSegment, Placement, Request, SealedSegment, SegmentAllocator, Victim,
     page_payload, worst_case_bytes,
 };
-pub(crate) use growth::NotGrown;
+pub(crate) use growth::{FIRST_SEGMENTS, NotGrown};
 pub(crate) use ids::PageIds;
 pub(crate) use page_store::{LowerParts, PageStore, Pins};
+pub(crate) use shrink::{Fence, MAX_IDLE_LOOKS, POLL};
 pub(crate) use stall::PERIOD as STALL_PERIOD;
 pub(crate) use summary::Entry;
 pub use trace::PageTrace;
 pub(crate) use worker_tasks::{WRITERS, WRITING_TASKS};
-pub(crate) use writeback::flush;
 pub(crate) mod summaries {
     //! Segment summaries on disk.
     pub(crate) use super::summary::{address, decode, encode, size};

@@ -45,7 +45,7 @@ pub(crate) struct PageStore {
     pub(super) resizing: Resizing,
     pub(super) shrinking: Shrinking,
     pub(super) stall: Stall,
-    pub(super) segment_waiters: WaitQueue,
+    pub(super) segment_waiters: Arc<WaitQueue>,
     /// Free segments run low: cleaners work.
     pub(super) cleaning_wanted: AtomicBool,
     /// Dirty pages are to be written however few there are.
@@ -56,11 +56,13 @@ pub(crate) struct PageStore {
     pub(super) lower: LowerParts,
 }
 
-/// The lower parts that the page store uses.
+/// The lower parts that the page store and checkpoints use.
+#[derive(Clone)]
 pub(crate) struct LowerParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) workers: Arc<WorkerPool>,
     pub(crate) log: Arc<Log>,
+    pub(crate) log_tasks: Arc<LogTasks>,
     pub(crate) buffer: Arc<Buffer>,
 }
 
@@ -74,6 +76,11 @@ impl PageStore {
         limit: u32,
         retains: bool,
     ) -> PageStore {
+        let segment_waiters = Arc::new(WaitQueue::new());
+        let resizing = Resizing::new();
+        resizing.wake_on_poison(&lower.shared);
+        let waiters = Arc::clone(&segment_waiters);
+        lower.shared.on_poison(move || waiters.wake_all());
         PageStore {
             space: Mutex::new(space),
             ids: Mutex::new(ids),
@@ -85,10 +92,10 @@ impl PageStore {
             provisional: Provisional::default(),
             chunk_frees: Mutex::default(),
             growth: Growth::up_to(limit),
-            resizing: Resizing::new(),
+            resizing,
             shrinking: Shrinking::default(),
             stall: Stall::default(),
-            segment_waiters: WaitQueue::new(),
+            segment_waiters,
             cleaning_wanted: AtomicBool::new(false),
             flush_all: AtomicBool::new(false),
             retains,
@@ -96,22 +103,13 @@ impl PageStore {
             lower,
         }
     }
-}
 
-impl PageStore {
     /// Sets what the log, and readers in other processes, keep of the space; `sequence` is that of the newest superblock,
     /// and `was_closed` whether it says that the store was closed.
-    pub(crate) fn begin(
-        &self,
-        is_logged: bool,
-        log: &LogTasks,
-        volume: Volume,
-        sequence: u64,
-        was_closed: bool,
-    ) {
+    pub(crate) fn begin(&self, volume: Volume, sequence: u64, was_closed: bool) {
         let mut space = self.space.lock();
         // Without a log there is one checkpoint, when the store is closed.
-        space.reserve_for_checkpoint(is_logged);
+        space.reserve_for_checkpoint(self.lower.log.is_on());
         if self.retains {
             let is_pinned = Box::new(move |superblocks| volume.is_pinned(superblocks));
             // Opening writes two before anything becomes free.
@@ -123,7 +121,7 @@ impl PageStore {
                 sequence
             });
         }
-        self.update_capacity(&space, log);
+        self.update_capacity(&space);
     }
 
     /// Lets go of what other processes pin, when the store closes.
@@ -131,12 +129,6 @@ impl PageStore {
         if self.retains {
             self.space.lock().forget_readers();
         }
-    }
-
-    /// A write failed: tasks that wait for space wake and find the reason.
-    pub(crate) fn wake_all(&self) {
-        self.segment_waiters.wake_all();
-        self.resizing.wake_waiters();
     }
 
     /// Bytes of all pages and chunks that exist, whether written yet or not.
@@ -156,14 +148,14 @@ impl PageStore {
 
     // ---- reservations --------------------------------------------------------
 
-    pub(crate) fn update_capacity(&self, space: &SegmentAllocator, log: &LogTasks) {
+    pub(super) fn update_capacity(&self, space: &SegmentAllocator) {
         // Beside the reserve, every stream has a segment open and the cleaner needs some spare ones
         // to work towards.
         self.used_segment_bytes
             .store(space.segment_bytes(), Ordering::Release);
         let segments = space.usable_segments();
         let checkpoints = segments / 250 + 2;
-        let log = log.segments(space.segments());
+        let log = self.lower.log_tasks.segments(space.segments());
         let kept =
             1 + log + checkpoints + space.reserve() + space.streams() + writeback::SPARE_ENOUGH;
         let usable = u64::from(segments.saturating_sub(kept));
@@ -333,15 +325,6 @@ impl PageStore {
         self.segment_waiters.wake_all();
     }
 
-    /// Frees what was retained for readers for the longest time; whether there was anything.
-    pub(super) fn overrun_readers(&self) -> bool {
-        let freed = self.retains && self.space.lock().overrun_readers();
-        if freed {
-            self.segment_waiters.wake_all();
-        }
-        freed
-    }
-
     /// Segments whose live bytes are not those that `counted` has for each, with what they count.
     pub(crate) fn miscounted(&self, count: impl FnOnce(&mut [u64])) -> Vec<(u32, u64, u64)> {
         let space = self.space.lock();
@@ -428,10 +411,11 @@ impl PageStore {
     }
 
     /// The log does not lie in `run`, or no longer.
-    pub(crate) fn release_log_run(&self, run: Run, log: &LogTasks) {
+    pub(crate) fn release_log_run(&self, run: Run) {
+        self.lower.log_tasks.discount_segments(run);
         let mut space = self.space.lock();
         space.release_run(run);
-        self.update_capacity(&space, log);
+        self.update_capacity(&space);
         drop(space);
         self.segment_waiters.wake_all();
     }
@@ -440,24 +424,13 @@ impl PageStore {
 
     /// Whether cleaners have something to do.
     #[inline]
-    pub(crate) fn cleaner_is_wanted(&self) -> bool {
+    pub(super) fn cleaner_is_wanted(&self) -> bool {
         self.cleaning_wanted.load(Ordering::Relaxed) || self.growth.is_requested()
     }
 
     /// Whether the volume is being shortened: the log stays where it is meanwhile.
     pub(crate) fn is_shrinking(&self) -> bool {
         self.shrinking.is_running()
-    }
-
-    /// Tasks wait for space from now on, in the volume or in the log.
-    pub(crate) fn watch_stall(&self) {
-        self.stall.watch();
-    }
-
-    /// Whether tasks wait for space, so that workers have to look whether they ever get some.
-    #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.stall.is_watched()
     }
 
     /// Live bytes of each segment that is sealed and not in use, if there `is_rest` otherwise.

@@ -49,7 +49,7 @@ impl PageStore {
         };
         let mut dead: Vec<Address> = Vec::new();
         while let Some(&(record, address)) = pending.front()
-            && (record < durable || canary::sings(Canary::ReuseSegmentsAtOnce))
+            && (record < durable || canary::is_on(Canary::ReuseSegmentsAtOnce))
         {
             pending.pop_front();
             dead.push(address);

@@ -20,7 +20,7 @@ impl PageStore {
                     return Some(address);
                 }
                 // By a task that takes the id for that of a page; it will be stored again.
-                Place::Loading(_) if !canary::sings(Canary::TrustPageIds) => {
+                Place::Loading(_) if !canary::is_on(Canary::TrustPageIds) => {
                     drop(space);
                     self.lower.buffer.await_load(worker, id);
                 }
@@ -55,7 +55,7 @@ impl PageStore {
         if address.is_none() {
             return;
         }
-        if record < self.lower.log.durable() || canary::sings(Canary::FreeEarly) {
+        if record < self.lower.log.durable() || canary::is_on(Canary::FreeEarly) {
             self.invalidate(address);
         } else {
             self.defer_free(record, std::iter::once(address));

@@ -13,7 +13,7 @@
 //! | labels durable | segments handed out ([`SegmentAllocator::grow`](crate::pagestore::SegmentAllocator::grow)) | the log and superblocks name places that the volume does not have (canary `UseSpaceEarly`) |
 //! | zeros written | segments handed out | zeros overwrite pages (canary `InitializeLate`) |
 //! | segments handed out | capacity raised, waiters woken | waiters look too early, and sleep on |
-//! | nothing named behind the new end | labels say so, then files cut ([`isobath_io::Volume::shrink`]) | `pagestore/shrink.rs` |
+//! | nothing named behind the new end | labels say so, then files cut ([`isobath_io::Volume::shrink`]) | `checkpoint/shrink.rs` |
 //! | thread ended | files released by closing | the next opening finds them locked |
 //!
 //! A task that resizes the volume waits for the drive alone: for no page, no segment, no space in the log and no other task.
@@ -28,6 +28,7 @@ use isobath_io::{Volume, VolumeError};
 use crate::error::panic_message;
 use crate::pagestore::PageStore;
 use crate::runtime::{WaitQueue, Worker};
+use crate::shared::Shared;
 use crate::sync::Mutex;
 use crate::{Error, small};
 
@@ -102,9 +103,10 @@ impl Resizing {
         self.state.lock().is_running
     }
 
-    /// Has the tasks that wait for their turn look again.
-    pub(crate) fn wake_waiters(&self) {
-        self.waiters.wake_all();
+    /// Has the tasks that wait for their turn look again once a write has failed.
+    pub(super) fn wake_on_poison(&self, shared: &Shared) {
+        let waiters = Arc::clone(&self.waiters);
+        shared.on_poison(move || waiters.wake_all());
     }
 
     /// Waits until the thread of the last call has ended; blocks.

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::pagestore::PageStore;
 use crate::runtime::clock;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::Ordering;
 
 /// Time without any page written or segment freed after which writers get an error.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +28,6 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 /// What is known of tasks that wait.
 #[derive(Default)]
 pub(crate) struct Stall {
-    is_watched: AtomicBool,
     seen: Mutex<Option<Seen>>,
 }
 
@@ -73,22 +72,16 @@ impl Seen {
     }
 }
 
-impl Stall {
-    /// A task waits for space.
-    pub(crate) fn watch(&self) {
-        self.is_watched.store(true, Ordering::Release);
-    }
-
-    #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.is_watched.load(Ordering::Relaxed)
-    }
-}
-
 impl PageStore {
-    /// Looks whether tasks have waited for too long: writers get the error that this answers. What waits for log space
-    /// may wait for something slow where `is_held` says so.
-    pub(crate) fn look_at_stall(&self, is_held: impl FnOnce() -> bool) -> Option<Error> {
+    /// Looks whether tasks have waited for too long: the store takes no more writes then, and they get an error.
+    pub(super) fn look_at_stall(&self) {
+        if let Some(error) = self.stalled() {
+            self.lower.shared.poison(error);
+        }
+    }
+
+    /// Why writers get an error, where tasks have waited for too long.
+    fn stalled(&self) -> Option<Error> {
         let stall = &self.stall;
         let now = clock::now();
         let mut seen = stall.seen.try_lock()?;
@@ -97,7 +90,7 @@ impl PageStore {
         }
         if !self.waits_for_room() {
             *seen = None;
-            stall.is_watched.store(false, Ordering::Release);
+            self.lower.shared.has_space();
             return None;
         }
         let looked = Seen::after(seen.as_ref(), self.progress(), now);
@@ -109,7 +102,9 @@ impl PageStore {
         {
             return Some(self.no_room(reason));
         }
-        let stands = all > STANDSTILL && !is_held() && !self.is_resizing();
+        // A backup's target may be slow.
+        let is_held = self.lower.log_tasks.is_held() && !self.lower.shared.is_recovering();
+        let stands = all > STANDSTILL && !is_held && !self.is_resizing();
         stands.then(|| self.no_room("nothing moves any more; reopen the store".into()))
     }
 

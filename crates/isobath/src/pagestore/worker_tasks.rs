@@ -63,22 +63,33 @@ impl PageStore {
         worker.suspend();
     }
 
-    /// How many of the worker's writers are parked.
+    /// How many of the worker's writers are parked, to explain why nothing happens.
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn idle_writers(&self, worker: &Worker) -> usize {
         self.own.of(worker).idle_writers.borrow().len()
     }
 
-    /// Readies the writers that are parked.
-    pub(crate) fn wake_writers(&self, worker: &Worker) {
-        let idle = &self.own.of(worker).idle_writers;
-        for task in idle.borrow_mut().drain(..) {
-            worker.make_ready(task);
+    /// Part of a worker's step: readies tasks that have something to do, or have to end because the store is `stopping`, and
+    /// frees what may be used again.
+    pub(crate) fn poll(&self, worker: &Worker, stopping: bool) -> bool {
+        let own = self.own.of(worker);
+        let mut woke = false;
+        let mut idle = own.idle_writers.borrow_mut();
+        if !idle.is_empty() && (stopping || self.writes_wanted()) {
+            idle.drain(..).for_each(|task| worker.make_ready(task));
+            woke = true;
         }
-    }
-
-    /// Readies the cleaner if it is parked; whether it was.
-    pub(crate) fn wake_cleaner(&self, worker: &Worker) -> bool {
-        let idle = self.own.of(worker).idle_cleaner.take();
-        idle.inspect(|&task| worker.make_ready(task)).is_some()
+        drop(idle);
+        if (stopping || self.cleaner_is_wanted())
+            && let Some(task) = own.idle_cleaner.take()
+        {
+            worker.make_ready(task);
+            woke = true;
+        }
+        woke |= self.drain_pending_frees();
+        if self.lower.shared.awaits_space() {
+            self.look_at_stall();
+        }
+        woke
     }
 }

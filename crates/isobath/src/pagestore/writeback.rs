@@ -7,59 +7,63 @@ use isobath_flash::policy::{Cause, PageWrite};
 use isobath_io::AlignedBuf;
 
 use crate::Error;
-use crate::buffer::{FrameId, NotStarted, STAGING_BYTES};
+use crate::buffer::{FrameId, NotStarted, STAGING_BYTES, Stored};
 use crate::canary::{self, Canary};
-use crate::engine::Engine;
 use crate::log::record::{Copied, MAPPED_BYTES, MAPPING_BYTES, Mapped};
 use crate::log::{LogReservation, ReservationClass};
 use crate::page::{self, Lsn, PAGE_SIZE, PageId};
 use crate::pagestore::{
     Content, NoSegment, PageStore, Placement, Request, SealedSegment, summaries,
 };
-use crate::runtime::WorkerState;
+use crate::runtime::Worker;
 use crate::shared::{Address, Counters};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Pages that a writer takes at a time.
 pub(crate) const BATCH: usize = STAGING_BYTES / PAGE_SIZE;
 
-/// Writes every dirty page, in a task; the store must have no other users.
-pub(crate) fn flush(local: &WorkerState) -> Result<(), Error> {
-    let engine = &local.engine;
-    engine.pagestore.flush_all.store(true, Release);
-    engine.workers.notify_all();
-    while engine.buffer.pool.dirty.unwritten() > 0 && !engine.shared.is_poisoned() {
-        local.worker.yield_now();
+impl PageStore {
+    /// Writes every dirty page, in a task; the store must have no other users.
+    pub(crate) fn write_all(&self, worker: &Worker) -> Result<(), Error> {
+        self.flush_all.store(true, Release);
+        self.lower.workers.notify_all();
+        while self.lower.buffer.pool.dirty.unwritten() > 0 && !self.lower.shared.is_poisoned() {
+            worker.yield_now();
+        }
+        self.wait_for_pending_frees(worker)?;
+        // The log's last word, too: nothing in it is needed after this.
+        self.lower.log_tasks.wait_all_durable(worker)?;
+        // Room for the checkpoint that follows.
+        self.space.lock().reserve_for_checkpoint(true);
+        let lacks_room = || {
+            let space = self.space.lock();
+            space.free_segments() < space.reserve()
+        };
+        self.request_cleaning();
+        // Until the cleaners have made room, or found that they cannot.
+        while lacks_room() && self.cleaning_wanted.load(Acquire) && !self.lower.shared.is_poisoned()
+        {
+            worker.yield_now();
+        }
+        self.lower.shared.writable()
     }
-    local.wait_for_pending_frees()?;
-    // The log's last word, too: nothing in it is needed after this.
-    local.wait_durable(engine.newest_record())?;
-    // Room for the checkpoint that follows.
-    engine.pagestore.space.lock().reserve_for_checkpoint(true);
-    let lacks_room = || {
-        let space = engine.pagestore.space.lock();
-        space.free_segments() < space.reserve()
-    };
-    engine.pagestore.request_cleaning();
-    // Until the cleaners have made room, or found that they cannot.
-    while lacks_room()
-        && engine.pagestore.cleaning_wanted.load(Acquire)
-        && !engine.shared.is_poisoned()
-    {
-        local.worker.yield_now();
-    }
-    engine.shared.writable()
-}
 
-impl Engine {
+    /// What the limits of dirty pages depend on.
+    pub(crate) fn stored(&self) -> Stored {
+        Stored {
+            allocated_bytes: self.allocated_bytes(),
+            segment_bytes: self.used_segment_bytes(),
+        }
+    }
+
     /// Whether writers have something to do.
-    pub(crate) fn writes_wanted(&self) -> bool {
-        let unwritten = self.buffer.pool.dirty.unwritten();
-        self.buffer.pool.dirty.queued() > 0
-            && (unwritten > self.dirty_target()
-                || self.pagestore.flush_all.load(Relaxed)
-                || self.checkpoints.wants_pages_written())
-            && !self.shared.is_poisoned()
+    pub(super) fn writes_wanted(&self) -> bool {
+        let unwritten = self.lower.buffer.pool.dirty.unwritten();
+        self.lower.buffer.pool.dirty.queued() > 0
+            && (unwritten > self.lower.buffer.dirty_target(self.stored())
+                || self.flush_all.load(Relaxed)
+                || self.lower.buffer.changes.wants_pages_written())
+            && !self.lower.shared.is_poisoned()
     }
 }
 
@@ -74,7 +78,7 @@ pub(crate) struct Batch {
     pub(crate) versions: Vec<Lsn>,
     /// Per survivor that the cleaner moves: how the log calls its copy.
     pub(crate) copies: Vec<Copied>,
-    /// Which of the writing tasks this is, in [`crate::checkpoint::Checkpoints`].
+    /// Which of the writing tasks this is, in [`crate::buffer::ChangeTracker`].
     pub(crate) slot: usize,
     /// Its pages end with this record or later ones.
     pub(crate) ends_from: Lsn,
@@ -108,37 +112,34 @@ impl Batch {
     }
 }
 
-impl WorkerState {
+impl PageStore {
     /// A writer's life: writes batches while there are too many dirty pages.
-    pub(crate) fn writer(&self, slot: usize) {
+    pub(crate) fn run_writer(&self, worker: &Worker, slot: usize) {
         let staging = &mut AlignedBuf::new(STAGING_BYTES);
         let mut batch = Batch::new(slot);
-        let sort_run = self.engine.sort_run();
+        let sort_run = self.sort_run();
         let mut frames = Vec::with_capacity(sort_run);
         loop {
-            if !self.engine.writes_wanted() {
-                if self.engine.workers.is_stopping() {
+            if !self.writes_wanted() {
+                if self.lower.workers.is_stopping() {
                     return;
                 }
-                self.engine.pagestore.park_writer(&self.worker);
+                self.park_writer(worker);
                 continue;
             }
             frames.clear();
-            let shard = self.engine.pagestore.next_dirty_shard(&self.worker);
-            self.engine
-                .buffer
-                .pool
-                .dirty
-                .take(shard, sort_run, &mut frames);
+            let shard = self.next_dirty_shard(worker);
+            let dirty = &self.lower.buffer.pool.dirty;
+            dirty.take(shard, sort_run, &mut frames);
             if frames.is_empty() {
                 // All that is dirty is in other writers' hands.
-                self.worker.yield_now();
+                worker.yield_now();
                 continue;
             }
-            match self.write_frames(&frames, Cause::User, staging, &mut batch) {
-                Ok(0) => self.worker.yield_now(),
+            match self.write_frames(worker, &frames, Cause::User, staging, &mut batch) {
+                Ok(0) => worker.yield_now(),
                 Ok(_) => {}
-                Err(error) => self.engine.poison(error),
+                Err(error) => self.lower.shared.poison(error),
             }
         }
     }
@@ -148,6 +149,7 @@ impl WorkerState {
     /// For [`Cause::Relocated`] the room is taken from the cleaner's reserve.
     pub(crate) fn write_frames(
         &self,
+        worker: &Worker,
         frames: &[FrameId],
         cause: Cause,
         staging: &mut AlignedBuf,
@@ -155,7 +157,7 @@ impl WorkerState {
     ) -> Result<usize, Error> {
         batch.clear();
         for &frame in frames {
-            let header = self.engine.buffer.pool.frames.header(frame);
+            let header = self.lower.buffer.pool.frames.header(frame);
             if !header.leave_queue() {
                 continue;
             }
@@ -174,28 +176,28 @@ impl WorkerState {
         let mut rest = 0;
         while rest < batch.requests.len() {
             let end = batch.requests.len().min(rest + BATCH);
-            let room = self.mapping_reservation(end - rest)?;
-            let outcome = self.engine.pagestore.space.lock().place(
+            let room = self.mapping_reservation(worker, end - rest)?;
+            let outcome = self.space.lock().place(
                 Content::Pages,
                 &batch.requests[rest..end],
-                self.engine.shared.seqs(),
+                self.lower.shared.seqs(),
                 &mut batch.placed,
                 &mut batch.closing,
             );
             rest += batch.placed.len();
-            self.write_placed(staging, batch)?;
+            self.write_placed(worker, staging, batch)?;
             drop(room);
             batch.clear_placed();
             match (outcome, cause) {
                 (Ok(()), _) => {}
                 (Err(NoSegment), Cause::User) => {
-                    self.wait_for_segment()?;
+                    self.wait_for_segment(worker)?;
                 }
                 // A cleaner does not wait for what only cleaning can free.
                 (Err(NoSegment), Cause::Relocated) => {
-                    self.engine.shared.writable()?;
-                    self.engine.pagestore.stall.watch();
-                    self.worker.yield_now();
+                    self.lower.shared.writable()?;
+                    self.lower.shared.watch_for_space();
+                    worker.yield_now();
                 }
             }
         }
@@ -203,17 +205,22 @@ impl WorkerState {
     }
 
     /// Room in the log for a mapping record of `copies` copies.
-    pub(crate) fn mapping_reservation(&self, copies: usize) -> Result<LogReservation<'_>, Error> {
+    pub(crate) fn mapping_reservation(
+        &self,
+        worker: &Worker,
+        copies: usize,
+    ) -> Result<LogReservation<'_>, Error> {
         let bytes = MAPPING_BYTES + copies * MAPPED_BYTES;
-        self.reserve_log(bytes as u64, ReservationClass::System)
+        let log = &self.lower.log_tasks;
+        log.reserve(worker, bytes as u64, ReservationClass::System)
     }
 
     /// Has the policy order the requests by expected lifetime; those that are alike by their ids, in which loads number the
     /// pages in the order of their keys.
     fn order(&self, batch: &mut Batch) {
         batch.requests.sort_unstable_by_key(|request| request.page);
-        let frames = &self.engine.buffer.pool.frames;
-        let mut space = self.engine.pagestore.space.lock();
+        let frames = &self.lower.buffer.pool.frames;
+        let mut space = self.space.lock();
         let now = space.now;
         batch.writes.clear();
         for request in &batch.requests {
@@ -236,8 +243,13 @@ impl WorkerState {
 
     /// Copies the placed frames into staging, writes them, and installs their
     /// new addresses.
-    fn write_placed(&self, staging: &mut AlignedBuf, batch: &mut Batch) -> Result<(), Error> {
-        batch.ends_from = self.engine.oldest_end();
+    fn write_placed(
+        &self,
+        worker: &Worker,
+        staging: &mut AlignedBuf,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        batch.ends_from = self.lower.log_tasks.oldest_end();
         for (at, placed) in batch.placed.iter_mut().enumerate() {
             let image = &mut staging.as_mut_slice()[at * PAGE_SIZE..][..PAGE_SIZE];
             let copied = self.copy_for_write(placed, batch.slot, image);
@@ -249,28 +261,30 @@ impl WorkerState {
             }
             batch.versions.push(copied.unwrap_or_default());
         }
-        let highest = match canary::sings(Canary::WriteAheadOfLeast) {
+        let highest = match canary::is_on(Canary::WriteAheadOfLeast) {
             true => batch.versions.iter().copied().min(),
             false => batch.versions.iter().copied().max(),
         };
         let result = self
-            .wait_durable(highest.unwrap_or_default())
-            .and_then(|()| self.write_out(staging, &batch.placed, &batch.closing));
+            .lower
+            .log_tasks
+            .wait_durable(worker, highest.unwrap_or_default())
+            .and_then(|()| self.write_out(worker, staging, &batch.placed, &batch.closing));
         if let Err(error) = &result {
             // Before the frames say that they are not being written.
-            self.engine.poison(error.clone());
+            self.lower.shared.poison(error.clone());
         }
-        self.finish_frames(batch, result.is_ok());
+        self.finish_frames(worker, batch, result.is_ok());
         result
     }
 
     /// Copies a dirty frame's page into `image`, sealed for its new place, and
     /// marks the frame as being written.
     fn copy_for_write(&self, placed: &Placement, slot: usize, image: &mut [u8]) -> Option<Lsn> {
-        let pool = &self.engine.buffer.pool;
+        let pool = &self.lower.buffer.pool;
         let frame = placed.token as FrameId;
         // Too much held back is no harm.
-        let hold = |oldest: Lsn| self.engine.checkpoints.hold_batch(slot, oldest);
+        let hold = |oldest: Lsn| self.lower.buffer.changes.hold_batch(slot, oldest);
         let copy = || {
             if let Ok(whole) = <&mut [u8; PAGE_SIZE]>::try_from(&mut *image) {
                 pool.frames.words(frame).load_all(whole);
@@ -292,7 +306,7 @@ impl WorkerState {
             image,
             placed.page,
             lsn,
-            self.engine.shared.seq_of(placed.address),
+            self.lower.shared.seq_of(placed.address),
         );
         Some(lsn)
     }
@@ -301,28 +315,30 @@ impl WorkerState {
     /// it was placed, in as few I/Os as possible, and the closing summaries; and flushes it.
     pub(crate) fn write_out(
         &self,
+        worker: &Worker,
         staging: &AlignedBuf,
         placed: &[Placement],
         closing: &[SealedSegment],
     ) -> Result<(), Error> {
-        self.write_unflushed(staging, placed, closing)?;
-        let flushed = self.engine.log.is_on() && !canary::sings(Canary::SkipPageFlush);
+        self.write_unflushed(worker, staging, placed, closing)?;
+        let flushed = self.lower.log.is_on() && !canary::is_on(Canary::SkipPageFlush);
         if flushed && !placed.is_empty() {
             // The mapping record that follows must name what is on the drive.
-            self.flush_volume()?;
+            self.lower.log_tasks.flush_volume(worker)?;
         }
         Ok(())
     }
 
-    /// As [`WorkerState::write_out`], without the flush.
+    /// As [`PageStore::write_out`], without the flush.
     fn write_unflushed(
         &self,
+        worker: &Worker,
         staging: &AlignedBuf,
         placed: &[Placement],
         closing: &[SealedSegment],
     ) -> Result<(), Error> {
         let (mut bytes, mut closing_bytes) = (0, 0);
-        let result = self.worker.io_scope(|io| {
+        let result = worker.io_scope(|io| {
             let mut run_start = 0;
             let mut staged = 0;
             while run_start < placed.len() {
@@ -340,10 +356,10 @@ impl WorkerState {
                 }
                 let from = &staging.as_slice()[staged..staged + length as usize];
                 staged += length as usize;
-                let at = self.engine.shared.offset_of(first);
-                let whole = length.next_multiple_of(self.engine.shared.config.block_bytes);
+                let at = self.lower.shared.offset_of(first);
+                let whole = length.next_multiple_of(self.lower.shared.config.block_bytes);
                 // A run that does not fill whole blocks, as where chunks of a store that was made on smaller blocks are moved.
-                if whole != length || !self.engine.is_aligned(from.as_ptr()) {
+                if whole != length || !self.lower.buffer.is_aligned(from.as_ptr()) {
                     io.write_owned(at, padded_copy(from, whole));
                 } else {
                     io.write(at, from);
@@ -357,7 +373,7 @@ impl WorkerState {
                 io.write_owned(at, summary);
             }
         });
-        let counters = &self.engine.shared.counters;
+        let counters = &self.lower.shared.counters;
         Counters::add(&counters.bytes_written, bytes + closing_bytes);
         Counters::add(&counters.summary_bytes, closing_bytes);
         result.map_err(Error::Io)
@@ -368,24 +384,24 @@ impl WorkerState {
         let size = summaries::size(closing.entries.len());
         let mut buffer = AlignedBuf::new(size as usize);
         let address = Address::new(closing.segment, closing.offset, size);
-        let seq = self.engine.shared.seq_of(address);
+        let seq = self.lower.shared.seq_of(address);
         summaries::encode(
             &closing.entries,
             closing.segment,
             seq,
             buffer.as_mut_slice(),
         );
-        (self.engine.shared.offset_of(address), buffer)
+        (self.lower.shared.offset_of(address), buffer)
     }
 
     /// Installs the new addresses of written frames, or makes them dirty again.
-    fn finish_frames(&self, batch: &Batch, written: bool) {
-        let engine = &self.engine;
+    fn finish_frames(&self, worker: &Worker, batch: &Batch, written: bool) {
+        let buffer = &self.lower.buffer;
         let mut old = Vec::new();
         if written {
             self.trace_batch(batch);
         }
-        let record = written.then(|| self.install_copies(batch, &mut old));
+        let record = written.then(|| self.install_copies(worker, batch, &mut old));
         let mut dead: Vec<Address> = Vec::new();
         let mut count = 0;
         let mut is_late = false;
@@ -398,26 +414,26 @@ impl WorkerState {
             }
             count += 1;
             let frame = placed.token as FrameId;
-            let header = engine.buffer.pool.frames.header(frame);
+            let header = buffer.pool.frames.header(frame);
             if !written {
                 dead.push(placed.address);
                 match header.write_failed() {
                     Err(address) => {
                         old.push(address);
-                        self.engine.buffer.retire_unlisted(&self.worker, frame);
+                        buffer.retire_unlisted(worker, frame);
                     }
                     Ok(turned_dirty) => {
                         if turned_dirty {
-                            engine.buffer.pool.dirty.turned_dirty();
+                            buffer.pool.dirty.turned_dirty();
                         }
-                        engine.buffer.pool.queue(frame);
+                        buffer.pool.queue(frame);
                     }
                 }
                 continue;
             }
             let end = header.write_ended();
             if end.changed {
-                engine.buffer.pool.queue(frame);
+                buffer.pool.queue(frame);
             }
             if end.freed {
                 // The page's end is newer than what the record says, and may be before it.
@@ -428,55 +444,57 @@ impl WorkerState {
                 listed.push((frame, placed.page, end.freed));
             }
         }
-        engine
-            .pagestore
-            .defer_free(engine.newest_record(), old.into_iter());
+        self.defer_free(self.lower.log.newest_record(), old.into_iter());
         if let Some(record) = record {
             let since = is_late.then_some(batch.ends_from);
-            engine.checkpoints.batch_written(batch.slot, record, since);
+            buffer.changes.batch_written(batch.slot, record, since);
         }
-        let mut freed_segment = false;
-        let mut space = engine.pagestore.space.lock();
-        for placed in &batch.placed {
-            freed_segment |= space.written(placed.address.segment());
-        }
-        for address in dead {
-            freed_segment |= space.invalidate(address);
-        }
-        for closing in &batch.closing {
-            freed_segment |= space.written(closing.segment);
-        }
-        let spare = space.spare_segments();
-        drop(space);
+        let (freed_segment, spare) = self.writes_ended(&batch.placed, &dead, &batch.closing);
         for (frame, page, freed) in listed {
             if freed {
-                self.engine.buffer.release_frame(&self.worker, frame);
+                buffer.release_frame(worker, frame);
             } else {
-                engine.buffer.admit(self.worker.index, frame, page);
+                buffer.admit(worker.index, frame, page);
             }
         }
-        engine.frames_written_back(count);
-        Counters::add(&engine.shared.counters.page_writes, count as u64);
-        self.engine
-            .pagestore
-            .after_space_change(freed_segment, spare);
-        let _ = self.engine.pagestore.drain_pending_frees();
+        buffer.frames_written_back(count, || self.stored());
+        Counters::add(&self.lower.shared.counters.page_writes, count as u64);
+        self.after_space_change(freed_segment, spare);
+        let _ = self.drain_pending_frees();
+    }
+
+    /// Writes to places and of summaries have ended, and what is at `dead` counts no longer: whether a segment is free by
+    /// that, and how many are spare.
+    pub(super) fn writes_ended(
+        &self,
+        placed: &[Placement],
+        dead: &[Address],
+        closing: &[SealedSegment],
+    ) -> (bool, u32) {
+        let mut space = self.space.lock();
+        let mut freed = false;
+        for placed in placed {
+            freed |= space.written(placed.address.segment());
+        }
+        for &address in dead {
+            freed |= space.invalidate(address);
+        }
+        for closing in closing {
+            freed |= space.written(closing.segment);
+        }
+        (freed, space.spare_segments())
     }
 
     /// Tells the trace of a batch's pages while their frames are still claimed. A page is marked
     /// as freed before its end is told under the same lock, so none is told after its end.
     fn trace_batch(&self, batch: &Batch) {
-        let mut space = self.engine.pagestore.space.lock();
+        let mut space = self.space.lock();
         if !space.is_traced() {
             return;
         }
+        let frames = &self.lower.buffer.pool.frames;
         for placed in batch.placed.iter().filter(|p| p.token != u64::MAX) {
-            let header = self
-                .engine
-                .buffer
-                .pool
-                .frames
-                .header(placed.token as FrameId);
+            let header = frames.header(placed.token as FrameId);
             if !header.is_freed() {
                 space.trace_written(placed.page);
             }
@@ -486,24 +504,24 @@ impl WorkerState {
     /// Points the written frames at their copies and logs where those are,
     /// before anything else can happen to the pages. Adds to `old` where the
     /// pages were before.
-    fn install_copies(&self, batch: &Batch, old: &mut Vec<Address>) -> Lsn {
-        let engine = &self.engine;
+    fn install_copies(&self, worker: &Worker, batch: &Batch, old: &mut Vec<Address>) -> Lsn {
+        let frames = &self.lower.buffer.pool.frames;
         let mut copies = Vec::with_capacity(batch.placed.len());
         for (placed, &version) in batch.placed.iter().zip(&batch.versions) {
             if placed.token == u64::MAX {
                 continue;
             }
-            let header = engine.buffer.pool.frames.header(placed.token as FrameId);
+            let header = frames.header(placed.token as FrameId);
             old.push(header.set_address(placed.address));
             copies.push(Mapped {
                 what: Copied::Page,
                 page: placed.page,
                 version,
                 address: placed.address,
-                seq: engine.shared.seq_of(placed.address),
+                seq: self.lower.shared.seq_of(placed.address),
             });
         }
-        self.log_copies(0, &copies)
+        self.lower.buffer.log_copies(worker, 0, &copies)
     }
 
     /// Waits until every free that is pending now has happened.
@@ -511,12 +529,11 @@ impl WorkerState {
     /// # Errors
     ///
     /// [`Error::Poisoned`].
-    pub(crate) fn wait_for_pending_frees(&self) -> Result<(), Error> {
-        let pagestore = &self.engine.pagestore;
-        while pagestore.has_pending_frees() {
-            self.wait_durable(self.engine.newest_record())?;
-            if !pagestore.drain_pending_frees() {
-                self.worker.yield_now();
+    pub(crate) fn wait_for_pending_frees(&self, worker: &Worker) -> Result<(), Error> {
+        while self.has_pending_frees() {
+            self.lower.log_tasks.wait_all_durable(worker)?;
+            if !self.drain_pending_frees() {
+                worker.yield_now();
             }
         }
         Ok(())
@@ -524,64 +541,54 @@ impl WorkerState {
 
     /// Waits until a segment is free for user writes, growing the volume where
     /// live data fills it.
-    pub(crate) fn wait_for_segment(&self) -> Result<(), Error> {
-        let engine = &self.engine;
-        let _ = self.engine.pagestore.drain_pending_frees();
-        let mut space = engine.pagestore.space.lock();
+    pub(crate) fn wait_for_segment(&self, worker: &Worker) -> Result<(), Error> {
+        let _ = self.drain_pending_frees();
+        let mut space = self.space.lock();
         space.release_retained();
         if space.spare_segments() > 0 {
             return Ok(());
         }
-        let (grow, segments) = (engine.prefers_growth(&space), space.segments());
+        let (grow, segments) = (self.prefers_growth(&space), space.segments());
         drop(space);
         let grown = grow
             && self
-                .stalled_by_growth(|| self.grow_beyond(segments))
+                .stalled_by_growth(|| self.grow_beyond(worker, segments))
                 .is_ok();
-        if grown || engine.overrun_readers_for_space() {
+        if grown || self.overrun_readers_for_space() {
             return Ok(());
         }
-        self.engine.pagestore.request_cleaning();
-        if engine.pagestore.has_pending_frees() {
+        self.request_cleaning();
+        if self.has_pending_frees() {
             // What is dead already needs only its records on the drive.
-            self.wait_durable(engine.newest_record())?;
-            if self.engine.pagestore.drain_pending_frees() {
-                return engine.shared.writable();
+            self.lower.log_tasks.wait_all_durable(worker)?;
+            if self.drain_pending_frees() {
+                return self.lower.shared.writable();
             }
         }
         let since = Instant::now();
-        let waited = engine.pagestore.segment_waiters.wait(&self.worker, 0, || {
-            let is_over =
-                engine.pagestore.space.lock().spare_segments() > 0 || engine.shared.is_poisoned();
+        let waited = self.segment_waiters.wait(worker, 0, || {
+            let is_over = self.space.lock().spare_segments() > 0 || self.lower.shared.is_poisoned();
             if !is_over {
-                engine.pagestore.stall.watch();
+                self.lower.shared.watch_for_space();
             }
             is_over
         });
         if waited {
-            engine.shared.counters.stalled(since.elapsed());
+            self.lower.shared.counters.stalled(since.elapsed());
         }
-        engine.shared.writable()
+        self.lower.shared.writable()
     }
-}
 
-impl WorkerState {
     /// Waits a while for a segment that the cleaner may free.
-    pub(crate) fn wait_for_free_segment(&self) -> Result<(), Error> {
-        self.engine.pagestore.request_cleaning();
+    pub(crate) fn wait_for_free_segment(&self, worker: &Worker) -> Result<(), Error> {
+        self.request_cleaning();
         for _ in 0..CHECKPOINT_PATIENCE {
-            let _ = self.engine.pagestore.drain_pending_frees();
-            if self
-                .engine
-                .pagestore
-                .space
-                .lock()
-                .has_space_for_checkpoint()
-            {
+            let _ = self.drain_pending_frees();
+            if self.space.lock().has_space_for_checkpoint() {
                 break;
             }
-            self.engine.shared.writable()?;
-            self.worker.yield_now();
+            self.lower.shared.writable()?;
+            worker.yield_now();
         }
         Ok(())
     }
@@ -601,15 +608,19 @@ impl PlacedChunks {
     }
 }
 
-impl WorkerState {
+impl PageStore {
     /// Gives places to chunks of a large value, in order, until one finds no segment; waits for a free one for the first.
-    pub(crate) fn place_chunks(&self, requests: &[Request]) -> Result<PlacedChunks, Error> {
+    pub(crate) fn place_chunks(
+        &self,
+        worker: &Worker,
+        requests: &[Request],
+    ) -> Result<PlacedChunks, Error> {
         let mut chunks = PlacedChunks::default();
         loop {
-            let outcome = self.engine.pagestore.space.lock().place(
+            let outcome = self.space.lock().place(
                 Content::Chunks,
                 requests,
-                self.engine.shared.seqs(),
+                self.lower.shared.seqs(),
                 &mut chunks.placed,
                 &mut chunks.closing,
             );
@@ -618,11 +629,11 @@ impl WorkerState {
                 return Ok(chunks);
             }
             // A stream's segment may have been closed before no other was found.
-            if let Err(error) = self.write_summaries(&mut chunks.closing) {
-                self.engine.poison(error.clone());
+            if let Err(error) = self.write_summaries(worker, &mut chunks.closing) {
+                self.lower.shared.poison(error.clone());
                 return Err(error);
             }
-            self.wait_for_segment()?;
+            self.wait_for_segment(worker)?;
         }
     }
 
@@ -631,46 +642,35 @@ impl WorkerState {
     /// them: that has to be told to [`crate::log::Log::names_unflushed`].
     pub(crate) fn write_chunks(
         &self,
+        worker: &Worker,
         staging: &AlignedBuf,
         chunks: &PlacedChunks,
         install: impl FnOnce(),
     ) -> Result<(), Error> {
         let mut install = Some(install);
-        if canary::sings(Canary::NameChunksEarly) {
+        if canary::is_on(Canary::NameChunksEarly) {
             install.take().into_iter().for_each(|install| install());
         }
-        let result = self.write_unflushed(staging, &chunks.placed, &chunks.closing);
+        let result = self.write_unflushed(worker, staging, &chunks.placed, &chunks.closing);
         if let Some(install) = install.filter(|_| result.is_ok()) {
             install();
         }
-        let mut space = self.engine.pagestore.space.lock();
-        let mut freed = false;
-        let placed = chunks.addresses().map(|address| address.segment());
-        for segment in placed.chain(chunks.closing.iter().map(|closing| closing.segment)) {
-            freed |= space.written(segment);
-        }
-        let spare = space.spare_segments();
-        drop(space);
-        self.engine.pagestore.after_space_change(freed, spare);
+        let (freed, spare) = self.writes_ended(&chunks.placed, &[], &chunks.closing);
+        self.after_space_change(freed, spare);
         result
     }
 
     /// Writes the summaries of segments that were closed.
-    pub(crate) fn write_summaries(&self, closing: &mut Vec<SealedSegment>) -> Result<(), Error> {
-        let closed = self.write_out(&AlignedBuf::new(64), &[], closing);
-        self.finish_closing(closing);
+    pub(crate) fn write_summaries(
+        &self,
+        worker: &Worker,
+        closing: &mut Vec<SealedSegment>,
+    ) -> Result<(), Error> {
+        let closed = self.write_out(worker, &AlignedBuf::new(64), &[], closing);
+        let (freed, spare) = self.writes_ended(&[], &[], closing);
+        closing.clear();
+        self.after_space_change(freed, spare);
         closed
-    }
-
-    fn finish_closing(&self, closing: &mut Vec<SealedSegment>) {
-        let mut space = self.engine.pagestore.space.lock();
-        let mut freed = false;
-        for closing in closing.drain(..) {
-            freed |= space.written(closing.segment);
-        }
-        let spare = space.spare_segments();
-        drop(space);
-        self.engine.pagestore.after_space_change(freed, spare);
     }
 }
 
@@ -693,12 +693,13 @@ const MAX_SORT_RUN: usize = 8192;
 pub(crate) const LOW_WATER: u32 = 4;
 pub(crate) const SPARE_ENOUGH: u32 = LOW_WATER + 2;
 
-impl Engine {
+impl PageStore {
     /// Pages that a writer takes at a time: as many as its policy gains from
     /// ordering together (paper 003, Fig. 4), but a small part of what may be dirty.
     fn sort_run(&self) -> usize {
-        let orders = self.pagestore.space.lock().policy.orders(Cause::User);
-        let share = self.min_dirty_limit() / (4 * self.shared.config.workers);
+        let orders = self.space.lock().policy.orders(Cause::User);
+        let limit = self.lower.buffer.min_dirty_limit(self.stored());
+        let share = limit / (4 * self.lower.shared.config.workers);
         if orders {
             share.clamp(BATCH, MAX_SORT_RUN)
         } else {
@@ -713,7 +714,7 @@ impl PageStore {
         if freed_segment {
             self.segment_waiters.wake_all();
         }
-        if spare < self.low_water() {
+        if spare < LOW_WATER {
             self.request_cleaning();
         }
     }
@@ -723,9 +724,5 @@ impl PageStore {
         if !self.cleaning_wanted.swap(true, Release) {
             self.lower.workers.notify_all();
         }
-    }
-
-    pub(super) fn low_water(&self) -> u32 {
-        LOW_WATER
     }
 }

@@ -9,7 +9,7 @@ mod readers;
 pub(crate) mod scan;
 pub(crate) mod unflushed_chunks;
 
-pub(crate) use open::{EngineParts, create, log_area, open, read_superblock};
+pub(crate) use open::{EngineParts, create, open, read_superblock};
 pub(crate) use opening::Opening;
 use readers::Beside;
 pub(crate) use readers::{keep_log, overlay, pin_newest};

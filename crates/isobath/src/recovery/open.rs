@@ -13,21 +13,20 @@ use crate::buffer::{BufferPool, Place};
 use crate::canary::{self, Canary};
 use crate::checkpoint::format::{Array, LoadError, Reader};
 use crate::checkpoint::writer::{CheckpointIo, CheckpointState, SEGMENT_WORDS};
-use crate::checkpoint::{FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable};
+use crate::checkpoint::{
+    FORMAT_VERSION, SUPERBLOCK_OFFSETS, Superblock, Unreadable, log_area, log_device,
+};
 use crate::log::{
-    BLOCK, Log, LogArea, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
-    separate,
+    BLOCK, Log, LogConfig, LogEnd, MAX_TRANSACTION_BYTES, MIN_AREA_BYTES, next_epoch,
 };
 use crate::page::{Lsn, PAGE_SIZE, PageCorruption, PageId};
-use crate::pagestore::{Entry, PageIds, SegmentAllocator, worst_case_bytes};
+use crate::pagestore::{Entry, FIRST_SEGMENTS, PageIds, SegmentAllocator, worst_case_bytes};
 use crate::recovery::scan::{Base, Plan, Scan};
-use crate::shared::{Address, Config, MAX_SEGMENTS, ReservedWords, Run, SegmentSizes};
+use crate::shared::{Address, Config, MAX_SEGMENTS, ReservedWords, SegmentSizes};
 use crate::sync::HashMap;
 
 /// The first position of a new log.
 const FIRST_LSN: Lsn = Lsn(Superblock::FIRST_LSN);
-/// Segments of a new volume.
-pub(crate) const FIRST_SEGMENTS: u32 = 24;
 /// Page ids for which address space is reserved: 16 TiB of pages.
 const MAX_PAGES: u64 = 1 << 32;
 
@@ -80,7 +79,7 @@ pub(crate) fn create(
     store_id: [u8; 16],
 ) -> Result<EngineParts, Error> {
     config.block_bytes = volume.logical_block();
-    let log_device_bytes = config.log_bytes.min(separate::area_bytes(&volume)) / BLOCK * BLOCK;
+    let log_device_bytes = config.log_bytes.min(log_device::area_bytes(&volume)) / BLOCK * BLOCK;
     if log_device_bytes > 0 {
         config.log_segments = 0;
         if log_device_bytes < MIN_AREA_BYTES {
@@ -133,8 +132,8 @@ pub(crate) fn create(
     if let Some(area) = log.area() {
         area.fill_with_zeros(&volume).map_err(Error::Io)?;
     }
-    separate::announce(&volume, &superblock)?;
-    separate::confirm(&volume, &superblock)?;
+    log_device::announce(&volume, &superblock)?;
+    log_device::confirm(&volume, &superblock)?;
     CheckpointIo::Volume(volume.clone()).superblock(&superblock)?;
     let system = 1 + config.log_segments;
     let align = volume.logical_block();
@@ -196,35 +195,6 @@ fn log_of(config: &Config, superblock: &Superblock, end: Lsn) -> Log {
         }),
         _ => Log::off(end),
     }
-}
-
-/// Where the log of a store lies, if it has one: behind segment 0, or on a
-/// device of its own.
-pub(crate) fn log_area(superblock: &Superblock) -> Option<LogArea> {
-    if superblock.log_device_bytes > 0 {
-        return separate::area(superblock.log_device_bytes);
-    }
-    let now = Run {
-        first: superblock.log_first,
-        count: superblock.log_segments,
-    };
-    let area = area_of(now, superblock.sizes)?;
-    match superblock.log_before {
-        Some((switch, before)) => {
-            let before = area_of(before, superblock.sizes)?;
-            Some(area.growing_from(switch, before))
-        }
-        None => Some(area),
-    }
-}
-
-/// The area that consists of these segments.
-pub(crate) fn area_of(run: Run, sizes: SegmentSizes) -> Option<LogArea> {
-    let (start, end) = (
-        sizes.start_of(run.first),
-        sizes.start_of(run.first.checked_add(run.count)?),
-    );
-    LogArea::new(vec![(start, end - start)])
 }
 
 /// Makes a new store's log begin small where its size was not given; returns the large segments that it may grow to, 0 for a
@@ -322,7 +292,7 @@ pub(crate) fn open(
             paths: paths.to_vec(),
         });
     }
-    separate::verify(&volume, &superblock, paths)?;
+    log_device::verify(&volume, &superblock, paths)?;
     let sizes = superblock.sizes;
     let expected = sizes.start_of(superblock.segments);
     if volume.len() < expected {
@@ -418,7 +388,7 @@ pub(crate) fn open(
         reserved_bytes: mapped.worst_case_bytes,
         current,
         // Of a store that was closed as well: no superblock is written before those that say that it is open.
-        recovering: is_written && !canary::sings(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
+        recovering: is_written && !canary::is_on(Canary::CheckpointBeforeOpen) || !plan.is_empty(),
         plan,
     })
 }

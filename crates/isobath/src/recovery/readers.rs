@@ -9,10 +9,11 @@ use isobath_io::{IoError, OverlayDevice, Volume};
 use crate::Error;
 use crate::buffer::Place;
 use crate::canary::{self, Canary};
+use crate::checkpoint::log_area;
 use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
 use crate::log::{BLOCK, DEVICE_HEADER_BYTES};
 use crate::page::{Lsn, PageId};
-use crate::recovery::open::{Loaded, log_area, read_superblock, reserve_tables};
+use crate::recovery::open::{Loaded, read_superblock, reserve_tables};
 use crate::recovery::unflushed_chunks::find_end;
 use crate::recovery::{LogBase, LogScan, Opening};
 use crate::shared::Address;
@@ -98,7 +99,7 @@ pub(crate) fn keep_log(
     // Nothing up to where the log seemed to end was overwritten before it was read: the writer keeps what the newest
     // superblock needs. Otherwise the end may have been newer records in the place of older ones.
     let newest = read_superblock(volume, paths)?;
-    if newest.log_start > durable && !canary::sings(Canary::TrustLiveLogEnd) {
+    if newest.log_start > durable && !canary::is_on(Canary::TrustLiveLogEnd) {
         return Err(overrun);
     }
     Ok(())
@@ -231,7 +232,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::log::Durability;
+    use crate::shared::Durability;
     use crate::{Options, Store};
 
     type Work = Box<dyn FnOnce()>;

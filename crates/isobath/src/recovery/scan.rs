@@ -51,7 +51,7 @@ impl Loads {
         let loads = self.0.get(&operation.tree.id);
         let later = |load: &(Vec<u8>, Lsn)| lsn < load.1 && operation.key >= &load.0[..];
         loads.is_some_and(|loads| loads.iter().any(later))
-            && !canary::sings(Canary::ReplayOverLoads)
+            && !canary::is_on(Canary::ReplayOverLoads)
     }
 }
 
@@ -320,7 +320,7 @@ impl Scan {
             && !self.pages.contains_key(&copy.page)
             && !self.provisional.contains_key(&copy.page)
             && !(base.has)(copy.page)
-            && !canary::sings(Canary::MissLateEnds)
+            && !canary::is_on(Canary::MissLateEnds)
     }
 
     fn note_segment(&mut self, copy: &Mapped) {

@@ -56,7 +56,7 @@ impl UnflushedChunks {
 
     fn end(&mut self, ids: &[PageId]) {
         // The place of one that has ended may hold something else by now, if the record of its end was durable.
-        if !canary::sings(Canary::VerifyEndedChunks) {
+        if !canary::is_on(Canary::VerifyEndedChunks) {
             for id in ids {
                 self.live.remove(id);
             }
@@ -99,7 +99,7 @@ impl UnflushedChunks {
         superblock: &Superblock,
         log: &Reader<'_>,
     ) -> Result<Option<Lsn>, IoError> {
-        if canary::sings(Canary::TrustUnflushedChunks) {
+        if canary::is_on(Canary::TrustUnflushedChunks) {
             return Ok(None);
         }
         let durable = log.known_durable().max(Lsn(superblock.log_durable));
@@ -129,7 +129,7 @@ impl UnflushedChunks {
     }
 
     fn is_confirmed(&self, token: Token) -> bool {
-        self.confirmed.contains(&token) || canary::sings(Canary::VerifyOrphans)
+        self.confirmed.contains(&token) || canary::is_on(Canary::VerifyOrphans)
     }
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn find_end(
             log = log.until(cut);
         }
         let mut chunks = UnflushedChunks::default();
-        let trusts = canary::sings(Canary::TrustLiveLogEnd);
+        let trusts = canary::is_on(Canary::TrustLiveLogEnd);
         loop {
             match log.next() {
                 Ok(Some(record)) => match decode(record.kind, record.body) {

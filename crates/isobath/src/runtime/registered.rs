@@ -1,7 +1,7 @@
-//! What of the pool and of the log's ring one worker has registered with the kernel, which only saves time.
+//! What of the pool one worker has registered with the kernel, which only saves time.
 //!
 //! A registered page is pinned: it takes memory whether anything is in it or not. So the pool is registered in pieces,
-//! each once all its frames were used, and the ring once it went round.
+//! each once all its frames were used.
 
 #![allow(unsafe_code)]
 
@@ -24,8 +24,6 @@ pub(crate) struct Registered {
     frames: Cell<FrameId>,
     /// Number of frames in use at which there is something to do.
     due_at: Cell<u32>,
-    /// The ring is not registered yet, nor was it refused.
-    ring_due: Cell<bool>,
 }
 
 impl Registered {
@@ -36,14 +34,7 @@ impl Registered {
             piece,
             frames: Cell::new(0),
             due_at: Cell::new(piece.min(count)),
-            ring_due: Cell::new(true),
         }
-    }
-
-    /// Nothing is registered any more: it was refused.
-    fn end(&self) {
-        self.due_at.set(u32::MAX);
-        self.ring_due.set(false);
     }
 }
 
@@ -62,26 +53,13 @@ impl WorkerState {
         let to = frames.count().min(from + registered.piece);
         // SAFETY: the pool's frames outlive every worker of their engine.
         if !unsafe { self.worker.register_more(frames.region(from..to)) } {
-            return registered.end();
+            // It was refused.
+            return registered.due_at.set(u32::MAX);
         }
         registered.frames.set(to);
         registered.due_at.set(match frames.count() - to {
             0 => u32::MAX,
             rest => to + rest.min(registered.piece),
         });
-    }
-
-    /// Registers the log's ring once all of it was used; for a log writer.
-    #[inline]
-    pub(crate) fn register_ring(&self) {
-        if self.registered.ring_due.get()
-            && let Some(region) = self.engine.log.region()
-        {
-            self.registered.ring_due.set(false);
-            // SAFETY: the log's ring outlives every worker of its engine.
-            if !unsafe { self.worker.register_more(region) } {
-                self.registered.end();
-            }
-        }
     }
 }

@@ -213,7 +213,10 @@ impl Runtime {
     ) -> Result<T, Error> {
         let mut work = Some(work);
         let here = WorkerState::with_current(&self.engine, |local| {
-            local.and_then(|local| work.take().map(|work| work(local)))
+            local.and_then(|local| {
+                local.worker.count_operations(1);
+                work.take().map(|work| work(local))
+            })
         });
         match (here, work) {
             (Some(result), _) => result,
@@ -444,6 +447,23 @@ impl Runtime {
     /// Whether the caller is a task of this engine.
     pub(crate) fn is_in_task(&self) -> bool {
         WorkerState::with_current(&self.engine, |local| local.is_some())
+    }
+
+    /// Counts what the caller does in memory, if it is a task of this engine; see [`Worker::count_operations`].
+    ///
+    /// [`Worker::count_operations`]: super::worker::Worker::count_operations
+    #[inline]
+    pub(crate) fn count_operations(&self, count: u32) {
+        WorkerState::with_current(&self.engine, |local| {
+            if let Some(local) = local {
+                local.worker.count_operations(count);
+            }
+        });
+    }
+
+    /// As [`Runtime::count_operations`], of so many records that follow one another: a leaf of them counts as one operation.
+    pub(crate) fn count_records(&self, records: usize) {
+        self.count_operations(1 + records as u32 / 32);
     }
 
     /// Whether a simulation steps the workers.

@@ -93,6 +93,9 @@ pub(crate) trait BackgroundHandler {
     fn max_wait(&self) -> Option<Duration>;
 }
 
+/// Operations in memory that a task does in a row (decision 0099).
+const OPERATIONS_PER_TURN: u32 = 128;
+
 /// Counters of one worker since it started.
 #[derive(Default, Debug)]
 pub(crate) struct WorkerCounters {
@@ -115,6 +118,8 @@ pub(crate) struct Worker {
     stacks: RefCell<Vec<DefaultStack>>,
     /// There was no memory for another stack; until a task ends, none is asked for.
     starved: Cell<bool>,
+    /// The kernel has refused to register memory; it is not asked again.
+    refused: Cell<bool>,
     ready: RefCell<VecDeque<TaskId>>,
     waiting_work: RefCell<WaitingWork>,
     backlog: RefCell<VecDeque<Io>>,
@@ -123,6 +128,8 @@ pub(crate) struct Worker {
     /// Sleeping tasks, the next to wake first.
     timers: RefCell<BinaryHeap<Reverse<(Instant, TaskId)>>>,
     running: Cell<Option<TaskId>>,
+    /// Operations that the running task may still do before others run.
+    turn: Cell<u32>,
     live_user_tasks: Cell<usize>,
     /// State of the generator that orders ready tasks; 0 takes them in turn.
     order: Cell<u64>,
@@ -213,6 +220,7 @@ impl Worker {
             free_system_slots: RefCell::new((user as u32..all as u32).rev().collect()),
             stacks: RefCell::new(stacks),
             starved: Cell::new(false),
+            refused: Cell::new(false),
             ready: RefCell::new(VecDeque::with_capacity(all)),
             waiting_work: RefCell::default(),
             backlog: RefCell::new(VecDeque::new()),
@@ -220,6 +228,7 @@ impl Worker {
             completions: RefCell::new(Vec::new()),
             timers: RefCell::new(BinaryHeap::new()),
             running: Cell::new(None),
+            turn: Cell::new(0),
             live_user_tasks: Cell::new(0),
             order: Cell::new(0),
             counters: WorkerCounters::default(),
@@ -325,7 +334,10 @@ impl Worker {
     /// The region stays mapped as long as the worker lives.
     pub(crate) unsafe fn register_more(&self, region: (*mut u8, usize)) -> bool {
         // SAFETY: by contract. A refusal is in the backend's report.
-        unsafe { self.channel.borrow_mut().register_more(region) }
+        let registers =
+            !self.refused.get() && unsafe { self.channel.borrow_mut().register_more(region) };
+        self.refused.set(!registers);
+        registers
     }
 
     /// Most I/Os that the channel takes.
@@ -359,6 +371,24 @@ impl Worker {
     pub(crate) fn yield_now(&self) {
         self.ready.borrow_mut().push_back(self.task_id());
         self.suspend();
+    }
+
+    /// Counts operations of the running task. One that has done [`OPERATIONS_PER_TURN`] without waiting lets the worker's
+    /// other tasks, messages and I/O have their turn.
+    #[inline(always)]
+    pub(crate) fn count_operations(&self, count: u32) {
+        match self.turn.get().checked_sub(count) {
+            Some(left) => self.turn.set(left),
+            None => self.end_turn(),
+        }
+    }
+
+    /// A task that unwinds keeps the thread: others would run as if they panicked.
+    #[cold]
+    fn end_turn(&self) {
+        if !std::thread::panicking() {
+            self.yield_now();
+        }
     }
 
     /// In a simulation, where no task is ever interrupted, lets others run now and
@@ -690,6 +720,7 @@ impl Worker {
         };
         self.counters.resumes.set(self.counters.resumes.get() + 1);
         self.running.set(Some(task));
+        self.turn.set(OPERATIONS_PER_TURN);
         overflow::enter(slot.stack_limit.get());
         let result = fiber.resume(());
         overflow::leave();

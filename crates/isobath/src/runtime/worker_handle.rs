@@ -162,7 +162,7 @@ impl WorkerHandle {
             return false;
         }
         // Before the messages are taken: a sender that comes from now on sets it again.
-        let late = canary::sings(Canary::ClearInboxFlagLate);
+        let late = canary::is_on(Canary::ClearInboxFlagLate);
         if !late && !self.has_messages.swap(false, Ordering::AcqRel) {
             return false;
         }

@@ -13,7 +13,7 @@ use isobath_io::IoError;
 
 use crate::Error;
 use crate::engine::{Engine, PoolHandle};
-use crate::log::tasks::{LOG_WRITERS, LogShare};
+use crate::log::LOG_WRITERS;
 use crate::pagestore::{PageStore, STALL_PERIOD, WRITERS};
 use crate::runtime::registered::Registered;
 use crate::runtime::{BackgroundHandler, Limits, TaskId, Worker};
@@ -28,7 +28,8 @@ pub(crate) struct WorkerState {
     pub(crate) idle_checkpointer: Cell<Option<TaskId>>,
     /// System tasks that still run.
     pub(crate) system_tasks: Cell<usize>,
-    pub(crate) log: LogShare,
+    /// Log writers that still run.
+    log_writers: Cell<usize>,
     pub(crate) registered: Registered,
 }
 
@@ -87,7 +88,7 @@ impl WorkerState {
             worker,
             idle_checkpointer: Cell::new(None),
             system_tasks: Cell::new(0),
-            log: LogShare::new(),
+            log_writers: Cell::new(0),
             registered: Registered::new(&engine),
             pool: PoolHandle::of(&engine),
             engine,
@@ -103,14 +104,15 @@ impl WorkerState {
             let local = Rc::downgrade(self);
             self.spawn_system(move || {
                 if let Some(local) = local.upgrade() {
-                    local.writer(slot);
+                    local.engine.pagestore.run_writer(&local.worker, slot);
                 }
             });
         }
         let local = Rc::downgrade(self);
         self.spawn_system(move || {
             if let Some(local) = local.upgrade() {
-                local.cleaner();
+                let is_last = || local.system_tasks.get() == 1;
+                local.engine.pagestore.run_cleaner(&local.worker, is_last);
             }
         });
         if self.worker.index == 0 && self.engine.log.is_on() {
@@ -130,10 +132,11 @@ impl WorkerState {
             let local = Rc::downgrade(self);
             // Counted apart: they outlive the others, which may wait for the log.
             self.spawn_counted(
-                |local| &local.log.running,
+                |local| &local.log_writers,
                 move || {
                     if let Some(local) = local.upgrade() {
-                        local.log_writer();
+                        let has_ended = || local.flushes_are_over();
+                        local.engine.log_tasks.run_writer(&local.worker, has_ended);
                     }
                 },
             );
@@ -200,11 +203,18 @@ impl WorkerState {
         let ended = self.engine.workers.is_stopping()
             && self.worker.is_quiescent()
             && self.system_tasks.get() == 0
-            && self.log.running.get() == 0;
+            && self.log_writers.get() == 0;
         if ended {
             self.worker.handle().close();
         }
         ended
+    }
+
+    /// Whether no task is left on this worker that could request a flush of the log.
+    fn flushes_are_over(&self) -> bool {
+        self.engine.workers.is_stopping()
+            && self.system_tasks.get() == 0
+            && self.worker.has_no_user_tasks()
     }
 
     /// What the worker is waiting for, to explain why nothing happens.
@@ -221,25 +231,14 @@ impl WorkerState {
         ) + &self.engine.pagestore.describe()
     }
 
-    fn wake_system_tasks(&self) -> bool {
-        let mut woke = false;
-        let stopping = self.engine.workers.is_stopping();
-        let pagestore = &self.engine.pagestore;
-        if pagestore.idle_writers(&self.worker) > 0 && (stopping || self.engine.writes_wanted()) {
-            pagestore.wake_writers(&self.worker);
-            woke = true;
-        }
-        if stopping || pagestore.cleaner_is_wanted() {
-            woke |= pagestore.wake_cleaner(&self.worker);
-        }
-        if self.idle_checkpointer.get().is_some()
-            && (stopping || self.engine.checkpoint_is_due() || self.engine.log_grows())
-            && let Some(task) = self.idle_checkpointer.take()
-        {
+    fn wake_checkpointer(&self, stopping: bool) -> bool {
+        let engine = &self.engine;
+        let wakes = self.idle_checkpointer.get().is_some()
+            && (stopping || engine.checkpoint_is_due() || engine.checkpoints.log_grows());
+        if wakes && let Some(task) = self.idle_checkpointer.take() {
             self.worker.make_ready(task);
-            woke = true;
         }
-        woke
+        wakes
     }
 }
 
@@ -253,21 +252,15 @@ impl BackgroundHandler for WorkerState {
         let mut progress = false;
         progress |= self.engine.buffer.poll(&self.worker);
         self.register_used();
-        progress |= self.wake_system_tasks();
+        let stopping = self.engine.workers.is_stopping();
+        progress |= self.engine.pagestore.poll(&self.worker, stopping);
+        progress |= self.wake_checkpointer(stopping);
         if self.engine.publishing.is_on() {
             self.publish_stats();
         }
-        progress |= self.engine.pagestore.drain_pending_frees();
-        if self.engine.pagestore.is_watched() {
-            let engine = &self.engine;
-            // A backup's target may be slow.
-            let is_held = || engine.checkpoints.holds_log() && !engine.checkpoints.is_recovering();
-            if let Some(error) = engine.pagestore.look_at_stall(is_held) {
-                engine.poison(error);
-            }
-        }
-        if self.log.running.get() > 0 {
-            progress |= self.wake_for_log();
+        if self.log_writers.get() > 0 {
+            let has_ended = || self.flushes_are_over();
+            progress |= self.engine.log_tasks.poll(&self.worker, has_ended);
         }
         progress
     }
@@ -276,9 +269,9 @@ impl BackgroundHandler for WorkerState {
         let frames = self.engine.buffer.max_wait(&self.worker);
         frames
             .into_iter()
-            .chain(self.log.until_deadline())
+            .chain(self.engine.log_tasks.until_deadline(&self.worker))
             .chain(self.until_publishing())
-            .chain(self.engine.pagestore.is_watched().then_some(STALL_PERIOD))
+            .chain(self.engine.shared.awaits_space().then_some(STALL_PERIOD))
             .min()
     }
 }

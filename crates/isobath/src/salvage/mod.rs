@@ -7,15 +7,20 @@ mod search;
 mod source;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use isobath_io::{Access, Volume, VolumeError, VolumeOptions, two_sizes};
+use isobath_io::{
+    Access, Volume, VolumeError, VolumeOptions, dangling_target, partial_path, two_sizes,
+};
 
 use crate::api::catalog;
 use crate::backup::Watch;
 use crate::btree::{Content, Record, ValueKind, read_content};
+use crate::checkpoint::open_log;
 use crate::extent::{self, Extent, RUN_BYTES};
-use crate::log::open_log;
 use crate::log::record::Operation;
 use crate::page::{PageId, get_u64};
 use crate::recovery::read_superblock;
@@ -86,6 +91,9 @@ impl SalvageReport {
 /// Copies whatever can be read of the store on `from` into a new store on `to`, and tells what could not be read.
 /// Nothing on `from` changes. `target` says how the new store is made, and how long to wait where `from` is in use.
 ///
+/// The new store has its name once it is complete: until then each of its files has `.partial` behind its name, and so it stays
+/// where the process is killed. Such files are removed by hand. On block devices the store is made in place.
+///
 /// Takes some 50 bytes of memory per page, some 100 more where the volume has to be searched, and 32 for each older copy
 /// of a page that is found there, three at most; and as much as the log holds of pages.
 ///
@@ -106,25 +114,124 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
         // A log that is missing is told as one that cannot be read.
         let _ = open_log(&volume, &mut superblock, &paths, None);
     }
+    let to: Vec<&Path> = to.iter().map(AsRef::as_ref).collect();
+    let making = Making::at(&to)?;
     // Nothing is lost that could not be salvaged once more.
-    let store = Store::create(to, &target.clone().durability(Durability::None))?;
+    let options_of_new = target.clone().durability(Durability::None);
+    let store = Store::create(&making.partial[..], &options_of_new)?;
     let done = salvage_volume(&volume, &store, options, watch);
-    let closed = store.close();
-    let done = done.and_then(|report| closed.map(|()| report));
-    let done = done.map(|mut report| {
-        report.problems.splice(0..0, truncated);
-        report
-    });
     let done = done.map_err(|error| match error {
         Error::NotAStore { .. } => Error::NotAStore { paths },
         other => other,
     });
-    if done.is_err() {
-        for path in to.iter().filter(|path| path.as_ref().is_file()) {
-            let _ = std::fs::remove_file(path);
+    let mut report = match done {
+        Ok(report) => report,
+        Err(error) => {
+            // The first error is the one that matters.
+            let _ = store.undo_creation();
+            return Err(error);
+        }
+    };
+    let finished = store.close().and_then(|()| making.finish());
+    if let Err(error) = finished {
+        making.remove();
+        return Err(error);
+    }
+    report.problems.splice(0..0, truncated);
+    Ok(report)
+}
+
+/// The files of a store that is being made, and the names that they will have.
+struct Making {
+    partial: Vec<PathBuf>,
+    names: Vec<PathBuf>,
+}
+
+impl Making {
+    /// Refuses names that other files have, but for empty ones.
+    fn at(paths: &[&Path]) -> Result<Making, Error> {
+        let mut making = Making {
+            partial: Vec::new(),
+            names: Vec::new(),
+        };
+        for &path in paths {
+            let (name, is_device) = admitted(path)?;
+            making.partial.push(match is_device {
+                true => name.clone(),
+                false => partial_path(&name),
+            });
+            making.names.push(name);
+        }
+        Ok(making)
+    }
+
+    fn files(&self) -> impl Iterator<Item = (&PathBuf, &PathBuf)> {
+        let files = self.partial.iter().zip(&self.names);
+        files.filter(|(partial, name)| partial != name)
+    }
+
+    /// Gives the files their names, durably.
+    fn finish(&self) -> Result<(), Error> {
+        for (partial, name) in self.files() {
+            // Something may have been made there meanwhile.
+            admitted(name)?;
+            std::fs::rename(partial, name).map_err(failed("rename", partial))?;
+        }
+        for (_, name) in self.files() {
+            let parent = name
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            let directory = parent.unwrap_or(Path::new("."));
+            let synced = File::open(directory).and_then(|directory| directory.sync_all());
+            synced.map_err(failed("sync", directory))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what has no name yet.
+    fn remove(&self) {
+        for (partial, _) in self.files() {
+            let _ = std::fs::remove_file(partial);
         }
     }
-    done
+}
+
+/// The file behind `path`, if a store may be made there, and whether it is a block device.
+fn admitted(path: &Path) -> Result<(PathBuf, bool), Error> {
+    let path_owned = || path.to_owned();
+    let found = match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return match dangling_target(path) {
+                None => Ok((path_owned(), false)),
+                Some(target) => Err(VolumeError::DanglingLink {
+                    path: path_owned(),
+                    target,
+                }
+                .into()),
+            };
+        }
+        other => other.map_err(failed("look up", path))?,
+    };
+    let kind = found.file_type();
+    let is_empty_file = kind.is_file() && found.len() == 0;
+    if !kind.is_block_device() && !is_empty_file {
+        return Err(match kind.is_dir() {
+            true => VolumeError::IsDirectory { path: path_owned() }.into(),
+            false => VolumeError::AlreadyExists { path: path_owned() }.into(),
+        });
+    }
+    // Behind a link: the link stays.
+    let name = std::fs::canonicalize(path).map_err(failed("look up", path))?;
+    Ok((name, kind.is_block_device()))
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File {
+        action,
+        path,
+        source: Arc::new(source),
+    }
 }
 
 /// The volume on `paths`, and which of its files are too short; where its labels are corrupt, and where a search was asked

@@ -7,11 +7,12 @@ use crate::Error;
 use crate::backup::Watch;
 use crate::buffer::Place;
 use crate::checkpoint::format::{Array, LoadError, Reader, mapping_index};
+use crate::checkpoint::log_area;
 use crate::checkpoint::{SUPERBLOCK_OFFSETS, Superblock};
 use crate::log::LogArea;
 use crate::log::record::{Body, Operation, decode};
 use crate::page::{self, HEADER_SIZE, PAGE_SIZE, PageId, PageKind, get_u32, get_u64, offset};
-use crate::recovery::{Loads, LogBase, LogScan, log_area, log_reader};
+use crate::recovery::{Loads, LogBase, LogScan, log_reader};
 use crate::shared::Address;
 use crate::sync::{HashMap, HashSet};
 

@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     health: Health,
     /// The superblocks do not say yet that the store is open, or what the log says is not all in the pages: no checkpoint may be written.
     recovering: AtomicBool,
+    /// Tasks wait for space, in the log or on the volume: workers look whether they ever get some.
+    space_awaited: AtomicBool,
     /// Taken out when the store closes, so that its files are free for others
     /// whatever handles remain.
     volume: Mutex<Option<Volume>>,
@@ -54,6 +56,7 @@ impl Shared {
             counters: Counters::default(),
             health: Health::new(),
             recovering: AtomicBool::new(recovering),
+            space_awaited: AtomicBool::new(false),
             volume: Mutex::new(Some(volume)),
             seqs,
         }
@@ -118,6 +121,22 @@ impl Shared {
     /// Calls `wake` whenever a write fails, to wake tasks that wait for what does not come then.
     pub(crate) fn on_poison(&self, wake: impl Fn() + Send + Sync + 'static) {
         self.health.on_poison(wake);
+    }
+
+    /// Tasks wait for space from now on, in the log or on the volume: workers look whether they ever get some.
+    pub(crate) fn watch_for_space(&self) {
+        self.space_awaited.store(true, Ordering::Release);
+    }
+
+    /// Whether tasks wait for space.
+    #[inline]
+    pub(crate) fn awaits_space(&self) -> bool {
+        self.space_awaited.load(Ordering::Relaxed)
+    }
+
+    /// No task waits for space.
+    pub(crate) fn has_space(&self) {
+        self.space_awaited.store(false, Ordering::Release);
     }
 
     /// Whether the log says more than what is in the pages.

@@ -241,8 +241,11 @@ impl Simulation {
         let rest = self.spawn(0, move || {
             WorkerState::with_current(&engine, |local| match local {
                 Some(local) => {
-                    local.wait_for_pending_frees()?;
-                    local.wait_durable(engine.log.newest_record())
+                    local
+                        .engine
+                        .pagestore
+                        .wait_for_pending_frees(&local.worker)?;
+                    engine.log_tasks.wait_all_durable(&local.worker)
                 }
                 None => Err(Error::Closed),
             })

@@ -52,7 +52,7 @@ impl Change<'_> {
     pub(super) fn may_change(&self) -> Result<bool, Error> {
         match self.status.map_or(Access::Granted, TreeStatus::access) {
             Access::Granted => Ok(true),
-            Access::Later => Ok(canary::sings(Canary::LoadBesideCommits)),
+            Access::Later => Ok(canary::is_on(Canary::LoadBesideCommits)),
             Access::Never => Err(Error::TreeDropped {
                 name: self.name.to_owned(),
             }),

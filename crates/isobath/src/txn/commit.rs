@@ -22,7 +22,6 @@ use super::locks::Locked;
 use super::reserved_task::ReservedTask;
 use super::serializable::ReadSet;
 use super::snapshots::Registered;
-use super::tracker::Slot;
 use super::unseen::{InParts, Noted, Visibility};
 use super::versions::{CommitNumber, OldValue};
 use super::{COLLECT_STEP, MIN_COLLECT, Transactions};
@@ -30,7 +29,7 @@ use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::TaskContext;
-use crate::log::ReservationClass;
+use crate::log::Slot;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
 use crate::page::{Lsn, PageId};
 use crate::runtime::WorkerState;
@@ -265,7 +264,9 @@ fn finish(
         }
     }
     let seen = local
-        .make_durable(lsn, durability)
+        .engine
+        .log_tasks
+        .make_durable(&local.worker, lsn, durability)
         .and_then(|()| await_earlier(local, lsn, durability))
         .and_then(|()| wait_for_watermark(local, lsn));
     // One that is durable and that others may have seen has lasted, whatever has failed since.
@@ -290,9 +291,9 @@ fn await_earlier(local: &WorkerState, lsn: Lsn, durability: Durability) -> Resul
     let waits = durability != Durability::Synced
         && transactions.visibility() == Visibility::Durable
         && transactions.watermark(&local.engine.log) <= lsn
-        && !canary::sings(Canary::AcknowledgeEarly);
+        && !canary::is_on(Canary::AcknowledgeEarly);
     if waits {
-        local.wait_durable(lsn)
+        local.engine.log_tasks.wait_durable(&local.worker, lsn)
     } else {
         Ok(())
     }
@@ -369,12 +370,14 @@ impl<'a> Commit<'a, '_> {
             || self.transactions().snapshots.others(self.context.snapshot)
     }
 
-    /// Whether a key's newest state is of a commit that is not durable.
+    /// Whether a key's newest state is of a commit that is not visible yet. Asked after the keys were read, as by every
+    /// reader: a commit is noted before its changes are in the leaves.
     fn has_read_early(&self) -> bool {
         let transactions = self.transactions();
-        let mut numbers = self.changes.iter().map(Change::number);
-        transactions.visibility() != Visibility::Applied
-            && numbers.any(|number| transactions.unseen.has(number))
+        let unseen = &transactions.unseen;
+        let is_early =
+            |change: &Change<'_>| unseen.has(change.number()) || unseen.is_swapped(change.tree.id);
+        transactions.visibility() != Visibility::Applied && self.changes.iter().any(is_early)
     }
 
     fn run(mut self) -> Result<Outcome<'a>, Error> {
@@ -414,11 +417,11 @@ impl<'a> Commit<'a, '_> {
         let versions = &self.transactions().versions;
         for change in self.changes {
             let (tree, key) = (change.tree.id, change.key);
-            if change.value.is_none() && canary::sings(Canary::SkipDeleteValidation) {
+            if change.value.is_none() && canary::is_on(Canary::SkipDeleteValidation) {
                 continue;
             }
             if versions.is_changed(tree, key, snapshot.lsn, None)
-                && !canary::sings(Canary::SkipWriteValidation)
+                && !canary::is_on(Canary::SkipWriteValidation)
             {
                 return Err(change.conflict());
             }
@@ -433,7 +436,7 @@ impl<'a> Commit<'a, '_> {
             if !change.may_change()? {
                 return Ok(false);
             }
-            if change.loaded() != peeked.loaded && !canary::sings(Canary::LoadBesideCommits) {
+            if change.loaded() != peeked.loaded && !canary::is_on(Canary::LoadBesideCommits) {
                 return Ok(false);
             }
         }
@@ -480,25 +483,24 @@ impl<'a> Commit<'a, '_> {
         Ok(CurrentValues::Done(peeked))
     }
 
-    /// Pages that applying may take: none for removing, nor for replacing a
-    /// value by one that is no longer.
-    fn worst_pages(&self, peeked: &[CurrentValue]) -> u64 {
+    /// Changes that may split a leaf: none is a removal, nor replaces a value by one that is no longer.
+    fn growing(&self, peeked: &[CurrentValue]) -> u64 {
         let grows =
             |(change, peeked): (&Change<'_>, &CurrentValue)| match (change.value, &peeked.old) {
                 (None, _) => false,
                 (Some(_), OldValue::Absent) => true,
                 (Some(new), _) => new.bytes.len() > peeked.length,
             };
-        let growing = self
-            .changes
-            .iter()
-            .zip(peeked)
-            .filter(|&c| grows(c))
-            .count() as u64;
-        if growing == 0 {
-            return 0;
+        let changes = self.changes.iter().zip(peeked);
+        changes.filter(|&c| grows(c)).count() as u64
+    }
+
+    /// Pages that applying may take.
+    fn worst_pages(&self, peeked: &[CurrentValue]) -> u64 {
+        match self.growing(peeked) {
+            0 => 0,
+            growing => PAGES_PER_COMMIT + growing * PAGES_PER_INSERT,
         }
-        PAGES_PER_COMMIT + growing * PAGES_PER_INSERT
     }
 
     /// The commit's record; without a log, its confirmed allocations alone.
@@ -551,7 +553,8 @@ impl<'a> Commit<'a, '_> {
             self.context.frees_space,
         )?;
         let bytes = record.body.bytes().len() as u64;
-        let _reservation = local.reserve_log(bytes, ReservationClass::Commit)?;
+        let log_tasks = &local.engine.log_tasks;
+        let _reservation = log_tasks.reserve_commit(&local.worker, bytes, self.growing(&peeked))?;
         engine.shared.writable()?;
         let slot = self
             .transactions()
@@ -614,8 +617,8 @@ impl<'a> Commit<'a, '_> {
         let lasts = is_late
             && engine.log.is_on()
             && self.durability == Durability::Synced
-            && !canary::sings(Canary::AcknowledgeEarly)
-            && !canary::sings(Canary::ShowEarly);
+            && !canary::is_on(Canary::AcknowledgeEarly)
+            && !canary::is_on(Canary::ShowEarly);
         let stays = lasts || self.context.reads.is_some();
         if lasts {
             slot.lasts(lsn);
@@ -700,7 +703,7 @@ impl<'a> Commit<'a, '_> {
     }
 
     fn validate_reads(&self, own: Option<CommitNumber>) -> Result<(), Error> {
-        if canary::sings(Canary::SkipReadValidation) {
+        if canary::is_on(Canary::SkipReadValidation) {
             return Ok(());
         }
         let Some(snapshot) = self.context.snapshot else {

@@ -46,7 +46,7 @@ impl Copies {
     pub(crate) fn await_rewriting(&self, shared: &Shared, worker: &Worker) -> Result<(), Error> {
         let mut patience = Patience::default();
         while self.rewriting.load(Ordering::SeqCst) > 0
-            && !canary::sings(Canary::RewriteBesideBackups)
+            && !canary::is_on(Canary::RewriteBesideBackups)
         {
             shared.writable()?;
             patience.wait(worker);
@@ -70,7 +70,7 @@ impl Copies {
             self.rewriting.fetch_add(1, Ordering::SeqCst);
             let rewriting = Rewriting(self);
             let may = !self.copying.load(Ordering::SeqCst);
-            if may || canary::sings(Canary::RewriteBesideBackups) {
+            if may || canary::is_on(Canary::RewriteBesideBackups) {
                 return Ok(rewriting);
             }
             drop(rewriting);

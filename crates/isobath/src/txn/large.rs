@@ -10,7 +10,7 @@
 //! 5. Append the record: the new roots, what is confirmed, what is freed. Wait until it is durable.
 //! 6. Wait until earlier commits are applied and durable. Give all roots their new content in one step, and let snapshots that are
 //!    newer than the record read the trees. Once the watermark has passed the record, empty the slot. Readers outside transactions
-//!    that come meanwhile wait: they would see this commit, and of earlier ones what these have replaced.
+//!    that come in that time wait: they would see this commit, and of earlier ones what these have replaced.
 //! 7. Free what the roots have replaced, parents before their children. Until that is done no log begins behind the record. Open
 //!    the trees.
 //!
@@ -18,7 +18,6 @@
 
 use super::TreeStatus;
 use super::commit::{CommitContext, wait_for_watermark};
-use super::tracker::Slot;
 use super::tree_status::Closed;
 use crate::Error;
 use crate::btree::{self, Change, Rewrite, Rewritten, Tree, ValueKind};
@@ -26,8 +25,8 @@ use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::{Engine, TaskContext};
 use crate::extent::{self, Extent};
-use crate::log::ReservationClass;
 use crate::log::record::{Kind, Token, structure_body};
+use crate::log::{ReservationClass, Slot};
 use crate::page::{Lsn, PAGE_SIZE, PageId};
 use crate::runtime::{Patience, WorkerState};
 use crate::shared::Counters;
@@ -125,7 +124,9 @@ pub(crate) fn commit_large(
         Err(error) => {
             // Where the record may be in the log its pages stay.
             if engine.shared.writable().is_ok() {
-                local.discard_pages(commit.token, built);
+                engine
+                    .pagestore
+                    .discard_pages(&local.worker, commit.token, built);
             }
             Err(error)
         }
@@ -164,7 +165,7 @@ impl<'a> LargeCommit<'a> {
             };
             closed.push((at, own.ok_or_else(dropped)?));
         }
-        if !canary::sings(Canary::RewriteBesideCommits) {
+        if !canary::is_on(Canary::RewriteBesideCommits) {
             self.local
                 .engine
                 .transactions
@@ -237,7 +238,7 @@ impl<'a> LargeCommit<'a> {
         };
         let versions = &self.local.engine.transactions.versions;
         if versions.is_changed(tree.tree.id, key, snapshot.lsn, None)
-            && !canary::sings(Canary::SkipWriteValidation)
+            && !canary::is_on(Canary::SkipWriteValidation)
         {
             return Err(tree.conflict(key));
         }
@@ -254,8 +255,10 @@ impl<'a> LargeCommit<'a> {
         if !engine.log.is_on() {
             return Ok(body);
         }
-        local.await_log_for(body.len() as u64)?;
-        if !canary::sings(Canary::SwapRootsEarly) {
+        engine
+            .log_tasks
+            .wait_to_hold(&local.worker, body.len() as u64)?;
+        if !canary::is_on(Canary::SwapRootsEarly) {
             TaskContext { local }.flush_older_than(engine.log.next())?;
         }
         // The record itself says so of the first tree.
@@ -269,8 +272,12 @@ impl<'a> LargeCommit<'a> {
                 &[],
                 Some(&[]),
             );
-            let _reservation = local.reserve_log(said.len() as u64, ReservationClass::Structure)?;
-            if !canary::sings(Canary::RepeatOverRewritten) {
+            let _reservation = engine.log_tasks.reserve(
+                &local.worker,
+                said.len() as u64,
+                ReservationClass::Structure,
+            )?;
+            if !canary::is_on(Canary::RepeatOverRewritten) {
                 let writer = local.worker.index;
                 engine.log.append(writer, Kind::Structure, &[&said], |_| {});
             }
@@ -284,7 +291,7 @@ impl<'a> LargeCommit<'a> {
         let engine = &self.local.engine;
         let tracker = &engine.transactions.tracker;
         while tracker.waits_for_others(&engine.log, lsn, slot)
-            && !canary::sings(Canary::ShowRootsEarly)
+            && !canary::is_on(Canary::ShowRootsEarly)
         {
             engine.shared.writable()?;
             self.local.worker.yield_now();
@@ -303,7 +310,10 @@ impl<'a> LargeCommit<'a> {
         let transactions = &engine.transactions;
         let bytes = body.len() as u64;
         let turn = transactions.await_turn(local)?;
-        let reservation = local.reserve_log(bytes, ReservationClass::Structure)?;
+        let reservation =
+            engine
+                .log_tasks
+                .reserve(&local.worker, bytes, ReservationClass::Structure)?;
         engine.shared.writable()?;
         let tracker = &transactions.tracker;
         let slot = tracker.register(local.worker.index, &engine.log);
@@ -340,10 +350,12 @@ impl<'a> LargeCommit<'a> {
             });
         drop((validating, reservation));
         let ctx = TaskContext { local };
-        let lasts = match canary::sings(Canary::SwapBeforeRecord) || !engine.log.is_on() {
+        let lasts = match canary::is_on(Canary::SwapBeforeRecord) || !engine.log.is_on() {
             true => Ok(()),
             false => local
-                .wait_durable(lsn)
+                .engine
+                .log_tasks
+                .wait_durable(&local.worker, lsn)
                 .and_then(|()| self.await_earlier(&slot, lsn)),
         };
         if let Err(error) = lasts {
@@ -362,13 +374,14 @@ impl<'a> LargeCommit<'a> {
         for (_, tree) in closed {
             tree.set_loaded(lsn.0 + 8);
         }
-        let ending = transactions.begin_ending(lsn);
+        let ending = transactions.tracker.begin_ending(lsn);
         slot.is_applied(lsn);
         if let Err(error) = wait_for_watermark(local, lsn) {
-            // For readers outside transactions it stays as it is.
+            // No reader outside transactions sees it: single reads find the trees noted, scans find the commit in flight.
             if let Some(swap) = swap {
                 swap.keep();
             }
+            slot.abandon();
             std::mem::forget(ending);
             return Err(error);
         }
@@ -380,7 +393,10 @@ impl<'a> LargeCommit<'a> {
 
     fn free_replaced(&self, content: &Content, lsn: Lsn) {
         for tree in &content.trees {
-            self.local.end_pages(lsn, &tree.replaced);
+            self.local
+                .engine
+                .pagestore
+                .end_pages(&self.local.worker, lsn, &tree.replaced);
         }
         extent::free_logged(self.local, lsn, &content.chunks);
     }
@@ -390,7 +406,7 @@ impl<'a> LargeCommit<'a> {
             return Ok(());
         };
         if let Some(reads) = self.context.reads
-            && !canary::sings(Canary::SkipReadValidation)
+            && !canary::is_on(Canary::SkipReadValidation)
         {
             let own: Vec<_> = self.trees.iter().map(|tree| tree.tree.id).collect();
             let versions = &self.local.engine.transactions.versions;

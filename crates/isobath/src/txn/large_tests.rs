@@ -7,7 +7,7 @@ use isobath_io::{FaultDevice, FaultPlan, Volume};
 use crate::canary::Canary;
 use crate::runtime::WorkerState;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{Isolation, Options, Simulation, TaskHandle, TransactionOptions};
+use crate::{Error, Isolation, Options, Simulation, TaskHandle, TransactionOptions};
 
 const RECORDS: u32 = 6_000;
 
@@ -89,7 +89,7 @@ fn seen_before_an_earlier_one(isolation: Isolation) -> usize {
             local.worker.yield_now();
         }
         // Until its record is durable, and more.
-        local.wait_durable(engine.newest_record()).unwrap();
+        engine.log_tasks.wait_all_durable(&local.worker).unwrap();
         (0..2_000).for_each(|_| local.worker.yield_now());
         drop(slow);
         earlier.join().unwrap();
@@ -130,6 +130,97 @@ fn nobody_sees_a_large_commit_before_an_earlier_one() {
     );
 }
 
+/// What a large commit changes is not shown to a compare-and-swap, either, before it is visible: one that has looked at the tree's
+/// status before that was closed, and at its leaf after the swap.
+#[test]
+fn a_refused_compare_and_swap_waits_for_what_it_has_seen() {
+    let simulation = simulation();
+    let store = simulation.store().clone();
+    let small = store.tree("small").unwrap();
+    let engine = Arc::clone(simulation.engine());
+    let held = simulation.spawn(0, move || {
+        WorkerState::with_current(&engine, |local| {
+            let local = local.expect("in a task");
+            let transactions = &local.engine.transactions;
+            let earlier = transactions.tracker.register(0, &local.engine.log);
+            // In place of the large commit's record.
+            local.engine.log.stamp(0);
+            let trees = [small.state.tree.id];
+            let swap = transactions.begin_swap(trees.into_iter()).unwrap();
+            let has_ended = Arc::new(AtomicBool::new(false));
+            let ended = Arc::clone(&has_ended);
+            let refused = store.spawn_on(1, move || {
+                let swapped = small.compare_and_swap("key", Some(b"other"), None);
+                ended.store(true, Ordering::Relaxed);
+                swapped.unwrap().unwrap_err().current
+            });
+            (0..2_000).for_each(|_| local.worker.yield_now());
+            let is_early = has_ended.load(Ordering::Relaxed);
+            drop((swap, earlier));
+            (is_early, refused.join().unwrap())
+        })
+    });
+    assert_eq!(held.join().unwrap(), (false, Some(b"old".to_vec())));
+    simulation.close().unwrap();
+}
+
+/// A write fails between the swap and the moment when the commit would be visible: it never is, whoever reads, and however.
+#[test]
+fn a_large_commit_that_fails_after_its_swap_is_shown_to_nobody() {
+    let simulation = simulation();
+    let store = simulation.store().clone();
+    let has_failed = Arc::new(AtomicBool::new(false));
+    let failed = Arc::clone(&has_failed);
+    let committing = store.clone();
+    let committed = simulation.spawn(1, move || {
+        let tree = committing.tree("large").unwrap();
+        let done = committing.transact(TransactionOptions::new(), |transaction| {
+            (0..RECORDS).try_for_each(|n| transaction.insert(&tree, key(n), [1; 900]))
+        });
+        failed.store(true, Ordering::Relaxed);
+        done.is_err()
+    });
+    let read = beside_its_pages(&simulation, move |local| {
+        let engine = &local.engine;
+        let (transactions, log) = (&engine.transactions, &engine.log);
+        // A serializable commit: its bound is below the large one's record, its own record behind, and before that
+        // another one is in flight. So the watermark stays below the large one.
+        let serializable = transactions.tracker.register(0, log);
+        while !engine.pagestore.provisional().is_empty() {
+            local.worker.yield_now();
+        }
+        let other = transactions.tracker.register(0, log);
+        serializable.is_applied(log.stamp(0));
+        while !transactions.tracker.is_ending() {
+            local.worker.yield_now();
+        }
+        engine.shared.poison(Error::LogOverrun);
+        while !has_failed.load(Ordering::Relaxed) {
+            local.worker.yield_now();
+        }
+        drop((serializable, other));
+        let large = store.tree("large").unwrap();
+        let mut shown = 0;
+        let scanned = large.scan(.., |_, value| {
+            shown += usize::from(value[0] == 1);
+            true
+        });
+        let ranged = large.range(..).next().unwrap();
+        let snapshot = store.snapshot().map_err(Error::from);
+        let snapshot = snapshot.and_then(|snapshot| snapshot.get(&large, key(7)));
+        let refused = [
+            large.get(key(7)).is_err(),
+            scanned.is_err(),
+            ranged.is_err(),
+            snapshot.is_err(),
+        ];
+        (refused, shown)
+    });
+    assert_eq!(read.join().unwrap(), ([true; 4], 0));
+    assert!(committed.join().unwrap());
+    assert!(simulation.close().is_err());
+}
+
 #[test]
 fn snapshots_begin_while_a_large_commit_frees_what_it_has_replaced() {
     let simulation = simulation();
@@ -137,18 +228,18 @@ fn snapshots_begin_while_a_large_commit_frees_what_it_has_replaced() {
     let store = simulation.store().clone();
     let begun = beside_its_pages(&simulation, move |local| {
         let transactions = &local.engine.transactions;
-        while !transactions.is_ending() {
+        while !transactions.tracker.is_ending() {
             local.worker.yield_now();
         }
         let snapshot = store.snapshot().unwrap();
-        let is_early = transactions.is_ending();
+        let is_early = transactions.tracker.is_ending();
         let large = store.tree("large").unwrap();
         let seen = snapshot.get(&large, key(7)).unwrap().unwrap();
         (seen[0], is_early)
     });
     assert_eq!(begun.join().unwrap(), (1, true));
     committed.join().unwrap();
-    assert!(!simulation.engine().transactions.is_ending());
+    assert!(!simulation.engine().transactions.tracker.is_ending());
     let report = simulation.store().check(&mut |_, _| {}).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
     simulation.close().unwrap();

@@ -5,7 +5,7 @@
 //!
 //! - [`locks`]: a commit locks its keys, in one order for all, and keeps
 //!   them until its changes are in the pages.
-//! - [`tracker`]: a commit in flight occupies a slot from before its record is
+//! - The [`Tracker`]: a commit in flight occupies a slot from before its record is
 //!   appended until it is fully applied. Below the *watermark* all commits are
 //!   applied; a snapshot begins there and sees exactly those.
 //! - [`versions`]: what keys had before commits that an open snapshot must not
@@ -33,19 +33,18 @@ pub(crate) mod locks;
 pub(crate) mod reserved_task;
 pub(crate) mod serializable;
 pub(crate) mod snapshots;
-pub(crate) mod tracker;
 pub(crate) mod tree_status;
 pub(crate) mod unseen;
 pub(crate) mod versions;
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::btree::{Descriptor, TreeId};
 use crate::canary::{self, Canary};
 use crate::engine::Engine;
 use crate::extent::{self, Extent};
-use crate::log::Log;
 use crate::log::record::Token;
+use crate::log::{Log, Tracker};
 use crate::page::Lsn;
 use crate::runtime::WorkerState;
 use crate::shared::Config;
@@ -55,7 +54,6 @@ use crate::sync::{HashSet, Mutex};
 use copies::Copies;
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
-use tracker::Tracker;
 pub(crate) use tree_status::TreeStatus;
 use unseen::{Unseen, UnseenLoad, UnseenSwap, Visibility};
 use versions::{KeyRef, OldValue, Versions};
@@ -70,7 +68,7 @@ const COLLECT_STEP: usize = 256;
 
 /// The state that all transactions of a store share.
 pub(crate) struct Transactions {
-    pub(crate) tracker: Tracker,
+    pub(crate) tracker: Arc<Tracker>,
     pub(crate) snapshots: Snapshots,
     pub(crate) versions: Versions,
     pub(crate) locks: Locks,
@@ -82,8 +80,6 @@ pub(crate) struct Transactions {
     pub(crate) unseen: Unseen,
     /// A large commit is between its slot and its visibility.
     has_turn: AtomicBool,
-    /// Records of large commits that are visible while what they free is not free yet.
-    ending: Mutex<BTreeSet<Lsn>>,
     visibility: Visibility,
     pub(crate) copies: Copies,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
@@ -113,18 +109,6 @@ pub(crate) struct LargeTurn<'t>(&'t AtomicBool);
 impl Drop for LargeTurn<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::SeqCst);
-    }
-}
-
-/// What a record frees is not free yet, until this is dropped.
-pub(crate) struct Ending<'t> {
-    transactions: &'t Transactions,
-    lsn: Lsn,
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.transactions.ending.lock().remove(&self.lsn);
     }
 }
 
@@ -169,7 +153,7 @@ pub(crate) fn key_hash(tree: TreeId, key: &[u8]) -> u64 {
 }
 
 impl Transactions {
-    pub(crate) fn new(config: &Config, log: &Log) -> Transactions {
+    pub(crate) fn new(config: &Config, log: &Log, tracker: &Arc<Tracker>) -> Transactions {
         let visibility = match config.durability {
             Durability::Synced if !log.is_on() => Visibility::Applied,
             Durability::Synced if config.early_visibility => Visibility::Early,
@@ -177,7 +161,7 @@ impl Transactions {
             Durability::Buffered { .. } | Durability::None => Visibility::Applied,
         };
         Transactions {
-            tracker: Tracker::new(config.workers, config.tasks),
+            tracker: Arc::clone(tracker),
             snapshots: Snapshots::new(),
             versions: Versions::new(config.version_bytes),
             locks: Locks::new(),
@@ -186,7 +170,6 @@ impl Transactions {
             has_dead: AtomicBool::new(false),
             unseen: Unseen::new(),
             has_turn: AtomicBool::new(false),
-            ending: Mutex::default(),
             visibility,
             copies: Copies::default(),
             partially_applied: Mutex::new(HashSet::default()),
@@ -200,24 +183,13 @@ impl Transactions {
         &self,
         log: &Log,
         wait: impl FnMut() -> Result<(), E>,
-    ) -> Result<std::sync::Arc<Registered>, E> {
+    ) -> Result<Arc<Registered>, E> {
         self.snapshots.begin(log, &self.tracker, wait)
     }
 
     /// Everything below this is committed and applied.
     pub(crate) fn watermark(&self, log: &Log) -> Lsn {
         Lsn(self.tracker.watermark(log))
-    }
-
-    /// Where replaying commits would have to start, were the pages as they are now.
-    pub(crate) fn oldest_unapplied(&self, log: &Log) -> Lsn {
-        // In this order: what a record frees is noted before the watermark passes it.
-        let watermark = self.watermark(log);
-        let ending = self.ending.lock().first().copied();
-        match ending.filter(|_| !canary::sings(Canary::IgnoreEnding)) {
-            Some(oldest) => oldest.min(watermark),
-            None => watermark,
-        }
     }
 
     /// When commits are seen by others.
@@ -278,7 +250,7 @@ impl Transactions {
     /// For a bulk load that is about to link its records, the keys from `from` on: no reader sees them until what this returns
     /// is dropped. `None` where a load is seen before it is durable.
     pub(crate) fn begin_load(&self, tree: TreeId, from: &[u8]) -> Option<UnseenLoad<'_>> {
-        let is_seen = self.visibility == Visibility::Applied || canary::sings(Canary::ShowEarly);
+        let is_seen = self.visibility == Visibility::Applied || canary::is_on(Canary::ShowEarly);
         (!is_seen).then(|| self.unseen.begin_load(tree, from))
     }
 
@@ -286,7 +258,7 @@ impl Transactions {
     /// this is dropped. `None` where single reads may be ahead of snapshots.
     pub(crate) fn begin_swap(&self, trees: impl Iterator<Item = TreeId>) -> Option<UnseenSwap<'_>> {
         let waits = self.visibility == Visibility::Durable;
-        (waits && !canary::sings(Canary::ShowRootsEarly))
+        (waits && !canary::is_on(Canary::ShowRootsEarly))
             .then(|| self.unseen.begin_swap(trees.collect()))
     }
 
@@ -301,22 +273,6 @@ impl Transactions {
             local.worker.yield_now();
         }
         Ok(LargeTurn(&self.has_turn))
-    }
-
-    /// Pages and chunks end with the record at `lsn`, one after another, from now on: no log may begin behind it until
-    /// this is dropped.
-    pub(crate) fn begin_ending(&self, lsn: Lsn) -> Ending<'_> {
-        self.ending.lock().insert(lsn);
-        Ending {
-            transactions: self,
-            lsn,
-        }
-    }
-
-    /// Whether some record frees what is not free yet.
-    #[cfg(test)]
-    pub(crate) fn is_ending(&self) -> bool {
-        !self.ending.lock().is_empty()
     }
 
     fn is_partially_applied(&self, number: u64) -> bool {
@@ -370,7 +326,7 @@ impl Transactions {
             local.worker.preemption_point();
             match self.judge(tree, key) {
                 Verdict::Older(old) => match read(Some(old.clone())) {
-                    // Its version, and with it a large value, may have gone meanwhile.
+                    // Its version, and with it a large value, may have gone in between.
                     Err(_) if last.as_ref() != Some(&old) => last = Some(old),
                     other => return other,
                 },
@@ -398,7 +354,10 @@ impl Transactions {
     pub(crate) fn await_durable(&self, local: &WorkerState) -> Result<(), crate::Error> {
         let log = &local.engine.log;
         let end = log.next();
-        local.wait_durable(Lsn(end.0 - 8))?;
+        local
+            .engine
+            .log_tasks
+            .wait_durable(&local.worker, Lsn(end.0 - 8))?;
         while self.watermark(log) < end {
             local.engine.shared.writable()?;
             local.worker.yield_now();
@@ -420,7 +379,7 @@ impl Transactions {
             return self.await_durable(local);
         }
         if self.unseen.is_in_parts() {
-            // In a store that is poisoned meanwhile the commit stays as it is, partially applied.
+            // In a store that is poisoned before that the commit stays as it is, partially applied.
             let _ = self.await_parts(local);
         }
         Ok(())

@@ -34,7 +34,7 @@ impl<'l> ReservedTask<'l> {
         if from_reserve {
             local.engine.pagestore.reserve_beyond_limit(pages);
         } else if pages > 0 {
-            local.reserve_pages(pages)?;
+            local.engine.pagestore.reserve_pages(&local.worker, pages)?;
         }
         Ok(ReservedTask {
             task: TaskContext { local },
@@ -86,7 +86,11 @@ impl WriteContext for ReservedTask<'_> {
         // More than the worst case that was reserved has to be reserved now.
         let missing = wanted.saturating_sub(self.pages.get());
         if missing > 0 {
-            self.task.local.reserve_pages(missing)?;
+            let local = self.task.local;
+            local
+                .engine
+                .pagestore
+                .reserve_pages(&local.worker, missing)?;
             self.pages.set(self.pages.get() + missing);
         }
         let reserved = self.task.take_reserved(pages)?;

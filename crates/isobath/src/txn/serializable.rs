@@ -181,9 +181,9 @@ mod tests {
 
     use super::*;
     use crate::log::Log;
+    use crate::log::Tracker;
     use crate::page::Lsn;
     use crate::txn::snapshots::Snapshots;
-    use crate::txn::tracker::Tracker;
     use crate::txn::versions::{KeyRef, OldValue};
 
     #[test]

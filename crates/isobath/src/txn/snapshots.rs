@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::tracker::Tracker;
 use crate::Error;
-use crate::log::Log;
+use crate::log::{Log, Tracker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 

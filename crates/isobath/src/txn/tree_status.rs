@@ -93,7 +93,7 @@ impl TreeStatus {
                     .compare_exchange(OPEN, status, Ordering::SeqCst, Ordering::SeqCst);
             match closed {
                 Ok(_) => return Ok(Some(Closed(self))),
-                Err(_) if status == LOADING && canary::sings(Canary::LoadBesideOthers) => {
+                Err(_) if status == LOADING && canary::is_on(Canary::LoadBesideOthers) => {
                     return Ok(Some(Closed(self)));
                 }
                 Err(DROPPED) => return Ok(None),

@@ -30,7 +30,7 @@ pub(crate) struct Unseen {
     /// How many there are of any kind.
     any: AtomicU64,
     /// Of these, those that leave no versions while their changes are applied one by
-    /// one: their keys stay locked meanwhile.
+    /// one: their keys stay locked until then.
     parts: AtomicU64,
     /// Of these, bulk loads, with their trees and the keys from which on all records are theirs.
     loads: AtomicU64,

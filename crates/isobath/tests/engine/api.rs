@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use common::{Random, assert_sound, tiny, value};
 use futures_core::stream::{FusedStream, Stream};
 use isobath::{
-    Error, OpenError, Options, RangeStream, Record, StorageError, Store, TransactionError,
-    TransactionOptions, Tree, WriteBatch,
+    Error, Isolation, OpenError, Options, RangeStream, Record, StorageError, Store,
+    TransactionError, TransactionOptions, Tree, WriteBatch,
 };
 
 fn store() -> (Store, Tree) {
@@ -65,6 +65,9 @@ fn keys_values_and_ranges_are_whatever_has_bytes() {
         .map(|r| r.unwrap().0)
         .collect();
     assert_eq!(keys, [b"b", b"c", b"d", b"e"]);
+    // A slice makes one of an array of another length.
+    assert_eq!(self::keys(tree.range(b"b".as_slice()..b"zz")), "bcd");
+    assert_eq!(self::keys(tree.range(&b"b"[..]..=b"d")), "bcd");
     let mut range = tree.range("a".."b");
     assert!(range.next().is_some() && range.next().is_none() && range.next().is_none());
     assert!(format!("{store:?} {tree:?} {range:?} {transaction:?}").contains("\"t\""));
@@ -169,6 +172,147 @@ fn changes_in_one_step_keep_a_model() {
     let ours: Vec<Record> = tree.range(..).map(Result::unwrap).collect();
     assert_eq!(ours, model.into_iter().collect::<Vec<_>>());
     assert_sound(&store, Some(ours.len() as u64));
+    store.close().unwrap();
+}
+
+/// All records by every way to iterate that there is.
+fn all_records(store: &Store, tree: &Tree) -> Vec<Record> {
+    let ours: Vec<Record> = tree.iter().map(Result::unwrap).collect();
+    let mut looped = Vec::new();
+    for record in tree {
+        looped.push(record.unwrap());
+    }
+    assert_eq!(looped, ours);
+    let mut reversed: Vec<Record> = tree.iter().rev().map(Result::unwrap).collect();
+    reversed.reverse();
+    assert_eq!(reversed, ours);
+    // From both ends in turn.
+    let (mut range, mut front, mut back) = (tree.iter(), Vec::new(), Vec::new());
+    while let Some(record) = range.next() {
+        front.push(record.unwrap());
+        back.extend(range.next_back().map(Result::unwrap));
+    }
+    back.reverse();
+    assert_eq!([front, back].concat(), ours);
+    let in_task = tree.clone();
+    let task = store.spawn(move || in_task.iter().map(Result::unwrap).collect::<Vec<_>>());
+    assert_eq!(task.join().unwrap(), ours);
+    assert_eq!(collect(tree.iter_async()), ours);
+    let snapshot = store.snapshot().unwrap();
+    let seen: Vec<Record> = snapshot.iter(tree).unwrap().map(Result::unwrap).collect();
+    assert_eq!(seen, ours);
+    ours
+}
+
+#[test]
+fn iterating_and_clearing_keep_a_model() {
+    let (store, tree) = store();
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let mut random = Random::new(3);
+    for round in 0..24 {
+        // At times more than are removed in one commit.
+        let many = random.one_of(&[0, 3, 255, 256, 257, 900]);
+        for n in 0..many {
+            let key = random.below(2_000).to_be_bytes().to_vec();
+            let length = if n % 100 == 7 { 9_000 } else { 30 };
+            tree.insert(&key, value(n, length)).unwrap();
+            model.insert(key, value(n, length));
+        }
+        for _ in 0..30 {
+            let key = random.below(2_000).to_be_bytes();
+            let has = model.contains_key(&key[..]);
+            assert_eq!(tree.contains_key(key).unwrap(), has);
+            assert_eq!(block_on(tree.contains_key_async(key)).unwrap(), has);
+            let snapshot = store.snapshot().unwrap();
+            assert_eq!(snapshot.contains_key(&tree, key).unwrap(), has);
+        }
+        let expected: Vec<Record> = model.clone().into_iter().collect();
+        assert_eq!(all_records(&store, &tree), expected);
+        let count = model.len() as u64;
+        let cleared = match round % 6 {
+            0 => tree.clear().unwrap(),
+            1 => block_on(tree.clear_async()).unwrap(),
+            2 => {
+                let tree = tree.clone();
+                store.spawn(move || tree.clear().unwrap()).join().unwrap()
+            }
+            3 => {
+                let mut transaction = store.begin().unwrap();
+                let key = random.below(2_000).to_be_bytes();
+                transaction.insert(&tree, key, "its own").unwrap();
+                let own = u64::from(!model.contains_key(&key[..]));
+                let cleared = transaction.clear(&tree).unwrap();
+                assert_eq!(transaction.iter(&tree).unwrap().count(), 0);
+                assert_eq!(all_records(&store, &tree), expected);
+                transaction.commit().unwrap();
+                cleared - own
+            }
+            4 => {
+                let mut transaction = store.begin().unwrap();
+                assert_eq!(transaction.clear(&tree).unwrap(), count);
+                transaction.rollback();
+                continue;
+            }
+            _ => {
+                let (from, to) = (random.below(2_000), random.below(2_000));
+                let keys = from.to_be_bytes()..to.to_be_bytes();
+                let before = model.len();
+                model.retain(|key, _| !(keys.start[..] <= key[..] && key[..] < keys.end[..]));
+                let mut transaction = store.begin().unwrap();
+                let removed = transaction.remove_range(&tree, keys).unwrap();
+                assert_eq!(removed, (before - model.len()) as u64);
+                transaction.commit().unwrap();
+                continue;
+            }
+        };
+        assert_eq!(cleared, count);
+        model.clear();
+        assert!(tree.is_empty().unwrap() && tree.iter().next().is_none());
+    }
+    assert_sound(&store, Some(model.len() as u64));
+    store.close().unwrap();
+}
+
+#[test]
+fn a_range_that_a_transaction_removes_is_read() {
+    let (store, tree) = store();
+    for isolation in [Isolation::Snapshot, Isolation::Serializable] {
+        tree.clear().unwrap();
+        tree.insert("a", "").unwrap();
+        let options = TransactionOptions::new().isolation(isolation);
+        let mut transaction = store.begin_with(options).unwrap();
+        assert_eq!(transaction.clear(&tree).unwrap(), 1);
+        tree.insert("b", "").unwrap();
+        let committed = transaction.commit();
+        match isolation {
+            Isolation::Snapshot => {
+                committed.unwrap();
+                assert_eq!(keys(tree.iter()), "b");
+            }
+            _ => {
+                assert!(matches!(committed, Err(TransactionError::Conflict { .. })));
+                assert_eq!(keys(tree.iter()), "ab");
+            }
+        }
+    }
+    let mut reading = store
+        .begin_with(TransactionOptions::new().read_only(true))
+        .unwrap();
+    assert!(matches!(
+        reading.clear(&tree),
+        Err(Error::ReadOnlyTransaction)
+    ));
+    drop(reading);
+    store.drop_tree("t").unwrap();
+    assert!(matches!(tree.clear(), Err(Error::TreeDropped { .. })));
+    assert!(matches!(
+        tree.contains_key("a"),
+        Err(Error::TreeDropped { .. })
+    ));
+    assert!(matches!(
+        tree.iter().next(),
+        Some(Err(Error::TreeDropped { .. }))
+    ));
     store.close().unwrap();
 }
 

@@ -53,6 +53,19 @@ async fn everything_answers(store: Store) {
     assert_eq!(tree.get_async(key(7)).await.unwrap(), Some(value(7)));
     assert_eq!(tree.get_async(b"absent").await.unwrap(), None);
     assert!(tree.contains_async(key(8)).await.unwrap());
+    assert!(tree.contains_key_async(key(8)).await.unwrap());
+    let mut all = tree.iter_async();
+    assert_eq!(
+        next(&mut all).await.unwrap().unwrap(),
+        (key(0).to_vec(), value(0))
+    );
+    drop(all);
+    let scratch = store.create_tree("scratch").unwrap();
+    for number in 0..300 {
+        scratch.insert_async(key(number), "").await.unwrap();
+    }
+    assert_eq!(scratch.clear_async().await.unwrap(), 300);
+    assert!(scratch.is_empty().unwrap());
     let keys: Vec<_> = (0..RECORDS).step_by(7).map(key).collect();
     let many = tree.get_many_async(&keys).await.unwrap();
     let expected: Vec<_> = (0..RECORDS)

@@ -89,7 +89,7 @@ fn images_until(
     images
 }
 
-/// Drops "t"; what is left by power cuts at every I/O meanwhile.
+/// Drops "t"; what is left by power cuts at each I/O of that.
 fn images_of_drop(simulation: &mut Simulation, device: &FaultDevice, seed: u64) -> Vec<Image> {
     let store = simulation.store().clone();
     let ended = Arc::new(AtomicBool::new(false));

@@ -488,3 +488,48 @@ fn three_quarters_are_data_where_records_fit_leaves_badly() {
 fn three_quarters_are_data_in_small_records() {
     three_quarters_are_data(120);
 }
+
+/// A load that was packed, on a file system without room: what compaction leaves is enough for updates, by cleaning.
+#[test]
+fn a_packed_store_takes_updates_where_it_cannot_grow() {
+    let options = Options::new()
+        .workers(1)
+        .pool_bytes(8 << 20)
+        .segment_bytes(64 << 10)
+        .durability(Durability::None);
+    let device = FaultDevice::new(0, FaultPlan::new(8).sleeps(true));
+    let store = Store::create_on_volume(Volume::from_device(device.clone()), &options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let count = 100_000u64;
+    let key = |n: u64| format!("{n:08}");
+    tree.load((0..count).map(|n| (key(n), filling(n, 0, 340))))
+        .unwrap();
+    store.compact().unwrap();
+    store.close().unwrap();
+    let packed = device.len();
+    // Leaves hold 10 of these records at least, segments 15 pages beside their summary; 90 are the log's, the reserve and the like.
+    let segments = count / 10 / 15 * 102 / 100 + 90;
+    let most = (segments + 8) * (64 << 10);
+    assert!(packed < most, "{packed} bytes of {most}");
+
+    let full = FaultPlan::new(8).sleeps(true).space_bytes(packed);
+    let device = device.crash_image_with(Survivors::Executed, 0, full);
+    let store = Store::open_on_volume(Volume::from_device(device.clone()), &options).unwrap();
+    let tree = store.tree("t").unwrap();
+    // In an order that touches each leaf many times, and no two neighbours one after the other.
+    for n in (0..count).map(|n| n * 7_919 % count) {
+        tree.insert(key(n), filling(n, 1, 340)).unwrap();
+    }
+    for n in 0..100 {
+        tree.remove(key(n)).unwrap();
+    }
+    assert_eq!(device.len(), packed);
+    store.close().unwrap();
+    let store = Store::open_on_volume(Volume::from_device(device.clone()), &options).unwrap();
+    let tree = store.tree("t").unwrap();
+    for (n, record) in (100..count).zip(tree.range(..)) {
+        assert_eq!(record.unwrap(), (key(n).into_bytes(), filling(n, 1, 340)));
+    }
+    assert_eq!(tree.range(..).count() as u64, count - 100);
+    store.close().unwrap();
+}

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::common;
 
@@ -385,6 +387,54 @@ fn reads_inside_see_what_was_spilled() {
     is_same(&tree, &model);
     assert_eq!(store.stats().large_commits, 1);
     assert_sound(&store, Some(model.len() as u64));
+    store.close().unwrap();
+}
+
+/// The other tasks of a worker run while a transaction writes to its temporary file: when a run is written, and when runs are merged.
+#[test]
+fn tasks_of_one_worker_run_while_a_transaction_spills() {
+    let options = options().workers(1).log_bytes(16 << 20);
+    let options = options.transaction_bytes(512 << 10);
+    let store = Store::in_memory(&options).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let turns = Arc::new(AtomicU64::new(0));
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let (counted, ends) = (Arc::clone(&turns), Arc::clone(&has_ended));
+    let other = store.spawn_on(0, move || {
+        while !ends.load(Ordering::Relaxed) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            isobath::yield_now();
+        }
+    });
+    let spilling = store.clone();
+    let spilled = store.spawn_on(0, move || {
+        let mut transaction = spilling.begin().unwrap();
+        // Per insert that has spilled: turns of the other task, and bytes written.
+        let mut each = Vec::new();
+        for n in 0..6_000 {
+            let before = (
+                turns.load(Ordering::Relaxed),
+                spilling.stats().spilled_bytes,
+            );
+            transaction.insert(&tree, key(n), value(n, 800)).unwrap();
+            let written = spilling.stats().spilled_bytes - before.1;
+            if written > 0 {
+                each.push((turns.load(Ordering::Relaxed) - before.0, written));
+            }
+        }
+        drop(transaction);
+        has_ended.store(true, Ordering::Relaxed);
+        each
+    });
+    let each = spilled.join().unwrap();
+    other.join().unwrap();
+    assert!(each.len() >= 8 && each.iter().any(|(_, written)| *written > 4 << 20));
+    for (turns, written) in each {
+        assert!(
+            turns >= written / (20 << 10),
+            "{turns} turns beside {written} bytes"
+        );
+    }
     store.close().unwrap();
 }
 

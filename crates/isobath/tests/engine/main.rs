@@ -42,5 +42,6 @@ mod transactions;
 mod tree_states;
 mod tree_stats;
 mod tree_visibility;
+mod turns;
 mod typed;
 mod visibility;

@@ -409,3 +409,74 @@ fn a_log_on_a_device_of_its_own() {
     assert!(!report.problems.is_empty());
     assert!(report.records() >= 500, "{report:?}");
 }
+
+/// A salvage that is killed leaves nothing under the name of the new store.
+#[test]
+fn a_salvaged_store_has_its_name_once_it_is_complete() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let from = at("from");
+    let store = Store::create(&from, &options()).unwrap();
+    let tree = store.create_tree("t").unwrap();
+    for n in 0..2_000 {
+        tree.insert(key(n), value(n, 300)).unwrap();
+    }
+    store.close().unwrap();
+    // Of a new file, of one that is empty, and of one behind a link.
+    std::fs::write(at("empty"), "").unwrap();
+    std::fs::write(at("behind"), "").unwrap();
+    std::os::unix::fs::symlink("behind", at("link")).unwrap();
+    for (to, partial) in [
+        ("new", "new.partial"),
+        ("empty", "empty.partial"),
+        ("link", "behind.partial"),
+    ] {
+        let to = at(to);
+        let is_empty = || std::fs::metadata(&to).map_or(0, |found| found.len()) == 0;
+        let salvage = |stops: bool| {
+            let mut calls = 0;
+            let mut watch = |_: &'static str, _: u64, _: u64| {
+                calls += 1;
+                assert!(is_empty() && at(partial).exists());
+                match stops {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            };
+            let options_of = SalvageOptions::new();
+            let done = isobath::salvage(&[&from], &[&to], &options_of, &options(), &mut watch);
+            assert!(calls > 0);
+            done
+        };
+        assert!(matches!(salvage(true), Err(isobath::Error::Interrupted)));
+        assert!(is_empty() && !at(partial).exists());
+        assert_eq!(salvage(false).unwrap().records(), 2_000);
+        assert!(!at(partial).exists());
+        let saved = Store::open(&to, &options()).unwrap();
+        assert_eq!(saved.tree("t").unwrap().count(..).unwrap(), 2_000);
+        saved.close().unwrap();
+        // What is there already is not replaced, whether it is a store or not.
+        let before = std::fs::read(&to).unwrap();
+        let salvage = || {
+            let mut watch = |_: &'static str, _: u64, _: u64| ControlFlow::Continue(());
+            let options_of = SalvageOptions::new();
+            isobath::salvage(&[&from], &[&to], &options_of, &options(), &mut watch)
+        };
+        assert!(
+            salvage()
+                .unwrap_err()
+                .to_string()
+                .contains("exists already")
+        );
+        assert!(std::fs::read(&to).unwrap() == before);
+    }
+    assert!(std::fs::symlink_metadata(at("link")).unwrap().is_symlink());
+    // What a killed one has left is told, and not taken.
+    std::fs::write(at("other.partial"), "left").unwrap();
+    let mut watch = |_: &'static str, _: u64, _: u64| ControlFlow::Continue(());
+    let to = at("other");
+    let options_of = SalvageOptions::new();
+    let error = isobath::salvage(&[&from], &[&to], &options_of, &options(), &mut watch);
+    assert!(error.unwrap_err().to_string().contains("other.partial"));
+    assert!(!to.exists());
+}

@@ -202,7 +202,7 @@ fn a_file_that_is_no_log_or_another_store_s_is_refused() {
         assert!(matches!(error, OpenError::NotALog { .. }));
     }
     place.refuses(&options().log_path(place.path("b")), &["not the log"]);
-    place.refuses(&options().log_path(place.path("a")), &["same device"]);
+    place.refuses(&options().log_path(place.path("a")), &["same file"]);
     place.refuses(&options().log_path(place.0.path()), &["is a directory"]);
     place.refuses(
         &options().log_path(place.path("none")),
@@ -347,7 +347,7 @@ fn what_cannot_work_is_refused_before_anything_is_made() {
     };
     let log = place.path("a.log");
     refused(&options().log_path(&log).log_bytes(0), "log_path");
-    refused(&options().log_path(place.path("a")), "same device");
+    refused(&options().log_path(place.path("a")), "same file");
     refused(&options().log_path(place.0.path()), "is a directory");
     refused(
         &options().log_path(place.path("none/a.log")),

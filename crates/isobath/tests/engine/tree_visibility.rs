@@ -100,7 +100,7 @@ fn looks_at_names() -> [Vec<Look>; 2] {
     ]
 }
 
-/// Watchers wait until each sees what is done meanwhile; then the power is cut, and what was seen has to be there.
+/// Watchers wait until each sees what is done; then the power is cut, and what was seen has to be there.
 fn watch(seed: u64, options: &Options) {
     let device = FaultDevice::new(0, FaultPlan::new(seed).latency_us(0..=200));
     let simulation = Simulation::new(Volume::from_device(device.clone()), options, seed).unwrap();
@@ -170,7 +170,7 @@ fn this_would_find_loads_and_names_that_are_shown_early() {
     assert!(found.join().is_err());
 }
 
-/// A load that is refused, because a record was inserted behind its first key meanwhile, hides nothing.
+/// A load that is refused, because a record was inserted behind its first key during it, hides nothing.
 fn overtake(seed: u64) {
     // A load is refused within a few steps without a wait: others come between them only by interruption.
     let how = How::EveryPlace {

@@ -26,6 +26,11 @@ fn typed_trees_are_as_maps_are() {
     map.remove(&("b".to_owned(), None));
     let all: Vec<(Key, u32)> = tree.range(..).map(Result::unwrap).collect();
     assert_eq!(all, map.clone().into_iter().collect::<Vec<_>>());
+    assert!(tree.iter().map(Result::unwrap).eq(all));
+    for (record, (key, value)) in (&tree).into_iter().zip(&map) {
+        assert_eq!(record.unwrap(), (key.clone(), *value));
+        assert!(tree.contains_key(key).unwrap());
+    }
     let back: Vec<(Key, u32)> = tree.range(..).rev().map(Result::unwrap).collect();
     assert_eq!(back, map.clone().into_iter().rev().collect::<Vec<_>>());
     for from in map.keys() {
@@ -45,6 +50,8 @@ fn typed_trees_are_as_maps_are() {
     let owned = |(key, value): (&Key, &u32)| (key.clone(), *value);
     assert_eq!(tree.first().unwrap(), map.first_key_value().map(owned));
     assert_eq!(tree.last().unwrap(), map.last_key_value().map(owned));
+    assert_eq!(tree.clear().unwrap(), map.len() as u64);
+    assert!(tree.iter().next().is_none());
     let counters: TypedTree<String, u64> = store.create_tree("counters").unwrap().typed();
     for _ in 0..3 {
         let counters = counters.clone();

@@ -29,7 +29,7 @@ const MEMTABLE_BYTES: usize = 16 << 20;
 /// Of lookups that read the drive, one in so many of the others.
 const MISSING_SHARE: u32 = 20;
 /// Threads of what waits, for the drive or for one another: as many as `advise --rates` has by default. A call that waits costs
-/// more where others run meanwhile, and what it needs has left the caches: 16 µs for a block on the reference machine, 3 by one thread.
+/// more where others run in between, and what it needs has left the caches: 16 µs for a block on the reference machine, 3 by one thread.
 const THREADS: u32 = 32;
 /// Of the data, the cache of such lookups holds one part in so many.
 const CACHE_SHARE: u64 = 8;

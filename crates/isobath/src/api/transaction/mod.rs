@@ -32,6 +32,9 @@ use scan::Source;
 use view::View;
 use write_set::{Write, WriteSet};
 
+/// Keys that [`Transaction::remove_range`] reads at a time.
+const REMOVED_AT_ONCE: usize = 256;
+
 /// What a transaction is protected from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -59,7 +62,7 @@ pub struct Savepoint {
 ///
 /// It reads the store as it was when the transaction began, together with its own
 /// changes; they are not visible to others before [`Transaction::commit`] returns, and
-/// then all at once. Nothing is locked meanwhile: of two transactions that change
+/// then all at once. Nothing is locked before that: of two transactions that change
 /// the same key, the first to commit wins, and the other gets
 /// [`TransactionError::Conflict`]. Dropping a transaction rolls it back.
 ///
@@ -177,6 +180,15 @@ impl Transaction {
         self.source(tree)?.contains(key)
     }
 
+    /// The same as [`Transaction::contains`], by the name that it has in the standard library's maps.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::get`].
+    pub fn contains_key(&self, tree: &Tree, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        self.contains(tree, key)
+    }
+
     /// The values of all `keys`, in their order; page faults of many keys overlap.
     ///
     /// # Errors
@@ -205,6 +217,15 @@ impl Transaction {
     ) -> Result<TransactionRange<'t>, Error> {
         let (lower, upper) = bounds::owned(&bounds);
         Ok(TransactionRange::new(self.source(tree)?, lower, upper))
+    }
+
+    /// All records of `tree` in order, from both ends.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::range`].
+    pub fn iter<'t>(&'t self, tree: &'t Tree) -> Result<TransactionRange<'t>, Error> {
+        self.range(tree, ..)
     }
 
     /// The records of `tree` whose keys start with `prefix`, in order, from both
@@ -315,6 +336,66 @@ impl Transaction {
             self.write(tree, key, Write::Removed)?;
         }
         Ok(existed)
+    }
+
+    /// Removes the records of `tree` that this transaction sees within `bounds` when it commits; returns how many these are. What
+    /// others insert there meanwhile stays, unless the transaction is serializable, which is in conflict with it then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::insert`] and [`Transaction::get`]; the transaction removes a first part of the range then.
+    pub fn remove_range(&mut self, tree: &Tree, bounds: impl KeyRange) -> Result<u64, Error> {
+        let (mut lower, upper) = bounds::owned(&bounds);
+        self.may_write(tree, b"")?;
+        let wanted = Wanted {
+            limit: Some(REMOVED_AT_ONCE),
+            keys_only: true,
+        };
+        let mut removed = 0;
+        loop {
+            let mut keys = Vec::new();
+            let part = (
+                lower.as_ref().map(Vec::as_slice),
+                upper.as_ref().map(Vec::as_slice),
+            );
+            let source = self.source(tree)?;
+            source.scan(part, Direction::Forward, wanted, |key, _| {
+                keys.push(key.to_vec());
+                keys.len() < REMOVED_AT_ONCE
+            })?;
+            for key in &keys {
+                self.write(tree, key, Write::Removed)?;
+                removed += 1;
+            }
+            let Some(last) = keys.pop() else {
+                return Ok(removed);
+            };
+            lower = Bound::Excluded(last);
+        }
+    }
+
+    /// Removes all records of `tree` that this transaction sees when it commits, as [`Transaction::remove_range`] of `..`.
+    ///
+    /// ```
+    /// # use isobath::{Options, Store};
+    /// # let store = Store::in_memory(&Options::new().pool_bytes(8 << 20).workers(1))?;
+    /// # let tree = store.create_tree("t")?;
+    /// tree.insert("old", "1")?;
+    /// let mut transaction = store.begin()?;
+    /// assert_eq!(transaction.clear(&tree)?, 1);
+    /// transaction.insert(&tree, "new", "2")?;
+    /// assert!(tree.contains_key("old")?); // until it commits
+    /// transaction.commit()?;
+    /// assert_eq!(tree.iter().count(), 1);
+    /// # store.close()?;
+    /// # Ok::<(), isobath::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transaction::remove_range`].
+    pub fn clear(&mut self, tree: &Tree) -> Result<u64, Error> {
+        self.remove_range(tree, ..)
     }
 
     /// Writes a value of up to [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES) as a

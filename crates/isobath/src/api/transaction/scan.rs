@@ -126,7 +126,7 @@ impl Source<'_> {
             return self.take_own(&write, value);
         }
         self.note(key);
-        // Whatever happens to the key meanwhile, its version is there afterwards.
+        // Whatever happens to the key, its version is there afterwards.
         let found = self.tree.get_newest(key, value)?;
         self.replace_by_older(key, found, value)
     }
@@ -161,7 +161,7 @@ impl Source<'_> {
             Some(OldValue::Extent(descriptor)) => {
                 let read = extent::decode(descriptor.bytes())
                     .and_then(|extent| self.read_extent(extent, value));
-                // A snapshot that failed meanwhile keeps no large values either.
+                // A snapshot that has failed keeps no large values either.
                 self.check()?;
                 read.map(|()| true)
             }
@@ -243,7 +243,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// Without a snapshot the value may have gone meanwhile; then what the key has now; `false` if nothing.
+    /// Without a snapshot the value may have gone in between; then what the key has now; `false` if nothing.
     fn read_large_of(&self, key: &[u8], extent: Extent, into: &mut Vec<u8>) -> Result<bool, Error> {
         match self.read_large(extent, into) {
             // If this was not a change of the record, the same error comes again.
@@ -452,6 +452,7 @@ impl MergeCursor {
                 size
             }
         };
+        source.tree.runtime.count_records(size);
         let leaves = &mut self.leaves;
         let engine = &source.tree.runtime.engine;
         if !WorkerState::with_current(engine, |local| local.is_some()) {
@@ -609,3 +610,6 @@ impl DoubleEndedIterator for TransactionRange<'_> {
         self.step(Direction::Reverse)
     }
 }
+
+/// After the end, and after an error, there is nothing more.
+impl std::iter::FusedIterator for TransactionRange<'_> {}

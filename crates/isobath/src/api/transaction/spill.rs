@@ -15,6 +15,7 @@ use crate::Error;
 use crate::btree::Direction;
 use crate::extent::{DESCRIPTOR_BYTES, Extent};
 use crate::page::get_u32;
+use crate::runtime::yield_now;
 use crate::sort::{HEAD_BYTES, Merge, Run, failed, write_run};
 use crate::txn::versions::Bounds;
 
@@ -206,6 +207,8 @@ impl Spilled {
             let is_new = sorted.blocks.last().is_none_or(|b| at - b.1 >= BLOCK_BYTES);
             if is_new {
                 sorted.blocks.push((place.clone(), at));
+                // A transaction holds nothing that others wait for while it spills or merges.
+                yield_now();
             }
             let tree = parts(&place).0;
             if sorted.trees.last() != Some(&tree) {

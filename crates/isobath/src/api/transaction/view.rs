@@ -78,7 +78,8 @@ impl View {
         if self.transactions().visibility() != Visibility::Early || engine.log.is_durable(newest) {
             return Ok(());
         }
-        self.runtime.run(|local| local.wait_durable(newest))
+        self.runtime
+            .run(|local| local.engine.log_tasks.wait_durable(&local.worker, newest))
     }
 
     /// To be asked when leaf and versions were read: whether both were complete.

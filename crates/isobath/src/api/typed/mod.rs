@@ -106,6 +106,18 @@ impl<K: Key, V: Value> TypedTree<K, V> {
         self.tree.contains(key_bytes(key))
     }
 
+    /// The same as [`TypedTree::contains`], by the name that it has in the standard library's maps.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::contains`].
+    pub fn contains_key<Q: EncodeKey + ?Sized>(&self, key: &Q) -> Result<bool, Error>
+    where
+        K: Borrow<Q>,
+    {
+        self.contains(key)
+    }
+
     /// Gives `key` a value, in place of the one that it has.
     ///
     /// # Errors
@@ -158,6 +170,20 @@ impl<K: Key, V: Value> TypedTree<K, V> {
         }
     }
 
+    /// All records, in order, from both ends.
+    pub fn iter(&self) -> TypedRange<K, V> {
+        self.range(..)
+    }
+
+    /// Removes all records, as [`Tree::clear`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tree::clear`].
+    pub fn clear(&self) -> Result<u64, Error> {
+        self.tree.clear()
+    }
+
     /// As [`TypedTree::get`], in a transaction.
     ///
     /// # Errors
@@ -206,6 +232,16 @@ impl<K: Key, V: Value> TypedTree<K, V> {
         K: Borrow<Q>,
     {
         transaction.remove(&self.tree, key_bytes(key))
+    }
+}
+
+/// All records in order, as [`TypedTree::iter`].
+impl<K: Key, V: Value> IntoIterator for &TypedTree<K, V> {
+    type Item = Result<(K, V), Error>;
+    type IntoIter = TypedRange<K, V>;
+
+    fn into_iter(self) -> TypedRange<K, V> {
+        self.iter()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A cursor copies one leaf at a time into a private page, validates the copy,
 //! and iterates it. It goes on from the copy's own bound, so whatever happens to
-//! the tree meanwhile, it visits every key range exactly once and in order: a
+//! the tree at the same time, it visits every key range exactly once and in order: a
 //! record that is there during the whole scan is seen once.
 //!
 //! Between two leaves it holds nothing. It remembers the parent's version, and

@@ -232,7 +232,7 @@ impl<'c, C: WriteContext> Loader<'c, C> {
     /// # Errors
     ///
     /// [`Error::LoadOrder`] where another task has inserted keys beyond the first
-    /// one loaded meanwhile. The tree is then as it would be without the load.
+    /// one loaded since. The tree is then as it would be without the load.
     pub(crate) fn link(mut self, on_extent: &mut dyn FnMut(&Descriptor)) -> Result<u64, C::Error> {
         let result = self.try_link();
         match result {

@@ -1,7 +1,7 @@
 //! Rewriting a tree with many changes at once: new leaves for the ranges that changes touch, new inner nodes above them, and all
 //! else as it is.
 //!
-//! The tree, which no one else changes meanwhile, is walked from left to right. A subtree without a change becomes a part of the
+//! The tree, which no one else changes during the load, is walked from left to right. A subtree without a change becomes a part of the
 //! new tree as it is; where one has some, its records and the changes are merged into new leaves. New pages belong to a token, and
 //! nothing names them: the tree is as it was until the root gets its new content ([`install_roots`]).
 

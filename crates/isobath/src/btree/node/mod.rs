@@ -108,7 +108,7 @@ const EXTENT_FLAG: u16 = 1 << 15;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MalformedNode(pub(super) &'static str);
 
-/// Bytes that a node can be read from: a frame that may change meanwhile, or a
+/// Bytes that a node can be read from: a frame that others may change, or a
 /// private copy.
 pub(super) trait Source {
     /// The eight bytes at any `at`; past the page's end they mean nothing.

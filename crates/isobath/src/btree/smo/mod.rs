@@ -98,7 +98,7 @@ impl<'p> Modification<'p> {
                 page.changed(version, version);
             }
         };
-        if canary::sings(Canary::MarkLoadedLate) {
+        if canary::is_on(Canary::MarkLoadedLate) {
             let version = ctx.log().stamp(ctx.writer());
             // As if others ran for a while.
             (0..3_000).for_each(|_| ctx.next_turn());

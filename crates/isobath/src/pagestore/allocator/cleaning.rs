@@ -90,7 +90,7 @@ impl SegmentAllocator {
     /// they were chosen, user writes leave them as many, and so does a checkpoint as long as it can wait: they find
     /// space to the end, and then more is free.
     pub(crate) fn has_space_for_checkpoint(&self) -> bool {
-        let kept = match canary::sings(Canary::TakeSpaceOfVictims) {
+        let kept = match canary::is_on(Canary::TakeSpaceOfVictims) {
             true => 0,
             false => self.cleaning,
         };
@@ -147,7 +147,7 @@ impl SegmentAllocator {
         }
         let slack = u64::from(self.streams()) * u64::from(self.segment_bytes());
         self.progress.moved_bytes > 2 * self.live_bytes + slack
-            && !canary::sings(Canary::CleanForNothing)
+            && !canary::is_on(Canary::CleanForNothing)
     }
 
     /// Spare segments up to which cleaning is worth while: a few more than

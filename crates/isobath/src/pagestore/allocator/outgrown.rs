@@ -32,7 +32,7 @@ impl SegmentAllocator {
         self.release_outgrown();
         for id in (0..first_large).map(SegmentId) {
             let is_sealed = self.table.state(id) == SegmentState::Sealed;
-            if is_sealed && !canary::sings(Canary::CleanSmallSegments) {
+            if is_sealed && !canary::is_on(Canary::CleanSmallSegments) {
                 self.table.begin_cleaning(id);
             }
         }
@@ -41,7 +41,7 @@ impl SegmentAllocator {
     /// Small segments that hold nothing and that the volume has outgrown; none while a reader in another process may need
     /// what was there.
     pub(crate) fn unused_outgrown(&self) -> Vec<u32> {
-        if self.has_readers() && !canary::sings(Canary::ReuseBesideReaders) {
+        if self.has_readers() && !canary::is_on(Canary::ReuseBesideReaders) {
             return Vec::new();
         }
         let is_unused = |segment: &u32| {

@@ -125,7 +125,7 @@ impl SegmentAllocator {
         }
         let superblock = self.retained.superblock;
         self.freed_at[segment as usize] = superblock;
-        if self.retained.is_needed(superblock) && !canary::sings(Canary::ReuseBesideReaders) {
+        if self.retained.is_needed(superblock) && !canary::is_on(Canary::ReuseBesideReaders) {
             self.retained.segments.push_back((superblock, segment));
             self.bound_retained();
         } else {

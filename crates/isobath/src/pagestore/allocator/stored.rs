@@ -25,7 +25,7 @@ impl SegmentAllocator {
         }
         // The summary of an open segment may have a place already, and not be there.
         let is_open = record.state == SegmentState::Open;
-        let summary = if is_open && !canary::sings(Canary::SummaryTooEarly) {
+        let summary = if is_open && !canary::is_on(Canary::SummaryTooEarly) {
             0
         } else {
             self.summaries[segment as usize]
@@ -101,7 +101,7 @@ impl SegmentAllocator {
             let waste = (words[1] >> 48) as u32 * PAGE_SIZE as u32;
             // Stores of earlier versions count the rest of a segment that was not full, too.
             let was_full =
-                waste <= bytes_here / CHUNK_SHARE || canary::sings(Canary::CountUnusedAsLive);
+                waste <= bytes_here / CHUNK_SHARE || canary::is_on(Canary::CountUnusedAsLive);
             if waste > 0 && was_full {
                 self.set_waste(segment, waste);
             }

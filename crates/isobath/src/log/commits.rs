@@ -1,7 +1,11 @@
 //! Commits in flight, and the watermark below which all are applied.
 
-use crate::log::Log;
+use std::collections::BTreeSet;
+
+use super::{Log, LogTasks};
+use crate::canary::{self, Canary};
 use crate::page::Lsn;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// LSNs are multiples of 8; a slot's word keeps two things below.
@@ -43,6 +47,20 @@ pub(crate) struct Tracker {
     /// Serializable commits that have begun to validate, and those of them that
     /// have appended their record, or are cancelled.
     validating: [AtomicU64; 2],
+    /// Records of large commits that are visible while what they free is not free yet.
+    ending: Mutex<BTreeSet<Lsn>>,
+}
+
+/// What a record frees is not free yet, until this is dropped.
+pub(crate) struct Ending<'t> {
+    tracker: &'t Tracker,
+    lsn: Lsn,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.tracker.ending.lock().remove(&self.lsn);
+    }
 }
 
 /// Between the validation of what a serializable commit has read and its LSN.
@@ -91,6 +109,31 @@ impl Tracker {
             workers: (0..workers).map(slots).collect(),
             reported: AtomicU64::new(0),
             validating: [AtomicU64::new(0), AtomicU64::new(0)],
+            ending: Mutex::default(),
+        }
+    }
+
+    /// Pages and chunks end with the record at `lsn`, one after another, from now on: no log may begin behind it until
+    /// this is dropped.
+    pub(crate) fn begin_ending(&self, lsn: Lsn) -> Ending<'_> {
+        self.ending.lock().insert(lsn);
+        Ending { tracker: self, lsn }
+    }
+
+    /// Whether some record frees what is not free yet.
+    #[cfg(test)]
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.ending.lock().is_empty()
+    }
+
+    /// Where replaying commits would have to start, were the pages as they are now.
+    fn oldest_unapplied(&self, log: &Log) -> Lsn {
+        // In this order: what a record frees is noted before the watermark passes it.
+        let watermark = Lsn(self.watermark(log));
+        let ending = self.ending.lock().first().copied();
+        match ending.filter(|_| !canary::is_on(Canary::IgnoreEnding)) {
+            Some(oldest) => oldest.min(watermark),
+            None => watermark,
         }
     }
 
@@ -235,6 +278,22 @@ impl Tracker {
             }
         }
         Ok(())
+    }
+}
+
+impl LogTasks {
+    /// The oldest commit in flight that has not been applied, or `complete`.
+    pub(crate) fn oldest_commit(&self, complete: Lsn) -> Lsn {
+        complete.min(self.commits.oldest_unapplied(&self.log))
+    }
+
+    /// A lower bound of the records of all ends that the mapping table does not show
+    /// yet: a page that it shows now ends with this record or a later one.
+    pub(crate) fn oldest_end(&self) -> Lsn {
+        if canary::is_on(Canary::MissLateEnds) {
+            return self.log.next();
+        }
+        self.oldest_commit(self.log.contiguous_lsn())
     }
 }
 
