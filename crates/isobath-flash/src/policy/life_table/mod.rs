@@ -7,9 +7,9 @@
 //! table per class says at which rate its pages die at each age: deaths observed, divided by the time that pages lived.
 //! The living are counted where they are, by class and time of birth, not where they happen to be seen: else the
 //! coldest pages, most of a skewed space, are noticed only by the deaths among them, and look many times hotter than
-//! they are. From the table follows, for a page of this class and age, the median time that it still has to live,
+//! they are. From the table follows, for a page of this class and age, the time until three tenths of its like are dead,
 //! whatever law the workload follows: frequencies that do not change, hot sets that move on, pages written once. The
-//! death rate of that median is the page's *score*.
+//! death rate of that time is the page's *score*.
 //!
 //! - **Together.** Pages go to streams, user writes and relocated pages alike: ranges of scores, divided where the
 //!   rates differ most, and only as many as are worth it, since each stream keeps a segment open. A batch is sorted by

@@ -5,6 +5,12 @@ use super::tag::{
     BUCKETS, CELLS, LAST_AGE, TRENDS, Tag, UNKNOWN_CELL, bucket, edge, mean_interval,
 };
 
+/// A page's score is about the time in which this share of the pages like it dies.
+///
+/// Classes mix pages that die soon with pages that stay: a page that is written after long silence became hot, or will be silent again. One
+/// that dies soon leaves a hole in the segment that it shares, for as long as that is not cleaned; one that stays is relocated once. Among
+/// cold pages the hole costs more, so that pages go with hot ones even if fewer than half of their kind die soon.
+const DYING_SHARE: f32 = 0.3;
 /// Number of scores.
 pub(super) const SCORES: usize = 256;
 /// Scores per factor of two in death rate.
@@ -142,7 +148,7 @@ impl PageLives {
         self.rate_of_score[usize::from(score)]
     }
 
-    /// Deaths per tick of pages in `cell` that are `units` old, over the median time that they have left.
+    /// Deaths per tick of pages in `cell` that are `units` old, until a [`DYING_SHARE`] of them is dead.
     #[inline]
     pub(super) fn rate(&self, cell: usize, units: u32) -> f32 {
         self.rate_of(self.score(cell, bucket(units)))
@@ -305,27 +311,28 @@ impl PageLives {
         })
     }
 
-    /// The score of a page by its age, from the death rate at each age: that of ln 2 / median time left to live.
+    /// The score of a page by its age, from the death rate at each age: that of the rate at which a [`DYING_SHARE`] of such pages dies.
     fn scores_of_hazard(
         &self,
         hazard: &[f32; BUCKETS],
         edges: &[f32; BUCKETS + 1],
     ) -> [u8; BUCKETS] {
         let width = |age: usize| edges[age + 1] - edges[age];
+        let dying_risk = -(1.0 - DYING_SHARE).ln();
         let mut scores = [MEAN_SCORE; BUCKETS];
         // Risk and time from the young edge of a page's bucket to that of bucket `to`.
         let (mut to, mut risk, mut time) = (0, 0.0f32, 0.0f32);
         for (from, score) in scores.iter_mut().enumerate().take(LAST_AGE + 1) {
             // The page is on average half-way through its own bucket, except at age 0.
             let passed = if from > 0 { 0.5 * width(from) } else { 0.0 };
-            let median = std::f32::consts::LN_2 + passed * hazard[from];
-            while to < LAST_AGE && risk + hazard[to] * width(to) < median {
+            let reached = dying_risk + passed * hazard[from];
+            while to < LAST_AGE && risk + hazard[to] * width(to) < reached {
                 risk += hazard[to] * width(to);
                 time += width(to);
                 to += 1;
             }
-            let left = time + (median - risk) / hazard[to] - passed;
-            *score = self.score_of(std::f32::consts::LN_2 / (left * self.epoch.quantum as f32));
+            let left = time + (reached - risk) / hazard[to] - passed;
+            *score = self.score_of(dying_risk / (left * self.epoch.quantum as f32));
             if to > from {
                 risk = (risk - hazard[from] * width(from)).max(0.0);
                 time -= width(from);
@@ -392,6 +399,19 @@ mod tests {
                 "{score}: {scores:?}"
             );
         }
+    }
+
+    /// Of a kind of which a third dies soon and the rest never, a page scores with those that die soon, until it has survived that age.
+    #[test]
+    fn a_kind_that_dies_soon_or_never_scores_as_dying_soon() {
+        let lives = PageLives::new(1 << 20, EpochLength::new(1 << 20, 512));
+        let edges: [f32; BUCKETS + 1] = std::array::from_fn(edge);
+        let soon = 1.0 / 3.0 / edges[12];
+        let hazard = std::array::from_fn(|age| if age < 12 { 1.2 * soon } else { 1e-6 });
+        let scores = lives.scores_of_hazard(&hazard, &edges);
+        let as_soon = lives.score_of(1.2 * soon / 512.0);
+        assert!(scores[0].abs_diff(as_soon) <= 2, "{} {as_soon}", scores[0]);
+        assert!(scores[14] > as_soon + 60, "{scores:?}");
     }
 
     /// Pages that die less the older they are have more time left the older they are.
