@@ -26,7 +26,7 @@ pub(crate) fn get_each(
     let mut missing: Vec<(usize, PageId)> = Vec::new();
     let mut first = 0;
     for part in keys.chunks(BATCH_KEYS) {
-        tree.runtime.count_operations(1);
+        tree.runtime.count_records(part.len());
         tree.state
             .tree
             .get_many_resident(&tree.runtime.pool, part, &mut batch);

@@ -252,7 +252,10 @@ impl LogTasks {
         let waiter = self.log.queue_for_reservation(request, waker);
         self.shared.watch_for_space();
         // After the waiter is listed: the log does not become smaller while a task waits.
-        self.growth.request(request.area_bytes());
+        let wanted = request.area_bytes();
+        if wanted > self.log.area_bytes() {
+            self.growth.request(wanted);
+        }
         if self.log.area_is_short_for_system() {
             // After the waiter is listed: a checkpoint that waits for pages to be written sees it, or is woken.
             self.flush_waiters.wake_all();
