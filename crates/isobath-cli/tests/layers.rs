@@ -41,11 +41,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("what a tree may ask for", &["context"]),
     ("the B+-tree", &["btree"]),
     ("opening", &["recovery"]),
-    (
-        "large values, transactions, copies",
-        &["backup", "extent", "txn"],
-    ),
+    ("large values, transactions", &["extent", "txn"]),
+    ("files of people", &["output"]),
     ("the assembly", &["engine"]),
+    ("what runs on the assembly", &["backup", "replay"]),
     ("the API", &["api", "salvage", "sim"]),
 ];
 
