@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::device::LOG_OFFSET;
 use crate::io::Op;
-use crate::words::{ByteSize, two_sizes};
+use crate::words::{ByteSize, dangling_target, missing_directory, two_sizes};
 
 /// Why a volume could not be created, opened or grown. Nothing was changed on disk.
 #[derive(Debug, thiserror::Error)]
@@ -235,6 +235,17 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
+    /// Why nothing is at `path`: its directory does not exist, it is a link that leads to nothing, or there is just nothing.
+    pub fn missing(path: &Path) -> VolumeError {
+        let directory = missing_directory(path).map(Path::to_owned);
+        let path = path.to_owned();
+        match (directory, dangling_target(&path)) {
+            (Some(directory), _) => VolumeError::NoDirectory { directory, path },
+            (None, Some(target)) => VolumeError::DanglingLink { path, target },
+            (None, None) => VolumeError::NotFound { path },
+        }
+    }
+
     /// Whether there was merely no space to grow, in the file system or within a limit. After any other failure to grow,
     /// writes of others may be lost.
     pub fn is_no_space(&self) -> bool {

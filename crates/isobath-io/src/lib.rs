@@ -63,4 +63,4 @@ pub use process::generation;
 pub use stats::{ChannelStats, LatencyHistogram, OpStats};
 pub use volume::Volume;
 pub use waker::{Wake, Waker};
-pub use words::{ByteSize, dangling_target, missing_directory, reason, two_sizes};
+pub use words::{ByteSize, reason, two_sizes};

@@ -69,7 +69,7 @@ pub fn reason(path: &Path, error: &io::Error) -> String {
 }
 
 /// What `path` says that it leads to, where it is a symbolic link that leads to nothing.
-pub fn dangling_target(path: &Path) -> Option<PathBuf> {
+pub(crate) fn dangling_target(path: &Path) -> Option<PathBuf> {
     if path.exists() {
         return None;
     }
@@ -77,7 +77,7 @@ pub fn dangling_target(path: &Path) -> Option<PathBuf> {
 }
 
 /// The first directory on the way to `path` that does not exist.
-pub fn missing_directory(path: &Path) -> Option<&Path> {
+pub(crate) fn missing_directory(path: &Path) -> Option<&Path> {
     path.ancestors()
         .skip(1)
         .filter(|directory| !directory.as_os_str().is_empty() && !directory.exists())

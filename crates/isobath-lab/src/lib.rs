@@ -64,10 +64,7 @@ pub use engine::{
     SimulatedDrive, SpaceConfig, Tuning,
 };
 pub use error::LabError;
-pub use isobath_io::{
-    ByteSize, VolumeError, dangling_target, ignore_file_size_signal, missing_directory,
-    partial_path,
-};
+pub use isobath_io::{ByteSize, VolumeError, ignore_file_size_signal, partial_path};
 pub use machine::{FreeSpace, Machine, cpu_time, free_space};
 pub use monitor::{Monitor, Silent, Stage, Unit};
 pub use raw_sweep::sweep;

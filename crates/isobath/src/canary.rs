@@ -140,6 +140,8 @@ canaries! {
     CheckpointWaitsForItself,
     /// The last space in the log is kept from the pages that a checkpoint waits for.
     KeepLastSpace,
+    /// A structure modification waits behind a record that lacks the area, which commits in flight hold.
+    HoldStructuresUp,
     /// The record that gives trees their new roots does not wait for the pages below them.
     SwapRootsEarly,
     /// Recovery repeats commits over trees that were rewritten after them.

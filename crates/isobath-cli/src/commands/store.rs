@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use isobath::{Error, Options, Store, Tree};
-use isobath_lab::{LabError, VolumeError, dangling_target, missing_directory};
+use isobath_lab::{LabError, VolumeError};
 
 use crate::args::{CreateArgs, GlobalArgs, NewTreeArgs, StoreArgs, TreeArgs};
 use crate::failure::Failure;
@@ -21,11 +21,6 @@ use crate::progress::{self, Progress};
 pub(crate) const SMALL_POOL: u64 = 64 << 20;
 /// Pool for a verb that touches much.
 pub(crate) const LARGE_POOL: u64 = 256 << 20;
-/// Bytes to store at once from which on a new store has no small segments: it would outgrow them at once, and keep them in front of
-/// its file.
-const OUTGROWS_SMALL: u64 = 64 << 20;
-/// Bytes of the segments of such a store, as of others that have outgrown their small ones.
-const LARGE_SEGMENT: u32 = 2 << 20;
 /// The tree of verbs that name none.
 pub(crate) const DEFAULT_TREE: &str = "main";
 /// Pause between two attempts to open a store that another process has open.
@@ -99,9 +94,16 @@ pub(crate) fn needs_recovery(args: &StoreArgs) -> Result<bool, Failure> {
 
 /// Refuses a store that standard output goes to: what is printed would end up in it.
 fn refuse_as_stdout(store: &Store) -> Result<(), Failure> {
+    refuse_stdout(|stdout| store.holds(stdout))
+}
+
+/// Refuses standard output that is a file of a store, as `is_of_store` says.
+fn refuse_stdout(is_of_store: impl FnOnce(&fs::Metadata) -> bool) -> Result<(), Failure> {
     let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
     match stdout.and_then(|file| file.metadata()) {
-        Ok(found) if store.holds(&found) => Err(to_stdout()),
+        Ok(found) if is_of_store(&found) => Err(Failure::Usage(
+            "standard output goes to a file of the store".into(),
+        )),
         // A closed one takes nothing.
         _ => Ok(()),
     }
@@ -174,24 +176,20 @@ pub(crate) fn write_or_create_for(
     pool: u64,
     bytes: u64,
 ) -> Result<Target, Failure> {
-    let mut options = options(args, pool);
+    let mut options = options(args, pool).expected_bytes(bytes);
     if let Some(limit) = create.limit {
         options = options.volume_limit_bytes(Some(limit.0));
-    } else if bytes >= OUTGROWS_SMALL {
-        options = options.segment_bytes(LARGE_SEGMENT);
     }
     let target = |store, is_new| Target {
         store,
         is_new,
         new_tree: None,
     };
-    // One that is empty is no store, unless one may be made of it.
-    let empty_counts = |path: &PathBuf| !create.create && path.exists();
-    if args
-        .store
-        .iter()
-        .any(|path| is_there(path) || empty_counts(path))
-    {
+    let exists = match create.create {
+        true => args.store.iter().any(|path| is_there(path)),
+        false => args.store.iter().any(|path| path.exists()),
+    };
+    if exists {
         return Ok(target(write_with(options, args)?, false));
     }
     if !create.create {
@@ -208,34 +206,20 @@ fn is_there(path: &Path) -> bool {
 
 /// Refuses paths of which one is what standard output goes to, as an empty file may be: what is printed would end up in it.
 pub(crate) fn not_stdout(paths: &[PathBuf]) -> Result<(), Failure> {
-    let stdout = io::stdout().as_fd().try_clone_to_owned().map(File::from);
-    let Ok(stdout) = stdout.and_then(|file| file.metadata()) else {
-        return Ok(());
-    };
-    let same = |found: fs::Metadata| (found.dev(), found.ino()) == (stdout.dev(), stdout.ino());
-    match paths.iter().any(|path| fs::metadata(path).is_ok_and(same)) {
-        true => Err(to_stdout()),
-        false => Ok(()),
-    }
-}
-
-fn to_stdout() -> Failure {
-    Failure::Usage("standard output goes to a file of the store".into())
+    refuse_stdout(|stdout| {
+        let is_stdout =
+            |found: fs::Metadata| (found.dev(), found.ino()) == (stdout.dev(), stdout.ino());
+        paths
+            .iter()
+            .any(|path| fs::metadata(path).is_ok_and(is_stdout))
+    })
 }
 
 fn no_store(args: &StoreArgs) -> LabError {
     for path in &args.store {
-        if let Some(directory) = missing_directory(path) {
-            return LabError::Volume(VolumeError::NoDirectory {
-                directory: directory.to_owned(),
-                path: path.clone(),
-            });
-        }
-        if let Some(target) = dangling_target(path) {
-            return LabError::Volume(VolumeError::DanglingLink {
-                path: path.clone(),
-                target,
-            });
+        let why = VolumeError::missing(path);
+        if !matches!(why, VolumeError::NotFound { .. }) {
+            return LabError::Volume(why);
         }
     }
     let paths: Vec<_> = args.store.iter().map(|p| p.display().to_string()).collect();

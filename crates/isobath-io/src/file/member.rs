@@ -16,7 +16,7 @@ use crate::file::label::{LABEL_AREA, LABEL_BLOCK, Label, LabelError, VERSION};
 use crate::file::sys;
 use crate::io::Op;
 use crate::options::{Access, DirectMode, VolumeOptions};
-use crate::words::{dangling_target, missing_directory};
+use crate::words::dangling_target;
 
 /// Alignment assumed for direct I/O where the system does not report one.
 const SAFE_BLOCK: u32 = 4096;
@@ -151,8 +151,8 @@ impl Member {
             Ok(_) => Err(VolumeError::AlreadyExists { path: path.into() }),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 // Creating through it is refused by the system, in other words.
-                if let Some(error) = dangling(path) {
-                    return Err(error);
+                if dangling_target(path).is_some() {
+                    return Err(VolumeError::missing(path));
                 }
                 let mut open = OpenOptions::new();
                 open.read(true).write(true).create_new(true);
@@ -618,24 +618,11 @@ fn parse_lock(line: &str, place: &str) -> Option<(u32, bool)> {
     (fields.next()? == place && pid > 0).then_some((pid, writer))
 }
 
-/// That `path` is a symbolic link that leads to nothing, if it is one.
-fn dangling(path: &Path) -> Option<VolumeError> {
-    let target = dangling_target(path)?;
-    let path = path.to_owned();
-    Some(VolumeError::DanglingLink { path, target })
-}
-
 /// Turns an operating system's error about `path` into ours.
 pub(super) fn os(path: &Path, action: &'static str, source: io::Error) -> VolumeError {
     let path = path.to_owned();
     match source.raw_os_error() {
-        Some(libc::ENOENT) => match missing_directory(&path) {
-            Some(directory) => VolumeError::NoDirectory {
-                directory: directory.to_owned(),
-                path,
-            },
-            None => dangling(&path).unwrap_or(VolumeError::NotFound { path }),
-        },
+        Some(libc::ENOENT) => VolumeError::missing(&path),
         Some(libc::EEXIST) => VolumeError::AlreadyExists { path },
         Some(libc::EISDIR) => VolumeError::IsDirectory { path },
         Some(libc::EACCES | libc::EPERM) => VolumeError::PermissionDenied { path },

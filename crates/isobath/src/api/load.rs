@@ -222,8 +222,8 @@ impl Loader {
                 batch.push((key, value));
             }
             // Each of them may split a leaf.
-            let most_records = COMMIT_RECORDS.min(engine.log.splits_per_commit());
-            if batch.len() < most_records && bytes < COMMIT_BYTES && !is_last {
+            let max_records = COMMIT_RECORDS.min(engine.log.splits_per_commit());
+            if batch.len() < max_records && bytes < COMMIT_BYTES && !is_last {
                 continue;
             }
             bytes = 0;

@@ -2,7 +2,8 @@
 //! faults on the workers.
 
 use crate::Error;
-use crate::api::tree::{Tree, get_in_task};
+use crate::api::record::get_in_task;
+use crate::api::tree::Tree;
 use crate::btree::{Batch, Lookup, ValueKind};
 use crate::page::PageId;
 use crate::runtime::{Job, WorkerState};

@@ -11,6 +11,7 @@ pub(crate) mod options;
 pub(crate) mod output;
 pub(crate) mod range;
 pub(crate) mod reader;
+pub(crate) mod record;
 pub(crate) mod scan;
 pub(crate) mod stats;
 pub(crate) mod store;

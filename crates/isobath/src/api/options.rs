@@ -35,6 +35,8 @@ const VERSION_SHARE: u64 = 16;
 /// Bytes of a segment, and segments that a limited volume should have: smaller ones leave more of it for data.
 const SEGMENT_BYTES: u32 = 2 << 20;
 const MIN_SEGMENTS: u64 = 512;
+/// Bytes to be stored at once from which on a store would outgrow its small segments, and more than a few of its large ones.
+const OUTGROWS_SMALL: u64 = 64 << 20;
 /// Volumes with a lower limit are cleaned by [`PolicyKind::Mdc`] by default: [`PolicyKind::LifeTable`] keeps more segments
 /// open, up to a 32nd of them, which is less room for data.
 const LIFE_TABLE_BYTES: u64 = 1 << 30;
@@ -71,6 +73,8 @@ pub struct Options {
     depth: u32,
     /// By default as the volume's limit is.
     segment_bytes: Option<u32>,
+    /// Bytes that a new store is given at once, as far as that is known.
+    expected_bytes: u64,
     /// By default what the store says.
     volume_limit: VolumeLimit,
     fill_factor: f64,
@@ -131,6 +135,7 @@ impl Options {
             transaction_bytes: MAX_TRANSACTION_BYTES,
             depth: 64,
             segment_bytes: None,
+            expected_bytes: 0,
             volume_limit: VolumeLimit::AsStored,
             fill_factor: 0.8,
             read_only: false,
@@ -210,6 +215,15 @@ impl Options {
     #[must_use]
     pub fn segment_bytes(mut self, bytes: u32) -> Options {
         self.segment_bytes = Some(bytes);
+        self
+    }
+
+    /// About how many bytes of keys and values will be stored at once, which a new store may be laid out for; by default nothing
+    /// is known. One that would outgrow its small segments ([`Options::segment_bytes`]) begins without them: its file would
+    /// keep their 16 MiB. Says nothing to a store that exists.
+    #[must_use]
+    pub fn expected_bytes(mut self, bytes: u64) -> Options {
+        self.expected_bytes = bytes;
         self
     }
 
@@ -512,10 +526,12 @@ impl Options {
         })
     }
 
-    /// Bytes of the segments of a new store. One that nothing limits begins with small ones.
+    /// Bytes of the segments of a new store. One that nothing limits begins with small ones, unless it would outgrow them at once.
     fn sizes(&self) -> SegmentSizes {
         let large = self.segment_size();
-        let is_plain = self.segment_bytes.is_none() && self.volume_limit().is_none();
+        let is_plain = self.segment_bytes.is_none()
+            && self.volume_limit().is_none()
+            && self.expected_bytes < OUTGROWS_SMALL;
         // A log of a size that was asked for would not leave the small ones.
         let log_grows = self.log_bytes.is_none_or(|bytes| bytes == 0);
         match (is_plain && log_grows) || small::has_first_segments() {
@@ -701,6 +717,19 @@ mod tests {
         assert_eq!(
             given.volume_limit_bytes(Some(100 << 20)).segment_size(),
             1 << 20
+        );
+    }
+
+    #[test]
+    fn a_store_that_would_outgrow_its_small_segments_has_none() {
+        let large = SegmentSizes::uniform(SEGMENT_BYTES);
+        let expected = |bytes| Options::new().expected_bytes(bytes).sizes();
+        assert_ne!(expected(1 << 20), large);
+        assert_eq!(expected(OUTGROWS_SMALL), large);
+        let limited = Options::new().volume_limit_bytes(Some(100 << 20));
+        assert_eq!(
+            limited.clone().expected_bytes(1 << 30).sizes(),
+            limited.sizes()
         );
     }
 }

@@ -5,8 +5,9 @@ use std::iter::FusedIterator;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::api::record::read_entry;
 use crate::api::transaction::scan_seen;
-use crate::api::tree::{Tree, Wanted, read_entry};
+use crate::api::tree::{Tree, Wanted};
 use crate::btree::{Cursor, Direction, ValueKind};
 use crate::engine::{InlineContext, TaskContext};
 use crate::runtime::Runtime;

@@ -3,7 +3,8 @@
 use std::ops::Bound;
 
 use crate::Error;
-use crate::api::tree::{Tree, read_entry};
+use crate::api::record::read_entry;
+use crate::api::tree::Tree;
 use crate::btree::{Cursor, Direction, ValueKind, ValueRef};
 use crate::context::ReadContext;
 use crate::engine::{InlineContext, TaskContext};

@@ -4,6 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::api::range::Range;
+use crate::api::record::{get_in_task, insert_in_task, remove_in_task};
 use crate::api::scan::{Scan, behind};
 use crate::api::transaction;
 use crate::api::value::{ValueReader, ValueWriter};
@@ -11,10 +12,8 @@ use crate::bounds::{self, KeyRange};
 use crate::btree::{self, Cursor, Direction, ValueKind, ValueRef};
 use crate::engine::{InlineContext, TaskContext};
 use crate::error::{LoadError, of_kind};
-use crate::extent::{self, Extent};
 use crate::runtime::{Runtime, WorkerState};
-use crate::shared::Counters;
-use crate::txn::commit::{self, Change};
+use crate::txn::commit::Change;
 use crate::txn::unseen::Visibility;
 use crate::txn::versions::{Bounds, OldValue};
 use crate::txn::{TreeStatus, Verdict, key_hash};
@@ -630,174 +629,4 @@ pub(crate) fn check_value(length: u64) -> Result<(), Error> {
         });
     }
     Ok(())
-}
-
-// ---- the operations, in a task --------------------------------------------------
-
-/// Times that a read starts over because a large value was replaced in between.
-const REREADS: usize = 10_000;
-
-pub(crate) fn get_in_task(
-    local: &WorkerState,
-    tree: btree::Tree,
-    key: &[u8],
-    value: &mut Vec<u8>,
-) -> Result<bool, Error> {
-    let transactions = &local.engine.transactions;
-    // What nearly every lookup finds: a value in its leaf, or none, and no commit beside that changes it.
-    let found = tree.get(&TaskContext { local }, key, value)?;
-    if found != Some(ValueKind::Extent) {
-        local.worker.preemption_point();
-        if transactions.shows_leaf(tree.id, key) {
-            return Ok(found.is_some());
-        }
-    }
-    transactions.read_one(local, tree.id, key, |old| {
-        match old.map(|old| old.take(value)) {
-            None => read_in_task(local, tree, key, value),
-            Some(None) => Ok(false),
-            Some(Some(ValueKind::Inline)) => Ok(true),
-            Some(Some(ValueKind::Extent)) => {
-                let descriptor = std::mem::take(value);
-                read_value(local, ValueRef::extent(&descriptor), value).map(|()| true)
-            }
-        }
-    })
-}
-
-fn read_in_task(
-    local: &WorkerState,
-    tree: btree::Tree,
-    key: &[u8],
-    value: &mut Vec<u8>,
-) -> Result<bool, Error> {
-    Ok(read_newest(local, tree, key, value)? != Newest::Absent)
-}
-
-/// What a leaf has for a key, whether others may see that yet or not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Newest {
-    Absent,
-    Inline,
-    /// A large value, with its descriptor.
-    Large(Vec<u8>),
-}
-
-/// What the leaf of `key` has, with the whole value.
-pub(crate) fn read_newest(
-    local: &WorkerState,
-    tree: btree::Tree,
-    key: &[u8],
-    value: &mut Vec<u8>,
-) -> Result<Newest, Error> {
-    let ctx = TaskContext { local };
-    let mut last = Ok(Newest::Absent);
-    for _ in 0..REREADS {
-        match tree.get(&ctx, key, value)? {
-            None => return Ok(Newest::Absent),
-            Some(ValueKind::Inline) => return Ok(Newest::Inline),
-            Some(ValueKind::Extent) => {
-                let descriptor = std::mem::take(value);
-                match read_value(local, ValueRef::extent(&descriptor), value) {
-                    Ok(()) => return Ok(Newest::Large(descriptor)),
-                    Err(error) => last = Err(error),
-                }
-                let mut again = Vec::new();
-                let same = tree.get(&ctx, key, &mut again)? == Some(ValueKind::Extent)
-                    && again == descriptor;
-                if same {
-                    return last;
-                }
-                value.clear();
-            }
-        }
-    }
-    last
-}
-
-/// The bytes of a record's value, wherever they are.
-pub(crate) fn read_value(
-    local: &WorkerState,
-    value: ValueRef<'_>,
-    into: &mut Vec<u8>,
-) -> Result<(), Error> {
-    into.clear();
-    match value.kind {
-        ValueKind::Inline => {
-            into.extend_from_slice(value.bytes);
-            Ok(())
-        }
-        ValueKind::Extent => extent::read_all(local, extent::decode(value.bytes)?, into),
-    }
-}
-
-/// The bytes of the value that a cursor found under `key`, or of the one that
-/// has replaced it since; `false` if the record is gone.
-pub(crate) fn read_entry(
-    local: &WorkerState,
-    tree: btree::Tree,
-    key: &[u8],
-    value: ValueRef<'_>,
-    into: &mut Vec<u8>,
-) -> Result<bool, Error> {
-    match read_value(local, value, into) {
-        Ok(()) => Ok(true),
-        // If this was not a change of the record, the same error comes again.
-        Err(_) => get_in_task(local, tree, key, into),
-    }
-}
-
-pub(crate) fn insert_in_task(
-    local: &WorkerState,
-    tree: &TreeState,
-    key: &[u8],
-    value: &[u8],
-) -> Result<(), Error> {
-    if btree::fits_inline(key.len(), value.len()) {
-        put_in_task(local, tree, key, ValueRef::inline(value), value.len())
-    } else {
-        local.engine.shared.writable()?;
-        let extent = extent::write_all(local, value, None)?;
-        put_extent(local, tree, key, extent)
-    }
-}
-
-/// Points `key` at an extent, which is freed again if that fails.
-pub(crate) fn put_extent(
-    local: &WorkerState,
-    tree: &TreeState,
-    key: &[u8],
-    extent: Extent,
-) -> Result<(), Error> {
-    let descriptor = extent.encode();
-    let value = ValueRef::extent(&descriptor);
-    let result = put_in_task(local, tree, key, value, extent.length as usize);
-    if result.is_err() && local.engine.shared.writable().is_ok() {
-        // The first error is the one to report. After a failed write nobody
-        // knows whether the key has the value.
-        local.engine.transactions.free_uncommitted(local, extent);
-    }
-    result
-}
-
-fn put_in_task(
-    local: &WorkerState,
-    tree: &TreeState,
-    key: &[u8],
-    value: ValueRef<'_>,
-    length: usize,
-) -> Result<(), Error> {
-    let durability = local.engine.shared.config.durability;
-    commit::change_one(local, tree.change(key, Some(value)), durability, |_| true)?;
-    let bytes = key.len() + length;
-    Counters::add(&local.engine.shared.counters.user_bytes, bytes as u64);
-    Ok(())
-}
-
-fn remove_in_task(local: &WorkerState, tree: &TreeState, key: &[u8]) -> Result<bool, Error> {
-    let durability = local.engine.shared.config.durability;
-    let change = tree.change(key, None);
-    let existed = commit::change_one(local, change, durability, |old| old.is_some())?;
-    Counters::add(&local.engine.shared.counters.user_bytes, key.len() as u64);
-    Ok(existed)
 }

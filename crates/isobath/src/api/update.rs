@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::api::tree::{Newest, Tree, TreeState, check_key, check_value, read_newest};
+use crate::api::record::{Newest, read_newest};
+use crate::api::tree::{Tree, TreeState, check_key, check_value};
 use crate::bounds::KeyRange;
 use crate::btree::{self, ValueKind, ValueRef};
 use crate::engine::InlineContext;
@@ -219,7 +220,7 @@ impl Tree {
     }
 
     /// Removes all records and returns how many there were, as [`Tree::remove_range`] of `..`: not atomic as a whole, and what is
-    /// inserted meanwhile may stay. Each key is logged; [`Store::drop_tree`](crate::Store::drop_tree) logs none of them, and gives
+    /// inserted during that may stay. Each key is logged; [`Store::drop_tree`](crate::Store::drop_tree) logs none of them, and gives
     /// the pages back afterwards.
     ///
     /// ```

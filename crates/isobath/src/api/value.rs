@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use crate::Error;
-use crate::api::tree::{Tree, check_value, insert_in_task, put_extent};
+use crate::api::record::{insert_in_task, put_extent};
+use crate::api::tree::{Tree, check_value};
 use crate::btree::{ValueKind, fits_inline};
 use crate::buffer::{ReadBuffer, SharedBuffer};
 use crate::engine::TaskContext;

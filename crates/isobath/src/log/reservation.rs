@@ -4,6 +4,11 @@
 //! Every flush frees space in the ring, every checkpoint space in the area. Both have
 //! thresholds per [`ReservationClass`]: what frees space, or ends what was begun, goes on
 //! while new commits already wait.
+//!
+//! Who waits for whom: a commit for the area, before it begins anything. A mapping record or a checkpoint for the area, which
+//! commits in flight hold until they end. These wait for structure modifications, which need the ring alone, since the
+//! commit holds the area for them. And the ring is freed by flushes, which reserve nothing. So a waiter that lacks the area
+//! must not hold up those that need none of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -108,6 +113,8 @@ const STRUCTURE_RING_BYTES: u64 = 40 << 10;
 pub(crate) struct ReservationRequest {
     ring: u64,
     area: u64,
+    /// Of the area, what is for the records, and what small ones cause.
+    records: u64,
     class: ReservationClass,
 }
 
@@ -115,18 +122,16 @@ impl ReservationRequest {
     /// For records of `bytes` bytes, headers aside.
     pub(crate) fn records(bytes: u64, class: ReservationClass) -> ReservationRequest {
         let bytes = bytes + HEADER_BYTES as u64 + 8;
-        match class {
-            ReservationClass::Commit => ReservationRequest {
-                // Applying takes a stamp of 8 bytes for some of the writes.
-                ring: bytes + bytes / 2,
-                area: bytes * CAUSED_FACTOR + CAUSED_BYTES,
-                class,
-            },
-            ReservationClass::Structure | ReservationClass::System => ReservationRequest {
-                ring: bytes,
-                area: bytes,
-                class,
-            },
+        let (ring, area) = match class {
+            // Applying takes a stamp of 8 bytes for some of the writes.
+            ReservationClass::Commit => (bytes + bytes / 2, bytes * CAUSED_FACTOR + CAUSED_BYTES),
+            ReservationClass::Structure | ReservationClass::System => (bytes, bytes),
+        };
+        ReservationRequest {
+            ring,
+            area,
+            records: area,
+            class,
         }
     }
 
@@ -136,6 +141,15 @@ impl ReservationRequest {
         let most = area / 100 * MAX_SPLITS_PERCENT;
         self.area = self.area.max(splits.min(most));
         self
+    }
+
+    /// Releases what changes that are applied have reserved for the leaves that they may have split: that is logged by now, and counts
+    /// as used. `left` are still to be applied. Would both count, the log would be full for the mapping records of the
+    /// pages that this commit waits for.
+    fn release_splits(&mut self, left: u64) -> u64 {
+        let before = self.area;
+        self.area = before.min(self.records.max(left * SPLIT_BYTES));
+        before - self.area
     }
 
     /// Bytes that the area has at least where this is granted.
@@ -148,6 +162,7 @@ impl ReservationRequest {
         ReservationRequest {
             ring: STRUCTURE_RING_BYTES,
             area: 0,
+            records: 0,
             class: ReservationClass::Structure,
         }
     }
@@ -158,6 +173,13 @@ pub(crate) struct ReservationWaiter {
     request: ReservationRequest,
     granted: AtomicBool,
     waker: Waker,
+}
+
+/// What a request found too little of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Short {
+    Ring,
+    Area,
 }
 
 /// Space that is reserved, and the tasks that wait for some.
@@ -281,7 +303,7 @@ impl Log {
         let Some(on) = &self.on else {
             return Some(LogReservation::none());
         };
-        (!on.reservations.has_waiters() && self.try_take(request))
+        (!on.reservations.has_waiters() && self.try_take(request).is_ok())
             .then(|| self.reservation(request))
     }
 
@@ -290,35 +312,30 @@ impl Log {
         LogReservation(Some((self, request)))
     }
 
-    fn try_take(&self, request: ReservationRequest) -> bool {
-        let Some(on) = &self.on else { return true };
+    fn try_take(&self, request: ReservationRequest) -> Result<(), Short> {
+        let Some(on) = &self.on else { return Ok(()) };
+        let held = &on.reservations;
         let next = self.in_flight.next();
         let most = on.ring.bytes() / 16 * request.class.ring_share();
         // The counter may be older than the durable end that is read after it.
         let used = next.saturating_sub(on.flushing.durable());
-        if !take(&on.reservations.ring_held, used, request.ring, most) {
-            return false;
+        if !take(&held.ring_held, used, request.ring, most) {
+            return Err(Short::Ring);
         }
         let area = on.area_bytes();
-        let most = on.reservations.max_share_of_area(area, request.class);
-        let used = next.saturating_sub(on.reservations.start());
-        if !take(&on.reservations.area_held, used, request.area, most) {
-            on.reservations
-                .ring_held
-                .fetch_sub(request.ring, Ordering::SeqCst);
-            return false;
+        let most = held.max_share_of_area(area, request.class);
+        let used = next.saturating_sub(held.start());
+        if !take(&held.area_held, used, request.area, most) {
+            held.ring_held.fetch_sub(request.ring, Ordering::SeqCst);
+            return Err(Short::Area);
         }
         // Of this and `measure_by`, one sees the other.
         if request.area > 0 && on.area_bytes.load(Ordering::SeqCst) < area {
-            on.reservations
-                .ring_held
-                .fetch_sub(request.ring, Ordering::SeqCst);
-            on.reservations
-                .area_held
-                .fetch_sub(request.area, Ordering::SeqCst);
-            return false;
+            held.ring_held.fetch_sub(request.ring, Ordering::SeqCst);
+            held.area_held.fetch_sub(request.area, Ordering::SeqCst);
+            return Err(Short::Area);
         }
-        true
+        Ok(())
     }
 
     /// Reserves from now on as if the area had `bytes` bytes, fewer than it has: it is to move to one of that size.
@@ -394,8 +411,8 @@ impl Log {
         drop(self.granted(waiter));
     }
 
-    /// Space may have become free: grants it to the waiters, the most urgent
-    /// first and in their order.
+    /// Space may have become free: grants it to the waiters, the most urgent first and in their order. Those that need nothing of
+    /// the area pass the ones that lack it.
     pub(crate) fn grant_reservations(&self) {
         let Some(on) = &self.on else { return };
         if !on.reservations.has_waiters() {
@@ -403,17 +420,30 @@ impl Log {
         }
         let mut served = Vec::new();
         let mut queues = on.reservations.queues.lock();
-        for queue in queues.iter_mut() {
-            while let Some(first) = queue.front()
-                && self.try_take(first.request)
-            {
-                first.granted.store(true, Ordering::Release);
-                served.extend(queue.pop_front());
-                on.reservations.waiting.fetch_sub(1, Ordering::SeqCst);
-            }
-            // A less urgent waiter does not pass a more urgent one.
-            if !queue.is_empty() {
+        let mut short = None;
+        'queues: for (queue, class) in queues.iter_mut().zip(CLASSES) {
+            let needs_area = class == ReservationClass::Commit;
+            if short.is_some() && (needs_area || canary::is_on(Canary::HoldStructuresUp)) {
                 break;
+            }
+            let mut at = 0;
+            while let Some(waiter) = queue.get(at) {
+                let lacks = match short {
+                    Some(Short::Area) if waiter.request.area > 0 => Err(Short::Area),
+                    _ => self.try_take(waiter.request),
+                };
+                match lacks {
+                    Ok(()) => {
+                        waiter.granted.store(true, Ordering::Release);
+                        served.extend(queue.remove(at));
+                        on.reservations.waiting.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    Err(Short::Area) if !needs_area => {
+                        short = Some(Short::Area);
+                        at += 1;
+                    }
+                    Err(_) => break 'queues,
+                }
             }
         }
         drop(queues);
@@ -581,6 +611,20 @@ impl LogReservation<'_> {
     /// The reservation of a log that keeps nothing.
     pub(crate) fn none() -> LogReservation<'static> {
         LogReservation(None)
+    }
+
+    /// `left` changes of the commit are still to be applied; see [`ReservationRequest::with_splits`].
+    pub(crate) fn release_splits(&mut self, left: u64) {
+        if let Some((log, request)) = &mut self.0
+            && let Some(on) = &log.on
+        {
+            let released = request.release_splits(left);
+            if released > 0 {
+                let held = &on.reservations.area_held;
+                held.fetch_sub(released, Ordering::SeqCst);
+                log.grant_reservations();
+            }
+        }
     }
 }
 

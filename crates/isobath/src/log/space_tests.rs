@@ -1,11 +1,13 @@
 //! A log that is full: whatever filled it, a checkpoint makes space in it.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use isobath_io::Volume;
 
 use crate::canary::Canary;
 use crate::engine::Engine;
+use crate::log::{ReservationClass, ReservationRequest};
 use crate::page::Lsn;
 use crate::runtime::WorkerState;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -188,4 +190,65 @@ fn a_recovery_that_stands_still_says_so() {
     assert!(told.contains("nothing moves any more"), "{told}");
     assert!(used(&engine) > LOG_BYTES / 2);
     assert!(simulation.close().is_err());
+}
+
+/// A commit in flight holds the area, and mapping records find no space in it; whether the commit's structure modification may go
+/// on, by which it ends.
+fn structure_beside_a_full_area() -> bool {
+    let mut simulation = simulation();
+    let engine = Arc::clone(simulation.engine());
+    let log = &engine.log;
+    // Nothing frees the log.
+    let current = engine.checkpoints.take();
+    let commit = ReservationRequest::records(1_000, ReservationClass::Commit);
+    let commit = log
+        .try_reserve(commit.with_splits(1_000, LOG_BYTES))
+        .unwrap();
+    let ended = start_filling(&engine, &simulation);
+    simulation
+        .run_until(|| log.has_reservation_waiters(), STEPS)
+        .unwrap();
+    assert!(log.area_is_short_for_system());
+    let structure = ReservationRequest::structure();
+    let structure = log.queue_for_reservation(structure, Waker::noop().clone());
+    let goes_on = log.granted(&structure).is_some();
+    log.leave_queue(&structure);
+    drop(commit);
+    current
+        .into_iter()
+        .for_each(|current| engine.checkpoints.give_back(current));
+    let filled = || ended.load(Ordering::SeqCst) == FILLERS;
+    simulation.run_until(filled, STEPS).unwrap();
+    goes_on
+}
+
+#[test]
+fn structure_modifications_pass_what_lacks_the_area() {
+    assert!(structure_beside_a_full_area());
+    Canary::HoldStructuresUp.switch_on();
+    assert!(!structure_beside_a_full_area());
+}
+
+/// What a commit has logged of its splits is counted once.
+#[test]
+fn a_commit_releases_what_its_splits_have_logged() {
+    let simulation = simulation();
+    let log = &simulation.engine().log;
+    let request = ReservationRequest::records(1_000, ReservationClass::Commit);
+    // So many small commits find space.
+    let most = || {
+        let small = ReservationRequest::records(0, ReservationClass::Commit);
+        let all: Vec<_> = std::iter::from_fn(|| log.try_reserve(small)).collect();
+        all.len()
+    };
+    let before = most();
+    let mut commit = log
+        .try_reserve(request.with_splits(100, LOG_BYTES))
+        .unwrap();
+    let beside = most();
+    assert!(beside < before / 2 + before / 4, "{beside} of {before}");
+    commit.release_splits(50);
+    assert!(most() > beside);
+    commit.release_splits(0);
+    assert!(most() + 3 > before);
 }

@@ -88,11 +88,13 @@ impl PageStore {
         if seen.as_ref().is_some_and(|seen| now < seen.next_look) {
             return None;
         }
+        // In this order: a task that begins to wait after the look sets it again.
+        self.lower.shared.has_space();
         if !self.waits_for_room() {
             *seen = None;
-            self.lower.shared.has_space();
             return None;
         }
+        self.lower.shared.watch_for_space();
         let looked = Seen::after(seen.as_ref(), self.progress(), now);
         let (room, all) = (now - looked.room_since, now - looked.all_since);
         *seen = Some(looked);

@@ -28,6 +28,7 @@ pub(crate) use io_scope::IoScope;
 pub(crate) use patience::Patience;
 pub(crate) use per_worker::PerWorker;
 pub(crate) use task::{TaskId, TaskRef, block_on};
+pub(crate) use task_handle::yield_task;
 pub use task_handle::{OperationFuture, TaskHandle, TaskPanic, sleep_until, yield_now};
 pub(crate) use threads::{Job, Runtime};
 pub(crate) use wait_queue::WaitQueue;

@@ -180,14 +180,18 @@ pub fn sleep_until(wake_at: Instant) {
 /// Inside a task, lets every other ready task of its worker run once; elsewhere
 /// yields the thread. A task that computes for long calls it now and then.
 pub fn yield_now() {
-    let in_task = Worker::with_current(|worker| {
+    if !yield_task() {
+        std::thread::yield_now();
+    }
+}
+
+/// Inside a task, lets every other ready task of its worker run once; elsewhere does nothing. Whether this is a task.
+pub(crate) fn yield_task() -> bool {
+    Worker::with_current(|worker| {
         let worker = worker.filter(|worker| worker.in_task());
         if let Some(worker) = worker {
             worker.yield_now();
         }
         worker.is_some()
-    });
-    if !in_task {
-        std::thread::yield_now();
-    }
+    })
 }

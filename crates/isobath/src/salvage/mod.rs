@@ -3,18 +3,14 @@
 //! The corrupt store is only read. Trees are walked from their roots; every page is looked for where the mapping table
 //! and the log say that it is, then anywhere on the volume (`search`). What the log holds beyond the pages is applied last.
 
+mod making;
 mod search;
 mod source;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use isobath_io::{
-    Access, Volume, VolumeError, VolumeOptions, dangling_target, partial_path, two_sizes,
-};
+use isobath_io::{Access, Volume, VolumeError, VolumeOptions, two_sizes};
 
 use crate::api::catalog;
 use crate::backup::Watch;
@@ -27,6 +23,7 @@ use crate::recovery::read_superblock;
 use crate::sync::HashSet;
 use crate::types::{CATALOG, TreeId, dropped_by};
 use crate::{Durability, Error, Options, Store, Tree};
+use making::Making;
 use source::Source;
 
 /// Problems that are told one by one; the rest are counted.
@@ -92,7 +89,8 @@ impl SalvageReport {
 /// Nothing on `from` changes. `target` says how the new store is made, and how long to wait where `from` is in use.
 ///
 /// The new store has its name once it is complete: until then each of its files has `.partial` behind its name, and so it stays
-/// where the process is killed. Such files are removed by hand. On block devices the store is made in place.
+/// where the process is killed. Such files are removed by hand. A complete store that cannot
+/// get its name, since something else has it by then, stays there, too. On block devices the store is made in place.
 ///
 /// Takes some 50 bytes of memory per page, some 100 more where the volume has to be searched, and 32 for each older copy
 /// of a page that is found there, three at most; and as much as the log holds of pages.
@@ -100,7 +98,7 @@ impl SalvageReport {
 /// # Errors
 ///
 /// [`Error::Volume`] where `from` is no volume, or in use; [`Error::NotAStore`] where nothing of a store is on it; as for
-/// [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is no new store then. That something cannot be read is no error.
+/// [`Store::create`] and [`Tree::insert`]; [`Error::Interrupted`]. There is no new store then, but a complete one that has no name yet. That something cannot be read is no error.
 pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
     from: &[P],
     to: &[Q],
@@ -114,8 +112,7 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
         // A log that is missing is told as one that cannot be read.
         let _ = open_log(&volume, &mut superblock, &paths, None);
     }
-    let to: Vec<&Path> = to.iter().map(AsRef::as_ref).collect();
-    let making = Making::at(&to)?;
+    let making = Making::at(to)?;
     // Nothing is lost that could not be salvaged once more.
     let options_of_new = target.clone().durability(Durability::None);
     let store = Store::create(&making.partial[..], &options_of_new)?;
@@ -132,106 +129,14 @@ pub fn salvage<P: AsRef<Path>, Q: AsRef<Path>>(
             return Err(error);
         }
     };
-    let finished = store.close().and_then(|()| making.finish());
-    if let Err(error) = finished {
+    if let Err(error) = store.close() {
         making.remove();
         return Err(error);
     }
+    // From here on the store is complete: where it cannot get its name it stays, beside it.
+    making.finish()?;
     report.problems.splice(0..0, truncated);
     Ok(report)
-}
-
-/// The files of a store that is being made, and the names that they will have.
-struct Making {
-    partial: Vec<PathBuf>,
-    names: Vec<PathBuf>,
-}
-
-impl Making {
-    /// Refuses names that other files have, but for empty ones.
-    fn at(paths: &[&Path]) -> Result<Making, Error> {
-        let mut making = Making {
-            partial: Vec::new(),
-            names: Vec::new(),
-        };
-        for &path in paths {
-            let (name, is_device) = admitted(path)?;
-            making.partial.push(match is_device {
-                true => name.clone(),
-                false => partial_path(&name),
-            });
-            making.names.push(name);
-        }
-        Ok(making)
-    }
-
-    fn files(&self) -> impl Iterator<Item = (&PathBuf, &PathBuf)> {
-        let files = self.partial.iter().zip(&self.names);
-        files.filter(|(partial, name)| partial != name)
-    }
-
-    /// Gives the files their names, durably.
-    fn finish(&self) -> Result<(), Error> {
-        for (partial, name) in self.files() {
-            // Something may have been made there meanwhile.
-            admitted(name)?;
-            std::fs::rename(partial, name).map_err(failed("rename", partial))?;
-        }
-        for (_, name) in self.files() {
-            let parent = name
-                .parent()
-                .filter(|parent| !parent.as_os_str().is_empty());
-            let directory = parent.unwrap_or(Path::new("."));
-            let synced = File::open(directory).and_then(|directory| directory.sync_all());
-            synced.map_err(failed("sync", directory))?;
-        }
-        Ok(())
-    }
-
-    /// Removes what has no name yet.
-    fn remove(&self) {
-        for (partial, _) in self.files() {
-            let _ = std::fs::remove_file(partial);
-        }
-    }
-}
-
-/// The file behind `path`, if a store may be made there, and whether it is a block device.
-fn admitted(path: &Path) -> Result<(PathBuf, bool), Error> {
-    let path_owned = || path.to_owned();
-    let found = match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return match dangling_target(path) {
-                None => Ok((path_owned(), false)),
-                Some(target) => Err(VolumeError::DanglingLink {
-                    path: path_owned(),
-                    target,
-                }
-                .into()),
-            };
-        }
-        other => other.map_err(failed("look up", path))?,
-    };
-    let kind = found.file_type();
-    let is_empty_file = kind.is_file() && found.len() == 0;
-    if !kind.is_block_device() && !is_empty_file {
-        return Err(match kind.is_dir() {
-            true => VolumeError::IsDirectory { path: path_owned() }.into(),
-            false => VolumeError::AlreadyExists { path: path_owned() }.into(),
-        });
-    }
-    // Behind a link: the link stays.
-    let name = std::fs::canonicalize(path).map_err(failed("look up", path))?;
-    Ok((name, kind.is_block_device()))
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::File {
-        action,
-        path,
-        source: Arc::new(source),
-    }
 }
 
 /// The volume on `paths`, and which of its files are too short; where its labels are corrupt, and where a search was asked

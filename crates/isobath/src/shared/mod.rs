@@ -123,7 +123,7 @@ impl Shared {
 
     /// Tasks wait for space from now on, in the log or on the volume: workers look whether they ever get some.
     pub(crate) fn watch_for_space(&self) {
-        self.space_awaited.store(true, Ordering::Release);
+        self.space_awaited.store(true, Ordering::SeqCst);
     }
 
     /// Whether tasks wait for space.
@@ -134,7 +134,7 @@ impl Shared {
 
     /// No task waits for space.
     pub(crate) fn has_space(&self) {
-        self.space_awaited.store(false, Ordering::Release);
+        self.space_awaited.swap(false, Ordering::SeqCst);
     }
 
     /// Whether the log says more than what is in the pages.

@@ -29,8 +29,8 @@ use crate::btree::{Decision, Descriptor, Tree, ValueKind, ValueRef};
 use crate::canary::{self, Canary};
 use crate::context::WriteContext;
 use crate::engine::TaskContext;
-use crate::log::Slot;
 use crate::log::record::{CommitBody, Kind, Operation, Token, operation_bytes};
+use crate::log::{LogReservation, Slot};
 use crate::page::{Lsn, PageId};
 use crate::runtime::WorkerState;
 use crate::shared::Counters;
@@ -554,7 +554,8 @@ impl<'a> Commit<'a, '_> {
         )?;
         let bytes = record.body.bytes().len() as u64;
         let log_tasks = &local.engine.log_tasks;
-        let _reservation = log_tasks.reserve_commit(&local.worker, bytes, self.growing(&peeked))?;
+        let mut reservation =
+            log_tasks.reserve_commit(&local.worker, bytes, self.growing(&peeked))?;
         engine.shared.writable()?;
         let slot = self
             .transactions()
@@ -599,7 +600,8 @@ impl<'a> Commit<'a, '_> {
             self.transactions().visibility() != Visibility::Applied && (publish || !is_late);
         let noted = notes.then(|| unseen.note(self.changes.iter().map(Change::number)));
         local.worker.preemption_point();
-        let applied = self.apply(&reserved, lsn).and_then(|()| self.end_tree(lsn));
+        let applied = self.apply(&reserved, lsn, &mut reservation);
+        let applied = applied.and_then(|()| self.end_tree(lsn));
         if let Err(error) = applied {
             self.fail(slot, published, &error);
             std::mem::forget(noted);
@@ -716,10 +718,16 @@ impl<'a> Commit<'a, '_> {
         snapshot.check()
     }
 
-    fn apply(&self, ctx: &ReservedTask<'_>, lsn: Lsn) -> Result<(), Error> {
-        for change in self.changes {
+    fn apply(
+        &self,
+        ctx: &ReservedTask<'_>,
+        lsn: Lsn,
+        reservation: &mut LogReservation<'_>,
+    ) -> Result<(), Error> {
+        for (change, left) in self.changes.iter().zip((0..self.changes.len()).rev()) {
             let decide = |_: Option<ValueRef<'_>>| change.decision();
             change.tree.apply(ctx, change.key, Some(lsn), decide)?;
+            reservation.release_splits(left as u64);
             self.local.worker.preemption_point();
         }
         Ok(())

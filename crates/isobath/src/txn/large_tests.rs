@@ -164,7 +164,7 @@ fn a_refused_compare_and_swap_waits_for_what_it_has_seen() {
     simulation.close().unwrap();
 }
 
-/// A write fails between the swap and the moment when the commit would be visible: it never is, whoever reads, and however.
+/// A write fails between the swap and the moment when the commit would be visible: it never is, by any way of reading.
 #[test]
 fn a_large_commit_that_fails_after_its_swap_is_shown_to_nobody() {
     let simulation = simulation();

@@ -204,10 +204,9 @@ fn a_large_transaction_beside_others_is_atomic() {
                     .unwrap();
             }
         });
-        for n in 1..20 {
-            all(&store, n).unwrap();
-        }
+        let committed = (1..20).try_for_each(|n| all(&store, n));
         done.store(true, std::sync::atomic::Ordering::Relaxed);
+        committed.unwrap();
     });
     assert_sound(&store, None);
     store.close().unwrap();

@@ -165,7 +165,6 @@ fn loads_of_the_same_keys_beside_each_other_leave_one_of_them() {
 
 /// Commits whose every record splits a leaf log far more than their records, and all of them together no more than the log has.
 #[test]
-#[ignore = "a known defect: one run of three or so stands still (docs/limitations.md)"]
 fn a_load_that_splits_each_leaf_gets_along_with_a_small_log() {
     let options = Options::new()
         .workers(2)

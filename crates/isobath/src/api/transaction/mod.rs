@@ -339,7 +339,7 @@ impl Transaction {
     }
 
     /// Removes the records of `tree` that this transaction sees within `bounds` when it commits; returns how many these are. What
-    /// others insert there meanwhile stays, unless the transaction is serializable, which is in conflict with it then.
+    /// others insert there before that stays, unless the transaction is serializable, which is in conflict with it then.
     ///
     /// # Errors
     ///
@@ -361,7 +361,7 @@ impl Transaction {
             let source = self.source(tree)?;
             source.scan(part, Direction::Forward, wanted, |key, _| {
                 keys.push(key.to_vec());
-                keys.len() < REMOVED_AT_ONCE
+                true
             })?;
             for key in &keys {
                 self.write(tree, key, Write::Removed)?;

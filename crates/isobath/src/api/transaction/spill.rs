@@ -15,7 +15,7 @@ use crate::Error;
 use crate::btree::Direction;
 use crate::extent::{DESCRIPTOR_BYTES, Extent};
 use crate::page::get_u32;
-use crate::runtime::yield_now;
+use crate::runtime::yield_task;
 use crate::sort::{HEAD_BYTES, Merge, Run, failed, write_run};
 use crate::txn::versions::Bounds;
 
@@ -207,8 +207,9 @@ impl Spilled {
             let is_new = sorted.blocks.last().is_none_or(|b| at - b.1 >= BLOCK_BYTES);
             if is_new {
                 sorted.blocks.push((place.clone(), at));
-                // A transaction holds nothing that others wait for while it spills or merges.
-                yield_now();
+                // A transaction holds nothing that others wait for while it spills or merges. A thread of its own is preempted anyway:
+                // were it to give its time away, versions that its snapshot needs would be gone before it commits.
+                yield_task();
             }
             let tree = parts(&place).0;
             if sorted.trees.last() != Some(&tree) {
@@ -345,21 +346,21 @@ impl Spilled {
         Ok(records)
     }
 
-    /// Up to `most` writes of each run within `bounds`, from where `direction` begins, as lists from the oldest run to the newest one, each by
+    /// Up to `max` writes of each run within `bounds`, from where `direction` begins, as lists from the oldest run to the newest one, each by
     /// ascending keys; and the last key up to which none is missing, where some may be. The lists have some [`AHEAD_BYTES`] at most.
     pub(super) fn within(
         &self,
         tree: usize,
         bounds: Bounds<'_>,
         direction: Direction,
-        most: usize,
+        max: usize,
     ) -> Result<(Vec<Writes>, Option<Vec<u8>>), Error> {
         let mut cut: Option<Vec<u8>> = None;
         let mut lists = Vec::with_capacity(self.runs.len());
-        let most_bytes = AHEAD_BYTES / self.runs.len().max(1);
+        let max_bytes = AHEAD_BYTES / self.runs.len().max(1);
         for sorted in &self.runs {
             let (mut list, is_cut) = self
-                .of_run(sorted, tree, bounds, direction, (most, most_bytes))
+                .of_run(sorted, tree, bounds, direction, (max, max_bytes))
                 .map_err(|error| self.failed(error))?;
             if is_cut && let Some((last, _)) = list.last() {
                 cut = Some(match (cut, direction) {
@@ -376,14 +377,14 @@ impl Spilled {
         Ok((lists, cut))
     }
 
-    /// Up to `most` writes of a run, in the order of `direction`, with about `most_bytes` bytes; whether there are more.
+    /// Up to `max` writes of a run, in the order of `direction`, with about `max_bytes` bytes; whether there are more.
     fn of_run(
         &self,
         sorted: &Sorted,
         tree: usize,
         bounds: Bounds<'_>,
         direction: Direction,
-        (most, most_bytes): (usize, usize),
+        (max, max_bytes): (usize, usize),
     ) -> io::Result<(Writes, bool)> {
         let is_in = |key: &[u8]| {
             (match bounds.0 {
@@ -425,7 +426,7 @@ impl Spilled {
             for (place, value) in records {
                 let (of, key) = parts(&place);
                 if of == tree && is_in(key) {
-                    if list.len() == most || bytes >= most_bytes {
+                    if list.len() == max || bytes >= max_bytes {
                         return Ok((list, true));
                     }
                     bytes += key.len() + value.len();

@@ -1,0 +1,418 @@
+//! Comparisons, campaigns, sweeps and the benchmark's tests of itself, small.
+
+use super::*;
+
+#[test]
+fn comparisons_interleave_and_campaigns_are_gone_on_with() {
+    let place = Place::new();
+    let args = [
+        &["bench", "compare", "null", "null", "--json", "--out", "c"][..],
+        TINY,
+    ]
+    .concat();
+    let first = place.run(&args).ok().json();
+    assert_eq!(first.len(), 11);
+    let ratio = &first[10];
+    assert_eq!(ratio["repeats_count"], 5);
+    assert!(ratio["low"].as_f64() <= ratio["ratio"].as_f64());
+    assert!(ratio["ratio"].as_f64() <= ratio["high"].as_f64());
+    // Nothing is run twice: the second session has the numbers of the first.
+    assert_eq!(place.run(&args).ok().json(), first);
+    let answer = place
+        .run(&["bench", "report", "c", "--html", "r.html"])
+        .ok();
+    assert!(answer.text().contains("10 runs"), "{}", answer.text());
+    let page = std::fs::read_to_string(place.path("r.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("violated"), "{page}");
+    place
+        .run(&["bench", "report", "nowhere"])
+        .fails(2, "holds no campaign");
+}
+
+/// Both engines have the same number of trials, and those of an earlier session are not run again.
+#[test]
+fn settings_are_searched_with_equal_effort() {
+    let place = Place::new();
+    let words = "bench compare isobath null --search 3 --search-time 40ms --records 2000 --duration 60ms --no-drive \
+        --repeats 1 --out c";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let all = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+    for record in &all[..2] {
+        let search = &record["search"];
+        let trials = search["trials"].as_array().unwrap();
+        assert_eq!(trials.len(), 3);
+        assert_eq!(trials[0]["settings"].as_array().unwrap().len(), 0);
+        let best = usize::try_from(search["best"].as_u64().unwrap()).unwrap();
+        let rate = |trial: &serde_json::Value| trial["operations_per_s"].as_f64().unwrap();
+        assert!(
+            trials
+                .iter()
+                .all(|trial| rate(trial) <= rate(&trials[best]))
+        );
+        // What won is what was measured.
+        let settings = trials[best]["settings"].as_array().unwrap();
+        for setting in settings
+            .iter()
+            .filter(|setting| setting[0] == "tasks_per_worker")
+        {
+            let is_set = |s: &&serde_json::Value| s[0] == "tasks_per_worker";
+            let measured = record["settings"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(is_set)
+                .unwrap();
+            let measured: f64 = measured[1].as_str().unwrap().parse().unwrap();
+            assert_eq!(Some(measured), setting[1].as_f64());
+        }
+    }
+    let trials = std::fs::read_to_string(place.path("c/trials.jsonl")).unwrap();
+    assert_eq!(trials.lines().count(), 6);
+    let text = place.run(&args).ok();
+    assert!(text.text().contains("as asked") && text.text().contains("fastest"));
+    assert_eq!(
+        std::fs::read_to_string(place.path("c/trials.jsonl")).unwrap(),
+        trials
+    );
+    place
+        .run(&[
+            "bench",
+            "run",
+            "--search",
+            "2",
+            "--rate",
+            "100",
+            "--no-drive",
+        ])
+        .fails(2, "no fixed rate");
+}
+
+/// Transactions have a second pair of rows, with the least isolation; single operations of these engines are the same with both.
+#[test]
+fn a_comparison_has_second_rows_with_the_least_isolation() {
+    let place = Place::new();
+    let words = "bench compare isobath isobath --workload tpcc-small --warehouses 1 --pool 16MiB --duration 400ms --no-drive \
+        --repeats 1";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let all = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+    let mut isolations: Vec<_> = all[..4]
+        .iter()
+        .map(|record| record["isolation"].as_str().unwrap())
+        .collect();
+    isolations.sort_unstable();
+    assert_eq!(isolations, ["least", "least", "snapshot", "snapshot"]);
+    let pairs: Vec<_> = all[4..].iter().map(|pair| &pair["isolation"]).collect();
+    assert_eq!(pairs, ["snapshot", "least"]);
+    // Equal engines on both sides: each ratio is that of the two rows with its isolation, one way round or the other.
+    for pair in &all[4..] {
+        let of = all[..4]
+            .iter()
+            .filter(|r| r["isolation"] == pair["isolation"]);
+        let rates: Vec<f64> = of
+            .map(|r| r["operations_per_s"].as_f64().unwrap())
+            .collect();
+        let ratio = pair["ratio"].as_f64().unwrap();
+        let is = |wanted: f64| (ratio / wanted - 1.0).abs() < 1e-6;
+        assert!(
+            is(rates[0] / rates[1]) || is(rates[1] / rates[0]),
+            "{ratio} {rates:?}"
+        );
+    }
+    let text = place.run(&args).ok();
+    let flat = text.text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("isobath / isobath, each with its least isolation: "),
+        "{flat}"
+    );
+    assert!(flat.contains("least isolation: pool_bytes"), "{flat}");
+    let without = [&args[..], &["--json", "--no-least"]].concat();
+    assert_eq!(place.run(&without).ok().json().len(), 3);
+    let single = words.replace("tpcc-small --warehouses 1", "update --records 500");
+    let single: Vec<&str> = single.split_whitespace().chain(["--json"]).collect();
+    assert_eq!(place.run(&single).ok().json().len(), 3);
+}
+
+#[test]
+fn a_campaign_of_named_rows_writes_a_report_and_goes_on() {
+    let place = Place::new();
+    let listed = place.run(&["bench", "campaign", "--list"]).ok();
+    assert!(listed.text().contains("ycsb-f-out"), "{}", listed.text());
+    let words = "bench campaign --out c --engines null,isobath --rows lookup,update-128-ssd-trimmed --bytes 24MiB \
+        --duration 100ms --warm-up 0s --no-drive";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let rows = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+    let names: Vec<_> = rows
+        .iter()
+        .map(|row| row["row"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "lookup-in",
+            "lookup-out",
+            "lookup-zipf-out",
+            "update-128-ssd-trimmed"
+        ]
+    );
+    for row in &rows[..3] {
+        let engines = row["engines"].as_array().unwrap();
+        assert!(
+            engines[0]["engine"]
+                .as_str()
+                .unwrap()
+                .starts_with("isobath ")
+        );
+        assert_eq!(engines[1]["engine"], "null");
+        let rate = |at: usize| engines[at]["operations_per_s"].as_f64().unwrap();
+        let ratio = engines[1]["first_over_this"]["ratio"].as_f64().unwrap();
+        assert!((ratio - rate(0) / rate(1)).abs() < 1e-6 * ratio);
+    }
+    assert_eq!(rows[3]["engines"].as_array().unwrap().len(), 1);
+    // Below 1 where the drive's cache holds what so short a run has written.
+    assert!(rows[3]["engines"][0]["wa_d"].as_f64().unwrap() > 0.0);
+    let records = std::fs::read_to_string(place.path("c/records.jsonl")).unwrap();
+    assert_eq!(records.lines().count(), 7);
+    let csv = std::fs::read_to_string(place.path("c/records.csv")).unwrap();
+    assert!(
+        csv.starts_with("row,") && csv.contains("\nlookup-in,"),
+        "{csv}"
+    );
+    let page = std::fs::read_to_string(place.path("c/report.html")).unwrap();
+    assert!(page.contains("<h2>Rows</h2>") && page.contains("<h2>lookup-zipf-out</h2>"));
+    // The last run was lost: the second session runs that one alone.
+    let kept: String = records
+        .lines()
+        .take(6)
+        .map(|line| line.to_owned() + "\n")
+        .collect();
+    std::fs::write(place.path("c/records.jsonl"), &kept).unwrap();
+    let text = place.run(&args).ok();
+    let again = std::fs::read_to_string(place.path("c/records.jsonl")).unwrap();
+    assert!(again.starts_with(&kept) && again.lines().count() == 7);
+    assert!(
+        text.text().contains("fewer than 5 repeats"),
+        "{}",
+        text.text()
+    );
+    assert!(!place.path("c/isobath-bench.iso").exists());
+    if !cfg!(feature = "wiredtiger") {
+        place
+            .run(&["bench", "campaign", "--out", "d", "--engines", "wiredtiger"])
+            .fails(2, "this build has no WiredTiger");
+    }
+}
+
+#[test]
+fn rows_that_write_stand_beside_the_drives_limit_of_writes() {
+    let place = Place::new();
+    let run = |workload: &str, more: &[&str]| {
+        let words = format!(
+            "bench run --workload {workload} --records 3000 --pool 8MiB --duration 200ms --depth 8"
+        );
+        let args: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
+        place.run(&args).ok()
+    };
+    let record = &run("update", &["--json", "--out", "c"]).json()[0];
+    for at in 0..2 {
+        let limit = &record["drive_writes"][at];
+        for name in [
+            "random_writes_per_s",
+            "random_flushed_writes_per_s",
+            "sequential_mb_per_s",
+            "sequential_flushed_mb_per_s",
+        ] {
+            assert!(limit[name].as_f64().unwrap() > 0.0, "{name} in {limit}");
+        }
+    }
+    let csv = std::fs::read_to_string(place.path("c/records.csv")).unwrap();
+    assert!(csv.contains(",drive_random_writes_per_s_before,"), "{csv}");
+    assert_eq!(csv.lines().next().unwrap().split(',').count(), 43);
+    place
+        .run(&["bench", "report", "c", "--html", "r.html"])
+        .ok();
+    let page = std::fs::read_to_string(place.path("r.html")).unwrap();
+    assert!(page.contains("The drive's own limit"), "{page}");
+    let reads = &run("lookup", &["--json"]).json()[0];
+    assert!(reads["drive_writes"].is_null());
+    let text = run("update", &[]);
+    let flat = text.text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("the drive's own limit, before / after"),
+        "{flat}"
+    );
+    assert_eq!(place.names(), ["c", "r.html"]);
+}
+
+#[test]
+fn rows_have_several_sizes_and_one_rate_for_all_engines() {
+    let place = Place::new();
+    let words = "bench campaign --out c --engines null,isobath --rows lookup-in --bytes 4MiB --duration 100ms --warm-up 0s \
+        --no-drive --sizes 0.25,0.5,1 --half-rate";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let rows = place.run(&[&args[..], &["--json"]].concat()).ok().json();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(
+        (&rows[0]["row"], &rows[1]["row"]),
+        (&"lookup-in".into(), &"lookup-in, half rate".into())
+    );
+    assert_eq!(
+        (&rows[0]["sizes_count"], &rows[1]["sizes_count"]),
+        (&3.into(), &1.into())
+    );
+    let violated = |row: &serde_json::Value| row["violated"].to_string();
+    assert!(!violated(&rows[0]).contains("dataset-size"), "{}", rows[0]);
+    assert!(violated(&rows[1]).contains("dataset-size"), "{}", rows[1]);
+    assert!(rows[0]["rate_per_s"].is_null() && rows[1]["rate_per_s"].as_f64() > Some(0.0));
+    for engine in rows[1]["engines"].as_array().unwrap() {
+        let us = |name: &str| engine[name].as_f64().unwrap();
+        assert!(us("latency_us_p99") <= us("latency_us_p999"));
+        assert!(us("latency_us_p999") <= us("latency_us_max"));
+    }
+    // The same command again finds the same rates, so nothing is run again.
+    let records = std::fs::read_to_string(place.path("c/records.jsonl")).unwrap();
+    assert_eq!(records.lines().count(), 8);
+    let text = place.run(&args).ok();
+    let flat = text.text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("p99.9") && flat.contains("half of the slowest"),
+        "{flat}"
+    );
+    let again = std::fs::read_to_string(place.path("c/records.jsonl")).unwrap();
+    assert_eq!(again, records);
+    let wrong = words.replace("0.25,0.5,1", "2");
+    let wrong: Vec<&str> = wrong.split_whitespace().collect();
+    place.run(&wrong).fails(2, "at most 1");
+
+    let args = [
+        &[
+            "bench",
+            "compare",
+            "null",
+            "isobath",
+            "--json",
+            "--half-rate",
+        ][..],
+        &["--repeats", "1", "--workload", "lookup"],
+        TINY,
+    ]
+    .concat();
+    let all = place.run(&args).ok().json();
+    assert_eq!(all.len(), 6);
+    let rates = |at: usize| &all[at]["rate_per_s"];
+    assert!(rates(0).is_null() && rates(1).is_null());
+    assert!(rates(2).as_f64() > Some(0.0));
+    assert!(rates(2) == rates(3) && rates(2) == rates(4));
+    // What the drive alone does at that rate stands beside them, though it was not asked for.
+    let named = |at: usize| all[at]["engine"] == "drive";
+    assert_eq!((0..5).filter(|at| named(*at)).count(), 1);
+    assert!((2..5).any(named));
+}
+
+/// Each of the seven is committed by runs, and each is caught alone.
+#[test]
+fn the_benchmark_catches_itself_seven_times() {
+    let place = Place::new();
+    let caught = place.run(&["bench", "self-test", "--json"]).ok().json();
+    assert_eq!(caught.len(), 7);
+    for one in &caught {
+        assert_eq!(one["is_caught"], true, "{one}");
+    }
+    // A limit below what a run takes to become steady leaves no control to compare with.
+    let text = place.run(&["bench", "self-test", "--longest", "200ms"]);
+    text.fails(1, "");
+}
+
+#[test]
+fn a_sweep_varies_clients_and_fill_factors() {
+    let place = Place::new();
+    let words = "bench sweep --engines isobath,null --workload lookup --bytes 4MiB --pool 8MiB --sizes 1 --clients 1,2 \
+        --fill-factors 0.5,0.7 --workers 1 --duration 100ms --no-drive --json --out s";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    let rows = place.run(&args).ok().json();
+    let mut seen: Vec<(String, u64, String)> = rows
+        .iter()
+        .map(|row| {
+            (
+                row["engine"].as_str().unwrap()[..4].to_owned(),
+                row["clients_count"].as_u64().unwrap(),
+                row["fill_factor"].to_string(),
+            )
+        })
+        .collect();
+    seen.sort();
+    let threads = std::thread::available_parallelism().unwrap().get() as u64;
+    let one = |engine: &str, clients, fill: &str| (engine.to_owned(), clients, fill.to_owned());
+    assert_eq!(
+        seen,
+        [
+            one("isob", 1, "0.5"),
+            one("isob", 1, "0.7"),
+            one("isob", 2, "0.5"),
+            one("isob", 2, "0.7"),
+            one("null", threads, "null"),
+            one("null", 2 * threads, "null"),
+        ]
+    );
+    place
+        .run(&["bench", "report", "s", "--html", "r.html"])
+        .ok();
+    let page = std::fs::read_to_string(place.path("r.html")).unwrap();
+    for curve in ["over clients at the same time", "over the fill factor"] {
+        assert!(page.contains(curve), "{curve}");
+    }
+    assert!(!page.contains("over the dataset's bytes"));
+    let words = "bench sweep --workload update --simulated 48MiB --sizes 0.2,0.4 --over-provisioning 0.2,0.3 --profiles tlc \
+        --duration 300ms --workers 1 --tasks 4 --pool 8MiB --log-off --out o --quiet";
+    let args: Vec<&str> = words.split_whitespace().collect();
+    place.run(&args).ok();
+    place
+        .run(&["bench", "report", "o", "--html", "o.html"])
+        .ok();
+    let page = std::fs::read_to_string(place.path("o.html")).unwrap();
+    let maps: Vec<&str> = page.split("Drives needed: ").skip(1).collect();
+    assert_eq!(maps.len(), 1);
+    assert!(
+        maps[0].contains("20% over-provisioned / isobath") && maps[0].contains("30% over"),
+        "{}",
+        maps[0]
+    );
+}
+
+/// Every run has the same blocks and a new file system in them, and leaves nothing mounted.
+#[test]
+fn runs_in_one_region() {
+    let place = Place::new();
+    let words = |region: &'static str| {
+        let rest = "--workload update --records 2000 --duration 300ms --no-drive --repeats 1";
+        let mut args = vec!["bench", "compare", "isobath", "isobath"];
+        args.extend(rest.split(' '));
+        args.extend(["--region", region, "--region-bytes", "384MiB"]);
+        args
+    };
+    std::fs::write(place.path("data"), vec![7; 100 << 20]).unwrap();
+    let refused = place.run(&words("data"));
+    if !refused.err.contains("no region") {
+        // Not root, or no loop devices.
+        refused.fails(2, "a region needs");
+        return;
+    }
+    assert!(std::fs::read(place.path("data")).unwrap() == vec![7; 100 << 20]);
+    let records = place
+        .run(&[&words("region")[..], &["--json"]].concat())
+        .ok()
+        .json();
+    assert_eq!(records.len(), 3);
+    for record in &records[..2] {
+        assert_eq!(record["capacity_bytes"], 384 << 20);
+        assert!(
+            record["drive"]
+                .as_str()
+                .unwrap()
+                .starts_with("one region; ")
+        );
+        assert!(record["capacities_written"].as_f64().unwrap() > 0.0);
+    }
+    assert!(!place.path("region.mounted").exists());
+    // It is used again as it is, with what the last run has left in it.
+    place.run(&words("region")).ok();
+}

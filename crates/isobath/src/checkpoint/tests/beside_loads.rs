@@ -1,0 +1,125 @@
+//! Checkpoints beside bulk loads and large commits.
+
+use super::*;
+
+/// A load whose pages are built when a checkpoint begins, and are part of their tree before that lists what is provisional: how
+/// many of them a crash after the checkpoint loses.
+fn lost_beside_a_load() -> usize {
+    let (simulation, device) = quiet();
+    let tree = simulation.store().create_tree("loaded").unwrap();
+    let first = |local: &WorkerState| {
+        let engine = &local.engine;
+        // Ids in that part of the mapping table which a checkpoint stores first.
+        let mapping = &engine.buffer.pool.mapping;
+        let low = PageId::FIRST_FREE.0 + 100;
+        engine
+            .pagestore
+            .ids()
+            .lock()
+            .free_run(mapping, PageId(low), 100);
+        let whole = local.checkpoint(engine.log.next()).unwrap();
+        (0..10 * IDLE_IDS / 504).for_each(|page| engine.buffer.changes.map_pages().mark_page(page));
+        whole.is_whole()
+    };
+    assert!(in_task(&simulation, 0, first).join().unwrap());
+    let loaded = in_task(&simulation, 1, move |local| {
+        // The checkpoint waits for this before it lists what is provisional.
+        let freeing = local.engine.pagestore.begin_freeing();
+        let records = (0..40).map(|n| (key(n), [1; 900]));
+        tree.bulk_load(records).unwrap();
+        drop(freeing);
+    });
+    let second = |local: &WorkerState| {
+        while local.engine.pagestore.provisional().is_empty() {
+            local.worker.yield_now();
+        }
+        local.checkpoint(local.engine.log.next()).unwrap()
+    };
+    assert!(in_task(&simulation, 0, second).join().unwrap().is_whole());
+    loaded.join().unwrap();
+    misplaced(&simulation, &device).len()
+}
+
+#[test]
+fn a_checkpoint_beside_a_load_loses_none_of_its_pages() {
+    assert_eq!(lost_beside_a_load(), 0);
+    Canary::MarkLoadedLate.switch_on();
+    assert_ne!(lost_beside_a_load(), 0);
+}
+
+/// A large commit that cannot free a page which it has replaced before a checkpoint is written: how many pages a crash after the
+/// commit brings back.
+fn left_by_a_large_commit() -> usize {
+    Small {
+        words_per_page: None,
+        checkpoint_bytes: None,
+        first_segments: None,
+        spill_bytes: Some(16 << 10),
+    }
+    .switch_on();
+    let (simulation, device) = quiet();
+    let store = simulation.store().clone();
+    let tree = store.create_tree("large").unwrap();
+    let low = PageId::FIRST_FREE.0 + 100..PageId::FIRST_FREE.0 + 300;
+    let ids = low.clone();
+    let load = move |local: &WorkerState| {
+        let engine = &local.engine;
+        let mapping = &engine.buffer.pool.mapping;
+        engine
+            .pagestore
+            .ids()
+            .lock()
+            .free_run(mapping, PageId(ids.start), 200);
+        let records = (0..200).map(|n| (key(n), [1; 900]));
+        tree.bulk_load(records).unwrap();
+        let is_used = |id: &u64| mapping.place(PageId(*id)) != Place::Free;
+        ids.filter(is_used).map(PageId).collect::<Vec<_>>()
+    };
+    let old = in_task(&simulation, 0, load).join().unwrap();
+    assert!(old.len() > 40, "{} pages", old.len());
+    let committed = in_task(&simulation, 1, move |_| {
+        let tree = store.tree("large").unwrap();
+        let done = store.transact(TransactionOptions::new(), |transaction| {
+            (0..200).try_for_each(|n| transaction.insert(&tree, key(n), [2; 900]))
+        });
+        done.unwrap();
+        assert_eq!(store.stats().large_commits, 1);
+    });
+    let held = in_task(&simulation, 0, move |local| {
+        let engine = &local.engine;
+        let yield_while = |condition: &dyn Fn() -> bool| {
+            while condition() {
+                local.worker.yield_now();
+            }
+        };
+        yield_while(&|| engine.pagestore.provisional().is_empty());
+        yield_while(&|| !engine.pagestore.provisional().is_empty());
+        // The record is appended, and not durable yet.
+        let latched = old.iter().find_map(|&id| {
+            let page = engine
+                .buffer
+                .pool
+                .read_untouched(id)
+                .ok()?
+                .exclusive()
+                .ok()?;
+            Some(page)
+        });
+        let latched = latched.expect("a page that is replaced is in memory");
+        yield_while(&|| !engine.transactions.tracker.is_ending());
+        let whole = local.checkpoint(engine.log.next()).unwrap().is_whole();
+        assert!(engine.transactions.tracker.is_ending());
+        drop(latched);
+        whole
+    });
+    assert!(held.join().unwrap());
+    committed.join().unwrap();
+    misplaced(&simulation, &device).len()
+}
+
+#[test]
+fn a_checkpoint_while_a_large_commit_frees_pages_leaves_none_behind() {
+    assert_eq!(left_by_a_large_commit(), 0);
+    Canary::IgnoreEnding.switch_on();
+    assert_ne!(left_by_a_large_commit(), 0);
+}
