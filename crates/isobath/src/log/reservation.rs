@@ -389,11 +389,11 @@ impl Log {
         waiter
     }
 
-    /// The reservation that the waiter was granted, if it was.
+    /// The reservation that the waiter was granted, if it was; once.
     pub(crate) fn granted(&self, waiter: &ReservationWaiter) -> Option<LogReservation<'_>> {
         waiter
             .granted
-            .load(Ordering::Acquire)
+            .swap(false, Ordering::AcqRel)
             .then(|| self.reservation(waiter.request))
     }
 
