@@ -76,7 +76,7 @@ fn gains_over_mdc_as_an_engine_cleans() {
         ("hot-cold:0.9", 0.46),
         ("zipf:0.99", 0.485),
         ("sliding:0.8:0.2:10", 0.125),
-        ("zipf-moving:0.99:10", 0.265),
+        ("zipf-moving:0.99:10", 0.295),
     ] {
         let mdc = engine_wamp(PolicyKind::Mdc, workload, 0.8);
         let gain = 1.0 - engine_wamp(PolicyKind::LifeTable, workload, 0.8) / mdc;

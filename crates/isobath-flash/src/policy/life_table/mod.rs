@@ -7,9 +7,10 @@
 //! table per class says at which rate its pages die at each age: deaths observed, divided by the time that pages lived.
 //! The living are counted where they are, by class and time of birth, not where they happen to be seen: else the
 //! coldest pages, most of a skewed space, are noticed only by the deaths among them, and look many times hotter than
-//! they are. From the table follows, for a page of this class and age, the median time that it still has to live,
+//! they are. From the table follows, for a page of this class and age, the time until a quarter of its like are dead,
 //! whatever law the workload follows: frequencies that do not change, hot sets that move on, pages written once. The
-//! death rate of that median is the page's *score*.
+//! death rate of that time is the page's *score*. The table says, too, whether a page that is overwritten much sooner than
+//! before became hot, and its interval begins anew: more pages of its class do so than chance explains.
 //!
 //! - **Together.** Pages go to streams, user writes and relocated pages alike: ranges of scores, divided where the
 //!   rates differ most, and only as many as are worth it, since each stream keeps a segment open. A batch is sorted by
@@ -187,7 +188,8 @@ impl CleaningPolicy for LifeTable {
             // The clock's hash, from 0 to 1.
             let hash = now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
             let chance = hash as f32 / (1u32 << 24) as f32;
-            self.smoother.next(tag.cell, interval, chance)
+            let heated = self.lives.heated(tag.cell, interval);
+            self.smoother.next(tag.cell, interval, heated, chance)
         } else {
             UNKNOWN_CELL
         };

@@ -2,9 +2,19 @@
 
 use super::epochs::{EpochLength, Epochs};
 use super::tag::{
-    BUCKETS, CELLS, LAST_AGE, TRENDS, Tag, UNKNOWN_CELL, bucket, edge, mean_interval,
+    BUCKETS, CELLS, LAST_AGE, PER_OCTAVE, TRENDS, Tag, UNKNOWN_CELL, bucket, edge, mean_interval,
 };
 
+/// A page's score is about the time in which this share of the pages like it dies.
+///
+/// Classes mix pages that die soon with pages that stay: a page that is written after long silence became hot, or will be silent again. One
+/// that dies soon leaves a hole in the segment that it shares, for as long as that is not cleaned; one that stays is relocated once. Among
+/// cold pages the hole costs more, so that pages go with hot ones even if fewer than half of their kind die soon.
+const DYING_SHARE: f32 = 0.25;
+/// An interval that is so many factors of two shorter than the smoothed one may say that its page became hot.
+const HEATED_OCTAVES: usize = 3;
+/// Pages of a class that die young up to this many times as often as chance makes them did not become hot.
+const BY_CHANCE: f32 = 2.0;
 /// Number of scores.
 pub(super) const SCORES: usize = 256;
 /// Scores per factor of two in death rate.
@@ -53,6 +63,8 @@ pub(super) struct PageLives {
     scores: Vec<[u8; BUCKETS]>,
     /// By cell and age, the risk to die before that age: the sum of the death rates at all younger ages.
     risks: Vec<[f32; BUCKETS]>,
+    /// By smoothed interval × interval that ended, the share of such pages that became hot.
+    heated: Vec<[f32; BUCKETS]>,
     rate_of_score: Vec<f32>,
     /// The smallest age in each bucket, in units.
     edges: [f32; BUCKETS + 1],
@@ -74,6 +86,7 @@ impl PageLives {
             deaths: 0,
             scores: vec![[MEAN_SCORE; BUCKETS]; CELLS],
             risks: vec![[0.0; BUCKETS]; CELLS],
+            heated: vec![[0.0; BUCKETS]; BUCKETS],
             rate_of_score: (0..SCORES)
                 .map(|score| rate_of(score as u8, pages as f32))
                 .collect(),
@@ -137,12 +150,18 @@ impl PageLives {
         self.scores[cell][age]
     }
 
+    /// Of pages of `cell` that are overwritten after an interval in bucket `interval`, the share of those that became hot.
+    #[inline]
+    pub(super) fn heated(&self, cell: usize, interval: usize) -> f32 {
+        self.heated[cell % BUCKETS][interval]
+    }
+
     /// Deaths per tick of pages of `score`.
     pub(super) fn rate_of(&self, score: u8) -> f32 {
         self.rate_of_score[usize::from(score)]
     }
 
-    /// Deaths per tick of pages in `cell` that are `units` old, over the median time that they have left.
+    /// Deaths per tick of pages in `cell` that are `units` old, until a [`DYING_SHARE`] of them is dead.
     #[inline]
     pub(super) fn rate(&self, cell: usize, units: u32) -> f32 {
         self.rate_of(self.score(cell, bucket(units)))
@@ -268,6 +287,9 @@ impl PageLives {
                 _ if self.has_past => 1.0 / mean_interval(smoothed),
                 _ => mean,
             };
+            if smoothed != UNKNOWN_CELL {
+                self.heated[smoothed] = self.heated_of(smoothed, cells.clone());
+            }
             let together = self.hazard_together(cells.clone(), prior);
             let row = self.scores_of_hazard(&together, &edges);
             let risks = risks_of_hazard(&together, &edges);
@@ -284,6 +306,31 @@ impl PageLives {
                 }
             }
         }
+    }
+
+    /// By the interval that ended, the share of pages of `cells`, of smoothed interval `smoothed`, that became hot.
+    ///
+    /// Where frequencies stay, some intervals are short by chance: as many as a constant rate of one death per mean interval makes. What
+    /// is beyond that are pages that became hot.
+    fn heated_of(
+        &self,
+        smoothed: usize,
+        cells: impl Iterator<Item = usize> + Clone,
+    ) -> [f32; BUCKETS] {
+        let rate = 1.0 / mean_interval(smoothed);
+        let lives = cells.map(|cell| &self.lives[cell]);
+        let lives = lives.filter(|life| life.used);
+        let (mut died, mut by_chance) = (PRIOR_DEATHS, PRIOR_DEATHS);
+        let mut heated = [0.0; BUCKETS];
+        let short = (smoothed + 1).saturating_sub(HEATED_OCTAVES * PER_OCTAVE as usize);
+        for (age, heated) in heated.iter_mut().enumerate().take(short) {
+            for life in lives.clone() {
+                died += life.died[age];
+                by_chance += life.exposure[age] * rate;
+            }
+            *heated = (1.0 - BY_CHANCE * by_chance / died).max(0.0);
+        }
+        heated
     }
 
     /// Deaths per page-unit by age in all of `cells` together, each age beginning with what the younger one says.
@@ -305,27 +352,28 @@ impl PageLives {
         })
     }
 
-    /// The score of a page by its age, from the death rate at each age: that of ln 2 / median time left to live.
+    /// The score of a page by its age, from the death rate at each age: that of the rate at which a [`DYING_SHARE`] of such pages dies.
     fn scores_of_hazard(
         &self,
         hazard: &[f32; BUCKETS],
         edges: &[f32; BUCKETS + 1],
     ) -> [u8; BUCKETS] {
         let width = |age: usize| edges[age + 1] - edges[age];
+        let dying_risk = -(1.0 - DYING_SHARE).ln();
         let mut scores = [MEAN_SCORE; BUCKETS];
         // Risk and time from the young edge of a page's bucket to that of bucket `to`.
         let (mut to, mut risk, mut time) = (0, 0.0f32, 0.0f32);
         for (from, score) in scores.iter_mut().enumerate().take(LAST_AGE + 1) {
             // The page is on average half-way through its own bucket, except at age 0.
             let passed = if from > 0 { 0.5 * width(from) } else { 0.0 };
-            let median = std::f32::consts::LN_2 + passed * hazard[from];
-            while to < LAST_AGE && risk + hazard[to] * width(to) < median {
+            let reached = dying_risk + passed * hazard[from];
+            while to < LAST_AGE && risk + hazard[to] * width(to) < reached {
                 risk += hazard[to] * width(to);
                 time += width(to);
                 to += 1;
             }
-            let left = time + (median - risk) / hazard[to] - passed;
-            *score = self.score_of(std::f32::consts::LN_2 / (left * self.epoch.quantum as f32));
+            let left = time + (reached - risk) / hazard[to] - passed;
+            *score = self.score_of(dying_risk / (left * self.epoch.quantum as f32));
             if to > from {
                 risk = (risk - hazard[from] * width(from)).max(0.0);
                 time -= width(from);
@@ -392,6 +440,41 @@ mod tests {
                 "{score}: {scores:?}"
             );
         }
+    }
+
+    /// A page that dies much younger than pages like it usually do became hot, if more do than chance explains.
+    #[test]
+    fn pages_became_hot_if_more_die_young_than_by_chance() {
+        let smoothed = 40;
+        let heated = |died_young: f32| {
+            let mut lives = PageLives::new(1 << 20, EpochLength::new(1 << 20, 512));
+            let life = &mut lives.lives[smoothed];
+            life.used = true;
+            for age in 0..30 {
+                let width = edge(age + 1) - edge(age);
+                life.exposure[age] = 10_000.0 * width;
+                life.died[age] = died_young * 10_000.0 * width / mean_interval(smoothed);
+            }
+            lives.learn();
+            [20, 31, 32].map(|interval| lives.heated(smoothed, interval))
+        };
+        assert_eq!(heated(1.0), [0.0; 3]);
+        let [young, short, longer] = heated(20.0);
+        assert!(young > 0.8 && short > 0.8, "{young} {short}");
+        assert_eq!(longer, 0.0, "not three factors of two shorter");
+    }
+
+    /// Of a kind of which a third dies soon and the rest never, a page scores with those that die soon, until it has survived that age.
+    #[test]
+    fn a_kind_that_dies_soon_or_never_scores_as_dying_soon() {
+        let lives = PageLives::new(1 << 20, EpochLength::new(1 << 20, 512));
+        let edges: [f32; BUCKETS + 1] = std::array::from_fn(edge);
+        let soon = 1.0 / 3.0 / edges[12];
+        let hazard = std::array::from_fn(|age| if age < 12 { 1.2 * soon } else { 1e-6 });
+        let scores = lives.scores_of_hazard(&hazard, &edges);
+        let as_soon = lives.score_of(1.2 * soon / 512.0);
+        assert!(scores[0].abs_diff(as_soon) <= 2, "{} {as_soon}", scores[0]);
+        assert!(scores[14] > as_soon + 60, "{scores:?}");
     }
 
     /// Pages that die less the older they are have more time left the older they are.

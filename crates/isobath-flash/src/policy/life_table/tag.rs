@@ -3,7 +3,7 @@
 use super::super::History;
 
 /// Buckets of ages and intervals per factor of two.
-const PER_OCTAVE: u32 = 3;
+pub(super) const PER_OCTAVE: u32 = 3;
 /// Number of buckets; the last one stands for pages of unknown history.
 pub(super) const BUCKETS: usize = 64;
 /// The bucket of the oldest ages.
@@ -130,17 +130,19 @@ impl Smoother {
         }
     }
 
-    /// The cell of a page of `cell` that was overwritten after an interval in bucket `interval`; `chance`, from 0 to
-    /// 1, decides between two buckets, so that differences below one count on average.
+    /// The cell of a page of `cell` that was overwritten after an interval in bucket `interval`. As far as it is likely, `heated` from
+    /// 0 to 1, that such a page became hot, the intervals before count no more. `chance`, from 0 to 1, decides between two
+    /// buckets, so that differences below one count on average.
     #[inline]
-    pub(super) fn next(&self, cell: usize, interval: usize, chance: f32) -> usize {
+    pub(super) fn next(&self, cell: usize, interval: usize, heated: f32, chance: f32) -> usize {
         let smoothed = cell % BUCKETS;
         if cell == UNKNOWN_CELL {
             return steady(interval);
         }
         let trend = interval + STEADY * TREND_BUCKETS + TREND_BUCKETS / 2;
         let trend = (trend.saturating_sub(smoothed) / TREND_BUCKETS).min(TRENDS - 1);
-        let mean = (self.means[smoothed][interval] + chance) as usize;
+        let mean = self.means[smoothed][interval];
+        let mean = (mean + heated * (interval as f32 - mean) + chance) as usize;
         mean.min(LAST_AGE) + BUCKETS * trend
     }
 }
@@ -192,21 +194,28 @@ mod tests {
     #[test]
     fn cells_follow_intervals() {
         let smoother = Smoother::new();
-        let first = smoother.next(UNKNOWN_CELL, 30, 0.9);
+        let first = smoother.next(UNKNOWN_CELL, 30, 0.0, 0.9);
         assert_eq!(first, 30 + BUCKETS * STEADY);
-        assert_eq!(smoother.next(first, 30, 0.0), first, "nothing changed");
-        let shorter = smoother.next(first, 10, 0.0);
+        assert_eq!(smoother.next(first, 30, 0.0, 0.0), first, "nothing changed");
+        let shorter = smoother.next(first, 10, 0.0, 0.0);
         assert!(
             shorter % BUCKETS < 30 && shorter / BUCKETS == 0,
             "{shorter}"
         );
-        let longer = smoother.next(first, 60, 0.0);
+        let longer = smoother.next(first, 60, 0.0, 0.0);
         assert!(
             longer % BUCKETS > 30 && longer / BUCKETS == TRENDS - 1,
             "{longer}"
         );
+        let long = smoother.next(UNKNOWN_CELL, 50, 0.0, 0.0);
+        assert!(smoother.next(long, 18, 0.0, 0.0) % BUCKETS > 40);
+        assert_eq!(
+            smoother.next(long, 18, 1.0, 0.0) % BUCKETS,
+            18,
+            "became hot"
+        );
         let sum: usize = (0..10)
-            .map(|tenth| smoother.next(first, 31, tenth as f32 / 10.0) % BUCKETS - 30)
+            .map(|tenth| smoother.next(first, 31, 0.0, tenth as f32 / 10.0) % BUCKETS - 30)
             .sum();
         assert!((1..5).contains(&sum), "rounded up now and then: {sum}");
     }
