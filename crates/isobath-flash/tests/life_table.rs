@@ -60,12 +60,13 @@ fn engine_wamp(policy: PolicyKind, workload: &str, fill: f64) -> f64 {
 }
 
 /// Segments in which half of the pages are invalidated one by one and half all together, when the writer comes round. Life-table took
-/// them for old and cold just before that, and cleaned them: 0.97 where MDC has 0.42. Now 0.440 and 0.438.
+/// them for old and cold just before that, and cleaned them: 0.97 where MDC has 0.42. Now 0.386 and 0.438.
 #[test]
 fn waits_for_pages_that_are_about_to_be_invalidated_together() {
     let mdc = engine_wamp(PolicyKind::Mdc, "sequential:0.5:0.5", 0.8);
     let life_table = engine_wamp(PolicyKind::LifeTable, "sequential:0.5:0.5", 0.8);
-    assert!(life_table < 1.01 * mdc, "{life_table} {mdc}");
+    println!("{life_table:.3} {mdc:.3}");
+    assert!(life_table < 0.89 * mdc, "{life_table} {mdc}");
 }
 
 /// The engine's own terms: no sort buffer, duplicates absorbed, equal batch and spare space.
@@ -74,9 +75,9 @@ fn gains_over_mdc_as_an_engine_cleans() {
     for (workload, least) in [
         ("uniform", 0.03),
         ("hot-cold:0.9", 0.46),
-        ("zipf:0.99", 0.485),
-        ("sliding:0.8:0.2:10", 0.125),
-        ("zipf-moving:0.99:10", 0.295),
+        ("zipf:0.99", 0.49),
+        ("sliding:0.8:0.2:10", 0.145),
+        ("zipf-moving:0.99:10", 0.34),
     ] {
         let mdc = engine_wamp(PolicyKind::Mdc, workload, 0.8);
         let gain = 1.0 - engine_wamp(PolicyKind::LifeTable, workload, 0.8) / mdc;
@@ -100,17 +101,17 @@ fn is_never_above_greedy_on_uniform_updates() {
 #[test]
 fn gains_over_mdc_on_skew_that_stays() {
     gains_over_mdc("hot-cold:0.8", 0.11);
-    gains_over_mdc("hot-cold:0.9", 0.22);
-    gains_over_mdc("zipf:0.99", 0.096);
+    gains_over_mdc("hot-cold:0.9", 0.225);
+    gains_over_mdc("zipf:0.99", 0.098);
 }
 
 #[test]
 fn gains_over_mdc_on_a_sliding_hot_set() {
-    gains_over_mdc("sliding:0.8:0.2:10", 0.14);
+    gains_over_mdc("sliding:0.8:0.2:10", 0.17);
 }
 
 /// More in a larger space.
 #[test]
 fn gains_over_mdc_on_zipf_with_a_moving_head() {
-    gains_over_mdc("zipf-moving:0.99:10", 0.29);
+    gains_over_mdc("zipf-moving:0.99:10", 0.345);
 }

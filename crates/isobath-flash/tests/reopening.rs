@@ -50,16 +50,16 @@ fn wamp_with_openings(policy: PolicyKind, workload: &str, every: f64) -> f64 {
     sessions(2.5)
 }
 
-/// Seeds are fixed: what is asserted is what was measured here (docs/decisions/0057-life-table-after-opening.md), rounded up. If nothing were known of the pages that are there, life-table would cost twice what MDC does at 90:10 (1.79 and 0.90).
+/// Seeds are fixed: what is asserted is what was measured here (as in docs/decisions/0057-life-table-after-opening.md, with the policy of 0096), rounded up. If nothing were known of the pages that are there, life-table would cost twice what MDC does at 90:10 (1.79 and 0.90).
 #[test]
 fn life_table_opened_every_tenth_of_what_there_is_stays_near_mdc_or_below() {
     for (workload, most) in [
         ("uniform", 0.97),
-        ("hot-cold:0.9", 0.68),
-        ("zipf:0.99", 0.645),
-        ("sliding:0.8:0.2:10", 1.045),
-        ("zipf-moving:0.99:10", 0.985),
-        ("sequential:0.5:0.5", 1.125),
+        ("hot-cold:0.9", 0.67),
+        ("zipf:0.99", 0.63),
+        ("sliding:0.8:0.2:10", 1.02),
+        ("zipf-moving:0.99:10", 0.895),
+        ("sequential:0.5:0.5", 1.065),
     ] {
         let [mdc, life_table] = [PolicyKind::Mdc, PolicyKind::LifeTable]
             .map(|policy| wamp_with_openings(policy, workload, 0.1));
@@ -72,10 +72,10 @@ fn life_table_opened_every_tenth_of_what_there_is_stays_near_mdc_or_below() {
     }
 }
 
-/// As much as there is written after an opening, as the policy that wrote the space or as another one: 0.472 after 0.462, 0.644 after 0.877.
+/// As much as there is written after an opening, as the policy that wrote the space or as another one: 0.462 after 0.477, 0.644 after 0.877.
 #[test]
 fn life_table_knows_at_once_what_the_policy_before_it_knew() {
-    for (before, most) in [(PolicyKind::LifeTable, 1.03), (PolicyKind::Mdc, 0.74)] {
+    for (before, most) in [(PolicyKind::LifeTable, 0.98), (PolicyKind::Mdc, 0.74)] {
         let (mut simulator, pages) = used(before, "hot-cold:0.9");
         let steady = wamp(&mut simulator, pages, 1.0);
         simulator
@@ -95,6 +95,6 @@ fn mdc_knows_at_once_what_life_table_knew() {
     let (mut other, _) = used(PolicyKind::Mdc, "hot-cold:0.9");
     let usual = wamp(&mut other, pages, 1.0);
     println!("{first:.3} {usual:.3}");
-    // Measured 0.643 and 0.877.
+    // Measured 0.642 and 0.877; of seeds 1 to 7 the mean is 0.734 times as much.
     assert!(first < 0.74 * usual, "{first} {usual}");
 }

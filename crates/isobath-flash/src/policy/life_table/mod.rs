@@ -136,6 +136,7 @@ impl LifeTable {
         if self.learned < EARLY_LESSONS || (now / epoch).is_multiple_of(self.epoch.learn_every) {
             self.learned += 1;
             self.lives.learn();
+            self.smoother.learn(self.lives.heated());
             self.skewed = self.lives.spread() > MIN_SPREAD;
             self.streams.divide(self.rates.slack());
         }
@@ -188,8 +189,7 @@ impl CleaningPolicy for LifeTable {
             // The clock's hash, from 0 to 1.
             let hash = now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
             let chance = hash as f32 / (1u32 << 24) as f32;
-            let heated = self.lives.heated(tag.cell, interval);
-            self.smoother.next(tag.cell, interval, heated, chance)
+            self.smoother.next(tag.cell, interval, chance)
         } else {
             UNKNOWN_CELL
         };

@@ -150,10 +150,9 @@ impl PageLives {
         self.scores[cell][age]
     }
 
-    /// Of pages of `cell` that are overwritten after an interval in bucket `interval`, the share of those that became hot.
-    #[inline]
-    pub(super) fn heated(&self, cell: usize, interval: usize) -> f32 {
-        self.heated[cell % BUCKETS][interval]
+    /// By smoothed interval × interval that ended, the share of pages that became hot.
+    pub(super) fn heated(&self) -> &[[f32; BUCKETS]] {
+        &self.heated
     }
 
     /// Deaths per tick of pages of `score`.
@@ -456,7 +455,7 @@ mod tests {
                 life.died[age] = died_young * 10_000.0 * width / mean_interval(smoothed);
             }
             lives.learn();
-            [20, 31, 32].map(|interval| lives.heated(smoothed, interval))
+            [20, 31, 32].map(|interval| lives.heated()[smoothed][interval])
         };
         assert_eq!(heated(1.0), [0.0; 3]);
         let [young, short, longer] = heated(20.0);

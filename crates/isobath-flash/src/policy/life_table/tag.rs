@@ -113,7 +113,9 @@ pub(super) fn cell_of_interval(units: f32) -> usize {
 /// How a page's cell follows from its last one and the interval that ended.
 #[derive(Debug, Clone)]
 pub(super) struct Smoother {
-    /// By smoothed interval × interval, the new smoothed interval in buckets.
+    /// By smoothed interval × interval, the new smoothed interval in buckets, while no page becomes hot.
+    steady: Vec<[f32; BUCKETS]>,
+    /// The same with pages that become hot.
     means: Vec<[f32; BUCKETS]>,
 }
 
@@ -125,24 +127,35 @@ impl Smoother {
             (old + SMOOTHING * (new - old)).log2() / power
         };
         let row = |old| std::array::from_fn(|new| mean(old, new));
+        let steady: Vec<[f32; BUCKETS]> = (0..BUCKETS).map(row).collect();
         Self {
-            means: (0..BUCKETS).map(row).collect(),
+            means: steady.clone(),
+            steady,
         }
     }
 
-    /// The cell of a page of `cell` that was overwritten after an interval in bucket `interval`. As far as it is likely, `heated` from
-    /// 0 to 1, that such a page became hot, the intervals before count no more. `chance`, from 0 to 1, decides between two
-    /// buckets, so that differences below one count on average.
+    /// Learns which share of the pages became hot, by smoothed interval × interval: of these the intervals before count no more.
+    pub(super) fn learn(&mut self, heated: &[[f32; BUCKETS]]) {
+        let rows = self.means.iter_mut().zip(&self.steady).zip(heated);
+        for ((means, steady), heated) in rows {
+            for (interval, mean) in means.iter_mut().enumerate() {
+                let steady = steady[interval];
+                *mean = steady + heated[interval] * (interval as f32 - steady);
+            }
+        }
+    }
+
+    /// The cell of a page of `cell` that was overwritten after an interval in bucket `interval`; `chance`, from 0 to
+    /// 1, decides between two buckets, so that differences below one count on average.
     #[inline]
-    pub(super) fn next(&self, cell: usize, interval: usize, heated: f32, chance: f32) -> usize {
+    pub(super) fn next(&self, cell: usize, interval: usize, chance: f32) -> usize {
         let smoothed = cell % BUCKETS;
         if cell == UNKNOWN_CELL {
             return steady(interval);
         }
         let trend = interval + STEADY * TREND_BUCKETS + TREND_BUCKETS / 2;
         let trend = (trend.saturating_sub(smoothed) / TREND_BUCKETS).min(TRENDS - 1);
-        let mean = self.means[smoothed][interval];
-        let mean = (mean + heated * (interval as f32 - mean) + chance) as usize;
+        let mean = (self.means[smoothed][interval] + chance) as usize;
         mean.min(LAST_AGE) + BUCKETS * trend
     }
 }
@@ -193,30 +206,29 @@ mod tests {
 
     #[test]
     fn cells_follow_intervals() {
-        let smoother = Smoother::new();
-        let first = smoother.next(UNKNOWN_CELL, 30, 0.0, 0.9);
+        let mut smoother = Smoother::new();
+        let first = smoother.next(UNKNOWN_CELL, 30, 0.9);
         assert_eq!(first, 30 + BUCKETS * STEADY);
-        assert_eq!(smoother.next(first, 30, 0.0, 0.0), first, "nothing changed");
-        let shorter = smoother.next(first, 10, 0.0, 0.0);
+        assert_eq!(smoother.next(first, 30, 0.0), first, "nothing changed");
+        let shorter = smoother.next(first, 10, 0.0);
         assert!(
             shorter % BUCKETS < 30 && shorter / BUCKETS == 0,
             "{shorter}"
         );
-        let longer = smoother.next(first, 60, 0.0, 0.0);
+        let longer = smoother.next(first, 60, 0.0);
         assert!(
             longer % BUCKETS > 30 && longer / BUCKETS == TRENDS - 1,
             "{longer}"
         );
-        let long = smoother.next(UNKNOWN_CELL, 50, 0.0, 0.0);
-        assert!(smoother.next(long, 18, 0.0, 0.0) % BUCKETS > 40);
-        assert_eq!(
-            smoother.next(long, 18, 1.0, 0.0) % BUCKETS,
-            18,
-            "became hot"
-        );
         let sum: usize = (0..10)
-            .map(|tenth| smoother.next(first, 31, 0.0, tenth as f32 / 10.0) % BUCKETS - 30)
+            .map(|tenth| smoother.next(first, 31, tenth as f32 / 10.0) % BUCKETS - 30)
             .sum();
         assert!((1..5).contains(&sum), "rounded up now and then: {sum}");
+        let long = smoother.next(UNKNOWN_CELL, 50, 0.0);
+        assert!(smoother.next(long, 18, 0.0) % BUCKETS > 40);
+        smoother.learn(&[[1.0; BUCKETS]; BUCKETS]);
+        assert_eq!(smoother.next(long, 18, 0.0) % BUCKETS, 18, "became hot");
+        smoother.learn(&[[0.0; BUCKETS]; BUCKETS]);
+        assert!(smoother.next(long, 18, 0.0) % BUCKETS > 40);
     }
 }
