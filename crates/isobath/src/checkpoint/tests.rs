@@ -113,9 +113,7 @@ fn opened_after_crash(device: &Arc<FaultDevice>) -> Arc<Engine> {
     let mut config = options().config().unwrap();
     config.sizes = superblock.sizes;
     let (frames, policy) = (options().frames(), options().policy().unwrap());
-    open(image, superblock, &[], config, frames, policy)
-        .unwrap()
-        .engine
+    Engine::new(open(image, superblock, &[], config, frames, policy).unwrap()).0
 }
 
 /// What a crash would have misplaced after some round of a run.
@@ -526,7 +524,7 @@ fn no_checkpoint_is_due_before_the_store_is_open() {
     simulation.close().unwrap();
     let engine = opened_after_crash(&device);
     assert!(engine.shared.is_recovering());
-    engine.end_opening();
+    engine.checkpoints.end_opening();
     assert!(!engine.shared.is_recovering());
     Canary::CheckpointBeforeOpen.switch_on();
     let engine = opened_after_crash(&device);

@@ -286,6 +286,10 @@ impl WorkerState {
     pub(crate) fn load_page(&self, id: PageId) -> Result<(), Error> {
         let engine = &self.engine;
         let loaded = engine.buffer.load_page(&self.worker, id);
-        loaded.map_err(|unread| engine.judge_read(unread.page, unread.address, unread.error))
+        loaded.map_err(|unread| {
+            engine
+                .opening
+                .judge_read(unread.page, unread.address, unread.error)
+        })
     }
 }

@@ -9,18 +9,15 @@ pub(crate) use publish::Publisher;
 use std::any::Any;
 use std::sync::Arc;
 
-use isobath_io::Volume;
-
 use crate::Error;
-use crate::backup::BackupState;
-use crate::buffer::{Buffer, BufferPool};
-use crate::checkpoint::{CheckpointState, Checkpoints};
+use crate::buffer::Buffer;
+use crate::checkpoint::Checkpoints;
 use crate::error::panic_message;
 use crate::log::{Log, LogTasks};
-use crate::pagestore::{LowerParts, PageIds, PageStore, SegmentAllocator, WRITING_TASKS};
-use crate::recovery::Opening;
+use crate::pagestore::{LowerParts, PageStore, WRITING_TASKS};
+use crate::recovery::{EngineParts, Opening, Plan};
 use crate::runtime::WorkerPool;
-use crate::shared::{Config, ReservedWords, Run, Shared};
+use crate::shared::{Run, Shared};
 use crate::txn::Transactions;
 use publish::Publishing;
 
@@ -34,29 +31,14 @@ pub(crate) struct Engine {
     pub(crate) pagestore: Arc<PageStore>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) opening: Opening,
-    /// What a backup under way asks of the others.
-    pub(crate) backup: BackupState,
     pub(crate) transactions: Transactions,
     pub(crate) publishing: Publishing,
 }
 
-/// The parts that an engine is made of when it is opened.
-pub(crate) struct EngineParts {
-    pub(crate) config: Config,
-    pub(crate) pool: BufferPool,
-    pub(crate) log: Log,
-    pub(crate) volume: Volume,
-    pub(crate) seqs: ReservedWords,
-    pub(crate) space: SegmentAllocator,
-    pub(crate) ids: PageIds,
-    pub(crate) allocated_bytes: u64,
-    pub(crate) reserved_bytes: u64,
-    pub(crate) current: CheckpointState,
-    pub(crate) recovering: bool,
-}
-
 impl Engine {
-    pub(crate) fn new(parts: EngineParts) -> Arc<Engine> {
+    /// Puts the parts together; what is left to do once the workers run.
+    pub(crate) fn new(parts: EngineParts) -> (Arc<Engine>, Plan) {
+        let plan = parts.plan;
         let workers = parts.config.workers;
         let superblock = &parts.current.superblock;
         let log_runs: Vec<Run> = superblock.log_runs().collect();
@@ -86,11 +68,10 @@ impl Engine {
             retains,
         ));
         pagestore.begin(parts.volume, superblock.sequence, superblock.clean);
-        Arc::new(Engine {
+        let engine = Arc::new(Engine {
             transactions: Transactions::new(&shared.config, &log, log_tasks.commits()),
             checkpoints: Checkpoints::new(parts.current, lower, &pagestore),
-            opening: Opening::new(),
-            backup: BackupState::default(),
+            opening: Opening::new(&shared),
             publishing: Publishing::default(),
             shared,
             workers: pool,
@@ -98,7 +79,12 @@ impl Engine {
             log_tasks,
             buffer,
             pagestore,
-        })
+        });
+        plan.touched()
+            .for_each(|page| engine.buffer.changes.mark(page));
+        engine.log.set_recovering(!plan.is_empty());
+        engine.buffer.changes.add_late(&plan.late);
+        (engine, plan)
     }
 
     /// Releases the volume and the memory, whatever handles remain; the workers have stopped.

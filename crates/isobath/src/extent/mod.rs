@@ -277,7 +277,7 @@ fn read_apart(
                 tree: None,
                 source,
             };
-            local.engine.judge_read(*id, start, error)
+            local.engine.opening.judge_read(*id, start, error)
         })?;
     }
     Ok(())
@@ -327,15 +327,6 @@ fn read_chunks(
     outcome
 }
 
-/// Whether `image` is the chunk `id` of the value with `stamp`, as it was written into the segment whose sequence number
-/// was `seq` then.
-pub(crate) fn is_chunk(image: &[u8], id: PageId, stamp: Lsn, seq: u64) -> bool {
-    image.len() >= HEADER_SIZE
-        && page::verify(image, id, seq).is_ok()
-        && image[offset::KIND] == PageKind::Chunk as u8
-        && get_u64(image, offset::LSN) == stamp.0
-}
-
 fn verify_chunk(
     local: &WorkerState,
     id: PageId,
@@ -363,7 +354,7 @@ fn verify_chunk(
                 offset: engine.shared.offset_of(address),
                 corruption,
             };
-            engine.judge_read(id, address, error)
+            engine.opening.judge_read(id, address, error)
         })?;
     if get_u64(image, offset::LSN) != stamp.0 {
         return Err(gone(id));

@@ -24,8 +24,8 @@ const STORE: [u8; 16] = [7; 16];
 fn engine(volume: Volume, options: &Options, log_bytes: u64) -> Arc<Engine> {
     let options = options.clone().log_bytes(log_bytes);
     let (config, frames) = (options.config().unwrap(), options.frames());
-    let opened = crate::recovery::create(volume, config, frames, options.policy().unwrap(), STORE);
-    opened.unwrap().engine
+    let parts = crate::recovery::create(volume, config, frames, options.policy().unwrap(), STORE);
+    Engine::new(parts.unwrap()).0
 }
 
 fn options(workers: usize, tasks: usize) -> Options {

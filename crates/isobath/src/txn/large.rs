@@ -106,7 +106,8 @@ pub(crate) fn commit_large(
         token: engine.log.stamp(local.worker.index).0,
         most: (engine.log.record_limit() / 8) as usize,
     };
-    let _rewriting = local.begin_rewriting()?;
+    let copies = &engine.transactions.copies;
+    let _rewriting = copies.begin_rewriting(&engine.shared, &local.worker)?;
     let closed = commit.close()?;
     let mut built = Vec::new();
     let done = commit

@@ -27,6 +27,7 @@
 
 mod change;
 pub(crate) mod commit;
+mod copies;
 pub(crate) mod large;
 pub(crate) mod locks;
 pub(crate) mod reserved_task;
@@ -50,6 +51,7 @@ use crate::shared::Config;
 use crate::shared::Durability;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{HashSet, Mutex};
+use copies::Copies;
 use locks::Locks;
 use snapshots::{Registered, Snapshots};
 pub(crate) use tree_status::TreeStatus;
@@ -79,6 +81,7 @@ pub(crate) struct Transactions {
     /// A large commit is between its slot and its visibility.
     has_turn: AtomicBool,
     visibility: Visibility,
+    pub(crate) copies: Copies,
     /// Numbers of the keys of commits that failed half-way: what the pages have of
     /// them is for the next recovery to complete.
     partially_applied: Mutex<HashSet<u64>>,
@@ -168,6 +171,7 @@ impl Transactions {
             unseen: Unseen::new(),
             has_turn: AtomicBool::new(false),
             visibility,
+            copies: Copies::default(),
             partially_applied: Mutex::new(HashSet::default()),
             counters: TransactionCounters::default(),
         }
